@@ -1,0 +1,156 @@
+"""The contract that every cluster keeps, so that drivers and protocols never know which one carries them.
+
+A cluster is a description. `cluster.open(seed)` makes a `World` of it; `world.run(main)` runs the coroutine function `main`
+in it. `main` hosts parts on nodes and calls them through handles. A part is a plain class whose first argument is its
+`Site`: the node that it stands on. Background tasks, locks, events and queues are asyncio's own, in every world.
+"""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import torch
+
+from lib.cluster.spec import Work
+from lib.errors import BadOption
+
+Main = Callable[["World"], Awaitable[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Meeting:
+    """Workers that mix together once."""
+
+    key: str
+    """Unique in the run."""
+    members: tuple[int, ...]
+    """Their ranks, ascending."""
+
+
+class Handle:
+    """A part somewhere else. `handle.method(...)` issues the call at once and returns an awaitable of its result; calls
+    from one node to one part start there in the order in which they were issued."""
+
+    def __getattr__(self, method: str) -> Callable[..., Awaitable[Any]]:
+        if method.startswith("__"):
+            raise AttributeError(method)
+        return lambda *args: self._call(method, args)
+
+    @abstractmethod
+    def seen_from(self, site: Site) -> Handle:
+        """The same part, called from that site; a part does this with every handle that it is given."""
+
+    @abstractmethod
+    def _call(self, method: str, args: tuple) -> Awaitable[Any]: ...
+
+
+class Site(ABC):
+    """Where a part stands, and all that it may ask of its world."""
+
+    node: str
+    device: torch.device
+
+    @abstractmethod
+    def now(self) -> float:
+        """Seconds on the cluster's clock."""
+
+    @abstractmethod
+    async def sleep(self, seconds: float) -> None: ...
+
+    @abstractmethod
+    async def compute(self, work: Work | None, function: Callable, *args) -> Any:
+        """Run a function on this node's processor. `work` is its modelled cost; None: input preparation, not modelled."""
+
+    @abstractmethod
+    async def mean(self, meeting: Meeting, mine: np.ndarray) -> np.ndarray:
+        """The members' element-wise mean; every member calls it, and gets an array of its own."""
+
+    @abstractmethod
+    async def gather(self, meeting: Meeting, mine: np.ndarray) -> list[np.ndarray]:
+        """Every member's one-dimensional array, by ascending rank; they may differ in length."""
+
+    @abstractmethod
+    def shared(self, key: str, make: Callable[[], Any]) -> Any:
+        """An object that parts may share as long as they use it inside `compute` alone."""
+
+    @abstractmethod
+    def progress(self, samples: int) -> None:
+        """Samples that were trained on since the last call."""
+
+
+class World(ABC):
+    """A cluster that is running."""
+
+    @abstractmethod
+    async def host(self, part: type, *args, node: str) -> Handle:
+        """Put `part(site, *args)` on a node: "server0", "worker3" or "master"."""
+
+    @abstractmethod
+    def now(self) -> float: ...
+
+    @abstractmethod
+    def run(self, main: Main, progress: Callable[[int], None] | None = None) -> Any:
+        """The result of `await main(self)`. Ctrl-C stops everything that the world started, then comes through."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cluster(ABC):
+    """A description of where to run."""
+
+    name: ClassVar[str]
+    clock: ClassVar[Literal["virtual", "wall"]]
+
+    workers: int | None = None
+    """Number of workers; None: 4, or the one device of a pipeline."""
+    servers: int = 1
+    """Number of parameter servers."""
+
+    def __post_init__(self):
+        if self.workers is not None and self.workers < 1:
+            raise BadOption(f"{self.name} cluster: workers must be at least 1, not {self.workers}")
+        if self.servers < 1:
+            raise BadOption(f"{self.name} cluster: servers must be at least 1, not {self.servers}")
+
+    @abstractmethod
+    def open(self, seed: int, workers: int) -> World: ...
+
+
+def in_thread(target: Callable[[], Any], interrupt: Callable[[], None]) -> Any:
+    """Run `target` in a thread of its own (in Jupyter this one already runs an event loop) and return its result.
+
+    Ctrl-C calls `interrupt`, waits for the thread to clean up, and is raised here."""
+    outcome: list = []
+
+    def body():
+        try:
+            outcome.append((target(), None))
+        except BaseException as error:
+            outcome.append((None, error))
+
+    thread = threading.Thread(target=body, name="lockstep", daemon=True)
+    thread.start()
+    interrupted = False
+    while thread.is_alive():
+        try:
+            thread.join(0.2)
+        except KeyboardInterrupt:
+            interrupted = True
+            interrupt()
+    if interrupted:
+        raise KeyboardInterrupt
+    result, error = outcome[0]
+    if error is not None:
+        raise first_cause(error)
+    return result
+
+
+def first_cause(error: BaseException) -> BaseException:
+    """The first error that is not a group of errors: what a user can act on."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

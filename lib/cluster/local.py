@@ -1,0 +1,160 @@
+"""This machine, one process, wall clock: computations run in threads and release the GIL; on the CPU or one CUDA device."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+
+from lib.cluster.base import Cluster, Handle, Main, Meeting, Site, World, in_thread
+from lib.cluster.board import Board, mean
+from lib.cluster.spec import Work
+from lib.errors import BadOption
+
+INLINE = 1e5
+"""Operations or bytes below which a computation runs on the event loop: a thread costs more than it gains."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalCluster(Cluster):
+    """Real threads on this machine."""
+
+    name: ClassVar = "local"
+    clock: ClassVar = "wall"
+
+    device: str = "cpu"
+    """Where models, replicas and pipelines compute: "cpu", "cuda" or "cuda:1". The store stays in host memory."""
+    threads: int | None = None
+    """Computations at the same time; None: as many as cores."""
+
+    def __post_init__(self):
+        super().__post_init__()
+        try:
+            device = torch.device(self.device)
+        except RuntimeError as error:
+            raise BadOption(f"local cluster: device {self.device!r} is none that torch knows") from error
+        if device.type == "cuda" and not torch.cuda.is_available():
+            raise BadOption('local cluster: device="cuda", but torch sees no CUDA device here; use device="cpu"')
+        if self.threads is not None and self.threads < 1:
+            raise BadOption(f"local cluster: threads must be at least 1, not {self.threads}")
+
+    def open(self, seed: int, workers: int) -> LocalWorld:
+        return LocalWorld(self)
+
+
+class LocalWorld(World):
+    """An event loop for the parts, threads for their computations."""
+
+    def __init__(self, cluster: LocalCluster):
+        self.device = torch.device(cluster.device)
+        self.pool = ThreadPoolExecutor(
+            cluster.threads or os.cpu_count(), thread_name_prefix="lockstep", initializer=torch.set_num_threads, initargs=(1,)
+        )
+        self.board = Board()
+        self.report: Callable[[int], None] = lambda samples: None
+        self._sites: dict[str, LocalSite] = {}
+
+    async def host(self, part: type, *args, node: str) -> LocalHandle:
+        if node not in self._sites:
+            self._sites[node] = LocalSite(self, node)
+        return LocalHandle(part(self._sites[node], *args))
+
+    def now(self) -> float:
+        return time.perf_counter()
+
+    def run(self, main: Main, progress: Callable[[int], None] | None = None) -> Any:
+        self.report = progress or self.report
+        runner = _Runner(main, self)
+        try:
+            return in_thread(runner.run, runner.interrupt)
+        finally:
+            self.pool.shutdown(wait=True, cancel_futures=True)
+
+
+class _Runner:
+    """An asyncio loop in another thread, with a way to stop it from this one."""
+
+    def __init__(self, main: Main, world: World):
+        self._main, self._world = main, world
+        self._started = threading.Event()
+
+    def run(self) -> Any:
+        return asyncio.run(self._body())
+
+    async def _body(self) -> Any:
+        self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
+        self._started.set()
+        return await self._main(self._world)
+
+    def interrupt(self) -> None:
+        if self._started.wait(5):
+            self._loop.call_soon_threadsafe(self._task.cancel)
+
+
+class LocalSite(Site):
+    """A name and, on a CUDA device, a stream; all sites share the machine."""
+
+    def __init__(self, world: LocalWorld, node: str):
+        self.node = node
+        self.device = world.device
+        self._world = world
+        self._objects: dict[str, Any] = {}
+        self._rank = int(node.removeprefix("worker")) if node.startswith("worker") else None
+        self._stream = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None
+
+    def now(self) -> float:
+        return time.perf_counter()
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+    async def compute(self, work: Work | None, function: Callable, *args) -> Any:
+        if work is not None and work.flops < INLINE and work.bytes < INLINE:
+            return self._computed(function, args)
+        return await asyncio.get_running_loop().run_in_executor(self._world.pool, self._computed, function, args)
+
+    def _computed(self, function: Callable, args: tuple) -> Any:
+        with torch.cuda.stream(self._stream) if self._stream else nullcontext():
+            result = function(*args)
+        if self._stream:
+            self._stream.synchronize()  # others will read the result from their own streams
+        return result
+
+    async def mean(self, meeting: Meeting, mine: np.ndarray) -> np.ndarray:
+        if len(meeting.members) == 1:
+            return mine.copy()
+        return (await self._world.board.combine(meeting, "mean", self._rank, mine, mean)).copy()
+
+    async def gather(self, meeting: Meeting, mine: np.ndarray) -> list[np.ndarray]:
+        return await self._world.board.combine(meeting, "gather", self._rank, mine, list)
+
+    def shared(self, key: str, make: Callable[[], Any]) -> Any:
+        """One for each node: computations of different nodes run at the same time."""
+        if key not in self._objects:
+            self._objects[key] = make()
+        return self._objects[key]
+
+    def progress(self, samples: int) -> None:
+        self._world.report(samples)
+
+
+class LocalHandle(Handle):
+    """A part of this process. A call is a task, so that calls start in the order in which they were issued."""
+
+    def __init__(self, part: Any):
+        self._part = part
+
+    def seen_from(self, site: Site) -> LocalHandle:
+        return self
+
+    def _call(self, method: str, args: tuple) -> asyncio.Task:
+        return asyncio.get_running_loop().create_task(getattr(self._part, method)(*args))

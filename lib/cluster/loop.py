@@ -1,0 +1,141 @@
+"""An event loop in virtual time: when nothing is ready, the clock jumps to the next timer.
+
+It runs asyncio's own tasks, locks, events, conditions and queues, and nothing that needs the outside world. One thread, one
+heap ordered by (time, order of scheduling): the same program gives the same run to the bit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import heapq
+from asyncio import events
+from collections import deque
+from collections.abc import Coroutine
+from typing import Any
+
+from lib.errors import Deadlock
+
+
+class _Handle:
+    """A callback that may be cancelled; what asyncio needs of its Handle and no more."""
+
+    __slots__ = ("_args", "_callback", "_context", "when")
+
+    def __init__(self, callback, args, context, when=0.0):
+        self._callback, self._args, self._context, self.when = callback, args, context, when
+
+    def cancel(self) -> None:
+        self._callback = None
+
+    def cancelled(self) -> bool:
+        return self._callback is None
+
+    def run(self) -> None:
+        if self._callback is not None:
+            self._context.run(self._callback, *self._args)
+
+
+class VirtualLoop(asyncio.AbstractEventLoop):
+    """`time()` is virtual. A loop that can never wake again raises `Deadlock` with the names of what waits."""
+
+    def __init__(self):
+        self._now = 0.0
+        self._ready: deque[_Handle] = deque()
+        self._timers: list[tuple[float, int, _Handle]] = []
+        self._scheduled = 0
+        self._error: BaseException | None = None
+        self._interrupted = False
+        self.events = 0
+
+    def time(self) -> float:
+        return self._now
+
+    def call_soon(self, callback, *args, context=None) -> _Handle:
+        handle = _Handle(callback, args, context or contextvars.copy_context())
+        self._ready.append(handle)
+        return handle
+
+    def call_at(self, when, callback, *args, context=None) -> _Handle:
+        handle = _Handle(callback, args, context or contextvars.copy_context(), when)
+        self._scheduled += 1
+        heapq.heappush(self._timers, (when, self._scheduled, handle))
+        return handle
+
+    def call_later(self, delay, callback, *args, context=None) -> _Handle:
+        return self.call_at(self._now + delay, callback, *args, context=context)
+
+    def create_future(self) -> asyncio.Future:
+        return asyncio.Future(loop=self)
+
+    def create_task(self, coro, *, name=None, context=None) -> asyncio.Task:
+        return asyncio.Task(coro, loop=self, name=name, context=context)
+
+    def get_debug(self) -> bool:
+        return False
+
+    def is_running(self) -> bool:
+        return events._get_running_loop() is self
+
+    def is_closed(self) -> bool:
+        return False
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        self._error = self._error or context.get("exception") or RuntimeError(context.get("message"))
+
+    def interrupt(self) -> None:
+        """Stop as soon as the running callback ends; safe to call from another thread."""
+        self._interrupted = True
+
+    def run_until_complete(self, main: Coroutine) -> Any:
+        events._set_running_loop(self)
+        try:
+            task = self.create_task(main, name="main")
+            try:
+                self._run(task)
+            finally:
+                self._cancel_the_rest()
+            return task.result()
+        finally:
+            events._set_running_loop(None)
+
+    def _run(self, main: asyncio.Task) -> None:
+        ready, timers = self._ready, self._timers
+        while not main.done():
+            if self._interrupted:
+                raise KeyboardInterrupt
+            if self._error is not None:
+                raise self._error
+            if not ready:
+                if not timers:
+                    raise Deadlock(self._who_waits(main))
+                self._now, _, handle = heapq.heappop(timers)
+                ready.append(handle)
+                while timers and timers[0][0] == self._now:
+                    ready.append(heapq.heappop(timers)[2])
+            for _ in range(len(ready)):
+                self.events += 1
+                ready.popleft().run()
+
+    def _cancel_the_rest(self) -> None:
+        rest = [task for task in asyncio.all_tasks(self) if not task.done()]
+        for task in rest:
+            task.cancel()
+        # A task that is cancelled may only clean up: its timers are not waited for.
+        while self._ready:
+            self._ready.popleft().run()
+        self._timers.clear()
+
+    def _who_waits(self, main: asyncio.Task) -> str:
+        waiting = sorted(_where(task) for task in asyncio.all_tasks(self) if task is not main)
+        shown = "\n  ".join(waiting[:20]) + (f"\n  and {len(waiting) - 20} more" if len(waiting) > 20 else "")
+        return f"deadlock at virtual time {self._now:.6f} s: nothing is ready and no timer is set; waiting are\n  {shown}"
+
+
+def _where(task: asyncio.Task) -> str:
+    """A task's name and the coroutines that it stands in, outermost first."""
+    chain, awaited = [], task.get_coro()
+    while hasattr(awaited, "cr_code"):
+        chain.append(f"{awaited.cr_code.co_qualname}:{awaited.cr_frame.f_lineno}" if awaited.cr_frame else "?")
+        awaited = awaited.cr_await
+    return f"{task.get_name()} in {' > '.join(chain)}"

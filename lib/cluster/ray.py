@@ -1,0 +1,284 @@
+"""Ray: every node is an async actor in a process of its own, on this machine or on many; collectives by torch.distributed."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import socket
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+import torch.distributed as distributed
+
+from lib.cluster.base import Cluster, Handle, Main, Meeting, Site, World, in_thread
+from lib.cluster.local import INLINE, _Runner
+from lib.cluster.spec import Work
+from lib.errors import BadOption, LockstepError
+
+
+@dataclass(frozen=True, kw_only=True)
+class RayCluster(Cluster):
+    """Real processes, on one machine or many."""
+
+    name: ClassVar = "ray"
+    clock: ClassVar = "wall"
+
+    address: str | None = None
+    """A running Ray cluster to join, as `ray.init` takes it; None: start one on this machine and stop it at the end."""
+    device: str = "cpu"
+    """Where workers compute; "cuda": each worker gets a GPU of its own, and collectives use NCCL."""
+    object_store: int = 512 * 2**20
+    """Bytes of shared memory for messages, when Ray is started here."""
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.device not in ("cpu", "cuda"):
+            raise BadOption(f'ray cluster: device must be "cpu" or "cuda", not {self.device!r}')
+        if self.device == "cuda" and self.address is None and not torch.cuda.is_available():
+            raise BadOption('ray cluster: device="cuda", but torch sees no CUDA device here; use device="cpu"')
+        if self.object_store < 80 * 2**20:
+            raise BadOption(f"ray cluster: object_store must be at least {80 * 2**20} bytes, not {self.object_store}")
+
+    def open(self, seed: int, workers: int) -> RayWorld:
+        return RayWorld(self, workers)
+
+
+class RayWorld(World):
+    """The actors of one run."""
+
+    def __init__(self, cluster: RayCluster, workers: int):
+        try:
+            import ray
+        except ImportError as error:
+            raise LockstepError("the ray cluster needs Ray: pip install ray, or use the local cluster") from error
+        self.ray = ray
+        self.cluster = cluster
+        self.workers = workers
+        self._actors: dict[str, Any] = {}
+        self._ids = itertools.count()
+
+    def run(self, main: Main, progress: Callable[[int], None] | None = None) -> Any:
+        started = not self.ray.is_initialized()
+        try:
+            if started:
+                self._start()
+            runner = _Runner(lambda world: self._watched(main, progress), self)
+            return in_thread(runner.run, runner.interrupt)
+        finally:
+            for actor in self._actors.values():
+                self.ray.kill(actor)
+            if started:
+                self.ray.shutdown()
+
+    def _start(self) -> None:
+        options = {"log_to_driver": False, "include_dashboard": False, "configure_logging": False}
+        if self.cluster.address is not None:
+            self.ray.init(address=self.cluster.address, log_to_driver=False, configure_logging=False)
+            return
+        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+        # Actors are mostly waiting, so cores are not what limits their number.
+        self.ray.init(num_cpus=1, object_store_memory=self.cluster.object_store, **options)
+
+    async def _watched(self, main: Main, progress: Callable[[int], None] | None) -> Any:
+        watcher = asyncio.create_task(self._watch(progress)) if progress else None
+        try:
+            result = await main(self)
+            if progress:
+                await self._advance(progress)
+            return result
+        except self.ray.exceptions.RayTaskError as error:
+            raise error.cause or error from error
+        finally:
+            if watcher:
+                watcher.cancel()
+
+    async def _watch(self, progress: Callable[[int], None]) -> None:
+        while True:
+            await asyncio.sleep(0.5)
+            await self._advance(progress)
+
+    async def _advance(self, progress: Callable[[int], None]) -> None:
+        workers = [actor for node, actor in self._actors.items() if node.startswith("worker")]
+        for samples in await asyncio.gather(*(actor.take_progress.remote() for actor in workers)):
+            progress(samples)
+
+    async def host(self, part: type, *args, node: str) -> RayHandle:
+        if node not in self._actors:
+            self._actors[node] = self._actor(node)
+            if node == f"worker{self.workers - 1}" and self.workers > 1:
+                await self._connect()
+        number = next(self._ids)
+        await self._actors[node].create.remote(number, part, args)
+        return RayHandle(self._actors[node], number, node, _Caller("main"))
+
+    def _actor(self, node: str) -> Any:
+        gpus = 1 if self.cluster.device == "cuda" and node.startswith("worker") else 0
+        # Every node may hold any number of waiting calls: gates are inside the parts.
+        actor = self.ray.remote(num_cpus=0, num_gpus=gpus, max_concurrency=1_000_000)(_Host)
+        return actor.remote(node, "cuda" if gpus else "cpu")
+
+    async def _connect(self) -> None:
+        """Make the workers' process group, once the last of them exists."""
+        where = await self._actors["worker0"].rendezvous.remote()
+        joins = [self._actors[f"worker{rank}"].join.remote(where, rank, self.workers) for rank in range(self.workers)]
+        await asyncio.gather(*joins)
+
+    def now(self) -> float:
+        return time.time()
+
+
+class _Host:
+    """A node: an actor that holds parts and runs their methods in the order of each caller's calls."""
+
+    def __init__(self, node: str, device: str):
+        torch.set_num_threads(1)
+        self.site = RaySite(node, device)
+        self._parts: dict[int, Any] = {}
+        self._next: defaultdict[str, int] = defaultdict(int)
+        self._early: dict[tuple[str, int], asyncio.Future] = {}
+
+    async def create(self, number: int, part: type, args: tuple) -> None:
+        self._parts[number] = part(self.site, *args)
+
+    async def call(self, caller: str, turn: int, number: int, method: str, *args) -> Any:
+        # Ray may start an actor's async calls out of order; a pull must not overtake the push before it.
+        if turn != self._next[caller]:
+            self._early[caller, turn] = asyncio.get_running_loop().create_future()
+            await self._early[caller, turn]
+        self._next[caller] += 1
+        running = asyncio.ensure_future(getattr(self._parts[number], method)(*args))
+        await asyncio.sleep(0)  # let it start before the next in turn
+        waiting = self._early.pop((caller, self._next[caller]), None)
+        if waiting is not None:
+            waiting.set_result(None)
+        return await running
+
+    async def take_progress(self) -> int:
+        samples, self.site.samples = self.site.samples, 0
+        return samples
+
+    async def rendezvous(self) -> str:
+        with socket.socket() as probe:
+            probe.bind(("", 0))
+            return f"tcp://{_address()}:{probe.getsockname()[1]}"
+
+    async def join(self, where: str, rank: int, workers: int) -> None:
+        def meet():
+            backend = "nccl" if self.site.device.type == "cuda" else "gloo"
+            distributed.init_process_group(
+                backend, init_method=where, rank=rank, world_size=workers, timeout=timedelta(minutes=5)
+            )
+
+        await asyncio.get_running_loop().run_in_executor(None, meet)
+
+
+class _Caller:
+    """Who calls, and how often it has called each actor."""
+
+    def __init__(self, name: str):
+        self.name = name
+        self.turns: defaultdict[str, int] = defaultdict(int)
+
+
+class RaySite(Site):
+    """A node's process."""
+
+    def __init__(self, node: str, device: str):
+        self.node = node
+        self.device = torch.device(device)
+        self.samples = 0
+        self.caller = _Caller(node)
+        self._objects: dict[str, Any] = {}
+        self._groups: dict[tuple[int, ...], Any] = {}
+        self._pool = ThreadPoolExecutor(2, initializer=torch.set_num_threads, initargs=(1,))
+        # Collectives of one process must run in one order, so they have one thread.
+        self._collectives = ThreadPoolExecutor(1)
+
+    def now(self) -> float:
+        return time.time()
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+    async def compute(self, work: Work | None, function: Callable, *args) -> Any:
+        if work is not None and work.flops < INLINE and work.bytes < INLINE:
+            return function(*args)
+        return await asyncio.get_running_loop().run_in_executor(self._pool, function, *args)
+
+    async def mean(self, meeting: Meeting, mine: np.ndarray) -> np.ndarray:
+        if len(meeting.members) == 1:
+            return mine.copy()
+        return await self._collective(self._mean, meeting.members, mine)
+
+    async def gather(self, meeting: Meeting, mine: np.ndarray) -> list[np.ndarray]:
+        if len(meeting.members) == 1:
+            return [mine]
+        return await self._collective(self._gather, meeting.members, mine)
+
+    async def _collective(self, function: Callable, members: tuple[int, ...], mine: np.ndarray) -> Any:
+        return await asyncio.get_running_loop().run_in_executor(self._collectives, function, members, mine)
+
+    def _mean(self, members: tuple[int, ...], mine: np.ndarray) -> np.ndarray:
+        tensor = torch.tensor(mine, device=self.device)
+        distributed.all_reduce(tensor, group=self._group(members))
+        return (tensor / len(members)).cpu().numpy()
+
+    def _gather(self, members: tuple[int, ...], mine: np.ndarray) -> list[np.ndarray]:
+        group = self._group(members)
+        sizes = [torch.zeros(1, dtype=torch.int64, device=self.device) for _ in members]
+        distributed.all_gather(sizes, torch.tensor([len(mine)], device=self.device), group=group)
+        longest = max(int(size) for size in sizes)
+        padded = np.zeros(longest, mine.dtype)
+        padded[: len(mine)] = mine
+        parts = [torch.empty(longest, dtype=torch.from_numpy(padded).dtype, device=self.device) for _ in members]
+        distributed.all_gather(parts, torch.from_numpy(padded).to(self.device), group=group)
+        return [part[: int(size)].cpu().numpy() for part, size in zip(parts, sizes, strict=True)]
+
+    def _group(self, members: tuple[int, ...]) -> Any:
+        """One process group for each distinct set of members, made by them alone when they first meet."""
+        if len(members) == distributed.get_world_size():
+            return None
+        if members not in self._groups:
+            self._groups[members] = distributed.new_group(list(members), use_local_synchronization=True)
+        return self._groups[members]
+
+    def shared(self, key: str, make: Callable[[], Any]) -> Any:
+        if key not in self._objects:
+            self._objects[key] = make()
+        return self._objects[key]
+
+    def progress(self, samples: int) -> None:
+        self.samples += samples
+
+
+class RayHandle(Handle):
+    """A part in an actor. Arrays travel as numpy's, which Ray moves without pickling them."""
+
+    def __init__(self, actor: Any, number: int, node: str, caller: _Caller):
+        self._actor, self._number, self._node, self._caller = actor, number, node, caller
+
+    def __reduce__(self):
+        return RayHandle, (self._actor, self._number, self._node, _Caller("unbound"))
+
+    def seen_from(self, site: RaySite) -> RayHandle:
+        return RayHandle(self._actor, self._number, self._node, site.caller)
+
+    def _call(self, method: str, args: tuple):
+        turn = self._caller.turns[self._node]
+        self._caller.turns[self._node] += 1
+        return self._actor.call.remote(self._caller.name, turn, self._number, method, *args)
+
+
+def _address() -> str:
+    """This machine's address as its peers see it; the loopback's where it has no other."""
+    import ray
+
+    return ray.util.get_node_ip_address()

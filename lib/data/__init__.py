@@ -1,0 +1,1 @@
+"""What is trained on: batches, and generators of synthetic data with a planted truth."""

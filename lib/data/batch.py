@@ -1,0 +1,61 @@
+"""What a worker trains on in one step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from lib.store.kernels import unique
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """Samples with their ids already made unique: a row is pulled and pushed once, however often the batch holds it.
+
+    The arrays are numpy's as a source makes them and torch's after `to(device)`.
+    """
+
+    index: int
+    """Position in the stream."""
+    day: int = 0
+    """Day of the stream, for continual training."""
+    size: int
+    """Number of samples."""
+    ids: Mapping[str, Any]
+    """Table -> its unique int64 ids, in order of first appearance."""
+    where: Mapping[str, Any]
+    """Table -> for each place in the batch, the position in `ids` of the id that stands there."""
+    features: Mapping[str, Any]
+    """Everything that is not looked up: dense inputs, relations, weights."""
+    labels: Any = None
+
+    @classmethod
+    def of(cls, *, index: int, raw: Mapping[str, np.ndarray], **fields) -> Batch:
+        """A batch from raw ids of any shape, one array a table."""
+        ids, where = {}, {}
+        for table, values in raw.items():
+            ids[table], positions = unique(np.ascontiguousarray(values, dtype=np.int64).ravel())
+            where[table] = positions.reshape(values.shape)
+        return cls(index=index, ids=ids, where=where, **fields)
+
+    def to(self, device: torch.device) -> Batch:
+        """The same batch as tensors on a device; the ids stay on the host, where the store is."""
+
+        def move(array):
+            return None if array is None else _tensor(array, device)
+
+        return replace(
+            self,
+            where={name: move(array) for name, array in self.where.items()},
+            features={name: move(array) for name, array in self.features.items()},
+            labels=move(self.labels),
+        )
+
+
+def _tensor(array: np.ndarray, device: torch.device) -> torch.Tensor:
+    tensor = torch.from_numpy(array)
+    return tensor if device.type == "cpu" else tensor.pin_memory().to(device, non_blocking=True)

@@ -1,0 +1,155 @@
+"""Synthetic click-through data with a planted teacher, of which nothing is stored but the teacher.
+
+The teacher's logit is a bias, a first-order weight for every id, dot products between the low-rank vectors of all pairs
+of fields, and a linear part in the dense inputs. All weights turn slowly with the day: on day d they are
+cos(drift d) a + sin(drift d) b, two independent draws, so their spread never changes. The bias is set anew each day to
+keep the base rate. Since the truth is known, so is the best AUC that any model can reach.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numba
+import numpy as np
+
+from lib.data.zipf import alias_table, pick
+from lib.streams import stream
+
+FIELD_SHIFT = 48
+"""An id is (field << FIELD_SHIFT) | rank, so that one table serves all the fields."""
+
+_PILOT = 16_384  # samples that set a day's bias; the day's base rate is then off by about 0.002
+
+
+class Clicks(NamedTuple):
+    """A block of samples."""
+
+    ids: np.ndarray
+    """int64 (samples, fields)."""
+    dense: np.ndarray
+    """float32 (samples, dense_features): uniform, mean 0, variance 1."""
+    labels: np.ndarray
+    """float32 (samples,): 1 is a click."""
+    logits: np.ndarray
+    """float64 (samples,): the truth."""
+
+
+class Teacher(NamedTuple):
+    """The truth on one day."""
+
+    first: np.ndarray
+    """(fields * vocabulary,) first-order weights."""
+    factors: np.ndarray
+    """(fields * vocabulary, rank) vectors of the crosses."""
+    linear: np.ndarray
+    """(dense_features,) weights of the dense inputs."""
+    bias: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClickStream:
+    """The distribution; `draw` samples it. Equal streams draw equal samples."""
+
+    fields: int
+    """Number of categorical fields."""
+    vocabulary: int
+    """Ids of each field."""
+    exponent: float
+    """Zipf's exponent of the ids of a field; 0 is uniform."""
+    dense_features: int
+    """Number of numeric inputs; may be 0."""
+    rank: int
+    """Rank of the crosses between fields; 0 for none."""
+    first_order: float
+    """Standard deviation of the first-order part of the logit, over ids drawn uniformly."""
+    cross: float
+    """The same of the crosses."""
+    linear: float
+    """The same of the dense part."""
+    drift: float
+    """Radians by which the teacher turns each day."""
+    base_rate: float
+    """Share of clicks."""
+    world: int
+    """Seed of the teacher, apart from the samples' seed: runs with different seeds share one truth."""
+
+    def draw(self, size: int, *, seed: int, day: int, index: object) -> Clicks:
+        """The first `size` samples of stream (seed, day, index)."""
+        return self._sample(teacher(self, day), size, stream(seed, "clicks", day, index))
+
+    def _sample(self, truth: Teacher, size: int, generator: np.random.Generator) -> Clicks:
+        uniform = generator.random((size, self.fields + self.dense_features + 1))
+        return Clicks(*_fill(uniform, *alias_table(self.vocabulary, self.exponent), *truth))
+
+
+@functools.lru_cache(maxsize=8)
+def teacher(clicks: ClickStream, day: int) -> Teacher:
+    """The truth of a day."""
+    angle = clicks.drift * day
+    poles = zip(_pole(clicks, "a"), _pole(clicks, "b"), strict=True)
+    truth = Teacher(*(a * math.cos(angle) + b * math.sin(angle) for a, b in poles))
+    logits = clicks._sample(truth, _PILOT, stream(clicks.world, "pilot")).logits
+    return truth._replace(bias=_bias(logits, clicks.base_rate))
+
+
+@functools.lru_cache(maxsize=4)
+def _pole(clicks: ClickStream, name: str) -> Teacher:
+    """One of the two draws between which the teacher turns."""
+    generator = stream(clicks.world, "teacher", name)
+    rows, pairs = clicks.fields * clicks.vocabulary, clicks.fields * (clicks.fields - 1) / 2
+    # The variance of one cross, a dot product of two independent vectors, is rank * scale^4; the pairs' variances add up.
+    scale = math.sqrt(clicks.cross / math.sqrt(max(1.0, pairs * clicks.rank)))
+    return Teacher(
+        first=generator.standard_normal(rows) * (clicks.first_order / math.sqrt(clicks.fields)),
+        factors=generator.standard_normal((rows, clicks.rank)) * scale,
+        linear=generator.standard_normal(clicks.dense_features) * (clicks.linear / math.sqrt(clicks.dense_features or 1)),
+    )
+
+
+def _bias(logits: np.ndarray, rate: float) -> float:
+    """The shift at which the mean probability is `rate`, by bisection."""
+    low, high = -30.0 - logits.max(), 30.0 - logits.min()
+    for _ in range(50):
+        middle = (low + high) / 2
+        if np.mean(1 / (1 + np.exp(-(logits + middle)))) < rate:
+            low = middle
+        else:
+            high = middle
+    return (low + high) / 2
+
+
+@numba.njit(cache=True, nogil=True)
+def _fill(uniform, keep, alias, first, factors, linear, bias):
+    size, columns = uniform.shape
+    vocabulary, rank, numeric = len(keep), factors.shape[1], len(linear)
+    fields = columns - numeric - 1
+    ids = np.empty((size, fields), np.int64)
+    dense = np.empty((size, numeric), np.float32)
+    labels = np.empty(size, np.float32)
+    logits = np.empty(size)
+    total = np.empty(rank)
+    for n in range(size):
+        logit, squares = bias, 0.0
+        total[:] = 0
+        for f in range(fields):
+            place = pick(uniform[n, f], keep, alias)
+            ids[n, f] = (f << FIELD_SHIFT) | place
+            row = f * vocabulary + place
+            logit += first[row]
+            for k in range(rank):
+                total[k] += factors[row, k]
+                squares += factors[row, k] ** 2
+        for k in range(rank):
+            logit += 0.5 * total[k] ** 2
+        logit -= 0.5 * squares
+        for k in range(numeric):
+            value = (2 * uniform[n, fields + k] - 1) * math.sqrt(3.0)
+            dense[n, k] = value
+            logit += linear[k] * value
+        logits[n] = logit
+        labels[n] = uniform[n, columns - 1] < 1 / (1 + math.exp(-logit))
+    return ids, dense, labels, logits

@@ -1,0 +1,1 @@
+"""The three loops that execute rules: server, replica, pipeline."""

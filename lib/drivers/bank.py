@@ -1,0 +1,260 @@
+"""Parameter servers that follow one server rule: the part on each server's node, and a worker's view of all of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from lib.cluster.base import Handle, Site, World
+from lib.cluster.spec import Work
+from lib.data.batch import Batch
+from lib.drivers.plan import Plan
+from lib.drivers.record import Marks, Record, Snapshot
+from lib.models.flat import StepResult
+from lib.protocols.rules import Apply, Drop, Push, ServerRule
+from lib.store.kernels import combine
+from lib.store.shard import Partition
+
+
+@dataclass(frozen=True, slots=True)
+class Pulled:
+    """What a worker gets before a step."""
+
+    token: int
+    waited: float
+    """Seconds at the gate."""
+    dense: np.ndarray | None
+    rows: dict[str, np.ndarray]
+
+
+@dataclass(frozen=True, slots=True)
+class Gradient:
+    """What a worker sends after a step; without arrays where the batch was skipped."""
+
+    push: Push
+    samples: int
+    dense: np.ndarray | None
+    rows: dict[str, tuple[np.ndarray, np.ndarray]]
+    """Table -> ids and their rows' gradients."""
+    void: bool = False
+
+
+class ParameterServer:
+    """One server's share of the parameters, its rule's state and the gradients that wait for their update."""
+
+    def __init__(self, site: Site, plan: Plan, rule: ServerRule, shard: int, holds: frozenset[str]):
+        self._site, self._rule, self._shard = site, rule, shard
+        self._state = rule.init(plan.workers)
+        self._waiting: dict[Push, Gradient] = {}
+        self._turn = asyncio.Condition()
+        start = plan.start() if "dense" in holds else np.empty(0, np.float32)
+        self._partition = Partition(start.size, plan.servers)
+        self._dense = plan.dense_store(start[self._partition.slice(shard)]) if "dense" in holds else None
+        self._tables = plan.tables() if "rows" in holds else {}
+        self._marks = Marks(plan.samples, plan.evaluations)
+        self._samples = 0
+        ids = plan.workload.evaluation_ids(plan.seed)
+        owned = {table: self._partition.split(ids[table])[shard] for table in self._tables}
+        self._evaluated = {table: (positions, ids[table][positions]) for table, positions in owned.items()}
+        self.record = Record(site.node, [] if plan.trace else None)
+
+    async def pull(self, worker: int, ids: dict[str, np.ndarray]) -> Pulled:
+        """The parameters, once the rule lets the worker start, with the token of its step."""
+        asked = self._site.now()
+        async with self._turn:
+            await self._turn.wait_for(lambda: self._rule.may_start(self._state, worker))
+            self._state, token = self._rule.on_start(self._state, worker)
+        waited = self._site.now() - asked
+        dense, rows = await self._site.compute(self._reading(ids), self._read, ids)
+        return Pulled(token, waited, dense, rows)
+
+    async def push(self, gradient: Gradient) -> None:
+        async with self._turn:
+            self._waiting[gradient.push] = gradient
+            await self._carry_out(*self._rule.on_push(self._state, gradient.push))
+
+    async def leave(self, worker: int) -> None:
+        """A worker has come to the end of its data, or is lost."""
+        async with self._turn:
+            await self._carry_out(*self._rule.on_leave(self._state, worker))
+
+    async def report(self) -> Record:
+        self.record.ledger["in_flight"] += len(self._waiting)
+        self.record.snapshots.append(self._snapshot())
+        dense = {"dense": {self._shard: self._dense.export()}} if self._dense else {}
+        self.record.final = {**dense, "rows": {name: table.export() for name, table in self._tables.items()}}
+        return self.record
+
+    async def _carry_out(self, state, decisions) -> None:
+        """The rule's state moves on when its updates are in the store, so that a gate never opens too early."""
+        for decision in decisions:
+            if isinstance(decision, Drop):
+                for push in decision.pushes:
+                    del self._waiting[push]
+                self.record.ledger["dropped"] += len(decision.pushes)
+            else:
+                await self._apply(decision)
+        self._state = state
+        self._turn.notify_all()
+
+    async def _apply(self, decision: Apply) -> None:
+        start, step = self._site.now(), self._state.step
+        gradients = [self._waiting.pop(push) for push in decision.pushes]
+        self._account(decision, gradients, step)
+        # Sums run in the order of the batches: the set of gradients decides the bits, not the order of their arrival.
+        order = sorted(range(len(gradients)), key=lambda k: gradients[k].push.batch)
+        weighted = [(gradients[k], decision.weights[k]) for k in order if not gradients[k].void]
+        if weighted:
+            work = Work(bytes=sum(_size(gradient) for gradient, _ in weighted))
+            await self._site.compute(work, self._update, weighted, decision.divisor, step)
+        self.record.span("apply", start, self._site.now(), step)
+        self._samples += sum(gradient.samples for gradient in gradients)
+        if self._marks.crossed(self._samples):
+            self.record.snapshots.append(self._snapshot())
+
+    def _account(self, decision: Apply, gradients: list[Gradient], step: int) -> None:
+        for gradient, weight in zip(gradients, decision.weights, strict=True):
+            if gradient.void:
+                self.record.ledger["dropped"] += 1
+                continue
+            self.record.ledger["applied" if weight == 1 else "decayed"] += 1
+            if weight:
+                self.record.staleness[max(0, step - gradient.push.token)] += 1
+
+    def _update(self, weighted: list[tuple[Gradient, float]], divisor: float, step: int) -> None:
+        if self._dense is not None and any(weight for _, weight in weighted):
+            self._dense.apply(_mean([(gradient.dense, weight) for gradient, weight in weighted], divisor))
+        for name in self._tables:
+            self._update_rows(name, [(gradient, weight) for gradient, weight in weighted if name in gradient.rows], divisor, step)
+
+    def _update_rows(self, name: str, weighted: list[tuple[Gradient, float]], divisor: float, step: int) -> None:
+        table = self._tables[name]
+        blocks = [gradient.rows[name] for gradient, _ in weighted]
+        if len(blocks) == 1 and divisor == 1 and weighted[0][1] == 1:
+            table.push(*blocks[0], step + 1)
+            return
+        weights = [self._row_weights(table, gradient, name, weight) for gradient, weight in weighted]
+        ids, grads, weights = (np.concatenate(parts) for parts in ([b[0] for b in blocks], [b[1] for b in blocks], weights))
+        distinct, sums, met = combine(ids, grads, weights)
+        sums /= met[:, None].astype(np.float32) if self._rule.rows_divided_by == "met" else np.float32(divisor)
+        if not weights.all():
+            self.record.extra["row gradients decayed"] += int((weights < 1).sum())
+            alive = np.isin(distinct, ids[weights > 0])
+            distinct, sums = distinct[alive], sums[alive]
+        table.push(distinct, sums, step + 1)
+
+    def _row_weights(self, table, gradient: Gradient, name: str, weight: float) -> np.ndarray:
+        ids = gradient.rows[name][0]
+        weights = self._rule.row_weights(gradient.push.token, table.stamps(ids))
+        return np.full(ids.size, weight, np.float32) if weights is None else weights
+
+    def _reading(self, ids: dict[str, np.ndarray]) -> Work:
+        dense = self._dense.nbytes if self._dense else 0
+        return Work(bytes=2 * (dense + sum(4 * self._tables[name].dim * ids[name].size for name in self._tables)))
+
+    def _read(self, ids: dict[str, np.ndarray]) -> tuple[np.ndarray | None, dict[str, np.ndarray]]:
+        dense = self._dense.pull() if self._dense else None
+        return dense, {name: table.pull(ids[name]) for name, table in self._tables.items()}
+
+    def _snapshot(self) -> Snapshot:
+        dense = {self._shard: self._dense.pull()} if self._dense else {}
+        rows = {name: (positions, self._tables[name].peek(ids)) for name, (positions, ids) in self._evaluated.items()}
+        return Snapshot(self._site.now(), self._samples, dense, rows)
+
+
+def _mean(weighted: list[tuple[np.ndarray, float]], divisor: float) -> np.ndarray:
+    if len(weighted) == 1 and weighted[0][1] == divisor:
+        return weighted[0][0]
+    total = np.zeros_like(weighted[0][0])
+    for dense, weight in weighted:
+        if weight:
+            total += dense if weight == 1 else np.float32(weight) * dense
+    total /= np.float32(divisor)
+    return total
+
+
+def _size(gradient: Gradient) -> int:
+    dense = 0 if gradient.dense is None else gradient.dense.nbytes
+    return 3 * (dense + sum(grads.nbytes for _, grads in gradient.rows.values()))  # read, sum, and write where it belongs
+
+
+@dataclass(frozen=True, slots=True)
+class Bank:
+    """The servers of one rule, as `open_bank` put them up."""
+
+    handles: tuple[Handle, ...]
+    holds: frozenset[str]
+
+
+async def open_bank(world: World, plan: Plan, rule: ServerRule, holds: Iterable[str]) -> Bank:
+    """One server on each server node, holding "dense", "rows" or both."""
+    holds = frozenset(holds)
+    nodes = range(plan.servers)
+    hosted = (world.host(ParameterServer, plan, rule, shard, holds, node=f"server{shard}") for shard in nodes)
+    return Bank(tuple(await asyncio.gather(*hosted)), holds)
+
+
+class BankClient:
+    """A worker's view: it pulls one vector and one block a table, however many servers hold them."""
+
+    def __init__(self, site: Site, bank: Bank, rank: int, size: int, record: Record):
+        self._handles = [handle.seen_from(site) for handle in bank.handles]
+        self._site, self._rank, self._record, self.holds = site, rank, record, bank.holds
+        self._partition = Partition(size if "dense" in bank.holds else 0, len(self._handles))
+        self._tokens: dict[int, int] = {}
+
+    async def pull(self, batch: Batch) -> tuple[np.ndarray | None, dict[str, np.ndarray]]:
+        start = self._site.now()
+        wanted = batch.ids if "rows" in self.holds else {}
+        parts = {table: self._partition.split(ids) for table, ids in wanted.items()}
+        calls = [
+            handle.pull(self._rank, {table: ids[parts[table][shard]] for table, ids in wanted.items()})
+            for shard, handle in enumerate(self._handles)
+        ]
+        pulled = [await calls[0]] if len(calls) == 1 else await asyncio.gather(*calls)
+        self._tokens[batch.index] = pulled[0].token  # tokens come from shard 0 alone
+        waited, end = max(part.waited for part in pulled), self._site.now()
+        self._record.span("wait", start, start + waited, batch.index)
+        self._record.span("pull", start + waited, end, batch.index)
+        dense, rows = self._joined(pulled, parts)
+        self._record.bytes["pull dense"] += 0 if dense is None else dense.nbytes
+        self._record.bytes["pull rows"] += sum(block.nbytes for block in rows.values())
+        return dense, rows
+
+    async def push(self, batch: Batch, result: StepResult | None) -> None:
+        """Send the gradients; awaiting it is waiting for the servers to have taken them."""
+        start = self._site.now()
+        token = self._tokens.pop(batch.index)
+        calls = [handle.push(gradient) for handle, gradient in zip(self._handles, self._parts(batch, token, result))]
+        await asyncio.gather(*calls)
+        self._record.span("push", start, self._site.now(), batch.index)
+
+    async def leave(self) -> None:
+        await asyncio.gather(*(handle.leave(self._rank) for handle in self._handles))
+
+    def _joined(self, pulled: list[Pulled], parts: dict[str, list[np.ndarray]]):
+        if len(pulled) == 1:
+            return pulled[0].dense, pulled[0].rows
+        dense = np.concatenate([part.dense for part in pulled]) if "dense" in self.holds else None
+        rows = {}
+        for table, positions in parts.items():
+            blocks = [part.rows[table] for part in pulled]
+            rows[table] = np.empty((sum(map(len, blocks)), blocks[0].shape[1]), np.float32)
+            for where, block in zip(positions, blocks, strict=True):
+                rows[table][where] = block
+        return dense, rows
+
+    def _parts(self, batch: Batch, token: int, result: StepResult | None) -> Iterable[Gradient]:
+        push = Push(self._rank, token, batch.index)
+        dense = result.dense.cpu().numpy() if result and "dense" in self.holds else None
+        rows = result.rows if result and "rows" in self.holds else {}
+        self._record.bytes["push dense"] += 0 if dense is None else dense.nbytes
+        self._record.bytes["push rows"] += sum(batch.ids[table].nbytes + block.nbytes for table, block in rows.items())
+        parts = {table: self._partition.split(batch.ids[table]) for table in rows}
+        for shard in range(len(self._handles)):
+            mine = {t: (batch.ids[t][parts[t][shard]], block[parts[t][shard]]) for t, block in rows.items()}
+            share = None if dense is None else dense[self._partition.slice(shard)]
+            yield Gradient(push, batch.size, share, mine, result is None)

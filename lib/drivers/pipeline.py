@@ -1,0 +1,217 @@
+"""The driver of pipeline rules: readers, one device, writers, over a host store."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from lib.cluster.base import Handle, Site, World
+from lib.cluster.spec import Work
+from lib.data.batch import Batch
+from lib.data.feed import Split
+from lib.drivers.plan import Plan
+from lib.drivers.record import Marks, Record, Snapshot
+from lib.drivers.server import run_and_report
+from lib.drivers.trainer import Trainer
+from lib.models.flat import StepResult
+from lib.protocols.rules import Admission, PipelineRule
+from lib.store.cache import Cache
+from lib.store.rows import Rows
+
+
+class HostStore:
+    """The rows in host memory, with what the rule remembers about batches in flight."""
+
+    def __init__(self, site: Site, plan: Plan, rule: PipelineRule):
+        self._site, self._rule = site, rule
+        self._state = rule.init()
+        self._tables = plan.tables()
+        self._room = asyncio.Condition()
+        self._evaluated = plan.workload.evaluation_ids(plan.seed)
+        self._samples = 0
+        self._marks = Marks(plan.samples, plan.evaluations)
+        self.record = Record(site.node, [] if plan.trace else None)
+
+    async def read(self, batch: int, ids: dict[str, np.ndarray]) -> tuple[Admission, dict[str, Rows]]:
+        """Rows with state and timestamps, once the batch is admitted; what is known of others is read just before."""
+        async with self._room:
+            await self._room.wait_for(lambda: self._rule.may_read(self._state))
+            self._state, admission = self._rule.on_read(self._state, batch)
+        start = self._site.now()
+        rows = await self._site.compute(self._work(ids), self._read, ids)
+        self.record.span("read", start, self._site.now(), batch)
+        return admission, rows
+
+    async def write(self, batch: int, stamp: int, samples: int, rows: dict[str, Rows]) -> None:
+        """Store what the device made of a batch's rows; where batches are validated, never over something newer."""
+        start = self._site.now()
+        await self._site.compute(self._work({name: block.ids for name, block in rows.items()}), self._write, rows)
+        self.record.span("write", start, self._site.now(), batch)
+        async with self._room:
+            self._state = self._rule.on_written(self._state, batch, stamp)
+            self._room.notify_all()
+        self._samples += samples
+        if self._marks.crossed(self._samples):
+            self.record.snapshots.append(self._snapshot())
+
+    async def report(self) -> Record:
+        self.record.ledger["in_flight"] += len(self._state.outstanding)
+        self.record.snapshots.append(self._snapshot())
+        self.record.final = {"rows": {name: table.export() for name, table in self._tables.items()}}
+        return self.record
+
+    def _work(self, ids: dict[str, np.ndarray]) -> Work:
+        widths = ((table.dim + table.optimizer.columns(table.dim)) * ids[name].size for name, table in self._tables.items())
+        return Work(bytes=2 * 4 * sum(widths))
+
+    def _read(self, ids: dict[str, np.ndarray]) -> dict[str, Rows]:
+        return {name: table.read(ids[name]) for name, table in self._tables.items()}
+
+    def _write(self, rows: dict[str, Rows]) -> None:
+        for name, block in rows.items():
+            self._tables[name].write(block, newer=self._rule.validates)
+
+    def _snapshot(self) -> Snapshot:
+        rows = {name: (slice(None), table.peek(self._evaluated[name])) for name, table in self._tables.items()}
+        return Snapshot(self._site.now(), self._samples, {}, rows)
+
+
+@dataclass(slots=True)
+class InFlight:
+    """A batch on the device."""
+
+    batch: Batch
+    admission: Admission
+    rows: dict[str, Rows]
+    """As they were read, then as they are to be written."""
+    stamp: int = -1
+
+
+class Device:
+    """Readers fetch batches, the device computes them one by one and stamps them, writers bring them back."""
+
+    def __init__(self, site: Site, plan: Plan, rule: PipelineRule, store: Handle):
+        self._site, self._plan, self._rule = site, plan, rule
+        self._store = store.seen_from(site)
+        self.record = Record(site.node, [] if plan.trace else None)
+        self._trainer = Trainer(site, plan, 0, self.record)
+        self._feed = Split(0, 1, plan.batches)
+        self._dense = plan.dense_store(plan.start(), site.device)
+        self._optimizer = plan.workload.row_optimizer
+        widths = {name: spec.dim + self._optimizer.columns(spec.dim) for name, spec in plan.workload.tables().items()}
+        self._caches = {name: Cache(width, site.device) for name, width in widths.items()} if rule.validates else {}
+        self._stamp = self._samples = 0
+        self._marks = Marks(plan.samples, plan.evaluations)
+        self._ready: asyncio.Queue[InFlight | None] = asyncio.Queue(rule.in_flight)
+        self._done: asyncio.Queue[InFlight | None] = asyncio.Queue(rule.in_flight)
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as stages:
+            stages.create_task(self._read_all(), name="readers")
+            stages.create_task(self._compute_all(), name="device")
+            for number in range(self._rule.writers):
+                stages.create_task(self._writer(), name=f"writer {number}")
+
+    async def report(self) -> Record:
+        self.record.snapshots.append(self._snapshot())
+        self.record.final = {"dense": {0: self._dense.export()}}
+        return self.record
+
+    async def _read_all(self) -> None:
+        async with asyncio.TaskGroup() as readers:
+            for number in range(self._rule.readers):
+                readers.create_task(self._reader(), name=f"reader {number}")
+        await self._ready.put(None)
+
+    async def _reader(self) -> None:
+        while (index := await self._feed.take()) is not None:
+            batch = await self._trainer.batch(index)
+            start = self._site.now()
+            admission, rows = await self._store.read(index, batch.ids)
+            self.record.span("transfer", start, self._site.now(), index)
+            self.record.bytes["pull rows"] += sum(block.nbytes for block in rows.values())
+            await self._ready.put(InFlight(batch, admission, rows))
+
+    async def _compute_all(self) -> None:
+        while (work := await self._ready.get()) is not None:
+            await self._validate(work)
+            rows = {name: self._on_device(block) for name, block in work.rows.items()}
+            values = {name: block[:, : self._dim(name)].clone() for name, block in rows.items()}
+            result = await self._trainer.step(work.batch, self._dense.values, values)
+            work.stamp, self._stamp = self._stamp, self._stamp + 1
+            self._account(work, result)
+            await self._site.compute(self._update_cost(work), self._update, work, rows, result)
+            await self._done.put(work)
+            self._samples += work.batch.size
+            if self._marks.crossed(self._samples):
+                self.record.snapshots.append(self._snapshot())
+        for _ in range(self._rule.writers):
+            await self._done.put(None)
+
+    async def _writer(self) -> None:
+        while (work := await self._done.get()) is not None:
+            start = self._site.now()
+            self.record.bytes["push rows"] += sum(block.nbytes for block in work.rows.values())
+            await self._store.write(work.batch.index, work.stamp, work.batch.size, work.rows)
+            self.record.span("push", start, self._site.now(), work.batch.index)
+
+    async def _validate(self, work: InFlight) -> None:
+        start = self._site.now()
+        for name, cache in self._caches.items():
+            read = work.rows[name]
+            conflicts = np.flatnonzero(self._rule.stale(read.stamps, cache.stamps(read.ids)))
+            if conflicts.size:
+                fresh = cache.take(read.ids[conflicts]).cpu().numpy()
+                values, state = read.values.copy(), read.state.copy()
+                values[conflicts], state[conflicts] = fresh[:, : self._dim(name)], fresh[:, self._dim(name) :]
+                work.rows[name] = Rows(read.ids, values, state, read.stamps)
+            self.record.extra["rows read"] += read.ids.size
+            self.record.extra["rows validated away"] += conflicts.size
+            self.record.extra["rows evicted"] += cache.evict(work.admission.safe)
+            self.record.extra["largest cache"] = max(self.record.extra["largest cache"], len(cache))
+        self.record.span("validate", start, self._site.now(), work.batch.index)
+
+    def _on_device(self, block: Rows) -> torch.Tensor:
+        joined = torch.from_numpy(np.concatenate([block.values, block.state], axis=1))
+        return joined if self._site.device.type == "cpu" else joined.pin_memory().to(self._site.device, non_blocking=True)
+
+    def _dim(self, name: str) -> int:
+        return self._plan.workload.tables()[name].dim
+
+    def _update_cost(self, work: InFlight) -> Work:
+        return Work(bytes=3 * (self._dense.nbytes + sum(block.nbytes for block in work.rows.values())))
+
+    def _update(self, work: InFlight, rows: dict[str, torch.Tensor], result: StepResult | None) -> None:
+        """The optimiser's step on the device: dense parameters in place, rows with the new timestamp, also in the cache."""
+        if result is not None:
+            self._dense.apply(result.dense)
+        for name, block in rows.items():
+            dim, ids = self._dim(name), work.rows[name].ids
+            if result is not None:
+                gradient = torch.as_tensor(result.rows[name]).to(block.device)
+                self._optimizer.update(block[:, :dim], block[:, dim:], gradient)
+            if name in self._caches:
+                self._caches[name].put(ids, block, work.stamp)
+            values = block.cpu().numpy()
+            stamps = np.full(ids.size, work.stamp)
+            work.rows[name] = Rows(ids, values[:, :dim].copy(), values[:, dim:].copy(), stamps)
+
+    def _account(self, work: InFlight, result: StepResult | None) -> None:
+        self.record.order.append(work.batch.index)
+        self.record.ledger["dropped" if result is None else "applied"] += 1
+        if result is not None:
+            self.record.staleness[0 if self._rule.validates else work.stamp - work.admission.seen] += 1
+
+    def _snapshot(self) -> Snapshot:
+        return Snapshot(self._site.now(), self._samples, {0: self._dense.pull()}, {})
+
+
+async def drive(world: World, plan: Plan) -> tuple[float, float, list[Record]]:
+    """Train; when the training clock started and stopped, and what both parts wrote down."""
+    rule = plan.protocol.dense
+    store = await world.host(HostStore, plan, rule, node="server0")
+    device = await world.host(Device, plan, rule, store, node="worker0")
+    return await run_and_report(world, [device], [store])

@@ -1,0 +1,51 @@
+"""What is to be trained: everything a part needs to know, on whatever node it stands."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from lib.models.flat import FlatModel
+from lib.protocols.rules import Pair, Rule
+from lib.store.dense import DenseStore
+from lib.store.table import Table
+from lib.workloads import Workload
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """One run, apart from the cluster."""
+
+    workload: Workload
+    protocol: Rule | Pair
+    workers: int
+    servers: int
+    seed: int
+    evaluations: int
+    """How often the model is evaluated on the way, the end included."""
+    on_nan: Literal["stop", "skip"]
+    trace: bool
+
+    @property
+    def samples(self) -> int:
+        return self.workload.samples
+
+    @property
+    def batches(self) -> int:
+        return self.workload.batches()
+
+    def start(self) -> np.ndarray:
+        """The dense parameters before training: the same on every node."""
+        return FlatModel(self.workload.model(self.seed)).vector.numpy()
+
+    def dense_store(self, start: np.ndarray, device="cpu") -> DenseStore:
+        return DenseStore(start, self.workload.dense_optimizer, device=device)
+
+    def tables(self) -> dict[str, Table]:
+        """Empty tables: a row appears when its id is first met, from (seed, id) alone."""
+        return {
+            name: Table(spec.dim, self.workload.row_optimizer, seed=self.seed, scale=spec.scale)
+            for name, spec in self.workload.tables().items()
+        }

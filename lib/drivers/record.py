@@ -1,0 +1,66 @@
+"""What a part writes down while it runs: the same for every protocol, in every world."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+
+@dataclass(slots=True)
+class Snapshot:
+    """Parameters as they were at one moment of the run, for an evaluation that costs the run no time."""
+
+    time: float
+    samples: int
+    """Samples in the model, as far as this part knows."""
+    dense: dict[int, np.ndarray] = field(default_factory=dict)
+    """Shard -> its slice of the dense vector; {} where the part holds none."""
+    rows: dict[str, tuple[np.ndarray, np.ndarray]] = field(default_factory=dict)
+    """Table -> positions in the evaluation's ids, and their rows."""
+
+
+@dataclass(slots=True)
+class Record:
+    """One part's notes."""
+
+    node: str
+    spans: list[tuple[str, float, float, int]] | None
+    """(kind, start, end, batch); None where no trace is wanted."""
+    steps: list[tuple[float, int, int, float, float, float]] = field(default_factory=list)
+    """(time, batch, samples, loss, summed log loss, summed labels) of each gradient, before it is applied."""
+    ledger: Counter = field(default_factory=Counter)
+    """Gradients by what became of them."""
+    bytes: Counter = field(default_factory=Counter)
+    """Bytes by what moved."""
+    staleness: Counter = field(default_factory=Counter)
+    """Staleness -> number of applied gradients."""
+    gaps: list[int] = field(default_factory=list)
+    """Local steps between two mixes."""
+    order: list[int] = field(default_factory=list)
+    """Batches in the order in which a pipeline computed them."""
+    extra: Counter = field(default_factory=Counter)
+    """What only some parts count: rows that were validated away, evicted, decayed."""
+    snapshots: list[Snapshot] = field(default_factory=list)
+    final: dict[str, Any] = field(default_factory=dict)
+    """All parameters, optimiser state and timestamps that the part holds at the end."""
+
+    def span(self, kind: str, start: float, end: float, batch: int) -> None:
+        if self.spans is not None:
+            self.spans.append((kind, start, end, batch))
+
+
+class Marks:
+    """Says when a part has seen another 1/count of the samples; the end itself is evaluated apart."""
+
+    def __init__(self, samples: float, count: int):
+        self._marks = [samples * k / count for k in range(1, count)]
+
+    def crossed(self, samples: float) -> bool:
+        crossed = False
+        while self._marks and samples >= self._marks[0]:
+            self._marks.pop(0)
+            crossed = True
+        return crossed

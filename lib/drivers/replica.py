@@ -1,0 +1,247 @@
+"""The driver of replica rules: every worker updates its own copy; copies mix in the loop or in the background."""
+
+from __future__ import annotations
+
+import asyncio
+
+import numpy as np
+
+from lib.cluster.base import Handle, Meeting, Site, World
+from lib.cluster.spec import Work
+from lib.data.batch import Batch
+from lib.data.feed import WorkQueue, feed
+from lib.drivers.bank import Bank, BankClient, open_bank
+from lib.drivers.plan import Plan
+from lib.drivers.record import Marks, Record, Snapshot
+from lib.drivers.server import host_workers, run_and_report
+from lib.drivers.trainer import Trainer
+from lib.models.flat import StepResult
+from lib.protocols.rules import ReplicaRule
+
+
+class Rendezvous:
+    """Where workers find out whom they mix with: it carries the rule's groups out among those who are still there."""
+
+    def __init__(self, site: Site, rule: ReplicaRule, workers: int):
+        self._rule, self._workers = rule, workers
+        self._active = frozenset(range(workers))
+        self._waiting: dict[int, tuple[int, asyncio.Future]] = {}
+        self._met = 0
+
+    async def join(self, rank: int, round: int) -> Meeting:
+        """Wait for the group of this round; from here on the worker is certain to come."""
+        future = asyncio.get_running_loop().create_future()
+        self._waiting[rank] = round, future
+        self._form()
+        return await future
+
+    async def leave(self, rank: int) -> None:
+        self._active -= {rank}
+        if rank in self._waiting:
+            self._waiting.pop(rank)[1].set_result(None)
+        self._form()
+
+    def _form(self) -> None:
+        rounds = {rank: round for rank, (round, _) in self._waiting.items()}
+        for group in self._rule.form(rounds, self._active, self._workers):
+            self._met += 1
+            meeting = Meeting(str(self._met), tuple(sorted(group)))
+            for rank in meeting.members:
+                self._waiting.pop(rank)[1].set_result(meeting)
+
+
+class SyncServer:
+    """The central copy of rules that have one."""
+
+    def __init__(self, site: Site, plan: Plan, rule: ReplicaRule):
+        self._site, self._rule, self._copy = site, rule, plan.start()
+        self.record = Record(site.node, [] if plan.trace else None)
+
+    async def exchange(self, theirs: np.ndarray) -> np.ndarray:
+        """The copy after it took in a worker's."""
+        return await self._site.compute(Work(bytes=3 * theirs.nbytes), self._absorb, theirs)
+
+    async def report(self) -> Record:
+        self.record.final = {"centre": self._copy}
+        return self.record
+
+    def _absorb(self, theirs: np.ndarray) -> np.ndarray:
+        self._copy = self._rule.absorb(self._copy, theirs)
+        return self._copy.copy()
+
+
+class ReplicaWorker:
+    """A worker with its own dense parameters and optimiser, and its own rows where no server keeps them."""
+
+    def __init__(
+        self,
+        site: Site,
+        plan: Plan,
+        rank: int,
+        bank: Bank | None,
+        rendezvous: Handle,
+        centre: Handle | None,
+        queue: Handle | None,
+    ):
+        self._site, self._plan, self._rank, self._rule = site, plan, rank, plan.protocol.dense
+        self.record = Record(site.node, [] if plan.trace else None)
+        self._trainer = Trainer(site, plan, rank, self.record)
+        self._feed = feed(rank, plan.workers, plan.batches, queue and queue.seen_from(site))
+        start = plan.start()
+        self._dense = plan.dense_store(start, site.device)
+        self._memory = self._rule.init(start)
+        self._tables = {} if bank else plan.tables()
+        self._bank = BankClient(site, bank, rank, start.size, self.record) if bank else None
+        self._rendezvous = rendezvous.seen_from(site)
+        self._centre = centre and centre.seen_from(site)
+        self._replica = asyncio.Lock()  # a merge and a local step must not both start from the same values
+        self._stepped = asyncio.Event()
+        self._finished = False
+        self._steps = self._mixed_at = self._round = self._samples = 0
+        self._marks = Marks(plan.samples / plan.workers, plan.evaluations if rank == 0 else 1)
+        self._evaluated = plan.workload.evaluation_ids(plan.seed) if self._tables else {}
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as beside:
+            shadow = beside.create_task(self._shadow(), name=f"shadow {self._rank}") if self._rule.background else None
+            while (index := await self._feed.take()) is not None:
+                await self._train(await self._trainer.batch(index), beside)
+            self._finished = True
+            await self._rendezvous.leave(self._rank)
+            if shadow:
+                self._stepped.set()
+        if self._bank:
+            await self._bank.leave()
+
+    async def report(self) -> Record:
+        self.record.snapshots.append(self._snapshot())
+        rows = {name: table.export() for name, table in self._tables.items()}
+        self.record.final = {"replica": self._dense.export(), "replica rows": rows}
+        return self.record
+
+    async def _train(self, batch: Batch, beside: asyncio.TaskGroup) -> None:
+        mixes = not self._rule.background and (self._steps + 1) % self._rule.every == 0
+        meeting = self._announce() if mixes and not self._rule.centre else None
+        rows = await self._pull(batch)
+        result = await self._trainer.step(batch, self._dense.values, rows)
+        if result is not None and self._rule.mixes == "parameters":
+            await self._update(batch, result.dense)
+        await self._push(batch, result, beside)
+        self._steps += 1
+        self._samples += batch.size
+        if mixes:
+            await self._mix(batch, result, meeting)
+        self._stepped.set()
+        if result is not None:
+            self.record.ledger["applied"] += 1
+            self.record.staleness[0] += 1
+        else:
+            self.record.ledger["dropped"] += 1
+        if self._marks.crossed(self._samples):
+            self.record.snapshots.append(self._snapshot())
+
+    def _announce(self) -> asyncio.Task:
+        """Ask for the group when the step begins: the answer comes while the worker computes."""
+        self._round += 1
+        return asyncio.ensure_future(self._rendezvous.join(self._rank, self._round - 1))
+
+    async def _mix(self, batch: Batch, result: StepResult | None, meeting: asyncio.Task | None) -> None:
+        start = self._site.now()
+        if self._rule.centre:
+            await self._merge(await self._centre.exchange(self._mine()))
+        else:
+            met = await meeting
+            start = self._waited(start, batch.index)
+            if self._rule.mixes == "gradients":
+                mine = result.dense.cpu().numpy() if result else np.zeros(len(self._dense), np.float32)
+                await self._update(batch, await self._site.mean(met, mine))
+            else:
+                await self._merge(await self._site.mean(met, self._mine()))
+                for table in self._tables.values():
+                    await self._mix_rows(met, table)
+        self._mixed(start, batch.index)
+
+    async def _shadow(self) -> None:
+        """Mix as often as the network lets it, with at least one local step in between, until the data ends."""
+        while True:
+            await self._stepped.wait()
+            self._stepped.clear()
+            if self._finished:
+                return
+            start = self._site.now()
+            if self._rule.centre:
+                theirs = await self._centre.exchange(self._mine())
+            else:
+                met = await self._announce()
+                if met is None:
+                    return
+                theirs = await self._site.mean(met, self._mine())
+            await self._merge(theirs)
+            self._mixed(start, self._steps)
+
+    async def _mix_rows(self, met: Meeting, table) -> None:
+        """Average all rows that any member holds; a row that a member never met has its first value there."""
+        ids = np.unique(np.concatenate(await self._site.gather(met, table.export().ids)))
+        mine = table.peek(ids)
+        self.record.bytes["mix rows"] += mine.nbytes
+        table.assign(ids, (await self._site.mean(met, mine.ravel())).reshape(mine.shape))
+
+    async def _merge(self, theirs: np.ndarray) -> None:
+        async with self._replica:
+            work = Work(bytes=3 * theirs.nbytes)
+            await self._site.compute(None if self._rule.background else work, self._take_in, theirs)
+
+    def _take_in(self, theirs: np.ndarray) -> None:
+        self._memory, merged = self._rule.merge(self._memory, self._dense.pull(), theirs)
+        self._dense.assign(merged)
+
+    async def _update(self, batch: Batch, gradient) -> None:
+        async with self._replica:
+            start = self._site.now()
+            await self._site.compute(Work(bytes=3 * self._dense.nbytes), self._dense.apply, gradient)
+            self.record.span("apply", start, self._site.now(), batch.index)
+
+    async def _pull(self, batch: Batch) -> dict[str, np.ndarray]:
+        if self._bank:
+            return (await self._bank.pull(batch))[1]
+        return {name: table.pull(batch.ids[name]) for name, table in self._tables.items()}
+
+    async def _push(self, batch: Batch, result: StepResult | None, beside: asyncio.TaskGroup) -> None:
+        if self._bank:
+            beside.create_task(self._bank.push(batch, result), name=f"push of batch {batch.index}")
+            await asyncio.sleep(0)
+        elif result is not None:
+            for name, gradient in result.rows.items():
+                self._tables[name].push(batch.ids[name], gradient, self._steps + 1)
+
+    def _mine(self) -> np.ndarray:
+        mine = self._dense.pull()
+        self.record.bytes["mix dense"] += mine.nbytes
+        return mine
+
+    def _waited(self, start: float, batch: int) -> float:
+        now = self._site.now()
+        self.record.span("wait", start, now, batch)
+        return now
+
+    def _mixed(self, start: float, batch: int) -> None:
+        self.record.span("mix", start, self._site.now(), batch)
+        self.record.gaps.append(self._steps - self._mixed_at)
+        self._mixed_at = self._steps
+
+    def _snapshot(self) -> Snapshot:
+        rows = {name: (slice(None), table.peek(self._evaluated[name])) for name, table in self._tables.items()}
+        return Snapshot(self._site.now(), self._samples * self._plan.workers, {0: self._dense.pull()}, rows)
+
+
+async def drive(world: World, plan: Plan):
+    """Train; when the training clock started and stopped, and what every part wrote down."""
+    sparse, dense = plan.protocol.sparse, plan.protocol.dense
+    # A workload without tables has nothing to keep on a server.
+    apart = sparse.family == "server" and plan.workload.tables()
+    bank = await open_bank(world, plan, sparse, ("rows",)) if apart else None
+    rendezvous = await world.host(Rendezvous, dense, plan.workers, node="master")
+    centre = await world.host(SyncServer, plan, dense, node="sync0") if dense.centre else None
+    queue = await world.host(WorkQueue, plan.batches, node="master") if plan.protocol.data == "queue" else None
+    workers = await host_workers(world, plan, ReplicaWorker, bank, rendezvous, centre, queue)
+    return await run_and_report(world, workers, [*(bank.handles if bank else ()), *([centre] if centre else ())])

@@ -1,0 +1,67 @@
+"""The driver of server rules: pull, compute, push."""
+
+from __future__ import annotations
+
+import asyncio
+
+from lib.cluster.base import Handle, Site, World
+from lib.data.feed import WorkQueue, feed
+from lib.drivers.bank import Bank, BankClient, open_bank
+from lib.drivers.plan import Plan
+from lib.drivers.record import Record
+from lib.drivers.trainer import Trainer
+
+
+class ServerWorker:
+    """A worker without parameters of its own."""
+
+    def __init__(self, site: Site, plan: Plan, rank: int, banks: tuple[Bank, ...], queue: Handle | None):
+        self.record = Record(site.node, [] if plan.trace else None)
+        self._trainer = Trainer(site, plan, rank, self.record)
+        self._banks = [BankClient(site, bank, rank, plan.start().size, self.record) for bank in banks]
+        self._feed = feed(rank, plan.workers, plan.batches, queue and queue.seen_from(site))
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as sending:
+            while (index := await self._feed.take()) is not None:
+                batch = await self._trainer.batch(index)
+                dense, rows = await self._pull(batch)
+                result = await self._trainer.step(batch, dense, rows)
+                for bank in self._banks:
+                    # The worker goes on at once; whether the next pull must wait for this push is the rule's affair.
+                    sending.create_task(bank.push(batch, result), name=f"push of batch {index}")
+                await asyncio.sleep(0)  # the pushes leave before the next pull asks
+        for bank in self._banks:
+            await bank.leave()
+
+    async def report(self) -> Record:
+        return self.record
+
+    async def _pull(self, batch):
+        pulled = await asyncio.gather(*(bank.pull(batch) for bank in self._banks))
+        dense = next(dense for dense, _ in pulled if dense is not None)
+        return dense, {table: block for _, rows in pulled for table, block in rows.items()}
+
+
+async def drive(world: World, plan: Plan) -> tuple[float, float, list[Record]]:
+    """Train; when the training clock started and stopped, and what every part wrote down."""
+    sparse, dense = plan.protocol.sparse, plan.protocol.dense
+    if sparse is dense:
+        banks = (await open_bank(world, plan, dense, ("dense", "rows")),)
+    else:
+        banks = (await open_bank(world, plan, dense, ("dense",)), await open_bank(world, plan, sparse, ("rows",)))
+    queue = await world.host(WorkQueue, plan.batches, node="master") if plan.protocol.data == "queue" else None
+    workers = await host_workers(world, plan, ServerWorker, banks, queue)
+    return await run_and_report(world, workers, [server for bank in banks for server in bank.handles])
+
+
+async def host_workers(world: World, plan: Plan, part: type, *args) -> list[Handle]:
+    hosted = (world.host(part, plan, rank, *args, node=f"worker{rank}") for rank in range(plan.workers))
+    return list(await asyncio.gather(*hosted))
+
+
+async def run_and_report(world: World, workers: list[Handle], others: list[Handle]) -> tuple[float, float, list[Record]]:
+    start = world.now()
+    await asyncio.gather(*(worker.run() for worker in workers))
+    end = world.now()
+    return start, end, list(await asyncio.gather(*(part.report() for part in [*workers, *others])))

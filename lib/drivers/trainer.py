@@ -1,0 +1,56 @@
+"""A worker's computation: batch and parameters in, gradients out, with the check that they are finite."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from lib.cluster.base import Site
+from lib.data.batch import Batch
+from lib.drivers.plan import Plan
+from lib.drivers.record import Record
+from lib.errors import NotFinite
+from lib.models.flat import FlatModel, StepResult
+
+
+class Trainer:
+    """Makes batches and gradients on one node."""
+
+    def __init__(self, site: Site, plan: Plan, rank: int, record: Record):
+        self._site, self._plan, self._rank, self._record = site, plan, rank, record
+        self._model = site.shared("model", lambda: FlatModel(plan.workload.model(plan.seed), site.device))
+        self._cost = plan.workload.work()
+
+    async def batch(self, index: int) -> Batch:
+        return await self._site.compute(None, self._plan.workload.batch, self._plan.seed, index)
+
+    async def step(self, batch: Batch, dense: Any, rows: dict[str, Any]) -> StepResult | None:
+        """The batch's gradients at these parameters; None where they are not finite and the run may skip them."""
+        start = self._site.now()
+        result = await self._site.compute(self._cost, self._run, batch, dense, rows)
+        end = self._site.now()
+        self._site.progress(batch.size)
+        self._record.span("compute", start, end, batch.index)
+        self._record.ledger["issued"] += 1
+        if not finite(result):
+            if self._plan.on_nan == "stop":
+                raise NotFinite(
+                    f"loss {result.loss} or its gradient is not finite at batch {batch.index} (day {batch.day}) on worker "
+                    f"{self._rank}; a smaller learning rate may help, or on_nan='skip' to leave such batches out"
+                )
+            self._record.extra["not finite"] += 1
+            return None
+        seen = self._plan.workload.observe(batch.labels, result.scores) if batch.labels is not None else None
+        logloss, positives = seen if seen is not None else (math.nan, math.nan)
+        self._record.steps.append((end, batch.index, batch.size, result.loss, logloss, positives))
+        return result
+
+    def _run(self, batch: Batch, dense: Any, rows: dict[str, Any]) -> StepResult:
+        self._model.load(dense)
+        return self._model.step(batch, rows)
+
+
+def finite(result: StepResult) -> bool:
+    """Whether the loss and every gradient are finite; a sum is finite only if all that it sums is."""
+    sums = [result.loss, float(result.dense.sum()), *(float(gradient.sum()) for gradient in result.rows.values())]
+    return all(map(math.isfinite, sums))

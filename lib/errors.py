@@ -1,0 +1,54 @@
+"""The errors that a user can act on; each message says what was wrong, where, and what would be right."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class LockstepError(Exception):
+    """Any error that Lockstep raises on purpose."""
+
+
+class UnknownName(LockstepError, KeyError):
+    """A name that is not registered."""
+
+    __str__ = Exception.__str__  # KeyError would print the message's repr
+
+
+class UnknownOption(LockstepError, TypeError):
+    """An option that nothing here takes."""
+
+
+class BadOption(LockstepError, ValueError):
+    """A known option with a value that cannot work."""
+
+
+class NotFinite(LockstepError, ArithmeticError):
+    """A loss or a gradient became NaN or infinite."""
+
+
+class Deadlock(LockstepError, RuntimeError):
+    """Virtual time cannot go on: everything waits and nothing will wake it."""
+
+
+class NotSaved(LockstepError, OSError):
+    """A run could not be written; it is kept in `run`, so that nothing computed is lost."""
+
+    run = None
+
+
+def nearest(name: str, valid: Iterable[str]) -> str:
+    """A sentence's end that names the closest valid names and lists all of them."""
+    valid = sorted(valid)
+    close = difflib.get_close_matches(str(name).lower(), valid, n=3, cutoff=0.5)
+    hint = f"did you mean {' or '.join(map(repr, close))}? " if close else ""
+    return f"{hint}valid: {', '.join(valid) or 'none'}"
+
+
+def unknown(kind: str, name: str, valid: Iterable[str]) -> UnknownName:
+    return UnknownName(f"unknown {kind} {name!r}; {nearest(name, valid)}")
+
+
+def unknown_option(owner: str, name: str, valid: Iterable[str]) -> UnknownOption:
+    return UnknownOption(f"{owner} has no option {name!r}; {nearest(name, valid)}")

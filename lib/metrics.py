@@ -1,0 +1,78 @@
+"""How good predictions and rankings are. A metric that its input leaves undefined is nan, never an error or a guess."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from sklearn.metrics import log_loss, roc_auc_score
+
+
+def auc(labels: np.ndarray, scores: np.ndarray) -> float:
+    """Area under the ROC curve: the chance that a positive scores above a negative. nan for one class or a nan score."""
+    if len(np.unique(labels)) < 2 or not np.all(np.isfinite(scores)):
+        return math.nan
+    return float(roc_auc_score(labels, scores))
+
+
+def logloss(labels: np.ndarray, probabilities: np.ndarray) -> float:
+    """Mean negative log-likelihood in nats, probabilities clipped by the type's epsilon. nan if empty or not finite."""
+    if len(labels) == 0 or not np.all(np.isfinite(probabilities)):
+        return math.nan
+    return float(log_loss(labels, probabilities, labels=[0, 1]))
+
+
+def entropy(rate: float) -> float:
+    """Log loss of always predicting `rate` where it is the base rate; nan where there is one class only."""
+    if not 0 < rate < 1:
+        return math.nan
+    return -rate * math.log(rate) - (1 - rate) * math.log1p(-rate)
+
+
+def normalised_entropy(loss: float, rate: float) -> float:
+    """NE (He et al., 2014): the log loss over the base rate's entropy. Below 1 is better than the mean label."""
+    return loss / entropy(rate)
+
+
+def calibration(labels: np.ndarray, probabilities: np.ndarray) -> float:
+    """Mean prediction over mean label; 1 is calibrated, nan without a positive."""
+    positives = float(np.sum(labels))
+    return float(np.sum(probabilities)) / positives if positives else math.nan
+
+
+def clicks(labels: np.ndarray, logits: np.ndarray) -> dict[str, float]:
+    """auc, logloss, ne and calibration of binary labels predicted by logits."""
+    logits = np.asarray(logits, dtype=np.float64)
+    probabilities = np.exp(-np.logaddexp(0, -logits))
+    loss = logloss(labels, probabilities)
+    rate = float(np.mean(labels)) if len(labels) else math.nan
+    return {
+        "auc": auc(labels, logits),
+        "logloss": loss,
+        "ne": normalised_entropy(loss, rate),
+        "calibration": calibration(labels, probabilities),
+    }
+
+
+def ranks(scores: np.ndarray, targets: np.ndarray, excluded: np.ndarray | None = None) -> np.ndarray:
+    """The rank, from 1, of each row's target among its candidates.
+
+    Ties count as the mean rank: a model that scores all candidates alike gets the middle, not the top. A nan counts as
+    scoring above everything, so a diverged model ranks last. `excluded` marks candidates that are left out (the other
+    true answers, for filtered ranking); the target itself is never left out.
+    """
+    rows = np.arange(len(scores))
+    target = scores[rows, targets][:, None]  # every comparison with nan is false
+    below, equal = scores < target, scores == target
+    candidates = np.ones_like(below) if excluded is None else ~excluded
+    candidates[rows, targets] = False
+    ahead = (candidates & ~below & ~equal).sum(1)
+    return 1 + ahead + 0.5 * (candidates & equal).sum(1)
+
+
+def ranking(places: np.ndarray, at: Sequence[int] = (1, 3, 10)) -> dict[str, float]:
+    """Mean reciprocal rank and the share of ranks within each of `at`; nan for no ranks at all."""
+    if len(places) == 0:
+        return {"mrr": math.nan, **{f"hits_{k}": math.nan for k in at}}
+    return {"mrr": float(np.mean(1 / places)), **{f"hits_{k}": float(np.mean(places <= k)) for k in at}}

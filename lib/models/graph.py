@@ -1,0 +1,58 @@
+"""DistMult (Yang et al., 2015): the score of (head, relation, tail) is the sum over dimensions of h * r * t.
+
+Entities are rows of a table; relations are few, so their vectors are dense parameters and stay on the device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from lib.data.batch import Batch
+from lib.models.layers import generator
+
+TABLE = "entity"
+OBJECTIVES = ("softmax", "logistic")
+
+
+class DistMult(nn.Module):
+    """Each true triple against the batch's shared negatives, as a head and as a tail.
+
+    `batch.where[TABLE]` is flat: the samples' heads, their tails, then the shared negatives. The scores have the shape
+    (samples, 2, 1 + negatives): side 0 replaces the tail, side 1 the head, and place 0 is the true triple.
+    """
+
+    def __init__(self, *, relations: int, dim: int, objective: str = "softmax", seed: int):
+        super().__init__()
+        self.objective = objective
+        # Of both signs: a relation that started near one would have to cross zero to change a dimension's sign.
+        self.relation = nn.Parameter(torch.randn(relations, dim, generator=generator(seed)))
+
+    def forward(self, batch: Batch, rows: Mapping[str, Tensor]) -> Tensor:
+        n = batch.size
+        entities = F.embedding(batch.where[TABLE], rows[TABLE])
+        heads, tails, negatives = entities.split((n, n, len(entities) - 2 * n))
+        relations = F.embedding(batch.features["relation"], self.relation)
+        known = torch.stack((heads * relations, tails * relations), 1)
+        true = torch.linalg.vecdot(known[:, 0], tails)
+        return torch.cat((true.view(n, 1, 1).expand(n, 2, 1), known @ negatives.T), 2)
+
+    def loss(self, batch: Batch, scores: Tensor) -> Tensor:
+        """Mean over the samples of the two sides' sum, as in Marius.
+
+        `softmax` is the cross-entropy of the true triple among the negatives; `logistic` is DGL-KE's: the true
+        triple's logistic loss plus the mean over its negatives.
+        """
+        true, false = scores[..., 0], scores[..., 1:]
+        if self.objective == "softmax":
+            sides = torch.logsumexp(scores, 2) - true
+        else:
+            sides = F.softplus(-true) + F.softplus(false).mean(2)
+        return sides.sum(1).mean()
+
+    def against(self, entities: Tensor, relations: Tensor, candidates: Tensor) -> Tensor:
+        """Scores (queries, candidates). DistMult is symmetric, so this ranks tails given heads and heads given tails."""
+        return (entities * self.relation[relations]) @ candidates.T

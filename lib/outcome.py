@@ -1,0 +1,166 @@
+"""From what the parts of a run wrote down to what the run leaves."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from lib.drivers.plan import Plan
+from lib.drivers.record import Record, Snapshot
+from lib.ledger import settle
+from lib.metrics import entropy
+from lib.models.flat import FlatModel
+from lib.run import digest
+from lib.store.shard import Partition
+
+
+class Outcome:
+    """All records of one run, on a clock that starts with its training."""
+
+    def __init__(self, plan: Plan, start: float, end: float, records: list[Record]):
+        self.plan, self.seconds = plan, end - start
+        self._start, self._records = start, records
+
+    def digest(self) -> str:
+        return digest({record.node + "/" + "+".join(record.final): record.final for record in self._records if record.final})
+
+    def trace(self) -> pd.DataFrame:
+        spans = [(record.node, *span) for record in self._records for span in record.spans or ()]
+        table = pd.DataFrame(spans, columns=["node", "kind", "start", "end", "batch"])
+        table[["start", "end"]] -= self._start
+        return table.sort_values(["start", "node"], kind="stable", ignore_index=True)
+
+    def history(self) -> pd.DataFrame:
+        """One row for each twentieth of the samples, and one for each evaluation."""
+        steps = self._steps()
+        evaluated = self._evaluations()
+        marks = sorted({*np.linspace(0, len(steps), 21)[1:].round().astype(int)} - {0})
+        rows, done = [], 0
+        for mark in marks:
+            part = steps.iloc[done:mark]
+            rows.append({"time": part["time"].iloc[-1], "step": mark, **self._progress(part, steps["samples"].iloc[:mark].sum())})
+            done = mark
+        history = pd.DataFrame(rows)
+        history["qps"] = history["samples"].diff().fillna(history["samples"]) / history["time"].diff().fillna(history["time"])
+        history = pd.concat([history, pd.DataFrame(evaluated)], ignore_index=True)
+        return history.sort_values("time", kind="stable", ignore_index=True)
+
+    def summary(self, clock: str) -> dict[str, Any]:
+        steps = self._steps()
+        staleness, gaps = self._staleness(), [gap for record in self._records for gap in record.gaps]
+        moved = sum((record.bytes for record in self._records), Counter())
+        final = self._evaluate(self._snapshots()[-1])
+        counts = sum(staleness.values())
+        by_worker = steps.groupby("node")["samples"].sum() / self.seconds if self.seconds else pd.Series(dtype=float)
+        return {
+            "clock": clock,
+            **final,
+            **self._replicas(),
+            "train_loss": float(np.average(steps["loss"], weights=steps["samples"])) if len(steps) else float("nan"),
+            "train_ne": _normalised(steps),
+            "samples": int(steps["samples"].sum()),
+            "qps": float(steps["samples"].sum() / self.seconds) if self.seconds else float("nan"),
+            "qps_worker_mean": float(by_worker.mean()),
+            "qps_worker_std": float(by_worker.std(ddof=0)),
+            "staleness_mean": sum(key * count for key, count in staleness.items()) / counts if counts else 0.0,
+            "staleness_max": max(staleness, default=0),
+            "staleness": {str(key): staleness[key] for key in sorted(staleness)},
+            "sync_gap": float(np.mean(gaps)) if gaps else float("nan"),
+            **settle(self._records),
+            "bytes": int(moved.total()),
+            "bytes_by_kind": dict(sorted(moved.items())),
+            "virtual_seconds": self.seconds if clock == "virtual" else None,
+            "wall_seconds": self.seconds if clock == "wall" else None,
+            "busy": self._busy(),
+            **{name.replace(" ", "_"): count for name, count in self._extra().items()},
+            "order": next((record.order for record in self._records if record.order), None),
+        }
+
+    def _steps(self) -> pd.DataFrame:
+        columns = ["time", "batch", "samples", "loss", "logloss", "positives"]
+        parts = [pd.DataFrame(record.steps, columns=columns).assign(node=record.node) for record in self._records if record.steps]
+        if not parts:
+            return pd.DataFrame(columns=[*columns, "node"])
+        steps = pd.concat(parts, ignore_index=True)
+        steps["time"] -= self._start
+        return steps.sort_values(["time", "batch"], ignore_index=True)
+
+    def _progress(self, part: pd.DataFrame, samples: int) -> dict[str, float]:
+        loss = float(np.average(part["loss"], weights=part["samples"]))
+        return {"samples": int(samples), "train_loss": loss, "train_ne": _normalised(part)}
+
+    def _snapshots(self) -> list[Snapshot]:
+        """The parts' snapshots of the same mark as one; a mark that some part never came to is left out."""
+        parts = [record.snapshots for record in self._records if record.snapshots and not self._other_replica(record)]
+        whole = []
+        for pieces in zip(*(part[:-1] for part in parts), strict=False):
+            whole.append(pieces)
+        whole.append(tuple(part[-1] for part in parts))
+        return [self._joined(pieces) for pieces in whole]
+
+    def _other_replica(self, record: Record) -> bool:
+        return "replica" in record.final and record.node != "worker0"
+
+    def _joined(self, pieces: tuple[Snapshot, ...]) -> Snapshot:
+        shards = {shard: values for piece in pieces for shard, values in piece.dense.items()}
+        ids = self.plan.workload.evaluation_ids(self.plan.seed)
+        rows = {name: np.empty((ids[name].size, spec.dim), np.float32) for name, spec in self.plan.workload.tables().items()}
+        for piece in pieces:
+            for name, (positions, values) in piece.rows.items():
+                rows[name][positions] = values
+        time, samples = max(piece.time for piece in pieces), max(piece.samples for piece in pieces)
+        dense = np.concatenate([shards[shard] for shard in sorted(shards)])
+        return Snapshot(time - self._start, min(samples, self.plan.samples), {0: dense}, rows)
+
+    def _evaluations(self) -> list[dict[str, float]]:
+        snapshots = self._snapshots()
+        snapshots[-1].time = self.seconds
+        return [{"time": shot.time, "samples": shot.samples, **self._evaluate(shot)} for shot in snapshots]
+
+    def _evaluate(self, snapshot: Snapshot) -> dict[str, float]:
+        model = FlatModel(self.plan.workload.model(self.plan.seed))
+        model.load(snapshot.dense[0])
+        return self.plan.workload.evaluate(model.module, snapshot.rows, self.plan.seed)
+
+    def _replicas(self) -> dict[str, float]:
+        """The metrics of the replicas' average; the summary's own are those of the first worker's replica."""
+        ends = [record.snapshots[-1] for record in self._records if "replica" in record.final]
+        if len(ends) < 2:
+            return {}
+        joined = self._snapshots()[-1]
+        joined.dense[0] = np.mean([end.dense[0] for end in ends], axis=0)
+        for name in ends[0].rows:
+            joined.rows[name] = np.mean([end.rows[name][1] for end in ends], axis=0)
+        return {f"{metric}_of_average": value for metric, value in self._evaluate(joined).items()}
+
+    def _staleness(self) -> Counter:
+        """Staleness arises where gradients travel; replicas alone have none."""
+        servers = [record.staleness for record in self._records if not record.ledger["issued"] and record.staleness]
+        return servers[0] if servers else sum((record.staleness for record in self._records), Counter())
+
+    def _busy(self) -> dict[str, float]:
+        """Share of the workers' time by what they did. Stages of a pipeline and a shadow's mixing overlap with compute."""
+        trace = self.trace()
+        trace = trace[trace["node"].str.startswith("worker") & (trace["kind"] != "push")]
+        total = self.seconds * max(1, trace["node"].nunique())
+        if not total:
+            return {}
+        spent = (trace["end"] - trace["start"]).groupby(trace["kind"]).sum() / total
+        return {str(kind): float(share) for kind, share in spent.items()}
+
+    def _extra(self) -> Counter:
+        total = Counter()
+        for record in self._records:
+            total.update(record.extra)
+        return total
+
+
+def _normalised(steps: pd.DataFrame) -> float:
+    """Normalised entropy of predictions made before the update: log loss over that of the constant base rate."""
+    samples = steps["samples"].sum()
+    if not samples or steps["logloss"].isna().any():
+        return float("nan")
+    return float(steps["logloss"].sum() / samples / entropy(steps["positives"].sum() / samples))

@@ -1,0 +1,115 @@
+"""Where things live, and how they are written: whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from .errors import BadOption, LockstepError
+
+STAGE = "LOCKSTEP_STAGE"
+"""The environment variable by which the notebook runner holds a notebook's results back until it has succeeded."""
+COMMAND = "LOCKSTEP_COMMAND"
+"""The environment variable that tells a notebook the command that repeats it."""
+
+
+def root() -> Path:
+    """The repository when `lib` is installed editable, else the current folder; LOCKSTEP_ROOT overrides both."""
+    if override := os.environ.get("LOCKSTEP_ROOT"):
+        return Path(override).expanduser().resolve()
+    above = Path(__file__).resolve().parent.parent
+    return above if (above / "notebooks").is_dir() else Path.cwd()
+
+
+def notebooks() -> Path:
+    return root() / "notebooks"
+
+
+def reports() -> Path:
+    """Where results go; LOCKSTEP_REPORTS overrides it."""
+    if override := os.environ.get("LOCKSTEP_REPORTS"):
+        return Path(override).expanduser().resolve()
+    return root() / "reports"
+
+
+def runs() -> Path:
+    return reports() / "runs"
+
+
+def reference() -> Path:
+    """The committed results of the laptop profile."""
+    return root() / "reports" / "reference"
+
+
+def results() -> Path:
+    """Where a notebook's figures and verdicts go: the runner's stage while it runs one, else the reports folder."""
+    return Path(os.environ[STAGE]) if os.environ.get(STAGE) else reports()
+
+
+def check_writable(folder: str | os.PathLike) -> Path:
+    """The folder, created if need be; an error that says what to do if nothing can be written there."""
+    folder = Path(folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=folder, prefix=".lockstep-"):
+            return folder
+    except OSError as error:
+        reason = "read-only" if isinstance(error, PermissionError) or error.errno == 30 else error.strerror or error
+        advice = "set LOCKSTEP_REPORTS to a folder you can write to"
+        raise LockstepError(f"cannot write to {folder}: {reason}; {advice}") from error
+
+
+def relative(name: str) -> Path:
+    """A slash-separated name as a path that cannot leave the folder it is put into."""
+    parts = name.split("/")
+    if not all(part.strip(".") and part == Path(part).name and "\\" not in part for part in parts):
+        raise BadOption(f"{name!r} is no name of a result: words joined by '/', as in 00_quickstart/auc")
+    return Path(*parts)
+
+
+def write_atomic(path: str | os.PathLike, write: Callable[[Path], object]) -> Path:
+    """Let `write` fill a temporary file beside `path`, then rename it: a reader sees the old file or the new one."""
+    path = Path(path)
+    check_writable(path.parent)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}-", suffix=path.suffix)
+    os.close(handle)
+    temporary = Path(name)
+    try:
+        write(temporary)
+        temporary.chmod(0o644)  # mkstemp's 0600 would hide a report from a colleague
+        os.replace(temporary, path)
+    except OSError as error:
+        raise LockstepError(f"cannot write {path}: {error.strerror or error}; nothing there was changed") from error
+    finally:
+        temporary.unlink(missing_ok=True)
+    return path
+
+
+def write_bytes_atomic(path: str | os.PathLike, data: bytes) -> Path:
+    return write_atomic(path, lambda temporary: temporary.write_bytes(data))
+
+
+def write_text_atomic(path: str | os.PathLike, text: str) -> Path:
+    return write_bytes_atomic(path, text.encode())
+
+
+def replace_folder(new: str | os.PathLike, target: str | os.PathLike) -> Path:
+    """Put the complete folder `new` in the place of `target`; both must lie on one file system."""
+    new, target = Path(new), Path(target)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    old = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}-old-"))
+    try:
+        if target.exists():
+            os.replace(target, old)
+        try:
+            os.replace(new, target)
+        except OSError:
+            if not target.exists() and any(old.iterdir()):
+                os.replace(old, target)
+            raise
+    finally:
+        shutil.rmtree(old, ignore_errors=True)
+    return target

@@ -1,0 +1,79 @@
+"""The protocols that the papers measure themselves against."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from lib.protocols.rules import Apply, Decisions, Push, ReplicaRule, ServerRule, ServerState
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sync(ServerRule):
+    """Every update is the mean of one gradient from each worker; nobody starts the next step before it.
+
+    Guarantee: staleness 0; the result is that of one worker with the joined batch (with `rows_divided_by="all"`).
+    A worker that leaves shrinks the barrier, so the last step of uneven data is the mean of those who are left.
+    """
+
+    name: ClassVar = "sync"
+    cite: ClassVar = "Chen et al., Revisiting Distributed Synchronous SGD, 2016 (arXiv:1604.00981)"
+    blocks: ClassVar = True
+    drops: ClassVar = False
+
+    @property
+    def max_staleness(self) -> float:
+        return 0
+
+    def may_start(self, state: ServerState, worker: int) -> bool:
+        return state.clocks[worker] == state.step
+
+    def on_push(self, state: ServerState, push: Push) -> tuple[ServerState, Decisions]:
+        return self._settle(state.receive(push))
+
+    def on_leave(self, state: ServerState, worker: int) -> tuple[ServerState, Decisions]:
+        return self._settle(replace(state, active=state.active - {worker}))
+
+    def _settle(self, state: ServerState) -> tuple[ServerState, Decisions]:
+        if not state.held or len(state.held) < len(state.active):
+            return state, ()
+        if not state.active <= {push.worker for push in state.held}:
+            return state, ()
+        held = state.held
+        return state.release(), (Apply(held, (1.0,) * len(held), len(held)),)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Async(ServerRule):
+    """Every gradient is applied the moment it arrives (Hogwild over a parameter server). No bound on staleness."""
+
+    name: ClassVar = "async"
+    cite: ClassVar = "Dean et al., Large Scale Distributed Deep Networks, NeurIPS 2012 (Downpour SGD)"
+    blocks: ClassVar = False
+    drops: ClassVar = False
+    data: ClassVar = "queue"
+
+    def on_push(self, state: ServerState, push: Push) -> tuple[ServerState, Decisions]:
+        return state.receive(push).release(), (Apply((push,), (1.0,), 1),)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AllReduce(ReplicaRule):
+    """Every step, every worker averages its dense gradient with all the others; rows follow Sync.
+
+    Sync without a server for the dense part: the same updates, other transfers.
+    """
+
+    name: ClassVar = "all-reduce"
+    cite: ClassVar = "Patarasuk and Yuan, Bandwidth Optimal All-reduce, 2009; Li et al., PyTorch Distributed, VLDB 2020"
+    mixes: ClassVar = "gradients"
+    blocks: ClassVar = True
+    drops: ClassVar = False
+
+    @property
+    def max_staleness(self) -> float:
+        return 0
+
+    @property
+    def sparse(self) -> ServerRule:
+        return Sync()

@@ -1,0 +1,77 @@
+"""OAC: Waleffe and Mohoney, "Optimistic Asynchrony Control: Achieving Synchronous Convergence With Asynchronous Throughput
+for Embedding Model Training".
+
+The rule in one sentence: batches are read, moved and written concurrently, and each is validated against the device's
+cache of recent updates just before it is computed, so that the result is that of a serial run in computation order.
+
+Paper -> code: MFT, outstanding batches and STE (3.3) -> `HostState` and `on_read`, `on_written` of the contract;
+validation (3.2) -> `stale`; "smaller timestamps are not allowed to overwrite larger timestamps" -> the driver's write,
+which every pipeline rule shares where `validates` is set.
+
+Guarantee: values, optimiser state and timestamps equal a serial execution in computation order, bit for bit.
+
+The two baselines are the paper's: one batch at a time, and concurrent batches without validation, where the last write
+wins and updates are lost.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from lib.errors import BadOption
+from lib.protocols.rules import PipelineRule
+
+_OAC = "Waleffe and Mohoney, Optimistic Asynchrony Control"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sequential(PipelineRule):
+    """One batch at a time: read, compute and write before the next is read."""
+
+    name: ClassVar = "sequential"
+    cite: ClassVar = f"{_OAC}, Fig. 1a"
+    blocks: ClassVar = True
+    validates: ClassVar = False
+
+    in_flight: int = 1
+    """Always 1, and so are the others: batches are computed in the order of the data."""
+    readers: int = 1
+    """Always 1."""
+    writers: int = 1
+    """Always 1."""
+
+    def __post_init__(self):
+        super().__post_init__()
+        if (self.in_flight, self.readers, self.writers) != (1, 1, 1):
+            raise BadOption("sequential: in_flight, readers and writers are 1 by definition; pipelined and oac take more")
+
+    @property
+    def max_staleness(self) -> float:
+        return 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pipelined(PipelineRule):
+    """Many batches in flight, none validated: as fast as it gets, with lost updates where batches overlap."""
+
+    name: ClassVar = "pipelined"
+    cite: ClassVar = f"{_OAC}, Fig. 1b; Mohoney et al., Marius, OSDI 2021"
+    validates: ClassVar = False
+
+    @property
+    def max_staleness(self) -> float:
+        return self.in_flight - 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class OAC(PipelineRule):
+    """Many batches in flight, each validated before compute: the serial result at the pipeline's speed."""
+
+    name: ClassVar = "oac"
+    cite: ClassVar = _OAC
+    validates: ClassVar = True
+
+    @property
+    def max_staleness(self) -> float:
+        return 0

@@ -1,0 +1,56 @@
+"""ShadowSync: Zheng et al., "ShadowSync: Performing Synchronization in the Background for Highly Scalable Distributed
+Training", 2020.
+
+The rule in one sentence: training threads never synchronise; a shadow task beside them keeps mixing the local replica with
+a sync server's copy by elastic interpolation.
+
+Paper -> code: Algorithm 2's two lines -> `absorb` (on the sync server) and `merge` (on the trainer); the shadow thread ->
+the replica driver's background task; embeddings on parameter servers with Hogwild updates -> `sparse`.
+
+Special cases: alpha = 0 is training without synchronisation.
+
+Departure: a shadow task waits for at least one training step between two mixes, since mixing an unchanged replica only
+moves it towards a copy that it has just met; on a free network it would otherwise spin.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from lib.errors import BadOption
+from lib.protocols.baselines import Async
+from lib.protocols.rules import ReplicaRule, ServerRule
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShadowEASGD(ReplicaRule):
+    """Elastic averaging with a sync server, in the background."""
+
+    name: ClassVar = "s-easgd"
+    cite: ClassVar = "Zheng et al., ShadowSync, 2020 (arXiv:2003.03477); Zhang et al., EASGD, NeurIPS 2015"
+    background: ClassVar = True
+    centre: ClassVar = True
+    blocks: ClassVar = False
+    drops: ClassVar = False
+    data: ClassVar = "queue"
+
+    alpha: float = 0.5
+    """Elastic parameter: how far each side moves towards the other."""
+
+    def __post_init__(self):
+        super().__post_init__()
+        if not 0 <= self.alpha <= 1:
+            raise BadOption(f"s-easgd: alpha must lie in [0, 1], not {self.alpha}")
+
+    @property
+    def sparse(self) -> ServerRule:
+        return Async()
+
+    def absorb(self, centre: np.ndarray, theirs: np.ndarray) -> np.ndarray:
+        return (1 - self.alpha) * centre + self.alpha * theirs
+
+    def merge(self, memory: None, mine: np.ndarray, theirs: np.ndarray) -> tuple[None, np.ndarray]:
+        return memory, (1 - self.alpha) * mine + self.alpha * theirs

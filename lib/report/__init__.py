@@ -1,0 +1,8 @@
+"""Executed notebooks as web pages: one file each, which loads nothing, and an index of experiments and verdicts."""
+
+from __future__ import annotations
+
+from lib.report.index import build, index
+from lib.report.page import check_offline, export
+
+__all__ = ["build", "check_offline", "export", "index"]

@@ -1,0 +1,95 @@
+"""Dense parameters: one flat vector with torch.optim's optimiser on it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+
+from lib.errors import BadOption
+from lib.store.inputs import floats_of
+from lib.store.optim import Optimizer
+
+
+class DenseStore:
+    """A float32 vector on a device; every call is atomic for threads, except that `values` is live."""
+
+    def __init__(self, start: np.ndarray | torch.Tensor, optimizer: Optimizer, *, device: torch.device | str = "cpu"):
+        """`start` is copied."""
+        self.optimizer = optimizer
+        self._lock = threading.Lock()
+        if start.ndim != 1:
+            raise BadOption(f"start must be one-dimensional, not of shape {tuple(start.shape)}")
+        self._size = start.shape[0]
+        self._parameter = torch.nn.Parameter(self._tensor(start, "start").to(device, copy=True))
+        self._torch = optimizer.torch([self._parameter])
+
+    def __len__(self) -> int:
+        return self._size
+
+    @property
+    def values(self) -> torch.Tensor:
+        """The live vector on its device: later steps show in it."""
+        return self._parameter.detach()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the vector and of the optimiser's state."""
+        return sum(tensor.nbytes for tensor in (self._parameter, *self._state().values()))
+
+    def pull(self) -> np.ndarray:
+        """A copy of the vector on the host."""
+        with self._lock:
+            return self.values.to("cpu", copy=True).numpy()
+
+    def apply(self, grad: np.ndarray | torch.Tensor) -> None:
+        """One optimiser step; the gradient is only read."""
+        grad = self._tensor(grad, "grad")
+        with self._lock:
+            self._parameter.grad = grad.to(self._parameter.device)
+            self._torch.step()
+            self._parameter.grad = None  # the caller's memory must not stay in use here
+
+    def assign(self, vector: np.ndarray | torch.Tensor) -> None:
+        """Replace the vector and keep the optimiser's state."""
+        vector = self._tensor(vector, "vector")
+        with self._lock:
+            self.values.copy_(vector)
+
+    def export(self) -> dict[str, np.ndarray]:
+        """Copies of "values" and of the optimiser's tensors by torch's names; Adam has none before its first step."""
+        with self._lock:
+            tensors = {"values": self.values, **self._state()}
+            return {name: tensor.to("cpu", copy=True).numpy() for name, tensor in tensors.items()}
+
+    def load(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """Replace the vector and the optimiser's state by what `export` gave."""
+        names, expected = set(arrays) - {"values"}, set(self.optimizer.dense_state)
+        if "values" not in arrays or names not in (set(), expected):
+            raise BadOption(
+                f"a dense store with {self.optimizer.name} loads values, {', '.join(sorted(expected)) or 'no state'}; "
+                f"got {', '.join(sorted(arrays)) or 'nothing'}"
+            )
+        shapes = {name: () if name == "step" else (self._size,) for name in arrays}
+        state = {name: torch.tensor(floats_of(arrays[name], shapes[name], name)) for name in arrays}
+        values = state.pop("values")
+        with self._lock:
+            self.values.copy_(values)
+            self._torch = self.optimizer.torch([self._parameter])
+            if state:
+                self._torch.load_state_dict({**self._torch.state_dict(), "state": {0: state}})
+
+    def _state(self) -> dict[str, torch.Tensor]:
+        state = self._torch.state[self._parameter]
+        return {name: state[name] for name in self.optimizer.dense_state if name in state}
+
+    def _tensor(self, vector: np.ndarray | torch.Tensor, name: str) -> torch.Tensor:
+        if isinstance(vector, torch.Tensor):
+            vector = vector.detach()
+            if vector.dtype == torch.float32 and vector.shape == (self._size,):
+                return vector.contiguous()  # torch's fused optimisers read a strided gradient as if it were dense
+            vector = vector.cpu()
+        array = floats_of(vector, (self._size,), name)
+        return torch.from_numpy(array if array.flags.writeable else array.copy())  # torch warns of read-only memory

@@ -1,0 +1,224 @@
+"""The store's inner loops, compiled by numba; they release the GIL and take no lock.
+
+Guaranteed: results depend on the arguments alone, sums are taken in input order, and no fast-math is used, so the
+same call gives the same bits everywhere. Not guaranteed: bounds. A caller checks shapes before it comes here.
+
+Every kernel has one explicit signature, so nothing is ever compiled in the middle of a run. Inputs are declared
+read-only: numba then accepts writable arrays and arrays of shared memory alike.
+
+A row is `[values | optimiser state]`, so that a step touches one place in memory. The index of a table is an array of
+pairs (id, slot) with open addressing; its size is a power of two and a slot of -1 marks a free pair, so every int64
+may be an id. `clock` holds each slot's pair (stamp, mark). Inner loops count with uint64: numba then leaves out the
+test for negative indices, which would forbid SIMD.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit, types
+from numba.types import float32, float64, int64, uint64, void
+
+_OPTIONS = {"nogil": True, "cache": True, "error_model": "numpy"}  # python's division checks would forbid SIMD
+
+_INTS = types.Array(int64, 1, "C", readonly=True)
+_PAIRS = types.Array(int64, 2, "C", readonly=True)
+_FLOATS = types.Array(float32, 1, "C", readonly=True)
+_BLOCK = types.Array(float32, 2, "C", readonly=True)
+_NEW_INTS, _NEW_BLOCK, _LIVE_PAIRS, _LIVE_ROWS = int64[::1], float32[:, ::1], int64[:, ::1], float32[:, ::1]
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
+
+
+@njit(uint64(uint64), **_OPTIONS)
+def mix(word):
+    """splitmix64's finaliser: a bijection in which every input bit reaches every output bit."""
+    word = (word ^ (word >> np.uint64(30))) * _FIRST
+    word = (word ^ (word >> np.uint64(27))) * _SECOND
+    return word ^ (word >> np.uint64(31))
+
+
+@njit(types.UniTuple(_NEW_INTS, 2)(_INTS), **_OPTIONS)
+def unique(ids):
+    """The distinct ids in order of first appearance, and for each entry the position of its id among them."""
+    size = 8
+    while size < 2 * ids.size:
+        size *= 2
+    mask = np.uint64(size - 1)
+    ordinals = np.zeros(size, np.int32)  # one more than the position, so that zeroed memory means free
+    distinct = np.empty(ids.size, np.int64)
+    positions = np.empty(ids.size, np.int64)
+    count = 0
+    for i in range(ids.size):
+        bucket = mix(np.uint64(ids[i])) & mask
+        while ordinals[bucket] != 0 and distinct[ordinals[bucket] - 1] != ids[i]:
+            bucket = (bucket + np.uint64(1)) & mask
+        if ordinals[bucket] == 0:
+            distinct[count] = ids[i]
+            count += 1
+            ordinals[bucket] = count
+        positions[i] = ordinals[bucket] - 1
+    return distinct[:count].copy(), positions
+
+
+@njit(_NEW_BLOCK(_INTS, uint64, int64, float64), **_OPTIONS)
+def _first_rows(ids, seed, dim, scale):
+    rows = np.empty((ids.size, dim), np.float32)
+    key = mix(seed + _GOLDEN)
+    for i in range(ids.size):
+        state = mix(key ^ np.uint64(ids[i]))
+        for d in range(dim):
+            state += _GOLDEN
+            centred = np.int64(mix(state) >> np.uint64(39)) * 2 - (2**25 - 1)
+            rows[i, d] = np.float32(scale * (centred * 2.0**-25))
+    return rows
+
+
+def first_rows(ids: np.ndarray, seed: int, dim: int, scale: float) -> np.ndarray:
+    """Rows uniform in (-scale, scale), each number a function of the seed's low 64 bits, id and column alone."""
+    return _first_rows(ids, np.uint64(seed % 2**64), dim, float(scale))
+
+
+@njit(types.Tuple((_NEW_BLOCK, _NEW_INTS))(_INTS, _BLOCK, _FLOATS, int64), **_OPTIONS)
+def add_up(positions, grads, weights, count):
+    """Weighted sums of the gradients that share a position, taken in input order, and how many share it."""
+    dim = grads.shape[1]
+    sums = np.zeros((count, dim), np.float32)
+    met = np.zeros(count, np.int64)
+    for i in range(positions.size):
+        total, grad, weight = sums[positions[i]], grads[i], weights[i]
+        for d in range(dim):
+            total[d] += weight * grad[d]
+        met[positions[i]] += 1
+    return sums, met
+
+
+def combine(ids: np.ndarray, grads: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The distinct ids in order of first appearance, the weighted sums of their gradients, how often each id occurs."""
+    distinct, positions = unique(ids)
+    return distinct, *add_up(positions, grads, weights, distinct.size)
+
+
+@njit(types.Tuple((_NEW_INTS, int64))(_PAIRS, _INTS), **_OPTIONS)
+def find(index, ids):
+    """The slot of every id, -1 where the index does not hold it, and how many those are."""
+    mask = np.uint64(index.shape[0] - 1)
+    slots = np.empty(ids.size, np.int64)
+    missing = 0
+    for i in range(ids.size):
+        bucket = mix(np.uint64(ids[i])) & mask
+        while index[bucket, 1] >= 0 and index[bucket, 0] != ids[i]:
+            bucket = (bucket + np.uint64(1)) & mask
+        slots[i] = index[bucket, 1]
+        missing += slots[i] < 0
+    return slots, missing
+
+
+@njit(void(_LIVE_PAIRS, _INTS, int64), **_OPTIONS)
+def insert(index, ids, first):
+    """Enter distinct ids that the index does not hold, under the slots first, first + 1, ...; it must have room."""
+    mask = np.uint64(index.shape[0] - 1)
+    for i in range(ids.size):
+        bucket = mix(np.uint64(ids[i])) & mask
+        while index[bucket, 1] >= 0:
+            bucket = (bucket + np.uint64(1)) & mask
+        index[bucket, 0] = ids[i]
+        index[bucket, 1] = first + i
+
+
+@njit(types.UniTuple(_NEW_INTS, 2)(_LIVE_PAIRS, _INTS, int64, int64), **_OPTIONS)
+def touch(clock, slots, base, stamp):
+    """Stamp the slots; return the distinct ones and each entry's position among them.
+
+    A mark of at least `base` says that this call met the slot before, and at which position: no second hash table.
+    """
+    distinct = np.empty(slots.size, np.int64)
+    positions = np.empty(slots.size, np.int64)
+    count = 0
+    for i in range(slots.size):
+        slot = slots[i]
+        if clock[slot, 1] < base:
+            clock[slot, 0] = stamp
+            clock[slot, 1] = base + count
+            distinct[count] = slot
+            count += 1
+        positions[i] = clock[slot, 1] - base
+    return distinct[:count], positions
+
+
+@njit(_NEW_BLOCK(_BLOCK, _INTS, int64, int64), **_OPTIONS)
+def gather(rows, slots, start, stop):
+    """A copy of the columns start:stop of the slots' rows."""
+    first, width = np.uint64(start), np.uint64(stop - start)
+    block = np.empty((slots.size, stop - start), np.float32)
+    for i in range(slots.size):
+        slot = np.uint64(slots[i])
+        for d in range(width):
+            block[i, d] = rows[slot, first + d]
+    return block
+
+
+@njit(void(_LIVE_ROWS, _INTS, _BLOCK), **_OPTIONS)
+def scatter(rows, slots, block):
+    """Overwrite the first columns of the slots' rows; of a slot's several entries the last one stays."""
+    width = np.uint64(block.shape[1])
+    for i in range(slots.size):
+        slot = np.uint64(slots[i])
+        for d in range(width):
+            rows[slot, d] = block[i, d]
+
+
+@njit(_NEW_INTS(_LIVE_PAIRS, _INTS, _INTS), **_OPTIONS)
+def advance(clock, slots, stamps):
+    """Raise the slots' stamps; return the entries, in input order, whose stamp was larger than the one it replaced."""
+    raised = np.empty(slots.size, np.int64)
+    count = 0
+    for i in range(slots.size):
+        if stamps[i] > clock[slots[i], 0]:
+            clock[slots[i], 0] = stamps[i]
+            raised[count] = i
+            count += 1
+    return raised[:count].copy()
+
+
+@njit(void(_LIVE_ROWS, _INTS, _BLOCK, float64), **_OPTIONS)
+def sgd(rows, slots, grads, lr):
+    """torch.optim.SGD on distinct slots."""
+    rate, dim = np.float32(lr), np.uint64(grads.shape[1])
+    for i in range(slots.size):
+        slot = np.uint64(slots[i])
+        for d in range(dim):
+            rows[slot, d] -= rate * grads[i, d]
+
+
+@njit(void(_LIVE_ROWS, _INTS, _BLOCK, float64, float64), **_OPTIONS)
+def adagrad(rows, slots, grads, lr, eps):
+    """torch.optim.Adagrad on distinct slots; the state is the element-wise sum of squares."""
+    rate, floor, dim = np.float32(lr), np.float32(eps), np.uint64(grads.shape[1])
+    for i in range(slots.size):
+        slot = np.uint64(slots[i])
+        for d in range(dim):
+            total = rows[slot, dim + d] + grads[i, d] * grads[i, d]
+            rows[slot, dim + d] = total
+            rows[slot, d] -= rate * grads[i, d] / (np.sqrt(total) + floor)
+
+
+@njit(void(_LIVE_ROWS, _INTS, _BLOCK, float64, float64, float64, float64), **_OPTIONS)
+def adam(rows, slots, grads, lr, beta1, beta2, eps):
+    """torch.optim.Adam on distinct slots; the state is (m, v, the row's own number of steps)."""
+    keep1, fresh1 = np.float32(beta1), np.float32(1 - beta1)
+    keep2, fresh2 = np.float32(beta2), np.float32(1 - beta2)
+    floor, dim = np.float32(eps), np.uint64(grads.shape[1])
+    first, second, last = dim, dim + dim, dim + dim + dim
+    for i in range(slots.size):
+        slot = np.uint64(slots[i])
+        rows[slot, last] += np.float32(1)
+        steps = np.int64(rows[slot, last])  # an integer power is multiplications alone, the same on every machine
+        rate = np.float32(lr / (1 - beta1**steps))
+        root = np.float32(np.sqrt(1 - beta2**steps))
+        for d in range(dim):
+            m = keep1 * rows[slot, first + d] + fresh1 * grads[i, d]
+            v = keep2 * rows[slot, second + d] + fresh2 * (grads[i, d] * grads[i, d])
+            rows[slot, first + d] = m
+            rows[slot, second + d] = v
+            rows[slot, d] -= rate * m / (np.sqrt(v) / root + floor)

@@ -1,0 +1,158 @@
+"""The optimisers, each with torch.optim's semantics on three kinds of parameters.
+
+- a dense vector: `torch` gives torch.optim's own object;
+- blocks of rows on any device: `update` works in place with torch's operations;
+- slots of a table: `update_slots` works in place with a numba kernel.
+
+Guaranteed: a row sees the numbers that torch.optim would give it as a parameter of its own, which is stepped when,
+and only when, the row gets a gradient; the three agree within float32's rounding. What a row needs beside its values is
+`columns` numbers of state.
+
+A new optimiser is a subclass with these methods and one kernel.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from torch import Tensor, no_grad, optim
+
+from lib.store import kernels
+from lib.store.inputs import number
+
+
+@dataclass(frozen=True, kw_only=True)
+class Optimizer(ABC):
+    """How a gradient changes parameters."""
+
+    lr: float
+    """Learning rate."""
+
+    name: ClassVar[str]
+    dense_state: ClassVar[tuple[str, ...]] = ()
+    """Names of the tensors that torch.optim keeps for a parameter, once it has stepped."""
+
+    def __post_init__(self) -> None:
+        number(self.lr, f"{type(self).__name__}.lr", above=True)
+
+    @abstractmethod
+    def torch(self, parameters: Iterable[Tensor]) -> optim.Optimizer:
+        """torch's own optimiser, in the variant that is fastest on one long vector."""
+
+    @abstractmethod
+    def columns(self, dim: int) -> int:
+        """How many float32 numbers of state belong to a row."""
+
+    def first_state(self, n: int, dim: int) -> np.ndarray:
+        """The state of n rows that were never updated."""
+        return np.zeros((n, self.columns(dim)), np.float32)
+
+    @abstractmethod
+    def update(self, values: Tensor, state: Tensor, grads: Tensor) -> None:
+        """One step in place on a block of distinct rows: values [U, dim], state [U, columns], grads [U, dim]."""
+
+    @abstractmethod
+    def update_slots(self, rows: np.ndarray, slots: np.ndarray, grads: np.ndarray) -> None:
+        """One step in place on distinct slots of a table, whose rows are [values | state]."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SGD(Optimizer):
+    """Plain gradient descent, without momentum."""
+
+    name: ClassVar[str] = "sgd"
+
+    def torch(self, parameters: Iterable[Tensor]) -> optim.Optimizer:
+        return optim.SGD(parameters, lr=self.lr, foreach=False)
+
+    def columns(self, dim: int) -> int:
+        return 0
+
+    @no_grad()
+    def update(self, values: Tensor, state: Tensor, grads: Tensor) -> None:
+        values.add_(grads, alpha=-self.lr)
+
+    def update_slots(self, rows: np.ndarray, slots: np.ndarray, grads: np.ndarray) -> None:
+        kernels.sgd(rows, slots, grads, self.lr)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adagrad(Optimizer):
+    """A rate per element, divided by the root of the sum of its squared gradients; the sum is taken before the step."""
+
+    eps: float = 1e-10
+    """Added to the root."""
+    initial: float = 0.0
+    """What the sum starts from."""
+
+    name: ClassVar[str] = "adagrad"
+    dense_state: ClassVar[tuple[str, ...]] = ("step", "sum")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        number(self.eps, "Adagrad.eps")
+        number(self.initial, "Adagrad.initial")
+
+    def torch(self, parameters: Iterable[Tensor]) -> optim.Optimizer:
+        parameters = list(parameters)
+        on_cpu = all(parameter.is_cpu for parameter in parameters)  # torch has no fused Adagrad elsewhere
+        return optim.Adagrad(parameters, lr=self.lr, eps=self.eps, initial_accumulator_value=self.initial, fused=on_cpu)
+
+    def columns(self, dim: int) -> int:
+        return dim
+
+    def first_state(self, n: int, dim: int) -> np.ndarray:
+        return np.full((n, dim), self.initial, np.float32)
+
+    @no_grad()
+    def update(self, values: Tensor, state: Tensor, grads: Tensor) -> None:
+        state.addcmul_(grads, grads)
+        values.addcdiv_(grads, state.sqrt().add_(self.eps), value=-self.lr)
+
+    def update_slots(self, rows: np.ndarray, slots: np.ndarray, grads: np.ndarray) -> None:
+        kernels.adagrad(rows, slots, grads, self.lr, self.eps)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adam(Optimizer):
+    """Moments of first and second order, their bias corrected by the number of steps that the row itself has seen."""
+
+    beta1: float = 0.9
+    """Decay of the first moment."""
+    beta2: float = 0.999
+    """Decay of the second moment."""
+    eps: float = 1e-8
+    """Added to the root of the second moment."""
+
+    name: ClassVar[str] = "adam"
+    dense_state: ClassVar[tuple[str, ...]] = ("exp_avg", "exp_avg_sq", "step")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        number(self.beta1, "Adam.beta1", below=1.0)
+        number(self.beta2, "Adam.beta2", below=1.0)
+        number(self.eps, "Adam.eps")
+
+    def torch(self, parameters: Iterable[Tensor]) -> optim.Optimizer:
+        return optim.Adam(parameters, lr=self.lr, betas=(self.beta1, self.beta2), eps=self.eps, fused=True)
+
+    def columns(self, dim: int) -> int:
+        return 2 * dim + 1
+
+    @no_grad()
+    def update(self, values: Tensor, state: Tensor, grads: Tensor) -> None:
+        m, v, steps = state.split([values.shape[1], values.shape[1], 1], dim=1)
+        steps += 1
+        exact = steps.double()  # 1 - beta2 ** 1 would keep only four digits in float32
+        rate = (self.lr / (1 - self.beta1**exact)).to(values.dtype)
+        root = (1 - self.beta2**exact).sqrt_().to(values.dtype)
+        m.lerp_(grads, 1 - self.beta1)
+        v.mul_(self.beta2).addcmul_(grads, grads, value=1 - self.beta2)
+        values.addcdiv_(m.mul(rate), v.sqrt().div_(root).add_(self.eps), value=-1)
+
+    def update_slots(self, rows: np.ndarray, slots: np.ndarray, grads: np.ndarray) -> None:
+        kernels.adam(rows, slots, grads, self.lr, self.beta1, self.beta2, self.eps)

@@ -1,0 +1,29 @@
+"""Rows of a table as they travel and rest: with everything that belongs to them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rows:
+    """Copies of rows; entry i of every array belongs to `ids[i]`."""
+
+    ids: np.ndarray
+    """int64[n]."""
+    values: np.ndarray
+    """float32[n, dim], what a look-up gives."""
+    state: np.ndarray
+    """float32[n, columns], the optimiser's state."""
+    stamps: np.ndarray
+    """int64[n], timestamp of the last update, -1 for none."""
+
+    def __len__(self) -> int:
+        return self.ids.size
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all four arrays."""
+        return self.ids.nbytes + self.values.nbytes + self.state.nbytes + self.stamps.nbytes

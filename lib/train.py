@@ -1,0 +1,181 @@
+"""`lib.train`: one call for every workload, protocol and cluster."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any, Literal
+
+import torch
+
+from lib import cluster as clusters
+from lib import paths, protocols, workloads
+from lib.cluster.base import Cluster
+from lib.drivers import pipeline, replica, server
+from lib.drivers.plan import Plan
+from lib.errors import BadOption, unknown_option
+from lib.outcome import Outcome
+from lib.progress import Progress
+from lib.protocols.rules import Pair, Rule
+from lib.run import Run, describe, key
+from lib.workloads import Workload
+
+DRIVERS = {"server": server.drive, "replica": replica.drive, "pipeline": pipeline.drive}
+PACKAGES = ("torch", "numpy", "numba", "pandas", "pyarrow", "scikit-learn", "ray")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """How a run is carried out and kept; nothing here belongs to the workload, the protocol or the cluster."""
+
+    evaluations: int = 1
+    """How often the model is evaluated: after each of so many equal parts of the samples. It costs the run no time."""
+    on_nan: Literal["stop", "skip"] = "stop"
+    """What to do when a loss or gradient is not finite: stop with an error, or leave that batch out."""
+    trace: bool = True
+    """Keep who did what when."""
+    save: bool = True
+    """Save the run, and return the saved one when it was already made with this configuration and this source."""
+    force: bool = False
+    """Train even if the run is saved already, and replace it."""
+
+    def __post_init__(self):
+        if self.evaluations < 1:
+            raise BadOption(f"train: evaluations must be at least 1, not {self.evaluations}")
+        if self.on_nan not in ("stop", "skip"):
+            raise BadOption(f"train: on_nan must be 'stop' or 'skip', not {self.on_nan!r}")
+
+
+def train(
+    workload: Workload | str,
+    protocol: Rule | Pair | str,
+    cluster: Cluster | str,
+    *,
+    seed: int = 0,
+    samples: int | None = None,
+    **options,
+) -> Run:
+    """Train a workload under a protocol on a cluster, each an object or a registered name.
+
+    `samples` is the length of the pass (default: the workload's). Further options belong to whatever was given by name
+    (`workers=32`, `iota=4`, `batch_size=256`) or are those of `lib.train.Options`. The run is saved under the reports folder
+    and found there the next time, unless `force=True`; `save=False` neither looks nor saves.
+    """
+    workload, protocol, cluster, settings = _resolve(workload, protocol, cluster, options)
+    if samples is not None:
+        if samples < 1:
+            raise BadOption(f"train: samples must be at least 1, not {samples}")
+        workload = replace(workload, samples=samples)
+    plan = _plan(workload, protocol, cluster, seed, settings)
+    configuration = {
+        **{name: describe(thing) for name, thing in (("workload", workload), ("protocol", protocol), ("cluster", cluster))},
+        **{"seed": seed, "evaluations": settings.evaluations, "on_nan": settings.on_nan, "trace": settings.trace},
+    }
+    folder = paths.runs() / key(configuration)
+    if settings.save:
+        if folder.is_dir() and not settings.force:
+            return Run.load(folder)
+        paths.check_writable(paths.runs())
+    with Progress(plan.samples, f"{workload.name} {protocol.name} {cluster.name}", "samples") as progress:
+        outcome = _carry_out(plan, cluster, progress.advance)
+    run = Run(
+        outcome.history(), outcome.summary(cluster.clock), outcome.trace(), _provenance(configuration, cluster), outcome.digest()
+    )
+    if settings.save:
+        run.save(folder)
+    return run
+
+
+def _carry_out(plan: Plan, cluster: Cluster, progress: Callable[[int], None]) -> Outcome:
+    drive = DRIVERS[plan.protocol.dense.family]
+    start, end, records = cluster.open(plan.seed, plan.workers).run(lambda world: drive(world, plan), progress)
+    return Outcome(plan, start, end, records)
+
+
+def _plan(workload: Workload, protocol: Rule | Pair, cluster: Cluster, seed: int, settings: Options) -> Plan:
+    workers = cluster.workers or 4
+    if protocol.dense.family == "pipeline":
+        if (cluster.workers or 1) > 1:
+            raise BadOption(
+                f"{protocol.name} drives one device, not {cluster.workers} workers; leave workers out, "
+                "and set readers, writers and in_flight for its parallelism"
+            )
+        if not workload.tables():
+            raise BadOption(
+                f"{protocol.name} moves rows between host and device, and {workload.name!r} has no tables; "
+                "choose another workload, or a protocol of another family"
+            )
+        workers = 1
+    return Plan(
+        workload=workload,
+        protocol=protocol,
+        workers=workers,
+        servers=cluster.servers,
+        seed=seed,
+        evaluations=settings.evaluations,
+        on_nan=settings.on_nan,
+        trace=settings.trace,
+    )
+
+
+def _resolve(workload, protocol, cluster, options: Mapping[str, Any]):
+    """Give each option to the thing that has it; an option that nothing has is an error that names the nearest."""
+    given = [(workload, workloads), (protocol, protocols), (cluster, clusters)]
+    owners = [(thing, registry, _options(registry, thing)) for thing, registry in given if isinstance(thing, str)]
+    valid = {field.name for field in fields(Options)} | {"seed", "samples"}
+    for option in options:
+        if option not in valid and not any(option in known for _, _, known in owners):
+            raise unknown_option("this run", option, valid.union(*(known for _, _, known in owners)))
+    made = [
+        registry.get(thing, **{name: value for name, value in options.items() if name in _options(registry, thing)})
+        if isinstance(thing, str)
+        else thing
+        for thing, registry in given
+    ]
+    for thing, kind, what in zip(made, (Workload, Rule | Pair, Cluster), ("workload", "protocol", "cluster"), strict=True):
+        if not isinstance(thing, kind):
+            raise BadOption(f"train: {thing!r} is no {what}; give a registered name or an object")
+    return *made, Options(**{field.name: options[field.name] for field in fields(Options) if field.name in options})
+
+
+def _options(registry, name: str) -> set[str]:
+    if name not in registry.ALL:
+        registry.get(name)
+    kind = registry.ALL[name]
+    return {field.name for field in fields(kind)} | set(getattr(kind, "spelled", ()))
+
+
+def _provenance(configuration: dict[str, Any], cluster: Cluster) -> dict[str, Any]:
+    return {
+        **configuration,
+        "versions": {"python": platform.python_version(), **{name: _version(name) for name in PACKAGES}},
+        "commit": _commit(),
+        "hardware": {
+            "machine": platform.machine(),
+            "cores": os.cpu_count(),
+            "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        },
+        "clock": cluster.clock,
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _commit() -> str | None:
+    """The commit of the working tree, with a plus where it has changes; None outside a checkout."""
+    git = ["git", "-C", str(paths.root())]
+    try:
+        commit = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
+        changed = subprocess.run([*git, "status", "--porcelain", "-uno"], capture_output=True, text=True, check=True).stdout
+        return commit + ("+" if changed else "")
+    except (OSError, subprocess.CalledProcessError):
+        return None

@@ -1,0 +1,116 @@
+"""The contract of a workload."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from numbers import Integral, Real
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+
+from lib.cluster.spec import Work
+from lib.data.batch import Batch
+from lib.errors import BadOption, nearest
+from lib.store.optim import Optimizer
+
+
+@dataclass(frozen=True, slots=True)
+class TableSpec:
+    """What the rows of a table look like."""
+
+    dim: int
+    """Width of a row."""
+    scale: float
+    """A new row is uniform in (-scale, scale)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workload(ABC):
+    """A model, its data stream, its optimisers and its evaluation.
+
+    Frozen: its fields are its configuration, and everything it makes is a pure function of them and of the arguments.
+    """
+
+    name: ClassVar[str]
+    spelled: ClassVar[Mapping[str, str]] = {}
+    """Option -> field, for an option whose name a method has taken."""
+
+    samples: int
+    """Samples in one pass; the last batch may be smaller."""
+    batch_size: int
+    """Samples of a worker's step."""
+    dense_optimizer: Optimizer
+    """Updates the dense parameters."""
+    row_optimizer: Optimizer
+    """Updates the tables' rows."""
+
+    def __post_init__(self):
+        self._at_least(1, "samples", "batch_size")
+        for name in ("dense_optimizer", "row_optimizer"):
+            if not isinstance(getattr(self, name), Optimizer):
+                self._reject(name, "an optimiser of lib.store.optim")
+
+    @abstractmethod
+    def tables(self) -> dict[str, TableSpec]:
+        """Table -> its rows; empty for a workload without sparse features."""
+
+    @abstractmethod
+    def model(self, seed: int) -> torch.nn.Module:
+        """A fresh model, initialised from the seed alone: `forward(batch, rows) -> scores`, `loss(batch, scores)`."""
+
+    @abstractmethod
+    def batch(self, seed: int, index: int, size: int | None = None) -> Batch:
+        """The index-th batch of the stream that belongs to the seed; `size` overrides `size_of(index)`.
+
+        The stream does not end with the pass: later indices go on, with whole batches.
+        """
+
+    @abstractmethod
+    def work(self) -> Work:
+        """The modelled cost of one training step, forward and backward, on one batch."""
+
+    @abstractmethod
+    def evaluation_ids(self, seed: int) -> dict[str, np.ndarray]:
+        """Table -> the unique ids whose rows the evaluation needs."""
+
+    @abstractmethod
+    def evaluate(self, model: torch.nn.Module, rows: Mapping[str, np.ndarray], seed: int) -> dict[str, float]:
+        """The metrics of a model that holds its dense parameters, with rows aligned with `evaluation_ids`."""
+
+    def observe(self, labels: np.ndarray, scores: np.ndarray) -> tuple[float, float] | None:
+        """Sum of the log loss and sum of the labels of a batch of binary labels; None for other workloads."""
+        return None
+
+    def batches(self, samples: int | None = None) -> int:
+        """Batches in that many samples, or in one pass."""
+        return -(-(self.samples if samples is None else samples) // self.batch_size)
+
+    def size_of(self, index: int) -> int:
+        """Samples of the index-th batch: short only where the pass ends."""
+        left = self.samples - index * self.batch_size
+        return left if 0 < left < self.batch_size else self.batch_size
+
+    def _at_least(self, least: int, *names: str) -> None:
+        for name in names:
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
+                self._reject(name, f"a whole number of {least} or more")
+
+    def _not_negative(self, *names: str) -> None:
+        for name in names:
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= value < math.inf:
+                self._reject(name, "a finite number of 0 or more")
+
+    def _one_of(self, name: str, valid: Iterable[str]) -> None:
+        value = getattr(self, name)
+        if value not in (valid := tuple(valid)):
+            self._reject(name, f"a registered name: {nearest(value, valid)}")
+
+    def _reject(self, name: str, right: Any) -> None:
+        option = next((option for option, field in self.spelled.items() if field == name), name)
+        raise BadOption(f"workload {self.name!r}: {option} is {getattr(self, name)!r}; expected {right}")

@@ -1,0 +1,82 @@
+"""A strongly convex quadratic with known optimum, gradients with noise, and no sparse features."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import numpy as np
+import torch
+
+from lib.cluster.spec import Work
+from lib.data.batch import Batch
+from lib.models.quadratic import Quadratic
+from lib.store.optim import SGD, Optimizer
+from lib.streams import stream
+from lib.workloads.base import TableSpec, Workload
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuadraticBowl(Workload):
+    """f(w) = 1/2 (w - w*)' A (w - w*), where A's eigenvalues run from 1/condition to 1 on a logarithmic scale."""
+
+    name: ClassVar[str] = "quadratic"
+
+    samples: int = 64_000
+    batch_size: int = 32
+    dense_optimizer: Optimizer = field(default=SGD(lr=0.1))
+    row_optimizer: Optimizer = field(default=SGD(lr=0.1))
+    dim: int = 32
+    """Number of parameters."""
+    condition: float = 10.0
+    """Largest eigenvalue over the smallest."""
+    noise: float = 1.0
+    """Standard deviation of a sample's gradient noise in each coordinate."""
+    world: int = 0
+    """Seed of A and w*, apart from the runs' seed."""
+
+    def __post_init__(self):
+        super().__post_init__()
+        self._at_least(1, "dim")
+        self._not_negative("condition", "noise")
+        if self.condition < 1:
+            self._reject("condition", "1 or more")
+
+    def tables(self) -> dict[str, TableSpec]:
+        return {}
+
+    def model(self, seed: int) -> Quadratic:
+        matrix, optimum = _problem(self.dim, self.condition, self.world)
+        start = stream(seed, "model").standard_normal(self.dim)
+        values = {"matrix": matrix, "optimum": optimum, "start": start}
+        return Quadratic(**{name: torch.tensor(value, dtype=torch.float32) for name, value in values.items()})
+
+    def batch(self, seed: int, index: int, size: int | None = None) -> Batch:
+        size = self.size_of(index) if size is None else size
+        noise = stream(seed, "noise", index).standard_normal((size, self.dim), dtype=np.float32)
+        noise *= np.float32(self.noise)
+        return Batch.of(index=index, raw={}, size=size, features={"noise": noise})
+
+    def work(self) -> Work:
+        flops = 4.0 * self.dim * (self.batch_size + self.dim)
+        return Work(flops=flops, bytes=8.0 * self.dim * (self.batch_size + self.dim))
+
+    def evaluation_ids(self, seed: int) -> dict[str, np.ndarray]:
+        return {}
+
+    def evaluate(self, model: Quadratic, rows: Mapping[str, np.ndarray], seed: int) -> dict[str, float]:
+        """`loss` is f(w) - f(w*), `distance` the Euclidean distance from the optimum."""
+        matrix, optimum = _problem(self.dim, self.condition, self.world)
+        error = model.weights.detach().cpu().numpy() - optimum
+        return {"loss": float(0.5 * error @ matrix @ error), "distance": float(np.linalg.norm(error))}
+
+
+@functools.lru_cache(maxsize=8)
+def _problem(dim: int, condition: float, world: int) -> tuple[np.ndarray, np.ndarray]:
+    """A and w*."""
+    generator = stream(world, "quadratic")
+    basis, _ = np.linalg.qr(generator.standard_normal((dim, dim)))
+    eigenvalues = np.geomspace(1 / condition, 1, dim)
+    return (basis * eigenvalues) @ basis.T, generator.standard_normal(dim)
