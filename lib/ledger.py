@@ -19,7 +19,9 @@ def settle(records: Iterable[Record]) -> dict[str, int]:
     """
     records = list(records)
     issued = sum(record.ledger["issued"] for record in records)
-    servers = [record for record in records if record.ledger and not record.ledger["issued"] and "dense" in record.final]
+    servers = [
+        record for record in records if record.ledger and not record.ledger["issued"] and "dense" in record.final
+    ]
     workers = Counter()
     for record in records:
         if record.ledger["issued"]:
@@ -31,5 +33,7 @@ def settle(records: Iterable[Record]) -> dict[str, int]:
     for book in books:
         total = sum(book[outcome] for outcome in OUTCOMES)
         if total != issued:
-            raise LockstepError(f"the gradient ledger does not balance: issued {issued}, accounted for {total}: {dict(book)}")
+            raise LockstepError(
+                f"the gradient ledger does not balance: issued {issued}, accounted for {total}: {dict(book)}"
+            )
     return {"issued": issued, **{outcome: books[0][outcome] for outcome in OUTCOMES}}

@@ -6,11 +6,12 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from sklearn.metrics import log_loss, roc_auc_score
 
 
 def auc(labels: np.ndarray, scores: np.ndarray) -> float:
     """Area under the ROC curve: the chance that a positive scores above a negative. nan for one class or a nan score."""
+    from sklearn.metrics import roc_auc_score  # a second to import, which a worker process never needs
+
     if len(np.unique(labels)) < 2 or not np.all(np.isfinite(scores)):
         return math.nan
     return float(roc_auc_score(labels, scores))
@@ -18,6 +19,8 @@ def auc(labels: np.ndarray, scores: np.ndarray) -> float:
 
 def logloss(labels: np.ndarray, probabilities: np.ndarray) -> float:
     """Mean negative log-likelihood in nats, probabilities clipped by the type's epsilon. nan if empty or not finite."""
+    from sklearn.metrics import log_loss
+
     if len(labels) == 0 or not np.all(np.isfinite(probabilities)):
         return math.nan
     return float(log_loss(labels, probabilities, labels=[0, 1]))
@@ -44,7 +47,8 @@ def calibration(labels: np.ndarray, probabilities: np.ndarray) -> float:
 def clicks(labels: np.ndarray, logits: np.ndarray) -> dict[str, float]:
     """auc, logloss, ne and calibration of binary labels predicted by logits."""
     logits = np.asarray(logits, dtype=np.float64)
-    probabilities = np.exp(-np.logaddexp(0, -logits))
+    with np.errstate(invalid="ignore"):  # a nan stays one, and shows in the result
+        probabilities = np.exp(-np.logaddexp(0, -logits))
     loss = logloss(labels, probabilities)
     rate = float(np.mean(labels)) if len(labels) else math.nan
     return {

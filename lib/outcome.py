@@ -14,7 +14,6 @@ from lib.ledger import settle
 from lib.metrics import entropy
 from lib.models.flat import FlatModel
 from lib.run import digest
-from lib.store.shard import Partition
 
 
 class Outcome:
@@ -25,7 +24,9 @@ class Outcome:
         self._start, self._records = start, records
 
     def digest(self) -> str:
-        return digest({record.node + "/" + "+".join(record.final): record.final for record in self._records if record.final})
+        return digest(
+            {record.node + "/" + "+".join(record.final): record.final for record in self._records if record.final}
+        )
 
     def trace(self) -> pd.DataFrame:
         spans = [(record.node, *span) for record in self._records for span in record.spans or ()]
@@ -41,10 +42,18 @@ class Outcome:
         rows, done = [], 0
         for mark in marks:
             part = steps.iloc[done:mark]
-            rows.append({"time": part["time"].iloc[-1], "step": mark, **self._progress(part, steps["samples"].iloc[:mark].sum())})
+            rows.append(
+                {
+                    "time": part["time"].iloc[-1],
+                    "step": mark,
+                    **self._progress(part, steps["samples"].iloc[:mark].sum()),
+                }
+            )
             done = mark
         history = pd.DataFrame(rows)
-        history["qps"] = history["samples"].diff().fillna(history["samples"]) / history["time"].diff().fillna(history["time"])
+        history["qps"] = history["samples"].diff().fillna(history["samples"]) / history["time"].diff().fillna(
+            history["time"]
+        )
         history = pd.concat([history, pd.DataFrame(evaluated)], ignore_index=True)
         return history.sort_values("time", kind="stable", ignore_index=True)
 
@@ -81,7 +90,11 @@ class Outcome:
 
     def _steps(self) -> pd.DataFrame:
         columns = ["time", "batch", "samples", "loss", "logloss", "positives"]
-        parts = [pd.DataFrame(record.steps, columns=columns).assign(node=record.node) for record in self._records if record.steps]
+        parts = [
+            pd.DataFrame(record.steps, columns=columns).assign(node=record.node)
+            for record in self._records
+            if record.steps
+        ]
         if not parts:
             return pd.DataFrame(columns=[*columns, "node"])
         steps = pd.concat(parts, ignore_index=True)
@@ -107,7 +120,9 @@ class Outcome:
     def _joined(self, pieces: tuple[Snapshot, ...]) -> Snapshot:
         shards = {shard: values for piece in pieces for shard, values in piece.dense.items()}
         ids = self.plan.workload.evaluation_ids(self.plan.seed)
-        rows = {name: np.empty((ids[name].size, spec.dim), np.float32) for name, spec in self.plan.workload.tables().items()}
+        rows = {
+            name: np.empty((ids[name].size, spec.dim), np.float32) for name, spec in self.plan.workload.tables().items()
+        }
         for piece in pieces:
             for name, (positions, values) in piece.rows.items():
                 rows[name][positions] = values

@@ -87,8 +87,9 @@ KINDS = {
 }
 """What a node does, in a Gantt chart."""
 
-WIDTH = 7.2
-"""Inches: a report's column."""
+WIDTH = 6.4
+"""Inches: a report's column, and letters that can still be read on a phone."""
+DPI = 150
 
 
 def colour(name: str) -> tuple[str, Any]:
@@ -115,7 +116,7 @@ def style() -> Iterator[None]:
         "axes.axisbelow": True,
         "legend.frameon": False,
         "lines.linewidth": 1.6,
-        "savefig.dpi": 144,
+        "savefig.dpi": DPI,
         "svg.hashsalt": "lockstep",
     }
     with mpl.rc_context(sns_style | ours):
@@ -206,7 +207,7 @@ def curves(
             raise unknown("column", column, data.columns)
     data = data.dropna(subset=[x, y])
     with style():
-        fig = Figure(figsize=(WIDTH, 3.9), layout="constrained")
+        fig = Figure(figsize=(WIDTH, 3.7), layout="constrained")
         ax = fig.subplots()
         for name, group in data.groupby(hue, sort=False):
             tone, dashes = colour(str(name))
@@ -224,7 +225,7 @@ def gantt(data: pd.DataFrame, seconds: str = "virtual") -> Figure:
     names = list(dict.fromkeys(data["protocol"]))
     rows = sum(data[data["protocol"] == name]["node"].nunique() for name in names)
     with style():
-        fig = Figure(figsize=(WIDTH, 0.21 * rows + 0.42 * len(names) + 0.9), layout="constrained")
+        fig = Figure(figsize=(WIDTH, 0.215 * rows + 0.42 * len(names) + 0.9), layout="constrained")
         axes: Sequence[Any] = fig.subplots(len(names), 1, sharex=True, squeeze=False)[:, 0]
         for ax, name in zip(axes, names, strict=True):
             panel = data[data["protocol"] == name]
@@ -233,14 +234,14 @@ def gantt(data: pd.DataFrame, seconds: str = "virtual") -> Figure:
                 for kind, spans in panel[panel["node"] == node].groupby("kind"):
                     bars = list(zip(spans["start"], spans["end"] - spans["start"], strict=True))
                     ax.broken_barh(bars, (row - 0.4, 0.8), color=KINDS.get(str(kind), GREY), linewidth=0)
-            ax.set_yticks(range(len(nodes)), [re.sub(r"(\D)(\d+)$", r"\1 \2", node) for node in nodes], fontsize=8)
+            ax.set_yticks(range(len(nodes)), [re.sub(r"(\D)(\d+)$", r"\1 \2", node) for node in nodes], fontsize=9)
             ax.set_title(str(name), loc="left", fontsize=10, pad=3)
             ax.invert_yaxis()
             ax.grid(False)
         axes[-1].set_xlabel(label("time", seconds))
         shown = [kind for kind in KINDS if kind in set(data["kind"])]
         handles = [Patch(color=KINDS[kind], label=kind) for kind in shown]
-        fig.legend(handles=handles, loc="outside upper right", ncols=len(handles), fontsize=8, handlelength=1.2)
+        fig.legend(handles=handles, loc="outside upper right", ncols=len(handles), fontsize=9, handlelength=1.2)
     return fig
 
 
@@ -248,12 +249,12 @@ def png(fig: Figure) -> bytes:
     """The figure without software, version or date: equal figures are equal bytes."""
     buffer = io.BytesIO()
     with style():
-        fig.savefig(buffer, format="png", dpi=144, metadata={"Software": None})
+        fig.savefig(buffer, format="png", dpi=DPI, metadata={"Software": None})
     return buffer.getvalue()
 
 
 def show(fig: Figure, data: pd.DataFrame, *, name: str, caption: str, alt: str) -> Fragment:
-    """The figure as HTML, saved with the CSV behind it; `name` is the notebook's name and the figure's, joined by '/'."""
+    """The figure as HTML, saved with the CSV behind it; `name` is the notebook's and the figure's, joined by '/'."""
     path = paths.relative(name)
     if len(path.parts) not in (2, 3):
         raise BadOption(f"figure name {name!r}: write the notebook's name and the figure's: 00_quickstart/auc")

@@ -100,7 +100,7 @@ class Progress:
             self._width = len(text)
 
     def _within(self, text: str) -> None:
-        """Show what is going on inside; the drawing thread holds the inner line's lock, so this one's is taken apart."""
+        """Show what is going on inside; the caller holds the inner line's lock, never this one's."""
         with self._lock:
             self._draw(f"{self.line()} · {text}")
 

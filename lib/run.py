@@ -9,6 +9,7 @@ import tempfile
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
 import numpy as np
@@ -73,14 +74,17 @@ class Run:
             trace = pd.read_parquet(folder / "trace.parquet")
             return cls(history, texts["summary"], trace, texts["provenance"], texts["digest"])
         except (OSError, ValueError, KeyError) as error:
-            raise LockstepError(f"the saved run {folder} cannot be read ({error}); delete that folder to train anew") from error
+            raise LockstepError(
+                f"the saved run {folder} cannot be read ({error}); delete that folder to train anew"
+            ) from error
 
 
 def describe(thing: Any) -> Any:
-    """A configuration object as plain data: its name and its fields."""
+    """A configuration object as plain data: its name and its fields; with a hash of its code where that is not lib's."""
     if is_dataclass(thing):
         name = {"name": thing.name} if hasattr(thing, "name") else {}
-        return {**name, **{field.name: describe(getattr(thing, field.name)) for field in fields(thing)}}
+        code = {} if type(thing).__module__.startswith("lib.") else {"code": _code(type(thing))}
+        return {**name, **code, **{field.name: describe(getattr(thing, field.name)) for field in fields(thing)}}
     if isinstance(thing, (list, tuple)):
         return [describe(item) for item in thing]
     if isinstance(thing, dict):
@@ -94,14 +98,48 @@ def key(configuration: dict[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:24]
 
 
+PRESENTATION = (
+    "claims",
+    "report",
+    "notebooks.py",
+    "plots.py",
+    "progress.py",
+    "paths.py",
+    "bench",
+    "doctor.py",
+    "__main__.py",
+)
+
+
 @cache
 def source() -> str:
-    """A hash of lib's source: a run made by other code is another run."""
+    """A hash of lib's source, but for what only shows results: a run made by other code is another run."""
     digest = hashlib.sha256()
     package = Path(__file__).parent
     for path in sorted(package.rglob("*.py")):
+        if path.relative_to(package).parts[0] in PRESENTATION:
+            continue
         digest.update(str(path.relative_to(package)).encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()
+
+
+def _code(kind: type) -> str:
+    """A hash of the methods that a class of a notebook or a script defines: change one, and the run is another."""
+    digest = hashlib.sha256()
+    for base in kind.__mro__:
+        if not base.__module__.startswith(("lib.", "builtins")):
+            for name, value in sorted(vars(base).items()):
+                function = getattr(value, "fget", value)
+                if hasattr(function, "__code__"):
+                    digest.update(name.encode() + _instructions(function.__code__))
+    return digest.hexdigest()
+
+
+def _instructions(code: CodeType) -> bytes:
+    constants = [
+        _instructions(const) if isinstance(const, CodeType) else repr(const).encode() for const in code.co_consts
+    ]
+    return b"\0".join([code.co_code, repr(code.co_names).encode(), *constants])
 
 
 def digest(final: dict[str, Any]) -> str:

@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import platform
-import subprocess
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Literal
-
-import torch
 
 from lib import cluster as clusters
 from lib import paths, protocols, workloads
@@ -21,11 +15,11 @@ from lib.errors import BadOption, unknown_option
 from lib.outcome import Outcome
 from lib.progress import Progress
 from lib.protocols.rules import Pair, Rule
+from lib.provenance import machine
 from lib.run import Run, describe, key
 from lib.workloads import Workload
 
 DRIVERS = {"server": server.drive, "replica": replica.drive, "pipeline": pipeline.drive}
-PACKAGES = ("torch", "numpy", "numba", "pandas", "pyarrow", "scikit-learn", "ray")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,8 +66,14 @@ def train(
         workload = replace(workload, samples=samples)
     plan = _plan(workload, protocol, cluster, seed, settings)
     configuration = {
-        **{name: describe(thing) for name, thing in (("workload", workload), ("protocol", protocol), ("cluster", cluster))},
-        **{"seed": seed, "evaluations": settings.evaluations, "on_nan": settings.on_nan, "trace": settings.trace},
+        **{
+            name: describe(thing)
+            for name, thing in (("workload", workload), ("protocol", protocol), ("cluster", cluster))
+        },
+        "seed": seed,
+        "evaluations": settings.evaluations,
+        "on_nan": settings.on_nan,
+        "trace": settings.trace,
     }
     folder = paths.runs() / key(configuration)
     if settings.save:
@@ -83,7 +83,11 @@ def train(
     with Progress(plan.samples, f"{workload.name} {protocol.name} {cluster.name}", "samples") as progress:
         outcome = _carry_out(plan, cluster, progress.advance)
     run = Run(
-        outcome.history(), outcome.summary(cluster.clock), outcome.trace(), _provenance(configuration, cluster), outcome.digest()
+        outcome.history(),
+        outcome.summary(cluster.clock),
+        outcome.trace(),
+        {**configuration, **machine(), "clock": cluster.clock},
+        outcome.digest(),
     )
     if settings.save:
         run.save(folder)
@@ -136,7 +140,9 @@ def _resolve(workload, protocol, cluster, options: Mapping[str, Any]):
         else thing
         for thing, registry in given
     ]
-    for thing, kind, what in zip(made, (Workload, Rule | Pair, Cluster), ("workload", "protocol", "cluster"), strict=True):
+    for thing, kind, what in zip(
+        made, (Workload, Rule | Pair, Cluster), ("workload", "protocol", "cluster"), strict=True
+    ):
         if not isinstance(thing, kind):
             raise BadOption(f"train: {thing!r} is no {what}; give a registered name or an object")
     return *made, Options(**{field.name: options[field.name] for field in fields(Options) if field.name in options})
@@ -147,35 +153,3 @@ def _options(registry, name: str) -> set[str]:
         registry.get(name)
     kind = registry.ALL[name]
     return {field.name for field in fields(kind)} | set(getattr(kind, "spelled", ()))
-
-
-def _provenance(configuration: dict[str, Any], cluster: Cluster) -> dict[str, Any]:
-    return {
-        **configuration,
-        "versions": {"python": platform.python_version(), **{name: _version(name) for name in PACKAGES}},
-        "commit": _commit(),
-        "hardware": {
-            "machine": platform.machine(),
-            "cores": os.cpu_count(),
-            "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
-        },
-        "clock": cluster.clock,
-    }
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
-
-
-def _commit() -> str | None:
-    """The commit of the working tree, with a plus where it has changes; None outside a checkout."""
-    git = ["git", "-C", str(paths.root())]
-    try:
-        commit = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
-        changed = subprocess.run([*git, "status", "--porcelain", "-uno"], capture_output=True, text=True, check=True).stdout
-        return commit + ("+" if changed else "")
-    except (OSError, subprocess.CalledProcessError):
-        return None

@@ -57,7 +57,10 @@ class LocalWorld(World):
     def __init__(self, cluster: LocalCluster):
         self.device = torch.device(cluster.device)
         self.pool = ThreadPoolExecutor(
-            cluster.threads or os.cpu_count(), thread_name_prefix="lockstep", initializer=torch.set_num_threads, initargs=(1,)
+            cluster.threads or os.cpu_count(),
+            thread_name_prefix="lockstep",
+            initializer=torch.set_num_threads,
+            initargs=(1,),
         )
         self.board = Board()
         self.report: Callable[[int], None] = lambda samples: None

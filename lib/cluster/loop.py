@@ -107,6 +107,8 @@ class VirtualLoop(asyncio.AbstractEventLoop):
             if self._error is not None:
                 raise self._error
             if not ready:
+                while timers and timers[0][2].cancelled():  # a timer that nobody waits for moves no clock
+                    heapq.heappop(timers)
                 if not timers:
                     raise Deadlock(self._who_waits(main))
                 self._now, _, handle = heapq.heappop(timers)
@@ -127,9 +129,12 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         self._timers.clear()
 
     def _who_waits(self, main: asyncio.Task) -> str:
-        waiting = sorted(_where(task) for task in asyncio.all_tasks(self) if task is not main)
+        tasks = asyncio.all_tasks(self)
+        waiting = sorted(_where(task) for task in (tasks - {main} or tasks))
         shown = "\n  ".join(waiting[:20]) + (f"\n  and {len(waiting) - 20} more" if len(waiting) > 20 else "")
-        return f"deadlock at virtual time {self._now:.6f} s: nothing is ready and no timer is set; waiting are\n  {shown}"
+        return (
+            f"deadlock at virtual time {self._now:.6f} s: nothing is ready and no timer is set; waiting are\n  {shown}"
+        )
 
 
 def _where(task: asyncio.Task) -> str:

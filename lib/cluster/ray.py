@@ -64,6 +64,7 @@ class RayWorld(World):
         self.workers = workers
         self._actors: dict[str, Any] = {}
         self._ids = itertools.count()
+        self._caller = _Caller("main")
 
     def run(self, main: Main, progress: Callable[[int], None] | None = None) -> Any:
         started = not self.ray.is_initialized()
@@ -84,10 +85,14 @@ class RayWorld(World):
             self.ray.init(address=self.cluster.address, log_to_driver=False, configure_logging=False)
             return
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-        # Actors are mostly waiting, so cores are not what limits their number.
-        self.ray.init(num_cpus=1, object_store_memory=self.cluster.object_store, **options)
+        # Actors take no core of Ray's count; the count is how many processes Ray starts at the same time.
+        cores = min(os.cpu_count(), self.workers + self.cluster.servers)
+        self.ray.init(num_cpus=cores, object_store_memory=self.cluster.object_store, **options)
 
     async def _watched(self, main: Main, progress: Callable[[int], None] | None) -> Any:
+        for rank in range(self.workers):  # all processes start at once: each takes seconds
+            self._actors[f"worker{rank}"] = self._actor(f"worker{rank}")
+        self._connected = asyncio.ensure_future(self._connect())
         watcher = asyncio.create_task(self._watch(progress)) if progress else None
         try:
             result = await main(self)
@@ -111,13 +116,15 @@ class RayWorld(World):
             progress(samples)
 
     async def host(self, part: type, *args, node: str) -> RayHandle:
+        if node == "master":  # a process of its own would cost seconds to start and do next to nothing
+            node = "server0" if "server0" in self._actors else "worker0"
         if node not in self._actors:
             self._actors[node] = self._actor(node)
-            if node == f"worker{self.workers - 1}" and self.workers > 1:
-                await self._connect()
+        elif node.startswith("worker"):
+            await self._connected
         number = next(self._ids)
         await self._actors[node].create.remote(number, part, args)
-        return RayHandle(self._actors[node], number, node, _Caller("main"))
+        return RayHandle(self._actors[node], number, node, self._caller)
 
     def _actor(self, node: str) -> Any:
         gpus = 1 if self.cluster.device == "cuda" and node.startswith("worker") else 0
@@ -126,7 +133,9 @@ class RayWorld(World):
         return actor.remote(node, "cuda" if gpus else "cpu")
 
     async def _connect(self) -> None:
-        """Make the workers' process group, once the last of them exists."""
+        """Make the workers' process group."""
+        if self.workers == 1:
+            return
         where = await self._actors["worker0"].rendezvous.remote()
         joins = [self._actors[f"worker{rank}"].join.remote(where, rank, self.workers) for rank in range(self.workers)]
         await asyncio.gather(*joins)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import heapq
 from collections.abc import Callable
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass
+from functools import cache
+from types import NoneType
 from typing import Any, ClassVar
 
 import numpy as np
@@ -29,9 +31,9 @@ class VirtualCluster(Cluster):
     name: ClassVar = "virtual"
     clock: ClassVar = "virtual"
 
-    worker: Node = Node()
+    worker: Node = field(default=Node())
     """What each worker runs on."""
-    server: Node = Node(cores=8, bandwidth=3.125e9)
+    server: Node = field(default=Node(cores=8, bandwidth=3.125e9))
     """What each server runs on."""
     slowdown: float | Slowdown = 0.0
     """Stragglers among the workers; a number is the sigma of independent lognormal slowdowns of each batch."""
@@ -197,15 +199,21 @@ class VirtualHandle(Handle):
 
 def nbytes(message: Any) -> int:
     """The bytes of all arrays in a message."""
-    if isinstance(message, np.ndarray):
+    kind = type(message)
+    if kind is np.ndarray:
         return message.nbytes
-    if isinstance(message, (tuple, list)):
+    if kind in (int, float, NoneType, bool, str):
+        return 0
+    if kind in (tuple, list):
         return sum(map(nbytes, message))
-    if isinstance(message, dict):
+    if kind is dict:
         return sum(map(nbytes, message.values()))
-    if is_dataclass(message):
-        return sum(nbytes(getattr(message, field.name)) for field in fields(message))
-    return 0
+    return sum([nbytes(getattr(message, name)) for name in _names(kind)])
+
+
+@cache
+def _names(kind: type) -> tuple[str, ...]:
+    return tuple(each.name for each in fields(kind)) if is_dataclass(kind) else ()
 
 
 def _wake(future: asyncio.Future) -> None:

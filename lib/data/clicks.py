@@ -106,7 +106,8 @@ def _pole(clicks: ClickStream, name: str) -> Teacher:
     return Teacher(
         first=generator.standard_normal(rows) * (clicks.first_order / math.sqrt(clicks.fields)),
         factors=generator.standard_normal((rows, clicks.rank)) * scale,
-        linear=generator.standard_normal(clicks.dense_features) * (clicks.linear / math.sqrt(clicks.dense_features or 1)),
+        linear=generator.standard_normal(clicks.dense_features)
+        * (clicks.linear / math.sqrt(clicks.dense_features or 1)),
     )
 
 

@@ -128,7 +128,9 @@ class ParameterServer:
         if self._dense is not None and any(weight for _, weight in weighted):
             self._dense.apply(_mean([(gradient.dense, weight) for gradient, weight in weighted], divisor))
         for name in self._tables:
-            self._update_rows(name, [(gradient, weight) for gradient, weight in weighted if name in gradient.rows], divisor, step)
+            self._update_rows(
+                name, [(gradient, weight) for gradient, weight in weighted if name in gradient.rows], divisor, step
+            )
 
     def _update_rows(self, name: str, weighted: list[tuple[Gradient, float]], divisor: float, step: int) -> None:
         table = self._tables[name]
@@ -137,7 +139,9 @@ class ParameterServer:
             table.push(*blocks[0], step + 1)
             return
         weights = [self._row_weights(table, gradient, name, weight) for gradient, weight in weighted]
-        ids, grads, weights = (np.concatenate(parts) for parts in ([b[0] for b in blocks], [b[1] for b in blocks], weights))
+        ids, grads, weights = (
+            np.concatenate(parts) for parts in ([b[0] for b in blocks], [b[1] for b in blocks], weights)
+        )
         distinct, sums, met = combine(ids, grads, weights)
         sums /= met[:, None].astype(np.float32) if self._rule.rows_divided_by == "met" else np.float32(divisor)
         if not weights.all():
@@ -178,7 +182,9 @@ def _mean(weighted: list[tuple[np.ndarray, float]], divisor: float) -> np.ndarra
 
 def _size(gradient: Gradient) -> int:
     dense = 0 if gradient.dense is None else gradient.dense.nbytes
-    return 3 * (dense + sum(grads.nbytes for _, grads in gradient.rows.values()))  # read, sum, and write where it belongs
+    return 3 * (
+        dense + sum(grads.nbytes for _, grads in gradient.rows.values())
+    )  # read, sum, and write where it belongs
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,8 +234,11 @@ class BankClient:
         """Send the gradients; awaiting it is waiting for the servers to have taken them."""
         start = self._site.now()
         token = self._tokens.pop(batch.index)
-        calls = [handle.push(gradient) for handle, gradient in zip(self._handles, self._parts(batch, token, result))]
-        await asyncio.gather(*calls)
+        calls = [
+            handle.push(gradient)
+            for handle, gradient in zip(self._handles, self._parts(batch, token, result), strict=True)
+        ]
+        await (calls[0] if len(calls) == 1 else asyncio.gather(*calls))
         self._record.span("push", start, self._site.now(), batch.index)
 
     async def leave(self) -> None:
@@ -253,6 +262,11 @@ class BankClient:
         rows = result.rows if result and "rows" in self.holds else {}
         self._record.bytes["push dense"] += 0 if dense is None else dense.nbytes
         self._record.bytes["push rows"] += sum(batch.ids[table].nbytes + block.nbytes for table, block in rows.items())
+        if len(self._handles) == 1:
+            yield Gradient(
+                push, batch.size, dense, {table: (batch.ids[table], rows[table]) for table in rows}, result is None
+            )
+            return
         parts = {table: self._partition.split(batch.ids[table]) for table in rows}
         for shard in range(len(self._handles)):
             mine = {t: (batch.ids[t][parts[t][shard]], block[parts[t][shard]]) for t, block in rows.items()}

@@ -64,7 +64,9 @@ class HostStore:
         return self.record
 
     def _work(self, ids: dict[str, np.ndarray]) -> Work:
-        widths = ((table.dim + table.optimizer.columns(table.dim)) * ids[name].size for name, table in self._tables.items())
+        widths = (
+            (table.dim + table.optimizer.columns(table.dim)) * ids[name].size for name, table in self._tables.items()
+        )
         return Work(bytes=2 * 4 * sum(widths))
 
     def _read(self, ids: dict[str, np.ndarray]) -> dict[str, Rows]:
@@ -176,7 +178,9 @@ class Device:
 
     def _on_device(self, block: Rows) -> torch.Tensor:
         joined = torch.from_numpy(np.concatenate([block.values, block.state], axis=1))
-        return joined if self._site.device.type == "cpu" else joined.pin_memory().to(self._site.device, non_blocking=True)
+        return (
+            joined if self._site.device.type == "cpu" else joined.pin_memory().to(self._site.device, non_blocking=True)
+        )
 
     def _dim(self, name: str) -> int:
         return self._plan.workload.tables()[name].dim

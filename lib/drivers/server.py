@@ -38,6 +38,8 @@ class ServerWorker:
         return self.record
 
     async def _pull(self, batch):
+        if len(self._banks) == 1:
+            return await self._banks[0].pull(batch)
         pulled = await asyncio.gather(*(bank.pull(batch) for bank in self._banks))
         dense = next(dense for dense, _ in pulled if dense is not None)
         return dense, {table: block for _, rows in pulled for table, block in rows.items()}
@@ -60,7 +62,9 @@ async def host_workers(world: World, plan: Plan, part: type, *args) -> list[Hand
     return list(await asyncio.gather(*hosted))
 
 
-async def run_and_report(world: World, workers: list[Handle], others: list[Handle]) -> tuple[float, float, list[Record]]:
+async def run_and_report(
+    world: World, workers: list[Handle], others: list[Handle]
+) -> tuple[float, float, list[Record]]:
     start = world.now()
     await asyncio.gather(*(worker.run() for worker in workers))
     end = world.now()

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lib.data.batch import Batch
-from lib.models.layers import generator, linear, mlp
+from lib.models.layers import Linear, generator, mlp
 
 TABLE = "feature"
 
@@ -44,7 +44,7 @@ class DeepFM(ClickModel):
         super().__init__()
         stream = generator(seed)
         self.dim = dim
-        self.linear = linear(dense_features, 1, stream)
+        self.linear = Linear(dense_features, 1, stream)
         self.deep = mlp(fields * dim + dense_features, hidden, 1, stream)
 
     @staticmethod
@@ -76,7 +76,7 @@ class DLRM(ClickModel):
     def __init__(self, *, fields: int, dim: int, dense_features: int, hidden: Sequence[int], seed: int):
         super().__init__()
         stream = generator(seed)
-        self.bottom = linear(dense_features, dim, stream)
+        self.bottom = Linear(dense_features, dim, stream)
         pairs = torch.tril_indices(fields + 1, fields + 1, offset=-1)
         self.register_buffer("pairs", pairs[0] * (fields + 1) + pairs[1], persistent=False)
         self.top = mlp(dim + len(self.pairs), hidden, 1, stream)

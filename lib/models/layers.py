@@ -6,7 +6,8 @@ import math
 from collections.abc import Sequence
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn import functional as F
 
 from lib.streams import key
 
@@ -16,19 +17,23 @@ def generator(seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(key(seed, "model") % 2**63)
 
 
-def linear(inputs: int, outputs: int, stream: torch.Generator) -> nn.Linear:
+class Linear(nn.Module):
     """A linear layer initialised as torch's own: uniform within 1/sqrt(inputs). Without inputs it is a learned constant."""
-    layer = nn.utils.skip_init(nn.Linear, inputs, outputs)
-    bound = 1 / math.sqrt(max(inputs, 1))
-    for parameter in layer.parameters():
-        nn.init.uniform_(parameter, -bound, bound, generator=stream)
-    return layer
+
+    def __init__(self, inputs: int, outputs: int, stream: torch.Generator):
+        super().__init__()
+        bound = 1 / math.sqrt(max(inputs, 1))
+        self.weight = nn.Parameter(torch.empty(outputs, inputs).uniform_(-bound, bound, generator=stream))
+        self.bias = nn.Parameter(torch.empty(outputs).uniform_(-bound, bound, generator=stream))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return F.linear(inputs, self.weight, self.bias)
 
 
 def mlp(inputs: int, hidden: Sequence[int], outputs: int, stream: torch.Generator) -> nn.Sequential:
     """Linear layers with ReLU between them; the last one is linear."""
     layers: list[nn.Module] = []
     for width in hidden:
-        layers += [linear(inputs, width, stream), nn.ReLU()]
+        layers += [Linear(inputs, width, stream), nn.ReLU()]
         inputs = width
-    return nn.Sequential(*layers, linear(inputs, outputs, stream))
+    return nn.Sequential(*layers, Linear(inputs, outputs, stream))

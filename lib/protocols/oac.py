@@ -44,7 +44,9 @@ class Sequential(PipelineRule):
     def __post_init__(self):
         super().__post_init__()
         if (self.in_flight, self.readers, self.writers) != (1, 1, 1):
-            raise BadOption("sequential: in_flight, readers and writers are 1 by definition; pipelined and oac take more")
+            raise BadOption(
+                "sequential: in_flight, readers and writers are 1 by definition; pipelined and oac take more"
+            )
 
     @property
     def max_staleness(self) -> float:

@@ -48,10 +48,14 @@ def number(value: Any) -> str:
         return "–" if math.isnan(value) else f"{value}"
     if isinstance(value, Integral) or abs(value) >= 1000:
         return f"{value:,.0f}".replace(",", "\u202f")
-    text = f"{value:.5f}" if abs(value) < 1 else f"{value:.4g}"
+    text = f"{value:.5f}".rstrip("0").rstrip(".") if abs(value) < 1 else f"{value:.4g}"
     if value and abs(value) < 1e-4:
         text = f"{value:.2e}"
     return text.replace("-", "−")
+
+
+def _inside(value: Any) -> str:
+    return value.html if isinstance(value, Fragment) else escape(number(value))
 
 
 def heading(text: str) -> str:
@@ -59,13 +63,12 @@ def heading(text: str) -> str:
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[Any]], caption: str = "", numeric: Iterable[int] = ()) -> str:
-    """Cells are text unless they are a Fragment; `numeric` columns are set right; each cell knows its header (phones)."""
+    """Cells are text unless they are a Fragment; `numeric` columns are set right; cells know their header."""
     right = set(numeric)
 
     def cell(column: int, value: Any) -> str:
-        inner = value.html if isinstance(value, Fragment) else escape(number(value))
         kind = ' class="num"' if column in right else ""
-        return f'<td{kind} data-label="{escape(header[column])}">{inner}</td>'
+        return f'<td{kind} data-label="{escape(header[column])}">{_inside(value)}</td>'
 
     head = "".join(
         f'<th scope="col"{" class=num" if i in right else ""}>{escape(h)}</th>' for i, h in enumerate(header)
@@ -76,10 +79,7 @@ def table(header: Sequence[str], rows: Iterable[Sequence[Any]], caption: str = "
 
 
 def definitions(facts: Mapping[str, Any]) -> str:
-    rows = "".join(
-        f"<div><dt>{escape(name)}</dt><dd>{value.html if isinstance(value, Fragment) else escape(number(value))}</dd></div>"
-        for name, value in facts.items()
-    )
+    rows = "".join(f"<div><dt>{escape(name)}</dt><dd>{_inside(value)}</dd></div>" for name, value in facts.items())
     return f'<dl class="facts">{rows}</dl>'
 
 
@@ -91,33 +91,34 @@ def settings(**values: Any) -> Fragment:
 def claims(notebook: str) -> Fragment:
     """What a notebook's claims say and by which rule they are judged, with the paper's scale beside ours."""
     mine = [claim for claim in _claims.load().values() if claim.notebook == notebook]
-    rows = [
-        [_named(claim), claim.place, Fragment(escape(claim.rule)), claim.reason, f"at least {claim.seeds}"]
-        for claim in mine
-    ]
+    rows = [[_named(claim), claim.place, Fragment(escape(claim.rule)), claim.reason, claim.seeds] for claim in mine]
     scales = dict.fromkeys((_flat(claim.scale["paper"]), _flat(claim.scale["ours"])) for claim in mine)
     html = heading("What is claimed")
-    html += table(["Claim", "Place", "Rule", "Why this margin", "Seeds"], rows, "Written down before the run.")
+    html += table(["Claim", "Place", "Rule", "Why this margin", "Least seeds"], rows, "Written down before the run.")
     html += table(["The paper's scale", "Ours"], scales, "Scale: ours is a replication in shape, not in size.")
     return Fragment(html, "\n".join(f"{claim.id}: {claim.rule}" for claim in mine))
 
 
 def intervals(results: pd.DataFrame, metrics: Sequence[str], caption: str = "") -> Fragment:
     """Each subject's metrics with their 95 % intervals over the seeds."""
-    rows, text = [], []
-    for subject, group in results.groupby("subject", sort=False):
-        cells = [_mean(group[metric].astype(float)) for metric in metrics]
-        rows.append([subject, *cells, len(group)])
-        text.append(f"{subject}: " + ", ".join(f"{m} {c}" for m, c in zip(metrics, cells, strict=True)))
-    header = ["", *(metric.replace("_", " ") for metric in metrics), "seeds"]
-    caption = caption or "Mean and 95 % interval over the seeds."
-    html = heading("Results") + table(header, rows, caption, range(1, len(header)))
+    groups = list(results.groupby("subject", sort=False))
+    counts = {len(group) for _, group in groups}
+    rows = [[name, *(_mean(group[m].astype(float)) for m in metrics), len(group)] for name, group in groups]
+    header = ["protocol", *(m.upper() if len(m) < 4 else m.replace("_", " ") for m in metrics), "seeds"]
+    if len(counts) == 1:  # said once, below the table
+        header, rows = header[:-1], [row[:-1] for row in rows]
+        caption = caption or f"Mean and 95 % interval over {counts.pop()} seeds."
+    html = heading("Results") + table(header, rows, caption or "Mean and 95 % interval.", range(1, len(header)))
+    text = (f"{row[0]}: " + ", ".join(f"{m} {c}" for m, c in zip(metrics, row[1:], strict=False)) for row in rows)
     return Fragment(html, "\n".join(text))
 
 
 def _mean(values: pd.Series) -> str:
     mean, low, _ = _claims.interval(values)
-    return f"{number(mean)} ± {number(mean - low)}" if math.isfinite(low) else number(mean)
+    half = mean - low
+    if not math.isfinite(half):
+        return number(mean)
+    return f"{number(mean)} ± {number(half) if half >= 100 else number(float(f'{half:.2g}'))}"
 
 
 def badge(verdict: Verdict) -> Fragment:
@@ -195,11 +196,23 @@ def _named(claim: Claim) -> Fragment:
 
 
 def _flat(value: Any) -> str:
-    """A nested mapping as one line of text."""
+    """A nested mapping as one line of text: its name first, what is unset left out."""
     if isinstance(value, Mapping):
-        return ", ".join(
-            f"{str(key).replace('_', ' ')} {_flat(item)}" for key, item in value.items() if item is not None
-        )
+        name = str(value.get("name", ""))
+        rest = [
+            f"{key}".replace("_", " ") + f" {_inner(item)}"
+            for key, item in value.items()
+            if key != "name" and _set(item)
+        ]
+        return f"{name}: {', '.join(rest)}" if name and rest else name or ", ".join(rest)
     if isinstance(value, list | tuple):
-        return ", ".join(map(_flat, value))
+        return ", ".join(map(_inner, value))
     return number(value) if isinstance(value, Real | str) else json.dumps(value, default=str)
+
+
+def _inner(value: Any) -> str:
+    return f"({_flat(value)})" if isinstance(value, Mapping | list | tuple) and len(value) > 1 else _flat(value)
+
+
+def _set(value: Any) -> bool:
+    return value is not None and value not in ([], (), {})

@@ -24,8 +24,8 @@ PAPERS = {
 }
 """Headings of the notebooks' folders, in the index's order."""
 INTRODUCTION = (
-    "Every experiment of the kit with its claims. A verdict is computed from runs over several seeds by a rule that was "
-    "written down before; this is replication with independent code at reduced scale, in shape and not in size. "
+    "Every experiment of the kit with its claims. A verdict is computed from runs over several seeds by a rule that "
+    "was written down before; this is replication with independent code at reduced scale, in shape and not in size. "
     "Negative verdicts stand like the others."
 )
 

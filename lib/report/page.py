@@ -69,8 +69,10 @@ def export(executed: str | os.PathLike) -> Path:
 def _label(cell: Any) -> str:
     """What the folded code says of itself."""
     tags = cell.metadata.get("tags", [])
-    lines = "parameters" if "parameters" in tags else f"{len(cell.source.splitlines())} lines of code"
-    return "Parameters of this run" if "injected-parameters" in tags else lines.capitalize()
+    if "parameters" in tags or "injected-parameters" in tags:
+        return "Parameters" if "parameters" in tags else "Parameters of this run"
+    count = len(cell.source.splitlines())
+    return f"{count} line{'s' * (count != 1)} of code"
 
 
 def _contents(html: str) -> str:

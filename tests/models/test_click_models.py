@@ -54,9 +54,7 @@ def test_equals_the_plain_reference(kind, batch):
     block = rows[batch.where[TABLE]]
     dense = batch.features["dense"]
     expected = (
-        plain_deepfm(model, block[..., :2], block[..., 2], dense)
-        if kind is DeepFM
-        else plain_dlrm(model, block, dense)
+        plain_deepfm(model, block[..., :2], block[..., 2], dense) if kind is DeepFM else plain_dlrm(model, block, dense)
     )
     scores = model(batch, {TABLE: rows})
     assert scores.shape == (3,)

@@ -22,7 +22,7 @@ def plain(model, block, relations):
 
     negatives = block[4:]
     scores = []
-    for h, r, t in zip(block[:2], model.relation[relations], block[2:4], strict=True):
+    for h, r, t in zip(block[:2], model.relation.detach()[relations], block[2:4], strict=True):
         true = score(h, r, t)
         scores.append([[true, *(score(h, r, n) for n in negatives)], [true, *(score(n, r, t) for n in negatives)]])
     return torch.tensor(scores)

@@ -1,0 +1,35 @@
+# Two commands: `make reproduce` and `make test`. Both set up .venv first if it is not there.
+PYTHON ?= python3
+VENV ?= .venv
+PROFILE ?= smoke
+bin := $(VENV)/bin
+
+.DELETE_ON_ERROR:
+.PHONY: reproduce test test-gpu lint clean
+
+reproduce: $(VENV)/.installed
+	$(bin)/python -m lib run all --profile $(PROFILE)
+
+test: $(VENV)/.installed
+	$(bin)/ruff check .
+	$(bin)/ruff format --check .
+	$(bin)/python -m pytest -q
+
+test-gpu:
+	$(PYTHON) -m pytest -q tests/gpu
+
+lint: $(VENV)/.installed
+	$(bin)/ruff check --fix .
+	$(bin)/ruff format .
+
+clean:
+	rm -rf $(VENV) reports/runs
+
+# torch first and alone: see requirements.txt.
+$(VENV)/.installed: requirements.txt pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Lockstep needs Python 3.11 or newer; set PYTHON=")'
+	$(PYTHON) -m venv $(VENV)
+	$(bin)/python -m pip install --quiet $(shell grep '^torch==' requirements.txt)
+	$(bin)/python -m pip install --quiet -r requirements.txt
+	$(bin)/python -m pip install --quiet --no-deps --editable .
+	@touch $@

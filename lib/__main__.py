@@ -1,0 +1,188 @@
+"""The command line: python -m lib."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from lib.errors import BadOption, LockstepError
+
+EXAMPLES = """examples:
+  python -m lib list
+  python -m lib train ctr-synthetic gba virtual -o workers=32 -o slowdown=0.6 -o iota=4
+  python -m lib run 00_quickstart --profile laptop -p seeds=5
+  python -m lib run all
+  python -m lib claims --json
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = _parser().parse_args(arguments)
+    try:
+        options.command(options)
+    except LockstepError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("\ninterrupted; everything that was saved before is whole", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # the reader of our output went away, as `head` does
+        sys.stderr.close()
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m lib",
+        description="Lockstep: how training workers keep in step, compared under one interface.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+
+    def add(name, command, help):
+        sub = commands.add_parser(name, help=help, description=help[0].upper() + help[1:] + ".")
+        sub.set_defaults(command=command)
+        return sub
+
+    add("list", _list, "show the workloads, protocols, clusters and notebooks that there are")
+
+    train = add("train", _train, "train once and print the summary")
+    train.add_argument("workload", help="a registered name, see `list`")
+    train.add_argument("protocol", help="a registered name")
+    train.add_argument("cluster", help="virtual, local or ray")
+    train.add_argument("--seed", type=int, default=0, help="seed of the run (default 0)")
+    train.add_argument("--samples", type=int, help="samples of the pass (default: the workload's)")
+    train.add_argument("--force", action="store_true", help="train anew even if the run is saved already")
+    train.add_argument("--json", action="store_true", help="print the summary as JSON")
+    train.add_argument(
+        "-o",
+        "--option",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="an option of whatever has it; repeatable",
+    )
+
+    run = add("run", _run, "run notebooks and write their pages and the index")
+    run.add_argument("name", metavar="EXPERIMENT|PAPER|all", help="a notebook, all of a paper's, or all")
+    run.add_argument("--profile", choices=("smoke", "laptop", "full"), default="smoke", help="how long the runs are")
+    run.add_argument(
+        "-p",
+        "--parameter",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a notebook's parameter; repeatable",
+    )
+
+    add("report", _report, "write the index of all reports anew from what has been run")
+    claims = add("claims", _claims, "show every claim with its verdict")
+    claims.add_argument("--json", action="store_true", help="print them as JSON")
+    bench = add("bench", _bench, "measure speed against a peer or a limit")
+    bench.add_argument("name", help="virtual: 100 and 1000 virtual workers; ray: two workers against DDP")
+    add("doctor", _doctor, "show what this machine has: cores, memory, GPU, Ray, versions")
+    return parser
+
+
+def _list(options: argparse.Namespace) -> None:
+    from lib import cluster, notebooks, protocols, workloads
+
+    for title, registry in (("workloads", workloads.ALL), ("protocols", protocols.ALL), ("clusters", cluster.ALL)):
+        print(f"{title}:")
+        for name, kind in registry.items():
+            family = f"[{kind.family}] " if hasattr(kind, "family") else ""
+            print(f"  {name:16}{family}{_first_sentence(kind)}")
+    print("notebooks:")
+    for experiment in notebooks.experiments():
+        print(f"  {experiment.name:32}{experiment.title}")
+
+
+def _train(options: argparse.Namespace) -> None:
+    import lib
+
+    pairs = dict(_pair(text) for text in options.option)
+    given = {"seed": options.seed, "samples": options.samples, "force": options.force}
+    for name in given.keys() & pairs.keys():
+        raise BadOption(f"{name} has a flag of its own: --{name}")
+    run = lib.train(options.workload, options.protocol, options.cluster, **given, **pairs)
+    summary = {**run.summary, "digest": run.digest}
+    if options.json:
+        print(json.dumps(summary, indent=1))
+        return
+    for name, value in summary.items():
+        if value is not None and not isinstance(value, (dict, list)):
+            print(f"{name:24}{value:,.5g}" if isinstance(value, float) else f"{name:24}{value}")
+
+
+def _run(options: argparse.Namespace) -> None:
+    from lib import notebooks, report
+
+    experiments = notebooks.resolve(options.name)
+    parameters = {}
+    for experiment in experiments:
+        parameters = notebooks.parse_parameters(experiment, options.parameter)
+    print(report.build(options.profile, options.name, parameters))
+
+
+def _report(options: argparse.Namespace) -> None:
+    from lib import report
+
+    print(report.index())
+
+
+def _claims(options: argparse.Namespace) -> None:
+    from lib import claims
+
+    table = claims.table()
+    if options.json:
+        print(table.to_json(orient="records", indent=1))
+    else:
+        columns = ["id", "verdict", "ours", "low", "high"]
+        print(table[[name for name in columns if name in table]].to_string(index=False))
+
+
+def _bench(options: argparse.Namespace) -> None:
+    from lib import bench
+
+    print(bench.run(options.name).to_string(index=False))
+
+
+def _doctor(options: argparse.Namespace) -> None:
+    from lib import doctor
+
+    for what, how in doctor.examine():
+        print(f"{what:16}{how}")
+
+
+def _pair(text: str) -> tuple[str, Any]:
+    """NAME=VALUE with the value read as YAML: 32 is a number, [64, 32] a list, true a truth value."""
+    import yaml
+
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise BadOption(f"{text!r} is no NAME=VALUE")
+    try:
+        parsed = yaml.safe_load(value)
+    except yaml.YAMLError as error:
+        raise BadOption(f"{text!r}: {value!r} is no value: {error}") from error
+    # YAML 1.1 takes 1e-3 for a word.
+    return name.strip().replace("-", "_"), _number(parsed) if isinstance(parsed, str) else parsed
+
+
+def _number(word: str) -> float | str:
+    try:
+        return float(word)
+    except ValueError:
+        return word
+
+
+def _first_sentence(kind: type) -> str:
+    return " ".join((kind.__doc__ or "").split(". ")[0].split("\n\n")[0].split()).rstrip(".") + "."
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,25 @@
+"""Benchmarks: ratios against a peer or a limit, measured in one run. Each is a function that yields rows of figures."""
+
+from __future__ import annotations
+
+import json
+
+import pandas as pd
+
+from lib import paths
+from lib.bench import ray, virtual
+from lib.errors import unknown
+from lib.provenance import machine
+
+ALL = {"virtual": virtual.measure, "ray": ray.measure}
+
+
+def run(name: str) -> pd.DataFrame:
+    """Measure, and keep the figures with their provenance under the reports folder."""
+    if name not in ALL:
+        raise unknown("benchmark", name, ALL)
+    table = pd.DataFrame(ALL[name]())
+    folder = paths.reports() / "bench"
+    paths.write_text_atomic(folder / f"{name}.csv", table.to_csv(index=False))
+    paths.write_text_atomic(folder / f"{name}.json", json.dumps(machine(), indent=1))
+    return table

@@ -1,0 +1,50 @@
+"""What it takes to repeat a result: versions, commit, hardware."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from importlib.metadata import PackageNotFoundError
+from importlib.metadata import version as installed
+from typing import Any
+
+import torch
+
+from lib import paths
+
+PACKAGES = ("torch", "numpy", "numba", "pandas", "pyarrow", "scikit-learn", "ray")
+
+
+def machine() -> dict[str, Any]:
+    """This machine and the software on it."""
+    return {
+        "versions": {"python": platform.python_version(), **{name: version(name) for name in PACKAGES}},
+        "commit": commit(),
+        "hardware": {
+            "machine": platform.machine(),
+            "cores": os.cpu_count(),
+            "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        },
+    }
+
+
+def version(package: str) -> str | None:
+    """The installed version; None where there is none."""
+    try:
+        return installed(package)
+    except PackageNotFoundError:
+        return None
+
+
+def commit() -> str | None:
+    """The commit of the working tree, with a plus where it has changes; None outside a checkout."""
+    git = ["git", "-C", str(paths.root())]
+    try:
+        head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
+        changed = subprocess.run(
+            [*git, "status", "--porcelain", "-uno"], capture_output=True, text=True, check=True
+        ).stdout
+        return head + ("+" if changed else "")
+    except (OSError, subprocess.CalledProcessError):
+        return None

@@ -1,0 +1,240 @@
+"""asyncio's own tools in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import lib
+from lib.cluster.loop import VirtualLoop
+from lib.errors import Deadlock
+
+
+def run(main):
+    return VirtualLoop().run_until_complete(main)
+
+
+def now():
+    return asyncio.get_running_loop().time()
+
+
+def test_the_clock_jumps_to_the_next_timer_and_stands_still_between():
+    async def main():
+        times = [now()]
+        for seconds in (0, 1e6, 2.5):
+            await asyncio.sleep(seconds)
+            times.append(now())
+        return times
+
+    assert run(main()) == [0, 0, 1e6, 1e6 + 2.5]
+
+
+def test_a_lock_is_handed_on_in_the_order_of_asking():
+    lock, log = asyncio.Lock(), []
+
+    async def worker(name):
+        async with lock:
+            await asyncio.sleep(2)
+            log.append((name, now()))
+
+    async def main():
+        await asyncio.gather(*map(worker, "abc"))
+
+    run(main())
+    assert log == [("a", 2), ("b", 4), ("c", 6)]
+
+
+def test_an_event_wakes_all_and_a_condition_wakes_whom_its_predicate_lets():
+    event, condition, log, level = asyncio.Event(), asyncio.Condition(), [], 0
+
+    async def waits(name):
+        await event.wait()
+        log.append((name, now()))
+
+    async def climbs(name, needed):
+        async with condition:
+            await condition.wait_for(lambda: level >= needed)
+            log.append((name, now()))
+
+    async def main():
+        nonlocal level
+        async with asyncio.TaskGroup() as group:
+            for name, needed in (("high", 3), ("low", 1)):
+                group.create_task(climbs(name, needed))
+            for name in "ab":
+                group.create_task(waits(name))
+            await asyncio.sleep(1)
+            event.set()
+            for _ in range(3):
+                await asyncio.sleep(1)
+                level += 1
+                async with condition:
+                    condition.notify_all()
+
+    run(main())
+    assert log == [("a", 1), ("b", 1), ("low", 2), ("high", 4)]
+
+
+def test_a_full_queue_holds_its_producer_back():
+    async def main():
+        queue, log = asyncio.Queue(1), []
+
+        async def produce():
+            for item in range(3):
+                await queue.put(item)
+                log.append(("put", item, now()))
+
+        async def consume():
+            for _ in range(3):
+                await asyncio.sleep(10)
+                log.append(("got", await queue.get(), now()))
+
+        await asyncio.gather(produce(), consume())
+        return log
+
+    puts = [("put", 0, 0), ("put", 1, 10), ("put", 2, 20)]
+    gets = [("got", 0, 10), ("got", 1, 20), ("got", 2, 30)]
+    assert sorted(run(main())) == sorted(puts + gets)
+
+
+@pytest.mark.parametrize("limit", [asyncio.timeout, None])
+def test_a_time_limit_ends_what_takes_longer_and_nothing_else(limit):
+    async def limited(seconds, most):
+        if limit is None:
+            return await asyncio.wait_for(asyncio.sleep(seconds, "slept"), most)
+        async with limit(most):
+            return await asyncio.sleep(seconds, "slept")
+
+    async def main():
+        assert await limited(3, 5) == "slept" and now() == 3
+        with pytest.raises(TimeoutError):
+            await limited(9, 5)
+        return now()
+
+    assert run(main()) == 8
+
+
+def test_a_cancelled_timer_moves_no_clock():
+    async def main():
+        async with asyncio.timeout(100):
+            await asyncio.sleep(1)
+        await asyncio.Event().wait()
+
+    with pytest.raises(Deadlock, match=r"virtual time 1\.0"):
+        run(main())
+
+
+@settings(derandomize=True, max_examples=50, deadline=None)
+@given(st.lists(st.integers(0, 4), min_size=1, max_size=30))
+def test_ties_run_in_the_order_of_scheduling_every_time(delays):
+    async def main():
+        woken = []
+
+        async def sleeper(index, delay):
+            await asyncio.sleep(delay)
+            woken.append((delay, index))
+            await asyncio.sleep(4 - delay)  # so that all of them tie once more
+            woken.append((9, index))
+
+        await asyncio.gather(*(sleeper(index, delay) for index, delay in enumerate(delays)))
+        return woken
+
+    woken = run(main())
+    assert woken == run(main())
+    first = [mark for mark in woken if mark[0] < 9]
+    assert [mark for mark in first if mark[0]] == sorted(mark for mark in first if mark[0])
+    # At the last tie, whoever set the later timer runs later: in the order of waking, save those who need no second timer.
+    second = [index for delay, index in woken if delay == 9 and delays[index] < 4]
+    assert second == [index for delay, index in first if delay < 4]
+
+
+def test_a_deadlock_names_every_task_and_where_it_waits():
+    async def stuck():
+        await asyncio.Event().wait()
+
+    async def main():
+        await asyncio.sleep(7)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(stuck(), name="worker 3")
+            group.create_task(stuck(), name="worker 5")
+
+    with pytest.raises(Deadlock) as caught:
+        run(main())
+    text = str(caught.value)
+    assert "at virtual time 7.0" in text and "main" not in text
+    for name in ("worker 3", "worker 5"):
+        line = next(line for line in text.splitlines() if name in line)
+        assert "stuck:" in line and "Event.wait:" in line
+
+
+def test_a_deadlock_of_main_alone_says_where_main_waits():
+    async def main():
+        await asyncio.Event().wait()
+
+    with pytest.raises(Deadlock, match=r"main in .*main:\d+ > Event\.wait:\d+"):
+        run(main())
+
+
+def test_an_error_in_a_task_comes_through_and_the_others_clean_up():
+    cleaned = []
+
+    async def fails():
+        await asyncio.sleep(1)
+        raise ZeroDivisionError("here")
+
+    async def goes_on():
+        try:
+            await asyncio.sleep(1000)
+        finally:
+            cleaned.append(now())
+
+    async def main():
+        await asyncio.gather(goes_on(), fails())
+
+    with pytest.raises(ZeroDivisionError, match="here"):
+        run(main())
+    assert cleaned == [1]
+
+
+def test_an_error_that_nobody_awaits_stops_the_loop():
+    async def fails():
+        raise ZeroDivisionError("unseen")
+
+    async def main():
+        asyncio.get_running_loop().create_task(fails())  # noqa: RUF006 - the point is that nobody keeps it
+        await asyncio.sleep(1)
+        await asyncio.sleep(1)
+
+    with pytest.raises(ZeroDivisionError, match="unseen"):
+        run(main())
+
+
+def test_an_interrupt_from_another_thread_ends_an_endless_program_and_cleans_up():
+    loop, cleaned = VirtualLoop(), []
+
+    async def main():
+        try:
+            while True:
+                await asyncio.sleep(1)
+        finally:
+            cleaned.append(True)
+
+    timer = threading.Timer(0.02, loop.interrupt)
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        loop.run_until_complete(main())
+    timer.join()
+    assert cleaned and loop.events > 0
+
+
+def test_training_runs_inside_a_running_event_loop_as_in_jupyter():
+    async def cell(cluster):
+        run = lib.train("quadratic", "sync", cluster, workers=2, samples=256, save=False)
+        assert asyncio.get_running_loop().is_running()
+        return run.summary["applied"]
+
+    assert [asyncio.run(cell(name)) for name in ("virtual", "local")] == [8, 8]

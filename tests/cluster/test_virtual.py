@@ -1,0 +1,252 @@
+"""Timings of the modelled cluster that a reader can check by hand."""
+
+from __future__ import annotations
+
+import asyncio
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lib import Node, Slowdown, VirtualCluster, protocols, train, workloads
+from lib.cluster.base import Meeting
+from lib.cluster.spec import Work
+from lib.cluster.virtual import HEADER, nbytes
+from lib.errors import BadOption
+from lib.protocols.rules import Push
+
+B, L = 1e6, 0.01
+"""Bytes per second and seconds of latency of every link here."""
+BYTES = 1_000_000 - HEADER
+"""A message of one second."""
+NODE = Node(flops=1.0, bandwidth=B, latency=L)
+
+
+class Part:
+    def __init__(self, site):
+        self.site, self.came = site, []
+
+    async def take(self, array):
+        self.came.append(self.site.now())
+
+    async def give(self, size):
+        return np.zeros(size, np.uint8)
+
+    async def compute(self, flops):
+        await self.site.compute(Work(flops=flops), lambda: None)
+        self.came.append(self.site.now())
+
+    async def prepare(self):
+        await self.site.compute(None, lambda: None)
+        self.came.append(self.site.now())
+
+    async def mean(self, meeting, size):
+        mean = await self.site.mean(meeting, np.full(size, float(self.site.rank), np.float32))
+        self.came.append(self.site.now())
+        return mean
+
+
+def run(main, seed=0, **options):
+    cluster = VirtualCluster(**{"workers": 4, "worker": NODE, "server": NODE} | options)
+    return cluster.open(seed, cluster.workers).run(main)
+
+
+def message(size=BYTES):
+    return np.zeros(size, np.uint8)
+
+
+def test_a_message_takes_its_bytes_over_the_bandwidth_and_the_latency():
+    async def main(world):
+        handle = await world.host(Part, node="server0")
+        await handle.take(message())
+        sent = world.now()
+        await handle.give(BYTES)
+        return sent, world.now() - sent
+
+    there = 1 + L
+    back = HEADER / B + L
+    assert run(main) == pytest.approx((there + back, HEADER / B + L + 1 + L))
+
+
+def test_the_narrower_interface_and_the_longer_latency_count():
+    async def main(world):
+        handle = (await world.host(Part, node="server0")).seen_from(world.site("worker0"))
+        part = handle._part
+        await handle.take(message())
+        return part.came
+
+    wide = Node(bandwidth=4 * B, latency=3 * L)
+    assert run(main, server=wide) == pytest.approx([1 + 3 * L])
+
+
+def test_a_call_within_a_node_is_free():
+    async def main(world):
+        handle = await world.host(Part, node="server0")
+        await handle.seen_from(world.site("server0")).take(message())
+        return world.now()
+
+    assert run(main) == 0
+
+
+def test_incast_queues_at_the_receiver_and_fan_out_at_the_sender():
+    async def main(world):
+        servers = [await world.host(Part, node=f"server{k}") for k in range(2)]
+        parts = [server._part for server in servers]
+        workers = [world.site(f"worker{rank}") for rank in range(3)]
+        await asyncio.gather(*(servers[0].seen_from(site).take(message()) for site in workers))
+        incast, start = parts[0].came[:], world.now()
+        await asyncio.gather(*(server.seen_from(workers[0]).take(message()) for server in servers))
+        return incast, parts[0].came[3] - start, parts[1].came[0] - start
+
+    incast, *fan_out = run(main)
+    assert incast == pytest.approx([1 + L, 2 + L, 3 + L])
+    assert fan_out == pytest.approx([1 + L, 2 + L])
+
+
+@pytest.mark.parametrize("cores, ends", [(1, [1, 2, 3, 4, 5]), (2, [1, 1, 2, 2, 3]), (8, [1] * 5)])
+def test_a_node_computes_as_many_things_at_once_as_it_has_cores(cores, ends):
+    async def main(world):
+        part = (await world.host(Part, node="server0"))._part
+        await asyncio.gather(*(part.compute(1.0) for _ in range(5)))
+        return part.came
+
+    assert run(main, server=Node(flops=1.0, cores=cores)) == ends
+
+
+def test_the_larger_of_operations_and_bytes_is_what_work_costs():
+    node = Node(flops=10.0, memory=100.0)
+    assert node.seconds(Work(flops=30.0, bytes=200.0)) == 3 and node.seconds(Work(flops=10.0, bytes=200.0)) == 2
+
+
+def test_a_worker_twice_as_fast_takes_half_and_preparing_data_takes_nothing():
+    async def main(world):
+        parts = [(await world.host(Part, node=f"worker{rank}"))._part for rank in range(2)]
+        await asyncio.gather(*(part.prepare() for part in parts))
+        await asyncio.gather(*(part.compute(3.0) for part in parts))
+        return [part.came for part in parts]
+
+    assert run(main, workers=2, speeds=(1, 2)) == [[0, 3], [0, 1.5]]
+
+
+def slowdowns(seed, workers, sigma):
+    """The first four slowdowns of every worker."""
+
+    async def main(world):
+        parts = [(await world.host(Part, node=f"worker{rank}"))._part for rank in range(workers)]
+        for _ in range(4):
+            await asyncio.gather(*(part.compute(1.0) for part in parts))
+            await asyncio.sleep(1e3 - world.now() % 1e3)
+        return [np.array(part.came) % 1e3 for part in parts]
+
+    return np.array(run(main, seed, workers=workers, slowdown=sigma))
+
+
+@settings(derandomize=True, max_examples=15, deadline=None)
+@given(st.integers(0, 1000), st.integers(1, 4), st.integers(1, 4), st.floats(0.1, 1.0))
+def test_slowdowns_depend_on_the_seed_and_the_worker_alone(seed, few, more, sigma):
+    one, other = slowdowns(seed, few, sigma), slowdowns(seed, few + more, sigma)
+    assert (one == other[:few]).all()
+    assert np.unique(other.round(6)).size == other.size  # no two workers and no two batches share a draw
+    assert (one != slowdowns(seed + 1, few, sigma)).all()
+    # Twice the sigma stretches the same draws: exp(2 sigma z) is exp(sigma z) squared.
+    assert slowdowns(seed, few, 2 * sigma) == pytest.approx(one**2)
+
+
+def test_slowdowns_are_lognormal_with_median_one():
+    stream = np.random.default_rng(0)
+    logs = np.log([Slowdown(sigma=0.6).factor(stream) for _ in range(4000)])
+    assert abs(logs.mean()) < 3 * 0.6 / 4000**0.5 and logs.std() == pytest.approx(0.6, rel=0.05)
+
+
+@pytest.mark.parametrize("members", [(0,), (0, 1), (0, 1, 3), (0, 1, 2, 3)])
+def test_a_mean_costs_what_a_ring_costs(members):
+    size = 250_000
+
+    async def main(world):
+        parts = [(await world.host(Part, node=f"worker{rank}"))._part for rank in members]
+        means = await asyncio.gather(*(part.mean(Meeting("1", members), size) for part in parts))
+        return means, [part.came for part in parts]
+
+    means, came = run(main)
+    width = len(members)
+    seconds = 2 * (width - 1) / width * 4 * size / B + 2 * (width - 1) * L
+    assert came == [pytest.approx([seconds])] * width
+    assert all((mean == np.float32(sum(members) / width)).all() for mean in means)
+
+
+def test_a_ring_waits_for_the_last_to_come():
+    async def main(world):
+        parts = [(await world.host(Part, node=f"worker{rank}"))._part for rank in range(2)]
+
+        async def late():
+            await asyncio.sleep(5)
+            await parts[1].mean(Meeting("1", (0, 1)), 250_000)
+
+        await asyncio.gather(parts[0].mean(Meeting("1", (0, 1)), 250_000), late())
+        return [part.came for part in parts]
+
+    assert run(main) == [pytest.approx([5 + 1 + 2 * L])] * 2
+
+
+ENDLESS = 1e300
+
+
+def sync_seconds(steps, workers, bandwidth):
+    """Virtual seconds of Sync on a quadratic whose step costs one second of computation."""
+    bowl = workloads.get("quadratic", samples=32 * workers * steps, dim=1000)
+    fast = {"bandwidth": bandwidth, "latency": L, "memory": ENDLESS}
+    nodes = {"worker": Node(flops=bowl.work().flops, **fast), "server": Node(cores=workers, **fast)}
+    run = train(bowl, "sync", VirtualCluster(workers=workers, **nodes), save=False)
+    return run.summary["virtual_seconds"]
+
+
+@pytest.mark.parametrize("workers", [1, 2, 5])
+def test_a_step_of_sync_on_a_fast_network_is_compute_and_two_latencies(workers):
+    # The push and the request for the next parameters travel together; then the parameters come back.
+    steps = [sync_seconds(n, workers, ENDLESS) for n in (1, 2, 7)]
+    step = 1 + 2 * L
+    # Around the steps: the call of `run`, the push's answer, `leave` and its answer, and the answer of `run`.
+    assert steps == pytest.approx([n * step + 5 * L for n in (1, 2, 7)])
+
+
+def test_a_step_of_sync_on_a_slow_network_also_moves_the_parameters_both_ways():
+    vector = 4 * 1000
+    one, two = (sync_seconds(n, 1, B) for n in (1, 2))
+    # pushed gradient, request, parameters: one after another on one link each way
+    assert two - one == pytest.approx(1 + 2 * L + (vector + HEADER + HEADER + vector + HEADER) / B)
+
+
+def test_the_bytes_of_a_message_are_those_of_its_arrays():
+    array = np.zeros(10, np.float32)
+    assert nbytes((array, {"a": [array, 3.0, None, "text"]}, Push(1, 2, 3), True)) == 80
+
+
+@pytest.mark.parametrize(
+    "options, words",
+    [
+        ({"workers": 0}, "workers must be at least 1, not 0"),
+        ({"servers": 0}, "servers must be at least 1, not 0"),
+        ({"workers": 3, "speeds": (1, 2)}, "2 speeds for 3 workers"),
+        ({"speeds": (1, 0)}, "speeds must be positive"),
+        ({"slowdown": -1}, "sigma must be 0 or more"),
+    ],
+)
+def test_a_cluster_that_cannot_be_says_why(options, words):
+    with pytest.raises(BadOption, match=words):
+        VirtualCluster(**options)
+
+
+@pytest.mark.parametrize("option", ["flops", "memory", "cores", "bandwidth", "latency"])
+def test_a_node_that_cannot_be_names_the_option(option):
+    with pytest.raises(BadOption, match=f"node: {option} must be"):
+        Node(**{option: -1})
+
+
+@pytest.mark.parametrize("name", protocols.ALL)
+def test_the_same_seed_gives_the_same_bits_and_another_seed_others(name):
+    bowl = workloads.get("kg-synthetic", samples=600, batch_size=50, entities=50, triples=300, evaluation_triples=20)
+    cluster = VirtualCluster(workers=None if name in ("sequential", "pipelined", "oac") else 3, slowdown=0.6)
+    first, again, other = (train(bowl, name, cluster, seed=seed, save=False) for seed in (0, 0, 1))
+    assert first.digest == again.digest != other.digest
+    assert first.trace.equals(again.trace) and first.history.equals(again.history)

@@ -1,0 +1,42 @@
+"""Every test keeps its hands off the real reports folder; those that need Ray share one."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _elsewhere(tmp_path_factory):
+    before = {name: os.environ.pop(name, None) for name in ("LOCKSTEP_REPORTS", "LOCKSTEP_STAGE", "LOCKSTEP_COMMAND")}
+    os.environ["LOCKSTEP_REPORTS"] = str(tmp_path_factory.mktemp("reports"))
+    yield
+    del os.environ["LOCKSTEP_REPORTS"]
+    os.environ.update({name: value for name, value in before.items() if value is not None})
+
+
+@pytest.fixture
+def reports(tmp_path, monkeypatch):
+    """An empty reports folder for a test of saving."""
+    folder = tmp_path / "reports"
+    monkeypatch.setenv("LOCKSTEP_REPORTS", str(folder))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def joined_ray():
+    """Ray, started once: a RayCluster joins what is initialised."""
+    ray = pytest.importorskip("ray")
+    options = {"include_dashboard": False, "log_to_driver": False, "configure_logging": False}
+    ray.init(num_cpus=2, object_store_memory=200 * 2**20, **options)
+    yield ray
+    ray.shutdown()
+
+
+@pytest.fixture(params=["virtual", "local", pytest.param("ray", marks=pytest.mark.ray)])
+def cluster(request):
+    """The name of each cluster in turn."""
+    if request.param == "ray":
+        request.getfixturevalue("joined_ray")
+    return request.param
