@@ -73,6 +73,9 @@ PROTOCOLS: dict[str, tuple[str, Any]] = {
 }
 """A protocol looks the same in every figure."""
 
+COMMON = ("sync", "async", "gba", "oac", "pipelined", "sequential")
+"""What a stranger is most often compared with, and must not look like."""
+
 KINDS = {
     "compute": GREEN,
     "pull": SKY,
@@ -97,8 +100,8 @@ def colour(name: str) -> tuple[str, Any]:
     for base in (name, re.split(r"[\s(+/]", name)[0]):
         if base in PROTOCOLS:
             return PROTOCOLS[base]
-    looks = list(dict.fromkeys(PROTOCOLS.values()))
-    return looks[int(hashlib.sha256(name.encode()).hexdigest(), 16) % len(looks)]
+    spare = [look for look in dict.fromkeys(PROTOCOLS.values()) if look not in map(PROTOCOLS.get, COMMON)]
+    return spare[int(hashlib.sha256(name.encode()).hexdigest(), 16) % len(spare)]
 
 
 @contextmanager

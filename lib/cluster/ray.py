@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 import os
 import socket
+import sys
 import time
+import warnings
 from collections import defaultdict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -55,11 +58,7 @@ class RayWorld(World):
     """The actors of one run."""
 
     def __init__(self, cluster: RayCluster, workers: int):
-        try:
-            import ray
-        except ImportError as error:
-            raise LockstepError("the ray cluster needs Ray: pip install ray, or use the local cluster") from error
-        self.ray = ray
+        self.ray = _import_ray()
         self.cluster = cluster
         self.workers = workers
         self._actors: dict[str, Any] = {}
@@ -80,14 +79,14 @@ class RayWorld(World):
                 self.ray.shutdown()
 
     def _start(self) -> None:
-        options = {"log_to_driver": False, "include_dashboard": False, "configure_logging": False}
+        quiet = {"log_to_driver": False, "configure_logging": False}
+        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # else it warns of a change to come
         if self.cluster.address is not None:
-            self.ray.init(address=self.cluster.address, log_to_driver=False, configure_logging=False)
-            return
-        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-        # Actors take no core of Ray's count; the count is how many processes Ray starts at the same time.
-        cores = min(os.cpu_count(), self.workers + self.cluster.servers)
-        self.ray.init(num_cpus=cores, object_store_memory=self.cluster.object_store, **options)
+            self.ray.init(address=self.cluster.address, **quiet)
+        else:
+            # Actors are mostly waiting, so cores are not what limits their number.
+            memory = self.cluster.object_store
+            self.ray.init(num_cpus=1, object_store_memory=memory, include_dashboard=False, **quiet)
 
     async def _watched(self, main: Main, progress: Callable[[int], None] | None) -> Any:
         for rank in range(self.workers):  # all processes start at once: each takes seconds
@@ -130,7 +129,7 @@ class RayWorld(World):
         gpus = 1 if self.cluster.device == "cuda" and node.startswith("worker") else 0
         # Every node may hold any number of waiting calls: gates are inside the parts.
         actor = self.ray.remote(num_cpus=0, num_gpus=gpus, max_concurrency=1_000_000)(_Host)
-        return actor.remote(node, "cuda" if gpus else "cpu")
+        return actor.remote(node, "cuda" if gpus else "cpu", [os.path.abspath(entry) for entry in sys.path])
 
     async def _connect(self) -> None:
         """Make the workers' process group."""
@@ -147,7 +146,9 @@ class RayWorld(World):
 class _Host:
     """A node: an actor that holds parts and runs their methods in the order of each caller's calls."""
 
-    def __init__(self, node: str, device: str):
+    def __init__(self, node: str, device: str, path: list[str]):
+        # A user's own protocol or workload is found where the driver found it.
+        sys.path.extend(entry for entry in path if entry not in sys.path)
         torch.set_num_threads(1)
         self.site = RaySite(node, device)
         self._parts: dict[int, Any] = {}
@@ -291,3 +292,14 @@ def _address() -> str:
     import ray
 
     return ray.util.get_node_ip_address()
+
+
+def _import_ray() -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # in a notebook it asks for widgets, which nothing here shows
+        try:
+            import ray
+        except ImportError as error:
+            raise LockstepError("the ray cluster needs Ray: pip install ray, or use the local cluster") from error
+    logging.getLogger("ray").setLevel(logging.ERROR)  # news of its defaults would stand in every report
+    return ray

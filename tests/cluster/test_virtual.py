@@ -206,8 +206,8 @@ def test_a_step_of_sync_on_a_fast_network_is_compute_and_two_latencies(workers):
     # The push and the request for the next parameters travel together; then the parameters come back.
     steps = [sync_seconds(n, workers, ENDLESS) for n in (1, 2, 7)]
     step = 1 + 2 * L
-    # Around the steps: the call of `run`, the push's answer, `leave` and its answer, and the answer of `run`.
-    assert steps == pytest.approx([n * step + 5 * L for n in (1, 2, 7)])
+    # Around the steps: `run` and its answer, the last push and its answer, `leave` and its answer.
+    assert steps == pytest.approx([n * step + 6 * L for n in (1, 2, 7)])
 
 
 def test_a_step_of_sync_on_a_slow_network_also_moves_the_parameters_both_ways():

@@ -1,0 +1,1 @@
+"""Official raw files to columnar files: one module for each data set."""

@@ -1,0 +1,92 @@
+"""What the repository promises about itself: pins, layering, size of files, a package that works without its extras."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parent.parent
+PINS = dict(re.findall(r"^([\w-]+)==(.+)$", (ROOT / "requirements.txt").read_text(), re.M))
+
+
+def test_there_is_one_set_of_pins():
+    lines = [line for line in (ROOT / "requirements.txt").read_text().splitlines() if line and not line.startswith("#")]
+    assert lines[0] == "torch==2.13.0"
+    assert len(PINS) == len(lines), "every requirement is pinned with =="
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    assert project["tool"]["setuptools"]["dynamic"]["dependencies"]["file"] == ["requirements.txt"]
+    assert "dependencies" in project["project"]["dynamic"]
+    conda = yaml.safe_load((ROOT / "environment.yml").read_text())
+    assert conda["dependencies"][-1] == {"pip": ["-r requirements.txt"]}
+
+
+def test_torch_is_the_first_thing_that_pip_is_asked_for():
+    recipe = (ROOT / "Makefile").read_text()
+    asked = re.findall(r"pip install (.*)", recipe)
+    assert "grep '^torch==' requirements.txt" in asked[0]
+    assert "-r requirements.txt" in asked[1]
+
+
+def test_what_runs_here_is_what_is_pinned():
+    from importlib.metadata import version
+
+    assert {name: version(name).split("+")[0] for name in PINS} == PINS
+
+
+def test_imports_point_down():
+    """protocols know nothing but their contracts, the store no protocol, clusters no model."""
+    allowed = {
+        "protocols": {"protocols", "errors"},
+        "store": {"store", "errors"},
+        "cluster": {"cluster", "errors", "streams"},
+        "models": {"models", "data", "store", "errors", "streams"},
+        "data": {"data", "store", "errors", "streams", "cluster"},
+    }
+    for package, friends in allowed.items():
+        for path in (ROOT / "lib" / package).rglob("*.py"):
+            for module in imported(path):
+                if module.startswith("lib."):
+                    assert module.split(".")[1] in friends, f"{path.relative_to(ROOT)} imports {module}"
+
+
+def test_drivers_and_protocols_name_no_cluster():
+    for package in ("drivers", "protocols"):
+        for path in (ROOT / "lib" / package).glob("*.py"):
+            text = path.read_text()
+            assert not re.search(r"\b(VirtualCluster|LocalCluster|RayCluster|ray)\b", text), path
+            assert not any(re.match(r"lib\.cluster\.(virtual|local|ray)", module) for module in imported(path)), path
+
+
+def test_files_stay_short():
+    for path in [*(ROOT / "lib").rglob("*.py"), *(ROOT / "tests").rglob("*.py")]:
+        lines = len(path.read_text().splitlines())
+        assert lines <= 420, f"{path.relative_to(ROOT)} has {lines} lines: it holds more than one idea"
+
+
+@pytest.mark.slow
+def test_lib_imports_without_ray_papermill_and_jupyter():
+    blocked = ("ray", "papermill", "nbconvert", "nbformat", "jupyterlab", "IPython", "jupyter_client", "seaborn")
+    program = f"""
+import sys
+for name in {blocked!r}:
+    sys.modules[name] = None
+import lib
+run = lib.train("ctr-synthetic", "gba", "local", workers=2, samples=500, evaluation_samples=200, save=False)
+print(run.summary["issued"])
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["4"]
+
+
+def imported(path: Path) -> set[str]:
+    tree = ast.parse(path.read_text())
+    names = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module}
+    return names | {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
