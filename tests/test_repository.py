@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 ROOT = Path(__file__).parent.parent
-PINS = dict(re.findall(r"^([\w-]+)==(.+)$", (ROOT / "requirements.txt").read_text(), re.M))
+PINS = dict(re.findall(r"^([\w-]+)==(.+)$", (ROOT / "requirements.txt").read_text(), re.MULTILINE))
 
 
 def test_there_is_one_set_of_pins():

@@ -205,7 +205,7 @@ def test_an_error_that_nobody_awaits_stops_the_loop():
         raise ZeroDivisionError("unseen")
 
     async def main():
-        asyncio.get_running_loop().create_task(fails())  # noqa: RUF006 - the point is that nobody keeps it
+        asyncio.get_running_loop().create_task(fails())
         await asyncio.sleep(1)
         await asyncio.sleep(1)
 

@@ -247,7 +247,7 @@ def test_bad_rows_are_named():
     table, ones = Table(1, Adagrad(lr=1.0), seed=0), np.ones((2, 1), np.float32)
     with pytest.raises(BadOption, match=r"rows.state must be of shape \(2, 1\), not \(2, 0\)"):
         table.write(Rows(ints(1, 2), ones, ones[:, :0], ints(0, 0)))
-    with pytest.raises(BadOption, match="rows.stamps must be 2 timestamps of at least -1"):
+    with pytest.raises(BadOption, match=r"rows.stamps must be 2 timestamps of at least -1"):
         table.write(Rows(ints(1, 2), ones, ones, ints(0, -2)))
     with pytest.raises(BadOption, match=r"rows.ids must be distinct"):
         table.load(Rows(ints(1, 1), ones, ones, ints(0, 0)))
