@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import asdict, fields
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from lib.cluster.network import Usage
 from lib.drivers.plan import Plan
-from lib.drivers.record import Record, Snapshot
+from lib.drivers.record import Finished, Record, Snapshot
 from lib.ledger import settle
 from lib.metrics import entropy
 from lib.models.flat import FlatModel
@@ -19,9 +21,9 @@ from lib.run import digest
 class Outcome:
     """All records of one run, on a clock that starts with its training."""
 
-    def __init__(self, plan: Plan, start: float, end: float, records: list[Record]):
-        self.plan, self.seconds = plan, end - start
-        self._start, self._records = start, records
+    def __init__(self, plan: Plan, finished: Finished):
+        self.plan, self.seconds = plan, finished.end - finished.start
+        self._start, self._records, self._usage = finished.start, finished.records, finished.usage
 
     def digest(self) -> str:
         return digest(
@@ -33,6 +35,14 @@ class Outcome:
         table = pd.DataFrame(spans, columns=["node", "kind", "start", "end", "batch"])
         table[["start", "end"]] -= self._start
         return table.sort_values(["start", "node"], kind="stable", ignore_index=True)
+
+    def usage(self) -> pd.DataFrame:
+        """A row for each node and link: shares of the run's time, queueing and bytes. Empty on a wall clock."""
+        table = pd.DataFrame([asdict(usage) for usage in self._usage], columns=[field.name for field in fields(Usage)])
+        for share in ("sent", "received"):
+            table[share] /= self.seconds or 1.0
+        table["computed"] /= table["lanes"].clip(lower=1) * (self.seconds or 1.0)
+        return table
 
     def history(self) -> pd.DataFrame:
         """One row for each twentieth of the samples, and one for each evaluation."""
@@ -50,6 +60,8 @@ class Outcome:
                 }
             )
             done = mark
+        if not rows:  # every batch was left out
+            return pd.DataFrame(evaluated)
         history = pd.DataFrame(rows)
         history["qps"] = history["samples"].diff().fillna(history["samples"]) / history["time"].diff().fillna(
             history["time"]

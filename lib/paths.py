@@ -102,11 +102,11 @@ def replace_folder(new: str | os.PathLike, target: str | os.PathLike) -> Path:
     target.parent.mkdir(parents=True, exist_ok=True)
     old = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}-old-"))
     try:
-        if target.exists():
-            os.replace(target, old)
         try:
+            if target.exists():
+                os.replace(target, old)
             os.replace(new, target)
-        except OSError:
+        except BaseException:  # Ctrl-C between the two must not lose the old one either
             if not target.exists() and any(old.iterdir()):
                 os.replace(old, target)
             raise

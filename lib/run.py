@@ -29,6 +29,8 @@ class Run:
     """The end: metrics, throughput, the ledger, bytes."""
     trace: pd.DataFrame
     """Who did what from when to when."""
+    usage: pd.DataFrame
+    """How busy each node and link of a virtual cluster was, and how long messages queued; empty on a wall clock."""
     provenance: dict[str, Any]
     """What it takes to repeat the run."""
     digest: str
@@ -48,6 +50,7 @@ class Run:
         try:
             self.history.to_parquet(new / "history.parquet")
             self.trace.to_parquet(new / "trace.parquet")
+            self.usage.to_parquet(new / "usage.parquet")
             texts = {"summary": self.summary, "provenance": self.provenance, "digest": self.digest}
             (new / "run.json").write_text(json.dumps(texts, indent=1, default=_plain))
             new.chmod(0o755)
@@ -70,9 +73,8 @@ class Run:
     def load(cls, folder: Path) -> Run:
         try:
             texts = json.loads((folder / "run.json").read_text())
-            history = pd.read_parquet(folder / "history.parquet")
-            trace = pd.read_parquet(folder / "trace.parquet")
-            return cls(history, texts["summary"], trace, texts["provenance"], texts["digest"])
+            history, trace, usage = (pd.read_parquet(folder / f"{name}.parquet") for name in ("history", "trace", "usage"))
+            return cls(history, texts["summary"], trace, usage, texts["provenance"], texts["digest"])
         except (OSError, ValueError, KeyError) as error:
             raise LockstepError(
                 f"the saved run {folder} cannot be read ({error}); delete that folder to train anew"
@@ -124,22 +126,28 @@ def source() -> str:
 
 
 def _code(kind: type) -> str:
-    """A hash of the methods that a class of a notebook or a script defines: change one, and the run is another."""
+    """A hash of the methods and constants that a class of a notebook or a script defines: change one, and the run is another."""
     digest = hashlib.sha256()
     for base in kind.__mro__:
         if not base.__module__.startswith(("lib.", "builtins")):
             for name, value in sorted(vars(base).items()):
-                function = getattr(value, "fget", value)
+                function = getattr(value, "fget", None) or getattr(value, "__func__", value)
                 if hasattr(function, "__code__"):
                     digest.update(name.encode() + _instructions(function.__code__))
+                elif isinstance(value, (bool, int, float, str, tuple)) and not name.startswith("__"):
+                    digest.update(f"{name}={value!r}".encode())
     return digest.hexdigest()
 
 
 def _instructions(code: CodeType) -> bytes:
-    constants = [
-        _instructions(const) if isinstance(const, CodeType) else repr(const).encode() for const in code.co_consts
-    ]
-    return b"\0".join([code.co_code, repr(code.co_names).encode(), *constants])
+    return b"\0".join([code.co_code, repr(code.co_names).encode(), *map(_constant, code.co_consts)])
+
+
+def _constant(value: Any) -> bytes:
+    if isinstance(value, CodeType):
+        return _instructions(value)
+    # The order of a set of strings differs from process to process.
+    return repr(sorted(map(repr, value)) if isinstance(value, frozenset) else value).encode()
 
 
 def digest(final: dict[str, Any]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, Literal
 
 from lib import cluster as clusters
@@ -11,7 +11,7 @@ from lib import paths, protocols, workloads
 from lib.cluster.base import Cluster
 from lib.drivers import pipeline, replica, server
 from lib.drivers.plan import Plan
-from lib.errors import BadOption, unknown_option
+from lib.errors import BadOption, UnknownOption, unknown_option
 from lib.outcome import Outcome
 from lib.progress import Progress
 from lib.protocols.rules import Pair, Rule
@@ -86,6 +86,7 @@ def train(
         outcome.history(),
         outcome.summary(cluster.clock),
         outcome.trace(),
+        outcome.usage(),
         {**configuration, **machine(), "clock": cluster.clock},
         outcome.digest(),
     )
@@ -96,8 +97,7 @@ def train(
 
 def _carry_out(plan: Plan, cluster: Cluster, progress: Callable[[int], None]) -> Outcome:
     drive = DRIVERS[plan.protocol.dense.family]
-    start, end, records = cluster.open(plan.seed, plan.workers).run(lambda world: drive(world, plan), progress)
-    return Outcome(plan, start, end, records)
+    return Outcome(plan, cluster.open(plan.seed, plan.workers).run(lambda world: drive(world, plan), progress))
 
 
 def _plan(workload: Workload, protocol: Rule | Pair, cluster: Cluster, seed: int, settings: Options) -> Plan:
@@ -133,6 +133,12 @@ def _resolve(workload, protocol, cluster, options: Mapping[str, Any]):
     valid = {field.name for field in fields(Options)} | {"seed", "samples"}
     for option in options:
         if option not in valid and not any(option in known for _, _, known in owners):
+            for thing, _ in given:
+                if is_dataclass(thing) and option in {field.name for field in fields(thing)}:
+                    raise UnknownOption(
+                        f"{option!r} is an option of {thing.name!r}, which was given as an object: set it there, as in "
+                        f"{type(thing).__name__}({option}={options[option]!r})"
+                    )
             raise unknown_option("this run", option, valid.union(*(known for _, _, known in owners)))
     made = [
         registry.get(thing, **{name: value for name, value in options.items() if name in _options(registry, thing)})

@@ -81,7 +81,7 @@ def records(workload: Workload, protocol: Any, cluster: Cluster, seed: int = 0) 
         trace=True,
     )
     drive = DRIVERS[protocol.dense.family]
-    return cluster.open(seed, workers).run(lambda world: drive(world, plan))[2]
+    return cluster.open(seed, workers).run(lambda world: drive(world, plan)).records
 
 
 def finals(parts: Iterable[Record]) -> dict[str, Any]:

@@ -7,13 +7,26 @@ from dataclasses import fields
 from lib.cluster.base import Cluster
 from lib.cluster.local import LocalCluster
 from lib.cluster.ray import RayCluster
-from lib.cluster.spec import Node, Slowdown
+from lib.cluster.slowdown import Lognormal, Slowdown
+from lib.cluster.spec import Device, Link, Node
 from lib.cluster.virtual import VirtualCluster
 from lib.errors import unknown, unknown_option
 
 ALL: dict[str, type[Cluster]] = {cluster.name: cluster for cluster in (VirtualCluster, LocalCluster, RayCluster)}
 
-__all__ = ["ALL", "Cluster", "LocalCluster", "Node", "RayCluster", "Slowdown", "VirtualCluster", "get"]
+__all__ = [
+    "ALL",
+    "Cluster",
+    "Device",
+    "Link",
+    "LocalCluster",
+    "Lognormal",
+    "Node",
+    "RayCluster",
+    "Slowdown",
+    "VirtualCluster",
+    "get",
+]
 
 
 def get(name: str, **options) -> Cluster:

@@ -10,12 +10,14 @@ from __future__ import annotations
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
 
+from lib.cluster.network import Usage
+from lib.cluster.slowdown import Lognormal, Slowdown
 from lib.cluster.spec import Work
 from lib.errors import BadOption
 
@@ -93,6 +95,10 @@ class World(ABC):
     @abstractmethod
     def now(self) -> float: ...
 
+    def usage(self) -> list[Usage]:
+        """How much each node and link did, where the world can tell."""
+        return []
+
     @abstractmethod
     def run(self, main: Main, progress: Callable[[int], None] | None = None) -> Any:
         """The result of `await main(self)`. Ctrl-C stops everything that the world started, then comes through."""
@@ -109,8 +115,20 @@ class Cluster(ABC):
     """Number of workers; None: 4, or the one device of a pipeline."""
     servers: int = 1
     """Number of parameter servers."""
+    slowdown: float | Slowdown = field(default=Lognormal(sigma=0.0))
+    """Stragglers among the workers; a number is the sigma of independent lognormal slowdowns of each batch. On a wall clock
+    a worker really waits that much longer."""
+    speeds: tuple[float, ...] = ()
+    """Steady speed of each worker relative to the others, by rank; empty: all equal."""
 
     def __post_init__(self):
+        if isinstance(self.slowdown, (int, float)):
+            object.__setattr__(self, "slowdown", Lognormal(sigma=float(self.slowdown)))
+        object.__setattr__(self, "speeds", tuple(self.speeds))
+        if not all(speed > 0 for speed in self.speeds):
+            raise BadOption(f"{self.name} cluster: speeds must be positive, not {self.speeds}")
+        if self.speeds and self.workers is not None and len(self.speeds) != self.workers:
+            raise BadOption(f"{self.name} cluster: {len(self.speeds)} speeds for {self.workers} workers")
         if self.workers is not None and self.workers < 1:
             raise BadOption(f"{self.name} cluster: workers must be at least 1, not {self.workers}")
         if self.servers < 1:
@@ -118,6 +136,15 @@ class Cluster(ABC):
 
     @abstractmethod
     def open(self, seed: int, workers: int) -> World: ...
+
+    def stretch(self, seed: int, node: str) -> Callable[[float, float], float] | None:
+        """How long a worker's computation of `seconds` takes when it begins at `start`; None: other nodes are not slowed."""
+        if not node.startswith("worker"):
+            return None
+        rank = int(node.removeprefix("worker"))
+        speed = self.speeds[rank] if self.speeds else 1.0
+        course = self.slowdown.course(seed, node, rank)
+        return lambda start, seconds: course.stretch(start, seconds / speed)
 
 
 def in_thread(target: Callable[[], Any], interrupt: Callable[[], None]) -> Any:

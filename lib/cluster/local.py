@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -17,11 +18,36 @@ import torch
 
 from lib.cluster.base import Cluster, Handle, Main, Meeting, Site, World, in_thread
 from lib.cluster.board import Board, mean
+from lib.cluster.slowdown import Lognormal
 from lib.cluster.spec import Work
 from lib.errors import BadOption
 
 INLINE = 1e5
 """Operations or bytes below which a computation runs on the event loop: a thread costs more than it gains."""
+
+
+class Delay:
+    """Slows a worker down on a wall clock: after a computation it waits for as long as the slowdown stretches it.
+
+    What is stretched is the shortest computation so far: what others on this machine cost it is no part of the slowdown.
+    """
+
+    def __init__(self, cluster: Cluster, seed: int, node: str):
+        undisturbed = cluster.slowdown == Lognormal(sigma=0.0) and not cluster.speeds
+        self._stretch = None if undisturbed else cluster.stretch(seed, node)
+        self._started = time.perf_counter()
+        self._alone = math.inf
+
+    def __bool__(self) -> bool:
+        return self._stretch is not None
+
+    async def after(self, work: Work | None, computation: Awaitable[Any]) -> Any:
+        start = time.perf_counter()
+        result = await computation
+        if self._stretch and work is not None and work.flops >= INLINE:
+            self._alone = min(self._alone, time.perf_counter() - start)
+            await asyncio.sleep(max(0.0, self._stretch(start - self._started, self._alone) - self._alone))
+        return result
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,13 +74,14 @@ class LocalCluster(Cluster):
             raise BadOption(f"local cluster: threads must be at least 1, not {self.threads}")
 
     def open(self, seed: int, workers: int) -> LocalWorld:
-        return LocalWorld(self)
+        return LocalWorld(self, seed)
 
 
 class LocalWorld(World):
     """An event loop for the parts, threads for their computations."""
 
-    def __init__(self, cluster: LocalCluster):
+    def __init__(self, cluster: LocalCluster, seed: int):
+        self.cluster, self.seed = cluster, seed
         self.device = torch.device(cluster.device)
         self.pool = ThreadPoolExecutor(
             cluster.threads or os.cpu_count(),
@@ -112,6 +139,7 @@ class LocalSite(Site):
         self._world = world
         self._objects: dict[str, Any] = {}
         self._rank = int(node.removeprefix("worker")) if node.startswith("worker") else None
+        self._delay = Delay(world.cluster, world.seed, node)
         self._stream = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None
 
     def now(self) -> float:
@@ -121,9 +149,10 @@ class LocalSite(Site):
         await asyncio.sleep(seconds)
 
     async def compute(self, work: Work | None, function: Callable, *args) -> Any:
-        if work is not None and work.flops < INLINE and work.bytes < INLINE:
+        if work is not None and work.flops < INLINE and work.bytes < INLINE and not self._delay:
             return self._computed(function, args)
-        return await asyncio.get_running_loop().run_in_executor(self._world.pool, self._computed, function, args)
+        run = asyncio.get_running_loop().run_in_executor
+        return await self._delay.after(work, run(self._world.pool, self._computed, function, args))
 
     def _computed(self, function: Callable, args: tuple) -> Any:
         with torch.cuda.stream(self._stream) if self._stream else nullcontext():

@@ -6,13 +6,15 @@ import asyncio
 import itertools
 import logging
 import os
-import socket
+import signal
 import sys
+import threading
 import time
 import warnings
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, ClassVar
@@ -25,6 +27,9 @@ from lib.cluster.base import Cluster, Handle, Main, Meeting, Site, World, in_thr
 from lib.cluster.local import INLINE, _Runner
 from lib.cluster.spec import Work
 from lib.errors import BadOption, LockstepError
+
+COLLECTIVE = timedelta(minutes=5)
+"""A member of a group that has not come by then is taken for lost."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,14 +74,16 @@ class RayWorld(World):
         started = not self.ray.is_initialized()
         try:
             if started:
-                self._start()
+                with _uninterrupted():
+                    self._start()
             runner = _Runner(lambda world: self._watched(main, progress), self)
             return in_thread(runner.run, runner.interrupt)
         finally:
-            for actor in self._actors.values():
-                self.ray.kill(actor)
-            if started:
-                self.ray.shutdown()
+            with _uninterrupted():
+                for actor in self._actors.values():
+                    self.ray.kill(actor)
+                if started:
+                    self.ray.shutdown()
 
     def _start(self) -> None:
         quiet = {"log_to_driver": False, "configure_logging": False}
@@ -84,9 +91,10 @@ class RayWorld(World):
         if self.cluster.address is not None:
             self.ray.init(address=self.cluster.address, **quiet)
         else:
-            # Actors are mostly waiting, so cores are not what limits their number.
+            # Actors take none of these cores, which say how many processes Ray starts at the same time.
+            cores = min(os.cpu_count(), self.workers + self.cluster.servers)
             memory = self.cluster.object_store
-            self.ray.init(num_cpus=1, object_store_memory=memory, include_dashboard=False, **quiet)
+            self.ray.init(num_cpus=cores, object_store_memory=memory, include_dashboard=False, **quiet)
 
     async def _watched(self, main: Main, progress: Callable[[int], None] | None) -> Any:
         for rank in range(self.workers):  # all processes start at once: each takes seconds
@@ -135,9 +143,11 @@ class RayWorld(World):
         """Make the workers' process group."""
         if self.workers == 1:
             return
-        where = await self._actors["worker0"].rendezvous.remote()
-        joins = [self._actors[f"worker{rank}"].join.remote(where, rank, self.workers) for rank in range(self.workers)]
-        await asyncio.gather(*joins)
+        first, *others = (self._actors[f"worker{rank}"] for rank in range(self.workers))
+        where = await first.rendezvous.remote()
+        await asyncio.gather(*(other.join.remote(where) for other in others))
+        everyone = tuple(range(self.workers))
+        await asyncio.gather(*(worker.meet.remote(everyone) for worker in (first, *others)))
 
     def now(self) -> float:
         return time.time()
@@ -175,19 +185,17 @@ class _Host:
         samples, self.site.samples = self.site.samples, 0
         return samples
 
-    async def rendezvous(self) -> str:
-        with socket.socket() as probe:
-            probe.bind(("", 0))
-            return f"tcp://{_address()}:{probe.getsockname()[1]}"
+    async def rendezvous(self) -> tuple[str, int]:
+        """Open the store at which the workers' process groups form."""
+        address = _address()
+        self.site.store = distributed.TCPStore(address, 0, is_master=True, wait_for_workers=False)
+        return address, self.site.store.port
 
-    async def join(self, where: str, rank: int, workers: int) -> None:
-        def meet():
-            backend = "nccl" if self.site.device.type == "cuda" else "gloo"
-            distributed.init_process_group(
-                backend, init_method=where, rank=rank, world_size=workers, timeout=timedelta(minutes=5)
-            )
+    async def join(self, where: tuple[str, int]) -> None:
+        self.site.store = distributed.TCPStore(*where)
 
-        await asyncio.get_running_loop().run_in_executor(None, meet)
+    async def meet(self, members: tuple[int, ...]) -> None:
+        await self.site.collective(self.site.group, members)
 
 
 class _Caller:
@@ -200,6 +208,9 @@ class _Caller:
 
 class RaySite(Site):
     """A node's process."""
+
+    store: distributed.Store
+    """Where this worker's process groups find their members."""
 
     def __init__(self, node: str, device: str):
         self.node = node
@@ -226,38 +237,42 @@ class RaySite(Site):
     async def mean(self, meeting: Meeting, mine: np.ndarray) -> np.ndarray:
         if len(meeting.members) == 1:
             return mine.copy()
-        return await self._collective(self._mean, meeting.members, mine)
+        return await self.collective(self._mean, meeting.members, mine)
 
     async def gather(self, meeting: Meeting, mine: np.ndarray) -> list[np.ndarray]:
         if len(meeting.members) == 1:
             return [mine]
-        return await self._collective(self._gather, meeting.members, mine)
+        return await self.collective(self._gather, meeting.members, mine)
 
-    async def _collective(self, function: Callable, members: tuple[int, ...], mine: np.ndarray) -> Any:
-        return await asyncio.get_running_loop().run_in_executor(self._collectives, function, members, mine)
+    async def collective(self, function: Callable, *args) -> Any:
+        return await asyncio.get_running_loop().run_in_executor(self._collectives, function, *args)
 
     def _mean(self, members: tuple[int, ...], mine: np.ndarray) -> np.ndarray:
         tensor = torch.tensor(mine, device=self.device)
-        distributed.all_reduce(tensor, group=self._group(members))
+        self.group(members).allreduce(tensor).wait()
         return (tensor / len(members)).cpu().numpy()
 
     def _gather(self, members: tuple[int, ...], mine: np.ndarray) -> list[np.ndarray]:
-        group = self._group(members)
+        group = self.group(members)
         sizes = [torch.zeros(1, dtype=torch.int64, device=self.device) for _ in members]
-        distributed.all_gather(sizes, torch.tensor([len(mine)], device=self.device), group=group)
+        group.allgather([sizes], [torch.tensor([len(mine)], device=self.device)]).wait()
         longest = max(int(size) for size in sizes)
         padded = np.zeros(longest, mine.dtype)
         padded[: len(mine)] = mine
         parts = [torch.empty(longest, dtype=torch.from_numpy(padded).dtype, device=self.device) for _ in members]
-        distributed.all_gather(parts, torch.from_numpy(padded).to(self.device), group=group)
+        group.allgather([parts], [torch.from_numpy(padded).to(self.device)]).wait()
         return [part[: int(size)].cpu().numpy() for part, size in zip(parts, sizes, strict=True)]
 
-    def _group(self, members: tuple[int, ...]) -> Any:
-        """One process group for each distinct set of members, made by them alone when they first meet."""
-        if len(members) == distributed.get_world_size():
-            return None
+    def group(self, members: tuple[int, ...]) -> Any:
+        """One process group for each distinct set of members, made by them alone when they first meet.
+
+        `new_group(use_local_synchronization=True)` would name a group by how many its process made before, so members
+        that were in different numbers of groups would wait for each other for ever."""
         if members not in self._groups:
-            self._groups[members] = distributed.new_group(list(members), use_local_synchronization=True)
+            kind = distributed.ProcessGroupNCCL if self.device.type == "cuda" else distributed.ProcessGroupGloo
+            store = distributed.PrefixStore("-".join(map(str, members)), self.store)
+            rank = members.index(int(self.node.removeprefix("worker")))
+            self._groups[members] = kind(store, rank, len(members), COLLECTIVE)
         return self._groups[members]
 
     def shared(self, key: str, make: Callable[[], Any]) -> Any:
@@ -285,6 +300,22 @@ class RayHandle(Handle):
         turn = self._caller.turns[self._node]
         self._caller.turns[self._node] += 1
         return self._actor.call.remote(self._caller.name, turn, self._number, method, *args)
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Ctrl-C comes through at the end: Ray interrupted while it starts or stops leaves processes for a minute."""
+    if threading.current_thread() is not threading.main_thread():  # Ctrl-C goes to the main thread alone
+        yield
+        return
+    caught: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, frame: caught.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before or signal.default_int_handler)
+    if caught:
+        raise KeyboardInterrupt
 
 
 def _address() -> str:

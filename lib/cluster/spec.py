@@ -1,11 +1,9 @@
-"""What a modelled cluster is made of. Figures are a shared cluster's of ordinary machines; every one is an option."""
+"""What a modelled cluster is made of: nodes, links, and what a computation costs. Every figure is an option."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-
-import numpy as np
 
 from lib.errors import BadOption
 
@@ -21,42 +19,98 @@ class Work:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Device:
+    """An accelerator on a node: it does the node's computations, one at a time."""
+
+    flops: float
+    """Operations per second that a training step reaches, which is well below the data sheet's peak."""
+    memory: float
+    """Bandwidth of its own memory, bytes per second."""
+    pcie: float = 12e9
+    """Bytes per second between it and the host, each way."""
+    launch: float = 10e-6
+    """Seconds before a computation starts."""
+    capacity: float = 16e9
+    """Bytes of its own memory: what a replica or a cache must fit in."""
+
+    def __post_init__(self):
+        _positive("device", self, "flops", "memory", "pcie", "capacity")
+        _not_negative("device", self, "launch")
+
+    def seconds(self, work: Work) -> float:
+        return self.launch + max(work.flops / self.flops, work.bytes / self.memory)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Node:
     """A machine, or a worker's share of one."""
 
     flops: float = 2e9
     """Operations per second of one core."""
-    memory: float = 8e9
-    """Memory bandwidth of one core, bytes per second."""
     cores: int = 1
     """Computations that run at the same time; others queue."""
+    memory: float | None = None
+    """Memory bandwidth of the whole node, bytes per second, shared by what runs; None: enough for every core's."""
+    core_memory: float = 8e9
+    """The most of it that one core can use."""
     bandwidth: float = 1.25e9
     """Network interface, bytes per second, each way (10 Gbit/s)."""
+    bandwidth_in: float | None = None
+    """Another bandwidth for what comes in; None: the same."""
     latency: float = 50e-6
     """Seconds from this node to any other, after the last byte has left."""
+    device: Device | None = None
+    """An accelerator that computes instead of the cores."""
 
     def __post_init__(self):
-        for name in ("flops", "memory", "cores", "bandwidth"):
-            if not (getattr(self, name) > 0 and math.isfinite(getattr(self, name))):
-                raise BadOption(f"node: {name} must be positive and finite, not {getattr(self, name)}")
-        if not (self.latency >= 0 and math.isfinite(self.latency)):
-            raise BadOption(f"node: latency must be 0 or more and finite, not {self.latency}")
+        _positive("node", self, "flops", "cores", "memory", "core_memory", "bandwidth", "bandwidth_in")
+        _not_negative("node", self, "latency")
 
-    def seconds(self, work: Work) -> float:
-        """The larger of the time to compute and the time to move the bytes."""
-        return max(work.flops / self.flops, work.bytes / self.memory)
+    def seconds(self, work: Work, running: int = 1) -> float:
+        """The larger of the time to compute and the time to move the bytes, with so many computations on the node."""
+        if self.device:
+            return self.device.seconds(work)
+        share = self.core_memory if self.memory is None else min(self.core_memory, self.memory / running)
+        return max(work.flops / self.flops, work.bytes / share)
+
+    @property
+    def lanes(self) -> int:
+        """Computations at the same time."""
+        return 1 if self.device else self.cores
 
 
 @dataclass(frozen=True, kw_only=True)
-class Slowdown:
-    """Stragglers: each batch of a worker takes `exp(sigma z)` times its time, z standard normal and independent."""
+class Link:
+    """A private connection of two nodes: what they send each other does not pass their network interfaces."""
 
-    sigma: float = 0.0
-    """Spread of the logarithm; 0.6 makes the slowest of 32 about three times the mean."""
+    ends: tuple[str, str]
+    """The two nodes, as "server0" and "worker0": PCIe between a host and its device, or a slow line."""
+    bandwidth: float
+    """Bytes per second, each way."""
+    latency: float = 0.0
+    """Seconds after the last byte has left."""
 
     def __post_init__(self):
-        if not (self.sigma >= 0 and math.isfinite(self.sigma)):
-            raise BadOption(f"slowdown: sigma must be 0 or more and finite, not {self.sigma}")
+        object.__setattr__(self, "ends", tuple(self.ends))
+        if len(self.ends) != 2 or self.ends[0] == self.ends[1]:
+            raise BadOption(f"link: ends must be two different nodes, not {self.ends}")
+        _positive("link", self, "bandwidth")
+        _not_negative("link", self, "latency")
 
-    def factor(self, stream: np.random.Generator) -> float:
-        return math.exp(self.sigma * stream.standard_normal()) if self.sigma else 1.0
+
+def _positive(what: str, thing: object, *names: str) -> None:
+    for name in names:
+        value = getattr(thing, name)
+        if value is not None and not (_number(value) and value > 0 and math.isfinite(value)):
+            raise BadOption(f"{what}: {name} must be positive and finite, not {value!r}")
+
+
+def _not_negative(what: str, thing: object, *names: str) -> None:
+    for name in names:
+        value = getattr(thing, name)
+        if not (_number(value) and value >= 0 and math.isfinite(value)):
+            raise BadOption(f"{what}: {name} must be 0 or more and finite, not {value!r}")
+
+
+def _number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-import asyncio
-import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cache
+from pathlib import Path
 from types import NoneType
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
+import yaml
 
-from lib import streams
-from lib.cluster.base import Cluster, Handle, Main, Meeting, Site, World, in_thread
-from lib.cluster.board import Board, mean
+from lib.cluster.base import Cluster, Handle, Main, World, in_thread
+from lib.cluster.board import Board
+from lib.cluster.collectives import ALGORITHMS
+from lib.cluster.document import from_plain, to_plain
 from lib.cluster.loop import VirtualLoop
-from lib.cluster.spec import Node, Slowdown, Work
-from lib.errors import BadOption
-
-HEADER = 64
-"""Bytes of a message beside its arrays."""
+from lib.cluster.network import Interface, Queue, Usage
+from lib.cluster.spec import Link, Node
+from lib.cluster.virtual_site import VirtualSite
+from lib.errors import BadOption, unknown
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,39 +34,76 @@ class VirtualCluster(Cluster):
     worker: Node = field(default=Node())
     """What each worker runs on."""
     server: Node = field(default=Node(cores=8, bandwidth=3.125e9))
-    """What each server runs on."""
-    slowdown: float | Slowdown = 0.0
-    """Stragglers among the workers; a number is the sigma of independent lognormal slowdowns of each batch."""
-    speeds: tuple[float, ...] = ()
-    """Steady speed of each worker relative to `worker`, by rank; empty: all equal."""
+    """What each server runs on, and every node that is neither."""
+    nodes: Mapping[str, Node] = field(default_factory=dict)
+    """Nodes that differ, by name: "worker3", "server0", "sync0", "master"."""
+    links: tuple[Link, ...] = ()
+    """Private connections, beside everybody's network interface."""
+    places: Mapping[str, str] = field(default_factory=dict)
+    """Roles that share another's node: {"sync0": "server0"}."""
+    collective: str = "ring"
+    """How groups average: ring or tree, in chunks; whole-ring or whole-tree, hop by hop as DS-Sync counts."""
 
     def __post_init__(self):
         super().__post_init__()
-        if not isinstance(self.slowdown, Slowdown):
-            object.__setattr__(self, "slowdown", Slowdown(sigma=self.slowdown))
-        object.__setattr__(self, "speeds", tuple(self.speeds))
-        if not all(speed > 0 for speed in self.speeds):
-            raise BadOption(f"virtual cluster: speeds must be positive, not {self.speeds}")
-        if self.speeds and self.workers is not None and len(self.speeds) != self.workers:
-            raise BadOption(f"virtual cluster: {len(self.speeds)} speeds for {self.workers} workers")
+        object.__setattr__(self, "links", tuple(self.links))
+        if self.collective not in ALGORITHMS:
+            raise unknown("collective", self.collective, ALGORITHMS)
+        for where, names in (
+            ("nodes", self.nodes),
+            ("places", [*self.places, *self.places.values()]),
+            ("links.ends", [end for link in self.links for end in link.ends]),
+        ):
+            for name in names:
+                self._check_name(where, name)
+
+    @classmethod
+    def load(cls, path: str | Path) -> VirtualCluster:
+        """A specification from YAML; an error names the file and the field's path."""
+        try:
+            data = yaml.safe_load(Path(path).read_text())
+        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+            raise BadOption(f"{path}: cannot be read as YAML: {error}") from error
+        return from_plain(cls, {} if data is None else data, str(path))
+
+    def dump(self) -> str:
+        """The specification as YAML, without what is as by default."""
+        return yaml.safe_dump(to_plain(self), sort_keys=False)
+
+    def node(self, name: str) -> Node:
+        role = name.rstrip("0123456789")
+        return self.nodes.get(name, self.worker if role == "worker" else self.server)
 
     def open(self, seed: int, workers: int) -> VirtualWorld:
-        return VirtualWorld(self, seed)
+        return VirtualWorld(self, seed, workers)
+
+    def _check_name(self, where: str, name: str) -> None:
+        role = name.rstrip("0123456789")
+        number = name[len(role) :]
+        counts = {"worker": self.workers or 4, "server": self.servers, "sync": None, "master": None}
+        if role not in counts or (number == "") != (role == "master"):
+            raise BadOption(
+                f"virtual cluster: {where}: no node {name!r}; nodes are worker0 ..., server0 ..., sync0, master"
+            )
+        if counts[role] is not None and int(number) >= counts[role]:
+            raise BadOption(f"virtual cluster: {where}: no node {name!r}; the last {role} is {role}{counts[role] - 1}")
 
 
 class VirtualWorld(World):
     """The clock, the network and the nodes of one virtual run."""
 
-    def __init__(self, cluster: VirtualCluster, seed: int):
+    def __init__(self, cluster: VirtualCluster, seed: int, workers: int):
         self.cluster = cluster
         self.seed = seed
         self.loop = VirtualLoop()
         self.board = Board()
         self.objects: dict[str, Any] = {}
+        self.links = {ends: pair for link in cluster.links for ends, pair in _both_ways(link)}
         self.report: Callable[[int], None] = lambda samples: None
         self._sites: dict[str, VirtualSite] = {}
 
     def site(self, node: str) -> VirtualSite:
+        node = self.cluster.places.get(node, node)
         if node not in self._sites:
             self._sites[node] = VirtualSite(self, node)
         return self._sites[node]
@@ -78,6 +115,11 @@ class VirtualWorld(World):
     def now(self) -> float:
         return self.loop.time()
 
+    def usage(self) -> list[Usage]:
+        nodes = [Usage.of(site.node, site.interface, site.computed, site.spec.lanes) for site in self._sites.values()]
+        links = [Usage.of(" - ".join(ends), pair[0]) for ends, pair in self.links.items()]
+        return [*nodes, *links]
+
     def run(self, main: Main, progress: Callable[[int], None] | None = None) -> Any:
         self.report = progress or self.report
         return in_thread(lambda: self._run(main), self.loop.interrupt)
@@ -86,93 +128,6 @@ class VirtualWorld(World):
         # One thread of torch: reductions split over threads would make the bits depend on their number.
         torch.set_num_threads(1)
         return self.loop.run_until_complete(main(self))
-
-
-class VirtualSite(Site):
-    """A node with lanes of computation and a network interface, each a queue in virtual time."""
-
-    device = torch.device("cpu")
-
-    def __init__(self, world: VirtualWorld, node: str):
-        self.node = node
-        self._world = world
-        self._loop = world.loop
-        role = node.rstrip("0123456789")
-        self.spec = world.cluster.worker if role == "worker" else world.cluster.server
-        self._lanes = [0.0] * self.spec.cores
-        self.sends_until = self.receives_until = 0.0
-        self._slow, self._speed = None, 1.0
-        if role == "worker":
-            self.rank = int(node[len(role) :])
-            self._slow = streams.stream(world.seed, "slowdown", node)
-            self._speed = world.cluster.speeds[self.rank] if world.cluster.speeds else 1.0
-
-    def now(self) -> float:
-        return self._loop.time()
-
-    async def sleep(self, seconds: float) -> None:
-        await self._until(self._loop.time() + seconds)
-
-    async def compute(self, work: Work | None, function: Callable, *args) -> Any:
-        if work is None:
-            return function(*args)
-        seconds = self.spec.seconds(work) / self._speed
-        if self._slow is not None:
-            seconds *= self._world.cluster.slowdown.factor(self._slow)
-        start = max(heapq.heappop(self._lanes), self._loop.time())
-        heapq.heappush(self._lanes, start + seconds)
-        # The function sees its node's memory as it is when its turn comes.
-        if start > self._loop.time():
-            await self._until(start)
-        result = function(*args)
-        if seconds:
-            await self._until(start + seconds)
-        return result
-
-    async def mean(self, meeting: Meeting, mine: np.ndarray) -> np.ndarray:
-        if len(meeting.members) == 1:
-            return mine.copy()
-        result = await self._world.board.combine(meeting, "mean", self.rank, mine, mean)
-        steps = 2 * (len(meeting.members) - 1)  # a ring: reduce-scatter, then all-gather, of 1/W of the bytes each
-        await self._exchange(steps * mine.nbytes / len(meeting.members), steps)
-        return result.copy()
-
-    async def gather(self, meeting: Meeting, mine: np.ndarray) -> list[np.ndarray]:
-        arrays = await self._world.board.combine(meeting, "gather", self.rank, mine, list)
-        await self._exchange(sum(array.nbytes for array in arrays) - mine.nbytes, len(arrays) - 1)
-        return arrays
-
-    def shared(self, key: str, make: Callable[[], Any]) -> Any:
-        """One for the whole world: `compute` runs a function to its end before any other."""
-        if key not in self._world.objects:
-            self._world.objects[key] = make()
-        return self._world.objects[key]
-
-    def progress(self, samples: int) -> None:
-        self._world.report(samples)
-
-    async def transfer(self, other: VirtualSite, size: int) -> None:
-        """Move bytes to another node; see `book`."""
-        if other is not self:
-            await self._until(self.book(other, size))
-
-    def book(self, other: VirtualSite, size: int) -> float:
-        """Queue a message on both network interfaces; when it has arrived."""
-        begin = max(self._loop.time(), self.sends_until, other.receives_until)
-        end = begin + (size + HEADER) / min(self.spec.bandwidth, other.spec.bandwidth)
-        self.sends_until = other.receives_until = end
-        return end + max(self.spec.latency, other.spec.latency)
-
-    async def _exchange(self, size: float, steps: int) -> None:
-        """A collective's traffic: this node sends and receives `size` bytes in so many dependent steps."""
-        begin = max(self._loop.time(), self.sends_until, self.receives_until)
-        self.sends_until = self.receives_until = begin + size / self.spec.bandwidth
-        await self._until(self.sends_until + steps * self.spec.latency)
-
-    def _until(self, when: float) -> asyncio.Future:
-        future = self._loop.create_future()
-        self._loop.call_at(when, _wake, future)
-        return future
 
 
 class VirtualHandle(Handle):
@@ -191,9 +146,9 @@ class VirtualHandle(Handle):
         return self._carry(self._here.book(self._there, nbytes(args)), function, args)
 
     async def _carry(self, arrival: float, function: Callable, args: tuple) -> Any:
-        await self._here._until(arrival)
+        await self._here.until(arrival)
         result = await function(*args)
-        await self._there.transfer(self._here, nbytes(result))
+        await self._here.until(self._there.book(self._here, nbytes(result)))
         return result
 
 
@@ -216,6 +171,8 @@ def _names(kind: type) -> tuple[str, ...]:
     return tuple(each.name for each in fields(kind)) if is_dataclass(kind) else ()
 
 
-def _wake(future: asyncio.Future) -> None:
-    if not future.done():
-        future.set_result(None)
+def _both_ways(link: Link):
+    """A link as two pairs of interfaces, one pair a direction, which share nothing."""
+    for ends in (link.ends, link.ends[::-1]):
+        one, other = (Interface(Queue(link.bandwidth), Queue(link.bandwidth), link.latency) for _ in ends)
+        yield ends, (one, other)

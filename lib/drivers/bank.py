@@ -16,7 +16,7 @@ from lib.drivers.record import Marks, Record, Snapshot
 from lib.models.flat import StepResult
 from lib.protocols.rules import Apply, Drop, Push, ServerRule
 from lib.store.kernels import combine
-from lib.store.shard import Partition
+from lib.store.shard import Partition, Uniform
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,13 +51,13 @@ class ParameterServer:
         self._waiting: dict[Push, Gradient] = {}
         self._turn = asyncio.Condition()
         start = plan.start() if "dense" in holds else np.empty(0, np.float32)
-        self._partition = Partition(start.size, plan.servers)
+        self._partition = Partition(start.size, Uniform(shards=plan.servers))
         self._dense = plan.dense_store(start[self._partition.slice(shard)]) if "dense" in holds else None
         self._tables = plan.tables() if "rows" in holds else {}
         self._marks = Marks(plan.samples, plan.evaluations)
         self._samples = 0
         ids = plan.workload.evaluation_ids(plan.seed)
-        owned = {table: self._partition.split(ids[table])[shard] for table in self._tables}
+        owned = {table: self._partition.split(table, ids[table])[shard] for table in self._tables}
         self._evaluated = {table: (positions, ids[table][positions]) for table, positions in owned.items()}
         self.record = Record(site.node, [] if plan.trace else None)
 
@@ -209,13 +209,14 @@ class BankClient:
     def __init__(self, site: Site, bank: Bank, rank: int, size: int, record: Record):
         self._handles = [handle.seen_from(site) for handle in bank.handles]
         self._site, self._rank, self._record, self.holds = site, rank, record, bank.holds
-        self._partition = Partition(size if "dense" in bank.holds else 0, len(self._handles))
+        placement = Uniform(shards=len(self._handles))
+        self._partition = Partition(size if "dense" in bank.holds else 0, placement)
         self._tokens: dict[int, int] = {}
 
     async def pull(self, batch: Batch) -> tuple[np.ndarray | None, dict[str, np.ndarray]]:
         start = self._site.now()
         wanted = batch.ids if "rows" in self.holds else {}
-        parts = {table: self._partition.split(ids) for table, ids in wanted.items()}
+        parts = {table: self._partition.split(table, ids) for table, ids in wanted.items()}
         calls = [
             handle.pull(self._rank, {table: ids[parts[table][shard]] for table, ids in wanted.items()})
             for shard, handle in enumerate(self._handles)
@@ -267,7 +268,7 @@ class BankClient:
                 push, batch.size, dense, {table: (batch.ids[table], rows[table]) for table in rows}, result is None
             )
             return
-        parts = {table: self._partition.split(batch.ids[table]) for table in rows}
+        parts = {table: self._partition.split(table, batch.ids[table]) for table in rows}
         for shard in range(len(self._handles)):
             mine = {t: (batch.ids[t][parts[t][shard]], block[parts[t][shard]]) for t, block in rows.items()}
             share = None if dense is None else dense[self._partition.slice(shard)]

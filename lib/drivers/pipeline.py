@@ -13,8 +13,7 @@ from lib.cluster.spec import Work
 from lib.data.batch import Batch
 from lib.data.feed import Split
 from lib.drivers.plan import Plan
-from lib.drivers.record import Marks, Record, Snapshot
-from lib.drivers.server import run_and_report
+from lib.drivers.record import Finished, Marks, Record, Snapshot, finish
 from lib.drivers.trainer import Trainer
 from lib.models.flat import StepResult
 from lib.protocols.rules import Admission, PipelineRule
@@ -213,9 +212,8 @@ class Device:
         return Snapshot(self._site.now(), self._samples, {0: self._dense.pull()}, {})
 
 
-async def drive(world: World, plan: Plan) -> tuple[float, float, list[Record]]:
-    """Train; when the training clock started and stopped, and what both parts wrote down."""
+async def drive(world: World, plan: Plan) -> Finished:
     rule = plan.protocol.dense
     store = await world.host(HostStore, plan, rule, node="server0")
     device = await world.host(Device, plan, rule, store, node="worker0")
-    return await run_and_report(world, [device], [store])
+    return await finish(world, [device], [store])

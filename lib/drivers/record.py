@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+
+from lib.cluster.base import Handle, World
+from lib.cluster.network import Usage
 
 
 @dataclass(slots=True)
@@ -64,3 +68,24 @@ class Marks:
             self._marks.pop(0)
             crossed = True
         return crossed
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A run as its parts left it."""
+
+    start: float
+    """When the training clock started."""
+    end: float
+    """When it stopped: collecting what was written down does not count."""
+    records: list[Record]
+    usage: list[Usage]
+
+
+async def finish(world: World, workers: list[Handle], others: list[Handle]) -> Finished:
+    """Start the clock, let the workers run to their end, stop it, and collect what every part wrote down."""
+    start = world.now()
+    await asyncio.gather(*(worker.run() for worker in workers))
+    end, usage = world.now(), world.usage()
+    records = await asyncio.gather(*(part.report() for part in [*workers, *others]))
+    return Finished(start, end, list(records), usage)

@@ -12,8 +12,8 @@ from lib.data.batch import Batch
 from lib.data.feed import WorkQueue, feed
 from lib.drivers.bank import Bank, BankClient, open_bank
 from lib.drivers.plan import Plan
-from lib.drivers.record import Marks, Record, Snapshot
-from lib.drivers.server import host_workers, run_and_report
+from lib.drivers.record import Finished, Marks, Record, Snapshot, finish
+from lib.drivers.server import host_workers
 from lib.drivers.trainer import Trainer
 from lib.models.flat import StepResult
 from lib.protocols.rules import ReplicaRule
@@ -234,8 +234,7 @@ class ReplicaWorker:
         return Snapshot(self._site.now(), self._samples * self._plan.workers, {0: self._dense.pull()}, rows)
 
 
-async def drive(world: World, plan: Plan):
-    """Train; when the training clock started and stopped, and what every part wrote down."""
+async def drive(world: World, plan: Plan) -> Finished:
     sparse, dense = plan.protocol.sparse, plan.protocol.dense
     # A workload without tables has nothing to keep on a server.
     apart = sparse.family == "server" and plan.workload.tables()
@@ -244,4 +243,4 @@ async def drive(world: World, plan: Plan):
     centre = await world.host(SyncServer, plan, dense, node="sync0") if dense.centre else None
     queue = await world.host(WorkQueue, plan.batches, node="master") if plan.protocol.data == "queue" else None
     workers = await host_workers(world, plan, ReplicaWorker, bank, rendezvous, centre, queue)
-    return await run_and_report(world, workers, [*(bank.handles if bank else ()), *([centre] if centre else ())])
+    return await finish(world, workers, [*(bank.handles if bank else ()), *([centre] if centre else ())])

@@ -8,7 +8,7 @@ from lib.cluster.base import Handle, Site, World
 from lib.data.feed import WorkQueue, feed
 from lib.drivers.bank import Bank, BankClient, open_bank
 from lib.drivers.plan import Plan
-from lib.drivers.record import Record
+from lib.drivers.record import Finished, Record, finish
 from lib.drivers.trainer import Trainer
 
 
@@ -45,8 +45,7 @@ class ServerWorker:
         return dense, {table: block for _, rows in pulled for table, block in rows.items()}
 
 
-async def drive(world: World, plan: Plan) -> tuple[float, float, list[Record]]:
-    """Train; when the training clock started and stopped, and what every part wrote down."""
+async def drive(world: World, plan: Plan) -> Finished:
     sparse, dense = plan.protocol.sparse, plan.protocol.dense
     if sparse is dense:
         banks = (await open_bank(world, plan, dense, ("dense", "rows")),)
@@ -54,18 +53,9 @@ async def drive(world: World, plan: Plan) -> tuple[float, float, list[Record]]:
         banks = (await open_bank(world, plan, dense, ("dense",)), await open_bank(world, plan, sparse, ("rows",)))
     queue = await world.host(WorkQueue, plan.batches, node="master") if plan.protocol.data == "queue" else None
     workers = await host_workers(world, plan, ServerWorker, banks, queue)
-    return await run_and_report(world, workers, [server for bank in banks for server in bank.handles])
+    return await finish(world, workers, [server for bank in banks for server in bank.handles])
 
 
 async def host_workers(world: World, plan: Plan, part: type, *args) -> list[Handle]:
     hosted = (world.host(part, plan, rank, *args, node=f"worker{rank}") for rank in range(plan.workers))
     return list(await asyncio.gather(*hosted))
-
-
-async def run_and_report(
-    world: World, workers: list[Handle], others: list[Handle]
-) -> tuple[float, float, list[Record]]:
-    start = world.now()
-    await asyncio.gather(*(worker.run() for worker in workers))
-    end = world.now()
-    return start, end, list(await asyncio.gather(*(part.report() for part in [*workers, *others])))

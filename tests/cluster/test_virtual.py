@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lib import Node, Slowdown, VirtualCluster, protocols, train, workloads
+from lib import Lognormal, Node, VirtualCluster, protocols, train, workloads
 from lib.cluster.base import Meeting
 from lib.cluster.spec import Work
-from lib.cluster.virtual import HEADER, nbytes
+from lib.cluster.virtual import nbytes
+from lib.cluster.virtual_site import HEADER
 from lib.errors import BadOption
 from lib.protocols.rules import Push
 
@@ -115,7 +116,7 @@ def test_a_node_computes_as_many_things_at_once_as_it_has_cores(cores, ends):
 
 
 def test_the_larger_of_operations_and_bytes_is_what_work_costs():
-    node = Node(flops=10.0, memory=100.0)
+    node = Node(flops=10.0, core_memory=100.0)
     assert node.seconds(Work(flops=30.0, bytes=200.0)) == 3 and node.seconds(Work(flops=10.0, bytes=200.0)) == 2
 
 
@@ -154,8 +155,8 @@ def test_slowdowns_depend_on_the_seed_and_the_worker_alone(seed, few, more, sigm
 
 
 def test_slowdowns_are_lognormal_with_median_one():
-    stream = np.random.default_rng(0)
-    logs = np.log([Slowdown(sigma=0.6).factor(stream) for _ in range(4000)])
+    course = Lognormal(sigma=0.6).course(0, "worker0", 0)
+    logs = np.log([course.stretch(0.0, 1.0) for _ in range(4000)])
     assert abs(logs.mean()) < 3 * 0.6 / 4000**0.5 and logs.std() == pytest.approx(0.6, rel=0.05)
 
 
@@ -195,7 +196,7 @@ ENDLESS = 1e300
 def sync_seconds(steps, workers, bandwidth):
     """Virtual seconds of Sync on a quadratic whose step costs one second of computation."""
     bowl = workloads.get("quadratic", samples=32 * workers * steps, dim=1000)
-    fast = {"bandwidth": bandwidth, "latency": L, "memory": ENDLESS}
+    fast = {"bandwidth": bandwidth, "latency": L, "core_memory": ENDLESS}
     nodes = {"worker": Node(flops=bowl.work().flops, **fast), "server": Node(cores=workers, **fast)}
     run = train(bowl, "sync", VirtualCluster(workers=workers, **nodes), save=False)
     return run.summary["virtual_seconds"]

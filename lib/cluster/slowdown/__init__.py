@@ -1,0 +1,36 @@
+"""What slows workers down, from a formula or fitted to a trace of a real cluster."""
+
+from lib.cluster.slowdown.base import BadField, Course, Pace, Slowdown
+from lib.cluster.slowdown.batchwise import Empirical, Lognormal, Steady
+from lib.cluster.slowdown.fitting import fit, from_trace, quality
+from lib.cluster.slowdown.presets import PRESETS, Preset, get
+from lib.cluster.slowdown.product import Product
+from lib.cluster.slowdown.reading import SLOWDOWNS, from_dict
+from lib.cluster.slowdown.timed import CURVES, Bursts, Day, Transient
+from lib.cluster.slowdown.traces import FORMATS, Trace, read_trace
+
+__all__ = [
+    "CURVES",
+    "FORMATS",
+    "PRESETS",
+    "SLOWDOWNS",
+    "BadField",
+    "Bursts",
+    "Course",
+    "Day",
+    "Empirical",
+    "Lognormal",
+    "Pace",
+    "Preset",
+    "Product",
+    "Slowdown",
+    "Steady",
+    "Trace",
+    "Transient",
+    "fit",
+    "from_dict",
+    "from_trace",
+    "get",
+    "quality",
+    "read_trace",
+]

@@ -1,0 +1,222 @@
+"""Public traces of real clusters, read strictly: what is missing or cannot be is an error with its file, row and column.
+
+Formats:
+- `alibaba-pai`: mini-batch times of one training job's workers, as in alibaba/clusterdata,
+  cluster-trace-gpu-v2020/mini-batch-time/data/job_*_norm.csv: worker, time (seconds), batch_time_norm (of any scale);
+- `alibaba-usage`: machine_usage.csv of alibaba/clusterdata, cluster-trace-v2018, without a header: machine, time (seconds),
+  CPU use in per cent, and six columns that are not used;
+- `bytedance`: the durations of single operations in the format of ByteDance's straggler traces (Lin et al.,
+  Understanding Stragglers in Large Model Training Using What-if Analysis, OSDI 2025), as parquet: rank, stage, step,
+  optype, start_ts and duration (seconds), mb_id.
+
+Rows are counted from 1; in a CSV file the first line is row 1, so that a row is the line that an editor shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from lib.errors import BadOption, unknown
+
+SECONDS_A_DAY = 86_400.0
+LEAST_FREE = 0.01
+"""A machine whose CPU is all in use still gives a newcomer its time slices."""
+
+
+class BadTrace(BadOption):
+    """A trace that cannot be used."""
+
+    def __init__(self, path: Path, problem: str, row: int | None = None, column: str | None = None):
+        place = "".join([f", row {row}" if row is not None else "", f", column {column}" if column else ""])
+        super().__init__(f"{path}{place}: {problem}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trace:
+    """What several workers took, sample by sample."""
+
+    name: str
+    """The file's name."""
+    table: pd.DataFrame
+    """worker (0, 1, ...), time (seconds), factor (how many times as long as on an undisturbed node), by worker and time."""
+    step: float
+    """Usual seconds between two samples of a worker."""
+    daily: bool
+    """Whether the factors follow the time of day."""
+
+
+def read_trace(path: str | Path, format: str, gap: float | None = None) -> Trace:
+    """The trace in that file. A worker that says nothing for more than `gap` seconds is an error; None: 60 for
+    mini-batch times, an hour for machines; for operations, a micro-batch that is missing is a gap whatever `gap` says."""
+    path = Path(path)
+    if format not in FORMATS:
+        raise unknown("trace format", format, FORMATS)
+    if not path.is_file():
+        raise BadTrace(path, "there is no such file")
+    return FORMATS[format](path, gap)
+
+
+def _pai(path: Path, gap: float | None) -> Trace:
+    raw = _csv(path, None)
+    table = pd.DataFrame(
+        {
+            "worker": _column(path, raw, "worker", 2),
+            "time": _column(path, raw, "time", 2),
+            "took": _column(path, raw, "batch_time_norm", 2, positive=True),
+        }
+    )
+    table = _in_order(path, table, gap or 60.0, "time", 2)
+    return _trace(path, table.assign(factor=table["took"] / table.groupby("worker")["took"].median().median()))
+
+
+def _usage(path: Path, gap: float | None) -> Trace:
+    raw = _csv(path, ["machine", "time", "cpu", "memory", "mem_gps", "mkpi", "net_in", "net_out", "disk"])
+    cpu = _column(path, raw, "cpu", 1)
+    wrong = np.flatnonzero((cpu > 100).to_numpy())
+    if wrong.size:
+        raise BadTrace(path, f"a CPU use of {cpu.iloc[wrong[0]]:g} per cent", wrong[0] + 1, "cpu (3rd)")
+    table = pd.DataFrame(
+        {
+            "worker": pd.factorize(raw["machine"], sort=True)[0],
+            "time": _column(path, raw, "time", 1),
+            "factor": 1 / np.maximum(1 - cpu / 100, LEAST_FREE),
+        }
+    )
+    trace = _trace(path, _in_order(path, table, gap or 3_600.0, "time (2nd)", 1), daily=True, step=600.0)
+    empty = np.setdiff1d(np.arange(24), hours(trace.table["time"]))
+    if empty.size:
+        raise BadTrace(path, f"no sample between {empty[0]}:00 and {empty[0] + 1}:00 of any day", column="time (2nd)")
+    return trace
+
+
+def _bytedance(path: Path, gap: float | None) -> Trace:
+    """One sample is a micro-batch: its forward and its backward pass. Stages do different work, so a rank is measured
+    against the median rank of its stage."""
+    try:
+        raw = pd.read_parquet(path).reset_index(drop=True)
+    except (OSError, ValueError) as error:
+        raise BadTrace(path, f"not a parquet file: {error}") from error
+    _has(path, raw, ["rank", "stage", "step", "optype", "start_ts", "duration", "mb_id"])
+    for name in ("rank", "stage", "step", "start_ts", "duration", "mb_id"):
+        raw[name] = _column(path, raw, name, 1, least=-1.0 if name == "mb_id" else 0.0)
+    chosen = raw[raw["optype"].isin(["forward-compute", "backward-compute"])]
+    if chosen.empty:
+        raise BadTrace(path, "no forward-compute and backward-compute", column="optype")
+    idle = chosen.index[chosen["duration"] <= 0]
+    if len(idle):
+        raise BadTrace(path, "a pass that takes no time", int(idle[0]) + 1, "duration")
+    whole = (
+        chosen.reset_index(names="row")
+        .groupby(["rank", "step", "mb_id"])
+        .agg(
+            stage=("stage", "first"),
+            start=("start_ts", "min"),
+            took=("duration", "sum"),
+            passes=("optype", "size"),
+            kinds=("optype", "nunique"),
+            row=("row", "first"),
+        )
+    )
+    whole = whole.reset_index()
+    odd = whole[(whole["passes"] != 2) | (whole["kinds"] != 2)]
+    if len(odd):
+        rank, step, batch, passes, row = odd.iloc[0][["rank", "step", "mb_id", "passes", "row"]].astype(int)
+        what = f"a gap: micro-batch {batch} of rank {rank}, step {step}, has not one forward and one backward pass"
+        raise BadTrace(path, f"{what} but {passes} in all", row + 1, "optype")
+    counts = whole.groupby(["rank", "step"]).size().unstack(fill_value=0).stack()
+    if counts.nunique() > 1:
+        rank, step = counts.idxmin()
+        problem = f"a gap: rank {rank:g} has {counts.min()} micro-batches in step {step:g}, others have {counts.max()}"
+        own = raw.index[(raw["step"] == step) & ((raw["rank"] == rank) | (counts.min() == 0))]
+        raise BadTrace(path, problem, int(own[-1]) + 1, "mb_id")
+    # start_ts begins anew with each step, and only some steps were recorded: they are put where they were.
+    long = (chosen["start_ts"] + chosen["duration"]).groupby(chosen["step"]).max().median()
+    typical = whole.groupby(["stage", "rank"])["took"].median().groupby("stage").median()
+    table = pd.DataFrame(
+        {
+            "worker": pd.factorize(whole["rank"], sort=True)[0],
+            "time": whole["step"] * long + whole["start"],
+            "factor": whole["took"] / whole["stage"].map(typical),
+        }
+    )
+    return _trace(path, table.sort_values(["worker", "time"], ignore_index=True))
+
+
+FORMATS: dict[str, Callable[[Path, float | None], Trace]] = {
+    "alibaba-pai": _pai,
+    "alibaba-usage": _usage,
+    "bytedance": _bytedance,
+}
+
+
+def hours(times: pd.Series) -> np.ndarray:
+    """The hour of the day, 0 to 23."""
+    return (times.to_numpy() % SECONDS_A_DAY // 3600).astype(int)
+
+
+def _csv(path: Path, names: list[str] | None) -> pd.DataFrame:
+    """All cells as text, so that nothing is taken for a number that is none."""
+    try:
+        raw = pd.read_csv(path, names=names, dtype=str, keep_default_na=False, skip_blank_lines=False, index_col=False)
+    except (OSError, ValueError) as error:  # pandas' parser errors name the line
+        raise BadTrace(path, f"not a table of comma-separated values: {' '.join(str(error).split())}") from error
+    if names is None:
+        _has(path, raw, ["worker", "time", "batch_time_norm"])
+    if raw.empty:
+        raise BadTrace(path, "no rows")
+    return raw
+
+
+def _has(path: Path, raw: pd.DataFrame, needed: list[str]) -> None:
+    for name in needed:
+        if name not in raw:
+            raise BadTrace(path, f"the column is missing; found {', '.join(map(repr, raw.columns))}", column=name)
+
+
+def _column(
+    path: Path, raw: pd.DataFrame, name: str, first: int, positive: bool = False, least: float = 0.0
+) -> pd.Series:
+    """The column's numbers; `first` is the row of the first."""
+    shown = {"time": "time (2nd)", "cpu": "cpu (3rd)"}.get(name, name) if "machine" in raw else name
+    numbers = pd.to_numeric(raw[name], errors="coerce").astype(float)
+    too_small = numbers <= 0 if positive else numbers < least
+    for wrong, what in (
+        (~np.isfinite(numbers), "a finite number"),
+        (too_small, "a positive number" if positive else f"{least:g} or more"),
+    ):
+        places = np.flatnonzero(wrong.to_numpy())
+        if places.size:
+            found = raw[name].iloc[places[0]]
+            raise BadTrace(path, f"expected {what}, found {found!r}", int(places[0]) + first, shown)
+    return numbers
+
+
+def _in_order(path: Path, table: pd.DataFrame, gap: float, column: str, first: int) -> pd.DataFrame:
+    """By worker and time; a silence that is too long is an error at the row that ends it."""
+    table = table.assign(row=np.arange(first, first + len(table))).sort_values(["worker", "time"], kind="stable")
+    silence = table.groupby("worker")["time"].diff()
+    if (silence > gap).any():
+        row = table.loc[silence.idxmax(), "row"]
+        count = int((silence > gap).sum())
+        raise BadTrace(
+            path,
+            f"a gap of {silence.max():g} seconds before it, and {count - 1} more of over {gap:g}; "
+            f"gap={silence.max():g} accepts them",
+            int(row),
+            column,
+        )
+    return table.drop(columns="row").reset_index(drop=True)
+
+
+def _trace(path: Path, table: pd.DataFrame, daily: bool = False, step: float | None = None) -> Trace:
+    table = table[["worker", "time", "factor"]].astype({"worker": int})
+    if step is None:
+        step = float(table.groupby("worker")["time"].diff().median())
+    if not step > 0:
+        raise BadTrace(path, "no worker has two samples at different times, so nothing is known of its course")
+    return Trace(name=path.name, table=table, step=step, daily=daily)

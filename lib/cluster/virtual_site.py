@@ -1,0 +1,122 @@
+"""One node of a virtual cluster: lanes that compute, an interface that sends and receives, each a queue in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from lib.cluster.base import Meeting, Site
+from lib.cluster.board import mean
+from lib.cluster.collectives import ALGORITHMS
+from lib.cluster.network import Exchange, Interface, Queue, Step, send
+from lib.cluster.spec import Node, Work
+
+if TYPE_CHECKING:
+    from lib.cluster.virtual import VirtualWorld
+
+HEADER = 64
+"""Bytes of a message beside its arrays."""
+
+
+def interface(spec: Node) -> Interface:
+    """A node's network interface, idle."""
+    return Interface(Queue(spec.bandwidth), Queue(spec.bandwidth_in or spec.bandwidth), spec.latency)
+
+
+class VirtualSite(Site):
+    """What a node's parts see, and what the node has done."""
+
+    device = torch.device("cpu")
+
+    def __init__(self, world: VirtualWorld, node: str):
+        self.node = node
+        self.spec = world.cluster.node(node)
+        self.interface = interface(self.spec)
+        self.computed = 0.0
+        """Seconds that its lanes were busy, summed."""
+        self._world, self._loop = world, world.loop
+        self._lanes = [0.0] * self.spec.lanes
+        role = node.rstrip("0123456789")
+        self.rank = int(node[len(role) :]) if role == "worker" else -1
+        self._stretch = world.cluster.stretch(world.seed, node)
+
+    def now(self) -> float:
+        return self._loop.time()
+
+    async def sleep(self, seconds: float) -> None:
+        await self.until(self._loop.time() + seconds)
+
+    async def compute(self, work: Work | None, function: Callable, *args) -> Any:
+        if work is None:
+            return function(*args)
+        start = max(heapq.heappop(self._lanes), self._loop.time())
+        running = 1 + sum(free > start for free in self._lanes) if self.spec.memory else 1
+        seconds = self.spec.seconds(work, running)
+        if self._stretch:
+            seconds = self._stretch(start, seconds)
+        heapq.heappush(self._lanes, start + seconds)
+        self.computed += seconds
+        # The function sees its node's memory as it is when its turn comes.
+        if start > self._loop.time():
+            await self.until(start)
+        result = function(*args)
+        if seconds:
+            await self.until(start + seconds)
+        return result
+
+    async def mean(self, meeting: Meeting, mine: np.ndarray) -> np.ndarray:
+        workers = len(meeting.members)
+        if workers == 1:
+            return mine.copy()
+        schedule = ALGORITHMS[self._world.cluster.collective](workers, mine.nbytes)
+        result, done = await self._meet(meeting, "mean", mine, mean, schedule)
+        await self.until(done[meeting.members.index(self.rank)])
+        return result.copy()
+
+    async def gather(self, meeting: Meeting, mine: np.ndarray) -> list[np.ndarray]:
+        everyone = np.arange(len(meeting.members))
+        arrays, _ = await self._meet(meeting, "gather", mine, list, [])
+        step = everyone, np.roll(everyone, -1), sum(array.nbytes for array in arrays) / everyone.size
+        _, done = await self._meet(meeting, "gathered", mine, list, [step] * (everyone.size - 1))
+        await self.until(done[meeting.members.index(self.rank)])
+        return arrays
+
+    def shared(self, key: str, make: Callable[[], Any]) -> Any:
+        """One for the whole world: `compute` runs a function to its end before any other."""
+        if key not in self._world.objects:
+            self._world.objects[key] = make()
+        return self._world.objects[key]
+
+    def progress(self, samples: int) -> None:
+        self._world.report(samples)
+
+    def book(self, other: VirtualSite, size: int) -> float:
+        """Queue a message to another node; when it has arrived."""
+        link = self._world.links.get((self.node, other.node))
+        source, target = link or (self.interface, other.interface)
+        return send(source, target, self._loop.time(), size + HEADER)
+
+    def until(self, when: float) -> asyncio.Future:
+        future = self._loop.create_future()
+        self._loop.call_at(when, _wake, future)
+        return future
+
+    async def _meet(self, meeting: Meeting, kind: str, mine: np.ndarray, function: Callable, steps: list[Step]):
+        """What `function` makes of the members' arrays, and when each member is done with the transfers."""
+
+        def together(arrays: list[np.ndarray]):
+            members = [self._world.site(f"worker{rank}").interface for rank in meeting.members]
+            ready = np.full(len(members), self._loop.time())
+            return function(arrays), Exchange(members, ready).run(steps)
+
+        return await self._world.board.combine(meeting, kind, self.rank, mine, together)
+
+
+def _wake(future: asyncio.Future) -> None:
+    if not future.done():
+        future.set_result(None)

@@ -1,0 +1,180 @@
+"""The modelled cluster against formulas that were known before it: queues, barriers, saturation, DS-Sync's Table 1."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from scipy import integrate, stats
+
+from lib import Lognormal, Node, VirtualCluster, protocols, train, workloads
+from lib.cluster import collectives
+from lib.cluster.network import Exchange, Interface, Queue, send
+from lib.cluster.spec import Work
+from lib.cluster.virtual_site import HEADER
+from lib.store.optim import SGD
+
+ENDLESS = 1e30
+PLAIN = {"save": False, "trace": False}
+
+
+def interfaces(count, bandwidth=1.0, latency=0.0):
+    return [Interface(Queue(bandwidth), Queue(bandwidth), latency) for _ in range(count)]
+
+
+def seconds(steps, count, limit=float("inf"), **options):
+    """When the last of so many idle members is done with the steps."""
+    return Exchange(interfaces(count, **options), np.zeros(count), limit).run(steps).max()
+
+
+SIZE, BANDWIDTH = 50e6, 1.25e9
+
+
+@pytest.mark.parametrize("workers", [4, 9, 16, 64])
+class TestDSSyncsTable1:
+    """Whole-vector hops on a 10 Gbit/s network; where a tree's logarithm is no whole number it is rounded up."""
+
+    unit = SIZE / BANDWIDTH
+
+    def test_parameter_server(self, workers, servers=2):
+        share = servers * BANDWIDTH / workers
+        measured = seconds(collectives.whole_through_server(workers, SIZE), workers + 1, share, bandwidth=BANDWIDTH)
+        assert measured == pytest.approx(2 * workers**2 * SIZE / (servers * BANDWIDTH), rel=0.01)
+
+    def test_ring(self, workers):
+        measured = seconds(collectives.whole_ring(workers, SIZE), workers, bandwidth=BANDWIDTH)
+        assert measured == pytest.approx((2 * workers - 1) * self.unit, rel=0.01)
+
+    def test_tree(self, workers):
+        measured = seconds(collectives.whole_tree(workers, SIZE), workers, bandwidth=BANDWIDTH)
+        assert measured == pytest.approx(3 * math.ceil(math.log2(workers)) * self.unit, rel=0.01)
+
+    def test_ds_sync_ring(self, workers):
+        group = math.isqrt(workers)
+        measured = seconds(collectives.whole_ring(group, SIZE), group, bandwidth=BANDWIDTH)
+        assert measured == pytest.approx((2 * group - 1) * self.unit, rel=0.01)
+
+    def test_ds_sync_tree(self, workers):
+        group = math.isqrt(workers)
+        measured = seconds(collectives.whole_tree(group, SIZE), group, bandwidth=BANDWIDTH)
+        assert measured == pytest.approx(3 * math.ceil(math.log2(group)) * self.unit, rel=0.01)
+
+
+@pytest.mark.parametrize("workers", [2, 4, 9, 16, 64])
+def test_a_chunked_ring_costs_what_nccl_says(workers, latency=50e-6):
+    measured = seconds(collectives.ring(workers, SIZE), workers, bandwidth=BANDWIDTH, latency=latency)
+    formula = 2 * (workers - 1) / workers * SIZE / BANDWIDTH + 2 * (workers - 1) * latency
+    assert measured == pytest.approx(formula, rel=0.01)
+
+
+@pytest.mark.parametrize("workers", [2, 4, 16, 64])
+def test_a_chunked_tree_costs_what_halving_and_doubling_costs(workers, latency=50e-6):
+    measured = seconds(collectives.tree(workers, SIZE), workers, bandwidth=BANDWIDTH, latency=latency)
+    formula = 2 * (workers - 1) / workers * SIZE / BANDWIDTH + 2 * math.log2(workers) * latency
+    assert measured == pytest.approx(formula, rel=0.01)
+
+
+def test_small_groups_save_little_but_latency_where_rings_are_chunked():
+    """The paper's 5.9-fold advantage at W = 16 (31 hops to 7... 15) shrinks to (sqrt W - 1) / sqrt W against (W - 1) / W."""
+    whole = [seconds(collectives.whole_ring(n, SIZE), n, bandwidth=BANDWIDTH) for n in (16, 4)]
+    chunked = [seconds(collectives.ring(n, SIZE), n, bandwidth=BANDWIDTH) for n in (16, 4)]
+    assert whole[0] / whole[1] == pytest.approx(31 / 7, rel=0.01)
+    assert chunked[0] / chunked[1] == pytest.approx((15 / 16) / (3 / 4), rel=0.01)
+
+
+def test_a_chunked_server_is_bound_by_its_interface(workers=8, servers=2):
+    steps = collectives.through_server(workers, SIZE, servers)
+    measured = seconds(steps, workers + servers, bandwidth=BANDWIDTH)
+    assert measured == pytest.approx(
+        2 * workers * SIZE / (servers * BANDWIDTH), rel=0.15
+    )  # the first push and last pull overlap
+
+
+@pytest.mark.parametrize(("workers", "inside"), [(16, 4), (10, 4), (7, 7), (5, 1)])
+def test_a_hierarchy_costs_its_rings(workers, inside):
+    measured = seconds(collectives.hierarchical(workers, SIZE, inside), workers, bandwidth=BANDWIDTH)
+    leaders = -(-workers // inside)
+
+    def ring(members):
+        return 2 * (members - 1) / members * SIZE / BANDWIDTH
+
+    assert measured == pytest.approx(ring(inside) + ring(leaders) + (inside - 1) * SIZE / BANDWIDTH, rel=0.01)
+
+
+@pytest.mark.parametrize("load", [0.3, 0.7])
+def test_poisson_arrivals_wait_as_in_an_m_d_1_queue(load):
+    """Mean wait = load / (2 (1 - load)) services, messages of one second from senders that never queue themselves."""
+    stream = np.random.default_rng(1)
+    server = Interface(Queue(1.0), Queue(1.0), 0.0)
+    arrivals = np.cumsum(stream.exponential(1 / load, 400_000))
+    waits = [send(Interface(Queue(ENDLESS), Queue(1.0), 0.0), server, now, 1.0) - now - 1.0 for now in arrivals]
+    assert np.mean(waits) == pytest.approx(load / (2 * (1 - load)), rel=0.03)
+    assert server.into.waited / server.into.messages == pytest.approx(np.mean(waits))
+    assert server.into.busy / arrivals[-1] == pytest.approx(load, rel=0.01)
+
+
+def bowl(workers, steps, **options):
+    return workloads.get(
+        "quadratic", batch_size=1, samples=workers * steps, dim=4, dense_optimizer=SGD(lr=0.1), **options
+    )
+
+
+def idle_network(workload, **options):
+    """Nodes on which a batch takes one second and everything else none."""
+    fast = {"bandwidth": ENDLESS, "latency": 0.0, "core_memory": ENDLESS}
+    return {"worker": Node(flops=workload.work().flops, **fast), "server": Node(cores=64, **fast), **options}
+
+
+@pytest.mark.parametrize("workers", [2, 16])
+def test_a_sync_step_takes_the_mean_of_the_slowest_of_n(workers, steps=1_500, sigma=0.3):
+    workload = bowl(workers, steps)
+    cluster = VirtualCluster(workers=workers, slowdown=Lognormal(sigma=sigma), **idle_network(workload))
+    measured = train(workload, "sync", cluster, **PLAIN).summary["virtual_seconds"] / steps
+    law = stats.lognorm(sigma)
+    expected, _ = integrate.quad(lambda t: 1 - law.cdf(t) ** workers, 0, math.inf)
+    assert measured == pytest.approx(expected, rel=0.01)
+
+
+def test_async_goes_at_the_mean_speed(workers=8, steps=1_000, sigma=0.3):
+    workload = bowl(workers, steps)
+    cluster = VirtualCluster(workers=workers, slowdown=Lognormal(sigma=sigma), **idle_network(workload))
+    measured = train(workload, "async", cluster, **PLAIN).summary["virtual_seconds"] / steps
+    assert measured == pytest.approx(math.exp(sigma**2 / 2), rel=0.01)
+
+
+def test_a_server_saturates_at_its_bandwidth_over_the_bytes_of_a_step(workers=32, dim=1_000):
+    workload = workloads.get("quadratic", batch_size=1, samples=workers * 60, dim=dim, dense_optimizer=SGD(lr=0.1))
+    fast = {"latency": 0.0, "core_memory": ENDLESS, "flops": ENDLESS}
+    nodes = {"worker": Node(bandwidth=1e8, **fast), "server": Node(bandwidth=1e6, cores=64, **fast)}
+    run = train(workload, "async", VirtualCluster(workers=workers, **nodes), **PLAIN)
+    step = 4 * dim + 2 * HEADER  # a gradient comes in, and a request for parameters
+    assert run.summary["qps"] == pytest.approx(1e6 / step, rel=0.01)
+    two = train(workload, "async", VirtualCluster(workers=workers, servers=2, **nodes), **PLAIN)
+    assert two.summary["qps"] == pytest.approx(2 * run.summary["qps"], rel=0.05)
+
+
+def test_threads_saturate_the_memory_they_share():
+    """As ShadowSync's 24: eight cores, memory for three."""
+    node = Node(flops=ENDLESS, cores=8, memory=3e9, core_memory=1e9)
+    work = Work(bytes=1e9)
+    rates = [running / node.seconds(work, running) for running in range(1, 9)]
+    assert rates == pytest.approx([1, 2, 3, 3, 3, 3, 3, 3])
+
+
+def test_every_protocol_of_a_group_uses_the_chosen_collective():
+    workload = bowl(4, 10)
+    nodes = idle_network(workload)
+    nodes["worker"] = Node(flops=workload.work().flops, bandwidth=16.0, latency=0.0, core_memory=ENDLESS)
+    times = {
+        name: train(workload, "all-reduce", VirtualCluster(workers=4, collective=name, **nodes), **PLAIN).summary[
+            "virtual_seconds"
+        ]
+        for name in collectives.ALGORITHMS
+    }
+    vector = 4 * 4 / 16  # seconds of one hop
+    # Headers of the small messages to the rendezvous cost time on a network this slow; they are the same for all.
+    other = times["ring"] - 10 * 2 * 3 / 4 * vector
+    assert times["whole-ring"] - other == pytest.approx(10 * 7 * vector, rel=0.01)
+    assert times["whole-tree"] - other == pytest.approx(10 * 6 * vector, rel=0.01)
+    assert protocols.get("all-reduce").mixes == "gradients"

@@ -1,0 +1,398 @@
+"""Slowdowns: closed forms, what each kind declares, and strict reading."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lib import streams
+from lib.cluster.slowdown import (
+    PRESETS,
+    SLOWDOWNS,
+    Bursts,
+    Day,
+    Empirical,
+    Lognormal,
+    Pace,
+    Product,
+    Slowdown,
+    Steady,
+    Transient,
+    from_dict,
+    get,
+)
+from lib.errors import BadOption, UnknownName
+
+TRANSIENT = Transient(mean_on=1.0, mean_off=4.0, factor=3.0)
+BURSTS = Bursts(rate=0.5, factor=4.0, seconds=0.5, share=0.6)
+DAY = Day(curve=(1.0, 0.5, 0.25, 0.75), period=10.0, begin=3.0)
+EMPIRICAL = Empirical(quantiles=(0.5, 1.0, 4.0), levels=(0, 0.8, 1), seconds=(2.0, 50.0), shares=(0.3, 0.5))
+
+EXAMPLES: dict[str, Slowdown] = {
+    "lognormal": Lognormal(sigma=0.6),
+    "steady": Steady(sigma=0.3),
+    "steady factors": Steady(factors=(1.0, 1.5, 2.0)),
+    "empirical": EMPIRICAL,
+    "transient": TRANSIENT,
+    "bursts": BURSTS,
+    "day": DAY,
+    "product": Product(parts=(Steady(sigma=0.3), DAY, TRANSIENT, BURSTS)),
+    "everything": Product(parts=(Lognormal(sigma=0.2), EMPIRICAL, DAY, TRANSIENT)),
+    **{name: preset.slowdown.scaled(1e-3) for name, preset in PRESETS.items()},
+}
+examples = pytest.mark.parametrize("slowdown", EXAMPLES.values(), ids=EXAMPLES)
+
+
+def course(slowdown, rank=0, seed=0):
+    return slowdown.course(seed, f"worker{rank}", rank)
+
+
+def back_to_back(slowdown, lengths, rank=0, seed=0):
+    """How long each of the computations takes, one after another."""
+    each, time, took = course(slowdown, rank, seed), 0.0, []
+    for seconds in lengths:
+        took.append(each.stretch(time, seconds))
+        time += took[-1]
+    return took
+
+
+def test_every_kind_has_an_example():
+    assert {type(example) for example in EXAMPLES.values()} == set(SLOWDOWNS.values())
+
+
+# What every kind promises
+
+
+@examples
+def test_a_course_depends_on_the_seed_and_the_worker_alone(slowdown):
+    lengths = [0.3] * 50
+    first = back_to_back(slowdown, lengths, rank=2)
+    back_to_back(slowdown, lengths, rank=1)
+    assert back_to_back(slowdown, lengths, rank=2) == first
+    same = all(isinstance(part, Day | Steady) for part in getattr(slowdown, "parts", (slowdown,)))
+    if not same or (isinstance(slowdown, Steady) and slowdown.sigma):
+        assert back_to_back(slowdown, lengths, rank=2, seed=1) != first
+        assert back_to_back(slowdown, lengths, rank=3) != first
+
+
+@examples
+@settings(derandomize=True, max_examples=20, deadline=None)
+@given(
+    seed=st.integers(0, 99),
+    pieces=st.lists(st.floats(0, 20) | st.just(0.0), min_size=1, max_size=6),
+    start=st.floats(0, 50),
+)
+def test_additive_is_what_it_says_and_nothing_takes_negative_time(slowdown, seed, pieces, start):
+    whole, split = course(slowdown, 1, seed), course(slowdown, 1, seed)
+    together, end = whole.stretch(start, math.fsum(pieces)), start
+    for seconds in pieces:
+        took = split.stretch(end, seconds)
+        assert took >= 0 and math.isfinite(took) and (took > 0) == (seconds > 0)
+        end += took
+    if slowdown.additive:
+        assert end - start == pytest.approx(together, rel=1e-9, abs=1e-9)
+
+
+@pytest.mark.parametrize("name", ["lognormal", "empirical", "everything"])
+def test_what_is_not_additive_is_measured_so(name):
+    slowdown = EXAMPLES[name]
+    assert not slowdown.additive
+    assert sum(back_to_back(slowdown, [1.0] * 5)) != pytest.approx(sum(back_to_back(slowdown, [5.0])))
+
+
+@examples
+@pytest.mark.parametrize("scale", [0.01, 7.0])
+def test_scaled_time_gives_the_same_course_in_other_units(slowdown, scale):
+    lengths = [0.4] * 40
+    longer = back_to_back(slowdown.scaled(scale), [scale * seconds for seconds in lengths], rank=1)
+    assert longer == pytest.approx([scale * seconds for seconds in back_to_back(slowdown, lengths, rank=1)])
+
+
+@examples
+def test_a_slowdown_survives_yaml(slowdown):
+    text = yaml.safe_dump({"slowdown": slowdown.to_dict()})
+    assert from_dict(yaml.safe_load(text)["slowdown"]) == slowdown
+    assert hash(slowdown) == hash(from_dict(slowdown.to_dict()))
+
+
+@examples
+def test_the_future_that_a_long_computation_looked_at_does_not_change(slowdown):
+    """On a node of several cores a computation begins before an earlier one has ended."""
+    if not slowdown.additive:
+        pytest.skip("a draw for each computation")
+    ahead, plain = course(slowdown), course(slowdown)
+    ahead.stretch(0.0, 500.0)
+    assert [ahead.stretch(start, 1.0) for start in (0.0, 3.0, 3.0, 90.0)] == [
+        plain.stretch(start, 1.0) for start in (0.0, 3.0, 3.0, 90.0)
+    ]
+
+
+# Closed forms
+
+
+def phi(x):
+    return np.array([0.5 * math.erfc(-each / math.sqrt(2)) for each in np.ravel(x)])
+
+
+@pytest.mark.parametrize("workers, sigma", [(2, 0.3), (8, 0.6), (32, 0.6)])
+def test_the_mean_of_the_slowest_of_n_lognormals(workers, sigma):
+    # E max = integral of 1 - F(x)^N, with x = exp(sigma z)
+    z = np.linspace(-8, 8, 20_001)
+    x = np.exp(sigma * z)
+    quadrature = x[0] + np.trapezoid(1 - phi(z) ** workers, x)
+    courses = [course(Lognormal(sigma=sigma), rank) for rank in range(workers)]
+    slowest = [max(each.stretch(step, 1.0) for each in courses) for step in range(12_000)]
+    assert np.mean(slowest) == pytest.approx(quadrature, rel=0.01)
+
+
+def test_lognormal_keeps_the_draws_that_older_runs_had():
+    stream = streams.stream(7, "slowdown", "worker3")
+    expected = [0.25 * math.exp(0.6 * stream.standard_normal()) for _ in range(5)]
+    ours = Lognormal(sigma=0.6).course(7, "worker3", 3)
+    assert [ours.stretch(step, 0.25) for step in range(5)] == expected
+    assert course(Lognormal()).stretch(0.0, 0.3) == 0.3
+
+
+def test_steady_factors_go_by_rank_and_begin_anew():
+    kind = Steady(factors=(1.0, 1.5, 2.0))
+    assert [course(kind, rank).stretch(9.0, 2.0) for rank in range(4)] == [2.0, 3.0, 4.0, 2.0]
+
+
+def test_steady_sigma_is_the_spread_between_workers():
+    logs = [math.log(course(Steady(sigma=0.4), rank).stretch(0.0, 1.0)) for rank in range(3_000)]
+    assert np.mean(logs) == pytest.approx(0, abs=3 * 0.4 / 3_000**0.5) and np.std(logs) == pytest.approx(0.4, rel=0.05)
+
+
+def test_transient_takes_its_long_run_factor():
+    # of 5 seconds one is slow and does a third: a second of computation takes 5 / (4 + 1/3)
+    took = [course(TRANSIENT, rank).stretch(0.0, 50_000.0) for rank in range(4)]
+    assert np.mean(took) / 50_000 == pytest.approx(5 / (4 + 1 / 3), rel=0.01)
+
+
+def test_transient_begins_in_its_stationary_state_and_hits_the_ranks_that_it_may():
+    slow = [course(TRANSIENT, rank).stretch(0.0, 1e-9) > 2e-9 for rank in range(4_000)]
+    assert np.mean(slow) == pytest.approx(1 / 5, abs=0.02)
+    only = Transient(mean_on=100.0, mean_off=1e-3, factor=2.0, ranks=(1, 3))
+    assert [round(course(only, rank).stretch(0.0, 50.0)) for rank in range(4)] == [50, 100, 50, 100]
+
+
+def test_transient_periods_are_exponential():
+    each, changes, time = course(TRANSIENT), [], 0.0
+    while len(changes) < 20_001:
+        speed, until = each.speed(time)
+        changes.append((speed, until - time))
+        time = until
+    for speed, mean in ((1.0, 4.0), (1 / 3, 1.0)):
+        lengths = np.sort([length for at, length in changes[1:] if at == pytest.approx(speed)])
+        assert lengths.mean() == pytest.approx(mean, rel=0.03)
+        empirical = np.arange(1, lengths.size + 1) / lengths.size
+        assert np.abs(empirical - (1 - np.exp(-lengths / mean))).max() < 1.63 / lengths.size**0.5  # KS at 1 %
+
+
+def test_a_computation_that_spans_changes_is_integrated():
+    # shares 1, 1/2, 1/4, 3/4 of 2.5 s each, from 3 s: 2 s at 1/2, 2.5 s at 1/4, 2.5 s at 3/4, 2.5 s at 1 ...
+    each = course(DAY)
+    assert each.stretch(0.0, 1.0) == 2.0
+    assert each.stretch(0.0, 1.0 + 0.625) == 4.5
+    assert each.stretch(0.0, 1.0 + 0.625 + 1.875 + 1.0) == 8.0
+    assert each.stretch(0.5, 0.75 + 0.25) == 1.5 + 1.0
+
+
+@pytest.mark.parametrize("curve", [(0.3,), (1.0, 0.5, 0.25, 0.75), "alibaba-2018"])
+@pytest.mark.parametrize("start", [0.0, 1.234, 9.99, 1e6 + 0.1])
+def test_a_day_does_its_integral(curve, start):
+    day = Day(curve=curve, period=10.0)
+    share = np.mean(day.free)
+    for days in (1, 3):
+        assert course(day).stretch(start, days * 10 * share) == pytest.approx(10 * days, rel=1e-6)
+
+
+def test_a_day_whose_shares_end_between_floats_goes_on():
+    day = course(Day(curve=(0.5, 1.0, 0.25), period=0.3, begin=0.1))
+    assert isinstance(day, Pace)
+    time = 0.0
+    for _ in range(10_000):
+        _, until = day.speed(time)
+        assert until > time
+        time = until
+    assert time == pytest.approx(1_000, rel=1e-3)
+
+
+def test_bursts_hit_workers_at_the_same_time():
+    ranks, times = range(200), np.arange(0, 400, 0.125)
+    slow = np.array([[each.speed(time)[0] < 1 for time in times] for each in (course(BURSTS, rank) for rank in ranks)])
+    anybody = slow.any(axis=0)
+    # a burst lasts half a second and comes 2 s after the last: a fifth of the time
+    assert anybody.mean() == pytest.approx(0.5 / 2.5, rel=0.15)
+    assert slow[:, anybody].mean() == pytest.approx(0.6, abs=0.02)
+    begins = np.flatnonzero(anybody & ~np.roll(anybody, 1))
+    hit = slow[:, begins]
+    assert hit.any(axis=0).all() and not hit.all(axis=0).any() and len({tuple(each) for each in hit.T}) == begins.size
+
+
+def test_bursts_take_their_long_run_factor():
+    everybody = Bursts(rate=0.5, factor=4.0, seconds=0.5, share=1.0)
+    took = [course(everybody, 0, seed).stretch(0.0, 40_000.0) for seed in range(4)]
+    assert np.mean(took) / 40_000 == pytest.approx(2.5 / (2 + 0.5 / 4), rel=0.01)
+    assert course(everybody, 5).stretch(0.0, 100.0) == course(everybody, 9).stretch(0.0, 100.0)
+
+
+@pytest.mark.parametrize("shares", [(), (0.3, 0.5), (0.4, 0.6)])
+def test_empirical_draws_its_quantiles_with_its_correlation(shares):
+    kind = Empirical(quantiles=(0.5, 1.0, 4.0), levels=(0, 0.8, 1), seconds=(2.0, 50.0)[: len(shares)], shares=shares)
+    draws, lagged = [], []
+    for rank in range(150):
+        each = course(kind, rank)
+        mine = np.array([each.stretch(float(step), 1.0) for step in range(1_000)])
+        draws.append(mine)
+        z = np.interp(np.interp(mine, kind.quantiles, kind.levels), phi(GRID), GRID)
+        lagged.append([np.mean(z * z), *(np.mean(z[:-lag] * z[lag:]) for lag in (1, 3, 20))])
+    levels = np.interp(np.sort(np.ravel(draws)), kind.quantiles, kind.levels)
+    assert np.abs(levels - (np.arange(levels.size) + 0.5) / levels.size).max() < 0.02
+    expected = [
+        sum(share * math.exp(-lag / s) for s, share in zip(kind.seconds, shares, strict=True)) for lag in (1, 3, 20)
+    ]
+    variance, *products = np.mean(lagged, axis=0)
+    assert np.array(products) / variance == pytest.approx(expected, abs=0.03)
+
+
+GRID = np.linspace(-5, 5, 2_001)
+
+
+# Products
+
+
+def test_a_product_multiplies_what_is_settled_and_then_what_changes_in_time():
+    both = Product(parts=(DAY, Steady(factors=(2.0,)), Lognormal(sigma=0.5)))
+    seconds = 2 * course(Lognormal(sigma=0.5)).stretch(0.0, 1.0)
+    assert course(both).stretch(0.0, 1.0) == course(DAY).stretch(0.0, seconds)
+
+
+def test_speeds_in_time_are_multiplied_from_moment_to_moment():
+    halves = Day(curve=(1.0, 0.5), period=2.0)
+    thirds = Day(curve=(0.1, 1.0, 1.0), period=3.0)
+    # seconds: 0.1, 0.5, 1, 0.05, 1, ...
+    both = course(Product(parts=(halves, thirds)))
+    assert [both.stretch(0.0, work) for work in (0.1, 0.6, 1.6, 1.65, 2.65)] == pytest.approx([1, 2, 3, 4, 5])
+
+
+def test_order_and_nesting_make_no_difference():
+    parts = (Lognormal(sigma=0.4), TRANSIENT, DAY, Steady(sigma=0.2))
+    lengths = [0.3] * 30
+    expected = back_to_back(Product(parts=parts), lengths, rank=4)
+    assert back_to_back(Product(parts=parts[::-1]), lengths, rank=4) == pytest.approx(expected)
+    nested = Product(parts=(Product(parts=parts[:2]), Product(parts=[*parts[2:]])))
+    assert nested == Product(parts=parts)
+
+
+def test_two_parts_of_one_kind_draw_apart():
+    twice = back_to_back(Product(parts=(Lognormal(sigma=0.4), Lognormal(sigma=0.4))), [1.0] * 2_000)
+    assert np.std(np.log(twice)) == pytest.approx(0.4 * math.sqrt(2), rel=0.05)  # not 0.8, as of one draw used twice
+    once = course(Product(parts=(TRANSIENT, TRANSIENT))).stretch(0.0, 30_000.0)
+    assert once / 30_000 == pytest.approx((5 / (4 + 1 / 3)) ** 2, rel=0.03)
+
+
+# Errors
+
+
+@pytest.mark.parametrize(
+    "make, words",
+    [
+        (lambda: Lognormal(sigma=-1), "slowdown 'lognormal': sigma must be 0 or more and finite, not -1"),
+        (lambda: Lognormal(sigma=math.inf), "sigma must be 0 or more and finite"),
+        (lambda: Lognormal(sigma=True), "sigma must be"),
+        (lambda: Steady(sigma=0.1, factors=(1.0,)), "sigma must be 0 where factors are given"),
+        (lambda: Steady(factors=(1.0, 0)), r"factors\[1\] must be positive and finite, not 0"),
+        (lambda: Steady(factors=2.0), "factors must be a list"),
+        (lambda: Transient(mean_on=0, mean_off=1, factor=2), "mean_on must be at least 1e-06 seconds"),
+        (lambda: Transient(mean_on=1, mean_off=math.nan, factor=2), "mean_off must be"),
+        (lambda: Transient(mean_on=1, mean_off=1, factor="2x"), "factor must be"),
+        (lambda: Transient(mean_on=1, mean_off=1, factor=2, ranks=(0.5,)), "ranks must be whole numbers"),
+        (lambda: Transient(mean_on=1, mean_off=1, factor=2, ranks=(-1,)), r"ranks\[0\] must be a rank"),
+        (lambda: Bursts(rate=-1, factor=2, seconds=1), "rate must be"),
+        (lambda: Bursts(rate=1, factor=2, seconds=1, share=1.5), "share must be between 0 and 1"),
+        (lambda: Day(curve=(0.5, 0)), r"curve\[1\] must be a free share"),
+        (lambda: Day(curve=()), "curve must be at least one share"),
+        (lambda: Day(curve="alibaba"), "did you mean 'alibaba-2018'"),
+        (lambda: Day(period=0), "period must be"),
+        (lambda: Day(begin=-1), "begin must be"),
+        (lambda: Empirical(quantiles=(2.0, 1.0)), "quantiles must be at least two in ascending order"),
+        (
+            lambda: Empirical(quantiles=(1.0, 2.0), levels=(0, 0.9)),
+            "levels must be as many as the 2 quantiles, from 0 to 1",
+        ),
+        (
+            lambda: Empirical(quantiles=(1, 2, 3, 4), levels=(0, 0.5, 0.5, 1)),
+            "levels must be in strictly ascending order",
+        ),
+        (
+            lambda: Empirical(quantiles=(1, 2), seconds=(1,), shares=(0.5, 0.2)),
+            "shares must be as many as the 1 seconds",
+        ),
+        (lambda: Empirical(quantiles=(1, 2), seconds=(1, 2), shares=(0.5, 0.7)), "at most 1 together"),
+        (lambda: Product(parts=()), "parts must be a list of at least one slowdown"),
+        (lambda: Product(parts=(DAY, 0.6)), r"parts\[1\] must be a slowdown, not 0.6"),
+        (lambda: DAY.scaled(0), "scale must be positive and finite, not 0"),
+        (lambda: Day(period=1.0).scaled(1e-9), "period must be at least"),
+    ],
+)
+def test_a_slowdown_that_cannot_be_names_the_field(make, words):
+    with pytest.raises(BadOption, match=words):
+        make()
+
+
+@pytest.mark.parametrize(
+    "text, words",
+    [
+        (
+            "{name: product, parts: [0.1, {name: transient, mean_on: 1, mean_off: 1, factor: 0}]}",
+            "cluster.yaml: slowdown.parts[1].factor: must be above 0, at most 1e9, not 0",
+        ),
+        (
+            "{name: product, parts: [{name: day, periode: 3}]}",
+            "cluster.yaml: slowdown.parts[0].periode: day has no such field; did you mean 'period'?",
+        ),
+        (
+            "{name: product, parts: [{name: product, parts: [{name: steady, factors: [1, x]}]}]}",
+            "cluster.yaml: slowdown.parts[0].parts[0].factors[1]: must be positive and finite, not 'x'",
+        ),
+        ("{name: product, parts: 3}", "cluster.yaml: slowdown.parts: must be a list of at least one slowdown, not 3"),
+        ("{name: bursts, rate: 1, factor: 2}", "cluster.yaml: slowdown.seconds: missing; bursts needs it"),
+        (
+            "{name: transiant}",
+            "cluster.yaml: slowdown.name: no slowdown is called 'transiant'; did you mean 'transient'?",
+        ),
+        ("{name: [1]}", "cluster.yaml: slowdown.name: no slowdown is called [1]"),
+        ("{sigma: 1}", "cluster.yaml: slowdown.name: missing; one of"),
+        ("alibaba-pai", "did you mean 'alibaba-pai-job-"),
+        ("{name: alibaba-pai-job-1, scale: -1}", "cluster.yaml: slowdown.scale: must be positive and finite, not -1"),
+        ("{name: alibaba-pai-job-1, sigma: 1}", "cluster.yaml: slowdown.sigma: alibaba-pai-job-1 has no such field"),
+        ("[1]", "cluster.yaml: slowdown: expected a slowdown's name and fields, or a number; found [1]"),
+        ("true", "found True"),
+        ("null", "found None"),
+        ("-0.5", "cluster.yaml: slowdown.sigma: must be 0 or more and finite, not -0.5"),
+    ],
+)
+def test_reading_names_the_path(text, words):
+    with pytest.raises(BadOption) as caught:
+        from_dict(yaml.safe_load(text), "cluster.yaml: slowdown")
+    assert words in str(caught.value)
+
+
+def test_a_number_a_name_and_yaml_1_1_numbers_are_read():
+    assert from_dict(0.6) == from_dict("0.6") == Lognormal(sigma=0.6)
+    assert from_dict("bytedance-64-gpus") == get("bytedance-64-gpus")
+    scaled = yaml.safe_load("{name: alibaba-pai-job-1, scale: 1e-3}")
+    assert scaled["scale"] == "1e-3"  # a word, to YAML 1.1
+    assert from_dict(scaled) == get("alibaba-pai-job-1", scale=1e-3)
+    assert from_dict(DAY) is DAY and Slowdown.from_dict(DAY.to_dict()) == DAY
+
+
+def test_a_preset_that_is_not_there_names_the_nearest():
+    with pytest.raises(UnknownName, match="did you mean 'alibaba-machines-2018'"):
+        get("alibaba-machines")

@@ -1,0 +1,121 @@
+"""Specifications: in and out of YAML, and the errors that a typo gets."""
+
+from __future__ import annotations
+
+import pytest
+
+import lib
+from lib import Device, Link, Lognormal, Node, VirtualCluster
+from lib.cluster import papers
+from lib.errors import BadOption, LockstepError
+
+EVERYTHING = VirtualCluster(
+    workers=3,
+    servers=2,
+    worker=Node(flops=1e9, memory=4e9, device=Device(flops=1e12, memory=1e11)),
+    nodes={"worker1": Node(cores=2), "sync0": Node(bandwidth=1e8, bandwidth_in=2e8)},
+    links=(Link(ends=("server0", "worker0"), bandwidth=12e9, latency=1e-5),),
+    places={"master": "server0"},
+    slowdown=Lognormal(sigma=0.4),
+    speeds=(1.0, 0.5, 2.0),
+    collective="tree",
+)
+
+
+def load(tmp_path, text):
+    path = tmp_path / "cluster.yaml"
+    path.write_text(text)
+    return VirtualCluster.load(path)
+
+
+@pytest.mark.parametrize("cluster", [VirtualCluster(), EVERYTHING, *(make() for make in papers.ALL.values())])
+def test_out_and_in_again(cluster, tmp_path):
+    assert load(tmp_path, cluster.dump()) == cluster
+
+
+def test_what_is_as_by_default_is_left_out():
+    assert VirtualCluster(workers=8).dump() == "workers: 8\n"
+
+
+def test_an_empty_file_is_the_default_cluster(tmp_path):
+    assert load(tmp_path, "") == VirtualCluster()
+
+
+def test_numbers_as_people_write_them(tmp_path):
+    assert load(tmp_path, "worker: {bandwidth: 1e9, latency: 0}").worker == Node(bandwidth=1e9, latency=0)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("workers: four", "cluster.yaml.workers: expected int, found 'four'"),
+        ("workrs: 4", "cluster.yaml.workrs: VirtualCluster has no such field; did you mean 'workers'"),
+        ("worker: {bandwith: 1e9}", "cluster.yaml.worker.bandwith: Node has no such field; did you mean 'bandwidth'"),
+        ("worker: {bandwidth: 0}", "cluster.yaml.worker: node: bandwidth must be positive and finite, not 0"),
+        ("worker: {latency: -1}", "cluster.yaml.worker: node: latency must be 0 or more"),
+        ("worker: {device: {flops: 1e12}}", "cluster.yaml.worker.device.memory: missing"),
+        ("nodes: {worker9: {}}", "nodes: no node 'worker9'; the last worker is worker3"),
+        ("nodes: {sever0: {}}", "nodes: no node 'sever0'; nodes are worker0"),
+        ("links: [{ends: [server0, worker7], bandwidth: 1e9}]", "links.ends: no node 'worker7'"),
+        ("links: [{ends: [server0], bandwidth: 1e9}]", "cluster.yaml.links[0]: link: ends must be two different nodes"),
+        (
+            "links: [{ends: [server0, worker0], bandwidth: 0}]",
+            "cluster.yaml.links[0]: link: bandwidth must be positive",
+        ),
+        ("places: {sync0: server5}", "places: no node 'server5'"),
+        ("collective: rong", "unknown collective 'rong'; did you mean 'ring'"),
+        ("speeds: [1, 0, 1, 1]", "speeds must be positive"),
+        ("[1, 2]", "cluster.yaml: expected VirtualCluster's fields"),
+        ("a: [", "cannot be read as YAML"),
+    ],
+)
+def test_errors_name_the_fields_path(text, sentence, tmp_path):
+    with pytest.raises(LockstepError) as error:
+        load(tmp_path, text)
+    assert sentence in str(error.value)
+
+
+def test_a_missing_file():
+    with pytest.raises(BadOption, match="cannot be read"):
+        VirtualCluster.load("/nowhere/cluster.yaml")
+
+
+@pytest.mark.parametrize("name", papers.ALL)
+def test_the_papers_clusters_train(name):
+    workload, protocol = ("kg-synthetic", "oac") if name == "oac" else ("ctr-synthetic", "gba")
+    small = {"samples": 2_560, "save": False}
+    assert lib.train(workload, protocol, papers.get(name), **small).summary["virtual_seconds"] > 0
+
+
+def test_ten_thousand_nodes_can_be_specified(tmp_path):
+    nodes = {f"worker{rank}": Node(flops=1e9 + rank) for rank in range(0, 9_980, 10)}
+    cluster = VirtualCluster(workers=9_980, servers=20, nodes=nodes)
+    assert load(tmp_path, cluster.dump()) == cluster
+
+
+def test_a_private_link_does_not_pass_the_interfaces():
+    slow = Node(bandwidth=1e6)
+    options = {"samples": 2_560, "save": False}
+    without = VirtualCluster(worker=slow, server=slow)
+    beside = VirtualCluster(
+        worker=slow, server=slow, links=(Link(ends=("server0", "worker0"), bandwidth=1e12, latency=0),)
+    )
+    slowly, fast = (lib.train("kg-synthetic", "oac", cluster, **options) for cluster in (without, beside))
+    assert fast.summary["virtual_seconds"] < slowly.summary["virtual_seconds"] / 3
+    assert fast.digest == slowly.digest
+    usage = fast.usage.set_index("name")
+    assert usage.loc["server0 - worker0", "bytes_sent"] > 1e6
+    assert usage.loc["server0", "bytes_sent"] < 1e3
+
+
+def test_usage_says_where_the_time_went():
+    run = lib.train(
+        "ctr-synthetic", "async", VirtualCluster(workers=16, server=Node(bandwidth=1e8)), samples=20_000, save=False
+    )
+    usage = run.usage.set_index("name")
+    assert usage.loc["server0", "sent"] > 0.85  # its interface is the bottleneck
+    assert usage.loc["server0", "send_wait"] > usage.loc["worker0", "send_wait"]
+    workers = usage[usage.index.str.startswith("worker")]
+    compute = run.trace[run.trace["kind"] == "compute"]
+    busy = (compute["end"] - compute["start"]).sum() / (16 * run.summary["virtual_seconds"])
+    assert workers["computed"].mean() == pytest.approx(busy, rel=1e-6)

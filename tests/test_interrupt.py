@@ -1,0 +1,101 @@
+"""Ctrl-C during training: the process ends soon, as interrupted, with nothing half-written and nobody left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+SCRIPT = """
+import dataclasses, pathlib, sys
+import lib
+from lib.workloads.ctr import SyntheticClicks
+
+class Endless(SyntheticClicks):
+    def batch(self, seed, index, size=None):
+        if index == 20:
+            pathlib.Path({mark!r}).touch()
+        return super().batch(seed, index, size)
+
+if __name__ == "__main__":
+    workload = Endless(samples=10**12, batch_size=64, vocabulary=50, fields=3, evaluation_samples=100)
+    cluster = {{"virtual": lib.VirtualCluster, "local": lib.LocalCluster, "ray": lib.RayCluster}}[{cluster!r}](workers=2)
+    pathlib.Path({mark!r} + ".starting").touch()
+    lib.train(workload, {protocol!r}, cluster)
+"""
+
+
+def wait_for(happens, seconds):
+    end = time.monotonic() + seconds
+    while not happens():
+        assert time.monotonic() < end, f"not within {seconds} s"
+        time.sleep(0.02)
+
+
+def family(root):
+    """The process and all that descend from it, by (id, start): ids are used again."""
+    parents, starts = {}, {}
+    for entry in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{entry}/stat") as stat:
+                state, parent, *rest = stat.read().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if state != "Z":
+            parents[int(entry)], starts[int(entry)] = int(parent), rest[17]
+    members = {root} & parents.keys()
+    while grown := {pid for pid, parent in parents.items() if parent in members} - members:
+        members |= grown
+    return {(pid, starts[pid]) for pid in members}
+
+
+def alive(processes):
+    return {pid for pid, start in processes if (pid, start) in family(pid)}
+
+
+def interrupted(tmp_path, cluster, protocol, after):
+    """Ctrl-C as a terminal sends it: to the whole foreground group."""
+    mark, script = tmp_path / "mark", tmp_path / "script.py"
+    script.write_text(SCRIPT.format(mark=str(mark), cluster=cluster, protocol=protocol))
+    environment = os.environ | {"LOCKSTEP_REPORTS": str(tmp_path / "reports")}
+    process = subprocess.Popen(
+        [sys.executable, script], env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    met = set()
+    try:
+        begun = mark if after is None else mark.with_name("mark.starting")
+        wait_for(lambda: begun.exists() or process.poll() is not None, 90)
+        time.sleep(after or 0.1)
+        met = family(process.pid)
+        os.killpg(process.pid, signal.SIGINT)
+        start = time.monotonic()
+        errors = process.communicate(timeout=30)[1]
+        took = time.monotonic() - start
+        assert errors.rstrip().endswith("KeyboardInterrupt"), errors
+        assert process.returncode == -signal.SIGINT
+        wait_for(lambda: not alive(met), 10)
+        runs = tmp_path / "reports" / "runs"
+        assert not runs.exists() or not list(runs.iterdir())
+        return took
+    finally:
+        for pid in alive(met):  # only what this test started
+            os.kill(pid, signal.SIGKILL)
+        process.wait()
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc"), reason="looks for processes in /proc")
+@pytest.mark.parametrize("cluster", ["virtual", "local"])
+@pytest.mark.parametrize("protocol", ["gba", "s-easgd"])
+def test_ctrl_c_ends_a_run_in_this_process(tmp_path, cluster, protocol):
+    assert interrupted(tmp_path, cluster, protocol, None) < 3
+
+
+@pytest.mark.ray
+@pytest.mark.skipif(not os.path.isdir("/proc"), reason="looks for processes in /proc")
+@pytest.mark.parametrize("after", [None, 1.0, 4.0], ids=["training", "starting Ray", "starting actors"])
+def test_ctrl_c_ends_a_run_on_ray_and_all_its_processes(tmp_path, after):
+    assert interrupted(tmp_path, "ray", "gba", after) < 15

@@ -1,0 +1,48 @@
+"""A person in a notebook: training inside a running event loop, and the stop button."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def kernel():
+    from jupyter_client.manager import start_new_kernel
+
+    manager, client = start_new_kernel(kernel_name="python3")
+    yield manager, client
+    client.stop_channels()
+    manager.shutdown_kernel(now=True)
+
+
+def execute(client, code):
+    """(printed text, name of the error or None)."""
+    printed = []
+    reply = client.execute_interactive(
+        code, timeout=60, output_hook=lambda message: printed.append(message["content"].get("text", ""))
+    )
+    return "".join(printed), reply["content"].get("ename")
+
+
+def test_train_then_interrupt_then_train_again(kernel):
+    manager, client = kernel
+    small = (
+        'run = lib.train("quadratic", "gba", "{}", workers=2, samples=320, save=False); print(run.summary["issued"])'
+    )
+    assert execute(client, "import lib\n" + small.format("virtual")) == ("10\n", None)
+    for cluster in ("virtual", "local"):
+        client.execute(f'lib.train("ctr-synthetic", "gba", "{cluster}", workers=4, samples=50_000_000, save=False)')
+        time.sleep(3)
+        manager.interrupt_kernel()
+        reply = client.get_shell_msg(timeout=30)
+        assert reply["content"]["ename"] == "KeyboardInterrupt"
+        printed, error = execute(
+            client, "import threading; print([t.name for t in threading.enumerate() if 'lockstep' in t.name])"
+        )
+        assert (printed, error) == ("[]\n", None)
+        printed, error = execute(client, small.format(cluster))
+        assert printed.startswith("10")
