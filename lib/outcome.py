@@ -49,17 +49,24 @@ class Outcome:
         steps = self._steps()
         evaluated = self._evaluations()
         marks = sorted({*np.linspace(0, len(steps), 21)[1:].round().astype(int)} - {0})
-        rows, done = [], 0
+        staleness, gaps = self._staleness(), self._gaps()
+        rows, done, start = [], 0, 0.0
         for mark in marks:
             part = steps.iloc[done:mark]
+            time = part["time"].iloc[-1]
+            samples = int(steps["samples"].iloc[:mark].sum())
             rows.append(
                 {
-                    "time": part["time"].iloc[-1],
+                    "time": time,
                     "step": mark,
-                    **self._progress(part, steps["samples"].iloc[:mark].sum()),
+                    "samples": samples,
+                    "train_loss": float(np.average(part["loss"], weights=part["samples"])),
+                    "train_ne": _normalised(part),
+                    "staleness_mean": _mean_within(staleness, start, time),
+                    "sync_gap": _mean_within(gaps, start, time),
                 }
             )
-            done = mark
+            done, start = mark, time
         if not rows:  # every batch was left out
             return pd.DataFrame(evaluated)
         history = pd.DataFrame(rows)
@@ -71,7 +78,8 @@ class Outcome:
 
     def summary(self, clock: str) -> dict[str, Any]:
         steps = self._steps()
-        staleness, gaps = self._staleness(), [gap for record in self._records for gap in record.gaps]
+        staleness = Counter(count for _, count in self._staleness())
+        gaps = [gap for _, gap in self._gaps()]
         moved = sum((record.bytes for record in self._records), Counter())
         final = self._evaluate(self._snapshots()[-1])
         counts = sum(staleness.values())
@@ -112,10 +120,6 @@ class Outcome:
         steps = pd.concat(parts, ignore_index=True)
         steps["time"] -= self._start
         return steps.sort_values(["time", "batch"], ignore_index=True)
-
-    def _progress(self, part: pd.DataFrame, samples: int) -> dict[str, float]:
-        loss = float(np.average(part["loss"], weights=part["samples"]))
-        return {"samples": int(samples), "train_loss": loss, "train_ne": _normalised(part)}
 
     def _snapshots(self) -> list[Snapshot]:
         """The parts' snapshots of the same mark as one; a mark that some part never came to is left out."""
@@ -163,10 +167,16 @@ class Outcome:
             joined.rows[name] = np.mean([end.rows[name][1] for end in ends], axis=0)
         return {f"{metric}_of_average": value for metric, value in self._evaluate(joined).items()}
 
-    def _staleness(self) -> Counter:
+    def _staleness(self) -> list[tuple[float, int]]:
         """Staleness arises where gradients travel; replicas alone have none."""
         servers = [record.staleness for record in self._records if not record.ledger["issued"] and record.staleness]
-        return servers[0] if servers else sum((record.staleness for record in self._records), Counter())
+        return self._on_clock(servers[:1] or [record.staleness for record in self._records])
+
+    def _gaps(self) -> list[tuple[float, int]]:
+        return self._on_clock([record.gaps for record in self._records])
+
+    def _on_clock(self, notes: list[list[tuple[float, int]]]) -> list[tuple[float, int]]:
+        return [(time - self._start, value) for note in notes for time, value in note]
 
     def _busy(self) -> dict[str, float]:
         """Share of the workers' time by what they did. Stages of a pipeline and a shadow's mixing overlap with compute."""
@@ -191,3 +201,8 @@ def _normalised(steps: pd.DataFrame) -> float:
     if not samples or steps["logloss"].isna().any():
         return float("nan")
     return float(steps["logloss"].sum() / samples / entropy(steps["positives"].sum() / samples))
+
+
+def _mean_within(notes: list[tuple[float, int]], start: float, end: float) -> float:
+    values = [value for time, value in notes if start < time <= end]
+    return float(np.mean(values)) if values else float("nan")

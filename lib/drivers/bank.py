@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -81,6 +82,28 @@ class ParameterServer:
         async with self._turn:
             await self._carry_out(*self._rule.on_leave(self._state, worker))
 
+    async def save(self) -> dict[str, Any]:
+        """Everything between two calls; the rule's state and its gradients in flight are one cut, since updates end at once."""
+        return {
+            "rule": self._state,
+            "waiting": list(self._waiting.values()),
+            "dense": self._dense.export() if self._dense else None,
+            "rows": {name: table.export() for name, table in self._tables.items()},
+            "samples": self._samples,
+            "record": self.record,
+        }
+
+    async def load(self, state: dict[str, Any]) -> None:
+        self._state = state["rule"]
+        self._waiting = {gradient.push: gradient for gradient in state["waiting"]}
+        if self._dense:
+            self._dense.load(state["dense"])
+        for name, table in self._tables.items():
+            table.load(state["rows"][name])
+        self._samples = state["samples"]
+        self._marks.skip(self._samples)
+        self.record.become(state["record"])
+
     async def report(self) -> Record:
         self.record.ledger["in_flight"] += len(self._waiting)
         self.record.snapshots.append(self._snapshot())
@@ -122,7 +145,7 @@ class ParameterServer:
                 continue
             self.record.ledger["applied" if weight == 1 else "decayed"] += 1
             if weight:
-                self.record.staleness[max(0, step - gradient.push.token)] += 1
+                self.record.staleness.append((self._site.now(), max(0, step - gradient.push.token)))
 
     def _update(self, weighted: list[tuple[Gradient, float]], divisor: float, step: int) -> None:
         if self._dense is not None and any(weight for _, weight in weighted):
@@ -193,6 +216,10 @@ class Bank:
 
     handles: tuple[Handle, ...]
     holds: frozenset[str]
+
+    def named(self) -> dict[str, Handle]:
+        """The servers by names that no other bank of the run has."""
+        return {f"{'+'.join(sorted(self.holds))}-server{shard}": handle for shard, handle in enumerate(self.handles)}
 
 
 async def open_bank(world: World, plan: Plan, rule: ServerRule, holds: Iterable[str]) -> Bank:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,8 +13,9 @@ from lib.cluster.base import Handle, Site, World
 from lib.cluster.spec import Work
 from lib.data.batch import Batch
 from lib.data.feed import Split
+from lib.drivers.cut import carry_out
 from lib.drivers.plan import Plan
-from lib.drivers.record import Finished, Marks, Record, Snapshot, finish
+from lib.drivers.record import Finished, Marks, Record, Snapshot
 from lib.drivers.trainer import Trainer
 from lib.models.flat import StepResult
 from lib.protocols.rules import Admission, PipelineRule
@@ -55,6 +57,21 @@ class HostStore:
         self._samples += samples
         if self._marks.crossed(self._samples):
             self.record.snapshots.append(self._snapshot())
+
+    async def save(self) -> dict[str, Any]:
+        return {
+            "rule": self._state,
+            "rows": {name: table.export() for name, table in self._tables.items()},
+            "samples": self._samples,
+            "record": self.record,
+        }
+
+    async def load(self, state: dict[str, Any]) -> None:
+        self._state, self._samples = state["rule"], state["samples"]
+        for name, table in self._tables.items():
+            table.load(state["rows"][name])
+        self._marks.skip(self._samples)
+        self.record.become(state["record"])
 
     async def report(self) -> Record:
         self.record.ledger["in_flight"] += len(self._state.outstanding)
@@ -109,26 +126,40 @@ class Device:
         self._ready: asyncio.Queue[InFlight | None] = asyncio.Queue(rule.in_flight)
         self._done: asyncio.Queue[InFlight | None] = asyncio.Queue(rule.in_flight)
 
-    async def run(self) -> None:
+    async def run(self, until: int) -> None:
+        """Train on all batches before `until`; at the end every row is in the host store."""
         async with asyncio.TaskGroup() as stages:
-            stages.create_task(self._read_all(), name="readers")
+            stages.create_task(self._read_all(until), name="readers")
             stages.create_task(self._compute_all(), name="device")
             for number in range(self._rule.writers):
                 stages.create_task(self._writer(), name=f"writer {number}")
+        for cache in self._caches.values():
+            cache.evict(self._stamp)
+
+    async def save(self) -> dict[str, Any]:
+        counts = [self._stamp, self._samples]
+        return {"feed": await self._feed.save(), "dense": self._dense.export(), "counts": counts, "record": self.record}
+
+    async def load(self, state: dict[str, Any]) -> None:
+        await self._feed.load(state["feed"])
+        self._dense.load(state["dense"])
+        self._stamp, self._samples = state["counts"]
+        self._marks.skip(self._samples)
+        self.record.become(state["record"])
 
     async def report(self) -> Record:
         self.record.snapshots.append(self._snapshot())
         self.record.final = {"dense": {0: self._dense.export()}}
         return self.record
 
-    async def _read_all(self) -> None:
+    async def _read_all(self, until: int) -> None:
         async with asyncio.TaskGroup() as readers:
             for number in range(self._rule.readers):
-                readers.create_task(self._reader(), name=f"reader {number}")
+                readers.create_task(self._reader(until), name=f"reader {number}")
         await self._ready.put(None)
 
-    async def _reader(self) -> None:
-        while (index := await self._feed.take()) is not None:
+    async def _reader(self, until: int) -> None:
+        while (index := await self._feed.take(until)) is not None:
             batch = await self._trainer.batch(index)
             start = self._site.now()
             admission, rows = await self._store.read(index, batch.ids)
@@ -206,7 +237,8 @@ class Device:
         self.record.order.append(work.batch.index)
         self.record.ledger["dropped" if result is None else "applied"] += 1
         if result is not None:
-            self.record.staleness[0 if self._rule.validates else work.stamp - work.admission.seen] += 1
+            unseen = 0 if self._rule.validates else work.stamp - work.admission.seen
+            self.record.staleness.append((self._site.now(), unseen))
 
     def _snapshot(self) -> Snapshot:
         return Snapshot(self._site.now(), self._samples, {0: self._dense.pull()}, {})
@@ -216,4 +248,4 @@ async def drive(world: World, plan: Plan) -> Finished:
     rule = plan.protocol.dense
     store = await world.host(HostStore, plan, rule, node="server0")
     device = await world.host(Device, plan, rule, store, node="worker0")
-    return await finish(world, [device], [store])
+    return await carry_out(world, plan, [device], {"store": store}, {})

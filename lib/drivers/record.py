@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
 
-from lib.cluster.base import Handle, World
 from lib.cluster.network import Usage
 
 
@@ -39,10 +37,10 @@ class Record:
     """Gradients by what became of them."""
     bytes: Counter = field(default_factory=Counter)
     """Bytes by what moved."""
-    staleness: Counter = field(default_factory=Counter)
-    """Staleness -> number of applied gradients."""
-    gaps: list[int] = field(default_factory=list)
-    """Local steps between two mixes."""
+    staleness: list[tuple[float, int]] = field(default_factory=list)
+    """(time, updates since its parameters were read) of each applied gradient."""
+    gaps: list[tuple[float, int]] = field(default_factory=list)
+    """(time, local steps since the mix before) of each mix."""
     order: list[int] = field(default_factory=list)
     """Batches in the order in which a pipeline computed them."""
     extra: Counter = field(default_factory=Counter)
@@ -55,12 +53,21 @@ class Record:
         if self.spans is not None:
             self.spans.append((kind, start, end, batch))
 
+    def become(self, other: Record) -> None:
+        """Hold what another record holds: parts share one and keep it."""
+        for each in fields(self):
+            setattr(self, each.name, getattr(other, each.name))
+
 
 class Marks:
     """Says when a part has seen another 1/count of the samples; the end itself is evaluated apart."""
 
     def __init__(self, samples: float, count: int):
         self._marks = [samples * k / count for k in range(1, count)]
+
+    def skip(self, samples: float) -> None:
+        """Marks that were crossed before."""
+        self.crossed(samples)
 
     def crossed(self, samples: float) -> bool:
         crossed = False
@@ -80,12 +87,3 @@ class Finished:
     """When it stopped: collecting what was written down does not count."""
     records: list[Record]
     usage: list[Usage]
-
-
-async def finish(world: World, workers: list[Handle], others: list[Handle]) -> Finished:
-    """Start the clock, let the workers run to their end, stop it, and collect what every part wrote down."""
-    start = world.now()
-    await asyncio.gather(*(worker.run() for worker in workers))
-    end, usage = world.now(), world.usage()
-    records = await asyncio.gather(*(part.report() for part in [*workers, *others]))
-    return Finished(start, end, list(records), usage)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import numpy as np
 
@@ -11,8 +12,9 @@ from lib.cluster.spec import Work
 from lib.data.batch import Batch
 from lib.data.feed import WorkQueue, feed
 from lib.drivers.bank import Bank, BankClient, open_bank
+from lib.drivers.cut import carry_out
 from lib.drivers.plan import Plan
-from lib.drivers.record import Finished, Marks, Record, Snapshot, finish
+from lib.drivers.record import Finished, Marks, Record, Snapshot
 from lib.drivers.server import host_workers
 from lib.drivers.trainer import Trainer
 from lib.models.flat import StepResult
@@ -24,7 +26,7 @@ class Rendezvous:
 
     def __init__(self, site: Site, rule: ReplicaRule, workers: int):
         self._rule, self._workers = rule, workers
-        self._active = frozenset(range(workers))
+        self._active, self._away = frozenset(range(workers)), frozenset()
         self._waiting: dict[int, tuple[int, asyncio.Future]] = {}
         self._met = 0
 
@@ -35,15 +37,27 @@ class Rendezvous:
         self._form()
         return await future
 
-    async def leave(self, rank: int) -> None:
-        self._active -= {rank}
+    async def leave(self, rank: int, returns: bool = False) -> None:
+        """Groups form without this worker; one that `returns` is back as soon as all others have left too."""
+        if returns:
+            self._away |= {rank}
+        else:
+            self._active -= {rank}
         if rank in self._waiting:
             self._waiting.pop(rank)[1].set_result(None)
         self._form()
+        if self._away == self._active:
+            self._away = frozenset()
+
+    async def save(self) -> dict[str, Any]:
+        return {"active": self._active, "met": self._met}
+
+    async def load(self, state: dict[str, Any]) -> None:
+        self._active, self._met = state["active"], state["met"]
 
     def _form(self) -> None:
         rounds = {rank: round for rank, (round, _) in self._waiting.items()}
-        for group in self._rule.form(rounds, self._active, self._workers):
+        for group in self._rule.form(rounds, self._active - self._away, self._workers):
             self._met += 1
             meeting = Meeting(str(self._met), tuple(sorted(group)))
             for rank in meeting.members:
@@ -60,6 +74,13 @@ class SyncServer:
     async def exchange(self, theirs: np.ndarray) -> np.ndarray:
         """The copy after it took in a worker's."""
         return await self._site.compute(Work(bytes=3 * theirs.nbytes), self._absorb, theirs)
+
+    async def save(self) -> dict[str, Any]:
+        return {"copy": self._copy, "record": self.record}
+
+    async def load(self, state: dict[str, Any]) -> None:
+        self._copy = state["copy"]
+        self.record.become(state["record"])
 
     async def report(self) -> Record:
         self.record.final = {"centre": self._copy}
@@ -87,6 +108,7 @@ class ReplicaWorker:
         self.record = Record(site.node, [] if plan.trace else None)
         self._trainer = Trainer(site, plan, rank, self.record)
         self._feed = feed(rank, plan.workers, plan.batches, queue and queue.seen_from(site))
+        self._own = None if queue else self._feed
         start = plan.start()
         self._dense = plan.dense_store(start, site.device)
         self._memory = self._rule.init(start)
@@ -101,17 +123,42 @@ class ReplicaWorker:
         self._marks = Marks(plan.samples / plan.workers, plan.evaluations if rank == 0 else 1)
         self._evaluated = plan.workload.evaluation_ids(plan.seed) if self._tables else {}
 
-    async def run(self) -> None:
+    async def run(self, until: int) -> None:
+        """Train on all batches before `until`, and leave if that is the end of the data."""
+        ends = until == self._plan.batches
+        self._finished = False
+        self._stepped.clear()
         async with asyncio.TaskGroup() as beside:
             shadow = beside.create_task(self._shadow(), name=f"shadow {self._rank}") if self._rule.background else None
-            while (index := await self._feed.take()) is not None:
+            while (index := await self._feed.take(until)) is not None:
                 await self._train(await self._trainer.batch(index), beside)
             self._finished = True
-            await self._rendezvous.leave(self._rank)
+            await self._rendezvous.leave(self._rank, *(() if ends else (True,)))
             if shadow:
                 self._stepped.set()
-        if self._bank:
+        if self._bank and ends:
             await self._bank.leave()
+
+    async def save(self) -> dict[str, Any]:
+        return {
+            "feed": await self._own.save() if self._own else None,
+            "dense": self._dense.export(),
+            "rows": {name: table.export() for name, table in self._tables.items()},
+            "memory": self._memory,
+            "counts": [self._steps, self._mixed_at, self._round, self._samples],
+            "record": self.record,
+        }
+
+    async def load(self, state: dict[str, Any]) -> None:
+        if self._own:
+            await self._own.load(state["feed"])
+        self._dense.load(state["dense"])
+        for name, table in self._tables.items():
+            table.load(state["rows"][name])
+        self._memory = state["memory"]
+        self._steps, self._mixed_at, self._round, self._samples = state["counts"]
+        self._marks.skip(self._samples)
+        self.record.become(state["record"])
 
     async def report(self) -> Record:
         self.record.snapshots.append(self._snapshot())
@@ -134,7 +181,7 @@ class ReplicaWorker:
         self._stepped.set()
         if result is not None:
             self.record.ledger["applied"] += 1
-            self.record.staleness[0] += 1
+            self.record.staleness.append((self._site.now(), 0))
         else:
             self.record.ledger["dropped"] += 1
         if self._marks.crossed(self._samples):
@@ -162,7 +209,11 @@ class ReplicaWorker:
         self._mixed(start, batch.index)
 
     async def _shadow(self) -> None:
-        """Mix as often as the network lets it, with at least one local step in between, until the data ends."""
+        """Mix as often as the network lets it, with at least one local step in between, until the data ends.
+
+        Rounds are counted anew after a pause: workers leave before it after unlike numbers of them.
+        """
+        self._round = 0
         while True:
             await self._stepped.wait()
             self._stepped.clear()
@@ -225,8 +276,9 @@ class ReplicaWorker:
         return now
 
     def _mixed(self, start: float, batch: int) -> None:
-        self.record.span("mix", start, self._site.now(), batch)
-        self.record.gaps.append(self._steps - self._mixed_at)
+        now = self._site.now()
+        self.record.span("mix", start, now, batch)
+        self.record.gaps.append((now, self._steps - self._mixed_at))
         self._mixed_at = self._steps
 
     def _snapshot(self) -> Snapshot:
@@ -243,4 +295,7 @@ async def drive(world: World, plan: Plan) -> Finished:
     centre = await world.host(SyncServer, plan, dense, node="sync0") if dense.centre else None
     queue = await world.host(WorkQueue, plan.batches, node="master") if plan.protocol.data == "queue" else None
     workers = await host_workers(world, plan, ReplicaWorker, bank, rendezvous, centre, queue)
-    return await finish(world, workers, [*(bank.handles if bank else ()), *([centre] if centre else ())])
+    others = {**(bank.named() if bank else {}), **({"centre": centre} if centre else {})}
+    return await carry_out(
+        world, plan, workers, others, {"rendezvous": rendezvous, **({"queue": queue} if queue else {})}
+    )
