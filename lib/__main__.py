@@ -16,6 +16,7 @@ EXAMPLES = """examples:
   python -m lib run 00_quickstart --profile laptop -p seeds=5
   python -m lib run all
   python -m lib claims --json
+  python -m lib calibrate --out this_machine.yaml
 """
 
 
@@ -84,6 +85,12 @@ def _parser() -> argparse.ArgumentParser:
     claims.add_argument("--json", action="store_true", help="print them as JSON")
     bench = add("bench", _bench, "measure speed against a peer or a limit")
     bench.add_argument("name", help="virtual: 100 and 1000 virtual workers; ray: two workers against DDP")
+    calibrate = add(
+        "calibrate", _calibrate, "measure this machine and write a specification for virtual clusters of its kind"
+    )
+    calibrate.add_argument("--out", default="cluster.yaml", help="the file (default cluster.yaml)")
+    calibrate.add_argument("--quick", action="store_true", help="seconds instead of half a minute, and rougher")
+    calibrate.add_argument("--ray", action="store_true", help="also a round trip through Ray")
     add("doctor", _doctor, "show what this machine has: cores, memory, GPU, Ray, versions")
     return parser
 
@@ -149,6 +156,13 @@ def _bench(options: argparse.Namespace) -> None:
     from lib import bench
 
     print(bench.run(options.name).to_string(index=False))
+
+
+def _calibrate(options: argparse.Namespace) -> None:
+    from lib import calibrate
+
+    calibrate.calibrate(options.out, quick=options.quick, ray=options.ray)
+    print(options.out)
 
 
 def _doctor(options: argparse.Namespace) -> None:

@@ -38,6 +38,10 @@ class NotSaved(LockstepError, OSError):
     run = None
 
 
+class Damaged(LockstepError, OSError):
+    """What is read is not what was written: which file, which part of it."""
+
+
 def nearest(name: str, valid: Iterable[str]) -> str:
     """A sentence's end that names the closest valid names and lists all of them."""
     valid = sorted(valid)

@@ -73,7 +73,9 @@ class Run:
     def load(cls, folder: Path) -> Run:
         try:
             texts = json.loads((folder / "run.json").read_text())
-            history, trace, usage = (pd.read_parquet(folder / f"{name}.parquet") for name in ("history", "trace", "usage"))
+            history, trace, usage = (
+                pd.read_parquet(folder / f"{name}.parquet") for name in ("history", "trace", "usage")
+            )
             return cls(history, texts["summary"], trace, usage, texts["provenance"], texts["digest"])
         except (OSError, ValueError, KeyError) as error:
             raise LockstepError(
@@ -101,15 +103,18 @@ def key(configuration: dict[str, Any]) -> str:
 
 
 PRESENTATION = (
+    "__main__.py",
+    "bench",
+    "calibrate",
     "claims",
-    "report",
+    "critical.py",
+    "doctor.py",
+    "fidelity.py",
     "notebooks.py",
+    "paths.py",
     "plots.py",
     "progress.py",
-    "paths.py",
-    "bench",
-    "doctor.py",
-    "__main__.py",
+    "report",
 )
 
 

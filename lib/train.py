@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, Literal
@@ -10,6 +11,7 @@ from lib import cluster as clusters
 from lib import paths, protocols, workloads
 from lib.cluster.base import Cluster
 from lib.drivers import pipeline, replica, server
+from lib.drivers.cut import Cuts
 from lib.drivers.plan import Plan
 from lib.errors import BadOption, UnknownOption, unknown_option
 from lib.outcome import Outcome
@@ -36,10 +38,18 @@ class Options:
     """Save the run, and return the saved one when it was already made with this configuration and this source."""
     force: bool = False
     """Train even if the run is saved already, and replace it."""
+    checkpoint_every: int | None = None
+    """Pause after about so many samples and save a consistent cut, under the reports folder until the run is complete."""
+    resume: bool = False
+    """Go on from the cut that a run with this configuration left when it was stopped, if there is one."""
 
     def __post_init__(self):
         if self.evaluations < 1:
             raise BadOption(f"train: evaluations must be at least 1, not {self.evaluations}")
+        if self.checkpoint_every is not None and self.checkpoint_every < 1:
+            raise BadOption(f"train: checkpoint_every must be at least 1, not {self.checkpoint_every}")
+        if self.resume and self.checkpoint_every is None:
+            raise BadOption("train: resume needs the checkpoint_every of the run that is to go on")
         if self.on_nan not in ("stop", "skip"):
             raise BadOption(f"train: on_nan must be 'stop' or 'skip', not {self.on_nan!r}")
 
@@ -74,8 +84,13 @@ def train(
         "evaluations": settings.evaluations,
         "on_nan": settings.on_nan,
         "trace": settings.trace,
+        **({"checkpoint_every": settings.checkpoint_every} if settings.checkpoint_every else {}),
     }
     folder = paths.runs() / key(configuration)
+    cuts = paths.reports() / "cuts" / folder.name
+    if settings.checkpoint_every:
+        every = max(1, settings.checkpoint_every // workload.batch_size)
+        plan = replace(plan, cuts=Cuts(every=every, folder=cuts, resume=settings.resume))
     if settings.save:
         if folder.is_dir() and not settings.force:
             return Run.load(folder)
@@ -92,6 +107,8 @@ def train(
     )
     if settings.save:
         run.save(folder)
+    if plan.cuts:
+        shutil.rmtree(cuts, ignore_errors=True)
     return run
 
 

@@ -125,12 +125,14 @@ def test_a_workload_without_sparse_features_under_a_pair_of_server_rules():
 
 
 def test_a_pair_that_cannot_be_says_what_may_stand_in_its_place():
-    with pytest.raises(BadOption, match=r"'gba' \(server\) cannot carry sparse 'ds-sync' \(replica\).* rule of: server"):
+    with pytest.raises(
+        BadOption, match=r"'gba' \(server\) cannot carry sparse 'ds-sync' \(replica\).* rule of: server"
+    ):
         Pair(sparse=get("ds-sync"), dense=get("gba"))
 
 
 def test_a_pipeline_on_many_workers_says_what_to_set_instead():
-    with pytest.raises(BadOption, match="oac drives one device, not 3 workers; .* readers, writers and in_flight"):
+    with pytest.raises(BadOption, match=r"oac drives one device, not 3 workers; .* readers, writers and in_flight"):
         train(CLICKS, "oac", VirtualCluster(workers=3))
 
 
@@ -220,7 +222,7 @@ def test_a_run_whose_every_batch_is_skipped_leaves_the_model_as_it_was(name):
 
 
 def saved(folder):
-    return [path for path in (folder / "runs").iterdir()]
+    return list((folder / "runs").iterdir())
 
 
 def test_a_run_is_found_again_by_its_configuration_and_by_nothing_less(reports):

@@ -56,7 +56,9 @@ def test_random_graphs_and_schedules_equal_a_serial_run(
     seed, in_flight, readers, writers, bandwidth, memory, optimizer
 ):
     workload = workloads.get("kg-synthetic", samples=400, row_optimizer=optimizer, dense_optimizer=optimizer, **GRAPH)
-    cluster = VirtualCluster(worker=Node(bandwidth=bandwidth), server=Node(cores=4, bandwidth=bandwidth, core_memory=memory))
+    cluster = VirtualCluster(
+        worker=Node(bandwidth=bandwidth), server=Node(cores=4, bandwidth=bandwidth, core_memory=memory)
+    )
     rule = protocols.get("oac", in_flight=in_flight, readers=readers, writers=writers)
     final, order = trained(workload, rule, cluster, seed)
     assert sorted(order) == list(range(workload.batches()))

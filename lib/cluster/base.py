@@ -95,6 +95,16 @@ class World(ABC):
     @abstractmethod
     def now(self) -> float: ...
 
+    keeps: bool = False
+    """Whether `cut` will be asked for; set before anything is hosted."""
+
+    def cut(self) -> dict[str, Any]:
+        """What it takes to go on from here, at a moment when nothing is under way; a wall clock needs nothing."""
+        return {}
+
+    def go_on(self, state: dict[str, Any]) -> None:  # noqa: B027 - most worlds need nothing
+        """Be as at that cut, in a fresh world as in one that has come further; nothing may be under way."""
+
     def usage(self) -> list[Usage]:
         """How much each node and link did, where the world can tell."""
         return []
@@ -162,9 +172,11 @@ def in_thread(target: Callable[[], Any], interrupt: Callable[[], None]) -> Any:
     thread = threading.Thread(target=body, name="lockstep", daemon=True)
     thread.start()
     interrupted = False
-    while thread.is_alive():
+    while True:
         try:
-            thread.join(0.2)
+            while thread.is_alive():
+                thread.join(0.2)
+            break
         except KeyboardInterrupt:
             interrupted = True
             interrupt()

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import os
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -18,36 +17,9 @@ import torch
 
 from lib.cluster.base import Cluster, Handle, Main, Meeting, Site, World, in_thread
 from lib.cluster.board import Board, mean
-from lib.cluster.slowdown import Lognormal
+from lib.cluster.delay import INLINE, Delay
 from lib.cluster.spec import Work
 from lib.errors import BadOption
-
-INLINE = 1e5
-"""Operations or bytes below which a computation runs on the event loop: a thread costs more than it gains."""
-
-
-class Delay:
-    """Slows a worker down on a wall clock: after a computation it waits for as long as the slowdown stretches it.
-
-    What is stretched is the shortest computation so far: what others on this machine cost it is no part of the slowdown.
-    """
-
-    def __init__(self, cluster: Cluster, seed: int, node: str):
-        undisturbed = cluster.slowdown == Lognormal(sigma=0.0) and not cluster.speeds
-        self._stretch = None if undisturbed else cluster.stretch(seed, node)
-        self._started = time.perf_counter()
-        self._alone = math.inf
-
-    def __bool__(self) -> bool:
-        return self._stretch is not None
-
-    async def after(self, work: Work | None, computation: Awaitable[Any]) -> Any:
-        start = time.perf_counter()
-        result = await computation
-        if self._stretch and work is not None and work.flops >= INLINE:
-            self._alone = min(self._alone, time.perf_counter() - start)
-            await asyncio.sleep(max(0.0, self._stretch(start - self._started, self._alone) - self._alone))
-        return result
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,7 +99,8 @@ class _Runner:
 
     def interrupt(self) -> None:
         if self._started.wait(5):
-            self._loop.call_soon_threadsafe(self._task.cancel)
+            with suppress(RuntimeError):  # the loop is closed: the run has just ended
+                self._loop.call_soon_threadsafe(self._task.cancel)
 
 
 class LocalSite(Site):
@@ -149,7 +122,7 @@ class LocalSite(Site):
         await asyncio.sleep(seconds)
 
     async def compute(self, work: Work | None, function: Callable, *args) -> Any:
-        if work is not None and work.flops < INLINE and work.bytes < INLINE and not self._delay:
+        if work is not None and work.flops < INLINE and work.bytes < INLINE:
             return self._computed(function, args)
         run = asyncio.get_running_loop().run_in_executor
         return await self._delay.after(work, run(self._world.pool, self._computed, function, args))

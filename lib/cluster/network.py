@@ -31,7 +31,7 @@ class Queue:
 
     def enter(self, ready: float, size: float) -> float:
         """Queue a message that is ready at a time; when its transmission starts."""
-        start = self.free if self.free > ready else ready
+        start = max(ready, self.free)
         seconds = size / self.bandwidth
         self.waited += start - ready
         self.busy += seconds

@@ -23,8 +23,9 @@ import numpy as np
 import torch
 import torch.distributed as distributed
 
-from lib.cluster.base import Cluster, Handle, Main, Meeting, Site, World, in_thread
-from lib.cluster.local import INLINE, _Runner
+from lib.cluster.base import Cluster, Handle, Main, Meeting, Site, World, first_cause, in_thread
+from lib.cluster.delay import INLINE, Delay
+from lib.cluster.local import _Runner
 from lib.cluster.spec import Work
 from lib.errors import BadOption, LockstepError
 
@@ -56,16 +57,16 @@ class RayCluster(Cluster):
             raise BadOption(f"ray cluster: object_store must be at least {80 * 2**20} bytes, not {self.object_store}")
 
     def open(self, seed: int, workers: int) -> RayWorld:
-        return RayWorld(self, workers)
+        return RayWorld(self, seed, workers)
 
 
 class RayWorld(World):
     """The actors of one run."""
 
-    def __init__(self, cluster: RayCluster, workers: int):
+    def __init__(self, cluster: RayCluster, seed: int, workers: int):
         self.ray = _import_ray()
         self.cluster = cluster
-        self.workers = workers
+        self.seed, self.workers = seed, workers
         self._actors: dict[str, Any] = {}
         self._ids = itertools.count()
         self._caller = _Caller("main")
@@ -107,10 +108,16 @@ class RayWorld(World):
                 await self._advance(progress)
             return result
         except self.ray.exceptions.RayTaskError as error:
-            raise error.cause or error from error
+            raise self._cause(error) from error
         finally:
             if watcher:
                 watcher.cancel()
+
+    def _cause(self, error: BaseException) -> BaseException:
+        """What went wrong in the first place: an error may have passed through several actors and groups of tasks."""
+        error = first_cause(error)
+        inner = error.cause if isinstance(error, self.ray.exceptions.RayTaskError) else None
+        return error if inner is None else self._cause(inner)
 
     async def _watch(self, progress: Callable[[int], None]) -> None:
         while True:
@@ -137,7 +144,8 @@ class RayWorld(World):
         gpus = 1 if self.cluster.device == "cuda" and node.startswith("worker") else 0
         # Every node may hold any number of waiting calls: gates are inside the parts.
         actor = self.ray.remote(num_cpus=0, num_gpus=gpus, max_concurrency=1_000_000)(_Host)
-        return actor.remote(node, "cuda" if gpus else "cpu", [os.path.abspath(entry) for entry in sys.path])
+        path = [os.path.abspath(entry) for entry in sys.path]
+        return actor.remote(node, "cuda" if gpus else "cpu", Delay(self.cluster, self.seed, node), path)
 
     async def _connect(self) -> None:
         """Make the workers' process group."""
@@ -156,11 +164,11 @@ class RayWorld(World):
 class _Host:
     """A node: an actor that holds parts and runs their methods in the order of each caller's calls."""
 
-    def __init__(self, node: str, device: str, path: list[str]):
+    def __init__(self, node: str, device: str, delay: Delay, path: list[str]):
         # A user's own protocol or workload is found where the driver found it.
         sys.path.extend(entry for entry in path if entry not in sys.path)
         torch.set_num_threads(1)
-        self.site = RaySite(node, device)
+        self.site = RaySite(node, device, delay)
         self._parts: dict[int, Any] = {}
         self._next: defaultdict[str, int] = defaultdict(int)
         self._early: dict[tuple[str, int], asyncio.Future] = {}
@@ -212,10 +220,11 @@ class RaySite(Site):
     store: distributed.Store
     """Where this worker's process groups find their members."""
 
-    def __init__(self, node: str, device: str):
+    def __init__(self, node: str, device: str, delay: Delay):
         self.node = node
         self.device = torch.device(device)
         self.samples = 0
+        self._delay = delay
         self.caller = _Caller(node)
         self._objects: dict[str, Any] = {}
         self._groups: dict[tuple[int, ...], Any] = {}
@@ -232,7 +241,7 @@ class RaySite(Site):
     async def compute(self, work: Work | None, function: Callable, *args) -> Any:
         if work is not None and work.flops < INLINE and work.bytes < INLINE:
             return function(*args)
-        return await asyncio.get_running_loop().run_in_executor(self._pool, function, *args)
+        return await self._delay.after(work, asyncio.get_running_loop().run_in_executor(self._pool, function, *args))
 
     async def mean(self, meeting: Meeting, mine: np.ndarray) -> np.ndarray:
         if len(meeting.members) == 1:

@@ -47,6 +47,8 @@ class Node:
 
     flops: float = 2e9
     """Operations per second of one core."""
+    launch: float = 0.0
+    """Seconds that any computation takes beside its operations: the framework's own time, which small batches feel."""
     cores: int = 1
     """Computations that run at the same time; others queue."""
     memory: float | None = None
@@ -64,14 +66,14 @@ class Node:
 
     def __post_init__(self):
         _positive("node", self, "flops", "cores", "memory", "core_memory", "bandwidth", "bandwidth_in")
-        _not_negative("node", self, "latency")
+        _not_negative("node", self, "launch", "latency")
 
     def seconds(self, work: Work, running: int = 1) -> float:
         """The larger of the time to compute and the time to move the bytes, with so many computations on the node."""
         if self.device:
             return self.device.seconds(work)
         share = self.core_memory if self.memory is None else min(self.core_memory, self.memory / running)
-        return max(work.flops / self.flops, work.bytes / share)
+        return self.launch + max(work.flops / self.flops, work.bytes / share)
 
     @property
     def lanes(self) -> int:

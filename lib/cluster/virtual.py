@@ -64,6 +64,8 @@ class VirtualCluster(Cluster):
             data = yaml.safe_load(Path(path).read_text())
         except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
             raise BadOption(f"{path}: cannot be read as YAML: {error}") from error
+        if isinstance(data, dict):  # `calibrate` writes beside the nodes what they were made of
+            data = {name: value for name, value in data.items() if name not in ("measured", "provenance")}
         return from_plain(cls, {} if data is None else data, str(path))
 
     def dump(self) -> str:
@@ -115,6 +117,34 @@ class VirtualWorld(World):
     def now(self) -> float:
         return self.loop.time()
 
+    def cut(self) -> dict[str, Any]:
+        """Interfaces are idle and the lanes free, so their books, the clock and the courses of the slowdowns are all.
+
+        A course is what its calls made it, so the calls are kept and made again.
+        """
+        sites = {name: {"computed": site.computed, "calls": np.array(site.calls)} for name, site in self._sites.items()}
+        books = {name: [_book(queue) for queue in queues] for name, queues in self._queues().items()}
+        return {"now": self.loop.time(), "sites": sites, "books": books}
+
+    def go_on(self, state: dict[str, Any]) -> None:
+        for name, kept in state["sites"].items():
+            site = self.site(name)
+            site.computed = kept["computed"]
+            site.repeat(kept["calls"])
+        for name, queues in self._queues().items():
+            for queue, book in zip(queues, state["books"][name], strict=True):
+                for field_, value in book.items():
+                    setattr(queue, field_, value)
+        self.loop.set_time(state["now"])
+
+    def _queues(self) -> dict[str, list[Queue]]:
+        nodes = {name: [site.interface.out, site.interface.into] for name, site in self._sites.items()}
+        links = {
+            " - ".join(ends): [end for each in pair for end in (each.out, each.into)]
+            for ends, pair in self.links.items()
+        }
+        return nodes | links
+
     def usage(self) -> list[Usage]:
         nodes = [Usage.of(site.node, site.interface, site.computed, site.spec.lanes) for site in self._sites.values()]
         links = [Usage.of(" - ".join(ends), pair[0]) for ends, pair in self.links.items()]
@@ -150,6 +180,10 @@ class VirtualHandle(Handle):
         result = await function(*args)
         await self._here.until(self._there.book(self._here, nbytes(result)))
         return result
+
+
+def _book(queue: Queue) -> dict[str, float]:
+    return {each.name: getattr(queue, each.name) for each in fields(queue) if each.name != "bandwidth"}
 
 
 def nbytes(message: Any) -> int:

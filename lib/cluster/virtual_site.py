@@ -44,6 +44,8 @@ class VirtualSite(Site):
         role = node.rstrip("0123456789")
         self.rank = int(node[len(role) :]) if role == "worker" else -1
         self._stretch = world.cluster.stretch(world.seed, node)
+        self.calls: list[tuple[float, float]] = []
+        """What the slowdown was asked for, where the run is to be restarted."""
 
     def now(self) -> float:
         return self._loop.time()
@@ -58,6 +60,8 @@ class VirtualSite(Site):
         running = 1 + sum(free > start for free in self._lanes) if self.spec.memory else 1
         seconds = self.spec.seconds(work, running)
         if self._stretch:
+            if self._world.keeps:
+                self.calls.append((start, seconds))
             seconds = self._stretch(start, seconds)
         heapq.heappush(self._lanes, start + seconds)
         self.computed += seconds
@@ -68,6 +72,13 @@ class VirtualSite(Site):
         if seconds:
             await self.until(start + seconds)
         return result
+
+    def repeat(self, calls: np.ndarray) -> None:
+        """Bring an idle node to where these calls of its slowdown have brought another."""
+        for start, seconds in calls[len(self.calls) :].tolist():
+            self.calls.append((start, seconds))
+            self._stretch(start, seconds)
+        self._lanes = [0.0] * self.spec.lanes
 
     async def mean(self, meeting: Meeting, mine: np.ndarray) -> np.ndarray:
         workers = len(meeting.members)

@@ -11,22 +11,37 @@ class WorkQueue:
     def __init__(self, site: Site, batches: int):
         self._next, self._batches = 0, batches
 
-    async def take(self) -> int | None:
-        """A batch that nobody else has; None at the end of the data."""
-        if self._next == self._batches:
+    async def take(self, until: int) -> int | None:
+        """A batch before `until` that nobody else has; None if there is none left."""
+        if self._next >= min(until, self._batches):
             return None
         self._next += 1
         return self._next - 1
+
+    async def save(self) -> dict[str, int]:
+        return {"next": self._next}
+
+    async def load(self, state: dict[str, int]) -> None:
+        self._next = state["next"]
 
 
 class Split:
     """Every `workers`-th batch belongs to one worker. Where the division leaves a rest, some workers end a step earlier."""
 
     def __init__(self, rank: int, workers: int, batches: int):
-        self._indices = iter(range(rank, batches, workers))
+        self._next, self._workers, self._batches = rank, workers, batches
 
-    async def take(self) -> int | None:
-        return next(self._indices, None)
+    async def take(self, until: int) -> int | None:
+        if self._next >= min(until, self._batches):
+            return None
+        self._next += self._workers
+        return self._next - self._workers
+
+    async def save(self) -> dict[str, int]:
+        return {"next": self._next}
+
+    async def load(self, state: dict[str, int]) -> None:
+        self._next = state["next"]
 
 
 def feed(rank: int, workers: int, batches: int, queue: Handle | None) -> Split | Handle:

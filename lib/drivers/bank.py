@@ -89,6 +89,7 @@ class ParameterServer:
             "waiting": list(self._waiting.values()),
             "dense": self._dense.export() if self._dense else None,
             "rows": {name: table.export() for name, table in self._tables.items()},
+            "recency": {name: table.memory() for name, table in self._tables.items()},
             "samples": self._samples,
             "record": self.record,
         }
@@ -99,7 +100,7 @@ class ParameterServer:
         if self._dense:
             self._dense.load(state["dense"])
         for name, table in self._tables.items():
-            table.load(state["rows"][name])
+            table.load(state["rows"][name], state["recency"][name])
         self._samples = state["samples"]
         self._marks.skip(self._samples)
         self.record.become(state["record"])

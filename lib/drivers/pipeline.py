@@ -62,6 +62,7 @@ class HostStore:
         return {
             "rule": self._state,
             "rows": {name: table.export() for name, table in self._tables.items()},
+            "recency": {name: table.memory() for name, table in self._tables.items()},
             "samples": self._samples,
             "record": self.record,
         }
@@ -69,7 +70,7 @@ class HostStore:
     async def load(self, state: dict[str, Any]) -> None:
         self._state, self._samples = state["rule"], state["samples"]
         for name, table in self._tables.items():
-            table.load(state["rows"][name])
+            table.load(state["rows"][name], state["recency"][name])
         self._marks.skip(self._samples)
         self.record.become(state["record"])
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -12,6 +12,9 @@ from lib.protocols.rules import Pair, Rule
 from lib.store.dense import DenseStore
 from lib.store.table import Table
 from lib.workloads import Workload
+
+if TYPE_CHECKING:
+    from lib.drivers.cut import Cuts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +30,8 @@ class Plan:
     """How often the model is evaluated on the way, the end included."""
     on_nan: Literal["stop", "skip"]
     trace: bool
+    cuts: Cuts | None = None
+    """When the run is saved on the way."""
 
     @property
     def samples(self) -> int:

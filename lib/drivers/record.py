@@ -58,6 +58,13 @@ class Record:
         for each in fields(self):
             setattr(self, each.name, getattr(other, each.name))
 
+    def shift(self, seconds: float) -> None:
+        """Move all times: the clock that they were taken from has been replaced."""
+        self.spans = self.spans and [(kind, start + seconds, end + seconds, at) for kind, start, end, at in self.spans]
+        self.steps = [(time + seconds, *rest) for time, *rest in self.steps]
+        for snapshot in self.snapshots:
+            snapshot.time += seconds
+
 
 class Marks:
     """Says when a part has seen another 1/count of the samples; the end itself is evaluated apart."""

@@ -144,6 +144,7 @@ class ReplicaWorker:
             "feed": await self._own.save() if self._own else None,
             "dense": self._dense.export(),
             "rows": {name: table.export() for name, table in self._tables.items()},
+            "recency": {name: table.memory() for name, table in self._tables.items()},
             "memory": self._memory,
             "counts": [self._steps, self._mixed_at, self._round, self._samples],
             "record": self.record,
@@ -154,7 +155,7 @@ class ReplicaWorker:
             await self._own.load(state["feed"])
         self._dense.load(state["dense"])
         for name, table in self._tables.items():
-            table.load(state["rows"][name])
+            table.load(state["rows"][name], state["recency"][name])
         self._memory = state["memory"]
         self._steps, self._mixed_at, self._round, self._samples = state["counts"]
         self._marks.skip(self._samples)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 from lib.cluster.base import Handle, Site, World
 from lib.data.feed import WorkQueue, feed
 from lib.drivers.bank import Bank, BankClient, open_bank
+from lib.drivers.cut import carry_out
 from lib.drivers.plan import Plan
-from lib.drivers.record import Finished, Record, finish
+from lib.drivers.record import Finished, Record
 from lib.drivers.trainer import Trainer
 
 
@@ -19,11 +21,14 @@ class ServerWorker:
         self.record = Record(site.node, [] if plan.trace else None)
         self._trainer = Trainer(site, plan, rank, self.record)
         self._banks = [BankClient(site, bank, rank, plan.start().size, self.record) for bank in banks]
+        self._plan = plan
         self._feed = feed(rank, plan.workers, plan.batches, queue and queue.seen_from(site))
+        self._own = None if queue else self._feed
 
-    async def run(self) -> None:
+    async def run(self, until: int) -> None:
+        """Train on all batches before `until`, and leave if that is the end of the data."""
         async with asyncio.TaskGroup() as sending:
-            while (index := await self._feed.take()) is not None:
+            while (index := await self._feed.take(until)) is not None:
                 batch = await self._trainer.batch(index)
                 dense, rows = await self._pull(batch)
                 result = await self._trainer.step(batch, dense, rows)
@@ -31,8 +36,17 @@ class ServerWorker:
                     # The worker goes on at once; whether the next pull must wait for this push is the rule's affair.
                     sending.create_task(bank.push(batch, result), name=f"push of batch {index}")
                 await asyncio.sleep(0)  # the pushes leave before the next pull asks
-        for bank in self._banks:
-            await bank.leave()
+        if until == self._plan.batches:
+            for bank in self._banks:
+                await bank.leave()
+
+    async def save(self) -> dict[str, Any]:
+        return {"feed": await self._own.save() if self._own else None, "record": self.record}
+
+    async def load(self, state: dict[str, Any]) -> None:
+        if self._own:
+            await self._own.load(state["feed"])
+        self.record.become(state["record"])
 
     async def report(self) -> Record:
         return self.record
@@ -53,7 +67,8 @@ async def drive(world: World, plan: Plan) -> Finished:
         banks = (await open_bank(world, plan, dense, ("dense",)), await open_bank(world, plan, sparse, ("rows",)))
     queue = await world.host(WorkQueue, plan.batches, node="master") if plan.protocol.data == "queue" else None
     workers = await host_workers(world, plan, ServerWorker, banks, queue)
-    return await finish(world, workers, [server for bank in banks for server in bank.handles])
+    servers = {name: handle for bank in banks for name, handle in bank.named().items()}
+    return await carry_out(world, plan, workers, servers, {"queue": queue} if queue else {})
 
 
 async def host_workers(world: World, plan: Plan, part: type, *args) -> list[Handle]:

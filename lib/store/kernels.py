@@ -126,26 +126,6 @@ def insert(index, ids, first):
         index[bucket, 1] = first + i
 
 
-@njit(types.UniTuple(_NEW_INTS, 2)(_LIVE_PAIRS, _INTS, int64, int64), **_OPTIONS)
-def touch(clock, slots, base, stamp):
-    """Stamp the slots; return the distinct ones and each entry's position among them.
-
-    A mark of at least `base` says that this call met the slot before, and at which position: no second hash table.
-    """
-    distinct = np.empty(slots.size, np.int64)
-    positions = np.empty(slots.size, np.int64)
-    count = 0
-    for i in range(slots.size):
-        slot = slots[i]
-        if clock[slot, 1] < base:
-            clock[slot, 0] = stamp
-            clock[slot, 1] = base + count
-            distinct[count] = slot
-            count += 1
-        positions[i] = clock[slot, 1] - base
-    return distinct[:count], positions
-
-
 @njit(_NEW_BLOCK(_BLOCK, _INTS, int64, int64), **_OPTIONS)
 def gather(rows, slots, start, stop):
     """A copy of the columns start:stop of the slots' rows."""
@@ -166,59 +146,3 @@ def scatter(rows, slots, block):
         slot = np.uint64(slots[i])
         for d in range(width):
             rows[slot, d] = block[i, d]
-
-
-@njit(_NEW_INTS(_LIVE_PAIRS, _INTS, _INTS), **_OPTIONS)
-def advance(clock, slots, stamps):
-    """Raise the slots' stamps; return the entries, in input order, whose stamp was larger than the one it replaced."""
-    raised = np.empty(slots.size, np.int64)
-    count = 0
-    for i in range(slots.size):
-        if stamps[i] > clock[slots[i], 0]:
-            clock[slots[i], 0] = stamps[i]
-            raised[count] = i
-            count += 1
-    return raised[:count].copy()
-
-
-@njit(void(_LIVE_ROWS, _INTS, _BLOCK, float64), **_OPTIONS)
-def sgd(rows, slots, grads, lr):
-    """torch.optim.SGD on distinct slots."""
-    rate, dim = np.float32(lr), np.uint64(grads.shape[1])
-    for i in range(slots.size):
-        slot = np.uint64(slots[i])
-        for d in range(dim):
-            rows[slot, d] -= rate * grads[i, d]
-
-
-@njit(void(_LIVE_ROWS, _INTS, _BLOCK, float64, float64), **_OPTIONS)
-def adagrad(rows, slots, grads, lr, eps):
-    """torch.optim.Adagrad on distinct slots; the state is the element-wise sum of squares."""
-    rate, floor, dim = np.float32(lr), np.float32(eps), np.uint64(grads.shape[1])
-    for i in range(slots.size):
-        slot = np.uint64(slots[i])
-        for d in range(dim):
-            total = rows[slot, dim + d] + grads[i, d] * grads[i, d]
-            rows[slot, dim + d] = total
-            rows[slot, d] -= rate * grads[i, d] / (np.sqrt(total) + floor)
-
-
-@njit(void(_LIVE_ROWS, _INTS, _BLOCK, float64, float64, float64, float64), **_OPTIONS)
-def adam(rows, slots, grads, lr, beta1, beta2, eps):
-    """torch.optim.Adam on distinct slots; the state is (m, v, the row's own number of steps)."""
-    keep1, fresh1 = np.float32(beta1), np.float32(1 - beta1)
-    keep2, fresh2 = np.float32(beta2), np.float32(1 - beta2)
-    floor, dim = np.float32(eps), np.uint64(grads.shape[1])
-    first, second, last = dim, dim + dim, dim + dim + dim
-    for i in range(slots.size):
-        slot = np.uint64(slots[i])
-        rows[slot, last] += np.float32(1)
-        steps = np.int64(rows[slot, last])  # an integer power is multiplications alone, the same on every machine
-        rate = np.float32(lr / (1 - beta1**steps))
-        root = np.float32(np.sqrt(1 - beta2**steps))
-        for d in range(dim):
-            m = keep1 * rows[slot, first + d] + fresh1 * grads[i, d]
-            v = keep2 * rows[slot, second + d] + fresh2 * (grads[i, d] * grads[i, d])
-            rows[slot, first + d] = m
-            rows[slot, second + d] = v
-            rows[slot, d] -= rate * m / (np.sqrt(v) / root + floor)

@@ -6,9 +6,10 @@
 
 Guaranteed: a row sees the numbers that torch.optim would give it as a parameter of its own, which is stepped when,
 and only when, the row gets a gradient; the three agree within float32's rounding. What a row needs beside its values is
-`columns` numbers of state.
+`columns` numbers of state. Options that torch.optim does not have (a bound of the values, one accumulator a row, an accumulator
+that is updated after the step) are for rows alone: `torch` refuses them.
 
-A new optimiser is a subclass with these methods and one kernel.
+A new optimiser is a subclass with `torch`, `columns`, `_step`, `_step_slots` and one kernel in `lib/store/steps.py`.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from typing import ClassVar
 import numpy as np
 from torch import Tensor, no_grad, optim
 
-from lib.store import kernels
+from lib.errors import BadOption
+from lib.store import steps
 from lib.store.inputs import number
 
 
@@ -31,6 +33,8 @@ class Optimizer(ABC):
 
     lr: float
     """Learning rate."""
+    weight_bound: float | None = None
+    """Rows only: after a step every value is held within this distance of zero (Persia's weight bound)."""
 
     name: ClassVar[str]
     dense_state: ClassVar[tuple[str, ...]] = ()
@@ -38,6 +42,8 @@ class Optimizer(ABC):
 
     def __post_init__(self) -> None:
         number(self.lr, f"{type(self).__name__}.lr", above=True)
+        if self.weight_bound is not None:
+            number(self.weight_bound, f"{type(self).__name__}.weight_bound", above=True)
 
     @abstractmethod
     def torch(self, parameters: Iterable[Tensor]) -> optim.Optimizer:
@@ -51,13 +57,30 @@ class Optimizer(ABC):
         """The state of n rows that were never updated."""
         return np.zeros((n, self.columns(dim)), np.float32)
 
-    @abstractmethod
+    @no_grad()
     def update(self, values: Tensor, state: Tensor, grads: Tensor) -> None:
         """One step in place on a block of distinct rows: values [U, dim], state [U, columns], grads [U, dim]."""
+        self._step(values, state, grads)
+        if self.weight_bound is not None:
+            values.clamp_(-self.weight_bound, self.weight_bound)
+
+    def update_slots(self, rows: np.ndarray, slots: np.ndarray, grads: np.ndarray) -> None:
+        """One step in place on distinct slots of a table, whose rows start with [values | state]."""
+        self._step_slots(rows, slots, grads)
+        if self.weight_bound is not None:
+            steps.bound(rows, slots, grads.shape[1], self.weight_bound)
 
     @abstractmethod
-    def update_slots(self, rows: np.ndarray, slots: np.ndarray, grads: np.ndarray) -> None:
-        """One step in place on distinct slots of a table, whose rows are [values | state]."""
+    def _step(self, values: Tensor, state: Tensor, grads: Tensor) -> None: ...
+
+    @abstractmethod
+    def _step_slots(self, rows: np.ndarray, slots: np.ndarray, grads: np.ndarray) -> None: ...
+
+    def _only_rows(self, option: str, given: object) -> None:
+        if given:
+            raise BadOption(
+                f"{type(self).__name__}.{option} is for rows: torch.optim has no such option for dense parameters"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,17 +90,48 @@ class SGD(Optimizer):
     name: ClassVar[str] = "sgd"
 
     def torch(self, parameters: Iterable[Tensor]) -> optim.Optimizer:
+        self._only_rows("weight_bound", self.weight_bound)
         return optim.SGD(parameters, lr=self.lr, foreach=False)
 
     def columns(self, dim: int) -> int:
         return 0
 
-    @no_grad()
-    def update(self, values: Tensor, state: Tensor, grads: Tensor) -> None:
+    def _step(self, values: Tensor, state: Tensor, grads: Tensor) -> None:
         values.add_(grads, alpha=-self.lr)
 
-    def update_slots(self, rows: np.ndarray, slots: np.ndarray, grads: np.ndarray) -> None:
-        kernels.sgd(rows, slots, grads, self.lr)
+    def _step_slots(self, rows: np.ndarray, slots: np.ndarray, grads: np.ndarray) -> None:
+        steps.sgd(rows, slots, grads, self.lr)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Momentum(Optimizer):
+    """Gradient descent along a sum of gradients that decays by `momentum` with each step of the row."""
+
+    momentum: float = 0.9
+    """What is kept of the sum."""
+    nesterov: bool = False
+    """Step along what the sum will be."""
+
+    name: ClassVar[str] = "momentum"
+    dense_state: ClassVar[tuple[str, ...]] = ("momentum_buffer",)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        number(self.momentum, "Momentum.momentum", above=True, below=1.0)
+
+    def torch(self, parameters: Iterable[Tensor]) -> optim.Optimizer:
+        self._only_rows("weight_bound", self.weight_bound)
+        return optim.SGD(parameters, lr=self.lr, momentum=self.momentum, nesterov=self.nesterov, foreach=False)
+
+    def columns(self, dim: int) -> int:
+        return dim
+
+    def _step(self, values: Tensor, state: Tensor, grads: Tensor) -> None:
+        state.mul_(self.momentum).add_(grads)
+        values.add_(grads.add(state, alpha=self.momentum) if self.nesterov else state, alpha=-self.lr)
+
+    def _step_slots(self, rows: np.ndarray, slots: np.ndarray, grads: np.ndarray) -> None:
+        steps.momentum(rows, slots, grads, self.lr, self.momentum, self.nesterov)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,6 +142,10 @@ class Adagrad(Optimizer):
     """Added to the root."""
     initial: float = 0.0
     """What the sum starts from."""
+    rowwise: bool = False
+    """Rows only: one sum a row, of the mean squares of its gradients (DGL-KE, fbgemm), instead of one an element."""
+    after: bool = False
+    """Rows only: step with the sum as it was, then add to it (Persia's order); give `initial` above 0."""
 
     name: ClassVar[str] = "adagrad"
     dense_state: ClassVar[tuple[str, ...]] = ("step", "sum")
@@ -98,23 +156,27 @@ class Adagrad(Optimizer):
         number(self.initial, "Adagrad.initial")
 
     def torch(self, parameters: Iterable[Tensor]) -> optim.Optimizer:
+        for option in ("weight_bound", "rowwise", "after"):
+            self._only_rows(option, getattr(self, option))
         parameters = list(parameters)
         on_cpu = all(parameter.is_cpu for parameter in parameters)  # torch has no fused Adagrad elsewhere
         return optim.Adagrad(parameters, lr=self.lr, eps=self.eps, initial_accumulator_value=self.initial, fused=on_cpu)
 
     def columns(self, dim: int) -> int:
-        return dim
+        return 1 if self.rowwise else dim
 
     def first_state(self, n: int, dim: int) -> np.ndarray:
-        return np.full((n, dim), self.initial, np.float32)
+        return np.full((n, self.columns(dim)), self.initial, np.float32)
 
-    @no_grad()
-    def update(self, values: Tensor, state: Tensor, grads: Tensor) -> None:
-        state.addcmul_(grads, grads)
-        values.addcdiv_(grads, state.sqrt().add_(self.eps), value=-self.lr)
+    def _step(self, values: Tensor, state: Tensor, grads: Tensor) -> None:
+        squares = grads.square().mean(dim=1, keepdim=True) if self.rowwise else grads.square()
+        before = state.clone() if self.after else state
+        state.add_(squares)
+        values.addcdiv_(grads, before.sqrt().add_(self.eps), value=-self.lr)
 
-    def update_slots(self, rows: np.ndarray, slots: np.ndarray, grads: np.ndarray) -> None:
-        kernels.adagrad(rows, slots, grads, self.lr, self.eps)
+    def _step_slots(self, rows: np.ndarray, slots: np.ndarray, grads: np.ndarray) -> None:
+        step = steps.rowwise_adagrad if self.rowwise else steps.adagrad
+        step(rows, slots, grads, self.lr, self.eps, self.after)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,21 +200,21 @@ class Adam(Optimizer):
         number(self.eps, "Adam.eps")
 
     def torch(self, parameters: Iterable[Tensor]) -> optim.Optimizer:
+        self._only_rows("weight_bound", self.weight_bound)
         return optim.Adam(parameters, lr=self.lr, betas=(self.beta1, self.beta2), eps=self.eps, fused=True)
 
     def columns(self, dim: int) -> int:
         return 2 * dim + 1
 
-    @no_grad()
-    def update(self, values: Tensor, state: Tensor, grads: Tensor) -> None:
-        m, v, steps = state.split([values.shape[1], values.shape[1], 1], dim=1)
-        steps += 1
-        exact = steps.double()  # 1 - beta2 ** 1 would keep only four digits in float32
+    def _step(self, values: Tensor, state: Tensor, grads: Tensor) -> None:
+        m, v, seen = state.split([values.shape[1], values.shape[1], 1], dim=1)
+        seen += 1
+        exact = seen.double()  # 1 - beta2 ** 1 would keep only four digits in float32
         rate = (self.lr / (1 - self.beta1**exact)).to(values.dtype)
         root = (1 - self.beta2**exact).sqrt_().to(values.dtype)
         m.lerp_(grads, 1 - self.beta1)
         v.mul_(self.beta2).addcmul_(grads, grads, value=1 - self.beta2)
         values.addcdiv_(m.mul(rate), v.sqrt().div_(root).add_(self.eps), value=-1)
 
-    def update_slots(self, rows: np.ndarray, slots: np.ndarray, grads: np.ndarray) -> None:
-        kernels.adam(rows, slots, grads, self.lr, self.beta1, self.beta2, self.eps)
+    def _step_slots(self, rows: np.ndarray, slots: np.ndarray, grads: np.ndarray) -> None:
+        steps.adam(rows, slots, grads, self.lr, self.beta1, self.beta2, self.eps)

@@ -2,97 +2,189 @@
 
 Guaranteed:
 - a new id's first row depends on the table's seed and the id alone, whoever asks for it and when;
-- `push` makes one optimiser step per distinct id, with the sum of the gradients that the call holds for it;
-- every call is atomic for threads; the kernels release the GIL, so other threads compute meanwhile;
+- `push` makes one optimiser step per distinct id, with the sum of the gradients that the call holds for it, in their order;
+- results depend on the calls and their order alone, not on `threads`, on growth, or on what else the machine does;
+- a gradient changes the row of its own id or none; what went nowhere is counted in `lost`;
 - `export` depends on the content alone, not on the order in which ids were met.
 
-The table never forgets an id: it grows by doubling.
+By default a table never forgets an id: it grows by doubling. With a limit, rows make room for others (`lib/store/policy.py`), and
+only training look-ups (`pull`, `read`) count as use. Calls from several threads: `locking` says what they may rely on.
+
+- "call": every call is atomic. Kernels release the GIL, and a call's own threads work inside it.
+- "striped": every row is. Look-ups and updates run at once; each takes the locks of its rows' stripes in ascending order, one
+  at a time, so no update is lost and no look-up sees half of one, but a call may see some rows before another's update and
+  some after.
+- "hogwild": nothing is locked for rows that exist. Two updates of one row at once may lose one, element by element.
+
+In all three, whatever moves rows (a new id, growth, eviction, `write`, `load`) is alone in the table: ids never mix.
 """
 
 from __future__ import annotations
 
 import threading
-from typing import Any
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from typing import Any, Literal, get_args
 
 import numpy as np
 
 from lib.errors import BadOption
-from lib.store import kernels
+from lib.store import kernels, moves
+from lib.store.gate import Gate
+from lib.store.index import LARGEST_STAMP, NEVER, UNSET
 from lib.store.inputs import floats_of, ids_of, number, whole
 from lib.store.optim import Optimizer
+from lib.store.policy import L2, LRU, Admission, Age, Always, Eviction
+from lib.store.records import Allocate, Layout, Records, private
 from lib.store.rows import Rows
-
-_NEVER = -1
-_UNSET = -2  # below every valid stamp, so that the first write to a new slot always counts as newer
+from lib.store.traffic import Locking, Traffic
 
 
 class Table:
     """Rows of `dim` float32 numbers, found by any int64 id."""
 
-    def __init__(self, dim: int, optimizer: Optimizer, *, seed: int, scale: float = 0.01, capacity: int = 1024):
-        """First rows are uniform in (-scale, scale); `capacity` is the number of rows to have room for at the start."""
+    def __init__(
+        self,
+        dim: int,
+        optimizer: Optimizer,
+        *,
+        seed: int,
+        scale: float = 0.01,
+        capacity: int = 1024,
+        max_rows: int | None = None,
+        max_bytes: int | None = None,
+        eviction: Eviction = LRU(),  # noqa: B008, frozen
+        admission: Admission = Always(),  # noqa: B008
+        unknown: Literal["admit", "lose"] = "admit",
+        threads: int = 1,
+        locking: Locking = "call",
+        allocate: Allocate = private,
+    ):
+        """First rows are uniform in (-scale, scale); `capacity` is the number of rows to have room for at the start.
+
+        `max_rows` or `max_bytes` limits the table (the lesser counts); `unknown` says what becomes of a pushed gradient whose
+        id has no row; `allocate(name, shape, dtype)` gives the memory of the arrays, each time that the table grows.
+        """
         self.dim = whole(dim, "dim", 1)
         self.optimizer = optimizer
         self.seed = whole(seed, "seed")
         self.scale = number(scale, "scale")
-        self._width = self.dim + optimizer.columns(self.dim)
-        self._lock = threading.Lock()
-        self._clear(whole(capacity, "capacity", 1))
+        self._layout = Layout(self.dim, optimizer.columns(self.dim), max_rows is not None or max_bytes is not None)
+        self._atomic = _one_of(locking, get_args(Locking), "locking") == "call"
+        self._lock: Any = threading.Lock() if self._atomic else Gate()
+        self.max_rows = _limit(self._layout, max_rows, max_bytes)
+        self._records = Records(
+            self._layout,
+            optimizer,
+            seed=self.seed,
+            scale=self.scale,
+            capacity=whole(capacity, "capacity", 1),
+            limit=self.max_rows,
+            eviction=eviction,
+            admission=admission,
+            allocate=allocate,
+        )
+        self._traffic = Traffic(
+            self._records,
+            optimizer,
+            threads=whole(threads, "threads", 1),
+            locking=locking,
+            admits=_one_of(unknown, ("admit", "lose"), "unknown") == "admit",
+        )
 
     def __len__(self) -> int:
-        return self._count
+        return len(self._records)
 
     @property
     def nbytes(self) -> int:
         """Bytes that the table's arrays take, room for growth included."""
-        return self._ids.nbytes + self._rows.nbytes + self._clock.nbytes + self._index.nbytes
+        return self._records.nbytes
+
+    @property
+    def bytes_per_row(self) -> float:
+        """What each row of a full table takes."""
+        return self._layout.bytes_per_row
+
+    @property
+    def threads(self) -> int:
+        """How many threads work on a large batch; may be set between calls."""
+        return self._traffic.threads
+
+    @threads.setter
+    def threads(self, number: int) -> None:
+        self._traffic.threads = whole(number, "threads", 1)
+
+    @property
+    def lost(self) -> int:
+        """How many gradients and written rows went nowhere, since their ids were unknown and not admitted, or had no room."""
+        return self._traffic.lost
+
+    @property
+    def evicted(self) -> int:
+        """How many rows were evicted so far."""
+        return self._records.evicted
 
     def pull(self, ids: Any) -> np.ndarray:
-        """Copies of the rows, float32[n, dim]; unknown ids are admitted."""
+        """Copies of the rows, float32[n, dim]; unknown ids are admitted. One that is not admitted has its first row."""
         ids = ids_of(ids)
+        values = _aligned(ids.size, self.dim)
+        with self._sharing():
+            if self._traffic.look_up(ids, values, self._atomic):
+                return values
         with self._lock:
-            slots = self._admit(ids)  # may replace the arrays, so it comes before any use of them
-            return kernels.gather(self._rows, slots, 0, self.dim)
+            self._traffic.look_up(ids, values, True)
+        return values
 
     def peek(self, ids: Any) -> np.ndarray:
         """What `pull` would give, without admitting anything."""
         ids = ids_of(ids)
-        with self._lock:
-            slots, missing = kernels.find(self._index, ids)
-            if not missing:
-                return kernels.gather(self._rows, slots, 0, self.dim)
-            known = slots >= 0
-            values = np.empty((ids.size, self.dim), np.float32)
-            values[known] = kernels.gather(self._rows, slots[known], 0, self.dim)
-        values[~known] = self._first_rows(ids[~known])
+        values = np.empty((ids.size, self.dim), np.float32)
+        with self._sharing():
+            slots = np.empty(ids.size, np.int64)
+            records = self._records
+            missing = moves.fetch(ids, records.index, records.words, records.column, 0, slots, values)
+        if missing:
+            values[slots < 0] = self._records.first_rows(ids[slots < 0])
         return values
 
     def push(self, ids: Any, grads: Any, stamp: int) -> None:
-        """One optimiser step per distinct id, whose stamp becomes `stamp`; unknown ids are admitted first."""
+        """One optimiser step per distinct id, whose stamp becomes `stamp`; unknown ids are admitted first, or lost."""
         ids = ids_of(ids)
         grads = floats_of(grads, (ids.size, self.dim), "grads")
-        stamp = whole(stamp, "stamp", 0)
+        stamp = _stamp(stamp)
+        with self._sharing():
+            if self._traffic.update(ids, grads, stamp, self._atomic):
+                return
         with self._lock:
-            slots = self._admit(ids)
-            distinct, positions = kernels.touch(self._clock, slots, self._mark, stamp)
-            self._mark += distinct.size
-            if distinct.size < ids.size:
-                grads, _ = kernels.add_up(positions, grads, np.ones(ids.size, np.float32), distinct.size)
-            self.optimizer.update_slots(self._rows, distinct, grads)
+            self._traffic.update(ids, grads, stamp, True)
 
     def stamps(self, ids: Any) -> np.ndarray:
         """Timestamps of the last updates, int64[n]; -1 for an id that is unknown or was never updated."""
         ids = ids_of(ids)
-        with self._lock:
-            slots, _ = kernels.find(self._index, ids)
-            return np.where(slots >= 0, self._clock[slots, 0], _NEVER)
+        with self._sharing():
+            return self._records.stamps(self._records.find(ids)[0])
+
+    def updates(self, ids: Any) -> np.ndarray:
+        """How often each row was pushed to since it was admitted, int64[n]; counts stop at 65535."""
+        ids = ids_of(ids)
+        with self._sharing():
+            slots = self._records.find(ids)[0]
+            return np.where(slots >= 0, self._records.counts[slots], 0).astype(np.int64)
 
     def read(self, ids: Any) -> Rows:
-        """Copies of everything that the rows hold; unknown ids are admitted."""
-        ids = ids_of(ids)
+        """Copies of everything that the rows hold; unknown ids are admitted as by `pull`."""
+        ids = ids_of(ids).copy()
         with self._lock:
-            slots = self._admit(ids)
-            return self._copy(ids.copy(), slots)
+            now = self._traffic.now()
+            slots, missing = self._records.find(ids, self._traffic.touch(now))
+            if missing:
+                self._traffic.admit(ids, slots, now)
+            rows = self._copy(ids, slots)
+        strange = slots < 0
+        if strange.any():
+            rows.values[strange] = self._records.first_rows(ids[strange])
+            rows.state[strange] = self.optimizer.first_state(int(strange.sum()), self.dim)
+        return rows
 
     def write(self, rows: Rows, *, newer: bool = True) -> int:
         """Store rows as they are, in input order, and return how many were stored.
@@ -101,16 +193,15 @@ class Table:
         """
         rows = self._checked(rows)
         with self._lock:
-            before = self._count
-            slots = self._admit(rows.ids)
-            self._clock[before : self._count, 0] = _UNSET
-            block = np.hstack([rows.values, rows.state])
+            slots, kept = self._traffic.place(rows.ids, UNSET)
+            block, stamps = np.hstack([rows.values, rows.state])[kept], rows.stamps[kept]
+            words, column = self._records.words, self._records.column
             if newer:
-                chosen = kernels.advance(self._clock, slots, rows.stamps)
+                chosen = moves.advance(words, slots, column, stamps)
                 slots, block = slots[chosen], block[chosen]
             else:
-                self._clock[slots, 0] = rows.stamps
-            kernels.scatter(self._rows, slots, block)
+                words[slots, column] = stamps.astype(np.int32).view(np.uint32)
+            kernels.scatter(self._records.rows, slots, block)
             return slots.size
 
     def assign(self, ids: Any, values: Any) -> None:
@@ -118,78 +209,111 @@ class Table:
         ids = ids_of(ids)
         values = floats_of(values, (ids.size, self.dim), "values")
         with self._lock:
-            slots = self._admit(ids)
-            kernels.scatter(self._rows, slots, values)
+            slots, kept = self._traffic.place(ids, NEVER)
+            kernels.scatter(self._records.rows, slots, values[kept])
+
+    def evict(self, ids: Any) -> int:
+        """Forget these ids; how many had a row."""
+        ids = kernels.unique(ids_of(ids))[0]
+        with self._lock:
+            slots, _ = self._records.find(ids)
+            self._records.drop(slots[slots >= 0])
+            return int((slots >= 0).sum())
+
+    def sweep(self, policy: Age | L2, now: int = 0) -> int:
+        """Evict the rows beyond the policy's limit, at stamp `now` for an `Age`; how many went."""
+        if policy.limit is None:
+            raise BadOption(f"{policy!r} has no limit to sweep by")
+        bound = whole(now, "now", 0) - policy.limit if isinstance(policy, Age) else np.float32(policy.limit) ** 2
+        with self._lock:
+            slots, _ = self._records.used()
+            keys = policy.keys(self._records.words, slots, self._records.column, self.dim)
+            self._records.drop(slots[keys < bound])
+            return int((keys < bound).sum())
 
     def export(self) -> Rows:
         """The whole content, sorted by id."""
         with self._lock:
-            slots = np.argsort(self._ids[: self._count])
-            return self._copy(self._ids[slots], slots)
+            slots, ids = self._records.used()
+            return self._copy(ids, slots)
 
-    def load(self, rows: Rows) -> None:
-        """Replace the whole content."""
+    def memory(self) -> dict[str, np.ndarray]:
+        """What beside `export` decides the future: update counts and recency in its order, and the admission's memory."""
+        with self._lock:
+            slots, _ = self._records.used()
+            numbers = {"calls": self._traffic.calls, "lost": self._traffic.lost, "evicted": self._records.evicted}
+            arrays = {"updates": self._records.counts[slots], "admission": self._records.sketch.copy()}
+            if self._layout.limited:
+                arrays["touches"] = self._records.words[slots, self._records.column + 3]
+            return {**arrays, **{name: np.array(value, np.int64) for name, value in numbers.items()}}
+
+    def load(self, rows: Rows, memory: Mapping[str, np.ndarray] | None = None) -> None:
+        """Replace the whole content; with what `memory` gave, the table goes on as the one did whose content it is."""
         rows = self._checked(rows)
         if kernels.unique(rows.ids)[0].size < rows.ids.size:
             raise BadOption("rows.ids must be distinct to be loaded as a table's content")
+        if self.max_rows is not None and rows.ids.size > self.max_rows:
+            raise BadOption(f"{rows.ids.size} rows do not fit in a table of at most {self.max_rows}")
         with self._lock:
-            self._clear(max(self._capacity, rows.ids.size))
-            self._append(rows.ids, np.hstack([rows.values, rows.state]), rows.stamps)
+            records = self._records
+            records.clear(max(records.capacity, rows.ids.size))
+            slots = records.admit(rows.ids, 0, values=rows.values, always=True)
+            kernels.scatter(records.rows, slots, np.hstack([rows.values, rows.state]))
+            records.words[slots, records.column] = rows.stamps.astype(np.int32).view(np.uint32)
+            self._traffic.calls = 0
+            if memory is not None:
+                records.counts[slots], records.sketch = memory["updates"], memory["admission"].copy()
+                if self._layout.limited:
+                    records.words[slots, records.column + 3] = memory["touches"]
+                self._traffic.calls, self._traffic.lost, records.evicted = (
+                    int(memory[name]) for name in ("calls", "lost", "evicted")
+                )
 
-    def _clear(self, capacity: int) -> None:
-        self._count = 0
-        self._mark = 1  # larger than every mark of a fresh clock
-        self._ids = np.empty(0, np.int64)
-        self._rows = np.empty((0, self._width), np.float32)
-        self._clock = np.empty((0, 2), np.int64)
-        self._resize(capacity)
-
-    def _resize(self, capacity: int) -> None:
-        ids, rows, clock = (_longer(array, capacity, self._count) for array in (self._ids, self._rows, self._clock))
-        index = np.full((1 << (2 * capacity - 1).bit_length(), 2), -1, np.int64)
-        kernels.insert(index, ids[: self._count], 0)
-        self._capacity, self._ids, self._rows, self._clock, self._index = capacity, ids, rows, clock, index
-
-    def _admit(self, ids: np.ndarray) -> np.ndarray:
-        """The ids' slots, after the unknown ones got theirs."""
-        slots, missing = kernels.find(self._index, ids)
-        if missing:
-            unknown = slots < 0
-            new, positions = kernels.unique(ids[unknown])
-            slots[unknown] = self._count + positions
-            block = np.hstack([self._first_rows(new), self.optimizer.first_state(new.size, self.dim)])
-            self._append(new, block, _NEVER)
-        return slots
-
-    def _append(self, ids: np.ndarray, block: np.ndarray, stamps: np.ndarray | int) -> None:
-        start, stop = self._count, self._count + ids.size
-        if stop > self._capacity:
-            self._resize(max(stop, 2 * self._capacity))
-        self._ids[start:stop] = ids
-        self._rows[start:stop] = block
-        self._clock[start:stop, 0] = stamps
-        kernels.insert(self._index, ids, start)
-        self._count = stop
-
-    def _first_rows(self, ids: np.ndarray) -> np.ndarray:
-        return kernels.first_rows(ids, self.seed, self.dim, self.scale)
+    def _sharing(self) -> AbstractContextManager:
+        return self._lock if self._atomic else self._lock.shared()
 
     def _copy(self, ids: np.ndarray, slots: np.ndarray) -> Rows:
-        values = kernels.gather(self._rows, slots, 0, self.dim)
-        state = kernels.gather(self._rows, slots, self.dim, self._width)
-        return Rows(ids, values, state, self._clock[slots, 0])
+        records, width = self._records, self._layout.stamp
+        values = kernels.gather(records.rows, slots, 0, self.dim)
+        return Rows(ids, values, kernels.gather(records.rows, slots, self.dim, width), records.stamps(slots))
 
     def _checked(self, rows: Rows) -> Rows:
         ids = ids_of(rows.ids, "rows.ids")
         values = floats_of(rows.values, (ids.size, self.dim), "rows.values")
-        state = floats_of(rows.state, (ids.size, self._width - self.dim), "rows.state")
+        state = floats_of(rows.state, (ids.size, self._layout.columns), "rows.state")
         stamps = ids_of(rows.stamps, "rows.stamps")
-        if stamps.size != ids.size or (stamps.size and stamps.min() < _NEVER):
-            raise BadOption(f"rows.stamps must be {ids.size} timestamps of at least {_NEVER}")
+        if stamps.size != ids.size or (stamps.size and not NEVER <= stamps.min() <= stamps.max() <= LARGEST_STAMP):
+            raise BadOption(
+                f"rows.stamps must be {ids.size} timestamps of at least {NEVER} and at most {LARGEST_STAMP}"
+            )
         return Rows(ids, values, state, stamps)
 
 
-def _longer(array: np.ndarray, capacity: int, count: int) -> np.ndarray:
-    longer = np.zeros((capacity, *array.shape[1:]), array.dtype)
-    longer[:count] = array[:count]
-    return longer
+def _limit(layout: Layout, max_rows: int | None, max_bytes: int | None) -> int | None:
+    rows = [] if max_rows is None else [whole(max_rows, "max_rows", 1)]
+    if max_bytes is not None:
+        rows.append(int(whole(max_bytes, "max_bytes", 1) / layout.bytes_per_row))
+        if not rows[-1]:
+            raise BadOption(f"max_bytes must hold a row, which takes {layout.bytes_per_row:g} bytes, not {max_bytes}")
+    return min(rows, default=None)
+
+
+def _stamp(stamp: Any) -> int:
+    if whole(stamp, "stamp", 0) > LARGEST_STAMP:
+        raise BadOption(f"stamp must be at most {LARGEST_STAMP}, not {stamp}")
+    return int(stamp)
+
+
+def _one_of(value: Any, known: tuple[str, ...], name: str) -> Any:
+    if value not in known:
+        raise BadOption(f"{name} must be one of {', '.join(known)}, not {value!r}")
+    return value
+
+
+def _aligned(n: int, dim: int) -> np.ndarray:
+    """Memory for rows that starts a cache line, so that two threads that fill in neighbours share none where a row is one."""
+    if n * dim < 1024:
+        return np.empty((n, dim), np.float32)
+    block = np.empty(n * dim + 16, np.float32)
+    start = -block.ctypes.data % 64 // 4
+    return block[start : start + n * dim].reshape(n, dim)

@@ -87,6 +87,10 @@ class Caller:
         await asyncio.gather(*[self.handle.note((name, call), np.zeros(size)) for call, size in enumerate(sizes)])
 
     async def fail(self, error, inside):
+        async with asyncio.TaskGroup() as sending:  # as a worker's pushes are sent
+            sending.create_task(self._fail(error, inside))
+
+    async def _fail(self, error, inside):
         await self.handle.fail(error, inside)
 
 

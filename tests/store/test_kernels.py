@@ -110,12 +110,3 @@ def test_find_after_insert_in_a_crowded_index():
     slots, missing = kernels.find(index, np.append(ids, ints(1, -2)))
     assert slots.tolist() == [*range(10, 70), -1, -1]
     assert missing == 2
-
-
-def test_touch_marks_duplicates_of_one_call_only():
-    clock = np.zeros((4, 2), np.int64)
-    distinct, positions = kernels.touch(clock, ints(2, 0, 2), 1, 8)
-    assert (distinct.tolist(), positions.tolist()) == ([2, 0], [0, 1, 0])
-    distinct, positions = kernels.touch(clock, ints(0, 3), 3, 9)
-    assert (distinct.tolist(), positions.tolist()) == ([0, 3], [0, 1])
-    assert clock[:, 0].tolist() == [9, 0, 8, 9]

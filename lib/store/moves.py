@@ -1,0 +1,131 @@
+"""Rows out of a table's records, and gradients summed for them; the memory's speed is decided here.
+
+Each loop asks for the row that it needs sixteen turns later. Sums start from -0.0, to which any x adds as x itself: so one
+gradient alone and a sum of one have the same bits.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit, types
+from numba.types import int64, uint16, void
+
+from lib.store.index import _ENTRIES, _LISTS, _WORDS, arrange, seek
+from lib.store.kernels import _BLOCK, _INTS, _NEW_BLOCK, _NEW_INTS, _OPTIONS
+from lib.store.lanes import add, copy, prefetch
+
+AHEAD = 16
+_COUNTS = uint16[::1]
+_4 = np.uint64(4)
+_NO_NUMBERS = ()
+
+
+@njit(int64(_INTS, _ENTRIES, _WORDS, int64, int64, _NEW_INTS, _NEW_BLOCK), **_OPTIONS)
+def fetch(ids, index, words, column, touch, slots, values):
+    """Find every entry's slot and copy the rows that are there; how many are not. For batches so small that caches hold them."""
+    places = np.arange(ids.size).astype(np.int32)
+    return seek(ids, ids.size, index, words, column, touch, slots, places, values)
+
+
+@njit(void(_LISTS, int64, _INTS, _WORDS, _NEW_BLOCK), **_OPTIONS)
+def repeat(lists, many, slots, words, values):
+    """Copy rows to the entries where an id stands again; where it stands first it has been copied."""
+    mine, ordinals, firsts, dim = lists[0], lists[1], lists[2], values.shape[1]
+    rows, stride = np.uint64(words.ctypes.data), _4 * np.uint64(words.shape[1])
+    out, step = np.uint64(values.ctypes.data), _4 * np.uint64(dim)
+    for k in range(many):
+        slot = slots[ordinals[k]]
+        if firsts[ordinals[k]] != mine[k] and slot >= 0:
+            copy(dim, (out + np.uint64(mine[k]) * step, rows + np.uint64(slot) * stride), _NO_NUMBERS)
+
+
+@njit
+def add_up(lists, many, count, grads, sums):
+    mine, ordinals, dim = lists[0], lists[1], grads.shape[1]
+    source, target, step = np.uint64(grads.ctypes.data), np.uint64(sums.ctypes.data), _4 * np.uint64(dim)
+    sums[:count] = np.float32(-0.0)
+    for k in range(many):
+        add(dim, (target + np.uint64(ordinals[k]) * step, source + np.uint64(mine[k]) * step), _NO_NUMBERS)
+
+
+@njit(void(_LISTS, int64, int64, _BLOCK, _NEW_BLOCK), **_OPTIONS)
+def total(lists, many, count, grads, sums):
+    """The sum of each distinct id's gradients, in the order of the batch."""
+    add_up(lists, many, count, grads, sums)
+
+
+@njit
+def sign(words, counts, slots, column, stamp):
+    column, record = np.uint64(column), np.uint64(words.ctypes.data)
+    stride, where = _4 * np.uint64(words.shape[1]), _4 * np.uint64(column)
+    tally, full = np.uint64(counts.ctypes.data), np.uint16(0xFFFF)
+    for i in range(slots.size):
+        if i + AHEAD < slots.size:
+            later = np.uint64(slots[i + AHEAD])
+            prefetch(record + later * stride + where)
+            prefetch(tally + np.uint64(2) * later)
+        slot = np.uint64(slots[i])
+        words[slot, column] = np.uint32(stamp)
+        if counts[slot] != full:
+            counts[slot] += np.uint16(1)
+
+
+@njit(void(_WORDS, _COUNTS, _INTS, int64, int64), **_OPTIONS)
+def mark(words, counts, slots, column, stamp):
+    """Stamp the rows and count the update."""
+    sign(words, counts, slots, column, stamp)
+
+
+@njit(types.Tuple((_NEW_INTS, _NEW_BLOCK, int64))(_INTS, _BLOCK, _ENTRIES, _WORDS, _COUNTS, int64, int64), **_OPTIONS)
+def reduce(ids, grads, index, words, counts, column, stamp):
+    """For a small batch at once: the distinct slots, stamped, the sums of their gradients, and how many ids have no row.
+
+    If there are such, nothing was stamped or summed.
+    """
+    heads = 16
+    while heads < 2 * ids.size:
+        heads *= 2
+    lists, distinct, slots = (
+        np.empty((3, ids.size), np.int32),
+        np.empty(ids.size, np.int64),
+        np.empty(ids.size, np.int64),
+    )
+    entries, sums = np.empty(heads, np.int32), np.empty((0, grads.shape[1]), np.float32)
+    many, count, missing = arrange(ids, 0, 0, lists, distinct, slots, entries, index, words, column, 0, sums)
+    if missing:
+        return slots, sums, missing
+    sums = np.empty((count, grads.shape[1]), np.float32)
+    add_up(lists, many, count, grads, sums)
+    sign(words, counts, slots[:count], column, stamp)
+    return slots[:count], sums, missing
+
+
+@njit(_NEW_INTS(_WORDS, _INTS, int64, _INTS), **_OPTIONS)
+def advance(words, slots, column, stamps):
+    """Raise the slots' stamps; return the entries, in input order, whose stamp was larger than the one it replaced."""
+    column = np.uint64(column)
+    raised = np.empty(slots.size, np.int64)
+    count = 0
+    for i in range(slots.size):
+        slot = np.uint64(slots[i])
+        if stamps[i] > np.int64(np.int32(words[slot, column])):
+            words[slot, column] = np.uint32(stamps[i] & 0xFFFFFFFF)
+            raised[count] = i
+            count += 1
+    return raised[:count].copy()
+
+
+@njit(void(_WORDS, _COUNTS, _INTS, _INTS, _BLOCK, int64, int64, int64), **_OPTIONS)
+def settle(words, counts, slots, ids, block, column, stamp, touch):
+    """Fill the records of new rows: [values | state] from the block, and what belongs to the row."""
+    rows, column = words.view(np.float32), np.uint64(column)
+    for i in range(slots.size):
+        slot, key = np.uint64(slots[i]), np.uint64(ids[i])
+        for d in range(column):
+            rows[slot, d] = block[i, d]
+        words[slot, column] = np.uint32(stamp & 0xFFFFFFFF)
+        words[slot, column + np.uint64(1)] = np.uint32(key & np.uint64(0xFFFFFFFF))
+        words[slot, column + np.uint64(2)] = np.uint32(key >> np.uint64(32))
+        if column + np.uint64(3) < np.uint64(words.shape[1]):
+            words[slot, column + np.uint64(3)] = np.uint32(touch)
+        counts[slot] = 0

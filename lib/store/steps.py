@@ -1,0 +1,174 @@
+"""One step of each row optimiser on distinct slots of a table; `lib/store/optim.py` says what each guarantees.
+
+A record starts with [values | state]; more may follow. Numbers of state that belong to the whole row come last of them.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+from numba.types import float64, int64, void
+
+from lib.store.kernels import _BLOCK, _INTS, _LIVE_ROWS, _OPTIONS
+from lib.store.lanes import Lane, lanewise, prefetch_range, summed
+from lib.store.moves import AHEAD
+
+_4 = np.uint64(4)
+
+
+@njit
+def start(rows, grads, numbers):
+    """Where the rows and the gradients lie, the distances between two, and how many bytes of a row a step touches."""
+    strides = _4 * np.uint64(rows.shape[1]), _4 * np.uint64(grads.shape[1])
+    return np.uint64(rows.ctypes.data), np.uint64(grads.ctypes.data), *strides, _4 * np.uint64(numbers)
+
+
+@njit
+def ahead(at, stride, slots, i, size):
+    if i + AHEAD < slots.size:
+        prefetch_range(at + np.uint64(slots[i + AHEAD]) * stride, size)
+
+
+@lanewise
+def descend(lane: Lane) -> None:
+    """values -= rate x gradient."""
+    lane.store(lane.sub(lane.load(0), lane.mul(lane.numbers[0], lane.load(1))), 0)
+
+
+@lanewise
+def roll(lane: Lane) -> None:
+    """momentum = keep x momentum + gradient, values -= rate x momentum."""
+    momentum = lane.add(lane.mul(lane.numbers[1], lane.load(1)), lane.load(2))
+    lane.store(momentum, 1)
+    lane.store(lane.sub(lane.load(0), lane.mul(lane.numbers[0], momentum)), 0)
+
+
+@lanewise
+def look_ahead(lane: Lane) -> None:
+    """The same with Nesterov's step: rate x (gradient + keep x momentum)."""
+    grad = lane.load(2)
+    momentum = lane.add(lane.mul(lane.numbers[1], lane.load(1)), grad)
+    lane.store(momentum, 1)
+    step = lane.add(grad, lane.mul(lane.numbers[1], momentum))
+    lane.store(lane.sub(lane.load(0), lane.mul(lane.numbers[0], step)), 0)
+
+
+@lanewise
+def adapt(lane: Lane) -> None:
+    """sum += gradient^2, values -= rate x gradient / (sqrt(sum) + floor)."""
+    grad = lane.load(2)
+    total = lane.add(lane.load(1), lane.mul(grad, grad))
+    lane.store(total, 1)
+    step = lane.div(lane.mul(lane.numbers[0], grad), lane.add(lane.sqrt(total), lane.numbers[1]))
+    lane.store(lane.sub(lane.load(0), step), 0)
+
+
+@lanewise
+def adapt_after(lane: Lane) -> None:
+    """The same with the sum as it was before."""
+    grad, total = lane.load(2), lane.load(1)
+    lane.store(lane.add(total, lane.mul(grad, grad)), 1)
+    step = lane.div(lane.mul(lane.numbers[0], grad), lane.add(lane.sqrt(total), lane.numbers[1]))
+    lane.store(lane.sub(lane.load(0), step), 0)
+
+
+@lanewise
+def moments(lane: Lane) -> None:
+    """Adam's two moments and its step; numbers: keep 1, fresh 1, keep 2, fresh 2, rate, root of the correction, floor."""
+    keep1, fresh1, keep2, fresh2, rate, root, floor = lane.numbers
+    grad = lane.load(3)
+    m = lane.add(lane.mul(keep1, lane.load(1)), lane.mul(fresh1, grad))
+    v = lane.add(lane.mul(keep2, lane.load(2)), lane.mul(fresh2, lane.mul(grad, grad)))
+    lane.store(m, 1)
+    lane.store(v, 2)
+    step = lane.div(lane.mul(rate, m), lane.add(lane.div(lane.sqrt(v), root), floor))
+    lane.store(lane.sub(lane.load(0), step), 0)
+
+
+@summed
+def squares(lane: Lane):
+    value = lane.load(0)
+    return lane.total(lane.mul(value, value))
+
+
+@lanewise
+def hold(lane: Lane) -> None:
+    lane.store(lane.clip(lane.load(0), lane.numbers[0], lane.numbers[1]), 0)
+
+
+@njit(void(_LIVE_ROWS, _INTS, _BLOCK, float64), **_OPTIONS)
+def sgd(rows, slots, grads, lr):
+    dim, rate = grads.shape[1], np.float32(lr)
+    row, grad, stride, step, size = start(rows, grads, dim)
+    for i in range(slots.size):
+        ahead(row, stride, slots, i, size)
+        values = row + np.uint64(slots[i]) * stride
+        descend(dim, (values, grad + np.uint64(i) * step), (rate,))
+
+
+@njit(void(_LIVE_ROWS, _INTS, _BLOCK, float64, float64, int64), **_OPTIONS)
+def momentum(rows, slots, grads, lr, keep, nesterov):
+    dim, rate, kept = grads.shape[1], np.float32(lr), np.float32(keep)
+    row, grad, stride, step, size = start(rows, grads, 2 * dim)
+    for i in range(slots.size):
+        ahead(row, stride, slots, i, size)
+        values = row + np.uint64(slots[i]) * stride
+        places = values, values + step, grad + np.uint64(i) * step
+        if nesterov:
+            look_ahead(dim, places, (rate, kept))
+        else:
+            roll(dim, places, (rate, kept))
+
+
+@njit(void(_LIVE_ROWS, _INTS, _BLOCK, float64, float64, int64), **_OPTIONS)
+def adagrad(rows, slots, grads, lr, eps, after):
+    dim, rate, floor = grads.shape[1], np.float32(lr), np.float32(eps)
+    row, grad, stride, step, size = start(rows, grads, 2 * dim)
+    for i in range(slots.size):
+        ahead(row, stride, slots, i, size)
+        values = row + np.uint64(slots[i]) * stride
+        places = values, values + step, grad + np.uint64(i) * step
+        if after:
+            adapt_after(dim, places, (rate, floor))
+        else:
+            adapt(dim, places, (rate, floor))
+
+
+@njit(void(_LIVE_ROWS, _INTS, _BLOCK, float64, float64, int64), **_OPTIONS)
+def rowwise_adagrad(rows, slots, grads, lr, eps, after):
+    dim, rate, floor = grads.shape[1], np.float32(lr), np.float32(eps)
+    row, grad, stride, step, size = start(rows, grads, dim + 1)
+    for i in range(slots.size):
+        ahead(row, stride, slots, i, size)
+        slot, here = np.uint64(slots[i]), grad + np.uint64(i) * step
+        before = rows[slot, np.uint64(dim)]
+        total = before + squares(dim, (here,), ()) / np.float32(dim)
+        rows[slot, np.uint64(dim)] = total
+        reach = rate / (np.sqrt(before if after else total) + floor)
+        descend(dim, (row + slot * stride, here), (reach,))
+
+
+@njit(void(_LIVE_ROWS, _INTS, _BLOCK, float64, float64, float64, float64), **_OPTIONS)
+def adam(rows, slots, grads, lr, beta1, beta2, eps):
+    dim = grads.shape[1]
+    keep1, fresh1, keep2, fresh2 = np.float32(beta1), np.float32(1 - beta1), np.float32(beta2), np.float32(1 - beta2)
+    row, grad, stride, step, size = start(rows, grads, 3 * dim + 1)
+    for i in range(slots.size):
+        ahead(row, stride, slots, i, size)
+        slot, last = np.uint64(slots[i]), np.uint64(3 * dim)
+        rows[slot, last] += np.float32(1)
+        steps = np.int64(rows[slot, last])  # an integer power is multiplications alone, the same on every machine
+        rate = np.float32(lr / (1 - beta1**steps))
+        root = np.float32(np.sqrt(1 - beta2**steps))
+        values = row + slot * stride
+        places = values, values + step, values + step + step, grad + np.uint64(i) * step
+        moments(dim, places, (keep1, fresh1, keep2, fresh2, rate, root, np.float32(eps)))
+
+
+@njit(void(_LIVE_ROWS, _INTS, int64, float64), **_OPTIONS)
+def bound(rows, slots, dim, limit):
+    """Hold every value within [-limit, limit]."""
+    row, stride = np.uint64(rows.ctypes.data), _4 * np.uint64(rows.shape[1])
+    high = np.float32(limit)
+    for i in range(slots.size):
+        hold(dim, (row + np.uint64(slots[i]) * stride,), (-high, high))

@@ -1,0 +1,165 @@
+"""Batches of look-ups and of updates on a table's records, with their threads and the locks of single rows."""
+
+from __future__ import annotations
+
+import threading
+from typing import Literal
+
+import numpy as np
+
+from lib.store import kernels, moves
+from lib.store.optim import Optimizer
+from lib.store.plan import Part, Plan
+from lib.store.records import Records
+from lib.store.team import together
+
+Locking = Literal["call", "striped", "hogwild"]
+SMALL = 2_048
+"""Entries up to which a look-up needs no plan: caches hold what it meets twice."""
+_STRIPES = 16
+_NONE = np.empty((0, 0), np.float32)
+_CHUNK = 4_096
+"""Rows that still lie in a cache when they are stamped."""
+_LAST = 2**32 - 1
+
+
+class Traffic:
+    """What `alone` says: that no other call is in the table. A call that is not may neither admit nor evict."""
+
+    def __init__(self, records: Records, optimizer: Optimizer, *, threads: int, locking: Locking, admits: bool):
+        self._records, self._optimizer, self.threads, self._admits = records, optimizer, threads, admits
+        self._striped, self._limited = locking == "striped", records.layout.limited
+        self._stripes = [threading.Lock() for _ in range(_STRIPES)]
+        self._plan = Plan()
+        self.calls = self.lost = 0
+
+    def now(self) -> int:
+        """The number of this call."""
+        if self.calls >= _LAST and self._limited:
+            self.calls = self._records.renumber()
+        self.calls += 1
+        return self.calls
+
+    def touch(self, now: int) -> int:
+        """What a training look-up writes into rows."""
+        return now if self._limited else 0
+
+    def look_up(self, ids: np.ndarray, values: np.ndarray, alone: bool) -> bool:
+        """Fill in the rows; False if that would take new rows and the call is not alone."""
+        if not alone and self.calls >= _LAST:
+            return False
+        records, now, striped = self._records, self.now(), self._striped and not alone
+        if ids.size <= SMALL and not striped:
+            slots = np.empty(ids.size, np.int64)
+            missing = moves.fetch(ids, records.index, records.words, records.column, self.touch(now), slots, values)
+            if missing and alone:
+                unknown, positions, first = self.admit(ids, slots, now)
+                values[unknown] = first[positions]
+            return alone or not missing
+        self._plan.make(ids, self.threads, records, self.touch(now), values[:0] if striped else values)
+        if self._plan.missing:
+            if not alone:
+                return False
+            self._fill_up(now, values)
+        if striped:
+            for part in self._plan.parts:
+                self._copy_by_stripes(part, values)
+        self._plan.keep(ids, records)
+        return True
+
+    def update(self, ids: np.ndarray, grads: np.ndarray, stamp: int, alone: bool) -> bool:
+        """One step per distinct id; False if that would take new rows and the call is not alone."""
+        records, plan = self._records, self._plan
+        if ids.size <= SMALL and (alone or not self._striped):
+            slots, sums, missing = moves.reduce(
+                ids, grads, records.index, records.words, records.counts, records.column, stamp
+            )
+            if not missing:
+                self._optimizer.update_slots(records.rows, slots, sums)
+            if not missing or not alone:
+                return not missing
+        if not plan.fits(ids, records):
+            plan.make(ids, self.threads, records, 0, _NONE)
+        if plan.missing:
+            if not alone:
+                return False
+            if self._admits:
+                self._fill_up(self.now(), None)
+            self.lost += plan.missing
+        parts = plan.parts  # a helper's own plan is another
+        together(lambda which: self._step(parts[which], grads, stamp, alone), len(parts))
+        return True
+
+    def admit(self, ids: np.ndarray, slots: np.ndarray, now: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Admit ids whose slot is -1, as far as they may come in: their entries, which new id each is, those ids' first rows."""
+        unknown = np.flatnonzero(slots < 0)
+        new, positions = kernels.unique(ids[unknown])
+        first = self._records.first_rows(new)
+        slots[unknown] = self._records.admit(new, now, values=first)[positions]
+        return unknown, positions, first
+
+    def place(self, ids: np.ndarray, stamp: int) -> tuple[np.ndarray, np.ndarray]:
+        """The slots of ids that are written whether they had a row or not, and which entries found room."""
+        slots, missing = self._records.find(ids)
+        if missing:
+            unknown, found = slots < 0, slots[slots >= 0]
+            new, positions = kernels.unique(ids[unknown])
+            got = self._records.admit(new, self.now(), always=True, protect=found, stamp=stamp)
+            slots[unknown] = got[positions]
+            self.lost += int((got < 0).sum())
+        kept = slots >= 0
+        return slots[kept], kept
+
+    def _fill_up(self, now: int, values: np.ndarray | None) -> None:
+        """Admit the plan's unknown ids, in the order in which the batch met them; their entries get their first rows."""
+        parts = self._plan.parts
+        ids, which, ordinals = self._plan.absent()
+        first = self._records.first_rows(ids)
+        found = None if values is not None else np.concatenate([part.found() for part in parts])
+        slots = self._records.admit(ids, now, values=first, protect=found)
+        for number, part in enumerate(parts):
+            mine = np.flatnonzero(which == number)
+            part.slots[ordinals[mine]] = slots[mine]
+            part.missing = int((slots[mine] < 0).sum())
+            if values is not None:
+                row_of = np.full(part.count, -1)
+                row_of[ordinals[mine]] = mine
+                row = row_of[part.lists[1, : part.many]]
+                values[part.lists[0, : part.many][row >= 0]] = first[row[row >= 0]]
+
+    def _step(self, part: Part, grads: np.ndarray, stamp: int, alone: bool) -> None:
+        """A part's sums, and one step of the optimiser with them."""
+        records, slots = self._records, part.slots[: part.count]
+        if part.count == grads.shape[0]:
+            sums = grads  # every id once, and all in this part
+        else:
+            sums = part.room(part.count, grads.shape[1])
+            moves.total(part.lists, part.many, part.count, grads, sums)
+        if part.missing:
+            slots, sums = slots[slots >= 0], sums[slots >= 0]
+        if not self._striped or alone:
+            for start in range(0, slots.size, _CHUNK):
+                some = slots[start : start + _CHUNK]
+                self._optimizer.update_slots(records.rows, some, sums[start : start + _CHUNK])
+                moves.mark(records.words, records.counts, some, records.column, stamp)
+            return
+        for lock, mine in self._by_stripe(slots):
+            with lock:
+                self._optimizer.update_slots(records.rows, slots[mine], sums[mine])
+                moves.mark(records.words, records.counts, slots[mine], records.column, stamp)
+
+    def _copy_by_stripes(self, part: Part, values: np.ndarray) -> None:
+        slots, block = part.slots[: part.count], np.empty((part.count, values.shape[1]), np.float32)
+        for lock, mine in self._by_stripe(slots):
+            with lock:
+                block[mine] = kernels.gather(self._records.rows, slots[mine], 0, values.shape[1])
+        values[part.lists[0, : part.many]] = block[part.lists[1, : part.many]]
+
+    def _by_stripe(self, slots: np.ndarray):
+        """Stripes in ascending order: whoever holds one waits at most for a later one, and nobody holds two."""
+        stripe = slots % _STRIPES
+        order = np.argsort(stripe, kind="stable")
+        ends = np.searchsorted(stripe[order], np.arange(_STRIPES + 1))
+        for number, lock in enumerate(self._stripes):
+            if ends[number] < ends[number + 1]:
+                yield lock, order[ends[number] : ends[number + 1]]

@@ -1,0 +1,291 @@
+"""Traces: strict reading of three formats, and fits to small files made here and, where they lie, to the real samples."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from lib import paths
+from lib.cluster.slowdown import (
+    PRESETS,
+    Day,
+    Empirical,
+    Product,
+    Steady,
+    Transient,
+    fit,
+    from_trace,
+    quality,
+    read_trace,
+)
+from lib.errors import BadOption, UnknownName
+
+SAMPLES = paths.root().parent / "shared" / "data" / "traces"
+real = pytest.mark.skipif(not SAMPLES.is_dir(), reason=f"no samples in {SAMPLES}")
+
+
+def pai(path, slowdown, workers=4, count=400, step=10.0):
+    """A job whose workers are slowed down so, in Alibaba PAI's format."""
+    rows = []
+    for worker in range(workers):
+        course = slowdown.course(0, f"worker{worker}", worker)
+        rows += [(worker, 20, 1 + k * step, round(1e5 * course.stretch(k * step, 1e-6) / 1e-6)) for k in range(count)]
+    table = pd.DataFrame(rows, columns=["worker", "gpu", "time", "batch_time_norm"])
+    table.sort_values(["time", "worker"], ignore_index=True).to_csv(path)
+    return path
+
+
+def usage(path, machines=3, days=3, step=600):
+    """Machines that use 20 % of their CPUs at night and 60 % from noon; the last one has 1.2 times as much to give."""
+    noise = np.random.default_rng(0)
+    lines = []
+    for machine in range(machines):
+        for time in range(0, days * 86_400, step):
+            cpu = (20 if time % 86_400 < 43_200 else 60) + noise.integers(-3, 4)
+            cpu = 100 - 1.2 * (100 - cpu) if machine == machines - 1 else cpu
+            lines.append(f"m_{machine},{time},{max(cpu, 0):g},80,,,40.0,30.0,5\n")
+    path.write_text("".join(lines))
+    return path
+
+
+def operations(path, slow=3, steps=(4, 9), ranks=4, batches=6):
+    """Two stages, the second with twice the work; rank `slow` takes three times as long."""
+    rows = []
+    for rank in range(ranks):
+        for step in steps:
+            time = 0.0
+            for batch in range(batches):
+                for kind, seconds in (("forward-compute", 0.1), ("backward-compute", 0.2), ("forward-send", 9.0)):
+                    stage = rank * 2 // ranks
+                    took = seconds * (1 + stage) * (3 if rank == slow else 1) * (1 + 0.01 * (batch % 3 - 1))
+                    rows.append((rank, stage, step, kind, time, took, batch if kind.endswith("compute") else -1))
+                    time += took if kind.endswith("compute") else 0
+    columns = ["rank", "stage", "step", "optype", "start_ts", "duration", "mb_id"]
+    pd.DataFrame(rows, columns=columns).to_parquet(path)
+    return path
+
+
+# Fits of what is known
+
+
+def test_a_fit_finds_what_a_trace_was_made_of(tmp_path):
+    truth = Product(
+        parts=(
+            Steady(factors=(1.0, 1.2, 0.8, 1.0)),
+            Transient(mean_on=200.0, mean_off=3_000.0, factor=2.0),
+            Empirical(quantiles=(0.9, 1.0, 1.1), seconds=(30.0,), shares=(0.9,)),
+        )
+    )
+    trace = read_trace(pai(tmp_path / "job.csv", truth, count=3_000), "alibaba-pai")
+    steady, transient, noise = fit(trace).parts
+    assert steady.factors == pytest.approx(truth.parts[0].factors, rel=0.02)
+    assert transient.mean_on == pytest.approx(200, rel=0.3) and transient.mean_off == pytest.approx(3_000, rel=0.4)
+    assert transient.factor == pytest.approx(2.0, rel=0.05)
+    # The 99th percentile: a period of one or two samples is taken for noise.
+    assert [noise.quantiles[place] for place in (0, 7, -2)] == pytest.approx([0.9, 1.0, 1.1], abs=0.015)
+    lag = sum(share * math.exp(-10 / seconds) for share, seconds in zip(noise.shares, noise.seconds, strict=True))
+    assert lag == pytest.approx(0.9 * math.exp(-10 / 30), abs=0.1)
+    found = quality(fit(trace), trace, seeds=3)
+    assert found["ks"] < 0.05 < found["ks_lognormal"] and found["steady"] < 0.05
+
+
+def test_a_day_is_found_in_machine_usage(tmp_path):
+    steady, day, _ = from_trace(usage(tmp_path / "usage.csv"), "alibaba-usage").parts
+    assert isinstance(day, Day) and day.period == 86_400
+    free = np.array(day.free)
+    assert free[:12] == pytest.approx(0.8, abs=0.03) and free[12:] == pytest.approx(0.4, abs=0.03)
+    assert steady.factors == pytest.approx((1, 1, 1 / 1.2), rel=0.02)
+
+
+def test_a_slow_rank_is_found_in_operations_whatever_its_stage_does(tmp_path):
+    steady, noise = from_trace(operations(tmp_path / "trace.parquet"), "bytedance").parts
+    assert steady.factors == pytest.approx((1.0, 1.0, 0.5, 1.5), abs=0.01)  # of two ranks, the median lies in between
+    assert noise.quantiles[0] == pytest.approx(0.99) and noise.quantiles[-1] == pytest.approx(1.01)
+
+
+def test_a_trace_without_any_noise_is_steady(tmp_path):
+    fitted = from_trace(pai(tmp_path / "job.csv", Steady(factors=(1.0, 2.0)), workers=2, count=5), "alibaba-pai")
+    assert fitted.parts[0].factors == pytest.approx((2 / 3, 4 / 3), rel=1e-3)
+    assert set(fitted.parts[1].quantiles) == {1.0} and fitted.parts[1].seconds == ()
+
+
+# Errors
+
+
+def broken(path, change):
+    """The file, with its lines changed."""
+    lines = path.read_text().splitlines()
+    change(lines)
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def put(line, column, value):
+    """Puts a value into a cell; lines and columns are counted from 1."""
+
+    def change(lines):
+        cells = lines[line - 1].split(",")
+        cells[column - 1] = value
+        lines[line - 1] = ",".join(cells)
+
+    return change
+
+
+def drop(first, last):
+    def change(lines):
+        del lines[first - 1 : last]
+
+    return change
+
+
+@pytest.mark.parametrize(
+    "change, words",
+    [
+        (put(1, 5, "seconds"), "job.csv, column batch_time_norm: the column is missing; found"),
+        (put(7, 5, "-3"), "job.csv, row 7, column batch_time_norm: expected a positive number, found '-3'"),
+        (put(7, 5, "0"), "row 7, column batch_time_norm: expected a positive number, found '0'"),
+        (put(9, 5, "fast"), "row 9, column batch_time_norm: expected a finite number, found 'fast'"),
+        (put(9, 4, ""), "row 9, column time: expected a finite number, found ''"),
+        (put(9, 4, "inf"), "row 9, column time: expected a finite number, found 'inf'"),
+        (put(9, 2, "w1"), "row 9, column worker: expected a finite number, found 'w1'"),
+        (
+            drop(10, 40),
+            "row 11, column time: a gap of 90 seconds before it, and 3 more of over 60; gap=90 accepts them",
+        ),
+        (drop(2, 10_000), "job.csv: no rows"),
+        (drop(1, 10_000), "job.csv: not a table of comma-separated values"),
+        (drop(6, 10_000), "no worker has two samples at different times"),
+        (lambda lines: lines.insert(4, "1,2,3,4,5,6,7"), "not a table of comma-separated values: .*line 5"),
+    ],
+)
+def test_a_job_that_cannot_be_names_its_row_and_column(tmp_path, change, words):
+    path = broken(pai(tmp_path / "job.csv", Steady(sigma=0.1), count=30), change)
+    with pytest.raises(BadOption, match=words):
+        read_trace(path, "alibaba-pai")
+
+
+@pytest.mark.parametrize(
+    "change, words",
+    [
+        (put(5, 3, "101"), r"usage.csv, row 5, column cpu \(3rd\): a CPU use of 101 per cent"),
+        (put(5, 3, "-1"), r"row 5, column cpu \(3rd\): expected 0 or more, found '-1'"),
+        (put(5, 3, ""), r"row 5, column cpu \(3rd\): expected a finite number, found ''"),
+        (put(5, 2, "noon"), r"row 5, column time \(2nd\): expected a finite number, found 'noon'"),
+        (put(5, 2, "-1"), r"row 5, column time \(2nd\): expected 0 or more"),
+        (drop(20, 26), r"row 20, column time \(2nd\): a gap of 4800 seconds before it, and 0 more of over 3600"),
+    ],
+)
+def test_usage_that_cannot_be_names_its_row_and_column(tmp_path, change, words):
+    path = broken(usage(tmp_path / "usage.csv"), change)
+    with pytest.raises(BadOption, match=words):
+        read_trace(path, "alibaba-usage")
+
+
+def test_a_gap_is_accepted_where_the_other_days_fill_it(tmp_path):
+    path = broken(usage(tmp_path / "usage.csv"), drop(20, 50))
+    assert read_trace(path, "alibaba-usage", gap=20_000.0).table["time"].size == 3 * 3 * 144 - 31
+    path = broken(usage(tmp_path / "usage.csv", machines=1, days=1), drop(13, 30))
+    with pytest.raises(BadOption, match=r"no sample between 2:00 and 3:00 of any day"):
+        read_trace(path, "alibaba-usage", gap=20_000.0)
+
+
+@pytest.mark.parametrize(
+    "change, words",
+    [
+        (lambda table: table.drop(columns="duration"), "column duration: the column is missing"),
+        (
+            lambda table: table.assign(duration=table["duration"].where(table.index != 6, -1.0)),
+            "row 7, column duration",
+        ),
+        (
+            lambda table: table.assign(duration=table["duration"].where(table.index != 6)),
+            "row 7, column duration: .*nan",
+        ),
+        (lambda table: table.assign(duration=table["duration"].where(table.index != 6, 0)), "row 7, column duration"),
+        (lambda table: table.assign(start_ts="soon"), "row 1, column start_ts: expected a finite number, found 'soon'"),
+        (
+            lambda table: table.drop(index=7),
+            "row 7, column optype: a gap: micro-batch 2 of rank 0, step 4, has not one forward and one backward",
+        ),
+        (
+            lambda table: table[(table["mb_id"] != 5) | (table["rank"] != 2) | (table["step"] != 9)],
+            "column mb_id: a gap: rank 2 has 5 micro-batches in step 9, others have 6",
+        ),
+        (
+            lambda table: table[(table["rank"] != 2) | (table["step"] != 9)],
+            "column mb_id: a gap: rank 2 has 0 micro-batches in step 9, others have 6",
+        ),
+        (lambda table: table[table["optype"] == "forward-send"], "column optype: no forward-compute and backward"),
+    ],
+)
+def test_operations_that_cannot_be_name_their_row_and_column(tmp_path, change, words):
+    path = operations(tmp_path / "trace.parquet")
+    change(pd.read_parquet(path)).to_parquet(path)
+    with pytest.raises(BadOption, match=words):
+        read_trace(path, "bytedance")
+
+
+def test_files_and_formats_that_are_not_there(tmp_path):
+    with pytest.raises(UnknownName, match="valid: alibaba-pai, alibaba-usage, bytedance"):
+        read_trace(tmp_path / "job.csv", "alibaba")
+    with pytest.raises(BadOption, match=r"job.csv: there is no such file"):
+        read_trace(tmp_path / "job.csv", "alibaba-pai")
+    (tmp_path / "trace.parquet").write_text("no parquet")
+    with pytest.raises(BadOption, match=r"trace.parquet: not a parquet file"):
+        read_trace(tmp_path / "trace.parquet", "bytedance")
+    (tmp_path / "job.csv").write_bytes(b"worker,time\xff\n")
+    with pytest.raises(BadOption, match=r"job.csv: not a table"):
+        read_trace(tmp_path / "job.csv", "alibaba-pai")
+
+
+# The presets against the samples that they were fitted to
+
+LIMITS = {
+    # (ks, largest error of a worker's median, largest error of the autocorrelation at 1, 5 and 20 steps)
+    "alibaba-pai-job-1": (0.05, 0.03, 0.10),
+    "alibaba-pai-job-2": (0.05, 0.01, 0.08),
+    "alibaba-machines-2018": (0.08, 0.06, 0.18),
+    "bytedance-64-gpus": (0.02, 0.01, 0.05),
+}
+
+
+def test_every_preset_has_its_limits_and_its_source():
+    assert set(LIMITS) == set(PRESETS)
+    assert all("github.com/" in preset.source or "OSDI" in preset.source for preset in PRESETS.values())
+
+
+@real
+@pytest.mark.parametrize("name", LIMITS)
+def test_a_preset_is_the_fit_to_its_sample_and_the_fit_is_good(name):
+    preset = PRESETS[name]
+    trace = read_trace(SAMPLES / preset.sample, preset.format, preset.gap)
+    for fitted, shipped in zip(fit(trace).parts, preset.slowdown.parts, strict=True):
+        if isinstance(shipped, Day):
+            fitted, shipped = Steady(factors=fitted.free), Steady(factors=shipped.free)
+        one, other = fitted.to_dict(), shipped.to_dict()
+        assert one.keys() == other.keys() and one.pop("name") == other.pop("name")
+        assert all(one[field] == pytest.approx(other[field], rel=1e-3) for field in one)
+    found = quality(preset.slowdown, trace, seeds=3 if trace.daily else 10)
+    ks, steady, correlation = LIMITS[name]
+    assert found["ks"] < ks < found["ks_lognormal"]
+    assert found["steady"] < steady
+    for lag in (1, 5, 20):
+        assert found[f"correlation_{lag}_played"] == pytest.approx(found[f"correlation_{lag}"], abs=correlation)
+
+
+@real
+def test_the_machines_sample_has_gaps_and_says_so():
+    with pytest.raises(BadOption, match=r"16machines.csv, row \d+, column time \(2nd\): a gap of 26660 seconds"):
+        read_trace(SAMPLES / "alibaba_v2018_machine_usage.16machines.csv", "alibaba-usage")
+
+
+@real
+def test_in_the_samples_the_straggler_strays_and_the_workers_differ():
+    first, second = (PRESETS[f"alibaba-pai-job-{number}"].slowdown for number in (1, 2))
+    assert any(isinstance(part, Transient) for part in first.parts)
+    assert not any(isinstance(part, Transient) for part in second.parts)
+    steady = [max(each.parts[0].factors) / min(each.parts[0].factors) for each in (first, second)]
+    assert steady[1] > 1.3 > steady[0]
