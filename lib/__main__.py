@@ -84,7 +84,10 @@ def _parser() -> argparse.ArgumentParser:
     claims = add("claims", _claims, "show every claim with its verdict")
     claims.add_argument("--json", action="store_true", help="print them as JSON")
     bench = add("bench", _bench, "measure speed against a peer or a limit")
-    bench.add_argument("name", help="virtual: 100 and 1000 virtual workers; ray: two workers against DDP")
+    bench.add_argument(
+        "name",
+        help="virtual: 100 and 1000 virtual workers; ray: two workers against DDP; store: the table against torch, fbgemm and the memory",
+    )
     calibrate = add(
         "calibrate", _calibrate, "measure this machine and write a specification for virtual clusters of its kind"
     )

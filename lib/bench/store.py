@@ -1,8 +1,9 @@
 """The table against torch, against fbgemm, against arrays that are indexed directly, and against the memory itself.
 
-A step is a look-up and an update of the same ids: 26 features of 4096 samples, Zipf(1.05) within each feature. "raw" ids are as they
-come, "unique" ones without duplicates; a rate counts the ids of the step. Peers and ours take turns, round by round, on the same
-batches, since a machine's speed drifts; a ratio is the median of the rounds'. Peers index arrays; ours hashes 64-bit ids.
+A step is a look-up and an update of the same ids: 26 features of 4096 samples, Zipf(1.05) within each feature. "raw" ids are as
+they come, "unique" ones without duplicates; a rate counts the ids of the step. Peers and ours take turns, round by round, on
+the same batches, since a machine's speed drifts; a ratio is the median of the rounds'. Peers index arrays; ours hashes 64-bit
+ids. Two-thread figures need two free cores: "load" is the machine's when a row was measured.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """Many small tables in place of one, each with a lock of its own, as in Persia's server (Section 4.2.2): threads that call at
 once meet only where they want the same sub-map.
 
-Guaranteed: what `Table` guarantees, but for two things. A call is atomic in each sub-map, not over all of them: it goes through them
-in ascending order and holds one lock at a time. And a limit is shared out evenly, so rows are evicted in each sub-map's order of
-use, which is the whole's only by and large. Without a limit, contents are those of one table, whatever the number of maps.
+Guaranteed: what `Table` guarantees, but for two things. A call is atomic in each sub-map, not over all of them: it goes through
+them in ascending order and holds one lock at a time. And a limit is shared out evenly, so rows are evicted in each sub-map's
+order of use, which is the whole's only by and large. Without a limit, contents are those of one table, whatever the number of
+maps.
 """
 
 from __future__ import annotations

@@ -39,6 +39,7 @@ class Victims:
                 break
             slots, self._queue = self._queue[:missing].astype(np.int64), self._queue[missing:]
             slots = slots[self._goes(words, slots, now) & (self._keys(words, slots) <= self._cut)]
+            words[slots, self._column + 3] = now  # not to be taken twice
             taken.append(slots)
             missing -= slots.size
         return np.concatenate([np.empty(0, np.int64), *taken])

@@ -66,16 +66,18 @@ def test_batches_go_by_ordered_dict(batches, limit):
 
 
 def test_many_evictions_leave_a_sound_index():
-    ours, rng, model = table(500), np.random.default_rng(0), {}
+    ours, rng, seen = table(500), np.random.default_rng(0), set()
     for stamp in range(150):
-        ids = rng.integers(-(2**63), 2**63 - 1, 40) if stamp % 3 else rng.choice(list(model), 40)
-        ours.pull(ids)
+        ids = rng.integers(-(2**63), 2**63 - 1, 40) if stamp % 3 < 2 else rng.choice(sorted(seen), 40, replace=False)
+        before = dict(zip(ids.tolist(), ours.pull(ids).ravel(), strict=True))
         ours.push(ids, np.full((40, 1), -1, np.float32), stamp)
-        model |= {number: model.get(number, 0) + 1 for number in ids}
-        rows = ours.export()
-        assert ours.stamps(rows.ids).tolist() == rows.stamps.tolist()
-    assert len(ours) == 500 and ours.evicted == len(model) - 500
-    assert np.array_equal(ours.pull(rows.ids), rows.values)
+        assert ours.peek(ids).ravel().tolist() == [before[number] + 1 for number in ids.tolist()]
+        seen |= set(ids.tolist())
+    rows = ours.export()
+    assert len(rows) == 500 and ours.evicted >= len(seen) - 500
+    assert np.array_equal(ours.stamps(rows.ids), rows.stamps) and np.array_equal(ours.peek(rows.ids), rows.values)
+    gone = np.array(sorted(seen - set(rows.ids.tolist())))
+    assert (ours.stamps(gone) == -1).all()
 
 
 def test_only_training_look_ups_are_use():

@@ -7,13 +7,16 @@ import pytest
 import torch
 
 from lib.errors import BadOption
-from lib.store.optim import SGD, Adagrad, Adam
+from lib.store import steps
+from lib.store.optim import SGD, Adagrad, Adam, Momentum
 
 DIM = 5
 ALL = [
     SGD(lr=0.1),
     Adagrad(lr=0.1),
     Adagrad(lr=0.05, eps=1e-3, initial=0.2),
+    Momentum(lr=0.1),
+    Momentum(lr=0.05, momentum=0.5, nesterov=True),
     Adam(lr=0.01),
     Adam(lr=0.1, beta1=0.5, beta2=0.9, eps=1e-3),
     Adam(lr=0.1, beta1=0.0, beta2=0.0),
@@ -24,6 +27,9 @@ def plain_torch(optimizer, parameters):
     """The textbook call, not the variant that the store uses."""
     if isinstance(optimizer, SGD):
         return torch.optim.SGD(parameters, lr=optimizer.lr)
+    if isinstance(optimizer, Momentum):
+        options = {"momentum": optimizer.momentum, "nesterov": optimizer.nesterov}
+        return torch.optim.SGD(parameters, lr=optimizer.lr, **options)
     if isinstance(optimizer, Adagrad):
         options = {"eps": optimizer.eps, "initial_accumulator_value": optimizer.initial}
         return torch.optim.Adagrad(parameters, lr=optimizer.lr, **options)
@@ -73,6 +79,85 @@ def test_blocks_equal_torch_row_by_row(optimizer):
     assert np.allclose(values.numpy(), reference(optimizer, start), rtol=1e-6, atol=1e-6)
 
 
+ROWS_ONLY = [
+    Adagrad(lr=0.1, rowwise=True),
+    Adagrad(lr=0.1, rowwise=True, after=True, initial=0.3),
+    Adagrad(lr=0.05, after=True, initial=0.1, eps=1e-3),
+    SGD(lr=0.5, weight_bound=0.7),
+    Adam(lr=0.3, weight_bound=0.9),
+]
+
+
+def by_hand(optimizer, start):
+    """What torch.optim does not have, row by row in float64."""
+    values, state = start.astype(np.float64), optimizer.first_state(*start.shape).astype(np.float64)
+    for touched, grads in irregular_steps(len(start), 60):
+        for row, grad in zip(touched, grads.astype(np.float64), strict=True):
+            if isinstance(optimizer, SGD):
+                values[row] -= optimizer.lr * grad
+            elif isinstance(optimizer, Adagrad):
+                before = state[row].copy()
+                state[row] += (grad * grad).mean() if optimizer.rowwise else grad * grad
+                root = np.sqrt(before if optimizer.after else state[row])
+                values[row] -= optimizer.lr * grad / (root + optimizer.eps)
+            else:
+                m, v = state[row, :DIM], state[row, DIM : 2 * DIM]
+                state[row, -1] += 1
+                m += (1 - optimizer.beta1) * (grad - m)
+                v += (1 - optimizer.beta2) * (grad * grad - v)
+                m_hat, v_hat = m / (1 - optimizer.beta1 ** state[row, -1]), v / (1 - optimizer.beta2 ** state[row, -1])
+                values[row] -= optimizer.lr * m_hat / (np.sqrt(v_hat) + optimizer.eps)
+            if optimizer.weight_bound:
+                values[row] = values[row].clip(-optimizer.weight_bound, optimizer.weight_bound)
+    return values
+
+
+@pytest.mark.parametrize("optimizer", ROWS_ONLY, ids=repr)
+def test_options_for_rows_equal_a_reference_by_hand(optimizer):
+    start = starting_rows()
+    rows = np.hstack([start, optimizer.first_state(len(start), DIM)])
+    values, state = torch.tensor(start), torch.tensor(optimizer.first_state(len(start), DIM))
+    for touched, grads in irregular_steps(len(start), 60):
+        optimizer.update_slots(rows, touched, grads)
+        block, block_state = values[touched], state[touched]
+        optimizer.update(block, block_state, torch.tensor(grads))
+        values[touched], state[touched] = block, block_state
+    expected = by_hand(optimizer, start)
+    assert np.allclose(rows[:, :DIM], expected, rtol=1e-5, atol=1e-5)
+    assert np.allclose(values.numpy(), expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("optimizer", ROWS_ONLY, ids=repr)
+def test_options_for_rows_are_refused_for_dense_parameters(optimizer):
+    with pytest.raises(BadOption, match=r"is for rows: torch\.optim has no such option"):
+        optimizer.torch([torch.nn.Parameter(torch.zeros(2))])
+
+
+@pytest.mark.parametrize("dim", [1, 3, 4, 15, 16, 17, 20, 36, 64])
+@pytest.mark.parametrize("optimizer", [*ALL[:5], *ROWS_ONLY[:1], Adam(lr=0.1)], ids=repr)
+def test_every_width_sees_the_same_step(optimizer, dim):
+    """Lanes of sixteen, four and one, and rows that are followed by something else."""
+    rng = np.random.default_rng(dim)
+    start, grads = (rng.normal(0, 1, (40, dim)).astype(np.float32) for _ in range(2))
+    slots = rng.permutation(40)[:30]
+    rows = np.hstack([start, optimizer.first_state(40, dim), np.full((40, 3), np.pi, np.float32)])
+    before = rows.copy()
+    values, state = torch.tensor(start[slots]), torch.tensor(optimizer.first_state(30, dim))
+    for _ in range(3):
+        optimizer.update_slots(rows, slots, grads[:30])
+        optimizer.update(values, state, torch.tensor(grads[:30]))
+    assert np.allclose(rows[slots, :dim], values.numpy(), rtol=2e-6, atol=2e-6)
+    assert np.allclose(rows[slots, dim:-3], state.numpy(), rtol=2e-6, atol=2e-6)
+    rows[slots, :-3] = before[slots, :-3]
+    assert np.array_equal(rows, before)
+
+
+def test_a_bound_leaves_what_is_no_number():
+    rows = np.float32([[math.nan, math.inf, -math.inf, 0.5, -3]])
+    steps.bound(rows, np.array([0]), 5, 1.0)
+    assert np.array_equal(rows, np.float32([[math.nan, 1, -1, 0.5, -1]]), equal_nan=True)
+
+
 @pytest.mark.parametrize("optimizer", ALL, ids=repr)
 def test_dense_variant_equals_torch(optimizer):
     start = torch.tensor(starting_rows().ravel())
@@ -106,7 +191,7 @@ def test_one_step_by_hand():
 
 
 @pytest.mark.parametrize("value", [0, -1, math.nan, math.inf, "0.1", None, True])
-@pytest.mark.parametrize("optimizer", [SGD, Adagrad, Adam])
+@pytest.mark.parametrize("optimizer", [SGD, Momentum, Adagrad, Adam])
 def test_bad_rate_is_named(optimizer, value):
     with pytest.raises(BadOption, match=rf"{optimizer.__name__}\.lr must be .* above 0"):
         optimizer(lr=value)
@@ -115,6 +200,8 @@ def test_bad_rate_is_named(optimizer, value):
 @pytest.mark.parametrize(
     ("optimizer", "field", "value"),
     [
+        (SGD, "weight_bound", 0),
+        (Momentum, "momentum", 1),
         (Adagrad, "eps", -1),
         (Adagrad, "initial", math.inf),
         (Adam, "beta1", 1),

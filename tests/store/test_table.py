@@ -8,11 +8,11 @@ import torch
 
 from lib.errors import BadOption
 from lib.store import kernels, moves, steps
-from lib.store.optim import SGD, Adagrad, Adam
+from lib.store.optim import SGD, Adagrad, Adam, Momentum
 from lib.store.rows import Rows
 from lib.store.table import Table
 
-ALL = [SGD(lr=0.1), Adagrad(lr=0.1), Adam(lr=0.1)]
+ALL = [SGD(lr=0.1), Adagrad(lr=0.1), Momentum(lr=0.1), Adagrad(lr=0.1, rowwise=True), Adam(lr=0.1)]
 LOW, HIGH = -(2**63), 2**63 - 1
 
 

@@ -70,6 +70,12 @@ class TableAgainstDictionary(RuleBasedStateMachine):
             self.model[number] = row, *self.admit(number)[1:]
 
     @rule(ids=IDS)
+    def evict(self, ids):
+        assert self.table.evict(ids) == len(set(ids) & set(self.model))
+        for number in ids:
+            self.model.pop(number, None)
+
+    @rule(ids=IDS)
     def read(self, ids):
         rows = self.table.read(ids)
         assert rows.ids.tolist() == ids
