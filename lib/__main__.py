@@ -86,7 +86,7 @@ def _parser() -> argparse.ArgumentParser:
     bench = add("bench", _bench, "measure speed against a peer or a limit")
     bench.add_argument(
         "name",
-        help="virtual: 100 and 1000 virtual workers; ray: two workers against DDP; store: the table against torch, fbgemm and the memory",
+        help="virtual (100 and 1000 workers), ray (against DDP), store (against torch, fbgemm, memory) or checkpoint",
     )
     calibrate = add(
         "calibrate", _calibrate, "measure this machine and write a specification for virtual clusters of its kind"
