@@ -7,11 +7,11 @@ import json
 import pandas as pd
 
 from lib import paths
-from lib.bench import checkpoint, ray, virtual
+from lib.bench import checkpoint, ray, store, virtual
 from lib.errors import unknown
 from lib.provenance import machine
 
-ALL = {"checkpoint": checkpoint.measure, "virtual": virtual.measure, "ray": ray.measure}
+ALL = {"checkpoint": checkpoint.measure, "ray": ray.measure, "store": store.measure, "virtual": virtual.measure}
 
 
 def run(name: str) -> pd.DataFrame:
