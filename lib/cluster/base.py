@@ -162,20 +162,24 @@ def in_thread(target: Callable[[], Any], interrupt: Callable[[], None]) -> Any:
 
     Ctrl-C calls `interrupt`, waits for the thread to clean up, and is raised here."""
     outcome: list = []
+    done = threading.Event()  # a join that Ctrl-C interrupts takes the thread for ended (CPython 3.11's bpo-45274)
 
     def body():
         try:
             outcome.append((target(), None))
         except BaseException as error:
             outcome.append((None, error))
+        finally:
+            done.set()
 
     thread = threading.Thread(target=body, name="lockstep", daemon=True)
     thread.start()
     interrupted = False
     while True:
         try:
-            while thread.is_alive():
-                thread.join(0.2)
+            while not done.wait(0.2):
+                pass
+            thread.join()
             break
         except KeyboardInterrupt:
             interrupted = True

@@ -16,8 +16,6 @@ class Dump:
 
     words: np.ndarray
     """uint32[n, width], the records."""
-    counts: np.ndarray
-    """uint16[n], their updates."""
     admission: np.ndarray
     """What the admission policy remembers."""
     numbers: tuple[int, int, int]
@@ -29,7 +27,7 @@ def dump(table: Table) -> Dump:
     records, traffic = table._records, table._traffic
     count = records.count
     numbers = traffic.calls, traffic.lost, records.evicted
-    return Dump(records.words[:count], records.counts[:count], records.sketch, numbers)
+    return Dump(records.words[:count], records.sketch, numbers)
 
 
 def restore(table: Table, content: Dump) -> None:
@@ -46,6 +44,6 @@ def restore(table: Table, content: Dump) -> None:
     else:
         with table._lock:
             entries = np.empty(int(count * records.layout.spare) + 2, np.uint32)
-            records.adopt(content.words, content.counts, entries, count)
+            records.adopt(content.words, entries, count)
     records.sketch = content.admission
     traffic.calls, traffic.lost, records.evicted = content.numbers

@@ -5,8 +5,8 @@ is free. So key and slot are one word, sixteen entries share a cache line, and t
 and slot would take. A record holds the id itself, which decides: equal hash bits only propose. Open addressing, linear
 probing. Removal shifts entries back, so there are no tombstones and look-ups never become slower.
 
-A record is a row of uint32 words [values | state | stamp | id, two words | touch]; `column` is where the stamp lies; only
-tables with a limit have the touch, the number of the call that last looked the row up.
+A record is a row of uint32 words [values | state | stamp | id, two words | last]; `column` is where the stamp lies. In a table
+with a limit the last word is the touch, the number of the call that last looked the row up; elsewhere it counts updates.
 
 Look-ups go block by block: hash and prefetch entries, compare entries and prefetch records, compare ids. So the misses of a
 block overlap. As everywhere in the store, a kernel checks no bounds and takes no lock.

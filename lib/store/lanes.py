@@ -32,6 +32,27 @@ def prefetch(context, address):
     return types.void(types.uint64), codegen
 
 
+@intrinsic
+def peek(context, address):
+    """The uint32 at an address."""
+
+    def codegen(context, builder, signature, args):
+        return builder.load(builder.inttoptr(args[0], _INT.as_pointer()), typ=_INT)
+
+    return types.uint32(types.uint64), codegen
+
+
+@intrinsic
+def poke(context, address, word):
+    """Write a uint32 at an address."""
+
+    def codegen(context, builder, signature, args):
+        builder.store(args[1], builder.inttoptr(args[0], _INT.as_pointer()))
+        return context.get_dummy_value()
+
+    return types.void(types.uint64, types.uint32), codegen
+
+
 @njit
 def prefetch_range(address, size):
     """Ask for the lines that hold `size` bytes from an address on."""

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import numpy as np
 from numba import njit, types
-from numba.types import int64, uint16, void
+from numba.types import int64, void
 
 from lib.store.index import _ENTRIES, _LISTS, _WORDS, arrange, seek
 from lib.store.kernels import _BLOCK, _INTS, _NEW_BLOCK, _NEW_INTS, _OPTIONS
-from lib.store.lanes import add, copy, prefetch
+from lib.store.lanes import add, copy
 
 AHEAD = 16
-_COUNTS = uint16[::1]
 _4 = np.uint64(4)
 _NO_NUMBERS = ()
 
@@ -54,33 +53,11 @@ def total(lists, many, count, grads, sums):
     add_up(lists, many, count, grads, sums)
 
 
-@njit
-def sign(words, counts, slots, column, stamp):
-    column, record = np.uint64(column), np.uint64(words.ctypes.data)
-    stride, where = _4 * np.uint64(words.shape[1]), _4 * np.uint64(column)
-    tally, full = np.uint64(counts.ctypes.data), np.uint16(0xFFFF)
-    for i in range(slots.size):
-        if i + AHEAD < slots.size:
-            later = np.uint64(slots[i + AHEAD])
-            prefetch(record + later * stride + where)
-            prefetch(tally + np.uint64(2) * later)
-        slot = np.uint64(slots[i])
-        words[slot, column] = np.uint32(stamp)
-        if counts[slot] != full:
-            counts[slot] += np.uint16(1)
+@njit(types.Tuple((_NEW_INTS, _NEW_BLOCK, int64))(_INTS, _BLOCK, _ENTRIES, _WORDS, int64), **_OPTIONS)
+def reduce(ids, grads, index, words, column):
+    """For a small batch at once: the distinct slots, the sums of their gradients, and how many ids have no row.
 
-
-@njit(void(_WORDS, _COUNTS, _INTS, int64, int64), **_OPTIONS)
-def mark(words, counts, slots, column, stamp):
-    """Stamp the rows and count the update."""
-    sign(words, counts, slots, column, stamp)
-
-
-@njit(types.Tuple((_NEW_INTS, _NEW_BLOCK, int64))(_INTS, _BLOCK, _ENTRIES, _WORDS, _COUNTS, int64, int64), **_OPTIONS)
-def reduce(ids, grads, index, words, counts, column, stamp):
-    """For a small batch at once: the distinct slots, stamped, the sums of their gradients, and how many ids have no row.
-
-    If there are such, nothing was stamped or summed.
+    If there are such, nothing was summed.
     """
     heads = 16
     while heads < 2 * ids.size:
@@ -96,7 +73,6 @@ def reduce(ids, grads, index, words, counts, column, stamp):
         return slots, sums, missing
     sums = np.empty((count, grads.shape[1]), np.float32)
     add_up(lists, many, count, grads, sums)
-    sign(words, counts, slots[:count], column, stamp)
     return slots[:count], sums, missing
 
 
@@ -115,8 +91,8 @@ def advance(words, slots, column, stamps):
     return raised[:count].copy()
 
 
-@njit(void(_WORDS, _COUNTS, _INTS, _INTS, _BLOCK, int64, int64, int64), **_OPTIONS)
-def settle(words, counts, slots, ids, block, column, stamp, touch):
+@njit(void(_WORDS, _INTS, _INTS, _BLOCK, int64, int64, int64), **_OPTIONS)
+def settle(words, slots, ids, block, column, stamp, last):
     """Fill the records of new rows: [values | state] from the block, and what belongs to the row."""
     rows, column = words.view(np.float32), np.uint64(column)
     for i in range(slots.size):
@@ -126,6 +102,4 @@ def settle(words, counts, slots, ids, block, column, stamp, touch):
         words[slot, column] = np.uint32(stamp & 0xFFFFFFFF)
         words[slot, column + np.uint64(1)] = np.uint32(key & np.uint64(0xFFFFFFFF))
         words[slot, column + np.uint64(2)] = np.uint32(key >> np.uint64(32))
-        if column + np.uint64(3) < np.uint64(words.shape[1]):
-            words[slot, column + np.uint64(3)] = np.uint32(touch)
-        counts[slot] = 0
+        words[slot, column + np.uint64(3)] = np.uint32(last)

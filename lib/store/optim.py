@@ -26,6 +26,8 @@ from lib.errors import BadOption
 from lib.store import steps
 from lib.store.inputs import number
 
+Mark = tuple[int, int, int]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Optimizer(ABC):
@@ -64,9 +66,12 @@ class Optimizer(ABC):
         if self.weight_bound is not None:
             values.clamp_(-self.weight_bound, self.weight_bound)
 
-    def update_slots(self, rows: np.ndarray, slots: np.ndarray, grads: np.ndarray) -> None:
-        """One step in place on distinct slots of a table, whose rows start with [values | state]."""
-        self._step_slots(rows, slots, grads)
+    def update_slots(self, rows: np.ndarray, slots: np.ndarray, grads: np.ndarray, mark: Mark = steps.UNMARKED) -> None:
+        """One step in place on distinct slots of a table, whose rows start with [values | state].
+
+        A `mark` (column, stamp, counts) has the kernel stamp the rows too (`lib/store/steps.py`).
+        """
+        self._step_slots(rows, slots, grads, mark)
         if self.weight_bound is not None:
             steps.bound(rows, slots, grads.shape[1], self.weight_bound)
 
@@ -74,7 +79,7 @@ class Optimizer(ABC):
     def _step(self, values: Tensor, state: Tensor, grads: Tensor) -> None: ...
 
     @abstractmethod
-    def _step_slots(self, rows: np.ndarray, slots: np.ndarray, grads: np.ndarray) -> None: ...
+    def _step_slots(self, rows: np.ndarray, slots: np.ndarray, grads: np.ndarray, mark: Mark) -> None: ...
 
     def _only_rows(self, option: str, given: object) -> None:
         if given:
@@ -99,8 +104,8 @@ class SGD(Optimizer):
     def _step(self, values: Tensor, state: Tensor, grads: Tensor) -> None:
         values.add_(grads, alpha=-self.lr)
 
-    def _step_slots(self, rows: np.ndarray, slots: np.ndarray, grads: np.ndarray) -> None:
-        steps.sgd(rows, slots, grads, self.lr)
+    def _step_slots(self, rows: np.ndarray, slots: np.ndarray, grads: np.ndarray, mark: Mark) -> None:
+        steps.sgd(rows, slots, grads, self.lr, mark)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,8 +135,8 @@ class Momentum(Optimizer):
         state.mul_(self.momentum).add_(grads)
         values.add_(grads.add(state, alpha=self.momentum) if self.nesterov else state, alpha=-self.lr)
 
-    def _step_slots(self, rows: np.ndarray, slots: np.ndarray, grads: np.ndarray) -> None:
-        steps.momentum(rows, slots, grads, self.lr, self.momentum, self.nesterov)
+    def _step_slots(self, rows: np.ndarray, slots: np.ndarray, grads: np.ndarray, mark: Mark) -> None:
+        steps.momentum(rows, slots, grads, self.lr, self.momentum, self.nesterov, mark)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,9 +179,9 @@ class Adagrad(Optimizer):
         state.add_(squares)
         values.addcdiv_(grads, before.sqrt().add_(self.eps), value=-self.lr)
 
-    def _step_slots(self, rows: np.ndarray, slots: np.ndarray, grads: np.ndarray) -> None:
+    def _step_slots(self, rows: np.ndarray, slots: np.ndarray, grads: np.ndarray, mark: Mark) -> None:
         step = steps.rowwise_adagrad if self.rowwise else steps.adagrad
-        step(rows, slots, grads, self.lr, self.eps, self.after)
+        step(rows, slots, grads, self.lr, self.eps, self.after, mark)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -216,5 +221,5 @@ class Adam(Optimizer):
         v.mul_(self.beta2).addcmul_(grads, grads, value=1 - self.beta2)
         values.addcdiv_(m.mul(rate), v.sqrt().div_(root).add_(self.eps), value=-1)
 
-    def _step_slots(self, rows: np.ndarray, slots: np.ndarray, grads: np.ndarray) -> None:
-        steps.adam(rows, slots, grads, self.lr, self.beta1, self.beta2, self.eps)
+    def _step_slots(self, rows: np.ndarray, slots: np.ndarray, grads: np.ndarray, mark: Mark) -> None:
+        steps.adam(rows, slots, grads, self.lr, self.beta1, self.beta2, self.eps, mark)

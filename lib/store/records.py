@@ -1,8 +1,8 @@
 """Where a table's rows are: records in one array, found by the index; ids come, and go when the table is full.
 
-A record is [values | state | stamp | id | touch] in uint32 words, so that a step touches one place in memory; beside it there are
-two bytes that count the row's updates, and the index: 22 bytes a row beside values and state; in a table with a limit 23.5 (the
-touch takes four, the queue of victims half a one, and the index is fuller). Nothing here takes a lock.
+A record is [values | state | stamp | id | last] in uint32 words, so that a step touches one place in memory. `last` counts the
+row's updates; in a table with a limit it is the touch, for want of room: with the index (and the queue of victims there) a row
+takes less than 24 bytes beside values and state. Nothing here takes a lock.
 """
 
 from __future__ import annotations
@@ -46,21 +46,26 @@ class Layout:
 
     @property
     def width(self) -> int:
-        return self.stamp + 3 + self.limited
+        return self.stamp + 4
 
     @property
     def spare(self) -> float:
-        """Entries of the index per row: half of them are free, or a fifth."""
-        return 1.25 if self.limited else 2.0
+        """Entries of the index per row: the more are free, the shorter is the search."""
+        return 1.9 if self.queue == 0 else 1.85
+
+    @property
+    def queue(self) -> float:
+        """Bytes per row of the queue of victims."""
+        return 0.25 if self.limited else 0.0
 
     @property
     def bytes_per_row(self) -> float:
         """All that a row of a full table takes."""
-        return 4 * self.width + 2 + 4 * self.spare + (0.5 if self.limited else 0)
+        return 4 * self.width + 4 * self.spare + self.queue
 
 
 class Records:
-    """Rows by id. `words`, `counts` and `index` are replaced in `resize` alone."""
+    """Rows by id. `words` and `index` are replaced in `resize` alone."""
 
     def __init__(
         self,
@@ -89,7 +94,7 @@ class Records:
 
     @property
     def nbytes(self) -> int:
-        return self.words.nbytes + self.counts.nbytes + self.index.nbytes + self.free.nbytes + self._victims.nbytes
+        return self.words.nbytes + self.index.nbytes + self.free.nbytes + self._victims.nbytes
 
     @property
     def capacity(self) -> int:
@@ -108,20 +113,19 @@ class Records:
         if capacity > _MOST:
             raise BadOption(f"a table has room for at most {_MOST} rows, not {capacity}")
         words = self._allocate("words", (capacity, self.layout.width), np.uint32)
-        counts = self._allocate("counts", (capacity,), np.uint16)
         entries = self._allocate("index", (int(capacity * self.layout.spare) + 2,), np.uint32)
         if self.count:
-            words[: self.count], counts[: self.count] = self.words[: self.count], self.counts[: self.count]
+            words[: self.count] = self.words[: self.count]
         index.rebuild(entries, words, self.column, self.count)
-        self._set(words, counts, entries)
+        self._set(words, entries)
 
-    def adopt(self, words: np.ndarray, counts: np.ndarray, entries: np.ndarray, count: int) -> None:
+    def adopt(self, words: np.ndarray, entries: np.ndarray, count: int) -> None:
         """Go on with arrays that `allocate` gave to another process, of which `count` records were in use; index anew."""
         self.count = count
         self.free = np.flatnonzero(words[:count, self.column] == np.uint32(FREE % 2**32))
         self._victims.forget()
         index.rebuild(entries, words, self.column, count)
-        self._set(words, counts, entries)
+        self._set(words, entries)
 
     def find(self, ids: np.ndarray, touch: int = 0) -> tuple[np.ndarray, int]:
         """The slot of every id, -1 where it has no row, and how many have none."""
@@ -171,7 +175,8 @@ class Records:
                 self._optimizer.first_state(new.size, self.layout.dim),
             ]
         )
-        moves.settle(self.words, self.counts, room, new, block, self.column, stamp, now)
+        last = now if self.layout.limited else 0
+        moves.settle(self.words, room, new, block, self.column, stamp, last)
         index.enter(self.index, self.words, self.column, room)
         slots[chosen] = room
         return slots
@@ -196,8 +201,8 @@ class Records:
         self._victims.forget()
         return distinct.size
 
-    def _set(self, words: np.ndarray, counts: np.ndarray, entries: np.ndarray) -> None:
-        self.words, self.counts, self.index = words, counts, entries
+    def _set(self, words: np.ndarray, entries: np.ndarray) -> None:
+        self.words, self.index = words, entries
         self.rows = words.view(np.float32)  # [values | state | what is no number]
         self.generation += 1
 

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from lib.store.optim import Optimizer
-from lib.store.plan import Part
 from lib.store.policy import LRU, Admission, Always, Eviction
 from lib.store.records import Records
 from lib.store.segment import Segment
@@ -89,7 +88,7 @@ class SharedTable(Table):
     def _adopt(self) -> None:
         arrays = self.segment.arrays()
         count, self._traffic.calls, self._traffic.lost, self._records.evicted = map(int, self.segment.counts[:4])
-        self._records.adopt(arrays["words"], arrays["counts"], arrays["index"], count)
+        self._records.adopt(arrays["words"], arrays["index"], count)
         if self._layout.limited and count:  # look-ups since the last update are in the records alone
             touched = arrays["words"][:count, self._records.column + 3]
             self._traffic.calls = max(self._traffic.calls, int(touched.max()))
@@ -110,7 +109,6 @@ class _Journaled(Records):
         old = slots[slots < self._segment.counts[0]]
         if old.size:
             self._segment.keep("words", old)
-            self._segment.keep("counts", old)
 
     def resize(self, capacity: int) -> None:
         if not self._found:
@@ -139,10 +137,9 @@ class _JournaledTraffic(Traffic):
         self._records.keep(slots)
         return slots, kept
 
-    def _step(self, part: Part, grads: np.ndarray, stamp: int, alone: bool) -> None:
-        slots = part.slots[: part.count]
-        self._records.keep(slots[slots >= 0] if part.missing else slots)
-        super()._step(part, grads, stamp, alone)
+    def _apply(self, slots: np.ndarray, sums: np.ndarray, stamp: int) -> None:
+        self._records.keep(slots)
+        super()._apply(slots, sums, stamp)
 
 
 class _Committing:

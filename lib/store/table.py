@@ -165,11 +165,13 @@ class Table:
             return self._records.stamps(self._records.find(ids)[0])
 
     def updates(self, ids: Any) -> np.ndarray:
-        """How often each row was pushed to since it was admitted, int64[n]; counts stop at 65535."""
+        """How often each row was pushed to since it was admitted, int64[n]; a table with a limit has no room for it."""
+        if self._layout.limited:
+            raise BadOption("a table with a limit counts no updates: the count's place holds when a row was looked up")
         ids = ids_of(ids)
         with self._sharing():
             slots = self._records.find(ids)[0]
-            return np.where(slots >= 0, self._records.counts[slots], 0).astype(np.int64)
+            return np.where(slots >= 0, self._records.words[slots, self._records.column + 3], 0).astype(np.int64)
 
     def read(self, ids: Any) -> Rows:
         """Copies of everything that the rows hold; unknown ids are admitted as by `pull`."""
@@ -238,13 +240,15 @@ class Table:
             return self._copy(ids, slots)
 
     def memory(self) -> dict[str, np.ndarray]:
-        """What beside `export` decides the future: update counts and recency in its order, and the admission's memory."""
+        """What beside `export` decides the future: recency or update counts in its order, and the admission's memory."""
         with self._lock:
             slots, _ = self._records.used()
             numbers = {"calls": self._traffic.calls, "lost": self._traffic.lost, "evicted": self._records.evicted}
-            arrays = {"updates": self._records.counts[slots], "admission": self._records.sketch.copy()}
-            if self._layout.limited:
-                arrays["touches"] = self._records.words[slots, self._records.column + 3]
+            last = "touches" if self._layout.limited else "updates"
+            arrays = {
+                last: self._records.words[slots, self._records.column + 3],
+                "admission": self._records.sketch.copy(),
+            }
             return {**arrays, **{name: np.array(value, np.int64) for name, value in numbers.items()}}
 
     def load(self, rows: Rows, memory: Mapping[str, np.ndarray] | None = None) -> None:
@@ -262,9 +266,8 @@ class Table:
             records.words[slots, records.column] = rows.stamps.astype(np.int32).view(np.uint32)
             self._traffic.calls = 0
             if memory is not None:
-                records.counts[slots], records.sketch = memory["updates"], memory["admission"].copy()
-                if self._layout.limited:
-                    records.words[slots, records.column + 3] = memory["touches"]
+                records.words[slots, records.column + 3] = memory["touches" if self._layout.limited else "updates"]
+                records.sketch = memory["admission"].copy()
                 self._traffic.calls, self._traffic.lost, records.evicted = (
                     int(memory[name]) for name in ("calls", "lost", "evicted")
                 )

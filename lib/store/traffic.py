@@ -18,8 +18,6 @@ SMALL = 2_048
 """Entries up to which a look-up needs no plan: caches hold what it meets twice."""
 _STRIPES = 16
 _NONE = np.empty((0, 0), np.float32)
-_CHUNK = 4_096
-"""Rows that still lie in a cache when they are stamped."""
 _LAST = 2**32 - 1
 
 
@@ -71,11 +69,9 @@ class Traffic:
         """One step per distinct id; False if that would take new rows and the call is not alone."""
         records, plan = self._records, self._plan
         if ids.size <= SMALL and (alone or not self._striped):
-            slots, sums, missing = moves.reduce(
-                ids, grads, records.index, records.words, records.counts, records.column, stamp
-            )
+            slots, sums, missing = moves.reduce(ids, grads, records.index, records.words, records.column)
             if not missing:
-                self._optimizer.update_slots(records.rows, slots, sums)
+                self._apply(slots, sums, stamp)
             if not missing or not alone:
                 return not missing
         if not plan.fits(ids, records):
@@ -129,7 +125,7 @@ class Traffic:
 
     def _step(self, part: Part, grads: np.ndarray, stamp: int, alone: bool) -> None:
         """A part's sums, and one step of the optimiser with them."""
-        records, slots = self._records, part.slots[: part.count]
+        slots = part.slots[: part.count]
         if part.count == grads.shape[0]:
             sums = grads  # every id once, and all in this part
         else:
@@ -138,15 +134,16 @@ class Traffic:
         if part.missing:
             slots, sums = slots[slots >= 0], sums[slots >= 0]
         if not self._striped or alone:
-            for start in range(0, slots.size, _CHUNK):
-                some = slots[start : start + _CHUNK]
-                self._optimizer.update_slots(records.rows, some, sums[start : start + _CHUNK])
-                moves.mark(records.words, records.counts, some, records.column, stamp)
+            self._apply(slots, sums, stamp)
             return
         for lock, mine in self._by_stripe(slots):
             with lock:
-                self._optimizer.update_slots(records.rows, slots[mine], sums[mine])
-                moves.mark(records.words, records.counts, slots[mine], records.column, stamp)
+                self._apply(slots[mine], sums[mine], stamp)
+
+    def _apply(self, slots: np.ndarray, sums: np.ndarray, stamp: int) -> None:
+        """The only place where a row that exists is updated."""
+        mark = self._records.column, stamp, int(not self._limited)
+        self._optimizer.update_slots(self._records.rows, slots, sums, mark)
 
     def _copy_by_stripes(self, part: Part, values: np.ndarray) -> None:
         slots, block = part.slots[: part.count], np.empty((part.count, values.shape[1]), np.float32)

@@ -2,7 +2,7 @@
 
 A list through the rows (previous and next) costs eight bytes a row and three scattered writes for each row that is looked
 up. Here a look-up writes the number of its call into the record, which it has in its hands anyway. When a victim is needed,
-one pass over the table picks the eighth with the least keys, in order, and they serve until they are used up: a row that is
+one pass over the table picks the sixteenth with the least keys, in order, and they serve until they are used up: a row that is
 looked up meanwhile has a larger number than all that were picked, so it is passed over, and the order is that of the list.
 """
 
@@ -13,7 +13,7 @@ import numpy as np
 from lib.store.index import FREE, ids_at
 from lib.store.policy import Eviction
 
-_PART = 8
+_PART = 16
 
 
 class Victims:

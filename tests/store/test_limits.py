@@ -158,7 +158,6 @@ def test_probability_is_a_chance_of_each_call_and_repeats():
 
 
 def test_a_loaded_table_forgets_as_the_one_that_was_saved():
-    rng = np.random.default_rng(1)
     one, two = (Table(2, Adagrad(lr=0.1), seed=0, max_rows=50, admission=Counter(times=2, cells=512)) for _ in range(2))
     for stamp in range(60):
         if stamp == 30:
@@ -169,9 +168,17 @@ def test_a_loaded_table_forgets_as_the_one_that_was_saved():
             each.push(ids, np.ones((20, 2), np.float32), stamp)
     assert same(one.export(), two.export())
     assert (one.lost, one.evicted) == (two.lost, two.evicted)
-    assert np.array_equal(
-        one.updates(rng.integers(0, 200, 50)), two.updates(np.random.default_rng(1).integers(0, 200, 50))
-    )
+
+
+def test_updates_are_counted_and_travel():
+    one, two = (Table(1, STEP, seed=0, capacity=1) for _ in range(2))
+    for stamp, ids in enumerate([[1, 2, 1], [2], [3, 2]]):
+        one.push(ids, np.ones((len(ids), 1), np.float32), stamp)
+    one.pull([4])
+    two.load(one.export(), one.memory())
+    assert one.updates([1, 2, 3, 4, 5]).tolist() == two.updates([1, 2, 3, 4, 5]).tolist() == [1, 3, 1, 0, 0]
+    with pytest.raises(BadOption, match="a table with a limit counts no updates"):
+        table(3).updates([1])
 
 
 def test_recency_outlives_the_end_of_its_numbers():
@@ -210,7 +217,7 @@ def test_bytes_limit_a_table():
     ("options", "message"),
     [
         ({"max_rows": 0}, "max_rows must be an integer of at least 1"),
-        ({"max_bytes": 3}, "max_bytes must hold a row, which takes 27.5 bytes, not 3"),
+        ({"max_bytes": 3}, "max_bytes must hold a row, which takes 27.65 bytes, not 3"),
         ({"locking": "none"}, "locking must be one of call, striped, hogwild, not 'none'"),
         ({"unknown": "drop"}, "unknown must be one of admit, lose, not 'drop'"),
         ({"threads": 0}, "threads must be an integer of at least 1"),

@@ -186,7 +186,7 @@ def test_a_call_that_fails_changes_nothing(name, monkeypatch):
     def broken(*args):
         raise MemoryError
 
-    for module, function in ((moves, "settle"), (moves, "mark")):
+    for module, function in ((moves, "settle"), (steps, "adagrad")):
         with monkeypatch.context() as patched:
             patched.setattr(module, function, broken)
             with pytest.raises(MemoryError):
