@@ -26,16 +26,17 @@ def fetch(ids, index, words, column, touch, slots, values):
     return seek(ids, ids.size, index, words, column, touch, slots, places, values)
 
 
-@njit(void(_LISTS, int64, _INTS, _WORDS, _NEW_BLOCK), **_OPTIONS)
-def repeat(lists, many, slots, words, values):
-    """Copy rows to the entries where an id stands again; where it stands first it has been copied."""
+@njit(void(_LISTS, int64, _NEW_BLOCK), **_OPTIONS)
+def repeat(lists, many, values):
+    """Copy each row from where its id stands first to all its entries.
+
+    To the first too, over itself: sparing that would cost a branch that no processor foresees, twice as much as all the copies.
+    """
     mine, ordinals, firsts, dim = lists[0], lists[1], lists[2], values.shape[1]
-    rows, stride = np.uint64(words.ctypes.data), _4 * np.uint64(words.shape[1])
     out, step = np.uint64(values.ctypes.data), _4 * np.uint64(dim)
     for k in range(many):
-        slot = slots[ordinals[k]]
-        if firsts[ordinals[k]] != mine[k] and slot >= 0:
-            copy(dim, (out + np.uint64(mine[k]) * step, rows + np.uint64(slot) * stride), _NO_NUMBERS)
+        source = out + np.uint64(firsts[ordinals[k]]) * step
+        copy(dim, (out + np.uint64(mine[k]) * step, source), _NO_NUMBERS)
 
 
 @njit

@@ -40,7 +40,7 @@ class Part:
             records.column, touch, values,
         )  # fmt: skip
         if self.count < self.many and values.size:
-            moves.repeat(self.lists, self.many, self.slots, records.words, values)
+            moves.repeat(self.lists, self.many, values)
 
     def found(self) -> np.ndarray:
         """The slots of the ids that have one."""
