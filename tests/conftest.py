@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import os
+import signal
 
 import pytest
+
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    # Started in the background, as a CI may: children would inherit that and be deaf to the Ctrl-C that tests send them.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session", autouse=True)
