@@ -92,7 +92,7 @@ def interrupted(tmp_path, cluster, protocol, after):
 @pytest.mark.parametrize("cluster", ["virtual", "local"])
 @pytest.mark.parametrize("protocol", ["gba", "s-easgd"])
 def test_ctrl_c_ends_a_run_in_this_process(tmp_path, cluster, protocol):
-    assert interrupted(tmp_path, cluster, protocol, None) < 3
+    assert interrupted(tmp_path, cluster, protocol, None) < 20  # a fraction of a second on an idle machine
 
 
 @pytest.mark.ray

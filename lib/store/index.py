@@ -139,6 +139,41 @@ def find(ids, index, words, column, touch):
 
 
 @njit
+def number(keys, many, lists, distinct, heads):
+    """Number distinct keys in order of first appearance: their count. `keys` may be `distinct` itself, which is overwritten.
+
+    Whether a key is new is a branch that no processor foresees, so there is none: a candidate is written each time.
+    """
+    mine, ordinals, firsts = lists[0], lists[1], lists[2]
+    size = np.int64(16)
+    while size < 2 * many:
+        size *= 2
+    mask, buckets = np.uint64(size - 1), np.empty(_BLOCK, np.uint64)
+    heads[:size] = 0
+    head_at = np.uint64(heads.ctypes.data)
+    count = np.int64(0)
+    for start in range(0, many, _BLOCK):
+        stop = min(start + _BLOCK, many)
+        for k in range(start, stop):
+            bucket = (mix(np.uint64(keys[k])) >> _32) & mask
+            buckets[k - start] = bucket
+            prefetch(head_at + np.uint64(4) * bucket)
+        for k in range(start, stop):
+            key, bucket = keys[k], buckets[k - start]
+            distinct[count], firsts[count] = key, mine[k]
+            head = np.int64(heads[bucket])
+            known = head if head else count + 1
+            while distinct[known - 1] != key:
+                bucket = (bucket + np.uint64(1)) & mask
+                head = np.int64(heads[bucket])
+                known = head if head else count + 1
+            heads[bucket] = known
+            count += known > count
+            ordinals[k] = known - 1
+    return count
+
+
+@njit
 def arrange(ids, part, bits, lists, distinct, slots, heads, index, words, column, touch, values):
     """Find each distinct id of one part of a batch once; how many entries, distinct ids and unknown ids the part has.
 
@@ -146,35 +181,18 @@ def arrange(ids, part, bits, lists, distinct, slots, heads, index, words, column
     id among `distinct`, and for each ordinal the position where its id stands first; there its row is copied to `values`.
     """
     wanted, last = np.uint64(part), (np.uint64(1) << np.uint64(bits)) - np.uint64(1)
-    mine, ordinals, firsts = lists[0], lists[1], lists[2]
-    many = 0
+    mine, many = lists[0], 0
     if bits:
         for i in range(ids.size):
             mine[many], distinct[many] = i, ids[i]
             many += (mix(np.uint64(ids[i])) & last) == wanted
+        count = number(distinct, many, lists, distinct, heads)
     else:
         many = ids.size
         for i in range(many):
-            mine[i], distinct[i] = i, ids[i]
-    size = np.int64(16)
-    while size < 2 * many:
-        size *= 2
-    mask = np.uint64(size - 1)
-    heads[:size] = 0
-    count = 0
-    for k in range(many):
-        key = distinct[k]  # of which the first `count` are known to be distinct, and overwritten
-        bucket = (mix(np.uint64(key)) >> _32) & mask
-        head = heads[bucket]
-        while head != 0 and distinct[head - 1] != key:
-            bucket = (bucket + np.uint64(1)) & mask
-            head = heads[bucket]
-        if head == 0:
-            distinct[count], firsts[count] = key, mine[k]
-            count += 1
-            head = heads[bucket] = count
-        ordinals[k] = head - 1
-    return many, count, seek(distinct, count, index, words, column, touch, slots, firsts, values)
+            mine[i] = i
+        count = number(ids, many, lists, distinct, heads)
+    return many, count, seek(distinct, count, index, words, column, touch, slots, lists[2], values)
 
 
 @njit(
