@@ -162,11 +162,11 @@ def number(keys, many, lists, distinct, heads):
             key, bucket = keys[k], buckets[k - start]
             distinct[count], firsts[count] = key, mine[k]
             head = np.int64(heads[bucket])
-            known = head if head else count + 1
+            known = head or count + 1
             while distinct[known - 1] != key:
                 bucket = (bucket + np.uint64(1)) & mask
                 head = np.int64(heads[bucket])
-                known = head if head else count + 1
+                known = head or count + 1
             heads[bucket] = known
             count += known > count
             ordinals[k] = known - 1
