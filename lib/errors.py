@@ -32,6 +32,23 @@ class Deadlock(LockstepError, RuntimeError):
     """Virtual time cannot go on: everything waits and nothing will wake it."""
 
 
+class NodeLost(LockstepError, ConnectionError):
+    """A node died."""
+
+    def __init__(self, node: str):
+        super().__init__(
+            f"{node} died, and nothing can take its place; `lasts` in its failure says when it is there again"
+        )
+        self.node = node
+
+    def __reduce__(self):
+        return NodeLost, (self.node,)
+
+
+class MemberLost(LockstepError, ConnectionError):
+    """A member of a group died before the group was done; what it was doing did not take place."""
+
+
 class NotSaved(LockstepError, OSError):
     """A run could not be written; it is kept in `run`, so that nothing computed is lost."""
 
@@ -56,3 +73,10 @@ def unknown(kind: str, name: str, valid: Iterable[str]) -> UnknownName:
 
 def unknown_option(owner: str, name: str, valid: Iterable[str]) -> UnknownOption:
     return UnknownOption(f"{owner} has no option {name!r}; {nearest(name, valid)}")
+
+
+def first_cause(error: BaseException) -> BaseException:
+    """The first error that is not a group of errors: what a user can act on."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

@@ -11,29 +11,35 @@ from lib.errors import LockstepError
 OUTCOMES = ("applied", "decayed", "dropped", "lost", "in_flight")
 
 
-def settle(records: Iterable[Record]) -> dict[str, int]:
+def settle(records: Iterable[Record], undone: int = 0) -> dict[str, int]:
     """The run's ledger; an error if any part's books do not balance.
 
     A gradient is a batch's. Its outcome is decided where the dense parameters are: at the first server, or on the worker
-    that keeps a replica. Every other server that got a share of each gradient must come to the same total.
+    that keeps a replica. A server counts a gradient as issued when it lets the worker start, a worker when it has computed
+    it; they agree unless a worker was lost in between. `undone` were issued and lost when the run returned to a cut.
     """
     records = list(records)
-    issued = sum(record.ledger["issued"] for record in records)
-    servers = [
-        record for record in records if record.ledger and not record.ledger["issued"] and "dense" in record.final
+    books = [
+        _book(record.node, record.ledger["started"], record.ledger)
+        for record in sorted(records, key=lambda record: "dense" not in record.final)
+        if record.ledger["started"]
     ]
-    workers = Counter()
-    for record in records:
-        if record.ledger["issued"]:
-            workers.update({outcome: record.ledger[outcome] for outcome in OUTCOMES})
-    books = [Counter(server.ledger) for server in servers] or [workers]
-    for server in records:
-        if "rows" in server.final and "dense" not in server.final and any(server.ledger[o] for o in OUTCOMES[:3]):
-            books.append(Counter(server.ledger))
+    workers = sum((record.ledger for record in records if record.ledger["issued"]), Counter())
+    if workers and not any("dense" in record.final and record.ledger["started"] for record in records):
+        books.insert(0, _book("the workers", workers["issued"], workers))
     for book in books:
-        total = sum(book[outcome] for outcome in OUTCOMES)
-        if total != issued:
+        if not any(other["lost"] for other in books) and book["issued"] != workers["issued"]:
             raise LockstepError(
-                f"the gradient ledger does not balance: issued {issued}, accounted for {total}: {dict(book)}"
+                f"the gradient ledger does not balance: {book['issued']} started, {workers['issued']} computed"
             )
-    return {"issued": issued, **{outcome: books[0][outcome] for outcome in OUTCOMES}}
+    whole = books[0] if books else _book("nobody", 0, Counter())
+    return {**whole, "issued": whole["issued"] + undone, "lost": whole["lost"] + undone}
+
+
+def _book(whose: str, issued: int, ledger: Counter) -> dict[str, int]:
+    total = sum(ledger[outcome] for outcome in OUTCOMES)
+    if total != issued:
+        raise LockstepError(
+            f"the gradient ledger of {whose} does not balance: issued {issued}, accounted for {total}: {dict(ledger)}"
+        )
+    return {"issued": issued, **{outcome: ledger[outcome] for outcome in OUTCOMES}}

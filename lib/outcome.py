@@ -24,6 +24,7 @@ class Outcome:
     def __init__(self, plan: Plan, finished: Finished):
         self.plan, self.seconds = plan, finished.end - finished.start
         self._start, self._records, self._usage = finished.start, finished.records, finished.usage
+        self._undone, self._returns = finished.undone, finished.returns
 
     def digest(self) -> str:
         return digest(
@@ -98,7 +99,8 @@ class Outcome:
             "staleness_max": max(staleness, default=0),
             "staleness": {str(key): staleness[key] for key in sorted(staleness)},
             "sync_gap": float(np.mean(gaps)) if gaps else float("nan"),
-            **settle(self._records),
+            **settle(self._records, self._undone),
+            "returns_to_a_cut": self._returns,
             "bytes": int(moved.total()),
             "bytes_by_kind": dict(sorted(moved.items())),
             "virtual_seconds": self.seconds if clock == "virtual" else None,
@@ -131,7 +133,9 @@ class Outcome:
         return [self._joined(pieces) for pieces in whole]
 
     def _other_replica(self, record: Record) -> bool:
-        return "replica" in record.final and record.node != "worker0"
+        """Evaluated is the first worker's replica, of those that came to the end."""
+        first = next((each for each in self._records if "replica" in each.final), None)
+        return not record.final or ("replica" in record.final and record is not first)
 
     def _joined(self, pieces: tuple[Snapshot, ...]) -> Snapshot:
         shards = {shard: values for piece in pieces for shard, values in piece.dense.items()}

@@ -11,6 +11,7 @@ from lib import cluster as clusters
 from lib import paths, protocols, workloads
 from lib.cluster.base import Cluster
 from lib.drivers import pipeline, replica, server
+from lib.drivers.attempts import carry_through
 from lib.drivers.cut import Cuts
 from lib.drivers.plan import Plan
 from lib.errors import BadOption, UnknownOption, unknown_option
@@ -114,7 +115,9 @@ def train(
 
 def _carry_out(plan: Plan, cluster: Cluster, progress: Callable[[int], None]) -> Outcome:
     drive = DRIVERS[plan.protocol.dense.family]
-    return Outcome(plan, cluster.open(plan.seed, plan.workers).run(lambda world: drive(world, plan), progress))
+    return Outcome(
+        plan, cluster.open(plan.seed, plan.workers).run(lambda world: carry_through(world, plan, drive), progress)
+    )
 
 
 def _plan(workload: Workload, protocol: Rule | Pair, cluster: Cluster, seed: int, settings: Options) -> Plan:

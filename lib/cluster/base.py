@@ -7,6 +7,7 @@ in it. `main` hosts parts on nodes and calls them through handles. A part is a p
 
 from __future__ import annotations
 
+import math
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
@@ -16,10 +17,11 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import torch
 
+from lib.cluster.failures import Failure, Mishaps, NodePlan
 from lib.cluster.network import Usage
 from lib.cluster.slowdown import Lognormal, Slowdown
 from lib.cluster.spec import Work
-from lib.errors import BadOption
+from lib.errors import BadOption, first_cause
 
 Main = Callable[["World"], Awaitable[Any]]
 
@@ -32,6 +34,10 @@ class Meeting:
     """Unique in the run."""
     members: tuple[int, ...]
     """Their ranks, ascending."""
+    round: int = 0
+    """Which of the rule's rounds it is."""
+    lives: tuple[int, ...] = ()
+    """How often each member had been lost before; () where nobody was."""
 
 
 class Handle:
@@ -86,7 +92,11 @@ class Site(ABC):
 
 
 class World(ABC):
-    """A cluster that is running."""
+    """A cluster that is running.
+
+    A call to a node that is dead, or dies before it answers, raises `NodeLost`; a mean or gathering that a member can no
+    longer come to raises `MemberLost`. A part's attribute `record`, if it has one, outlives its node: see `remains`.
+    """
 
     @abstractmethod
     async def host(self, part: type, *args, node: str) -> Handle:
@@ -94,6 +104,21 @@ class World(ABC):
 
     @abstractmethod
     def now(self) -> float: ...
+
+    def begin(self) -> None:  # noqa: B027 - nothing to do where nothing fails
+        """The training starts now: the failures' clock runs from here."""
+
+    async def back(self, node: str) -> bool:
+        """Wait until a node that died is there again, empty; False if it never will be."""
+        raise NotImplementedError
+
+    def remains(self, node: str) -> list[Any]:
+        """The records of the parts that died with a node."""
+        raise NotImplementedError
+
+    async def restart(self) -> list[Any]:
+        """End every part on every node; nodes are there again, empty. The records of all parts."""
+        raise NotImplementedError
 
     keeps: bool = False
     """Whether `cut` will be asked for; set before anything is hosted."""
@@ -130,11 +155,18 @@ class Cluster(ABC):
     a worker really waits that much longer."""
     speeds: tuple[float, ...] = ()
     """Steady speed of each worker relative to the others, by rank; empty: all equal."""
+    failures: tuple[Failure, ...] = ()
+    """What goes wrong with nodes and connections."""
+    mishaps: Mishaps = field(default=Mishaps())
+    """What goes wrong with single messages."""
+    patience: float = 1.0
+    """Seconds for which the others hear nothing of a node until they go on without it."""
 
     def __post_init__(self):
         if isinstance(self.slowdown, (int, float)):
             object.__setattr__(self, "slowdown", Lognormal(sigma=float(self.slowdown)))
         object.__setattr__(self, "speeds", tuple(self.speeds))
+        object.__setattr__(self, "failures", tuple(self.failures))
         if not all(speed > 0 for speed in self.speeds):
             raise BadOption(f"{self.name} cluster: speeds must be positive, not {self.speeds}")
         if self.speeds and self.workers is not None and len(self.speeds) != self.workers:
@@ -143,6 +175,16 @@ class Cluster(ABC):
             raise BadOption(f"{self.name} cluster: workers must be at least 1, not {self.workers}")
         if self.servers < 1:
             raise BadOption(f"{self.name} cluster: servers must be at least 1, not {self.servers}")
+        if not 0 <= self.patience < math.inf:
+            raise BadOption(f"{self.name} cluster: patience must be 0 or more and finite, not {self.patience}")
+        for number, failure in enumerate(self.failures):
+            for end in failure.connection or (failure.node,):
+                self._check_fails(f"{self.name} cluster: failures[{number}].node", end)
+
+    @property
+    def mortal(self) -> bool:
+        """Whether anything goes wrong here."""
+        return bool(self.failures or self.mishaps)
 
     @abstractmethod
     def open(self, seed: int, workers: int) -> World: ...
@@ -155,6 +197,19 @@ class Cluster(ABC):
         speed = self.speeds[rank] if self.speeds else 1.0
         course = self.slowdown.course(seed, node, rank)
         return lambda start, seconds: course.stretch(start, seconds / speed)
+
+    def fate(self, seed: int, node: str) -> NodePlan:
+        """What is to befall a node."""
+        return NodePlan.of(self.failures, seed, node, self.patience)
+
+    def _check_fails(self, where: str, end: str) -> None:
+        role = end.rstrip("*0123456789")
+        number = end[len(role) :]
+        known = {"worker": self.workers, "server": self.servers, "sync": None, "": None}
+        if role not in known or number not in ("*", number.strip("*")) or (not role and end != "*"):
+            raise BadOption(f'{where}: no node {end!r}; "worker3", "worker*", "server0", "sync0"')
+        if number.isdigit() and known[role] is not None and int(number) >= known[role]:
+            raise BadOption(f"{where}: no node {end!r}; the last {role} is {role}{known[role] - 1}")
 
 
 def in_thread(target: Callable[[], Any], interrupt: Callable[[], None]) -> Any:
@@ -190,10 +245,3 @@ def in_thread(target: Callable[[], Any], interrupt: Callable[[], None]) -> Any:
     if error is not None:
         raise first_cause(error)
     return result
-
-
-def first_cause(error: BaseException) -> BaseException:
-    """The first error that is not a group of errors: what a user can act on."""
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error

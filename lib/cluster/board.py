@@ -3,28 +3,58 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
 from lib.cluster.base import Meeting
+from lib.errors import MemberLost
 
 
 class Board:
     """Collectives among the tasks of one event loop. Sums run in rank order, so the result does not depend on arrival."""
 
-    def __init__(self):
-        self._open: dict[str, tuple[dict[int, np.ndarray], asyncio.Future]] = {}
+    def __init__(self, before: Board | None = None):
+        """`before`: the board that this one replaces; who was lost is remembered."""
+        self._open: dict[str, tuple[Meeting, dict[int, tuple[np.ndarray, asyncio.Future]]]] = {}
+        self._losses: Counter[int] = before._losses if before else Counter()
 
-    async def combine(self, meeting: Meeting, kind: str, rank: int, mine: np.ndarray, function: Callable) -> object:
+    def lose(self, rank: int) -> None:
+        """A worker died: the meetings that it has not come to can no longer take place."""
+        self._losses[rank] += 1
+        for key, (meeting, brought) in list(self._open.items()):
+            if rank in meeting.members and rank not in brought:
+                del self._open[key]
+                for _, waiting in brought.values():
+                    if not waiting.done():
+                        waiting.set_exception(_lost(meeting))
+
+    async def combine(self, meeting: Meeting, kind: str, rank: int, mine: np.ndarray, function: Callable) -> Any:
         """`function` of the arrays by rank, once all members have brought theirs."""
         key = f"{kind} {meeting.key}"
-        brought, done = self._open.setdefault(key, ({}, asyncio.get_running_loop().create_future()))
-        brought[rank] = mine
+        if key not in self._open and self._losses and self._missed(meeting):
+            raise _lost(meeting)
+        _, brought = self._open.setdefault(key, (meeting, {}))
+        waiting = asyncio.get_running_loop().create_future()
+        brought[rank] = mine, waiting
         if len(brought) == len(meeting.members):
             del self._open[key]
-            done.set_result(function([brought[member] for member in meeting.members]))
-        return await done
+            result = function([brought[member][0] for member in meeting.members])
+            for member in meeting.members:
+                if not (future := brought[member][1]).done():
+                    future.set_result(result)
+        return await waiting
+
+    def _missed(self, meeting: Meeting) -> bool:
+        """Whether a member died after the meeting was arranged."""
+        lives = meeting.lives or (0,) * len(meeting.members)
+        return any(self._losses[member] > life for member, life in zip(meeting.members, lives, strict=True))
+
+
+def _lost(meeting: Meeting) -> MemberLost:
+    return MemberLost(f"a member of {meeting.members} died before they met")
 
 
 def mean(arrays: list[np.ndarray]) -> np.ndarray:

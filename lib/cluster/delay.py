@@ -1,4 +1,4 @@
-"""Slowdowns on a wall clock: a worker that is to be slow really waits."""
+"""Slowdowns, hangs and late messages on a wall clock: who is to be slow really waits."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from collections.abc import Awaitable
 from typing import Any
 
 from lib.cluster.base import Cluster
+from lib.cluster.failures import TICK, Passage
+from lib.cluster.lives import Health
 from lib.cluster.slowdown import Lognormal
 from lib.cluster.spec import Work
 
@@ -27,6 +29,19 @@ class Delay:
         self._stretch = None if undisturbed else cluster.stretch(seed, node)
         self._started: float | None = None
         self._alone = math.inf
+        self.health = Health(cluster, seed, node)
+
+    def begin(self) -> None:
+        """The training starts now."""
+        self._started = time.perf_counter()
+
+    def at_once(self, work: Work | None) -> bool:
+        """Whether a computation is too small to be given to a thread, or to be slowed down."""
+        return work is not None and work.flops < INLINE and work.bytes < INLINE and not self.health
+
+    def computed(self) -> int:
+        """One more batch is computed; how many there are."""
+        return self.health.computed(time.perf_counter() - (self._started or 0.0))
 
     async def after(self, work: Work | None, computation: Awaitable[Any]) -> Any:
         start = time.perf_counter()
@@ -36,4 +51,37 @@ class Delay:
         if self._stretch and work is not None and work.flops >= INLINE:
             self._alone = min(self._alone, time.perf_counter() - start)
             await asyncio.sleep(max(0.0, self._stretch(start - self._started, self._alone) - self._alone))
+        if self.health and work is not None:
+            took = time.perf_counter() - start
+            await asyncio.sleep(self.health.stretch(start - self._started, took) - took)
         return result
+
+
+class Road:
+    """What a wall clock adds to the messages from one node to others: each way its own."""
+
+    def __init__(self, cluster: Cluster, seed: int, source: str):
+        self._cluster, self._seed, self._source = cluster, seed, source
+        self._started = time.perf_counter()
+        self._passages: dict[tuple[str, str], Passage] = {}
+
+    def begin(self) -> None:
+        self._started = time.perf_counter()
+
+    def there(self, target: str) -> float:
+        """Seconds to wait before a message to that node is sent."""
+        return self._wait(self._source, target)
+
+    def back(self, target: str) -> float:
+        """Seconds to wait before its answer is taken."""
+        return self._wait(target, self._source)
+
+    def _wait(self, source: str, target: str) -> float:
+        if (source, target) not in self._passages:
+            cluster = self._cluster
+            self._passages[source, target] = Passage(cluster.failures, cluster.mishaps, self._seed, source, target)
+        passage = self._passages[source, target]
+        if not passage:
+            return 0.0
+        now = time.perf_counter() - self._started
+        return max(0.0, passage.arrival(now, now + TICK) - now)

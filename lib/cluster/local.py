@@ -6,7 +6,7 @@ import asyncio
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
@@ -17,9 +17,11 @@ import torch
 
 from lib.cluster.base import Cluster, Handle, Main, Meeting, Site, World, in_thread
 from lib.cluster.board import Board, mean
-from lib.cluster.delay import INLINE, Delay
+from lib.cluster.delay import Delay, Road
+from lib.cluster.failures import check_wall
+from lib.cluster.lives import Fates, Life
 from lib.cluster.spec import Work
-from lib.errors import BadOption
+from lib.errors import BadOption, NodeLost
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +46,7 @@ class LocalCluster(Cluster):
             raise BadOption('local cluster: device="cuda", but torch sees no CUDA device here; use device="cpu"')
         if self.threads is not None and self.threads < 1:
             raise BadOption(f"local cluster: threads must be at least 1, not {self.threads}")
+        check_wall(self.failures, self.name)
 
     def open(self, seed: int, workers: int) -> LocalWorld:
         return LocalWorld(self, seed)
@@ -63,12 +66,49 @@ class LocalWorld(World):
         )
         self.board = Board()
         self.report: Callable[[int], None] = lambda samples: None
+        self.fates = Fates(cluster, seed, self._kill)
         self._sites: dict[str, LocalSite] = {}
+        self._remains: dict[str, list[Any]] = {}
 
-    async def host(self, part: type, *args, node: str) -> LocalHandle:
+    def site(self, node: str) -> LocalSite:
         if node not in self._sites:
             self._sites[node] = LocalSite(self, node)
-        return LocalHandle(part(self._sites[node], *args))
+        return self._sites[node]
+
+    async def host(self, part: type, *args, node: str) -> LocalHandle:
+        site = self.site(node)
+        if self.fates.dead(node):
+            raise NodeLost(node)
+        made = part(site, *args)
+        if not self.cluster.mortal:
+            return LocalHandle(made)
+        site.life.parts.append(made)
+        return MortalHandle(self.site("master"), site, made)
+
+    def begin(self) -> None:
+        self.fates.begin(list(self._sites))
+        for site in self._sites.values():
+            site.begin()
+
+    async def back(self, node: str) -> bool:
+        return await self.fates.back(node)
+
+    def remains(self, node: str) -> list[Any]:
+        return self._remains.pop(node, [])
+
+    async def restart(self) -> list[Any]:
+        for node in self._sites:
+            self._end(node)
+        self.board = Board(self.board)
+        return [record for node in self._sites for record in self.remains(node)]
+
+    def _kill(self, node: str) -> None:
+        self._end(node)
+        if self._sites[node].rank is not None:
+            self.board.lose(self._sites[node].rank)
+
+    def _end(self, node: str) -> None:
+        self._remains[node] = [*self._remains.get(node, []), *self._sites[node].end()]
 
     def now(self) -> float:
         return time.perf_counter()
@@ -111,7 +151,9 @@ class LocalSite(Site):
         self.device = world.device
         self._world = world
         self._objects: dict[str, Any] = {}
-        self._rank = int(node.removeprefix("worker")) if node.startswith("worker") else None
+        self.rank = int(node.removeprefix("worker")) if node.startswith("worker") else None
+        self.life = Life(node)
+        self.road = Road(world.cluster, world.seed, node)
         self._delay = Delay(world.cluster, world.seed, node)
         self._stream = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None
 
@@ -122,7 +164,7 @@ class LocalSite(Site):
         await asyncio.sleep(seconds)
 
     async def compute(self, work: Work | None, function: Callable, *args) -> Any:
-        if work is not None and work.flops < INLINE and work.bytes < INLINE:
+        if self._delay.at_once(work):
             return self._computed(function, args)
         run = asyncio.get_running_loop().run_in_executor
         return await self._delay.after(work, run(self._world.pool, self._computed, function, args))
@@ -137,10 +179,10 @@ class LocalSite(Site):
     async def mean(self, meeting: Meeting, mine: np.ndarray) -> np.ndarray:
         if len(meeting.members) == 1:
             return mine.copy()
-        return (await self._world.board.combine(meeting, "mean", self._rank, mine, mean)).copy()
+        return (await self._world.board.combine(meeting, "mean", self.rank, mine, mean)).copy()
 
     async def gather(self, meeting: Meeting, mine: np.ndarray) -> list[np.ndarray]:
-        return await self._world.board.combine(meeting, "gather", self._rank, mine, list)
+        return await self._world.board.combine(meeting, "gather", self.rank, mine, list)
 
     def shared(self, key: str, make: Callable[[], Any]) -> Any:
         """One for each node: computations of different nodes run at the same time."""
@@ -150,6 +192,19 @@ class LocalSite(Site):
 
     def progress(self, samples: int) -> None:
         self._world.report(samples)
+        if self._world.cluster.failures:
+            self._world.fates.computed(self.node, self._delay.computed())
+
+    def begin(self) -> None:
+        """The training starts now."""
+        self._delay.begin()
+        self.road.begin()
+
+    def end(self) -> list[Any]:
+        """What runs here is cancelled, and another life may start; the records of the parts."""
+        records = self.life.end()
+        self.life, self._objects = Life(self.node), {}
+        return records
 
 
 class LocalHandle(Handle):
@@ -163,3 +218,28 @@ class LocalHandle(Handle):
 
     def _call(self, method: str, args: tuple) -> asyncio.Task:
         return asyncio.get_running_loop().create_task(getattr(self._part, method)(*args))
+
+
+class MortalHandle(LocalHandle):
+    """A part on a node that may die, or whose messages may be late."""
+
+    def __init__(self, here: LocalSite, there: LocalSite, part: Any):
+        super().__init__(part)
+        self._here, self._there, self._life = here, there, there.life
+
+    def seen_from(self, site: LocalSite) -> MortalHandle:
+        seen = MortalHandle(site, self._there, self._part)
+        seen._life = self._life
+        return seen
+
+    def _call(self, method: str, args: tuple) -> Awaitable[Any]:
+        wait = self._here.road.there(self._there.node)
+        return self._life.outcome(self._life.begin(self._carry(wait, getattr(self._part, method), args)))
+
+    async def _carry(self, wait: float, function: Callable, args: tuple) -> Any:
+        if wait:
+            await asyncio.sleep(wait)
+        result = await function(*args)
+        if wait := self._here.road.back(self._there.node):
+            await asyncio.sleep(wait)
+        return result

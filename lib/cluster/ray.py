@@ -23,11 +23,11 @@ import numpy as np
 import torch
 import torch.distributed as distributed
 
-from lib.cluster.base import Cluster, Handle, Main, Meeting, Site, World, first_cause, in_thread
+from lib.cluster.base import Cluster, Handle, Main, Meeting, Site, World, in_thread
 from lib.cluster.delay import INLINE, Delay
 from lib.cluster.local import _Runner
 from lib.cluster.spec import Work
-from lib.errors import BadOption, LockstepError
+from lib.errors import BadOption, LockstepError, first_cause
 
 COLLECTIVE = timedelta(minutes=5)
 """A member of a group that has not come by then is taken for lost."""

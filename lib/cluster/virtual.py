@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cache
 from pathlib import Path
@@ -17,11 +17,13 @@ from lib.cluster.base import Cluster, Handle, Main, World, in_thread
 from lib.cluster.board import Board
 from lib.cluster.collectives import ALGORITHMS
 from lib.cluster.document import from_plain, to_plain
+from lib.cluster.failures import Passage
+from lib.cluster.lives import Fates
 from lib.cluster.loop import VirtualLoop
 from lib.cluster.network import Interface, Queue, Usage
 from lib.cluster.spec import Link, Node
 from lib.cluster.virtual_site import VirtualSite
-from lib.errors import BadOption, unknown
+from lib.errors import BadOption, NodeLost, unknown
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +58,11 @@ class VirtualCluster(Cluster):
         ):
             for name in names:
                 self._check_name(where, name)
+        for failure in self.failures:
+            if failure.node in self.places:
+                raise BadOption(
+                    f"virtual cluster: failures: {failure.node} stands on {self.places[failure.node]}: let that fail"
+                )
 
     @classmethod
     def load(cls, path: str | Path) -> VirtualCluster:
@@ -102,7 +109,10 @@ class VirtualWorld(World):
         self.objects: dict[str, Any] = {}
         self.links = {ends: pair for link in cluster.links for ends, pair in _both_ways(link)}
         self.report: Callable[[int], None] = lambda samples: None
+        self.fates = Fates(cluster, seed, self._kill)
         self._sites: dict[str, VirtualSite] = {}
+        self._passages: dict[tuple[str, str], Passage] = {}
+        self._remains: dict[str, list[Any]] = {}
 
     def site(self, node: str) -> VirtualSite:
         node = self.cluster.places.get(node, node)
@@ -112,7 +122,43 @@ class VirtualWorld(World):
 
     async def host(self, part: type, *args, node: str) -> VirtualHandle:
         site = self.site(node)
-        return VirtualHandle(self.site("master"), site, part(site, *args))
+        if self.fates.dead(site.node):
+            raise NodeLost(site.node)
+        made = part(site, *args)
+        if not self.cluster.mortal:
+            return VirtualHandle(self.site("master"), site, made)
+        site.life.parts.append(made)
+        return MortalHandle(self.site("master"), site, made)
+
+    def begin(self) -> None:
+        self.fates.begin(list(self._sites))
+
+    async def back(self, node: str) -> bool:
+        return await self.fates.back(node)
+
+    def remains(self, node: str) -> list[Any]:
+        return self._remains.pop(node, [])
+
+    async def restart(self) -> list[Any]:
+        for node in self._sites:
+            self._end(node)
+        self.board = Board(self.board)
+        return [record for node in self._sites for record in self.remains(node)]
+
+    def passage(self, source: str, target: str) -> Passage:
+        """What befalls the messages from one node to another."""
+        if (source, target) not in self._passages:
+            cluster = self.cluster
+            self._passages[source, target] = Passage(cluster.failures, cluster.mishaps, self.seed, source, target)
+        return self._passages[source, target]
+
+    def _kill(self, node: str) -> None:
+        self._end(node)
+        if self._sites[node].rank >= 0:
+            self.board.lose(self._sites[node].rank)
+
+    def _end(self, node: str) -> None:
+        self._remains[node] = [*self._remains.get(node, []), *self._sites[node].end()]
 
     def now(self) -> float:
         return self.loop.time()
@@ -135,7 +181,9 @@ class VirtualWorld(World):
             for queue, book in zip(queues, state["books"][name], strict=True):
                 for field_, value in book.items():
                     setattr(queue, field_, value)
+        self.fates.pause()
         self.loop.set_time(state["now"])
+        self.fates.go_on()
 
     def _queues(self) -> dict[str, list[Queue]]:
         nodes = {name: [site.interface.out, site.interface.into] for name, site in self._sites.items()}
@@ -177,9 +225,28 @@ class VirtualHandle(Handle):
 
     async def _carry(self, arrival: float, function: Callable, args: tuple) -> Any:
         await self._here.until(arrival)
-        result = await function(*args)
+        result = await self._run(function, args)
         await self._here.until(self._there.book(self._here, nbytes(result)))
         return result
+
+    def _run(self, function: Callable, args: tuple) -> Awaitable[Any]:
+        return function(*args)
+
+
+class MortalHandle(VirtualHandle):
+    """A part on a node that may die, or that is called from one."""
+
+    def __init__(self, here: VirtualSite, there: VirtualSite, part: Any):
+        super().__init__(here, there, part)
+        self._life = there.life
+
+    def seen_from(self, site: VirtualSite) -> MortalHandle:
+        seen = MortalHandle(site, self._there, self._part)
+        seen._life = self._life
+        return seen
+
+    def _run(self, function: Callable, args: tuple) -> Awaitable[Any]:
+        return self._life.outcome(self._life.begin(function(*args)))
 
 
 def _book(queue: Queue) -> dict[str, float]:

@@ -13,6 +13,7 @@ import torch
 from lib.cluster.base import Meeting, Site
 from lib.cluster.board import mean
 from lib.cluster.collectives import ALGORITHMS
+from lib.cluster.lives import Health, Life
 from lib.cluster.network import Exchange, Interface, Queue, Step, send
 from lib.cluster.spec import Node, Work
 
@@ -43,7 +44,9 @@ class VirtualSite(Site):
         self._lanes = [0.0] * self.spec.lanes
         role = node.rstrip("0123456789")
         self.rank = int(node[len(role) :]) if role == "worker" else -1
-        self._stretch = world.cluster.stretch(world.seed, node)
+        self.life = Life(node)
+        self._mortal, self._health = world.cluster.mortal, Health(world.cluster, world.seed, node)
+        self._stretch = self._slowed(world.cluster.stretch(world.seed, node))
         self.calls: list[tuple[float, float]] = []
         """What the slowdown was asked for, where the run is to be restarted."""
 
@@ -105,17 +108,40 @@ class VirtualSite(Site):
 
     def progress(self, samples: int) -> None:
         self._world.report(samples)
+        if self._mortal:
+            fates = self._world.fates
+            fates.computed(self.node, self._health.computed(self._loop.time() - fates.start))
+
+    def end(self) -> list[Any]:
+        """The node's processes end, and others may start; the records of its parts."""
+        records = self.life.end()
+        self.life, self._lanes = Life(self.node), [0.0] * self.spec.lanes
+        return records
 
     def book(self, other: VirtualSite, size: int) -> float:
         """Queue a message to another node; when it has arrived."""
         link = self._world.links.get((self.node, other.node))
         source, target = link or (self.interface, other.interface)
-        return send(source, target, self._loop.time(), size + HEADER)
+        arrival = send(source, target, self._loop.time(), size + HEADER)
+        if self._mortal:
+            start = self._world.fates.start
+            passage = self._world.passage(self.node, other.node)
+            return start + passage.arrival(self._loop.time() - start, arrival - start)
+        return arrival
 
     def until(self, when: float) -> asyncio.Future:
         future = self._loop.create_future()
         self._loop.call_at(when, _wake, future)
         return future
+
+    def _slowed(self, slowdown: Callable[[float, float], float] | None) -> Callable[[float, float], float] | None:
+        """The slowdown, and what the node's failures add to it."""
+        if not self._health:
+            return slowdown
+        fates, health = self._world.fates, self._health
+        return lambda start, seconds: health.stretch(
+            start - fates.start, slowdown(start, seconds) if slowdown else seconds
+        )
 
     async def _meet(self, meeting: Meeting, kind: str, mine: np.ndarray, function: Callable, steps: list[Step]):
         """What `function` makes of the members' arrays, and when each member is done with the transfers."""

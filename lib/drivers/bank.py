@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -50,6 +51,9 @@ class ParameterServer:
         self._site, self._rule, self._shard = site, rule, shard
         self._state = rule.init(plan.workers)
         self._waiting: dict[Push, Gradient] = {}
+        self._under_way: Counter[int] = Counter()
+        """Steps that each worker has started and not pushed."""
+        self._losses: Counter[int] = Counter()
         self._turn = asyncio.Condition()
         start = plan.start() if "dense" in holds else np.empty(0, np.float32)
         self._partition = Partition(start.size, Uniform(shards=plan.servers))
@@ -62,25 +66,42 @@ class ParameterServer:
         self._evaluated = {table: (positions, ids[table][positions]) for table, positions in owned.items()}
         self.record = Record(site.node, [] if plan.trace else None)
 
-    async def pull(self, worker: int, ids: dict[str, np.ndarray]) -> Pulled:
+    async def pull(self, worker: int, ids: dict[str, np.ndarray]) -> Pulled | None:
         """The parameters, once the rule lets the worker start, with the token of its step."""
-        asked = self._site.now()
+        asked, life = self._site.now(), self._losses[worker]
         async with self._turn:
-            await self._turn.wait_for(lambda: self._rule.may_start(self._state, worker))
+            await self._turn.wait_for(lambda: self._losses[worker] > life or self._rule.may_start(self._state, worker))
+            if self._losses[worker] > life:
+                return None  # whoever asked is dead
             self._state, token = self._rule.on_start(self._state, worker)
+            self._under_way[worker] += 1
+            self.record.ledger["started"] += 1
         waited = self._site.now() - asked
         dense, rows = await self._site.compute(self._reading(ids), self._read, ids)
         return Pulled(token, waited, dense, rows)
 
     async def push(self, gradient: Gradient) -> None:
         async with self._turn:
+            worker = gradient.push.worker
+            if not self._under_way[worker]:  # it was taken for lost, and so was this
+                return
+            self._under_way[worker] -= 1
             self._waiting[gradient.push] = gradient
             await self._carry_out(*self._rule.on_push(self._state, gradient.push))
 
-    async def leave(self, worker: int) -> None:
-        """A worker has come to the end of its data, or is lost."""
+    async def leave(self, worker: int, lost: bool = False) -> None:
+        """A worker has come to the end of its data, or is lost with all that it has started."""
         async with self._turn:
+            if lost:
+                self._losses[worker] += 1
+                self.record.ledger["lost"] += self._under_way.pop(worker, 0)
             await self._carry_out(*self._rule.on_leave(self._state, worker))
+
+    async def join(self, worker: int) -> None:
+        """A worker that was lost is there again."""
+        async with self._turn:
+            self._state = self._rule.on_join(self._state, worker)
+            self._turn.notify_all()
 
     async def save(self) -> dict[str, Any]:
         """Everything between two calls; the rule's state and its gradients in flight are one cut, since updates end at once."""

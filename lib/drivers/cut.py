@@ -19,6 +19,7 @@ from typing import Any
 
 from lib.cluster.base import Handle, World
 from lib.drivers.bank import Gradient
+from lib.drivers.crew import Crew
 from lib.drivers.plan import Plan
 from lib.drivers.record import Finished, Record, Snapshot
 from lib.errors import BadOption
@@ -47,50 +48,70 @@ class Cuts:
 
 
 async def carry_out(
-    world: World, plan: Plan, workers: list[Handle], others: dict[str, Handle], silent: dict[str, Handle]
+    world: World, plan: Plan, crew: Crew, others: dict[str, Handle], silent: dict[str, Handle]
 ) -> Finished:
     """Start the clock, let the workers run to their end, stop it, and collect what every part but the silent wrote down."""
     cuts = plan.cuts
     marks = cuts.marks(plan) if cuts else [plan.batches]
-    reporting = {**{f"worker{rank}": worker for rank, worker in enumerate(workers)}, **others}
-    parts = {**reporting, **silent}
-    start, world.keeps = world.now(), cuts is not None
-    if cuts and cuts.resume and (found := checkpoint.latest(cuts.folder)) is not None:
-        start, done = await _go_on(world, found, parts)
+    parts = {**others, **silent}
+    world.keeps = cuts is not None
+    await crew.muster()
+    attempt = plan.attempt
+    start = attempt.begin(world)
+    if cuts and (cuts.resume or attempt.number) and (found := checkpoint.latest(cuts.folder)) is not None:
+        start, done = await _go_on(world, plan, found, crew, parts)
         marks = [mark for mark in marks if mark > done]
+    else:
+        attempt.stand([])
     for mark in marks:
-        await asyncio.gather(*(worker.run(mark) for worker in workers))
+        await crew.run(mark)
         if mark < plan.batches:
-            await _cut(world, cuts, mark, start, parts)
+            await _cut(world, plan, mark, start, crew, parts)
     end, usage = world.now(), world.usage()
-    records = await asyncio.gather(*(part.report() for part in reporting.values()))
-    return Finished(start, end, list(records), usage)
+    records = await asyncio.gather(*(part.report() for part in others.values()))
+    return Finished(start, end, [*await crew.report(), *records], usage, attempt.undone, attempt.number)
 
 
-async def _cut(world: World, cuts: Cuts, mark: int, start: float, parts: dict[str, Handle]) -> None:
-    here = world.cut()
-    states = dict(zip(parts, await asyncio.gather(*(part.save() for part in parts.values())), strict=True))
+async def _cut(world: World, plan: Plan, mark: int, start: float, crew: Crew, parts: dict[str, Handle]) -> None:
+    here, cuts = world.cut(), plan.cuts
+    states = await crew.save()
+    states |= dict(zip(parts, await asyncio.gather(*(part.save() for part in parts.values())), strict=True))
     world.go_on(here)  # as if nobody had asked
     name = cuts.folder / f"cut-{mark:012}"
-    checkpoint.save(name, {"run": {"mark": mark, "start": start, "now": world.now(), "world": here}, **states})
+    run = {"mark": mark, "start": start, "now": world.now(), "world": here, "lost": plan.attempt.lost}
+    checkpoint.save(name, {"run": run, **states})
     for old in cuts.folder.glob("cut-*"):
         if old != name:
             shutil.rmtree(old, ignore_errors=True)
 
 
-async def _go_on(world: World, folder: Path, parts: dict[str, Handle]) -> tuple[float, int]:
+async def _go_on(world: World, plan: Plan, folder: Path, crew: Crew, parts: dict[str, Handle]) -> tuple[float, int]:
     """Put every part where it was; when the training clock had started, and the mark that was reached."""
     states: dict[str, Any] = checkpoint.load(folder, KINDS)
     run = states.pop("run")
-    if states.keys() != parts.keys():
+    reached = {f"worker{rank}" for rank in range(plan.workers)} | parts.keys()
+    if not states.keys() <= reached or not parts.keys() <= states.keys():
         raise BadOption(
-            f"the checkpoint {folder} holds the parts {', '.join(sorted(states))}; this run has {', '.join(sorted(parts))}"
+            f"the checkpoint {folder} holds the parts {', '.join(sorted(states))}; this run has {', '.join(sorted(reached))}"
         )
-    world.go_on(run["world"])
-    shift = world.now() - run["now"]  # a wall clock does not stand still between two processes
-    for state in states.values():
-        if shift and "record" in state:
-            state["record"].shift(shift)
+    records = [state["record"] for state in states.values() if "record" in state] + run["lost"]
+    start = run["start"]
+    if plan.attempt.number:
+        await _load(crew, parts, states)
+    else:
+        world.go_on(run["world"])
+        shift = world.now() - run["now"]  # a wall clock does not stand still between two processes
+        if shift:
+            start += shift
+            for record in records:
+                record.shift(shift)
+        await _load(crew, parts, states)
+        world.go_on(run["world"])  # as if nothing had been sent
+    plan.attempt.lost.extend(run["lost"])
+    plan.attempt.stand(records)
+    return start, run["mark"]
+
+
+async def _load(crew: Crew, parts: dict[str, Handle], states: dict[str, Any]) -> None:
+    await crew.load({name: states[name] for name in states.keys() - parts.keys()})
     await asyncio.gather(*(part.load(states[name]) for name, part in parts.items()))
-    world.go_on(run["world"])  # as if nothing had been sent
-    return run["start"] + shift, run["mark"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +14,7 @@ from lib.cluster.base import Handle, Site, World
 from lib.cluster.spec import Work
 from lib.data.batch import Batch
 from lib.data.feed import Split
+from lib.drivers.crew import Crew
 from lib.drivers.cut import carry_out
 from lib.drivers.plan import Plan
 from lib.drivers.record import Finished, Marks, Record, Snapshot
@@ -248,5 +250,8 @@ class Device:
 async def drive(world: World, plan: Plan) -> Finished:
     rule = plan.protocol.dense
     store = await world.host(HostStore, plan, rule, node="server0")
-    device = await world.host(Device, plan, rule, store, node="worker0")
-    return await carry_out(world, plan, [device], {"store": store}, {})
+
+    def host(rank: int) -> Awaitable[Handle]:
+        return world.host(Device, plan, rule, store, node=f"worker{rank}")
+
+    return await carry_out(world, plan, Crew(world, plan, host, []), {"store": store}, {})

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from lib.drivers.attempts import Attempt
 from lib.models.flat import FlatModel
 from lib.protocols.rules import Pair, Rule
 from lib.store.dense import DenseStore
@@ -32,6 +33,8 @@ class Plan:
     trace: bool
     cuts: Cuts | None = None
     """When the run is saved on the way."""
+    attempt: Attempt = field(default_factory=Attempt)
+    """Which try it is."""
 
     @property
     def samples(self) -> int:

@@ -94,3 +94,7 @@ class Finished:
     """When it stopped: collecting what was written down does not count."""
     records: list[Record]
     usage: list[Usage]
+    undone: int = 0
+    """Gradients whose work was taken back when the run returned to a cut."""
+    returns: int = 0
+    """How often it did."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import numpy as np
@@ -12,11 +14,12 @@ from lib.cluster.spec import Work
 from lib.data.batch import Batch
 from lib.data.feed import WorkQueue, feed
 from lib.drivers.bank import Bank, BankClient, open_bank
+from lib.drivers.crew import Crew
 from lib.drivers.cut import carry_out
 from lib.drivers.plan import Plan
 from lib.drivers.record import Finished, Marks, Record, Snapshot
-from lib.drivers.server import host_workers
 from lib.drivers.trainer import Trainer
+from lib.errors import MemberLost
 from lib.models.flat import StepResult
 from lib.protocols.rules import ReplicaRule
 
@@ -27,41 +30,66 @@ class Rendezvous:
     def __init__(self, site: Site, rule: ReplicaRule, workers: int):
         self._rule, self._workers = rule, workers
         self._active, self._away = frozenset(range(workers)), frozenset()
+        self._new: set[int] = set()
+        """Workers that are there again and wait for a group to take them in: nobody waits for them before."""
         self._waiting: dict[int, tuple[int, asyncio.Future]] = {}
+        self._losses: Counter[int] = Counter()
         self._met = 0
 
-    async def join(self, rank: int, round: int) -> Meeting:
-        """Wait for the group of this round; from here on the worker is certain to come."""
+    async def meet(self, rank: int, round: int) -> Meeting | None:
+        """Wait for the group of this round; from here on the worker is certain to come. None: it has left meanwhile."""
         future = asyncio.get_running_loop().create_future()
         self._waiting[rank] = round, future
         self._form()
         return await future
 
-    async def leave(self, rank: int, returns: bool = False) -> None:
+    async def leave(self, rank: int, lost: bool = False, returns: bool = False) -> None:
         """Groups form without this worker; one that `returns` is back as soon as all others have left too."""
+        self._losses[rank] += lost
         if returns:
             self._away |= {rank}
         else:
             self._active -= {rank}
+            self._new.discard(rank)
         if rank in self._waiting:
             self._waiting.pop(rank)[1].set_result(None)
         self._form()
         if self._away == self._active:
             self._away = frozenset()
 
+    async def join(self, rank: int) -> None:
+        """A worker that was lost is there again; the first group of its that forms says which round it is."""
+        self._new.add(rank)
+
     async def save(self) -> dict[str, Any]:
-        return {"active": self._active, "met": self._met}
+        return {"active": self._active, "met": self._met, "new": sorted(self._new), "losses": dict(self._losses)}
 
     async def load(self, state: dict[str, Any]) -> None:
-        self._active, self._met = state["active"], state["met"]
+        self._active, self._met, self._new = state["active"], state["met"], set(state["new"])
+        self._losses = Counter(state["losses"])
 
     def _form(self) -> None:
-        rounds = {rank: round for rank, (round, _) in self._waiting.items()}
+        rounds = {rank: round for rank, (round, _) in self._waiting.items() if rank not in self._new}
+        for rank in sorted(self._new & self._waiting.keys()):
+            self._take_in(rank, rounds)
         for group in self._rule.form(rounds, self._active - self._away, self._workers):
             self._met += 1
-            meeting = Meeting(str(self._met), tuple(sorted(group)))
-            for rank in meeting.members:
+            members = tuple(sorted(group))
+            lives = tuple(self._losses[rank] for rank in members) if self._losses else ()
+            meeting = Meeting(str(self._met), members, rounds[members[0]], lives)
+            for rank in members:
                 self._waiting.pop(rank)[1].set_result(meeting)
+
+    def _take_in(self, rank: int, rounds: dict[int, int]) -> None:
+        """Let a new worker come to the round at which its group can go with it."""
+        there = self._active - self._away
+        for round in sorted(set(rounds.values())) if there else [0]:
+            groups = self._rule.form({**rounds, rank: round}, there | {rank}, self._workers)
+            if any(rank in group and (len(group) > 1 or not there) for group in groups):
+                rounds[rank] = round
+                self._active |= {rank}
+                self._new.discard(rank)
+                return
 
 
 class SyncServer:
@@ -133,11 +161,32 @@ class ReplicaWorker:
             while (index := await self._feed.take(until)) is not None:
                 await self._train(await self._trainer.batch(index), beside)
             self._finished = True
-            await self._rendezvous.leave(self._rank, *(() if ends else (True,)))
+            await self._rendezvous.leave(self._rank, False, not ends)
             if shadow:
                 self._stepped.set()
         if self._bank and ends:
             await self._bank.leave()
+
+    async def copy(self) -> dict[str, Any]:
+        """What a worker that is there again starts from."""
+        async with self._replica:
+            return {
+                "dense": self._dense.export(),
+                "rows": {name: table.export() for name, table in self._tables.items()},
+                "recency": {name: table.memory() for name, table in self._tables.items()},
+                "memory": self._memory,
+                "steps": self._steps,
+            }
+
+    async def take_over(self, position: int, copy: dict[str, Any] | None) -> None:
+        """Go on where a worker of this rank was lost, with another's parameters."""
+        if self._own:
+            await self._own.load({"next": position})
+        if copy:
+            self._dense.load(copy["dense"])
+            for name, table in self._tables.items():
+                table.load(copy["rows"][name], copy["recency"][name])
+            self._memory, self._steps = copy["memory"], copy["steps"]
 
     async def save(self) -> dict[str, Any]:
         return {
@@ -191,7 +240,18 @@ class ReplicaWorker:
     def _announce(self) -> asyncio.Task:
         """Ask for the group when the step begins: the answer comes while the worker computes."""
         self._round += 1
-        return asyncio.ensure_future(self._rendezvous.join(self._rank, self._round - 1))
+        return asyncio.ensure_future(self._rendezvous.meet(self._rank, self._round - 1))
+
+    async def _together(self, met: Meeting | None, mix: Callable[[Meeting], Awaitable[Any]]) -> Any:
+        """`mix` with that group, or with those who are left of it when a member dies; None where there is no group."""
+        while met is not None:
+            self._round = met.round + 1
+            try:
+                return await mix(met)
+            except MemberLost:
+                self.record.extra["mixes repeated"] += 1
+                met = await self._rendezvous.meet(self._rank, met.round)
+        return None
 
     async def _mix(self, batch: Batch, result: StepResult | None, meeting: asyncio.Task | None) -> None:
         start = self._site.now()
@@ -202,12 +262,16 @@ class ReplicaWorker:
             start = self._waited(start, batch.index)
             if self._rule.mixes == "gradients":
                 mine = result.dense.cpu().numpy() if result else np.zeros(len(self._dense), np.float32)
-                await self._update(batch, await self._site.mean(met, mine))
+                mean = await self._together(met, lambda met: self._site.mean(met, mine))
+                await self._update(batch, mine if mean is None else mean)
             else:
-                await self._merge(await self._site.mean(met, self._mine()))
-                for table in self._tables.values():
-                    await self._mix_rows(met, table)
+                await self._together(met, self._mix_all)
         self._mixed(start, batch.index)
+
+    async def _mix_all(self, met: Meeting) -> None:
+        await self._merge(await self._site.mean(met, self._mine()))
+        for table in self._tables.values():
+            await self._mix_rows(met, table)
 
     async def _shadow(self) -> None:
         """Mix as often as the network lets it, with at least one local step in between, until the data ends.
@@ -225,9 +289,9 @@ class ReplicaWorker:
                 theirs = await self._centre.exchange(self._mine())
             else:
                 met = await self._announce()
-                if met is None:
-                    return
-                theirs = await self._site.mean(met, self._mine())
+                theirs = await self._together(met, lambda met: self._site.mean(met, self._mine()))
+                if theirs is None:
+                    continue
             await self._merge(theirs)
             self._mixed(start, self._steps)
 
@@ -295,8 +359,11 @@ async def drive(world: World, plan: Plan) -> Finished:
     rendezvous = await world.host(Rendezvous, dense, plan.workers, node="master")
     centre = await world.host(SyncServer, plan, dense, node="sync0") if dense.centre else None
     queue = await world.host(WorkQueue, plan.batches, node="master") if plan.protocol.data == "queue" else None
-    workers = await host_workers(world, plan, ReplicaWorker, bank, rendezvous, centre, queue)
-    others = {**(bank.named() if bank else {}), **({"centre": centre} if centre else {})}
-    return await carry_out(
-        world, plan, workers, others, {"rendezvous": rendezvous, **({"queue": queue} if queue else {})}
-    )
+
+    def host(rank: int) -> Awaitable[Handle]:
+        return world.host(ReplicaWorker, plan, rank, bank, rendezvous, centre, queue, node=f"worker{rank}")
+
+    servers = bank.named() if bank else {}
+    crew = Crew(world, plan, host, [*servers.values(), rendezvous])
+    others = {**servers, **({"centre": centre} if centre else {})}
+    return await carry_out(world, plan, crew, others, {"rendezvous": rendezvous, **({"queue": queue} if queue else {})})

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
 from typing import Any
 
 from lib.cluster.base import Handle, Site, World
 from lib.data.feed import WorkQueue, feed
 from lib.drivers.bank import Bank, BankClient, open_bank
+from lib.drivers.crew import Crew
 from lib.drivers.cut import carry_out
 from lib.drivers.plan import Plan
 from lib.drivers.record import Finished, Record
@@ -40,6 +42,14 @@ class ServerWorker:
             for bank in self._banks:
                 await bank.leave()
 
+    async def copy(self) -> None:
+        """A worker that is there again needs nothing of this one: the servers have it all."""
+
+    async def take_over(self, position: int, copy: None) -> None:
+        """Go on where a worker of this rank was lost."""
+        if self._own:
+            await self._own.load({"next": position})
+
     async def save(self) -> dict[str, Any]:
         return {"feed": await self._own.save() if self._own else None, "record": self.record}
 
@@ -66,11 +76,10 @@ async def drive(world: World, plan: Plan) -> Finished:
     else:
         banks = (await open_bank(world, plan, dense, ("dense",)), await open_bank(world, plan, sparse, ("rows",)))
     queue = await world.host(WorkQueue, plan.batches, node="master") if plan.protocol.data == "queue" else None
-    workers = await host_workers(world, plan, ServerWorker, banks, queue)
+
+    def host(rank: int) -> Awaitable[Handle]:
+        return world.host(ServerWorker, plan, rank, banks, queue, node=f"worker{rank}")
+
     servers = {name: handle for bank in banks for name, handle in bank.named().items()}
-    return await carry_out(world, plan, workers, servers, {"queue": queue} if queue else {})
-
-
-async def host_workers(world: World, plan: Plan, part: type, *args) -> list[Handle]:
-    hosted = (world.host(part, plan, rank, *args, node=f"worker{rank}") for rank in range(plan.workers))
-    return list(await asyncio.gather(*hosted))
+    crew = Crew(world, plan, host, list(servers.values()))
+    return await carry_out(world, plan, crew, servers, {"queue": queue} if queue else {})

@@ -156,6 +156,12 @@ class ServerRule(Rule):
         """A worker has no more data, or died: whoever waited for it must not wait for ever."""
         return replace(state, active=state.active - {worker}), ()
 
+    def on_join(self, state: ServerState, worker: int) -> ServerState:
+        """A worker that died is there again: level with the slowest of the others, so that it is nobody's straggler."""
+        level = min((state.clocks[other] for other in state.active), default=state.step)
+        clocks = (*state.clocks[:worker], level, *state.clocks[worker + 1 :])
+        return replace(state, active=state.active | {worker}, clocks=clocks)
+
     def row_weights(self, token: int, stamps: np.ndarray) -> np.ndarray | None:
         """A weight for each row of one push, given the step at which each was last updated; None: the push's own weight."""
         return None
@@ -192,13 +198,14 @@ class ReplicaRule(Rule):
 
     def form(self, waiting: Mapping[int, int], active: frozenset[int], workers: int) -> Groups:
         """The groups that can go now, given who waits at which round. By default: scheduled groups whose members that
-        are still active all wait at the same round; a rule of dynamic groups decides by who is there."""
+        are still active all wait at the same round, without those who wait at a later one (they were lost, or the group
+        broke when another was); a rule of dynamic groups decides by who is there."""
         formed, seen = [], set()
         for rank, round in sorted(waiting.items()):
             if rank in seen:
                 continue
             scheduled = next(group for group in self.groups(round, workers) if rank in group)
-            group = tuple(member for member in scheduled if member in active)
+            group = tuple(member for member in scheduled if member in active and waiting.get(member, round) <= round)
             if all(waiting.get(member) == round for member in group):
                 formed.append(group)
                 seen.update(group)

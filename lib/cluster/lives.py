@@ -1,0 +1,158 @@
+"""Nodes that may die: what ends with them, what they leave, and when they are there again. The same in every world."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable, Coroutine, Iterator
+from typing import TYPE_CHECKING, Any
+
+from lib.cluster.failures import NodePlan, Window
+from lib.errors import MemberLost, NodeLost, first_cause
+
+if TYPE_CHECKING:
+    from lib.cluster.base import Cluster
+
+
+class Life:
+    """One life of a node in this process: its parts, and the calls that run on it."""
+
+    def __init__(self, node: str):
+        self.node = node
+        self.over = False
+        self.parts: list[Any] = []
+        self._calls: set[asyncio.Task] = set()
+
+    def begin(self, call: Coroutine) -> asyncio.Task:
+        """A call ends with this node, not with the one that it came from."""
+        if self.over:
+            call.close()
+            raise NodeLost(self.node)
+        task = asyncio.get_running_loop().create_task(call)
+        self._calls.add(task)
+        task.add_done_callback(self._calls.discard)
+        return task
+
+    async def outcome(self, call: asyncio.Task) -> Any:
+        try:
+            return await asyncio.shield(call)
+        except asyncio.CancelledError:
+            if self.over:
+                raise NodeLost(self.node) from None
+            call.add_done_callback(_let_go)
+            raise
+
+    def end(self) -> list[Any]:
+        """Nothing more happens here; what the parts have written down stays to be read."""
+        self.over = True
+        for call in list(self._calls):
+            call.cancel()
+        return [part.record for part in self.parts if hasattr(part, "record")]
+
+
+def _let_go(call: asyncio.Task) -> None:
+    """Nobody hears any more that a call met a dead node; all else that goes wrong is still an error."""
+    error = None if call.cancelled() else call.exception()
+    if error is not None and not isinstance(first_cause(error), (NodeLost, MemberLost)):
+        call.get_loop().call_exception_handler({"message": "a call failed that nobody waited for", "exception": error})
+
+
+class Health:
+    """How the computations of one node get on, beside its slowdown."""
+
+    def __init__(self, cluster: Cluster, seed: int, node: str):
+        self._plan = cluster.fate(seed, node)
+        self._illness = self._plan.illness()
+        self._batches = 0
+
+    def __bool__(self) -> bool:
+        """Whether it can be ill at all."""
+        return self._illness is not None
+
+    def stretch(self, start: float, seconds: float) -> float:
+        """How long a computation takes that begins so long after the training."""
+        return self._illness.stretch(start, seconds) if self._illness else seconds
+
+    def computed(self, now: float) -> int:
+        """The node has computed one more batch; how many it has."""
+        self._batches += 1
+        for failure in self._plan.after_batch(self._batches):
+            if not self._plan.kills(failure):
+                self._illness.begin(now, failure)
+        return self._batches
+
+
+class Fates:
+    """Carries out who dies when, and says when a node is there again."""
+
+    def __init__(self, cluster: Cluster, seed: int, kill: Callable[[str], None]):
+        """`kill` ends a node at once; it is called with the node's name."""
+        self._cluster, self._seed, self._kill = cluster, seed, kill
+        self.start = 0.0
+        """When the training started, on the loop's clock."""
+        self._plans: dict[str, NodePlan] = {}
+        self._deaths: dict[str, Iterator[Window]] = {}
+        self._timers: dict[str, tuple[Window, asyncio.Handle]] = {}
+        self._returns: dict[str, float] = {}
+        """Dead nodes, and when they are there again."""
+
+    def begin(self, nodes: list[str]) -> None:
+        """The training starts now; these nodes exist."""
+        self.start = asyncio.get_running_loop().time()
+        for node in nodes:
+            plan = self._cluster.fate(self._seed, node)
+            if plan.failures:
+                self._plans[node], self._deaths[node] = plan, plan.deaths()
+                self._await_next(node)
+
+    def computed(self, node: str, batches: int) -> None:
+        """A worker has computed that many batches."""
+        plan = self._plans.get(node)
+        for failure in plan.after_batch(batches) if plan else ():
+            if plan.kills(failure):
+                self._strike(node, math.inf if failure.lasts is None else failure.lasts)
+
+    def dead(self, node: str) -> bool:
+        return node in self._returns
+
+    async def back(self, node: str) -> bool:
+        """Wait until a dead node is there again; False if it never will be."""
+        loop = asyncio.get_running_loop()
+        when = self._returns[node]
+        if when == math.inf:
+            return False
+        await asyncio.sleep(max(0.0, when - loop.time()))
+        if self._returns.pop(node, None) is not None:
+            self._await_next(node)
+        return True
+
+    def pause(self) -> None:
+        """Forget the timers: the loop's clock is to be set."""
+        for _, timer in self._timers.values():
+            timer.cancel()
+
+    def go_on(self) -> None:
+        for node, (window, _) in self._timers.items():
+            self._set(node, window)
+
+    def _await_next(self, node: str) -> None:
+        window = next(self._deaths[node], None)
+        if window is not None:
+            self._set(node, window)
+
+    def _set(self, node: str, window: Window) -> None:
+        loop = asyncio.get_running_loop()
+        while (
+            window is not None and self.start + window.start < loop.time()
+        ):  # before the cut that the run goes on from
+            window = next(self._deaths[node], None)
+        if window is None:
+            return
+        lasts = window.end - window.start
+        self._timers[node] = window, loop.call_at(self.start + window.start, self._strike, node, lasts)
+
+    def _strike(self, node: str, lasts: float) -> None:
+        self._timers.pop(node, None)
+        if node not in self._returns:
+            self._returns[node] = asyncio.get_running_loop().time() + lasts
+            self._kill(node)

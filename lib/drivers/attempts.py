@@ -1,0 +1,65 @@
+"""A run that loses what it cannot do without goes back to its last cut, or to its start, and tries again.
+
+Time goes on meanwhile, and failures that were, are over. What was trained since the cut is undone: its gradients stand in the
+ledger as lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from lib.cluster.base import World
+from lib.drivers.record import Finished, Record
+from lib.errors import NodeLost, first_cause
+
+if TYPE_CHECKING:
+    from lib.drivers.plan import Plan
+
+
+@dataclass(slots=True)
+class Attempt:
+    """One of the tries that a run takes, and what the tries before it left."""
+
+    number: int = 0
+    started: float | None = None
+    """When the training clock of the first one started."""
+    issued: int = 0
+    """Gradients that the try before had issued, those before its cut included."""
+    undone: int = 0
+    """Gradients whose work the tries before took back."""
+    lost: list[Record] = field(default_factory=list)
+    """What workers wrote down that are no more."""
+
+    def begin(self, world: World) -> float:
+        """Start the training clock, unless it runs."""
+        if self.started is None:
+            world.begin()
+            self.started = world.now()
+        return self.started
+
+    def stand(self, records: Iterable[Record]) -> None:
+        """The try starts from a state with these records."""
+        if self.number:
+            self.undone += self.issued - issued(records)
+
+    def next(self, records: Iterable[Record]) -> Attempt:
+        """The next try, after this one left these records."""
+        return replace(self, number=self.number + 1, issued=issued([*records, *self.lost]), lost=[])
+
+
+async def carry_through(world: World, plan: Plan, drive: Callable[[World, Plan], Awaitable[Finished]]) -> Finished:
+    """Drive the plan until it is done."""
+    while True:
+        try:
+            return await drive(world, plan)
+        except Exception as error:
+            lost = first_cause(error)
+            if not isinstance(lost, NodeLost) or not world.cluster.failures or not await world.back(lost.node):
+                raise
+        plan = replace(plan, attempt=plan.attempt.next(await world.restart()))
+
+
+def issued(records: Iterable[Record]) -> int:
+    return sum(record.ledger["issued"] for record in records)
