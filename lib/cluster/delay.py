@@ -58,30 +58,41 @@ class Delay:
 
 
 class Road:
-    """What a wall clock adds to the messages from one node to others: each way its own."""
+    """What a wall clock adds to the messages from one node to others: each way its own. Times are the event loop's."""
 
     def __init__(self, cluster: Cluster, seed: int, source: str):
         self._cluster, self._seed, self._source = cluster, seed, source
-        self._started = time.perf_counter()
+        self._started = 0.0
         self._passages: dict[tuple[str, str], Passage] = {}
 
     def begin(self) -> None:
-        self._started = time.perf_counter()
+        """The training starts now."""
+        self._started = asyncio.get_running_loop().time()
 
-    def there(self, target: str) -> float:
-        """Seconds to wait before a message to that node is sent."""
-        return self._wait(self._source, target)
+    def there(self, target: str) -> float | None:
+        """When a message to that node arrives that is sent now; None: at once. No message overtakes another."""
+        return self._arrival(self._source, target)
 
-    def back(self, target: str) -> float:
-        """Seconds to wait before its answer is taken."""
-        return self._wait(target, self._source)
+    def back(self, target: str) -> float | None:
+        """When its answer arrives that is sent now."""
+        return self._arrival(target, self._source)
 
-    def _wait(self, source: str, target: str) -> float:
+    def _arrival(self, source: str, target: str) -> float | None:
         if (source, target) not in self._passages:
             cluster = self._cluster
             self._passages[source, target] = Passage(cluster.failures, cluster.mishaps, self._seed, source, target)
         passage = self._passages[source, target]
         if not passage:
-            return 0.0
-        now = time.perf_counter() - self._started
-        return max(0.0, passage.arrival(now, now + TICK) - now)
+            return None
+        now = asyncio.get_running_loop().time() - self._started
+        return self._started + passage.arrival(now, now + TICK)
+
+
+async def until(when: float | None) -> None:
+    """Sleep to a moment of the event loop's clock: who is to wake earlier does, however late each began to wait."""
+    if when is None:
+        return
+    loop = asyncio.get_running_loop()
+    woken = loop.create_future()
+    loop.call_at(when, lambda: woken.done() or woken.set_result(None))
+    await woken

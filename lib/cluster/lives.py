@@ -73,6 +73,9 @@ class Health:
         """How long a computation takes that begins so long after the training."""
         return self._illness.stretch(start, seconds) if self._illness else seconds
 
+    def dies_after(self, batches: int) -> bool:
+        return any(self._plan.kills(failure) for failure in self._plan.after_batch(batches))
+
     def computed(self, now: float) -> int:
         """The node has computed one more batch; how many it has."""
         self._batches += 1

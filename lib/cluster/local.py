@@ -17,7 +17,7 @@ import torch
 
 from lib.cluster.base import Cluster, Handle, Main, Meeting, Site, World, in_thread
 from lib.cluster.board import Board, mean
-from lib.cluster.delay import Delay, Road
+from lib.cluster.delay import Delay, Road, until
 from lib.cluster.failures import check_wall
 from lib.cluster.lives import Fates, Life
 from lib.cluster.spec import Work
@@ -233,13 +233,11 @@ class MortalHandle(LocalHandle):
         return seen
 
     def _call(self, method: str, args: tuple) -> Awaitable[Any]:
-        wait = self._here.road.there(self._there.node)
-        return self._life.outcome(self._life.begin(self._carry(wait, getattr(self._part, method), args)))
+        arrival = self._here.road.there(self._there.node)
+        return self._life.outcome(self._life.begin(self._carry(arrival, getattr(self._part, method), args)))
 
-    async def _carry(self, wait: float, function: Callable, args: tuple) -> Any:
-        if wait:
-            await asyncio.sleep(wait)
+    async def _carry(self, arrival: float | None, function: Callable, args: tuple) -> Any:
+        await until(arrival)
         result = await function(*args)
-        if wait := self._here.road.back(self._there.node):
-            await asyncio.sleep(wait)
+        await until(self._here.road.back(self._there.node))
         return result

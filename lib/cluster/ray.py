@@ -11,26 +11,22 @@ import sys
 import threading
 import time
 import warnings
-from collections import defaultdict
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Any, ClassVar
 
-import numpy as np
 import torch
 import torch.distributed as distributed
 
-from lib.cluster.base import Cluster, Handle, Main, Meeting, Site, World, in_thread
-from lib.cluster.delay import INLINE, Delay
+from lib.cluster.base import Cluster, Main, Meeting, World, in_thread
+from lib.cluster.delay import Delay, Road
+from lib.cluster.failures import check_wall
+from lib.cluster.lives import Fates
 from lib.cluster.local import _Runner
-from lib.cluster.spec import Work
-from lib.errors import BadOption, LockstepError, first_cause
-
-COLLECTIVE = timedelta(minutes=5)
-"""A member of a group that has not come by then is taken for lost."""
+from lib.cluster.ray_node import Caller, Host, RayHandle, cause_of
+from lib.errors import BadOption, LockstepError, NodeLost
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +51,7 @@ class RayCluster(Cluster):
             raise BadOption('ray cluster: device="cuda", but torch sees no CUDA device here; use device="cpu"')
         if self.object_store < 80 * 2**20:
             raise BadOption(f"ray cluster: object_store must be at least {80 * 2**20} bytes, not {self.object_store}")
+        check_wall(self.failures, self.name)
 
     def open(self, seed: int, workers: int) -> RayWorld:
         return RayWorld(self, seed, workers)
@@ -67,9 +64,13 @@ class RayWorld(World):
         self.ray = _import_ray()
         self.cluster = cluster
         self.seed, self.workers = seed, workers
+        self.fates = Fates(cluster, seed, self._kill)
         self._actors: dict[str, Any] = {}
+        self._lives: Counter[str] = Counter()
+        self._remains: dict[str, list[Any]] = {}
+        self._ends: set[asyncio.Task] = set()
         self._ids = itertools.count()
-        self._caller = _Caller("main")
+        self._caller = Caller("main", Road(cluster, seed, "master") if cluster.mortal else None)
 
     def run(self, main: Main, progress: Callable[[int], None] | None = None) -> Any:
         started = not self.ray.is_initialized()
@@ -98,9 +99,8 @@ class RayWorld(World):
             self.ray.init(num_cpus=cores, object_store_memory=memory, include_dashboard=False, **quiet)
 
     async def _watched(self, main: Main, progress: Callable[[int], None] | None) -> Any:
-        for rank in range(self.workers):  # all processes start at once: each takes seconds
-            self._actors[f"worker{rank}"] = self._actor(f"worker{rank}")
-        self._connected = asyncio.ensure_future(self._connect())
+        self._store = distributed.TCPStore(_address(), 0, is_master=True, wait_for_workers=False)
+        self._man()
         watcher = asyncio.create_task(self._watch(progress)) if progress else None
         try:
             result = await main(self)
@@ -108,16 +108,17 @@ class RayWorld(World):
                 await self._advance(progress)
             return result
         except self.ray.exceptions.RayTaskError as error:
-            raise self._cause(error) from error
+            raise cause_of(error) from error
         finally:
             if watcher:
                 watcher.cancel()
 
-    def _cause(self, error: BaseException) -> BaseException:
-        """What went wrong in the first place: an error may have passed through several actors and groups of tasks."""
-        error = first_cause(error)
-        inner = error.cause if isinstance(error, self.ray.exceptions.RayTaskError) else None
-        return error if inner is None else self._cause(inner)
+    def _man(self) -> None:
+        """Start the workers' processes, all at once: each takes seconds."""
+        for node in (f"worker{rank}" for rank in range(self.workers)):
+            if not self.fates.dead(node):
+                self._actors[node] = self._actor(node)
+        self._connected = asyncio.ensure_future(self._connect())
 
     async def _watch(self, progress: Callable[[int], None]) -> None:
         while True:
@@ -126,189 +127,91 @@ class RayWorld(World):
 
     async def _advance(self, progress: Callable[[int], None]) -> None:
         workers = [actor for node, actor in self._actors.items() if node.startswith("worker")]
-        for samples in await asyncio.gather(*(actor.take_progress.remote() for actor in workers)):
-            progress(samples)
+        for samples in await asyncio.gather(
+            *(actor.take_progress.remote() for actor in workers), return_exceptions=True
+        ):
+            progress(samples if isinstance(samples, int) else 0)  # who has just died has made none
 
     async def host(self, part: type, *args, node: str) -> RayHandle:
-        if node == "master":  # a process of its own would cost seconds to start and do next to nothing
+        if node == "master" and not self.cluster.mortal:
+            # A process of its own would cost seconds to start and do next to nothing.
             node = "server0" if "server0" in self._actors else "worker0"
+        if self.fates.dead(node):
+            raise NodeLost(node)
         if node not in self._actors:
             self._actors[node] = self._actor(node)
+            if node.startswith("worker"):  # it was lost before
+                await self._actors[node].join.remote((self._store.host, self._store.port))
         elif node.startswith("worker"):
             await self._connected
         number = next(self._ids)
         await self._actors[node].create.remote(number, part, args)
-        return RayHandle(self._actors[node], number, node, self._caller)
+        return RayHandle(self._actors[node], number, node, self._lives[node], self._caller)
 
     def _actor(self, node: str) -> Any:
         gpus = 1 if self.cluster.device == "cuda" and node.startswith("worker") else 0
         # Every node may hold any number of waiting calls: gates are inside the parts.
-        actor = self.ray.remote(num_cpus=0, num_gpus=gpus, max_concurrency=1_000_000)(_Host)
+        actor = self.ray.remote(num_cpus=0, num_gpus=gpus, max_concurrency=1_000_000)(Host)
         path = [os.path.abspath(entry) for entry in sys.path]
-        return actor.remote(node, "cuda" if gpus else "cpu", Delay(self.cluster, self.seed, node), path)
+        self._lives[node] += 1
+        road = Road(self.cluster, self.seed, node) if self.cluster.mortal else None
+        delay = Delay(self.cluster, self.seed, node)
+        return actor.remote(node, self._lives[node], "cuda" if gpus else "cpu", delay, road, path)
 
     async def _connect(self) -> None:
         """Make the workers' process group."""
         if self.workers == 1:
             return
-        first, *others = (self._actors[f"worker{rank}"] for rank in range(self.workers))
-        where = await first.rendezvous.remote()
-        await asyncio.gather(*(other.join.remote(where) for other in others))
-        everyone = tuple(range(self.workers))
-        await asyncio.gather(*(worker.meet.remote(everyone) for worker in (first, *others)))
+        workers = [actor for node, actor in self._actors.items() if node.startswith("worker")]
+        where = self._store.host, self._store.port
+        await asyncio.gather(*(worker.join.remote(where) for worker in workers))
+        if len(workers) == self.workers and not self.cluster.mortal:
+            everyone = Meeting("all", tuple(range(self.workers)))
+            await asyncio.gather(*(worker.meet.remote(everyone) for worker in workers))
+
+    def begin(self) -> None:
+        self.fates.begin(list(self._actors))
+        for node, actor in self._actors.items():
+            actor.begin.remote()
+            if any(failure.at_batch for failure in self.cluster.failures if failure.hits(node)):
+                self._aside(self._listen(node, actor))
+
+    async def back(self, node: str) -> bool:
+        return await self.fates.back(node)
+
+    def remains(self, node: str) -> list[Any]:
+        return self._remains.pop(node, [])
+
+    async def restart(self) -> list[Any]:
+        nodes = list(self._actors)
+        await asyncio.gather(*(self._end(node) for node in nodes))
+        self._man()
+        return [record for node in nodes for record in self.remains(node)]
+
+    async def _listen(self, node: str, actor: Any) -> None:
+        """Hear when a worker has come to the batch after which it dies."""
+        try:
+            self.fates.computed(node, await actor.doomed.remote())
+        except self.ray.exceptions.RayActorError:  # it died of something else
+            return
+
+    def _kill(self, node: str) -> None:
+        self._aside(self._end(node))
+
+    async def _end(self, node: str) -> None:
+        """Take the notes out of a node's process, then kill it."""
+        actor = self._actors.pop(node, None)
+        if actor is not None:
+            self._remains[node] = [*self._remains.get(node, []), *await actor.freeze.remote()]
+            self.ray.kill(actor)
+
+    def _aside(self, work: Coroutine) -> None:
+        task = asyncio.ensure_future(work)
+        self._ends.add(task)  # the loop itself keeps no hold of it
+        task.add_done_callback(self._ends.discard)
 
     def now(self) -> float:
         return time.time()
-
-
-class _Host:
-    """A node: an actor that holds parts and runs their methods in the order of each caller's calls."""
-
-    def __init__(self, node: str, device: str, delay: Delay, path: list[str]):
-        # A user's own protocol or workload is found where the driver found it.
-        sys.path.extend(entry for entry in path if entry not in sys.path)
-        torch.set_num_threads(1)
-        self.site = RaySite(node, device, delay)
-        self._parts: dict[int, Any] = {}
-        self._next: defaultdict[str, int] = defaultdict(int)
-        self._early: dict[tuple[str, int], asyncio.Future] = {}
-
-    async def create(self, number: int, part: type, args: tuple) -> None:
-        self._parts[number] = part(self.site, *args)
-
-    async def call(self, caller: str, turn: int, number: int, method: str, *args) -> Any:
-        # Ray may start an actor's async calls out of order; a pull must not overtake the push before it.
-        if turn != self._next[caller]:
-            self._early[caller, turn] = asyncio.get_running_loop().create_future()
-            await self._early[caller, turn]
-        self._next[caller] += 1
-        running = asyncio.ensure_future(getattr(self._parts[number], method)(*args))
-        await asyncio.sleep(0)  # let it start before the next in turn
-        waiting = self._early.pop((caller, self._next[caller]), None)
-        if waiting is not None:
-            waiting.set_result(None)
-        return await running
-
-    async def take_progress(self) -> int:
-        samples, self.site.samples = self.site.samples, 0
-        return samples
-
-    async def rendezvous(self) -> tuple[str, int]:
-        """Open the store at which the workers' process groups form."""
-        address = _address()
-        self.site.store = distributed.TCPStore(address, 0, is_master=True, wait_for_workers=False)
-        return address, self.site.store.port
-
-    async def join(self, where: tuple[str, int]) -> None:
-        self.site.store = distributed.TCPStore(*where)
-
-    async def meet(self, members: tuple[int, ...]) -> None:
-        await self.site.collective(self.site.group, members)
-
-
-class _Caller:
-    """Who calls, and how often it has called each actor."""
-
-    def __init__(self, name: str):
-        self.name = name
-        self.turns: defaultdict[str, int] = defaultdict(int)
-
-
-class RaySite(Site):
-    """A node's process."""
-
-    store: distributed.Store
-    """Where this worker's process groups find their members."""
-
-    def __init__(self, node: str, device: str, delay: Delay):
-        self.node = node
-        self.device = torch.device(device)
-        self.samples = 0
-        self._delay = delay
-        self.caller = _Caller(node)
-        self._objects: dict[str, Any] = {}
-        self._groups: dict[tuple[int, ...], Any] = {}
-        self._pool = ThreadPoolExecutor(2, initializer=torch.set_num_threads, initargs=(1,))
-        # Collectives of one process must run in one order, so they have one thread.
-        self._collectives = ThreadPoolExecutor(1)
-
-    def now(self) -> float:
-        return time.time()
-
-    async def sleep(self, seconds: float) -> None:
-        await asyncio.sleep(seconds)
-
-    async def compute(self, work: Work | None, function: Callable, *args) -> Any:
-        if work is not None and work.flops < INLINE and work.bytes < INLINE:
-            return function(*args)
-        return await self._delay.after(work, asyncio.get_running_loop().run_in_executor(self._pool, function, *args))
-
-    async def mean(self, meeting: Meeting, mine: np.ndarray) -> np.ndarray:
-        if len(meeting.members) == 1:
-            return mine.copy()
-        return await self.collective(self._mean, meeting.members, mine)
-
-    async def gather(self, meeting: Meeting, mine: np.ndarray) -> list[np.ndarray]:
-        if len(meeting.members) == 1:
-            return [mine]
-        return await self.collective(self._gather, meeting.members, mine)
-
-    async def collective(self, function: Callable, *args) -> Any:
-        return await asyncio.get_running_loop().run_in_executor(self._collectives, function, *args)
-
-    def _mean(self, members: tuple[int, ...], mine: np.ndarray) -> np.ndarray:
-        tensor = torch.tensor(mine, device=self.device)
-        self.group(members).allreduce(tensor).wait()
-        return (tensor / len(members)).cpu().numpy()
-
-    def _gather(self, members: tuple[int, ...], mine: np.ndarray) -> list[np.ndarray]:
-        group = self.group(members)
-        sizes = [torch.zeros(1, dtype=torch.int64, device=self.device) for _ in members]
-        group.allgather([sizes], [torch.tensor([len(mine)], device=self.device)]).wait()
-        longest = max(int(size) for size in sizes)
-        padded = np.zeros(longest, mine.dtype)
-        padded[: len(mine)] = mine
-        parts = [torch.empty(longest, dtype=torch.from_numpy(padded).dtype, device=self.device) for _ in members]
-        group.allgather([parts], [torch.from_numpy(padded).to(self.device)]).wait()
-        return [part[: int(size)].cpu().numpy() for part, size in zip(parts, sizes, strict=True)]
-
-    def group(self, members: tuple[int, ...]) -> Any:
-        """One process group for each distinct set of members, made by them alone when they first meet.
-
-        `new_group(use_local_synchronization=True)` would name a group by how many its process made before, so members
-        that were in different numbers of groups would wait for each other for ever."""
-        if members not in self._groups:
-            kind = distributed.ProcessGroupNCCL if self.device.type == "cuda" else distributed.ProcessGroupGloo
-            store = distributed.PrefixStore("-".join(map(str, members)), self.store)
-            rank = members.index(int(self.node.removeprefix("worker")))
-            self._groups[members] = kind(store, rank, len(members), COLLECTIVE)
-        return self._groups[members]
-
-    def shared(self, key: str, make: Callable[[], Any]) -> Any:
-        if key not in self._objects:
-            self._objects[key] = make()
-        return self._objects[key]
-
-    def progress(self, samples: int) -> None:
-        self.samples += samples
-
-
-class RayHandle(Handle):
-    """A part in an actor. Arrays travel as numpy's, which Ray moves without pickling them."""
-
-    def __init__(self, actor: Any, number: int, node: str, caller: _Caller):
-        self._actor, self._number, self._node, self._caller = actor, number, node, caller
-
-    def __reduce__(self):
-        return RayHandle, (self._actor, self._number, self._node, _Caller("unbound"))
-
-    def seen_from(self, site: RaySite) -> RayHandle:
-        return RayHandle(self._actor, self._number, self._node, site.caller)
-
-    def _call(self, method: str, args: tuple):
-        turn = self._caller.turns[self._node]
-        self._caller.turns[self._node] += 1
-        return self._actor.call.remote(self._caller.name, turn, self._number, method, *args)
 
 
 @contextmanager

@@ -37,6 +37,10 @@ class Split:
         self._next += self._workers
         return self._next - self._workers
 
+    async def skip(self, steps: int) -> None:
+        """Go on as if so many batches had been taken."""
+        self._next = self._next % self._workers + steps * self._workers
+
     async def save(self) -> dict[str, int]:
         return {"next": self._next}
 

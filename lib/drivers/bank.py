@@ -97,11 +97,12 @@ class ParameterServer:
                 self.record.ledger["lost"] += self._under_way.pop(worker, 0)
             await self._carry_out(*self._rule.on_leave(self._state, worker))
 
-    async def join(self, worker: int) -> None:
-        """A worker that was lost is there again."""
+    async def join(self, worker: int) -> int:
+        """A worker that was lost is there again; the step that is its next."""
         async with self._turn:
             self._state = self._rule.on_join(self._state, worker)
             self._turn.notify_all()
+            return self._state.clocks[worker]
 
     async def save(self) -> dict[str, Any]:
         """Everything between two calls; the rule's state and its gradients in flight are one cut, since updates end at once."""

@@ -21,7 +21,7 @@ class Crew:
     """Guaranteed: everybody whom a lost worker could keep waiting is told, once, `patience` seconds after its death."""
 
     def __init__(self, world: World, plan: Plan, host: Callable[[int], Awaitable[Handle]], tell: Sequence[Handle]):
-        """`tell`: the parts that have a `leave(rank, lost)` and a `join(rank)`."""
+        """`tell`: the parts that have a `leave(rank, lost)`, and a `join(rank)` which may answer with the worker's step."""
         self._world, self._plan, self._host, self._tell = world, plan, host, tell
         self._patience = world.cluster.patience
         self._here: dict[int, Handle] = {}
@@ -37,7 +37,7 @@ class Crew:
         for rank, handle in zip(ranks, hosted, strict=True):
             if isinstance(handle, NodeLost):
                 self._away.add(rank)
-                await self._dismiss(rank)
+                await asyncio.gather(*(part.leave(rank, True) for part in self._tell))
             elif isinstance(handle, BaseException):
                 raise handle
             else:
@@ -57,8 +57,8 @@ class Crew:
 
     async def save(self) -> dict[str, Any]:
         """The states of the workers that are there, by name."""
-        states = await asyncio.gather(*(worker.save() for worker in self._here.values()))
-        return {f"worker{rank}": state for rank, state in zip(self._here, states, strict=True)}
+        states = await asyncio.gather(*(self._save(rank) for rank in list(self._here)))
+        return {name: state for each in states for name, state in each.items()}
 
     async def load(self, states: dict[str, Any]) -> None:
         """Be as when they were saved; who was lost then is not waited for."""
@@ -70,6 +70,14 @@ class Crew:
         reports = await asyncio.gather(*(self._report(rank) for rank in self._here))
         return [record for report in reports for record in report] + self._plan.attempt.lost
 
+    async def _save(self, rank: int) -> dict[str, Any]:
+        """One worker's state by its name; nothing of one that is no more."""
+        try:
+            return {f"worker{rank}": await self._here[rank].save()}
+        except NodeLost:  # it died in the pause
+            await self._lose(rank)
+            return {}
+
     async def _report(self, rank: int) -> list[Record]:
         try:
             return [await self._here[rank].report()]
@@ -78,9 +86,9 @@ class Crew:
 
     async def _keep(self, rank: int, until: int) -> None:
         while True:
-            if rank in self._away and not await self._return(rank):
-                return
             try:
+                if rank in self._away and not await self._return(rank):
+                    return
                 await self._here[rank].run(until)
                 self._done.add(rank)
                 return self._expect_nobody()
@@ -91,10 +99,10 @@ class Crew:
             await self._lose(rank)
 
     async def _lose(self, rank: int) -> None:
-        del self._here[rank]
+        self._here.pop(rank, None)
         self._away.add(rank)
         await asyncio.sleep(self._patience)
-        await self._dismiss(rank)
+        await asyncio.gather(*(part.leave(rank, True) for part in self._tell))
         self._bury(self._world.remains(f"worker{rank}"))
         self._expect_nobody()
 
@@ -103,17 +111,18 @@ class Crew:
         self._expecting[rank] = asyncio.ensure_future(self._world.back(f"worker{rank}"))
         self._expect_nobody()
         try:
-            if not await self._expecting.pop(rank, False):
+            if not await self._expecting.pop(rank):
                 return False
         except asyncio.CancelledError:
             if asyncio.current_task().cancelling():
                 raise
             return False
-        handle = await self._host(rank)
-        await handle.take_over(self._position(rank), await self._copy())
-        await asyncio.gather(*(part.join(rank) for part in self._tell))
+        worker = await self._host(rank)
+        copy = await self._copy()
+        levels = await asyncio.gather(*(part.join(rank) for part in self._tell))
+        await worker.take_over(max((level for level in levels if level is not None), default=None), copy)
         self._away.discard(rank)
-        self._here[rank] = handle
+        self._here[rank] = worker
         return True
 
     def _expect_nobody(self) -> None:
@@ -122,21 +131,12 @@ class Crew:
             for waiting in self._expecting.values():
                 waiting.cancel()
 
-    async def _dismiss(self, rank: int) -> None:
-        await asyncio.gather(*(part.leave(rank, True) for part in self._tell))
-
     def _bury(self, records: list[Record]) -> None:
         """A replica settles its own gradients: what it had computed and not used is lost with it."""
         for record in records:
             if self._plan.protocol.dense.family == "replica":
                 record.ledger["lost"] += record.ledger["issued"] - sum(record.ledger[each] for each in OUTCOMES)
         self._plan.attempt.lost.extend(records)
-
-    def _position(self, rank: int) -> int:
-        """The batch that it takes next, where workers share the data by rank."""
-        lost = [record for record in self._plan.attempt.lost if record.node == f"worker{rank}" and record.steps]
-        last = max((record.steps[-1][1] for record in lost), default=rank - self._plan.workers)
-        return last + self._plan.workers
 
     async def _copy(self) -> dict[str, Any] | None:
         """What the first of the others has."""

@@ -38,13 +38,17 @@ class Rendezvous:
 
     async def meet(self, rank: int, round: int) -> Meeting | None:
         """Wait for the group of this round; from here on the worker is certain to come. None: it has left meanwhile."""
+        if rank not in self._active | self._new:  # its question was on the way when it died
+            return None
         future = asyncio.get_running_loop().create_future()
+        if rank in self._waiting:
+            self._waiting.pop(rank)[1].set_result(None)
         self._waiting[rank] = round, future
         self._form()
         return await future
 
     async def leave(self, rank: int, lost: bool = False, returns: bool = False) -> None:
-        """Groups form without this worker; one that `returns` is back as soon as all others have left too."""
+        """Groups form without this worker; one that `returns` only pauses until the run has been cut."""
         self._losses[rank] += lost
         if returns:
             self._away |= {rank}
@@ -54,14 +58,13 @@ class Rendezvous:
         if rank in self._waiting:
             self._waiting.pop(rank)[1].set_result(None)
         self._form()
-        if self._away == self._active:
-            self._away = frozenset()
 
     async def join(self, rank: int) -> None:
         """A worker that was lost is there again; the first group of its that forms says which round it is."""
         self._new.add(rank)
 
     async def save(self) -> dict[str, Any]:
+        self._away = frozenset()
         return {"active": self._active, "met": self._met, "new": sorted(self._new), "losses": dict(self._losses)}
 
     async def load(self, state: dict[str, Any]) -> None:
@@ -178,10 +181,11 @@ class ReplicaWorker:
                 "steps": self._steps,
             }
 
-    async def take_over(self, position: int, copy: dict[str, Any] | None) -> None:
-        """Go on where a worker of this rank was lost, with another's parameters."""
+    async def take_over(self, step: int | None, copy: dict[str, Any] | None) -> None:
+        """Be a worker that was lost and is there again, with another's parameters, at its step where no server says which;
+        the batches of its own that it missed are left out."""
         if self._own:
-            await self._own.load({"next": position})
+            await self._own.skip(step if step is not None else copy["steps"] if copy else 0)
         if copy:
             self._dense.load(copy["dense"])
             for name, table in self._tables.items():

@@ -45,10 +45,10 @@ class ServerWorker:
     async def copy(self) -> None:
         """A worker that is there again needs nothing of this one: the servers have it all."""
 
-    async def take_over(self, position: int, copy: None) -> None:
-        """Go on where a worker of this rank was lost."""
+    async def take_over(self, step: int, copy: None) -> None:
+        """Be a worker that was lost and is there again; what the others trained on meanwhile, its own share, is left out."""
         if self._own:
-            await self._own.load({"next": position})
+            await self._own.skip(step)
 
     async def save(self) -> dict[str, Any]:
         return {"feed": await self._own.save() if self._own else None, "record": self.record}

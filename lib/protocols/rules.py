@@ -202,7 +202,7 @@ class ReplicaRule(Rule):
         broke when another was); a rule of dynamic groups decides by who is there."""
         formed, seen = [], set()
         for rank, round in sorted(waiting.items()):
-            if rank in seen:
+            if rank in seen or rank not in active:
                 continue
             scheduled = next(group for group in self.groups(round, workers) if rank in group)
             group = tuple(member for member in scheduled if member in active and waiting.get(member, round) <= round)
