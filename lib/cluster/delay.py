@@ -24,16 +24,16 @@ class Delay:
     What is stretched is the shortest computation so far: what others on this machine cost it is no part of the slowdown.
     """
 
-    def __init__(self, cluster: Cluster, seed: int, node: str):
+    def __init__(self, cluster: Cluster, seed: int, node: str, batches: int = 0):
         undisturbed = cluster.slowdown == Lognormal(sigma=0.0) and not cluster.speeds
         self._stretch = None if undisturbed else cluster.stretch(seed, node)
         self._started: float | None = None
         self._alone = math.inf
-        self.health = Health(cluster, seed, node)
+        self.health = Health(cluster, seed, node, batches)
 
-    def begin(self) -> None:
-        """The training starts now."""
-        self._started = time.perf_counter()
+    def begin(self, ago: float = 0.0) -> None:
+        """The training started so many seconds ago."""
+        self._started = time.perf_counter() - ago
 
     def at_once(self, work: Work | None) -> bool:
         """Whether a computation is too small to be given to a thread, or to be slowed down."""
@@ -65,9 +65,9 @@ class Road:
         self._started = 0.0
         self._passages: dict[tuple[str, str], Passage] = {}
 
-    def begin(self) -> None:
-        """The training starts now."""
-        self._started = asyncio.get_running_loop().time()
+    def begin(self, ago: float = 0.0) -> None:
+        """The training started so many seconds ago."""
+        self._started = asyncio.get_running_loop().time() - ago
 
     def there(self, target: str) -> float | None:
         """When a message to that node arrives that is sent now; None: at once. No message overtakes another."""

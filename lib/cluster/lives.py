@@ -60,10 +60,11 @@ def _let_go(call: asyncio.Task) -> None:
 class Health:
     """How the computations of one node get on, beside its slowdown."""
 
-    def __init__(self, cluster: Cluster, seed: int, node: str):
+    def __init__(self, cluster: Cluster, seed: int, node: str, batches: int = 0):
+        """`batches`: what the node had computed in the lives before."""
         self._plan = cluster.fate(seed, node)
         self._illness = self._plan.illness()
-        self._batches = 0
+        self.batches = batches
 
     def __bool__(self) -> bool:
         """Whether it can be ill at all."""
@@ -78,11 +79,11 @@ class Health:
 
     def computed(self, now: float) -> int:
         """The node has computed one more batch; how many it has."""
-        self._batches += 1
-        for failure in self._plan.after_batch(self._batches):
+        self.batches += 1
+        for failure in self._plan.after_batch(self.batches):
             if not self._plan.kills(failure):
                 self._illness.begin(now, failure)
-        return self._batches
+        return self.batches
 
 
 class Fates:

@@ -21,7 +21,7 @@ import torch
 import torch.distributed as distributed
 
 from lib.cluster.base import Cluster, Main, Meeting, World, in_thread
-from lib.cluster.delay import Delay, Road
+from lib.cluster.delay import Road
 from lib.cluster.failures import check_wall
 from lib.cluster.lives import Fates
 from lib.cluster.local import _Runner
@@ -67,6 +67,8 @@ class RayWorld(World):
         self.fates = Fates(cluster, seed, self._kill)
         self._actors: dict[str, Any] = {}
         self._lives: Counter[str] = Counter()
+        self._batches: Counter[str] = Counter()
+        """What nodes had computed in their lives before."""
         self._remains: dict[str, list[Any]] = {}
         self._ends: set[asyncio.Task] = set()
         self._ids = itertools.count()
@@ -144,6 +146,8 @@ class RayWorld(World):
                 await self._actors[node].join.remote((self._store.host, self._store.port))
         elif node.startswith("worker"):
             await self._connected
+        if self._lives[node] > 1:
+            self._watch_over(node)
         number = next(self._ids)
         await self._actors[node].create.remote(number, part, args)
         return RayHandle(self._actors[node], number, node, self._lives[node], self._caller)
@@ -154,9 +158,8 @@ class RayWorld(World):
         actor = self.ray.remote(num_cpus=0, num_gpus=gpus, max_concurrency=1_000_000)(Host)
         path = [os.path.abspath(entry) for entry in sys.path]
         self._lives[node] += 1
-        road = Road(self.cluster, self.seed, node) if self.cluster.mortal else None
-        delay = Delay(self.cluster, self.seed, node)
-        return actor.remote(node, self._lives[node], "cuda" if gpus else "cpu", delay, road, path)
+        life, batches = self._lives[node], self._batches[node]
+        return actor.remote(self.cluster, self.seed, node, life, batches, "cuda" if gpus else "cpu", path)
 
     async def _connect(self) -> None:
         """Make the workers' process group."""
@@ -171,10 +174,9 @@ class RayWorld(World):
 
     def begin(self) -> None:
         self.fates.begin(list(self._actors))
-        for node, actor in self._actors.items():
-            actor.begin.remote()
-            if any(failure.at_batch for failure in self.cluster.failures if failure.hits(node)):
-                self._aside(self._listen(node, actor))
+        self._began = time.time()
+        for node in self._actors:
+            self._watch_over(node)
 
     async def back(self, node: str) -> bool:
         return await self.fates.back(node)
@@ -187,6 +189,12 @@ class RayWorld(World):
         await asyncio.gather(*(self._end(node) for node in nodes))
         self._man()
         return [record for node in nodes for record in self.remains(node)]
+
+    def _watch_over(self, node: str) -> None:
+        """Let a node know that the training goes on, and hear when it has come to its last batch."""
+        self._actors[node].begin.remote(time.time() - self._began)
+        if any(failure.at_batch for failure in self.cluster.failures if failure.hits(node)):
+            self._aside(self._listen(node, self._actors[node]))
 
     async def _listen(self, node: str, actor: Any) -> None:
         """Hear when a worker has come to the batch after which it dies."""
@@ -202,7 +210,8 @@ class RayWorld(World):
         """Take the notes out of a node's process, then kill it."""
         actor = self._actors.pop(node, None)
         if actor is not None:
-            self._remains[node] = [*self._remains.get(node, []), *await actor.freeze.remote()]
+            self._batches[node], records = await actor.freeze.remote()
+            self._remains[node] = [*self._remains.get(node, []), *records]
             self.ray.kill(actor)
 
     def _aside(self, work: Coroutine) -> None:

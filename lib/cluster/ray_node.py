@@ -15,7 +15,7 @@ import numpy as np
 import torch
 import torch.distributed as distributed
 
-from lib.cluster.base import Handle, Meeting, Site
+from lib.cluster.base import Cluster, Handle, Meeting, Site
 from lib.cluster.delay import Delay, Road, until
 from lib.cluster.spec import Work
 from lib.errors import MemberLost, NodeLost, first_cause
@@ -29,11 +29,11 @@ MORTAL_COLLECTIVE = timedelta(seconds=30)
 class Host:
     """A node: an actor that holds parts and runs their methods in the order of each caller's calls."""
 
-    def __init__(self, node: str, life: int, device: str, delay: Delay, road: Road | None, path: list[str]):
+    def __init__(self, cluster: Cluster, seed: int, node: str, life: int, batches: int, device: str, path: list[str]):
         # A user's own protocol or workload is found where the driver found it.
         sys.path.extend(entry for entry in path if entry not in sys.path)
         torch.set_num_threads(1)
-        self.site = RaySite(node, life, device, delay, road)
+        self.site = RaySite(cluster, seed, node, life, batches, device)
         self._parts: dict[int, Any] = {}
         self._next: defaultdict[str, int] = defaultdict(int)
         self._early: dict[tuple[str, int], asyncio.Future] = {}
@@ -54,17 +54,17 @@ class Host:
             waiting.set_result(None)
         return await running
 
-    async def begin(self) -> None:
-        self.site.begin()
+    async def begin(self, ago: float) -> None:
+        self.site.begin(ago)
 
     async def doomed(self) -> int:
         """The number of batches after which this node stops."""
         return await self.site.stopped
 
-    async def freeze(self) -> list[Any]:
-        """Stop here and now; what the parts have written down."""
+    async def freeze(self) -> tuple[int, list[Any]]:
+        """Stop here and now; the batches that were computed, and what the parts have written down."""
         self.site.frozen = True
-        return [part.record for part in self._parts.values() if hasattr(part, "record")]
+        return self.site.batches, [part.record for part in self._parts.values() if hasattr(part, "record")]
 
     async def take_progress(self) -> int:
         samples, self.site.samples = self.site.samples, 0
@@ -94,12 +94,12 @@ class RaySite(Site):
     store: distributed.Store
     """Where this worker's process groups find their members."""
 
-    def __init__(self, node: str, life: int, device: str, delay: Delay, road: Road | None):
+    def __init__(self, cluster: Cluster, seed: int, node: str, life: int, batches: int, device: str):
         self.node = node
         self.device = torch.device(device)
         self.samples = 0
-        self._delay = delay
-        self.caller = Caller(f"{node}/{life}", road)
+        self._delay = Delay(cluster, seed, node, batches)
+        self.caller = Caller(f"{node}/{life}", Road(cluster, seed, node) if cluster.mortal else None)
         self.stopped = asyncio.get_running_loop().create_future()
         self._objects: dict[str, Any] = {}
         self._groups: dict[tuple, Any] = {}
@@ -116,11 +116,16 @@ class RaySite(Site):
     def frozen(self, frozen: bool) -> None:
         self.caller.frozen = frozen
 
-    def begin(self) -> None:
-        """The training starts now."""
-        self._delay.begin()
+    @property
+    def batches(self) -> int:
+        """Computed in this life and those before."""
+        return self._delay.health.batches
+
+    def begin(self, ago: float) -> None:
+        """The training started so many seconds ago."""
+        self._delay.begin(ago)
         if self.caller.road:
-            self.caller.road.begin()
+            self.caller.road.begin(ago)
 
     def now(self) -> float:
         return time.time()
