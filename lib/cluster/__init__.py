@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 
 from lib.cluster.base import Cluster
+from lib.cluster.failures import Failure, Mishaps
 from lib.cluster.local import LocalCluster
 from lib.cluster.ray import RayCluster
 from lib.cluster.slowdown import Lognormal, Slowdown
@@ -18,9 +19,11 @@ __all__ = [
     "ALL",
     "Cluster",
     "Device",
+    "Failure",
     "Link",
     "LocalCluster",
     "Lognormal",
+    "Mishaps",
     "Node",
     "RayCluster",
     "Slowdown",

@@ -50,7 +50,8 @@ class Failure:
                 raise BadOption(f"failure: {name} must be at least {least:g} and finite, not {value!r}")
         if self.at_batch is not None and (self.at_batch < 1 or self.connection or self.role != "worker"):
             raise BadOption("failure: at_batch counts a worker's batches, from 1; its node must be a worker")
-        if self.lasts is None and (self.kind == "hangs" or self.connection or self.every is not None):
+        cut = self.connection and self.kind == "dies"
+        if self.lasts is None and (self.kind == "hangs" or cut or self.every is not None):
             what = "what fails again and again" if self.every is not None else f"what {self.kind} there"
             raise BadOption(f"failure: {self.node}: {what} must come back; set lasts")
         if self.connection and self.kind == "hangs":

@@ -122,7 +122,7 @@ class Fates:
     async def back(self, node: str) -> bool:
         """Wait until a dead node is there again; False if it never will be."""
         loop = asyncio.get_running_loop()
-        when = self._returns[node]
+        when = self._returns.get(node, math.inf)
         if when == math.inf:
             return False
         await asyncio.sleep(max(0.0, when - loop.time()))

@@ -1,0 +1,333 @@
+"""Failures: when they come, what they cost, and that nobody waits for the dead."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import lib
+from lib import Failure, LocalCluster, Lognormal, Mishaps, Node, VirtualCluster, workloads
+from lib.cluster.failures import TICK, Illness, NodePlan, Passage, windows
+from lib.drivers.crew import Crew
+from lib.errors import BadOption, Deadlock, NodeLost
+from lib.protocols import ALL
+
+CLICKS = workloads.get(
+    "ctr-synthetic", samples=4_000, batch_size=50, vocabulary=40, fields=3, hidden=(8,), evaluation_samples=300
+)
+STEP = CLICKS.work().flops / 1e6
+"""Seconds of a batch on a core of a million operations a second."""
+EVEN = {"worker": Node(flops=1e6), "slowdown": Lognormal(sigma=0.0)}
+OUTCOMES = ("applied", "decayed", "dropped", "lost", "in_flight")
+SHARING = [name for name, rule in ALL.items() if rule.family != "pipeline"]
+
+
+def train(protocol, cluster, **options):
+    run = lib.train(CLICKS, protocol, cluster, save=False, **options)
+    assert run.summary["issued"] == sum(run.summary[outcome] for outcome in OUTCOMES)
+    return run
+
+
+def seconds(run):
+    return run.summary["virtual_seconds"]
+
+
+# When they come.
+
+
+def test_a_time_and_an_end():
+    failure = Failure(node="worker0", kind="slows", at=2, lasts=3, factor=4)
+    assert list(windows(failure, 0, "worker0", 0)) == [(2, 5, 4)]
+    assert list(windows(Failure(node="worker0", kind="dies", at=2), 0, "worker0", 0)) == [(2, math.inf, math.inf)]
+
+
+def test_again_and_again_at_the_mean_rate():
+    failure = Failure(node="worker*", kind="dies", every=10, lasts=2)
+    first = list(itertools.islice(windows(failure, 7, "worker3", 0), 4000))
+    healthy = np.diff([0.0, *(window.end for window in first)]) - 2
+    assert healthy.min() > 0 and abs(healthy.mean() - 10) < 4 * 10 / math.sqrt(4000)
+    assert first[:5] == list(itertools.islice(windows(failure, 7, "worker3", 0), 5))
+    assert first[0] != next(windows(failure, 7, "worker4", 0)) != next(windows(failure, 8, "worker4", 0))
+
+
+@pytest.mark.parametrize(
+    "options, sentence",
+    [
+        ({"kind": "explodes", "at": 1}, "kind must be one of dies, hangs, slows"),
+        ({"kind": "dies"}, "exactly one of at, at_batch and every"),
+        ({"kind": "dies", "at": 1, "every": 5}, "exactly one of at, at_batch and every"),
+        ({"kind": "dies", "at": -1}, "at must be at least 0"),
+        ({"kind": "dies", "at": math.nan}, "at must be at least 0"),
+        ({"kind": "hangs", "at": 1}, "must come back; set lasts"),
+        ({"kind": "dies", "every": 5}, "must come back; set lasts"),
+        ({"kind": "slows", "at": 1, "factor": 0.5}, "factor must be at least 1"),
+        ({"kind": "dies", "at_batch": 3, "node": "server0"}, "at_batch counts a worker's batches"),
+        ({"kind": "hangs", "at": 1, "lasts": 1, "node": "worker0 - server0"}, "a connection dies or slows"),
+        ({"kind": "dies", "at": 1, "node": "worker0 - server0"}, "must come back; set lasts"),
+        ({"kind": "dies", "at": 1, "node": "werker0"}, "no node 'werker0'"),
+    ],
+)
+def test_a_plan_that_cannot_be(options, sentence):
+    with pytest.raises(BadOption) as error:
+        Failure(**{"node": "worker0", **options})
+    assert sentence in str(error.value)
+
+
+@pytest.mark.parametrize("node", ["worker4", "server1", "worker0 - server7", "worker0 - nobody"])
+def test_a_node_that_is_not_there(node):
+    lasting = {"lasts": 1} if " - " in node else {}
+    with pytest.raises(BadOption, match=r"failures\[0\].node: no node"):
+        VirtualCluster(workers=4, failures=[Failure(node=node, kind="dies", at=1, **lasting)])
+
+
+def test_a_real_network_cannot_be_slowed():
+    slow = Failure(node="worker0 - server0", kind="slows", at=1)
+    with pytest.raises(BadOption, match="cannot be slowed on a real machine"):
+        LocalCluster(failures=[slow])
+
+
+def test_mishaps_out_of_range():
+    for options in ({"late": 1.5}, {"lost": 1.0}, {"retry": -1}, {"delay": math.inf}):
+        with pytest.raises(BadOption, match="mishaps"):
+            Mishaps(**options)
+
+
+def test_as_yaml_and_back(tmp_path):
+    cluster = VirtualCluster(
+        workers=4,
+        failures=[
+            Failure(node="worker*", kind="dies", every=100, lasts=5),
+            Failure(node="server0", kind="slows", at=1),
+        ],
+        mishaps=Mishaps(late=0.1),
+        patience=2,
+    )
+    (tmp_path / "cluster.yaml").write_text(cluster.dump())
+    assert VirtualCluster.load(tmp_path / "cluster.yaml") == cluster
+
+
+def test_a_long_hang_is_a_death():
+    hang = Failure(node="worker0", kind="hangs", at=1, lasts=3)
+    patient, impatient = (NodePlan.of([hang], 0, "worker0", patience) for patience in (5, 2))
+    assert not list(patient.deaths()) and patient.illness()
+    assert list(impatient.deaths()) == [(1, 4, math.inf)] and impatient.illness() is None
+
+
+# What they do to a computation and to a message.
+
+
+@pytest.mark.parametrize(
+    "start, work, takes",
+    [
+        (0, 1, 1),  # over before
+        (1, 1.5, 1.5 + 3),  # the hang from 2 to 5 falls into it
+        (3, 1, 2 + 1),  # begun in the hang
+        (9, 2, 1 + 2),  # one second at full speed, the other at half
+        (20, 1, 1),
+    ],
+)
+def test_hangs_and_slowness_by_hand(start, work, takes):
+    plan = [
+        Failure(node="worker0", kind="hangs", at=2, lasts=3),
+        Failure(node="worker0", kind="slows", at=10, lasts=4, factor=2),
+    ]
+    illness = NodePlan.of(plan, 0, "worker0", 10).illness()
+    assert illness.stretch(start, work) == pytest.approx(takes, abs=1e-9)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.tuples(st.floats(0, 50), st.floats(0.01, 20)), min_size=1, max_size=20), st.integers(0, 9))
+def test_no_work_is_lost_in_illness(computations, seed):
+    """A computation that takes so long did the work that its windows let it do."""
+    failure = Failure(node="worker0", kind="slows", every=5, lasts=3, factor=4)
+    illness = Illness([windows(failure, seed, "worker0", 0)])
+    for start, work in sorted(computations):
+        takes = illness.stretch(start, work)
+        slow, end = 0.0, start + takes
+        for window in windows(failure, seed, "worker0", 0):
+            if window.start >= end:
+                break
+            slow += max(0.0, min(end, window.end) - max(start, window.start))
+        assert takes - slow + slow / 4 == pytest.approx(work, rel=1e-9)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.tuples(st.floats(0, 1), st.floats(0, 0.1)), min_size=2, max_size=50), st.integers(0, 9))
+def test_messages_arrive_in_the_order_of_sending(sendings, seed):
+    passage = Passage([], Mishaps(late=0.5, delay=1, lost=0.5, retry=0.3), seed, "worker0", "server0")
+    sent = np.cumsum([gap for gap, _ in sendings])
+    arrivals = [passage.arrival(time, time + travel) for time, (_, travel) in zip(sent, sendings, strict=True)]
+    assert (np.diff(arrivals) >= TICK * 0.99).all()
+    assert all(
+        arrival >= time + travel - 1e-12 for arrival, time, (_, travel) in zip(arrivals, sent, sendings, strict=True)
+    )
+
+
+def test_lost_messages_are_sent_again():
+    """A share p of sendings lost costs p / (1 - p) retries a message."""
+    passage = Passage([], Mishaps(lost=0.25, retry=1.0), 0, "worker0", "server0")
+    waits = np.array([passage.arrival(100.0 * k, 100.0 * k) - 100.0 * k for k in range(5000)])
+    assert abs(waits.mean() - 1 / 3) < 4 * waits.std() / math.sqrt(5000)
+
+
+def test_a_dead_connection_holds_messages_back():
+    broken = Failure(node="worker0 - server*", kind="dies", at=10, lasts=5)
+    for ends in (("worker0", "server3"), ("server3", "worker0")):
+        passage = Passage([broken], Mishaps(), 0, *ends)
+        assert [passage.arrival(time, time + 1) for time in (0, 9.5, 20)] == pytest.approx([1, 15.5, 21])
+    assert not Passage([broken], Mishaps(), 0, "worker1", "server3")
+
+
+# What they cost a run.
+
+
+def test_a_failure_that_never_comes_changes_nothing():
+    plain = VirtualCluster(workers=4, slowdown=0.3)
+    spared = VirtualCluster(workers=4, slowdown=0.3, failures=[Failure(node="worker1", kind="dies", at=1e9)])
+    for name in SHARING:
+        assert train(name, spared).digest == train(name, plain).digest, name
+
+
+def test_hangs_cost_what_they_last():
+    """Sync on equal workers waits for whoever hangs: a second for the worker; for the server what is left of its second
+    when the step's gradients reach it."""
+    base = seconds(train("sync", VirtualCluster(workers=4, **EVEN)))
+    plan = [
+        Failure(node="worker1", kind="hangs", at=10.3 * STEP, lasts=1),
+        Failure(node="server0", kind="hangs", at=15.5 * STEP + 1, lasts=1),
+    ]
+    hung = seconds(train("sync", VirtualCluster(workers=4, failures=plan, patience=2, **EVEN)))
+    assert base + 2 - 0.6 * STEP < hung < base + 2 - 0.4 * STEP
+
+
+def test_a_dead_connection_costs_what_it_lasts():
+    base = seconds(train("sync", VirtualCluster(workers=4, **EVEN)))
+    plan = [Failure(node="worker2 - server0", kind="dies", at=10.5 * STEP, lasts=1)]
+    assert seconds(train("sync", VirtualCluster(workers=4, failures=plan, **EVEN))) == pytest.approx(
+        base + 1 - 0.5 * STEP, rel=0.02
+    )
+
+
+@pytest.mark.parametrize("name", SHARING)
+def test_workers_die_and_return_and_nobody_waits_for_ever(name):
+    base = seconds(train(name, VirtualCluster(workers=6, slowdown=0.5)))
+    plan = [
+        Failure(node="worker0", kind="dies", at=base / 3),
+        Failure(node="worker2", kind="dies", at_batch=3, lasts=base / 4),
+        Failure(node="worker3", kind="dies", every=base / 4, lasts=base / 10),
+        Failure(node="worker4", kind="slows", at=0.0, factor=3),
+    ]
+    mishaps = Mishaps(late=0.1, delay=base / 500, lost=0.05, retry=base / 500)
+    cluster = VirtualCluster(workers=6, slowdown=0.5, failures=plan, mishaps=mishaps, patience=base / 50)
+    run = train(name, cluster)
+    assert 0 < run.summary["lost"] <= 12
+    assert run.summary["samples"] > 0.6 * CLICKS.samples and math.isfinite(run.summary["auc"])
+    assert train(name, cluster).digest == run.digest  # the same again, to the bit
+    other = train(name, cluster, seed=1)
+    assert other.digest != run.digest
+
+
+def test_killing_a_tenth_of_the_workers_costs_gba_no_more_than_their_share():
+    workload = workloads.get("ctr-synthetic", samples=40_000, batch_size=50, fields=3, hidden=(8,))
+
+    def go(*failures):
+        cluster = VirtualCluster(workers=20, slowdown=0.3, worker=Node(flops=1e6), failures=failures)
+        return lib.train(workload, "gba", cluster, save=False).summary
+
+    whole = go()
+    at = 0.2 * whole["virtual_seconds"]
+    less = go(*(Failure(node=f"worker{rank}", kind="dies", at=at) for rank in (3, 11)))
+    assert less["lost"] == 2 and less["dropped"] + less["decayed"] <= whole["dropped"] + whole["decayed"] + 20
+    assert 0.9 * whole["qps"] * 0.99 < less["qps"] < whole["qps"]
+
+
+@pytest.mark.parametrize("name", ["sync", "all-reduce"])
+@pytest.mark.parametrize("every", [None, 1_000])
+def test_who_loses_a_server_goes_back_and_ends_where_it_would_have(name, every):
+    base = train(name, VirtualCluster(workers=4, **EVEN))
+    options = {} if every is None else {"checkpoint_every": every}
+    plan = [Failure(node="server0", kind="dies", at=0.6 * seconds(base), lasts=0.5)]
+    run = train(name, VirtualCluster(workers=4, failures=plan, **EVEN), **options)
+    assert run.digest == base.digest
+    assert run.summary["returns_to_a_cut"] == 1
+    undone = 0.6 * CLICKS.batches() if every is None else (0.6 - 0.5) * CLICKS.batches()
+    assert run.summary["lost"] == pytest.approx(undone, abs=5)
+    assert run.summary["applied"] == CLICKS.batches()
+    assert seconds(run) == pytest.approx(seconds(base) + 0.5 + undone / 4 * STEP, rel=0.05)
+
+
+def test_a_pipeline_goes_back_too():
+    workload = workloads.get("kg-synthetic", samples=2_000, entities=60, triples=400, evaluation_triples=20)
+    plain = lib.train(workload, "oac", VirtualCluster(), save=False)
+    for node in ("worker0", "server0"):
+        plan = [Failure(node=node, kind="dies", at=seconds(plain) / 2, lasts=0.1)]
+        run = lib.train(workload, "oac", VirtualCluster(failures=plan), save=False)
+        assert run.summary["returns_to_a_cut"] == 1 and run.summary["applied"] == workload.batches()
+
+
+def test_what_cannot_come_back_ends_the_run():
+    plan = [Failure(node="server0", kind="dies", at=STEP * 3)]
+    with pytest.raises(NodeLost, match="server0 died"):
+        train("gba", VirtualCluster(workers=4, failures=plan, **EVEN))
+    plan = [Failure(node="worker*", kind="dies", at=STEP * 3)]
+    with pytest.raises(NodeLost):
+        train("gba", VirtualCluster(workers=4, failures=plan, **EVEN))
+
+
+def test_a_crew_that_tells_nobody_is_found_out(monkeypatch):
+    """The planted fault: a worker dies, and its servers hear nothing of it."""
+
+    async def lose(self, rank):
+        del self._here[rank]
+        self._away.add(rank)
+
+    monkeypatch.setattr(Crew, "_lose", lose)
+    plan = [Failure(node="worker1", kind="dies", at=STEP * 3)]
+    with pytest.raises(Deadlock):
+        train("sync", VirtualCluster(workers=4, failures=plan, **EVEN))
+
+
+# On a wall clock.
+
+
+@pytest.mark.parametrize("name", ["sync", "gba", "s-easgd", "ds-sync", "all-reduce"])
+def test_the_same_plan_is_really_carried_out(name):
+    plan = [
+        Failure(node="worker1", kind="dies", at_batch=4),
+        Failure(node="worker2", kind="dies", at_batch=3, lasts=0.05),
+        Failure(node="worker0", kind="hangs", at_batch=8, lasts=0.2),
+    ]
+    mishaps = Mishaps(late=0.05, delay=0.002, lost=0.02, retry=0.002)
+    run = train(name, LocalCluster(workers=3, failures=plan, mishaps=mishaps, patience=0.3), checkpoint_every=1_000)
+    assert run.summary["lost"] <= 2 and math.isfinite(run.summary["auc"])
+    assert run.summary["wall_seconds"] > 0.3  # the patience was really waited for
+    computed = run.trace[run.trace["kind"] == "compute"]
+    assert (computed["node"] == "worker1").sum() == 4  # what the dead wrote down is there
+
+
+def test_a_server_really_lost():
+    plan = [Failure(node="server0", kind="dies", at=0.15, lasts=0.1)]
+    slow = workloads.get("ctr-synthetic", samples=30_000, batch_size=100)
+    for name in ("sync", "all-reduce"):
+        plain = lib.train(slow, name, LocalCluster(workers=2), save=False)
+        run = lib.train(slow, name, LocalCluster(workers=2, failures=plan), save=False, checkpoint_every=2_000)
+        assert run.summary["returns_to_a_cut"] == 1 and run.digest == plain.digest
+
+
+@pytest.mark.ray
+@pytest.mark.parametrize("name", ["gba", "ds-sync"])
+def test_ray_kills_processes(name):
+    from lib import RayCluster
+
+    plan = [
+        Failure(node="worker1", kind="dies", at_batch=4),
+        Failure(node="worker2", kind="dies", at_batch=3, lasts=0.5),
+        Failure(node="server0", kind="dies", at=4.0, lasts=0.5),
+    ]
+    run = train(name, RayCluster(workers=3, failures=plan, patience=0.3))
+    assert run.summary["lost"] >= 1 and math.isfinite(run.summary["auc"])
