@@ -174,5 +174,6 @@ def _resolve(workload, protocol, cluster, options: Mapping[str, Any]):
 def _options(registry, name: str) -> set[str]:
     if name not in registry.ALL:
         registry.get(name)
-    kind = registry.ALL[name]
-    return {field.name for field in fields(kind)} | set(getattr(kind, "spelled", ()))
+    if registry is workloads:
+        return workloads.options(name)
+    return {field.name for field in fields(registry.ALL[name])}

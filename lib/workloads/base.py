@@ -18,6 +18,10 @@ from lib.errors import BadOption, nearest
 from lib.store.optim import Optimizer
 
 
+PROFILES = ("smoke", "laptop", "full")
+"""How large a workload is: for a look at every experiment in minutes, for results on a laptop, for a GPU or a cluster."""
+
+
 @dataclass(frozen=True, slots=True)
 class TableSpec:
     """What the rows of a table look like."""
@@ -38,6 +42,8 @@ class Workload(ABC):
     name: ClassVar[str]
     spelled: ClassVar[Mapping[str, str]] = {}
     """Option -> field, for an option whose name a method has taken."""
+    profiles: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    """Profile -> the options that it sets; a profile that is missing, as smoke is by custom, has the class's own defaults."""
 
     samples: int
     """Samples in one pass; the last batch may be smaller."""
