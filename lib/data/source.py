@@ -9,10 +9,13 @@ from __future__ import annotations
 import csv
 import functools
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
+from lib.data.images import RealImages
+from lib.data.questions import Question
 from lib.data.triples import Graph
 from lib.errors import BadOption
 
@@ -56,6 +59,21 @@ def graph(path: str, held_out: str) -> Graph:
 def clicks(path: str, *, behaviours: bool):
     """Prepared clicks, with past behaviours where the workload wants them."""
     folder(path, "prepared clicks", "manifest.json")
+
+
+def images(path: str) -> RealImages:
+    """Images in memory."""
+    folder(path, "prepared images", "manifest.json")
+
+
+class RealQuestions(NamedTuple):
+    train: list[Question]
+    test: list[Question]
+
+
+def questions(path: str) -> RealQuestions:
+    """Questions in memory."""
+    folder(path, "prepared questions", "manifest.json")
 
 
 def _triples(path: Path) -> pd.DataFrame:

@@ -97,7 +97,9 @@ def _moments(inputs: Tensor) -> tuple[float, Tensor, Tensor]:
     return values.shape[1], values.sum(1), values.square().sum(1)
 
 
-def mlp(inputs: int, hidden: Sequence[int], outputs: int, stream: torch.Generator, *, norm: bool = False) -> nn.Sequential:
+def mlp(
+    inputs: int, hidden: Sequence[int], outputs: int, stream: torch.Generator, *, norm: bool = False
+) -> nn.Sequential:
     """Linear layers with ReLU between them, after a batch normalisation where `norm`; the last one is linear."""
     layers: list[nn.Module] = []
     for width in hidden:

@@ -10,6 +10,7 @@ the shape (samples, 2, length): each place's logit as the beginning and as the e
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -41,7 +42,7 @@ class BertQA(QuestionAnswering):
         self.bert.encoder = nn.Module()
         self.bert.encoder.layer = nn.ModuleList(Layer(dim, heads, inner) for _ in range(layers))
         self.qa_outputs = _empty(nn.Linear, dim, 2)
-        start(self, seed)
+        start(self, dim, seed)
 
     def forward(self, batch: Batch, rows: Mapping[str, Tensor]) -> Tensor:
         features = batch.features
@@ -111,7 +112,9 @@ class PretrainedQA(QuestionAnswering):
         super().__init__()
         transformers = extra("transformers")
         if not (Path(folder) / "config.json").is_file():
-            raise BadOption(f"{folder} holds no config.json; expected the folder of a BERT that was saved by transformers")
+            raise BadOption(
+                f"{folder} holds no config.json; expected the folder of a BERT that was saved by transformers"
+            )
         self.network = transformers.BertForQuestionAnswering.from_pretrained(folder, local_files_only=True).eval()
 
     def forward(self, batch: Batch, rows: Mapping[str, Tensor]) -> Tensor:
@@ -125,6 +128,25 @@ class PretrainedQA(QuestionAnswering):
         return scores.masked_fill(~real[:, None], torch.finfo(scores.dtype).min)
 
 
+class PretrainedWords:
+    """The word pieces of a pretrained BERT, with the interface of lib.data.questions.Words."""
+
+    def __init__(self, folder: str | Path):
+        transformers = extra("transformers")
+        self._tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        if not self._tokenizer.is_fast:
+            raise BadOption(f"{folder}: its tokenizer cannot say where in a text its pieces stand; expected a fast one")
+        special = [self._tokenizer.pad_token_id, self._tokenizer.cls_token_id, self._tokenizer.sep_token_id]
+        self.pad, self.first, self.end = special
+
+    def __len__(self) -> int:
+        return len(self._tokenizer)
+
+    def cut(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+        pieces = self._tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
+        return pieces["input_ids"], pieces["offset_mapping"]
+
+
 def extra(name: str):
     """A package of the extra `text`."""
     import importlib
@@ -135,13 +157,14 @@ def extra(name: str):
         raise LockstepError(f"weights from a folder need {name} ({error}): pip install 'lockstep[text]'") from error
 
 
-def start(model: nn.Module, seed: int) -> None:
-    """BERT's own first weights: matrices normal with deviation 0.02, biases 0."""
-    stream = generator(seed)
+def start(model: nn.Module, dim: int, seed: int) -> None:
+    """BERT's first weights: biases 0, matrices normal with deviation 0.02 at its width of 768. A narrower network's are
+    larger, so that what a layer adds has the same size."""
+    stream, spread = generator(seed), 0.02 * math.sqrt(768 / dim)
     for name, parameter in model.named_parameters():
         if "LayerNorm" not in name:
             if parameter.ndim > 1:
-                nn.init.normal_(parameter, 0, 0.02, generator=stream)
+                nn.init.normal_(parameter, 0, spread, generator=stream)
             else:
                 nn.init.zeros_(parameter)
 

@@ -37,7 +37,9 @@ class WideResNet(Classifier):
     convolutions of the shortcuts too and call the same network WRN-28-10.
     """
 
-    def __init__(self, *, depth: int, width: int, classes: int, channels: int = 3, weight_decay: float = 0.0, seed: int):
+    def __init__(
+        self, *, depth: int, width: int, classes: int, channels: int = 3, weight_decay: float = 0.0, seed: int
+    ):
         super().__init__(weight_decay)
         stream = generator(seed)
         blocks = (depth - 2) // 6

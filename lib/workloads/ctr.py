@@ -103,8 +103,7 @@ class ClickThrough(Workload):
         self._at_least(1, "length", "topics", "per_topic")
         self._at_least(0, "dense_features", "rank")
         self._not_negative("exponent", "first_order", "cross", "linear", "drift", "scale", "novelty", "affinity")
-        if not isinstance(self.hidden, tuple) or not all(isinstance(w, int) and w > 0 for w in self.hidden):
-            self._reject("hidden", "positive widths, such as (64, 32)")
+        self._widths("hidden")
         if not 0 < self.base_rate < 1:
             self._reject("base_rate", "a share between 0 and 1")
         if self.vocabulary * self.copies > 1 << FIELD_SHIFT:
@@ -142,7 +141,10 @@ class ClickThrough(Workload):
     def evaluate(self, model: ClickModel, rows: Mapping[str, np.ndarray], seed: int) -> dict[str, float]:
         """auc, logloss, ne, calibration; and `auc_ceiling`, the AUC of the planted truth on the same samples."""
         held_out = _evaluation(self, seed)
-        with torch.inference_mode(), settled(model, lambda: [_logits(model, batch, rows) for batch in held_out.settling]):
+        with (
+            torch.inference_mode(),
+            settled(model, lambda: [_logits(model, batch, rows) for batch in held_out.settling]),
+        ):
             logits = _logits(model, held_out.batch, rows)
         ceiling = {} if held_out.ceiling is None else {"auc_ceiling": held_out.ceiling}
         return metrics.clicks(held_out.batch.labels, logits) | ceiling
