@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from lib.cluster.network import Usage
+from lib.data.feed import account
 from lib.drivers.plan import Plan
 from lib.drivers.record import Finished, Record, Snapshot
 from lib.ledger import settle
@@ -77,6 +78,7 @@ class Outcome:
         return history.sort_values("time", kind="stable", ignore_index=True)
 
     def summary(self, clock: str) -> dict[str, Any]:
+        account((index for record in self._records for index in record.taken), self.plan.batches)
         steps = self._steps()
         staleness = Counter(count for _, count in self._staleness())
         gaps = [gap for _, gap in self._gaps()]

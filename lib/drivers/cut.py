@@ -41,7 +41,7 @@ class Cuts:
 
     def marks(self, plan: Plan) -> list[int]:
         """The batches before which the run pauses; the last is its end."""
-        by_rank = plan.protocol.data == "split" and plan.protocol.dense.family != "pipeline"
+        by_rank = plan.data == "split" and plan.protocol.dense.family != "pipeline"
         step = -(-self.every // plan.workers) * plan.workers if by_rank else self.every
         return [*range(step, plan.batches, step), plan.batches]
 

@@ -30,12 +30,23 @@ class Plan:
     """How often the model is evaluated on the way, the end included."""
     on_nan: Literal["stop", "skip"]
     trace: bool
+    feed: Literal["rule", "split", "stream", "queue"] = "rule"
+    """How workers share the batches."""
+    partitions: tuple[float, ...] = ()
+    """Relative lengths of the workers' stretches of a stream."""
+    ahead: int = 0
+    """Batches that a worker makes before it needs them."""
     cuts: Cuts | None = None
     """When the run is saved on the way."""
 
     @property
     def samples(self) -> int:
         return self.workload.samples
+
+    @property
+    def data(self) -> str:
+        """The feed that is meant: the rule's own where nothing else was asked for."""
+        return self.protocol.data if self.feed == "rule" else self.feed
 
     @property
     def batches(self) -> int:

@@ -10,13 +10,13 @@ import numpy as np
 from lib.cluster.base import Handle, Meeting, Site, World
 from lib.cluster.spec import Work
 from lib.data.batch import Batch
-from lib.data.feed import WorkQueue, feed
+from lib.data.feed import WorkQueue
 from lib.drivers.bank import Bank, BankClient, open_bank
 from lib.drivers.cut import carry_out
 from lib.drivers.plan import Plan
 from lib.drivers.record import Finished, Marks, Record, Snapshot
 from lib.drivers.server import host_workers
-from lib.drivers.trainer import Trainer
+from lib.drivers.trainer import Input, Trainer
 from lib.models.flat import StepResult
 from lib.protocols.rules import ReplicaRule
 
@@ -107,8 +107,7 @@ class ReplicaWorker:
         self._site, self._plan, self._rank, self._rule = site, plan, rank, plan.protocol.dense
         self.record = Record(site.node, [] if plan.trace else None)
         self._trainer = Trainer(site, plan, rank, self.record)
-        self._feed = feed(rank, plan.workers, plan.batches, queue and queue.seen_from(site))
-        self._own = None if queue else self._feed
+        self._input = Input(site, plan, rank, queue, self._trainer)
         start = plan.start()
         self._dense = plan.dense_store(start, site.device)
         self._memory = self._rule.init(start)
@@ -130,8 +129,8 @@ class ReplicaWorker:
         self._stepped.clear()
         async with asyncio.TaskGroup() as beside:
             shadow = beside.create_task(self._shadow(), name=f"shadow {self._rank}") if self._rule.background else None
-            while (index := await self._feed.take(until)) is not None:
-                await self._train(await self._trainer.batch(index), beside)
+            async for batch in self._input.batches(until, beside):
+                await self._train(batch, beside)
             self._finished = True
             await self._rendezvous.leave(self._rank, *(() if ends else (True,)))
             if shadow:
@@ -141,7 +140,7 @@ class ReplicaWorker:
 
     async def save(self) -> dict[str, Any]:
         return {
-            "feed": await self._own.save() if self._own else None,
+            "feed": await self._input.save(),
             "dense": self._dense.export(),
             "rows": {name: table.export() for name, table in self._tables.items()},
             "recency": {name: table.memory() for name, table in self._tables.items()},
@@ -151,8 +150,7 @@ class ReplicaWorker:
         }
 
     async def load(self, state: dict[str, Any]) -> None:
-        if self._own:
-            await self._own.load(state["feed"])
+        await self._input.load(state["feed"])
         self._dense.load(state["dense"])
         for name, table in self._tables.items():
             table.load(state["rows"][name], state["recency"][name])
@@ -294,7 +292,7 @@ async def drive(world: World, plan: Plan) -> Finished:
     bank = await open_bank(world, plan, sparse, ("rows",)) if apart else None
     rendezvous = await world.host(Rendezvous, dense, plan.workers, node="master")
     centre = await world.host(SyncServer, plan, dense, node="sync0") if dense.centre else None
-    queue = await world.host(WorkQueue, plan.batches, node="master") if plan.protocol.data == "queue" else None
+    queue = await world.host(WorkQueue, plan.batches, node="master") if plan.data == "queue" else None
     workers = await host_workers(world, plan, ReplicaWorker, bank, rendezvous, centre, queue)
     others = {**(bank.named() if bank else {}), **({"centre": centre} if centre else {})}
     return await carry_out(
