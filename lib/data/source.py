@@ -1,69 +1,168 @@
-"""Real data for workloads: a folder in, a data set out.
+"""Real data for workloads: a prepared folder in, a data set out.
 
-This is the one door between files and workloads. Each function takes the folder that the user gave as `data`, and returns what
-the workload of that kind trains on; a folder that holds something else is an error that says what was looked for.
+This is the one door between files and workloads. Each function takes the folder that the user gave as `data`, as
+`python -m data_prep` wrote it, and returns what the workload of that kind trains on and is judged by. Where a folder holds
+training data alone, as a sample of a data set may, its last tenth is held out.
 """
 
 from __future__ import annotations
 
-import csv
 import functools
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import pandas as pd
 
+from lib.data.clicks import Clicks
 from lib.data.images import RealImages
+from lib.data.prepared import Partitions, PreparedClicks, PreparedTriples
 from lib.data.questions import Question
 from lib.data.triples import Graph
 from lib.errors import BadOption
+from lib.streams import stream
 
-PARTS = ("train", "valid", "test")
-
-
-def folder(path: str, kind: str, *expected: str) -> Path:
-    """The folder, if it holds all the expected files."""
-    place = Path(path).expanduser()
-    missing = [name for name in expected if not (place / name).is_file()]
-    if missing:
-        what = f"{place} holds no {missing[0]}" if place.is_dir() else f"{place} is no folder"
-        raise BadOption(f"data={path!r}: {what}; expected {kind}: a folder with {', '.join(expected)}")
-    return place
+_BLOCK = 1 << 16  # rows that are shuffled together: a batch touches few pages of a large file
 
 
 @functools.lru_cache(maxsize=4)
 def graph(path: str, held_out: str) -> Graph:
-    """A knowledge graph from train.txt, valid.txt and test.txt: lines of head, relation and tail, parted by tabs.
-
-    Entities and relations are numbered in the order of their first appearance, all heads before all tails.
-    """
-    place = folder(path, "a knowledge graph", *(f"{part}.txt" for part in PARTS))
-    parts = {part: _triples(place / f"{part}.txt") for part in PARTS}
-    everything = pd.concat(parts.values(), ignore_index=True)
-    ends, entities = pd.factorize(np.concatenate((everything["head"], everything["tail"])))
-    kinds, relations = pd.factorize(everything["relation"])
-    triples = np.stack((ends[: len(everything)], kinds, ends[len(everything) :]), 1)
-    pieces = np.split(triples, np.cumsum([len(parts[part]) for part in PARTS])[:-1])
-    found = dict(zip(PARTS, pieces, strict=True))
-    apart = "valid" if held_out == "test" else "test"
+    """A knowledge graph."""
+    found = PreparedTriples(path)
+    parts = {split: found.triples(split) for split in ("train", "valid", "test")}
+    if not len(parts[held_out]):
+        raise BadOption(
+            f"data={path!r} holds no {held_out} triples to rank; its splits: {', '.join(map(str, found.names))}"
+        )
     return Graph(
-        train=found["train"],
-        held_out=found[held_out],
-        apart=found[apart],
-        nodes=len(entities),
-        kinds=len(relations),
+        train=parts["train"],
+        held_out=parts[held_out],
+        apart=parts["valid" if held_out == "test" else "test"],
+        nodes=found.entities,
+        kinds=found.relations,
     )
 
 
-def clicks(path: str, *, behaviours: bool):
-    """Prepared clicks, with past behaviours where the workload wants them."""
-    folder(path, "prepared clicks", "manifest.json")
+@functools.lru_cache(maxsize=4)
+def clicks(path: str, *, behaviours: bool) -> ClickPass:
+    """A click log, with each user's past behaviours if they are wanted."""
+    return ClickPass(PreparedClicks(path), behaviours)
 
 
+class ClickPass:
+    """Training days one after another, each in an order of its own, again and again; and samples of the days after them."""
+
+    def __init__(self, log: PreparedClicks, behaviours: bool):
+        self._log, self._behaviours = log, behaviours
+        if behaviours and "history" not in log.manifest:
+            raise BadOption(
+                f"{log.folder} holds no past behaviours; expected those of a data set that has them, as Taobao's"
+            )
+        self.fields, self.dense_features = len(log.fields), log.dense_features
+        self.length = log.manifest["history"]["length"] if behaviours else 0
+        sizes = {day: log.rows(day) for day in log.names}
+        learnt = {day: size for day, size in sizes.items() if day < log.manifest["train_days"]}
+        judged = {day: (0, size) for day, size in sizes.items() if day not in learnt}
+        if not judged:
+            last = max(learnt)
+            kept = learnt[last] - max(1, learnt[last] // 10)
+            judged, learnt[last] = {last: (kept, sizes[last])}, kept
+        self._judged = judged
+        self._days = [day for day, size in learnt.items() if size]
+        self._ends = np.cumsum([learnt[day] for day in self._days])
+
+    @property
+    def samples(self) -> int:
+        """Training samples."""
+        return int(self._ends[-1])
+
+    def day(self, place: int) -> int:
+        """The day of a place in the endless stream; days count on over the epochs."""
+        epoch, within = divmod(place, self.samples)
+        return epoch * len(self._days) + int(np.searchsorted(self._ends, within, side="right"))
+
+    def train(self, place: int, size: int, seed: int) -> Clicks:
+        """So many samples from that place of the stream on."""
+        pieces = []
+        while size:
+            epoch, within = divmod(place, self.samples)
+            at = int(np.searchsorted(self._ends, within, side="right"))
+            end = int(self._ends[at])
+            first = end if not at else end - int(self._ends[at - 1])
+            start = within - (end - first)
+            take = min(size, first - start)
+            rows = _shuffled(first, seed, epoch, self._days[at], start, start + take)
+            pieces.append(self._read(self._days[at], rows, stream(seed, "passed", place)))
+            place, size = place + take, size - take
+        return pieces[0] if len(pieces) == 1 else _joined(pieces)
+
+    def held_out(self, most: int) -> Clicks:
+        """Samples of the days that are not trained on, evenly spread; at most so many."""
+        count = sum(last - first for first, last in self._judged.values())
+        chosen = np.unique(np.linspace(0, count - 1, min(most, count)).astype(np.int64))
+        pieces, before = [], 0
+        for day, (first, last) in self._judged.items():
+            here = chosen[(chosen >= before) & (chosen < before + last - first)] - before + first
+            if len(here):
+                pieces.append(self._read(day, here, stream(0, "passed", "held out", day)))
+            before += last - first
+        return _joined(pieces)
+
+    def _read(self, day: int, rows: np.ndarray, generator: np.random.Generator) -> Clicks:
+        found = self._log.read(day, rows)
+        nothing = np.empty(0)
+        if not self._behaviours:
+            return Clicks(found.ids, found.dense, found.labels, nothing)
+        own = [self._log.fields.index(name) for name in self._log.manifest["history"]["fields"]]
+        target = found.ids[:, own]
+        # What others were shown stands for what this user passed over.
+        passed = target[generator.integers(len(target), size=(len(target), self.length))]
+        parts = (found.ids, target, found.history.reshape(len(target), -1), passed.reshape(len(target), -1))
+        return Clicks(np.concatenate(parts, 1), found.dense, found.labels, nothing, found.history_length)
+
+
+def _joined(pieces: list[Clicks]) -> Clicks:
+    columns = zip(*pieces, strict=True)
+    return Clicks(*(None if column[0] is None else np.concatenate(column) for column in columns))
+
+
+def _shuffled(rows: int, seed: int, epoch: int, day: int, start: int, stop: int) -> np.ndarray:
+    """Places start .. stop of a day's order: blocks of rows in any order, and the rows of a block in any order."""
+    order, ends = _blocks(rows, seed, epoch, day)
+    found = []
+    while start < stop:
+        at = int(np.searchsorted(ends, start, side="right"))
+        first = int(ends[at - 1]) if at else 0
+        last = min(stop, int(ends[at]))
+        inside = _inside(int(ends[at]) - first, seed, epoch, day, int(order[at]))
+        found.append(int(order[at]) * _BLOCK + inside[start - first : last - first])
+        start = last
+    return np.concatenate(found)
+
+
+@functools.lru_cache(maxsize=8)
+def _blocks(rows: int, seed: int, epoch: int, day: int) -> tuple[np.ndarray, np.ndarray]:
+    order = stream(seed, "blocks", epoch, day).permutation(-(-rows // _BLOCK))
+    return order, np.cumsum(np.minimum(_BLOCK, rows - order * _BLOCK))
+
+
+@functools.lru_cache(maxsize=32)
+def _inside(rows: int, seed: int, epoch: int, day: int, block: int) -> np.ndarray:
+    return stream(seed, "rows", epoch, day, block).permutation(rows)
+
+
+@functools.lru_cache(maxsize=2)
 def images(path: str) -> RealImages:
-    """Images in memory."""
-    folder(path, "prepared images", "manifest.json")
+    """Images, all of them in memory."""
+    found = Partitions(path)
+    if found.manifest["kind"] != "images":
+        raise BadOption(f"data={path!r} holds {found.manifest['kind']}; expected images as arrays, such as CIFAR's")
+    label, classes = list(found.manifest["classes"].items())[-1]
+    parts = {}
+    for split in found.names:
+        pixels, labels = (found.take(split, name, slice(None)) for name in ("images", label))
+        parts[split] = pixels, labels.astype(np.int64)
+    train, test = _split(parts, "train", "test")
+    return RealImages(*train, *test, classes)
 
 
 class RealQuestions(NamedTuple):
@@ -71,27 +170,33 @@ class RealQuestions(NamedTuple):
     test: list[Question]
 
 
+@functools.lru_cache(maxsize=2)
 def questions(path: str) -> RealQuestions:
-    """Questions in memory."""
-    folder(path, "prepared questions", "manifest.json")
+    """Questions and their passages, all of them in memory."""
+    from pyarrow import parquet
+
+    found = _Questions(path)
+    parts = {}
+    for split in found.names:
+        rows = []
+        for part in found.manifest["partitions"]:
+            if part["split"] == split:
+                table = parquet.read_table(Path(path) / part["folder"] / "rows.parquet")
+                columns = (table[name].to_pylist() for name in ("question", "context", "answers", "starts"))
+                rows += [Question(q, c, tuple(a), s[0]) for q, c, a, s in zip(*columns, strict=True)]
+        parts[split] = (rows,)
+    (train,), (test,) = _split(parts, "train", "dev")
+    return RealQuestions(train, test)
 
 
-def _triples(path: Path) -> pd.DataFrame:
-    columns = ["head", "relation", "tail", "more"]
-    table = pd.read_csv(
-        path,
-        sep="\t",
-        header=None,
-        names=columns,
-        index_col=False,
-        dtype=str,
-        quoting=csv.QUOTE_NONE,
-        keep_default_na=False,
-        na_values=[""],
-        skip_blank_lines=False,
-    )
-    blank = table.isna().all(axis=1)
-    bad = np.flatnonzero((table[columns[:3]].isna().any(axis=1) | table["more"].notna()) & ~blank)
-    if len(bad):
-        raise BadOption(f"{path}, line {bad[0] + 1}: expected head, relation and tail, parted by tabs")
-    return table[~blank]
+class _Questions(Partitions):
+    kinds = ("questions",)
+
+
+def _split(parts: dict[str, tuple], train: str, test: str) -> tuple[tuple, tuple]:
+    """The columns to train on and those to be judged by."""
+    if test in parts and train in parts:
+        return parts[train], parts[test]
+    whole = next(iter(parts.values()))
+    kept = len(whole[0]) - max(1, len(whole[0]) // 10)
+    return tuple(column[:kept] for column in whole), tuple(column[kept:] for column in whole)
