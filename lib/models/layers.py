@@ -62,7 +62,7 @@ class Norm(nn.Module):
         if self.fixed:
             return F.batch_norm(inputs, *self.fixed, self.weight, self.bias)
         if self.sums:
-            self.sums = tuple(a + b for a, b in zip(self.sums, _moments(inputs), strict=True))
+            self.sums = tuple(a + b for a, b in zip(self.sums, _moments(inputs.detach()), strict=True))
         if inputs.numel() == len(self.weight):  # one value has no spread; torch refuses to normalise it
             shape = (-1, *(1,) * (inputs.ndim - 2))
             return 0 * inputs + self.bias.view(shape)

@@ -119,13 +119,14 @@ class Bottleneck(nn.Module):
         return F.relu(straight + maps)
 
 
-def flops(model: nn.Module, side: int) -> float:
-    """Floating-point operations of the forward pass on one square image, by passing one through and counting convolutions."""
-    total, hooks = 0.0, []
+def cost(model: nn.Module, side: int) -> tuple[float, int]:
+    """Floating-point operations of the convolutions, and values that they give, for one square image: one is passed through."""
+    total, values, hooks = 0.0, 0, []
 
     def count(conv: Conv, inputs: tuple[Tensor, ...], maps: Tensor) -> None:
-        nonlocal total
+        nonlocal total, values
         total += 2.0 * conv.weight.numel() * maps.shape[2] * maps.shape[3]
+        values += maps.numel()
 
     for module in model.modules():
         if isinstance(module, Conv):
@@ -136,4 +137,4 @@ def flops(model: nn.Module, side: int) -> float:
         model(Batch(index=0, size=1, ids={}, where={}, features={"image": image}), {})
     for hook in hooks:
         hook.remove()
-    return total
+    return total, values

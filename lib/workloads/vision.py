@@ -16,7 +16,7 @@ from lib.data import source
 from lib.data.batch import Batch
 from lib.data.images import Images, PlantedImages, RealImages, augmented, moments, scaled
 from lib.models.layers import settled
-from lib.models.vision import Classifier, WideResNet, WideResNet50, flops
+from lib.models.vision import Classifier, WideResNet, WideResNet50, cost
 from lib.store.optim import SGD, Momentum, Optimizer
 from lib.streams import stream
 from lib.workloads.base import TableSpec, Workload
@@ -102,9 +102,9 @@ class ImageClasses(Workload):
         return Batch.of(index=index, raw={}, size=size, features=features, labels=images.labels)
 
     def work(self) -> Work:
-        """The backward pass costs twice the forward pass."""
-        forward, parameters = _cost(self)
-        return Work(flops=3 * self.batch_size * forward, bytes=12.0 * parameters)
+        """The backward pass costs twice the forward pass; maps and parameters are read, and their gradients written."""
+        forward, maps, parameters = _cost(self)
+        return Work(flops=3 * self.batch_size * forward, bytes=12.0 * (parameters + self.batch_size * maps))
 
     def evaluation_ids(self, seed: int) -> dict[str, np.ndarray]:
         return {}
@@ -179,10 +179,10 @@ def _permutation(seed: int, epoch: int, size: int) -> np.ndarray:
 
 
 @functools.lru_cache(maxsize=8)
-def _cost(workload: ImageClasses) -> tuple[float, int]:
+def _cost(workload: ImageClasses) -> tuple[float, int, int]:
     model = workload.model(0)
     side = workload._real.train.shape[-1] if workload.data else workload.side
-    return flops(model, side), sum(parameter.numel() for parameter in model.parameters())
+    return *cost(model, side), sum(parameter.numel() for parameter in model.parameters())
 
 
 def _images(pixels: np.ndarray) -> Batch:
