@@ -76,6 +76,17 @@ def next_topic(catalogue: Catalogue, past: Histories, taste: np.ndarray) -> np.n
     return (counts + catalogue.novelty * taste) / (past.behaviours[:, None] + catalogue.novelty)
 
 
+class Remembered(NamedTuple):
+    """A block of samples as in lib.data.clicks.Clicks, with what their users did before among the ids."""
+
+    ids: np.ndarray
+    dense: np.ndarray
+    labels: np.ndarray
+    logits: np.ndarray
+    behaviours: np.ndarray
+    """int64 (samples,): how many of a sample's places for behaviours are filled."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class BehaviourStream:
     """Clicks that depend on a profile, as in lib.data.clicks, and on how the target's topic agrees with past behaviours.
@@ -95,12 +106,12 @@ class BehaviourStream:
     def columns(self) -> int:
         return self.profile.fields + 2 * (1 + 2 * self.catalogue.length)
 
-    def draw(self, size: int, *, seed: int, day: int, index: object) -> Clicks:
+    def draw(self, size: int, *, seed: int, day: int, index: object) -> Remembered:
         """Samples of stream (seed, day, index)."""
         plain = self.profile.draw(size, seed=seed, day=day, index=index)
         return self._extend(plain, _shift(self, day), stream(seed, "behaviours", day, index))
 
-    def _extend(self, plain: Clicks, bias: float, generator: np.random.Generator) -> Clicks:
+    def _extend(self, plain: Clicks, bias: float, generator: np.random.Generator) -> Remembered:
         catalogue, size = self.catalogue, len(plain.labels)
         past = histories(catalogue, np.full((size, catalogue.topics), 1 / catalogue.topics), generator)
         random = generator.random((size, 2))
@@ -113,7 +124,7 @@ class BehaviourStream:
         items = np.concatenate((target[:, None], past.watched, past.passed), 1)
         both = np.stack((items, items // catalogue.per_topic), 2)
         both += np.array([self.profile.fields, self.profile.fields + 1], np.int64) << FIELD_SHIFT
-        return Clicks(
+        return Remembered(
             ids=np.concatenate((plain.ids, both.reshape(size, -1)), 1),
             dense=plain.dense,
             labels=(random[:, 1] < 1 / (1 + np.exp(-logits))).astype(np.float32),

@@ -37,8 +37,6 @@ class Clicks(NamedTuple):
     """float32 (samples,): 1 is a click."""
     logits: np.ndarray
     """float64 (samples,): the truth."""
-    behaviours: np.ndarray | None = None
-    """int64 (samples,): how many of a sample's places for behaviours are filled; None where it has no such places."""
 
 
 class Teacher(NamedTuple):

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from lib.data.behaviours import Remembered
 from lib.data.clicks import Clicks
 from lib.data.images import RealImages
 from lib.data.prepared import Partitions, PreparedClicks, PreparedTriples
@@ -80,7 +81,7 @@ class ClickPass:
         epoch, within = divmod(place, self.samples)
         return epoch * len(self._days) + int(np.searchsorted(self._ends, within, side="right"))
 
-    def train(self, place: int, size: int, seed: int) -> Clicks:
+    def train(self, place: int, size: int, seed: int) -> Clicks | Remembered:
         """So many samples from that place of the stream on."""
         pieces = []
         while size:
@@ -95,7 +96,7 @@ class ClickPass:
             place, size = place + take, size - take
         return pieces[0] if len(pieces) == 1 else _joined(pieces)
 
-    def held_out(self, most: int) -> Clicks:
+    def held_out(self, most: int) -> Clicks | Remembered:
         """Samples of the days that are not trained on, evenly spread; at most so many."""
         count = sum(last - first for first, last in self._judged.values())
         chosen = np.unique(np.linspace(0, count - 1, min(most, count)).astype(np.int64))
@@ -107,7 +108,7 @@ class ClickPass:
             before += last - first
         return _joined(pieces)
 
-    def _read(self, day: int, rows: np.ndarray, generator: np.random.Generator) -> Clicks:
+    def _read(self, day: int, rows: np.ndarray, generator: np.random.Generator) -> Clicks | Remembered:
         found = self._log.read(day, rows)
         nothing = np.empty(0)
         if not self._behaviours:
@@ -117,12 +118,11 @@ class ClickPass:
         # What others were shown stands for what this user passed over.
         passed = target[generator.integers(len(target), size=(len(target), self.length))]
         parts = (found.ids, target, found.history.reshape(len(target), -1), passed.reshape(len(target), -1))
-        return Clicks(np.concatenate(parts, 1), found.dense, found.labels, nothing, found.history_length)
+        return Remembered(np.concatenate(parts, 1), found.dense, found.labels, nothing, found.history_length)
 
 
-def _joined(pieces: list[Clicks]) -> Clicks:
-    columns = zip(*pieces, strict=True)
-    return Clicks(*(None if column[0] is None else np.concatenate(column) for column in columns))
+def _joined(pieces: list[Clicks | Remembered]) -> Clicks | Remembered:
+    return type(pieces[0])(*map(np.concatenate, zip(*pieces, strict=True)))
 
 
 def _shuffled(rows: int, seed: int, epoch: int, day: int, start: int, stop: int) -> np.ndarray:

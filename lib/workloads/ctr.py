@@ -14,7 +14,7 @@ from lib import metrics
 from lib.cluster.spec import Work
 from lib.data import source
 from lib.data.batch import Batch, joined
-from lib.data.behaviours import BehaviourStream, Catalogue
+from lib.data.behaviours import BehaviourStream, Catalogue, Remembered
 from lib.data.clicks import FIELD_SHIFT, Clicks, ClickStream
 from lib.models.ctr import DLRM, FFNN, TABLE, ClickModel, DeepFM
 from lib.models.flat import tensor
@@ -216,13 +216,14 @@ def _parameters(workload: ClickThrough) -> int:
     return sum(parameter.numel() for parameter in workload.model(0).parameters())
 
 
-def _batch(clicks: Clicks, *, index: int, day: int) -> Batch:
+def _batch(clicks: Clicks | Remembered, *, index: int, day: int) -> Batch:
     return Batch.of(
         index=index,
         day=day,
         size=len(clicks.labels),
         raw={TABLE: clicks.ids},
-        features={"dense": clicks.dense} | ({} if clicks.behaviours is None else {"behaviours": clicks.behaviours}),
+        features={"dense": clicks.dense}
+        | ({"behaviours": clicks.behaviours} if isinstance(clicks, Remembered) else {}),
         labels=clicks.labels,
     )
 

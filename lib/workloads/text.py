@@ -127,7 +127,9 @@ class Answers(Workload):
         length = self.length if self.data else self._planted.length
         layer = 12 * self.dim**2 + 2 * length * self.dim
         states = self.batch_size * length * self.dim * (1 + 12 * self.layers)
-        return Work(flops=6.0 * self.batch_size * length * self.layers * layer, bytes=12.0 * (_parameters(self) + states))
+        return Work(
+            flops=6.0 * self.batch_size * length * self.layers * layer, bytes=12.0 * (_parameters(self) + states)
+        )
 
     def evaluation_ids(self, seed: int) -> dict[str, np.ndarray]:
         return {}

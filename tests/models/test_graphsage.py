@@ -13,7 +13,9 @@ def batch():
     own = np.array([4, 5, 6, 7, 8])  # two heads, two tails, one negative
     near = np.array([6, 7, 5, 5, 4, 6, 8, 4, 5, 8])
     features = {"relation": np.array([1, 0]), "degree": np.array(DEGREE)}
-    return Batch.of(index=0, size=2, raw={TABLE: np.concatenate((own, near))}, features=features).to(torch.device("cpu"))
+    return Batch.of(index=0, size=2, raw={TABLE: np.concatenate((own, near))}, features=features).to(
+        torch.device("cpu")
+    )
 
 
 def model_of():
