@@ -187,15 +187,6 @@ def test_an_epoch_holds_every_triple_once():
         assert set(map(tuple, part.tolist())) == set(map(tuple, workload.graph.train.tolist()))
 
 
-@pytest.fixture
-def one_thread():
-    """At these sizes torch's threads only wait for one another, for seconds on a busy machine."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 def train(workload, batches, size, seed=0):
     """A bare serial loop; rows live in one array and a dictionary finds them."""
     (table, spec), flat = next(iter(workload.tables().items())), FlatModel(workload.model(seed))

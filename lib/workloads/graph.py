@@ -81,7 +81,7 @@ class LinkPrediction(Workload):
     evaluation_triples: int = 1_000
     """Most held-out triples that are ranked, on both sides."""
     evaluation_candidates: int | None = None
-    """Rank them against so many entities, drawn uniformly; None: against all."""
+    """Rank them against so many entities, drawn as the negatives are, as Marius does on large graphs; None: against all."""
 
     def __post_init__(self):
         super().__post_init__()
@@ -212,7 +212,7 @@ def _evaluation(workload: LinkPrediction) -> _Evaluation:
         triples = triples[np.sort(chosen)]
     candidates, drawn = np.arange(truth.nodes), np.ones(truth.nodes, bool)
     if workload.evaluation_candidates is not None:
-        picked = stream(workload.world, "candidates").integers(truth.nodes, size=workload.evaluation_candidates)
+        picked = _negatives(workload).draw(stream(workload.world, "candidates"), workload.evaluation_candidates)
         candidates = np.union1d(picked, triples[:, [0, 2]])
         drawn = np.isin(candidates, picked)
     ids, near, degree = candidates, np.empty(0, np.int64), np.empty(0, np.int64)
