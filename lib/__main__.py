@@ -13,6 +13,7 @@ from lib.errors import BadOption, LockstepError
 EXAMPLES = """examples:
   python -m lib list
   python -m lib train ctr-synthetic gba virtual -o workers=32 -o slowdown=0.6 -o iota=4
+  python -m lib train fb15k-237-distmult sync local --profile full --data FB15k-237 -o workers=1
   python -m lib run 00_quickstart --profile laptop -p seeds=5
   python -m lib run all
   python -m lib claims --json
@@ -57,6 +58,8 @@ def _parser() -> argparse.ArgumentParser:
     train.add_argument("cluster", help="virtual, local or ray")
     train.add_argument("--seed", type=int, default=0, help="seed of the run (default 0)")
     train.add_argument("--samples", type=int, help="samples of the pass (default: the workload's)")
+    train.add_argument("--profile", choices=("smoke", "laptop", "full"), help="the workload's size (default smoke)")
+    train.add_argument("--data", metavar="FOLDER", help="real data instead of planted")
     train.add_argument("--force", action="store_true", help="train anew even if the run is saved already")
     train.add_argument("--json", action="store_true", help="print the summary as JSON")
     train.add_argument(
@@ -105,7 +108,7 @@ def _list(options: argparse.Namespace) -> None:
         print(f"{title}:")
         for name, kind in registry.items():
             family = f"[{kind.family}] " if hasattr(kind, "family") else ""
-            print(f"  {name:16}{family}{_first_sentence(kind)}")
+            print(f"  {name:22}{family}{_first_sentence(kind)}")
     print("notebooks:")
     for experiment in notebooks.experiments():
         print(f"  {experiment.name:32}{experiment.title}")
@@ -115,9 +118,10 @@ def _train(options: argparse.Namespace) -> None:
     import lib
 
     pairs = dict(_pair(text) for text in options.option)
-    given = {"seed": options.seed, "samples": options.samples, "force": options.force}
-    for name in given.keys() & pairs.keys():
+    flags = ("seed", "samples", "force", "profile", "data")
+    for name in pairs.keys() & set(flags):
         raise BadOption(f"{name} has a flag of its own: --{name}")
+    given = {name: value for name in flags if (value := getattr(options, name)) is not None}
     run = lib.train(options.workload, options.protocol, options.cluster, **given, **pairs)
     summary = {**run.summary, "digest": run.digest}
     if options.json:

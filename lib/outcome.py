@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from lib.cluster.network import Usage
+from lib.data.feed import account
 from lib.drivers.plan import Plan
 from lib.drivers.record import Finished, Record, Snapshot
 from lib.ledger import settle
@@ -24,7 +25,7 @@ class Outcome:
     def __init__(self, plan: Plan, finished: Finished):
         self.plan, self.seconds = plan, finished.end - finished.start
         self._start, self._records, self._usage = finished.start, finished.records, finished.usage
-        self._undone, self._returns = finished.undone, finished.returns
+        self._undone, self._returns, self._bereaved = finished.undone, finished.returns, finished.bereaved
 
     def digest(self) -> str:
         return digest(
@@ -78,6 +79,8 @@ class Outcome:
         return history.sort_values("time", kind="stable", ignore_index=True)
 
     def summary(self, clock: str) -> dict[str, Any]:
+        if not self._bereaved:
+            account((index for record in self._records for index in record.taken), self.plan.batches)
         steps = self._steps()
         staleness = Counter(count for _, count in self._staleness())
         gaps = [gap for _, gap in self._gaps()]

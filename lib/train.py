@@ -10,6 +10,7 @@ from typing import Any, Literal
 from lib import cluster as clusters
 from lib import paths, protocols, workloads
 from lib.cluster.base import Cluster
+from lib.data.feed import KINDS, stretches
 from lib.drivers import pipeline, replica, server
 from lib.drivers.attempts import carry_through
 from lib.drivers.cut import Cuts
@@ -35,6 +36,13 @@ class Options:
     """What to do when a loss or gradient is not finite: stop with an error, or leave that batch out."""
     trace: bool = True
     """Keep who did what when."""
+    feed: Literal["rule", "split", "stream", "queue"] = "rule"
+    """How workers share the batches: as the rule says; every N-th; a stretch each; or the next to whoever asks."""
+    partitions: tuple[float, ...] = ()
+    """feed="stream": relative lengths of the workers' stretches; empty: equal ones."""
+    prefetch: int | None = None
+    """Batches that a worker makes in other threads before it needs them. None: 1 on a wall clock; under virtual time, where
+    making a batch takes no time, 0."""
     save: bool = True
     """Save the run, and return the saved one when it was already made with this configuration and this source."""
     force: bool = False
@@ -51,6 +59,13 @@ class Options:
             raise BadOption(f"train: checkpoint_every must be at least 1, not {self.checkpoint_every}")
         if self.resume and self.checkpoint_every is None:
             raise BadOption("train: resume needs the checkpoint_every of the run that is to go on")
+        if self.feed not in ("rule", *KINDS):
+            raise BadOption(f"train: feed must be rule, {', '.join(KINDS)}, not {self.feed!r}")
+        object.__setattr__(self, "partitions", tuple(self.partitions))
+        if self.partitions and self.feed != "stream":
+            raise BadOption(f"train: partitions are for feed='stream', not for {self.feed!r}")
+        if self.prefetch is not None and self.prefetch < 0:
+            raise BadOption(f"train: prefetch must be 0 or more, not {self.prefetch}")
         if self.on_nan not in ("stop", "skip"):
             raise BadOption(f"train: on_nan must be 'stop' or 'skip', not {self.on_nan!r}")
 
@@ -85,6 +100,9 @@ def train(
         "evaluations": settings.evaluations,
         "on_nan": settings.on_nan,
         "trace": settings.trace,
+        "feed": settings.feed,
+        "partitions": settings.partitions,
+        "prefetch": settings.prefetch,
         **({"checkpoint_every": settings.checkpoint_every} if settings.checkpoint_every else {}),
     }
     folder = paths.runs() / key(configuration)
@@ -122,6 +140,8 @@ def _carry_out(plan: Plan, cluster: Cluster, progress: Callable[[int], None]) ->
 
 def _plan(workload: Workload, protocol: Rule | Pair, cluster: Cluster, seed: int, settings: Options) -> Plan:
     workers = cluster.workers or 4
+    if settings.partitions:
+        stretches(1, workers, settings.partitions)
     if protocol.dense.family == "pipeline":
         if (cluster.workers or 1) > 1:
             raise BadOption(
@@ -143,6 +163,9 @@ def _plan(workload: Workload, protocol: Rule | Pair, cluster: Cluster, seed: int
         evaluations=settings.evaluations,
         on_nan=settings.on_nan,
         trace=settings.trace,
+        feed=settings.feed,
+        partitions=settings.partitions,
+        ahead=(1 if cluster.clock == "wall" else 0) if settings.prefetch is None else settings.prefetch,
     )
 
 
@@ -177,5 +200,6 @@ def _resolve(workload, protocol, cluster, options: Mapping[str, Any]):
 def _options(registry, name: str) -> set[str]:
     if name not in registry.ALL:
         registry.get(name)
-    kind = registry.ALL[name]
-    return {field.name for field in fields(kind)} | set(getattr(kind, "spelled", ()))
+    if registry is workloads:
+        return workloads.options(name)
+    return {field.name for field in fields(registry.ALL[name])}

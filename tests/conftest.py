@@ -45,3 +45,14 @@ def cluster(request):
     if request.param == "ray":
         request.getfixturevalue("joined_ray")
     return request.param
+
+
+@pytest.fixture
+def one_thread():
+    """At these sizes torch's threads only wait for one another, for seconds on a busy machine."""
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)

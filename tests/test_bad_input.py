@@ -18,7 +18,7 @@ import lib
 from lib import LocalCluster, Run, VirtualCluster, paths, workloads
 from lib.errors import BadOption, LockstepError, NotFinite, NotSaved, UnknownName, UnknownOption
 from lib.protocols import ALL, Pair, get
-from lib.workloads.ctr import SyntheticClicks
+from lib.workloads.ctr import ClickThrough
 
 FAMILIES = {"server": "gba", "replica": "s-easgd", "pipeline": "oac"}
 TINY = {"batch_size": 32, "vocabulary": 20, "fields": 2, "hidden": (4,), "evaluation_samples": 100}
@@ -163,7 +163,7 @@ def test_a_pass_of_one_batch_smaller_than_the_number_of_workers(name, kind):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Broken(SyntheticClicks):
+class Broken(ClickThrough):
     """Clicks some of whose batches have a NaN in their inputs."""
 
     name: ClassVar[str] = "broken"

@@ -13,9 +13,9 @@ import pytest
 SCRIPT = """
 import dataclasses, pathlib, sys
 import lib
-from lib.workloads.ctr import SyntheticClicks
+from lib.workloads.ctr import ClickThrough
 
-class Endless(SyntheticClicks):
+class Endless(ClickThrough):
     def batch(self, seed, index, size=None):
         if index == 20:
             pathlib.Path({mark!r}).touch()

@@ -15,12 +15,13 @@ SMALL = {
     "quadratic": {"samples": 1000},
     "ctr-synthetic": {"samples": 10_000, "vocabulary": 100, "evaluation_samples": 2_000},
     "kg-synthetic": {"samples": 5_000, "entities": 200, "relations": 4, "triples": 3_000, "evaluation_triples": 100},
+    "private-youtubednn": {"samples": 5_000, "batch_size": 128, "evaluation_samples": 300},
 }
 every = pytest.mark.parametrize("name", workloads.ALL)
 
 
 def small(name, **options):
-    return workloads.get(name, **SMALL[name] | options)
+    return workloads.get(name, **SMALL.get(name, {"samples": 10_000}) | options)
 
 
 def arrays(batch):
@@ -99,6 +100,15 @@ def test_bad_options_name_the_workload_and_the_field(name):
         ("kg-synthetic", "negatives", 0),
         ("kg-synthetic", "triples", 10**9),
         ("kg-synthetic", "objective", "hinge"),
+        ("kg-synthetic", "by_degree", 1.5),
+        ("kg-synthetic", "held_out", "train"),
+        ("ctr-synthetic", "copies", 2**40),
+        ("private-youtubednn", "novelty", 0.0),
+        ("cifar10-wrn", "depth", 10),
+        ("cifar10-wrn", "noise", 0.0),
+        ("squad-bert", "heads", 3),
+        ("squad-bert", "distractors", 7),
+        ("squad-bert", "weights", "bert"),
     ],
 )
 def test_bad_values(name, option, value):
@@ -175,15 +185,6 @@ def test_an_epoch_holds_every_triple_once():
     for epoch in range(6):
         part = seen[epoch * 1000 : (epoch + 1) * 1000]
         assert set(map(tuple, part.tolist())) == set(map(tuple, workload.graph.train.tolist()))
-
-
-@pytest.fixture
-def one_thread():
-    """At these sizes torch's threads only wait for one another, for seconds on a busy machine."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def train(workload, batches, size, seed=0):

@@ -7,10 +7,11 @@ in it. `main` hosts parts on nodes and calls them through handles. A part is a p
 
 from __future__ import annotations
 
+import asyncio
 import math
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
@@ -73,6 +74,14 @@ class Site(ABC):
     @abstractmethod
     async def compute(self, work: Work | None, function: Callable, *args) -> Any:
         """Run a function on this node's processor. `work` is its modelled cost; None: input preparation, not modelled."""
+
+    async def staged(
+        self, work: Work, shares: Sequence[float], emit: Callable[[int, Any], None], function: Callable, *args
+    ) -> Any:
+        """`compute`, for a function that tells its parts while it runs: `function(*args, tell)` calls `tell(k, part)`, and
+        `emit(k, part)` follows on the event loop; in virtual time as soon as that share of the work is done."""
+        loop = asyncio.get_running_loop()
+        return await self.compute(work, function, *args, lambda k, part: loop.call_soon_threadsafe(emit, k, part))
 
     @abstractmethod
     async def mean(self, meeting: Meeting, mine: np.ndarray) -> np.ndarray:

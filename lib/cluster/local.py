@@ -64,6 +64,8 @@ class LocalWorld(World):
             initializer=torch.set_num_threads,
             initargs=(1,),
         )
+        # Apart, so that making the next batch never stands in a queue behind computations.
+        self.inputs = ThreadPoolExecutor(2, "lockstep-input", initializer=torch.set_num_threads, initargs=(1,))
         self.board = Board()
         self.report: Callable[[int], None] = lambda samples: None
         self.fates = Fates(cluster, seed, self._kill)
@@ -119,7 +121,8 @@ class LocalWorld(World):
         try:
             return in_thread(runner.run, runner.interrupt)
         finally:
-            self.pool.shutdown(wait=True, cancel_futures=True)
+            for pool in (self.pool, self.inputs):
+                pool.shutdown(wait=True, cancel_futures=True)
 
 
 class _Runner:
@@ -167,7 +170,8 @@ class LocalSite(Site):
         if self._delay.at_once(work):
             return self._computed(function, args)
         run = asyncio.get_running_loop().run_in_executor
-        return await self._delay.after(work, run(self._world.pool, self._computed, function, args))
+        pool = self._world.inputs if work is None else self._world.pool
+        return await self._delay.after(work, run(pool, self._computed, function, args))
 
     def _computed(self, function: Callable, args: tuple) -> Any:
         with torch.cuda.stream(self._stream) if self._stream else nullcontext():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -59,6 +59,27 @@ class VirtualSite(Site):
     async def compute(self, work: Work | None, function: Callable, *args) -> Any:
         if work is None:
             return function(*args)
+        start, seconds = self._occupy(work)
+        # The function sees its node's memory as it is when its turn comes.
+        if start > self._loop.time():
+            await self.until(start)
+        result = function(*args)
+        if seconds:
+            await self.until(start + seconds)
+        return result
+
+    async def staged(
+        self, work: Work, shares: Sequence[float], emit: Callable[[int, Any], None], function: Callable, *args
+    ) -> Any:
+        start, seconds = self._occupy(work)
+        if start > self._loop.time():
+            await self.until(start)
+        result = function(*args, lambda k, part: self._loop.call_at(start + shares[k] * seconds, emit, k, part))
+        await self.until(start + seconds)
+        return result
+
+    def _occupy(self, work: Work) -> tuple[float, float]:
+        """Take the lane that is free first; from when, and for how long."""
         start = max(heapq.heappop(self._lanes), self._loop.time())
         running = 1 + sum(free > start for free in self._lanes) if self.spec.memory else 1
         seconds = self.spec.seconds(work, running)
@@ -68,13 +89,7 @@ class VirtualSite(Site):
             seconds = self._stretch(start, seconds)
         heapq.heappush(self._lanes, start + seconds)
         self.computed += seconds
-        # The function sees its node's memory as it is when its turn comes.
-        if start > self._loop.time():
-            await self.until(start)
-        result = function(*args)
-        if seconds:
-            await self.until(start + seconds)
-        return result
+        return start, seconds
 
     def repeat(self, calls: np.ndarray) -> None:
         """Bring an idle node to where these calls of its slowdown have brought another."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -54,6 +54,17 @@ class Batch:
             features={name: move(array) for name, array in self.features.items()},
             labels=move(self.labels),
         )
+
+
+def joined(batches: Sequence[Batch]) -> tuple[dict[str, np.ndarray], list[Batch]]:
+    """Table -> the unique ids of several batches, and the batches with their places pointing into these."""
+    ids, places = {}, [{} for _ in batches]
+    for table in batches[0].ids:
+        ids[table], positions = unique(np.concatenate([batch.ids[table] for batch in batches]))
+        ends = np.cumsum([len(batch.ids[table]) for batch in batches])[:-1]
+        for batch, there, part in zip(batches, places, np.split(positions, ends), strict=True):
+            there[table] = part[batch.where[table]]
+    return ids, [replace(batch, ids=ids, where=there) for batch, there in zip(batches, places, strict=True)]
 
 
 def _tensor(array: np.ndarray, device: torch.device) -> torch.Tensor:

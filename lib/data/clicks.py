@@ -22,6 +22,7 @@ from lib.streams import stream
 FIELD_SHIFT = 48
 """An id is (field << FIELD_SHIFT) | rank, so that one table serves all the fields."""
 
+_RANK = (1 << FIELD_SHIFT) - 1
 _PILOT = 16_384  # samples that set a day's bias; the day's base rate is then off by about 0.002
 
 
@@ -74,12 +75,19 @@ class ClickStream:
     """Radians by which the teacher turns each day."""
     base_rate: float
     """Share of clicks."""
+    copies: int = 1
+    """Ids that share the truth of one, among which each id is drawn: the vocabulary times this, at no cost in memory."""
     world: int
     """Seed of the teacher, apart from the samples' seed: runs with different seeds share one truth."""
 
     def draw(self, size: int, *, seed: int, day: int, index: object) -> Clicks:
         """The first `size` samples of stream (seed, day, index)."""
-        return self._sample(teacher(self, day), size, stream(seed, "clicks", day, index))
+        clicks = self._sample(teacher(self, day), size, stream(seed, "clicks", day, index))
+        if self.copies > 1:
+            rank, field = clicks.ids & _RANK, clicks.ids & ~_RANK
+            copy = stream(seed, "copies", day, index).integers(self.copies, size=clicks.ids.shape)
+            clicks = clicks._replace(ids=field | (rank * self.copies + copy))
+        return clicks
 
     def _sample(self, truth: Teacher, size: int, generator: np.random.Generator) -> Clicks:
         uniform = generator.random((size, self.fields + self.dense_features + 1))
@@ -93,7 +101,7 @@ def teacher(clicks: ClickStream, day: int) -> Teacher:
     poles = zip(_pole(clicks, "a"), _pole(clicks, "b"), strict=True)
     truth = Teacher(*(a * math.cos(angle) + b * math.sin(angle) for a, b in poles))
     logits = clicks._sample(truth, _PILOT, stream(clicks.world, "pilot")).logits
-    return truth._replace(bias=_bias(logits, clicks.base_rate))
+    return truth._replace(bias=shift(logits, clicks.base_rate))
 
 
 @functools.lru_cache(maxsize=4)
@@ -111,7 +119,7 @@ def _pole(clicks: ClickStream, name: str) -> Teacher:
     )
 
 
-def _bias(logits: np.ndarray, rate: float) -> float:
+def shift(logits: np.ndarray, rate: float) -> float:
     """The shift at which the mean probability is `rate`, by bisection."""
     low, high = -30.0 - logits.max(), 30.0 - logits.min()
     for _ in range(50):

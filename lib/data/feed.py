@@ -2,7 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from itertools import accumulate, islice
+from typing import Any, Protocol
+
 from lib.cluster.base import Handle, Site
+from lib.errors import BadOption, LockstepError
+
+KINDS = ("split", "stream", "queue")
+"""By rank, by a stretch for each worker, or to whoever asks next."""
+
+
+class Feed(Protocol):
+    """Where a worker takes its batches from."""
+
+    async def take(self, until: int) -> int | None:
+        """A batch that nobody else has, out of those that come before the pause at `until`; None if there is none left."""
 
 
 class WorkQueue:
@@ -12,7 +29,6 @@ class WorkQueue:
         self._next, self._batches = 0, batches
 
     async def take(self, until: int) -> int | None:
-        """A batch before `until` that nobody else has; None if there is none left."""
         if self._next >= min(until, self._batches):
             return None
         self._next += 1
@@ -48,6 +64,82 @@ class Split:
         self._next = state["next"]
 
 
-def feed(rank: int, workers: int, batches: int, queue: Handle | None) -> Split | Handle:
-    """Where a worker takes its batches from."""
-    return Split(rank, workers, batches) if queue is None else queue
+class Stream:
+    """A stretch of batches of one's own, from its first to its last, as from a file; stretches may differ in length.
+
+    A pause at `until` lets each worker come as far into its stretch as `until` is into the whole.
+    """
+
+    def __init__(self, first: int, size: int, batches: int):
+        self._first, self._size, self._batches, self._taken = first, size, batches, 0
+
+    async def take(self, until: int) -> int | None:
+        if self._taken >= self._size * until // self._batches:
+            return None
+        self._taken += 1
+        return self._first + self._taken - 1
+
+    async def skip(self, steps: int) -> None:
+        """Go on as if so many batches had been taken."""
+        self._taken = min(steps, self._size)
+
+    async def save(self) -> dict[str, int]:
+        return {"next": self._taken}
+
+    async def load(self, state: dict[str, int]) -> None:
+        self._taken = state["next"]
+
+
+def stretches(batches: int, workers: int, parts: Sequence[float] = ()) -> list[tuple[int, int]]:
+    """First batch and length of each worker's stretch, in proportion to `parts`; empty parts are equal ones."""
+    parts = parts or (1.0,) * workers
+    if len(parts) != workers or min(parts) < 0 or not sum(parts) > 0:
+        raise BadOption(f"partitions: {parts!r}; expected a share of 0 or more for each of the {workers} workers")
+    ends = [round(batches * end / sum(parts)) for end in accumulate(parts)]
+    return [(first, end - first) for first, end in zip([0, *ends], ends, strict=False)]
+
+
+def feed(kind: str, rank: int, workers: int, batches: int, queue: Handle | None, parts: Sequence[float] = ()) -> Feed:
+    """Where a worker takes its batches from; `queue` is the one that all share."""
+    if kind == "queue":
+        return queue
+    if kind == "stream":
+        return Stream(*stretches(batches, workers, parts)[rank], batches)
+    return Split(rank, workers, batches)
+
+
+async def read(
+    feed: Feed, make: Callable[[int], Awaitable[Any]], until: int, ahead: int, tasks: asyncio.TaskGroup
+) -> AsyncIterator[Any]:
+    """A worker's batches, of which up to `ahead` are made before it asks for them, beside what it does in the meantime.
+
+    Each batch that is taken is yielded, in the order of the taking. What a reader holds, no other worker gets: with a
+    queue, a slow worker's last batches are as many more as it reads ahead.
+    """
+    if not ahead:
+        while (index := await feed.take(until)) is not None:
+            yield await make(index)
+        return
+    ready: asyncio.Queue[Any] = asyncio.Queue(ahead)
+
+    async def fill() -> None:
+        while (index := await feed.take(until)) is not None:
+            await ready.put(await make(index))
+        await ready.put(None)
+
+    tasks.create_task(fill(), name="reading ahead")
+    while (batch := await ready.get()) is not None:
+        yield batch
+
+
+def account(taken: Iterable[int], batches: int) -> None:
+    """Every batch of a pass was trained on exactly once; an error names those that were not."""
+    counts = Counter(taken)
+    wrong = {
+        "never": (index for index in range(batches) if not counts[index]),
+        "more than once": (index for index, count in sorted(counts.items()) if count > 1),
+        "though there are none": (index for index in sorted(counts) if not 0 <= index < batches),
+    }
+    for how, which in wrong.items():
+        if some := list(islice(which, 5)):
+            raise LockstepError(f"of {batches} batches, these were trained on {how}: {some} (at most five are named)")

@@ -1,14 +1,13 @@
-"""A synthetic knowledge graph with a planted structure.
+"""Knowledge graphs: real ones from files of triples, and a synthetic one with a planted structure.
 
-Every entity and relation has a latent vector. A triple's head is Zipf-distributed, its relation uniform, and its tail
-drawn from the softmax over all entities of the latent DistMult score; triples are distinct.
+In the synthetic one every entity and relation has a latent vector. A triple's head is Zipf-distributed, its relation uniform,
+and its tail drawn from the softmax over the entities of the latent DistMult score; triples are distinct.
 """
 
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -16,29 +15,70 @@ from lib.data.zipf import probabilities
 from lib.errors import BadOption
 from lib.streams import stream
 
-_CHUNK = 1024  # heads scored against all entities at once
+_CHUNK = 1024  # heads scored at once
+_SCORED = 16_384  # entities that they are scored against: all, or where there are more, as many drawn for each chunk
+
+NONE = np.empty((0, 3), np.int64)
 
 
-class Graph(NamedTuple):
-    """Triples as int64 (triples, 3): head, relation, tail; and the truth that they were drawn from."""
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Graph:
+    """Triples as int64 (triples, 3): head, relation, tail."""
 
     train: np.ndarray
     held_out: np.ndarray
-    entities: np.ndarray
-    """float32 (entities, rank) latent vectors."""
-    relations: np.ndarray
-    """float32 (relations, rank) latent vectors."""
+    """Triples that the evaluation ranks."""
+    apart: np.ndarray = field(default_factory=lambda: NONE)
+    """Triples of neither, which a filtered ranking must still know to be true."""
+    nodes: int
+    """Number of entities; they are 0 .. nodes - 1."""
+    kinds: int
+    """Number of relations."""
 
-    def known(self, queries: np.ndarray, relation: np.ndarray, *, side: int) -> np.ndarray:
-        """For each (entity, relation), which entities complete a triple of the graph; `side` 2 asks for tails, 0 for heads."""
-        triples = np.concatenate((self.train, self.held_out))
-        mask = np.zeros((len(queries), len(self.entities)), bool)
-        answers: dict[tuple[int, int], list[int]] = {}
-        for triple in triples.tolist():
-            answers.setdefault((triple[2 - side], triple[1]), []).append(triple[side])
-        for row, query in enumerate(zip(queries.tolist(), relation.tolist(), strict=True)):
-            mask[row, answers.get(query, [])] = True
+    def known(
+        self, queries: np.ndarray, relation: np.ndarray, *, side: int, among: np.ndarray | None = None
+    ) -> np.ndarray:
+        """For each (entity, relation), which entities complete a triple of the graph; `side` 2 asks for tails, 0 for heads.
+
+        The mask's columns are all entities, or those of `among`, ascending.
+        """
+        keys, answers = self._answers[side // 2]
+        asked = queries * self.kinds + relation
+        first, last = np.searchsorted(keys, asked), np.searchsorted(keys, asked, side="right")
+        counts = last - first
+        # The runs first[i] .. last[i], one after another.
+        places = np.arange(counts.sum()) + np.repeat(first - np.cumsum(counts) + counts, counts)
+        rows, columns = np.repeat(np.arange(len(queries)), counts), answers[places]
+        if among is None:
+            mask = np.zeros((len(queries), self.nodes), bool)
+        else:
+            mask = np.zeros((len(queries), len(among)), bool)
+            column = np.minimum(np.searchsorted(among, columns), len(among) - 1)
+            there = among[column] == columns
+            rows, columns = rows[there], column[there]
+        mask[rows, columns] = True
         return mask
+
+    @functools.cached_property
+    def _answers(self) -> tuple[tuple[np.ndarray, np.ndarray], ...]:
+        """For each side, the sorted keys of (entity, relation) and the entities that complete them."""
+        triples = np.concatenate((self.train, self.held_out, self.apart))
+        found = []
+        for side in (0, 2):
+            keys = triples[:, 2 - side] * self.kinds + triples[:, 1]
+            order = np.argsort(keys, kind="stable")
+            found.append((keys[order], triples[order, side]))
+        return tuple(found)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Planted(Graph):
+    """A graph with the truth that it was drawn from."""
+
+    entities: np.ndarray
+    """float32 (nodes, rank) latent vectors."""
+    relations: np.ndarray
+    """float32 (kinds, rank) latent vectors."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +104,7 @@ class PlantedGraph:
 
 
 @functools.lru_cache(maxsize=4)
-def graph(plan: PlantedGraph) -> Graph:
+def graph(plan: PlantedGraph) -> Planted:
     """The planted graph. Raises BadOption if it has no room for so many distinct triples."""
     generator = stream(plan.world, "graph")
     entities = generator.standard_normal((plan.entities, plan.rank), dtype=np.float32)
@@ -77,13 +117,25 @@ def graph(plan: PlantedGraph) -> Graph:
     while (before := len(codes)) < wanted:
         head = heads[generator.choice(plan.entities, _CHUNK, p=chances)]
         relation = generator.integers(plan.relations, size=_CHUNK)
-        tail = _tails(entities, relations[relation] * entities[head], generator.random(_CHUNK))
+        query, uniform = relations[relation] * entities[head], generator.random(_CHUNK)
+        if plan.entities <= _SCORED:
+            tail = _tails(entities, query, uniform)
+        else:
+            among = generator.integers(plan.entities, size=_SCORED)
+            tail = among[_tails(entities[among], query, uniform)]
         codes.update(dict.fromkeys(((head * plan.relations + relation) * plan.entities + tail).tolist()))
         if len(codes) - before < _CHUNK // 100:
             raise BadOption(f"the planted graph has no more than {len(codes)} likely triples; {wanted} are asked for")
     code, tail = np.divmod(np.fromiter(codes, np.int64), plan.entities)
     triples = np.stack((*np.divmod(code, plan.relations), tail), 1)
-    return Graph(triples[plan.held_out : wanted], triples[: plan.held_out], entities, relations)
+    return Planted(
+        train=triples[plan.held_out : wanted],
+        held_out=triples[: plan.held_out],
+        nodes=plan.entities,
+        kinds=plan.relations,
+        entities=entities,
+        relations=relations,
+    )
 
 
 def _tails(entities: np.ndarray, queries: np.ndarray, uniform: np.ndarray) -> np.ndarray:

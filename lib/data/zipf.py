@@ -40,6 +40,15 @@ def pick(uniform: float, keep: np.ndarray, alias: np.ndarray) -> int:
 
 
 @numba.njit(cache=True, nogil=True)
+def pick_many(uniform: np.ndarray, keep: np.ndarray, alias: np.ndarray) -> np.ndarray:
+    """`pick` for each of an array."""
+    ranks = np.empty(len(uniform), np.int64)
+    for n in range(len(uniform)):
+        ranks[n] = pick(uniform[n], keep, alias)
+    return ranks
+
+
+@numba.njit(cache=True, nogil=True)
 def _build(chances):
     size = len(chances)
     keep, alias = np.ones(size), np.arange(size)

@@ -42,7 +42,7 @@ class Cuts:
 
     def marks(self, plan: Plan) -> list[int]:
         """The batches before which the run pauses; the last is its end."""
-        by_rank = plan.protocol.data == "split" and plan.protocol.dense.family != "pipeline"
+        by_rank = plan.data == "split" and plan.protocol.dense.family != "pipeline"
         step = -(-self.every // plan.workers) * plan.workers if by_rank else self.every
         return [*range(step, plan.batches, step), plan.batches]
 
@@ -69,7 +69,9 @@ async def carry_out(
             await _cut(world, plan, mark, start, crew, parts)
     end, usage = world.now(), world.usage()
     records = await asyncio.gather(*(part.report() for part in others.values()))
-    return Finished(start, end, [*await crew.report(), *records], usage, attempt.undone, attempt.number)
+    return Finished(
+        start, end, [*await crew.report(), *records], usage, attempt.undone, attempt.number, bool(attempt.lost)
+    )
 
 
 async def _cut(world: World, plan: Plan, mark: int, start: float, crew: Crew, parts: dict[str, Handle]) -> None:

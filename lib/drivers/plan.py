@@ -31,6 +31,12 @@ class Plan:
     """How often the model is evaluated on the way, the end included."""
     on_nan: Literal["stop", "skip"]
     trace: bool
+    feed: Literal["rule", "split", "stream", "queue"] = "rule"
+    """How workers share the batches."""
+    partitions: tuple[float, ...] = ()
+    """Relative lengths of the workers' stretches of a stream."""
+    ahead: int = 0
+    """Batches that a worker makes before it needs them."""
     cuts: Cuts | None = None
     """When the run is saved on the way."""
     attempt: Attempt = field(default_factory=Attempt)
@@ -39,6 +45,11 @@ class Plan:
     @property
     def samples(self) -> int:
         return self.workload.samples
+
+    @property
+    def data(self) -> str:
+        """The feed that is meant: the rule's own where nothing else was asked for."""
+        return self.protocol.data if self.feed == "rule" else self.feed
 
     @property
     def batches(self) -> int:

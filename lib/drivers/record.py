@@ -33,6 +33,8 @@ class Record:
     """(kind, start, end, batch); None where no trace is wanted."""
     steps: list[tuple[float, int, int, float, float, float]] = field(default_factory=list)
     """(time, batch, samples, loss, summed log loss, summed labels) of each gradient, before it is applied."""
+    taken: list[int] = field(default_factory=list)
+    """Batches in the order in which this part computed them."""
     ledger: Counter = field(default_factory=Counter)
     """Gradients by what became of them."""
     bytes: Counter = field(default_factory=Counter)
@@ -98,3 +100,5 @@ class Finished:
     """Gradients whose work was taken back when the run returned to a cut."""
     returns: int = 0
     """How often it did."""
+    bereaved: bool = False
+    """Whether a worker was lost, and its share of the data with it."""

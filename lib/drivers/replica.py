@@ -12,13 +12,14 @@ import numpy as np
 from lib.cluster.base import Handle, Meeting, Site, World
 from lib.cluster.spec import Work
 from lib.data.batch import Batch
-from lib.data.feed import WorkQueue, feed
+from lib.data.feed import WorkQueue
 from lib.drivers.bank import Bank, BankClient, open_bank
 from lib.drivers.crew import Crew
 from lib.drivers.cut import carry_out
+from lib.drivers.overlap import Overlap
 from lib.drivers.plan import Plan
 from lib.drivers.record import Finished, Marks, Record, Snapshot
-from lib.drivers.trainer import Trainer
+from lib.drivers.trainer import Input, Trainer
 from lib.errors import MemberLost
 from lib.models.flat import StepResult
 from lib.protocols.rules import ReplicaRule
@@ -138,8 +139,7 @@ class ReplicaWorker:
         self._site, self._plan, self._rank, self._rule = site, plan, rank, plan.protocol.dense
         self.record = Record(site.node, [] if plan.trace else None)
         self._trainer = Trainer(site, plan, rank, self.record)
-        self._feed = feed(rank, plan.workers, plan.batches, queue and queue.seen_from(site))
-        self._own = None if queue else self._feed
+        self._input = Input(site, plan, rank, queue, self._trainer)
         start = plan.start()
         self._dense = plan.dense_store(start, site.device)
         self._memory = self._rule.init(start)
@@ -153,6 +153,7 @@ class ReplicaWorker:
         self._steps = self._mixed_at = self._round = self._samples = 0
         self._marks = Marks(plan.samples / plan.workers, plan.evaluations if rank == 0 else 1)
         self._evaluated = plan.workload.evaluation_ids(plan.seed) if self._tables else {}
+        self._buckets = self._trainer.buckets(self._rule.buckets if plan.on_nan == "stop" else 1)
 
     async def run(self, until: int) -> None:
         """Train on all batches before `until`, and leave if that is the end of the data."""
@@ -161,8 +162,8 @@ class ReplicaWorker:
         self._stepped.clear()
         async with asyncio.TaskGroup() as beside:
             shadow = beside.create_task(self._shadow(), name=f"shadow {self._rank}") if self._rule.background else None
-            while (index := await self._feed.take(until)) is not None:
-                await self._train(await self._trainer.batch(index), beside)
+            async for batch in self._input.batches(until, beside):
+                await self._train(batch, beside)
             self._finished = True
             await self._rendezvous.leave(self._rank, False, not ends)
             if shadow:
@@ -184,8 +185,7 @@ class ReplicaWorker:
     async def take_over(self, step: int | None, copy: dict[str, Any] | None) -> None:
         """Be a worker that was lost and is there again, with another's parameters, at its step where no server says which;
         the batches of its own that it missed are left out."""
-        if self._own:
-            await self._own.skip(step if step is not None else copy["steps"] if copy else 0)
+        await self._input.skip(step if step is not None else copy["steps"] if copy else 0)
         if copy:
             self._dense.load(copy["dense"])
             for name, table in self._tables.items():
@@ -194,7 +194,7 @@ class ReplicaWorker:
 
     async def save(self) -> dict[str, Any]:
         return {
-            "feed": await self._own.save() if self._own else None,
+            "feed": await self._input.save(),
             "dense": self._dense.export(),
             "rows": {name: table.export() for name, table in self._tables.items()},
             "recency": {name: table.memory() for name, table in self._tables.items()},
@@ -204,8 +204,7 @@ class ReplicaWorker:
         }
 
     async def load(self, state: dict[str, Any]) -> None:
-        if self._own:
-            await self._own.load(state["feed"])
+        await self._input.load(state["feed"])
         self._dense.load(state["dense"])
         for name, table in self._tables.items():
             table.load(state["rows"][name], state["recency"][name])
@@ -224,14 +223,20 @@ class ReplicaWorker:
         mixes = not self._rule.background and (self._steps + 1) % self._rule.every == 0
         meeting = self._announce() if mixes and not self._rule.centre else None
         rows = await self._pull(batch)
-        result = await self._trainer.step(batch, self._dense.values, rows)
+        early = Overlap(self._site, self._buckets, meeting) if meeting and len(self._buckets) > 1 else None
+        try:
+            result = await self._trainer.step(batch, self._dense.values, rows, early)
+        except BaseException:
+            if early:
+                early.stop()
+            raise
         if result is not None and self._rule.mixes == "parameters":
             await self._update(batch, result.dense)
         await self._push(batch, result, beside)
         self._steps += 1
         self._samples += batch.size
         if mixes:
-            await self._mix(batch, result, meeting)
+            await self._mix(batch, result, meeting, early)
         self._stepped.set()
         if result is not None:
             self.record.ledger["applied"] += 1
@@ -257,7 +262,9 @@ class ReplicaWorker:
                 met = await self._rendezvous.meet(self._rank, met.round)
         return None
 
-    async def _mix(self, batch: Batch, result: StepResult | None, meeting: asyncio.Task | None) -> None:
+    async def _mix(
+        self, batch: Batch, result: StepResult | None, meeting: asyncio.Task | None, early: Overlap | None
+    ) -> None:
         start = self._site.now()
         if self._rule.centre:
             await self._merge(await self._centre.exchange(self._mine()))
@@ -266,7 +273,12 @@ class ReplicaWorker:
             start = self._waited(start, batch.index)
             if self._rule.mixes == "gradients":
                 mine = result.dense.cpu().numpy() if result else np.zeros(len(self._dense), np.float32)
-                mean = await self._together(met, lambda met: self._site.mean(met, mine))
+                first = met
+
+                def average(met: Meeting) -> Awaitable[np.ndarray]:
+                    return early.mean() if early and met is first else self._site.mean(met, mine)
+
+                mean = await self._together(met, average)
                 await self._update(batch, mine if mean is None else mean)
             else:
                 await self._together(met, self._mix_all)
@@ -362,7 +374,7 @@ async def drive(world: World, plan: Plan) -> Finished:
     bank = await open_bank(world, plan, sparse, ("rows",)) if apart else None
     rendezvous = await world.host(Rendezvous, dense, plan.workers, node="master")
     centre = await world.host(SyncServer, plan, dense, node="sync0") if dense.centre else None
-    queue = await world.host(WorkQueue, plan.batches, node="master") if plan.protocol.data == "queue" else None
+    queue = await world.host(WorkQueue, plan.batches, node="master") if plan.data == "queue" else None
 
     def host(rank: int) -> Awaitable[Handle]:
         return world.host(ReplicaWorker, plan, rank, bank, rendezvous, centre, queue, node=f"worker{rank}")

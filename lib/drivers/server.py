@@ -7,13 +7,13 @@ from collections.abc import Awaitable
 from typing import Any
 
 from lib.cluster.base import Handle, Site, World
-from lib.data.feed import WorkQueue, feed
+from lib.data.feed import WorkQueue
 from lib.drivers.bank import Bank, BankClient, open_bank
 from lib.drivers.crew import Crew
 from lib.drivers.cut import carry_out
 from lib.drivers.plan import Plan
 from lib.drivers.record import Finished, Record
-from lib.drivers.trainer import Trainer
+from lib.drivers.trainer import Input, Trainer
 
 
 class ServerWorker:
@@ -24,19 +24,17 @@ class ServerWorker:
         self._trainer = Trainer(site, plan, rank, self.record)
         self._banks = [BankClient(site, bank, rank, plan.start().size, self.record) for bank in banks]
         self._plan = plan
-        self._feed = feed(rank, plan.workers, plan.batches, queue and queue.seen_from(site))
-        self._own = None if queue else self._feed
+        self._input = Input(site, plan, rank, queue, self._trainer)
 
     async def run(self, until: int) -> None:
         """Train on all batches before `until`, and leave if that is the end of the data."""
         async with asyncio.TaskGroup() as sending:
-            while (index := await self._feed.take(until)) is not None:
-                batch = await self._trainer.batch(index)
+            async for batch in self._input.batches(until, sending):
                 dense, rows = await self._pull(batch)
                 result = await self._trainer.step(batch, dense, rows)
                 for bank in self._banks:
                     # The worker goes on at once; whether the next pull must wait for this push is the rule's affair.
-                    sending.create_task(bank.push(batch, result), name=f"push of batch {index}")
+                    sending.create_task(bank.push(batch, result), name=f"push of batch {batch.index}")
                 await asyncio.sleep(0)  # the pushes leave before the next pull asks
         if until == self._plan.batches:
             for bank in self._banks:
@@ -47,15 +45,13 @@ class ServerWorker:
 
     async def take_over(self, step: int, copy: None) -> None:
         """Be a worker that was lost and is there again; what the others trained on meanwhile, its own share, is left out."""
-        if self._own:
-            await self._own.skip(step)
+        await self._input.skip(step)
 
     async def save(self) -> dict[str, Any]:
-        return {"feed": await self._own.save() if self._own else None, "record": self.record}
+        return {"feed": await self._input.save(), "record": self.record}
 
     async def load(self, state: dict[str, Any]) -> None:
-        if self._own:
-            await self._own.load(state["feed"])
+        await self._input.load(state["feed"])
         self.record.become(state["record"])
 
     async def report(self) -> Record:
@@ -75,7 +71,7 @@ async def drive(world: World, plan: Plan) -> Finished:
         banks = (await open_bank(world, plan, dense, ("dense", "rows")),)
     else:
         banks = (await open_bank(world, plan, dense, ("dense",)), await open_bank(world, plan, sparse, ("rows",)))
-    queue = await world.host(WorkQueue, plan.batches, node="master") if plan.protocol.data == "queue" else None
+    queue = await world.host(WorkQueue, plan.batches, node="master") if plan.data == "queue" else None
 
     def host(rank: int) -> Awaitable[Handle]:
         return world.host(ServerWorker, plan, rank, banks, queue, node=f"worker{rank}")

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
+from collections.abc import AsyncIterator
 from typing import Any
 
-from lib.cluster.base import Site
+from lib.cluster.base import Handle, Site
 from lib.data.batch import Batch
+from lib.data.feed import feed, read
+from lib.drivers.overlap import Overlap
 from lib.drivers.plan import Plan
 from lib.drivers.record import Record
 from lib.errors import NotFinite
@@ -17,37 +21,82 @@ class Trainer:
     """Makes batches and gradients on one node."""
 
     def __init__(self, site: Site, plan: Plan, rank: int, record: Record):
-        self._site, self._plan, self._rank, self._record = site, plan, rank, record
+        self._site, self._plan, self._rank, self.record = site, plan, rank, record
         self._model = site.shared("model", lambda: FlatModel(plan.workload.model(plan.seed), site.device))
         self._cost = plan.workload.work()
 
     async def batch(self, index: int) -> Batch:
         return await self._site.compute(None, self._plan.workload.batch, self._plan.seed, index)
 
-    async def step(self, batch: Batch, dense: Any, rows: dict[str, Any]) -> StepResult | None:
-        """The batch's gradients at these parameters; None where they are not finite and the run may skip them."""
+    def buckets(self, count: int) -> list[slice]:
+        """The dense gradient in about so many parts, in the order in which they get ready."""
+        return self._model.buckets(count)
+
+    async def step(
+        self, batch: Batch, dense: Any, rows: dict[str, Any], early: Overlap | None = None
+    ) -> StepResult | None:
+        """The batch's gradients at these parameters; None where they are not finite and the run may skip them.
+
+        `early` gets the dense gradient's buckets before the rest is computed.
+        """
         start = self._site.now()
-        result = await self._site.compute(self._cost, self._run, batch, dense, rows)
+        if early:
+            result = await self._site.staged(
+                self._cost, early.shares, early.emit, self._run, batch, dense, rows, early.buckets
+            )
+        else:
+            result = await self._site.compute(self._cost, self._run, batch, dense, rows)
         end = self._site.now()
         self._site.progress(batch.size)
-        self._record.span("compute", start, end, batch.index)
-        self._record.ledger["issued"] += 1
+        self.record.span("compute", start, end, batch.index)
+        self.record.ledger["issued"] += 1
+        self.record.taken.append(batch.index)
         if not finite(result):
             if self._plan.on_nan == "stop":
                 raise NotFinite(
                     f"loss {result.loss} or its gradient is not finite at batch {batch.index} (day {batch.day}) on worker "
                     f"{self._rank}; a smaller learning rate may help, or on_nan='skip' to leave such batches out"
                 )
-            self._record.extra["not finite"] += 1
+            self.record.extra["not finite"] += 1
             return None
         seen = self._plan.workload.observe(batch.labels, result.scores) if batch.labels is not None else None
         logloss, positives = seen if seen is not None else (math.nan, math.nan)
-        self._record.steps.append((end, batch.index, batch.size, result.loss, logloss, positives))
+        self.record.steps.append((end, batch.index, batch.size, result.loss, logloss, positives))
         return result
 
-    def _run(self, batch: Batch, dense: Any, rows: dict[str, Any]) -> StepResult:
+    def _run(self, batch: Batch, dense: Any, rows: dict[str, Any], *buckets) -> StepResult:
         self._model.load(dense)
-        return self._model.step(batch, rows)
+        return self._model.step(batch, rows, *buckets)
+
+
+class Input:
+    """One worker's batches, and how long it waited for them."""
+
+    def __init__(self, site: Site, plan: Plan, rank: int, queue: Handle | None, trainer: Trainer):
+        self._site, self._plan, self._trainer = site, plan, trainer
+        shared = queue and queue.seen_from(site)
+        self._feed = feed(plan.data, rank, plan.workers, plan.batches, shared, plan.partitions)
+        self._own = None if shared else self._feed
+
+    async def batches(self, until: int, tasks: asyncio.TaskGroup) -> AsyncIterator[Batch]:
+        """All batches before `until` that fall to this worker."""
+        asked = self._site.now()
+        async for batch in read(self._feed, self._trainer.batch, until, self._plan.ahead, tasks):
+            self._trainer.record.extra["input seconds"] += self._site.now() - asked
+            yield batch
+            asked = self._site.now()
+
+    async def skip(self, steps: int) -> None:
+        """Go on as if so many of its own batches had been taken; a queue knows no steps."""
+        if self._own:
+            await self._own.skip(steps)
+
+    async def save(self) -> dict[str, int] | None:
+        return await self._own.save() if self._own else None
+
+    async def load(self, state: dict[str, int] | None) -> None:
+        if self._own:
+            await self._own.load(state)
 
 
 def finite(result: StepResult) -> bool:

@@ -1,4 +1,4 @@
-"""Click-through models: DeepFM (Guo et al., 2017) and DLRM (Naumov et al., 2019).
+"""Click-through models: DeepFM (Guo et al., 2017), DLRM (Naumov et al., 2019) and Persia's FFNN (Lian et al., 2022).
 
 One table serves all the fields. `batch.where[TABLE]` has the shape (samples, fields), `batch.features["dense"]`
 (samples, dense_features), and a score is a logit.
@@ -8,20 +8,23 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lib.data.batch import Batch
-from lib.models.layers import Linear, generator, mlp
+from lib.models.layers import Linear, generator, mlp, mlp_flops
 
 TABLE = "feature"
 
 
 class ClickModel(nn.Module, ABC):
     """Scores are logits, the loss is the binary cross-entropy."""
+
+    normed: ClassVar[bool] = False
+    """Whether it has batch normalisation, which an evaluation must settle."""
 
     @staticmethod
     @abstractmethod
@@ -32,6 +35,11 @@ class ClickModel(nn.Module, ABC):
     @abstractmethod
     def flops(*, fields: int, dim: int, dense_features: int, hidden: Sequence[int]) -> float:
         """Floating-point operations of the forward pass, a sample."""
+
+    @staticmethod
+    def logits(scores: Any) -> Any:
+        """The click's logit of each sample, out of a tensor or array of scores."""
+        return scores
 
     def loss(self, batch: Batch, scores: Tensor) -> Tensor:
         return F.binary_cross_entropy_with_logits(scores, batch.labels)
@@ -53,7 +61,7 @@ class DeepFM(ClickModel):
 
     @staticmethod
     def flops(*, fields: int, dim: int, dense_features: int, hidden: Sequence[int]) -> float:
-        return _mlp_flops(fields * dim + dense_features, hidden) + 4 * fields * (dim + 1) + 2 * dense_features
+        return mlp_flops(fields * dim + dense_features, hidden) + 4 * fields * (dim + 1) + 2 * dense_features
 
     def forward(self, batch: Batch, rows: Mapping[str, Tensor]) -> Tensor:
         dense = batch.features["dense"]
@@ -88,7 +96,7 @@ class DLRM(ClickModel):
     @staticmethod
     def flops(*, fields: int, dim: int, dense_features: int, hidden: Sequence[int]) -> float:
         pairs = fields * (fields + 1) // 2
-        return _mlp_flops(dim + pairs, hidden) + 2 * dim * ((fields + 1) ** 2 + dense_features)
+        return mlp_flops(dim + pairs, hidden) + 2 * dim * ((fields + 1) ** 2 + dense_features)
 
     def forward(self, batch: Batch, rows: Mapping[str, Tensor]) -> Tensor:
         bottom = self.bottom(batch.features["dense"])
@@ -98,6 +106,23 @@ class DLRM(ClickModel):
         return self.top(torch.cat((bottom, products), 1)).squeeze(1)
 
 
-def _mlp_flops(inputs: int, hidden: Sequence[int]) -> float:
-    sizes = (inputs, *hidden, 1)
-    return float(sum(2 * a * b for a, b in pairwise(sizes)))
+class FFNN(ClickModel):
+    """All embeddings and dense inputs side by side, then an MLP with batch normalisation."""
+
+    normed: ClassVar[bool] = True
+
+    def __init__(self, *, fields: int, dim: int, dense_features: int, hidden: Sequence[int], seed: int):
+        super().__init__()
+        self.deep = mlp(fields * dim + dense_features, hidden, 1, generator(seed), norm=True)
+
+    @staticmethod
+    def width(dim: int) -> int:
+        return dim
+
+    @staticmethod
+    def flops(*, fields: int, dim: int, dense_features: int, hidden: Sequence[int]) -> float:
+        return mlp_flops(fields * dim + dense_features, hidden) + 8 * sum(hidden)
+
+    def forward(self, batch: Batch, rows: Mapping[str, Tensor]) -> Tensor:
+        vectors = F.embedding(batch.where[TABLE], rows[TABLE]).flatten(1)
+        return self.deep(torch.cat((vectors, batch.features["dense"]), 1)).squeeze(1)

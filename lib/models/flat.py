@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -11,6 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from lib.data.batch import Batch
+
+Tell = Callable[[int, np.ndarray], None]
+"""Takes the number of a bucket and its gradient."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +49,7 @@ class FlatModel:
         for parameter, values, gradient in views:
             parameter.data = values.view(parameter.shape)
             parameter.grad = gradient.view(parameter.shape)
+        self._parameters = parameters
 
     @property
     def size(self) -> int:
@@ -54,20 +60,72 @@ class FlatModel:
         """Copies the values of all parameters in."""
         self.vector.copy_(tensor(vector))
 
-    def step(self, batch: Batch, rows: Mapping[str, np.ndarray]) -> StepResult:
-        """Forward, loss and backward at the loaded parameters, for a batch that still lies on the host."""
+    def buckets(self, count: int) -> list[slice]:
+        """The gradient in about so many parts of whole parameters, alike in size, in the order in which backward ends them."""
+        least, ends = self.size / count, [self.size]
+        start = self.size
+        for parameter in reversed(self._parameters):
+            start -= parameter.numel()
+            if ends[-1] - start >= least or start == 0:
+                ends.append(start)
+        return [slice(start, end) for end, start in pairwise(ends)]
+
+    def step(
+        self, batch: Batch, rows: Mapping[str, np.ndarray], buckets: Sequence[slice] = (), tell: Tell | None = None
+    ) -> StepResult:
+        """Forward, loss and backward at the loaded parameters, for a batch that still lies on the host.
+
+        `tell(k, part)` is called with each bucket of the gradient as soon as backward has all of it.
+        """
         batch = batch.to(self.device)
         blocks = {table: tensor(block).to(self.device).requires_grad_() for table, block in rows.items()}
         self.gradient.zero_()
         scores = self.module(batch, blocks)
         loss = self.module.loss(batch, scores)
-        loss.backward()
+        with _Told(self._parameters, self.gradient, buckets, tell) if tell else nullcontext():
+            loss.backward()
         return StepResult(
             loss=loss.item(),
             dense=self.gradient.clone(),
             rows={table: _gradient(block) for table, block in blocks.items()},
             scores=scores.detach().cpu().numpy(),
         )
+
+
+class _Told:
+    """Tells the buckets of a gradient while backward runs; at the end those that it had no need to touch."""
+
+    def __init__(self, parameters: list[nn.Parameter], gradient: Tensor, buckets: Sequence[slice], tell: Tell):
+        self._parameters, self._gradient, self._buckets, self._tell = parameters, gradient, buckets, tell
+        self._missing = [0] * len(buckets)
+        self._next = 0
+
+    def __enter__(self) -> None:
+        self._hooks, start = [], 0
+        for parameter in self._parameters:
+            owner = next(k for k, bucket in enumerate(self._buckets) if bucket.start <= start < bucket.stop)
+            self._missing[owner] += 1
+            start += parameter.numel()
+            self._hooks.append(parameter.register_post_accumulate_grad_hook(lambda _, owner=owner: self._came(owner)))
+
+    def __exit__(self, kind: type | None, *_: object) -> None:
+        for hook in self._hooks:
+            hook.remove()
+        if kind is None:
+            self._tell_until(len(self._buckets))
+
+    def _came(self, owner: int) -> None:
+        self._missing[owner] -= 1
+        ready = self._next
+        while ready < len(self._missing) and not self._missing[ready]:
+            ready += 1
+        self._tell_until(ready)
+
+    def _tell_until(self, end: int) -> None:
+        """In the same order on every worker, whatever its batch touches."""
+        for k in range(self._next, end):
+            self._tell(k, self._gradient[self._buckets[k]].cpu().numpy().copy())
+        self._next = max(self._next, end)
 
 
 def tensor(array: Any) -> Tensor:

@@ -1,6 +1,7 @@
-"""DistMult (Yang et al., 2015): the score of (head, relation, tail) is the sum over dimensions of h * r * t.
+"""DistMult (Yang et al., 2015), alone or on top of GraphSage (Hamilton et al., 2017).
 
-Entities are rows of a table; relations are few, so their vectors are dense parameters and stay on the device.
+The score of (head, relation, tail) is the sum over dimensions of h * r * t. Entities are rows of a table; relations are few,
+so their vectors are dense parameters and stay on the device.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lib.data.batch import Batch
-from lib.models.layers import generator
+from lib.models.layers import Linear, generator
 
 TABLE = "entity"
 OBJECTIVES = ("softmax", "logistic")
@@ -32,13 +33,7 @@ class DistMult(nn.Module):
         self.relation = nn.Parameter(torch.randn(relations, dim, generator=generator(seed)))
 
     def forward(self, batch: Batch, rows: Mapping[str, Tensor]) -> Tensor:
-        n = batch.size
-        entities = F.embedding(batch.where[TABLE], rows[TABLE])
-        heads, tails, negatives = entities.split((n, n, len(entities) - 2 * n))
-        relations = F.embedding(batch.features["relation"], self.relation)
-        known = torch.stack((heads * relations, tails * relations), 1)
-        true = torch.linalg.vecdot(known[:, 0], tails)
-        return torch.cat((true.view(n, 1, 1).expand(n, 2, 1), known @ negatives.T), 2)
+        return self._score(F.embedding(batch.where[TABLE], rows[TABLE]), batch)
 
     def loss(self, batch: Batch, scores: Tensor) -> Tensor:
         """Mean over the samples of the two sides' sum, as in Marius.
@@ -56,3 +51,37 @@ class DistMult(nn.Module):
     def against(self, entities: Tensor, relations: Tensor, candidates: Tensor) -> Tensor:
         """Scores (queries, candidates). DistMult is symmetric, so this ranks tails given heads and heads given tails."""
         return (entities * self.relation[relations]) @ candidates.T
+
+    def _score(self, entities: Tensor, batch: Batch) -> Tensor:
+        n = batch.size
+        heads, tails, negatives = entities.split((n, n, len(entities) - 2 * n))
+        relations = F.embedding(batch.features["relation"], self.relation)
+        known = torch.stack((heads * relations, tails * relations), 1)
+        true = torch.linalg.vecdot(known[:, 0], tails)
+        return torch.cat((true.view(n, 1, 1).expand(n, 2, 1), known @ negatives.T), 2)
+
+
+class GraphSage(DistMult):
+    """DistMult over entities that have looked at a sample of their neighbours: W e + V (mean of the neighbours') + b.
+
+    `batch.where[TABLE]` goes on after DistMult's places with `neighbours` places for each of them, in the same order, of
+    which `batch.features["degree"]` are real.
+    """
+
+    def __init__(self, *, relations: int, dim: int, neighbours: int, objective: str = "softmax", seed: int):
+        super().__init__(relations=relations, dim=dim, objective=objective, seed=seed)
+        stream = generator(seed + 1)
+        self.own, self.theirs = Linear(dim, dim, stream), Linear(dim, dim, stream)
+        self.theirs.bias = None  # one is enough
+        self.neighbours = neighbours
+
+    def forward(self, batch: Batch, rows: Mapping[str, Tensor]) -> Tensor:
+        entities = F.embedding(batch.where[TABLE], rows[TABLE])
+        own, theirs = entities.tensor_split((len(entities) // (1 + self.neighbours),))
+        return self._score(self.encode(own, theirs, batch.features["degree"]), batch)
+
+    def encode(self, own: Tensor, theirs: Tensor, degree: Tensor) -> Tensor:
+        """Vectors of entities from their rows, those of their neighbours' places, and how many of these are real."""
+        theirs, degree = theirs.view(len(own), self.neighbours, -1), degree.unsqueeze(1)
+        real = (torch.arange(self.neighbours, device=own.device) < degree).to(own.dtype)
+        return self.own(own) + self.theirs((theirs * real.unsqueeze(2)).sum(1) / degree.clamp(min=1))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -30,10 +32,82 @@ class Linear(nn.Module):
         return F.linear(inputs, self.weight, self.bias)
 
 
-def mlp(inputs: int, hidden: Sequence[int], outputs: int, stream: torch.Generator) -> nn.Sequential:
-    """Linear layers with ReLU between them; the last one is linear."""
+class Conv(nn.Module):
+    """A square convolution without bias, initialised as He et al. (2015): normal, variance 2 over the inputs of one output."""
+
+    def __init__(self, inputs: int, outputs: int, size: int, stream: torch.Generator, *, stride: int = 1):
+        super().__init__()
+        spread = math.sqrt(2 / (inputs * size**2))
+        self.weight = nn.Parameter(torch.empty(outputs, inputs, size, size).normal_(0, spread, generator=stream))
+        self.stride = stride
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return F.conv2d(inputs, self.weight, stride=self.stride, padding=self.weight.shape[-1] // 2)
+
+
+class Norm(nn.Module):
+    """Batch normalisation without running statistics, so that a training step depends on nothing but its arguments.
+
+    It normalises by the batch's own mean and variance; inside `settled`, by those of the batches that were given there.
+    """
+
+    def __init__(self, channels: int):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(channels))
+        self.bias = nn.Parameter(torch.zeros(channels))
+        self.sums: tuple[float, Tensor, Tensor] | None = None
+        self.fixed: tuple[Tensor, Tensor] | None = None
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        if self.fixed:
+            return F.batch_norm(inputs, *self.fixed, self.weight, self.bias)
+        if self.sums:
+            self.sums = tuple(a + b for a, b in zip(self.sums, _moments(inputs.detach()), strict=True))
+        if inputs.numel() == len(self.weight):  # one value has no spread; torch refuses to normalise it
+            shape = (-1, *(1,) * (inputs.ndim - 2))
+            return 0 * inputs + self.bias.view(shape)
+        return F.batch_norm(inputs, None, None, self.weight, self.bias, training=True)
+
+
+@contextmanager
+def settled(model: nn.Module, forward: Callable[[], object]) -> Iterator[None]:
+    """Inside, each Norm uses the mean and variance of all that it meets while `forward()` passes training batches through.
+
+    These are the moments at the parameters that are judged, not an average over parameters that came before them.
+    """
+    norms = [module for module in model.modules() if isinstance(module, Norm)]
+    try:
+        for norm in norms:
+            norm.sums = (0.0, torch.zeros_like(norm.bias), torch.zeros_like(norm.bias))
+        if norms:
+            forward()
+        for norm in norms:
+            count, total, squares = norm.sums
+            mean = total / count
+            norm.fixed, norm.sums = (mean, (squares / count - mean**2).clamp(min=0)), None
+        yield
+    finally:
+        for norm in norms:
+            norm.sums = norm.fixed = None
+
+
+def _moments(inputs: Tensor) -> tuple[float, Tensor, Tensor]:
+    """Values a channel, their sum, the sum of their squares."""
+    values = inputs.transpose(0, 1).flatten(1)
+    return values.shape[1], values.sum(1), values.square().sum(1)
+
+
+def mlp(
+    inputs: int, hidden: Sequence[int], outputs: int, stream: torch.Generator, *, norm: bool = False
+) -> nn.Sequential:
+    """Linear layers with ReLU between them, after a batch normalisation where `norm`; the last one is linear."""
     layers: list[nn.Module] = []
     for width in hidden:
-        layers += [Linear(inputs, width, stream), nn.ReLU()]
+        layers += [Linear(inputs, width, stream), *([Norm(width)] if norm else []), nn.ReLU()]
         inputs = width
     return nn.Sequential(*layers, Linear(inputs, outputs, stream))
+
+
+def mlp_flops(inputs: int, hidden: Sequence[int], outputs: int = 1) -> float:
+    """Floating-point operations of its forward pass, a sample."""
+    return float(sum(2 * a * b for a, b in pairwise((inputs, *hidden, outputs))))

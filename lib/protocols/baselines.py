@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from lib.errors import BadOption
 from lib.protocols.rules import Apply, Decisions, Push, ReplicaRule, ServerRule, ServerState
 
 
@@ -69,6 +70,15 @@ class AllReduce(ReplicaRule):
     mixes: ClassVar = "gradients"
     blocks: ClassVar = True
     drops: ClassVar = False
+
+    buckets: int = 1
+    """Parts of the gradient, each averaged as soon as backward has it; 1: all of it after backward. Not used where a run
+    may skip a batch: a bucket on its way cannot be taken back."""
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.buckets < 1:
+            raise BadOption(f"{self.name}: buckets must be at least 1, not {self.buckets}")
 
     @property
     def max_staleness(self) -> float:

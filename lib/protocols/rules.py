@@ -181,6 +181,9 @@ class ReplicaRule(Rule):
     centre: ClassVar[bool] = False
     """Each worker mixes with a copy on a sync server, whenever it likes; else workers meet in groups."""
 
+    buckets: ClassVar[int] = 1
+    """Parts in which a gradient is mixed."""
+
     every: int = 1
     """Steps between two mixes in the loop (k); a shadow task mixes as often as the network lets it."""
 

@@ -17,6 +17,9 @@ from lib.data.batch import Batch
 from lib.errors import BadOption, nearest
 from lib.store.optim import Optimizer
 
+PROFILES = ("smoke", "laptop", "full")
+"""How large a workload is: for a look at every experiment in minutes, for results on a laptop, for a GPU or a cluster."""
+
 
 @dataclass(frozen=True, slots=True)
 class TableSpec:
@@ -38,6 +41,8 @@ class Workload(ABC):
     name: ClassVar[str]
     spelled: ClassVar[Mapping[str, str]] = {}
     """Option -> field, for an option whose name a method has taken."""
+    profiles: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    """Profile -> the options that it sets; a profile that is missing, as smoke is by custom, has the class's own defaults."""
 
     samples: int
     """Samples in one pass; the last batch may be smaller."""
@@ -105,6 +110,11 @@ class Workload(ABC):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= value < math.inf:
                 self._reject(name, "a finite number of 0 or more")
+
+    def _widths(self, name: str) -> None:
+        value = getattr(self, name)
+        if not isinstance(value, tuple) or not all(isinstance(width, int) and width > 0 for width in value):
+            self._reject(name, "positive widths, such as (64, 32)")
 
     def _one_of(self, name: str, valid: Iterable[str]) -> None:
         value = getattr(self, name)

@@ -1,35 +1,40 @@
-"""Synthetic click-through data with a planted teacher, for DeepFM and DLRM."""
+"""Clicks, planted or real, for DeepFM, DLRM, Persia's FFNN and DIEN."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
 
 from lib import metrics
 from lib.cluster.spec import Work
-from lib.data.batch import Batch
-from lib.data.clicks import Clicks, ClickStream
-from lib.models.ctr import DLRM, TABLE, ClickModel, DeepFM
+from lib.data import source
+from lib.data.batch import Batch, joined
+from lib.data.behaviours import BehaviourStream, Catalogue, Remembered
+from lib.data.clicks import FIELD_SHIFT, Clicks, ClickStream
+from lib.models.ctr import DLRM, FFNN, TABLE, ClickModel, DeepFM
 from lib.models.flat import tensor
+from lib.models.layers import settled
+from lib.models.sequence import DIEN
 from lib.store.optim import Adam, Optimizer
 from lib.workloads.base import TableSpec, Workload
 
-MODELS: dict[str, type[ClickModel]] = {"deepfm": DeepFM, "dlrm": DLRM}
+MODELS: dict[str, type[ClickModel]] = {"deepfm": DeepFM, "dlrm": DLRM, "ffnn": FFNN, "dien": DIEN}
 
 _CHUNK = 4096  # samples evaluated at once, which bounds the memory
+_SETTLING = 4096  # training samples by which batch normalisation is settled for an evaluation
 
 
 @dataclass(frozen=True, kw_only=True)
-class SyntheticClicks(Workload):
-    """Clicks of a teacher that turns slowly from day to day; see lib.data.clicks.
+class ClickThrough(Workload):
+    """Clicks of a teacher that turns slowly from day to day (lib.data.clicks, lib.data.behaviours), or of a data folder.
 
-    Days: the pass is cut into `days` equal stretches of samples, in order, and a batch belongs to the day of its first
-    sample, wholly. So a day holds whole batches, and with more days than batches some hold none. The evaluation's
+    Days: the planted pass is cut into `days` equal stretches of samples, in order, and a batch belongs to the day of its
+    first sample, wholly. So a day holds whole batches, and with more days than batches some hold none. The evaluation's
     samples are of the day after the last, as in continual training, and of no training batch.
     """
 
@@ -41,7 +46,9 @@ class SyntheticClicks(Workload):
     dense_optimizer: Optimizer = field(default=Adam(lr=0.01))
     row_optimizer: Optimizer = field(default=Adam(lr=0.01))
     network: str = "deepfm"
-    """The model (option `model`): deepfm or dlrm."""
+    """The model (option `model`): deepfm, dlrm, ffnn or dien."""
+    data: str | None = None
+    """Folder of prepared clicks; without it they are planted, by the options from `fields` to `world`."""
     dim: int = 8
     """Width of an embedding."""
     hidden: tuple[int, ...] = (128, 64)
@@ -68,25 +75,39 @@ class SyntheticClicks(Workload):
     """Radians by which the teacher turns each day."""
     base_rate: float = 0.25
     """Share of clicks, every day."""
+    copies: int = 1
+    """Ids that share one truth: each id is drawn among so many, which multiplies the vocabulary, not the teacher's memory."""
+    length: int = 10
+    """DIEN: most behaviours of a user."""
+    topics: int = 20
+    """DIEN: topics of the items."""
+    per_topic: int = 50
+    """DIEN: items of each topic."""
+    novelty: float = 2.0
+    """DIEN: how readily a user turns to a new topic."""
+    affinity: float = 2.0
+    """DIEN: what a history of nothing but the target's topic adds to the teacher's logit."""
+    world: int = 0
+    """Seed of the teacher, apart from the runs' seed."""
     scale: float = 0.01
     """New rows are uniform in (-scale, scale)."""
     evaluation_samples: int = 20_000
     """Samples of the evaluation."""
-    world: int = 0
-    """Seed of the teacher, apart from the runs' seed."""
 
     def __post_init__(self):
         if isinstance(self.hidden, list):  # as JSON and the command line spell it
             object.__setattr__(self, "hidden", tuple(self.hidden))
         super().__post_init__()
         self._one_of("network", MODELS)
-        self._at_least(1, "dim", "fields", "vocabulary", "days", "evaluation_samples")
+        self._at_least(1, "dim", "fields", "vocabulary", "days", "evaluation_samples", "copies")
+        self._at_least(1, "length", "topics", "per_topic")
         self._at_least(0, "dense_features", "rank")
-        self._not_negative("exponent", "first_order", "cross", "linear", "drift", "scale")
-        if not isinstance(self.hidden, tuple) or not all(isinstance(w, int) and w > 0 for w in self.hidden):
-            self._reject("hidden", "positive widths, such as (64, 32)")
+        self._not_negative("exponent", "first_order", "cross", "linear", "drift", "scale", "novelty", "affinity")
+        self._widths("hidden")
         if not 0 < self.base_rate < 1:
             self._reject("base_rate", "a share between 0 and 1")
+        if self.vocabulary * self.copies > 1 << FIELD_SHIFT:
+            self._reject("copies", f"so few that vocabulary * copies is at most 2^{FIELD_SHIFT}")
 
     def tables(self) -> dict[str, TableSpec]:
         return {TABLE: TableSpec(MODELS[self.network].width(self.dim), self.scale)}
@@ -96,73 +117,117 @@ class SyntheticClicks(Workload):
 
     def day(self, index: int) -> int:
         """The day of a batch; days go on after the pass."""
+        if self.data:
+            return self.clicks.day(index * self.batch_size)
         return index * self.batch_size * self.days // self.samples
 
     def batch(self, seed: int, index: int, size: int | None = None) -> Batch:
         size = self.size_of(index) if size is None else size
-        day = self.day(index)
-        return _batch(self.clicks.draw(size, seed=seed, day=day, index=index), index=index, day=day)
+        if self.data:
+            clicks = self.clicks.train(index * self.batch_size, size, seed)
+        else:
+            clicks = self.clicks.draw(size, seed=seed, day=self.day(index), index=index)
+        return _batch(clicks, index=index, day=self.day(index))
 
     def work(self) -> Work:
         """The backward pass costs twice the forward pass; rows and parameters are read, and their gradients written."""
         flops = 3 * self.batch_size * MODELS[self.network].flops(**self._shape)
-        rows = self.batch_size * self.fields * MODELS[self.network].width(self.dim)
+        rows = self.batch_size * self._columns * MODELS[self.network].width(self.dim)
         return Work(flops=flops, bytes=4.0 * 3 * (rows + _parameters(self)))
 
     def evaluation_ids(self, seed: int) -> dict[str, np.ndarray]:
-        return {TABLE: _evaluation(self, seed).batch.ids[TABLE]}
+        return _evaluation(self, seed).batch.ids
 
     def evaluate(self, model: ClickModel, rows: Mapping[str, np.ndarray], seed: int) -> dict[str, float]:
         """auc, logloss, ne, calibration; and `auc_ceiling`, the AUC of the planted truth on the same samples."""
         held_out = _evaluation(self, seed)
-        logits = _logits(model, held_out.batch, rows)
-        return metrics.clicks(held_out.batch.labels, logits) | {"auc_ceiling": held_out.ceiling}
+        with (
+            torch.inference_mode(),
+            settled(model, lambda: [_logits(model, batch, rows) for batch in held_out.settling]),
+        ):
+            logits = _logits(model, held_out.batch, rows)
+        ceiling = {} if held_out.ceiling is None else {"auc_ceiling": held_out.ceiling}
+        return metrics.clicks(held_out.batch.labels, logits) | ceiling
 
     def observe(self, labels: np.ndarray, scores: np.ndarray) -> tuple[float, float]:
-        scores = scores.astype(np.float64)
+        scores = MODELS[self.network].logits(scores).astype(np.float64)
         with np.errstate(invalid="ignore"):  # a nan stays one; whether it stops the run is the driver's choice
             loss = np.logaddexp(0, scores) - scores * labels
         return float(loss.sum()), float(labels.sum(dtype=np.float64))
 
     @functools.cached_property
-    def clicks(self) -> ClickStream:
-        """The distribution of the samples."""
-        return ClickStream(**{name: getattr(self, name) for name in ClickStream.__dataclass_fields__})
+    def clicks(self) -> Any:
+        """Where the samples come from."""
+        if self.data:
+            return source.clicks(self.data, behaviours=self._remembers)
+        profile = ClickStream(**{name: getattr(self, name) for name in ClickStream.__dataclass_fields__})
+        if not self._remembers:
+            return profile
+        catalogue = Catalogue(exponent=self.exponent, **{name: getattr(self, name) for name in _CATALOGUE})
+        return BehaviourStream(profile=profile, catalogue=catalogue, affinity=self.affinity)
+
+    @property
+    def _remembers(self) -> bool:
+        return self.network == "dien"
 
     @property
     def _shape(self) -> dict:
-        return {name: getattr(self, name) for name in ("fields", "dim", "dense_features", "hidden")}
+        shape = {"dim": self.dim, "hidden": self.hidden}
+        real = self.clicks if self.data else self
+        shape |= {"fields": real.fields, "dense_features": real.dense_features}
+        return shape | ({"length": real.length, "parts": 2} if self._remembers else {})
+
+    @property
+    def _columns(self) -> int:
+        """Ids of a sample."""
+        shape = self._shape
+        return shape["fields"] + (2 * (1 + 2 * shape["length"]) if self._remembers else 0)
+
+
+_CATALOGUE = ("topics", "per_topic", "length", "novelty")
 
 
 class _Evaluation(NamedTuple):
     batch: Batch
-    ceiling: float
+    settling: list[Batch]
+    """Training batches by which batch normalisation is settled."""
+    ceiling: float | None
 
 
 @functools.lru_cache(maxsize=4)
-def _evaluation(workload: SyntheticClicks, seed: int) -> _Evaluation:
-    day = workload.days
-    clicks = workload.clicks.draw(workload.evaluation_samples, seed=seed, day=day, index="evaluation")
-    return _Evaluation(_batch(clicks, index=0, day=day), metrics.auc(clicks.labels, clicks.logits))
+def _evaluation(workload: ClickThrough, seed: int) -> _Evaluation:
+    if workload.data:
+        clicks, ceiling = workload.clicks.held_out(workload.evaluation_samples), None
+        batch = _batch(clicks, index=0, day=0)
+    else:
+        day = workload.days
+        clicks = workload.clicks.draw(workload.evaluation_samples, seed=seed, day=day, index="evaluation")
+        batch, ceiling = _batch(clicks, index=0, day=day), metrics.auc(clicks.labels, clicks.logits)
+    settling = []
+    if MODELS[workload.network].normed:
+        last, count = workload.batches(), max(1, _SETTLING // workload.batch_size)
+        settling = [workload.batch(seed, index) for index in range(max(0, last - count), last)]
+    _, (batch, *settling) = joined([batch, *settling])
+    return _Evaluation(batch, settling, ceiling)
 
 
 @functools.lru_cache(maxsize=8)
-def _parameters(workload: SyntheticClicks) -> int:
+def _parameters(workload: ClickThrough) -> int:
     return sum(parameter.numel() for parameter in workload.model(0).parameters())
 
 
-def _batch(clicks: Clicks, *, index: int, day: int) -> Batch:
+def _batch(clicks: Clicks | Remembered, *, index: int, day: int) -> Batch:
     return Batch.of(
         index=index,
         day=day,
         size=len(clicks.labels),
         raw={TABLE: clicks.ids},
-        features={"dense": clicks.dense},
+        features={"dense": clicks.dense}
+        | ({"behaviours": clicks.behaviours} if isinstance(clicks, Remembered) else {}),
         labels=clicks.labels,
     )
 
 
-@torch.inference_mode()
 def _logits(model: ClickModel, batch: Batch, rows: Mapping[str, np.ndarray]) -> np.ndarray:
     device = next(model.parameters()).device
     block = {TABLE: tensor(rows[TABLE]).to(device)}
@@ -174,7 +239,7 @@ def _logits(model: ClickModel, batch: Batch, rows: Mapping[str, np.ndarray]) -> 
             size=len(batch.labels[part]),
             ids={},
             where={TABLE: batch.where[TABLE][part]},
-            features={"dense": batch.features["dense"][part]},
+            features={name: array[part] for name, array in batch.features.items()},
         )
-        logits.append(model(chunk.to(device), block).cpu().numpy())
+        logits.append(model.logits(model(chunk.to(device), block)).cpu().numpy())
     return np.concatenate(logits)

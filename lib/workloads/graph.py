@@ -1,71 +1,98 @@
-"""Link prediction with DistMult on a small synthetic knowledge graph."""
+"""Link prediction with DistMult, alone or over GraphSage, on a planted or a real knowledge graph."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import torch
 
 from lib import metrics
 from lib.cluster.spec import Work
+from lib.data import source
 from lib.data.batch import Batch
-from lib.data.triples import Graph, PlantedGraph, graph
+from lib.data.negatives import Negatives
+from lib.data.neighbours import Neighbours
+from lib.data.triples import Graph, Planted, PlantedGraph, graph
 from lib.models.flat import tensor
-from lib.models.graph import OBJECTIVES, TABLE, DistMult
+from lib.models.graph import OBJECTIVES, TABLE, DistMult, GraphSage
 from lib.store.optim import Adagrad, Optimizer
 from lib.streams import stream
 from lib.workloads.base import TableSpec, Workload
 
+MODELS = ("distmult", "graphsage")
+
+_CHUNK = 1024  # queries ranked at once, which bounds the memory
+
+Score = Callable[[np.ndarray, np.ndarray], np.ndarray]
+
 
 @dataclass(frozen=True, kw_only=True)
-class SyntheticGraph(Workload):
-    """A planted graph; see lib.data.triples.
+class LinkPrediction(Workload):
+    """A knowledge graph; the planted one is described in lib.data.triples.
 
     Epochs: the stream runs through the training triples again and again, each epoch in the order of a permutation that
     belongs to (seed, epoch). A batch may end one epoch and begin the next, so every epoch holds every triple once.
-    Negatives: each batch draws `negatives` entities uniformly, shared by its triples on both sides.
+    Negatives: each batch draws `negatives` entities, shared by its triples on both sides.
     """
 
     name: ClassVar[str] = "kg-synthetic"
+    spelled: ClassVar[Mapping[str, str]] = {"model": "network"}
 
     samples: int = 400_000
     batch_size: int = 256
     dense_optimizer: Optimizer = field(default=Adagrad(lr=0.3))
     row_optimizer: Optimizer = field(default=Adagrad(lr=0.3))
+    network: str = "distmult"
+    """The model (option `model`): distmult or graphsage."""
+    data: str | None = None
+    """Folder of a real graph; without it the graph is planted, by the options from `entities` to `world`."""
     entities: int = 2_000
     """Number of entities."""
     relations: int = 12
     """Number of relations."""
     triples: int = 40_000
     """Training triples: one epoch."""
-    evaluation_triples: int = 1_000
-    """Held-out triples, ranked against all entities on both sides."""
     exponent: float = 0.8
     """Zipf's exponent of the heads' degrees."""
     rank: int = 8
     """Dimension of the planted vectors."""
     sharpness: float = 4.0
     """Standard deviation of the planted scores: the higher, the fewer tails are likely."""
+    world: int = 0
+    """Seed of the graph, apart from the runs' seed."""
     dim: int = 32
     """Width of an entity's vector."""
+    neighbours: int = 10
+    """GraphSage: neighbours sampled for each entity."""
     negatives: int = 128
     """Shared negatives of a batch."""
+    by_degree: float = 0.0
+    """Share of the negatives that is drawn by degree; the others are uniform."""
     objective: str = "softmax"
     """Loss: softmax (the true triple among the negatives) or logistic."""
     scale: float = 0.3
     """New entities are uniform in (-scale, scale)."""
-    world: int = 0
-    """Seed of the graph, apart from the runs' seed."""
+    held_out: str = "test"
+    """Triples of a real graph that the evaluation ranks: test, or valid to choose options by."""
+    evaluation_triples: int = 1_000
+    """Most held-out triples that are ranked, on both sides."""
+    evaluation_candidates: int | None = None
+    """Rank them against so many entities, drawn as the negatives are, as Marius does on large graphs; None: against all."""
 
     def __post_init__(self):
         super().__post_init__()
         self._at_least(1, "entities", "relations", "triples", "evaluation_triples", "rank", "dim", "negatives")
-        self._not_negative("exponent", "sharpness", "scale")
+        self._at_least(1, "neighbours", *(["evaluation_candidates"] if self.evaluation_candidates is not None else []))
+        self._not_negative("exponent", "sharpness", "scale", "by_degree")
         self._one_of("objective", OBJECTIVES)
+        self._one_of("network", MODELS)
+        self._one_of("held_out", ("test", "valid"))
+        if self.by_degree > 1:
+            self._reject("by_degree", "a share between 0 and 1")
         if 2 * (self.triples + self.evaluation_triples) > self.entities**2 * self.relations:
             self._reject("triples", "at most half of the possible ones (entities^2 * relations)")
 
@@ -73,27 +100,31 @@ class SyntheticGraph(Workload):
         return {TABLE: TableSpec(self.dim, self.scale)}
 
     def model(self, seed: int) -> DistMult:
-        return DistMult(relations=self.relations, dim=self.dim, objective=self.objective, seed=seed)
+        shape = {"relations": self.graph.kinds, "dim": self.dim, "objective": self.objective, "seed": seed}
+        return GraphSage(**shape, neighbours=self.neighbours) if self._looks_around else DistMult(**shape)
 
     def batch(self, seed: int, index: int, size: int | None = None) -> Batch:
         size = self.size_of(index) if size is None else size
         head, relation, tail = self.graph.train[self._schedule(seed, index * self.batch_size, size)].T
-        negatives = stream(seed, "negatives", index).integers(self.entities, size=self.negatives)
-        return Batch.of(
-            index=index,
-            size=size,
-            raw={TABLE: np.concatenate((head, tail, negatives))},
-            features={"relation": np.ascontiguousarray(relation)},
-        )
+        negatives = _negatives(self).draw(stream(seed, "negatives", index), self.negatives)
+        ids, features = np.concatenate((head, tail, negatives)), {"relation": np.ascontiguousarray(relation)}
+        if self._looks_around:
+            near, features["degree"] = _neighbours(self).sample(ids, self.neighbours, stream(seed, "near", index))
+            ids = np.concatenate((ids, near.ravel()))
+        return Batch.of(index=index, size=size, raw={TABLE: ids}, features=features)
 
     def work(self) -> Work:
-        """Two products of the batch with its negatives, three times for forward and backward."""
-        rows = 2 * self.batch_size + self.negatives
+        """Two products of the batch with its negatives, three times for forward and backward; GraphSage's two products."""
+        places = 2 * self.batch_size + self.negatives
         flops = 3 * 2.0 * self.batch_size * 2 * (self.negatives + 2) * self.dim
+        rows = places
+        if self._looks_around:
+            flops += 3.0 * places * self.dim * (4 * self.dim + 2 * self.neighbours)
+            rows += places * self.neighbours
         return Work(flops=flops, bytes=4.0 * (3 * rows * self.dim + 6 * self.batch_size * self.negatives))
 
     def evaluation_ids(self, seed: int) -> dict[str, np.ndarray]:
-        return {TABLE: np.arange(self.entities)}
+        return {TABLE: _evaluation(self).ids}
 
     def evaluate(self, model: DistMult, rows: Mapping[str, np.ndarray], seed: int) -> dict[str, float]:
         """mrr and hits of the held-out triples, filtered and raw, over both sides.
@@ -101,20 +132,30 @@ class SyntheticGraph(Workload):
         `mrr_planted` is the filtered MRR of the planted scores: a reference, not a bound, for it ignores that some
         entities head more triples than others.
         """
-        device = model.relation.device
-        candidates = tensor(rows[TABLE]).to(device)
+        device, judged = model.relation.device, _evaluation(self)
+        vectors = tensor(rows[TABLE]).to(device)
 
         @torch.inference_mode()
         def score(entities: np.ndarray, relations: np.ndarray) -> np.ndarray:
-            chosen = candidates[tensor(entities).to(device)]
+            chosen = candidates[tensor(np.searchsorted(judged.candidates, entities)).to(device)]
             return model.against(chosen, tensor(relations).to(device), candidates).cpu().numpy()
 
-        return _ranking(self.graph, score) | {"mrr_planted": _planted(self._plan)}
+        with torch.inference_mode():
+            candidates = vectors[tensor(judged.own).to(device)]
+            if self._looks_around:
+                near, degree = (tensor(part).to(device) for part in (judged.near, judged.degree))
+                candidates = model.encode(candidates, vectors[near], degree)
+        planted = {} if self.data else {"mrr_planted": _planted(self)}
+        return _ranking(self.graph, judged, score) | planted
 
     @property
     def graph(self) -> Graph:
         """Training and held-out triples."""
-        return graph(self._plan)
+        return source.graph(self.data, self.held_out) if self.data else graph(self._plan)
+
+    @property
+    def _looks_around(self) -> bool:
+        return self.network == "graphsage"
 
     @functools.cached_property
     def _plan(self) -> PlantedGraph:
@@ -123,10 +164,11 @@ class SyntheticGraph(Workload):
 
     def _schedule(self, seed: int, start: int, size: int) -> np.ndarray:
         """Which triples stand at places start .. start + size of the endless stream."""
-        first, last = start // self.triples, (start + size - 1) // self.triples
-        orders = [_permutation(seed, epoch, self.triples) for epoch in range(first, last + 1)]
+        triples = len(self.graph.train)
+        first, last = start // triples, (start + size - 1) // triples
+        orders = [_permutation(seed, epoch, triples) for epoch in range(first, last + 1)]
         order = orders[0] if first == last else np.concatenate(orders)
-        start -= first * self.triples
+        start -= first * triples
         return order[start : start + size]
 
 
@@ -135,23 +177,73 @@ def _permutation(seed: int, epoch: int, size: int) -> np.ndarray:
     return stream(seed, "epoch", epoch).permutation(size)
 
 
-def _ranking(graph: Graph, score) -> dict[str, float]:
-    """Ranks both sides of the held-out triples by `score(entities, relations)` over all entities."""
-    relation, filtered, raw = np.ascontiguousarray(graph.held_out[:, 1]), [], []
+@functools.lru_cache(maxsize=4)
+def _negatives(workload: LinkPrediction) -> Negatives:
+    return Negatives(workload.graph.train, workload.graph.nodes, workload.by_degree)
+
+
+@functools.lru_cache(maxsize=4)
+def _neighbours(workload: LinkPrediction) -> Neighbours:
+    return Neighbours(workload.graph.train, workload.graph.nodes)
+
+
+class _Evaluation(NamedTuple):
+    triples: np.ndarray
+    candidates: np.ndarray
+    """Ascending: whom the triples' ends are ranked against, and these ends."""
+    drawn: np.ndarray
+    """Which candidates are more than a triple's end."""
+    ids: np.ndarray
+    """Ascending: the candidates, and the neighbours that they look at."""
+    own: np.ndarray
+    """Where the candidates stand in `ids`."""
+    near: np.ndarray
+    """Where their neighbours do, flat."""
+    degree: np.ndarray
+
+
+@functools.lru_cache(maxsize=4)
+def _evaluation(workload: LinkPrediction) -> _Evaluation:
+    """The same for all seeds."""
+    truth = workload.graph
+    triples = truth.held_out
+    if len(triples) > workload.evaluation_triples:
+        chosen = stream(workload.world, "judged").permutation(len(triples))[: workload.evaluation_triples]
+        triples = triples[np.sort(chosen)]
+    candidates, drawn = np.arange(truth.nodes), np.ones(truth.nodes, bool)
+    if workload.evaluation_candidates is not None:
+        picked = _negatives(workload).draw(stream(workload.world, "candidates"), workload.evaluation_candidates)
+        candidates = np.union1d(picked, triples[:, [0, 2]])
+        drawn = np.isin(candidates, picked)
+    ids, near, degree = candidates, np.empty(0, np.int64), np.empty(0, np.int64)
+    if workload._looks_around:
+        near, degree = _neighbours(workload).sample(candidates, workload.neighbours, stream(workload.world, "near"))
+        ids = np.union1d(candidates, near)
+        near = np.searchsorted(ids, near.ravel())
+    return _Evaluation(triples, candidates, drawn, ids, np.searchsorted(ids, candidates), near, degree)
+
+
+def _ranking(truth: Graph, judged: _Evaluation, score: Score) -> dict[str, float]:
+    """Ranks both sides of the held-out triples by `score(entities, relations)` over the candidates."""
+    filtered, raw = [], []
     for side in (0, 2):
-        query, target = (np.ascontiguousarray(graph.held_out[:, column]) for column in (2 - side, side))
-        scores = score(query, relation)
-        raw.append(metrics.ranks(scores, target))
-        filtered.append(metrics.ranks(scores, target, graph.known(query, relation, side=side)))
+        for start in range(0, len(judged.triples), _CHUNK):
+            part = judged.triples[start : start + _CHUNK]
+            query, relation, target = (np.ascontiguousarray(part[:, column]) for column in (2 - side, 1, side))
+            scores, places = score(query, relation), np.searchsorted(judged.candidates, target)
+            raw.append(metrics.ranks(scores, places, np.broadcast_to(~judged.drawn, scores.shape)))
+            known = truth.known(query, relation, side=side, among=judged.candidates)
+            filtered.append(metrics.ranks(scores, places, known | ~judged.drawn))
     result = metrics.ranking(np.concatenate(filtered))
     return result | {f"{name}_raw": value for name, value in metrics.ranking(np.concatenate(raw)).items()}
 
 
 @functools.lru_cache(maxsize=4)
-def _planted(plan: PlantedGraph) -> float:
-    truth = graph(plan)
+def _planted(workload: LinkPrediction) -> float:
+    truth, judged = workload.graph, _evaluation(workload)
+    assert isinstance(truth, Planted)
 
     def score(entities: np.ndarray, relations: np.ndarray) -> np.ndarray:
-        return (truth.entities[entities] * truth.relations[relations]) @ truth.entities.T
+        return (truth.entities[entities] * truth.relations[relations]) @ truth.entities[judged.candidates].T
 
-    return _ranking(truth, score)["mrr"]
+    return _ranking(truth, judged, score)["mrr"]

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from lib.data.triples import PlantedGraph, graph
+from lib.data.triples import Graph, PlantedGraph, graph
 from lib.errors import BadOption
 
 PLAN = {
@@ -60,3 +60,24 @@ def test_a_graph_without_room_is_an_error():
 
 def test_another_world_is_another_graph(planted):
     assert not np.array_equal(graph(PlantedGraph(**PLAN | {"world": 1})).train, planted.train)
+
+
+@pytest.mark.parametrize("side", [0, 2])
+def test_known_among_some_entities_is_part_of_the_whole(planted, side):
+    queries, relation = planted.held_out[:, 2 - side], planted.held_out[:, 1]
+    some = np.array([1, 4, 5, 30, 58])
+    whole = planted.known(queries, relation, side=side)
+    np.testing.assert_array_equal(planted.known(queries, relation, side=side, among=some), whole[:, some])
+
+
+def test_triples_that_are_kept_apart_are_known_too():
+    one = np.array([[0, 0, 1]])
+    made = Graph(train=one, held_out=np.array([[0, 0, 2]]), apart=np.array([[0, 0, 3]]), nodes=5, kinds=1)
+    assert made.known(np.array([0]), np.array([0]), side=2).tolist() == [[False, True, True, True, False]]
+
+
+def test_a_large_graph_draws_its_tails_from_a_sample(monkeypatch):
+    monkeypatch.setattr("lib.data.triples._SCORED", 30)
+    made = graph(PlantedGraph(**PLAN | {"world": 7}))
+    triples = np.concatenate((made.train, made.held_out))
+    assert len(np.unique(triples, axis=0)) == 540 and triples[:, 2].max() > 50

@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from lib.data.batch import Batch
-from lib.models.ctr import DLRM, TABLE, DeepFM
+from lib.models.ctr import DLRM, FFNN, TABLE, DeepFM
 
 SHAPE = {"fields": 3, "dim": 2, "dense_features": 2, "hidden": (4,)}
 
@@ -61,7 +61,7 @@ def test_equals_the_plain_reference(kind, batch):
     torch.testing.assert_close(scores, expected)
 
 
-@pytest.mark.parametrize("kind", [DeepFM, DLRM])
+@pytest.mark.parametrize("kind", [DeepFM, DLRM, FFNN])
 def test_gradients(kind, batch):
     model = kind(**SHAPE | {"hidden": ()}, seed=0).double()  # without hidden layers there is no kink at which to fail
     rows = torch.randn(len(batch.ids[TABLE]), kind.width(2), dtype=torch.float64, requires_grad=True)
@@ -98,14 +98,14 @@ def test_dlrm_by_hand():
     assert score.item() == 2 + 0 + 2 + 60 + 100
 
 
-@pytest.mark.parametrize("kind", [DeepFM, DLRM])
+@pytest.mark.parametrize("kind", [DeepFM, DLRM, FFNN])
 def test_needs_no_dense_inputs(kind):
     model = kind(**SHAPE | {"dense_features": 0}, seed=0)
     scores = model(batch_of([[1, 2, 3]], np.empty((1, 0))), {TABLE: torch.randn(3, kind.width(2))})
     assert scores.shape == (1,)
 
 
-@pytest.mark.parametrize("kind", [DeepFM, DLRM])
+@pytest.mark.parametrize("kind", [DeepFM, DLRM, FFNN])
 def test_parameters_come_from_the_seed_alone(kind):
     torch.manual_seed(1)
     before = torch.random.get_rng_state()
@@ -123,3 +123,26 @@ def test_loss_is_the_mean_cross_entropy(batch):
 def test_flops_count_the_mlp():
     assert DeepFM.flops(**SHAPE) == 2 * (8 * 4 + 4) + 4 * 3 * 3 + 2 * 2
     assert DLRM.flops(**SHAPE) == 2 * (8 * 4 + 4) + 2 * 2 * (16 + 2)
+    assert FFNN.flops(**SHAPE) == 2 * (8 * 4 + 4) + 8 * 4
+
+
+def test_ffnn_equals_torch_with_its_own_batch_norm(batch):
+    model = FFNN(**SHAPE | {"hidden": (4, 3)}, seed=0)
+    rows = torch.randn(len(batch.ids[TABLE]), 2)
+    plain = torch.cat((rows[batch.where[TABLE]].flatten(1), batch.features["dense"]), 1)
+    for place in (0, 3):
+        linear = model.deep[place]
+        norm = torch.nn.BatchNorm1d(len(linear.weight))
+        plain = torch.relu(norm(torch.nn.functional.linear(plain, linear.weight, linear.bias)))
+    last = model.deep[-1]
+    torch.testing.assert_close(model(batch, {TABLE: rows}), (plain @ last.weight.T + last.bias).squeeze(1))
+
+
+def test_ffnn_by_hand():
+    model = FFNN(fields=1, dim=1, dense_features=0, hidden=(1,), seed=0)
+    for layer, weight in ((model.deep[0], 2.0), (model.deep[-1], 10.0)):
+        layer.weight.data.fill_(weight)
+        layer.bias.data.zero_()
+    scores = model(batch_of([[1], [2]], np.empty((2, 0))), {TABLE: torch.tensor([[1.0], [3.0]])})
+    # 2 and 6 have mean 4 and deviation 2, so -1 and 1 after normalisation, of which the ReLU leaves 0 and 1
+    torch.testing.assert_close(scores, torch.tensor([0.0, 10.0]), rtol=1e-4, atol=1e-4)

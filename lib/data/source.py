@@ -1,0 +1,202 @@
+"""Real data for workloads: a prepared folder in, a data set out.
+
+This is the one door between files and workloads. Each function takes the folder that the user gave as `data`, as
+`python -m data_prep` wrote it, and returns what the workload of that kind trains on and is judged by. Where a folder holds
+training data alone, as a sample of a data set may, its last tenth is held out.
+"""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from lib.data.behaviours import Remembered
+from lib.data.clicks import Clicks
+from lib.data.images import RealImages
+from lib.data.prepared import Partitions, PreparedClicks, PreparedTriples
+from lib.data.questions import Question
+from lib.data.triples import Graph
+from lib.errors import BadOption
+from lib.streams import stream
+
+_BLOCK = 1 << 16  # rows that are shuffled together: a batch touches few pages of a large file
+
+
+@functools.lru_cache(maxsize=4)
+def graph(path: str, held_out: str) -> Graph:
+    """A knowledge graph."""
+    found = PreparedTriples(path)
+    parts = {split: found.triples(split) for split in ("train", "valid", "test")}
+    if not len(parts[held_out]):
+        raise BadOption(
+            f"data={path!r} holds no {held_out} triples to rank; its splits: {', '.join(map(str, found.names))}"
+        )
+    return Graph(
+        train=parts["train"],
+        held_out=parts[held_out],
+        apart=parts["valid" if held_out == "test" else "test"],
+        nodes=found.entities,
+        kinds=found.relations,
+    )
+
+
+@functools.lru_cache(maxsize=4)
+def clicks(path: str, *, behaviours: bool) -> ClickPass:
+    """A click log, with each user's past behaviours if they are wanted."""
+    return ClickPass(PreparedClicks(path), behaviours)
+
+
+class ClickPass:
+    """Training days one after another, each in an order of its own, again and again; and samples of the days after them."""
+
+    def __init__(self, log: PreparedClicks, behaviours: bool):
+        self._log, self._behaviours = log, behaviours
+        if behaviours and "history" not in log.manifest:
+            raise BadOption(
+                f"{log.folder} holds no past behaviours; expected those of a data set that has them, as Taobao's"
+            )
+        self.fields, self.dense_features = len(log.fields), log.dense_features
+        self.length = log.manifest["history"]["length"] if behaviours else 0
+        sizes = {day: log.rows(day) for day in log.names}
+        learnt = {day: size for day, size in sizes.items() if day < log.manifest["train_days"]}
+        judged = {day: (0, size) for day, size in sizes.items() if day not in learnt}
+        if not judged:
+            last = max(learnt)
+            kept = learnt[last] - max(1, learnt[last] // 10)
+            judged, learnt[last] = {last: (kept, sizes[last])}, kept
+        self._judged = judged
+        self._days = [day for day, size in learnt.items() if size]
+        self._ends = np.cumsum([learnt[day] for day in self._days])
+
+    @property
+    def samples(self) -> int:
+        """Training samples."""
+        return int(self._ends[-1])
+
+    def day(self, place: int) -> int:
+        """The day of a place in the endless stream; days count on over the epochs."""
+        epoch, within = divmod(place, self.samples)
+        return epoch * len(self._days) + int(np.searchsorted(self._ends, within, side="right"))
+
+    def train(self, place: int, size: int, seed: int) -> Clicks | Remembered:
+        """So many samples from that place of the stream on."""
+        pieces = []
+        while size:
+            epoch, within = divmod(place, self.samples)
+            at = int(np.searchsorted(self._ends, within, side="right"))
+            end = int(self._ends[at])
+            first = end if not at else end - int(self._ends[at - 1])
+            start = within - (end - first)
+            take = min(size, first - start)
+            rows = _shuffled(first, seed, epoch, self._days[at], start, start + take)
+            pieces.append(self._read(self._days[at], rows, stream(seed, "passed", place)))
+            place, size = place + take, size - take
+        return pieces[0] if len(pieces) == 1 else _joined(pieces)
+
+    def held_out(self, most: int) -> Clicks | Remembered:
+        """Samples of the days that are not trained on, evenly spread; at most so many."""
+        count = sum(last - first for first, last in self._judged.values())
+        chosen = np.unique(np.linspace(0, count - 1, min(most, count)).astype(np.int64))
+        pieces, before = [], 0
+        for day, (first, last) in self._judged.items():
+            here = chosen[(chosen >= before) & (chosen < before + last - first)] - before + first
+            if len(here):
+                pieces.append(self._read(day, here, stream(0, "passed", "held out", day)))
+            before += last - first
+        return _joined(pieces)
+
+    def _read(self, day: int, rows: np.ndarray, generator: np.random.Generator) -> Clicks | Remembered:
+        found = self._log.read(day, rows)
+        nothing = np.empty(0)
+        if not self._behaviours:
+            return Clicks(found.ids, found.dense, found.labels, nothing)
+        own = [self._log.fields.index(name) for name in self._log.manifest["history"]["fields"]]
+        target = found.ids[:, own]
+        # What others were shown stands for what this user passed over.
+        passed = target[generator.integers(len(target), size=(len(target), self.length))]
+        parts = (found.ids, target, found.history.reshape(len(target), -1), passed.reshape(len(target), -1))
+        return Remembered(np.concatenate(parts, 1), found.dense, found.labels, nothing, found.history_length)
+
+
+def _joined(pieces: list[Clicks | Remembered]) -> Clicks | Remembered:
+    return type(pieces[0])(*map(np.concatenate, zip(*pieces, strict=True)))
+
+
+def _shuffled(rows: int, seed: int, epoch: int, day: int, start: int, stop: int) -> np.ndarray:
+    """Places start .. stop of a day's order: blocks of rows in any order, and the rows of a block in any order."""
+    order, ends = _blocks(rows, seed, epoch, day)
+    found = []
+    while start < stop:
+        at = int(np.searchsorted(ends, start, side="right"))
+        first = int(ends[at - 1]) if at else 0
+        last = min(stop, int(ends[at]))
+        inside = _inside(int(ends[at]) - first, seed, epoch, day, int(order[at]))
+        found.append(int(order[at]) * _BLOCK + inside[start - first : last - first])
+        start = last
+    return np.concatenate(found)
+
+
+@functools.lru_cache(maxsize=8)
+def _blocks(rows: int, seed: int, epoch: int, day: int) -> tuple[np.ndarray, np.ndarray]:
+    order = stream(seed, "blocks", epoch, day).permutation(-(-rows // _BLOCK))
+    return order, np.cumsum(np.minimum(_BLOCK, rows - order * _BLOCK))
+
+
+@functools.lru_cache(maxsize=32)
+def _inside(rows: int, seed: int, epoch: int, day: int, block: int) -> np.ndarray:
+    return stream(seed, "rows", epoch, day, block).permutation(rows)
+
+
+@functools.lru_cache(maxsize=2)
+def images(path: str) -> RealImages:
+    """Images, all of them in memory."""
+    found = Partitions(path)
+    if found.manifest["kind"] != "images":
+        raise BadOption(f"data={path!r} holds {found.manifest['kind']}; expected images as arrays, such as CIFAR's")
+    label, classes = list(found.manifest["classes"].items())[-1]
+    parts = {}
+    for split in found.names:
+        pixels, labels = (found.take(split, name, slice(None)) for name in ("images", label))
+        parts[split] = pixels, labels.astype(np.int64)
+    train, test = _split(parts, "train", "test")
+    return RealImages(*train, *test, classes)
+
+
+class RealQuestions(NamedTuple):
+    train: list[Question]
+    test: list[Question]
+
+
+@functools.lru_cache(maxsize=2)
+def questions(path: str) -> RealQuestions:
+    """Questions and their passages, all of them in memory."""
+    from pyarrow import parquet
+
+    found = _Questions(path)
+    parts = {}
+    for split in found.names:
+        rows = []
+        for part in found.manifest["partitions"]:
+            if part["split"] == split:
+                table = parquet.read_table(Path(path) / part["folder"] / "rows.parquet")
+                columns = (table[name].to_pylist() for name in ("question", "context", "answers", "starts"))
+                rows += [Question(q, c, tuple(a), s[0]) for q, c, a, s in zip(*columns, strict=True)]
+        parts[split] = (rows,)
+    (train,), (test,) = _split(parts, "train", "dev")
+    return RealQuestions(train, test)
+
+
+class _Questions(Partitions):
+    kinds = ("questions",)
+
+
+def _split(parts: dict[str, tuple], train: str, test: str) -> tuple[tuple, tuple]:
+    """The columns to train on and those to be judged by."""
+    if test in parts and train in parts:
+        return parts[train], parts[test]
+    whole = next(iter(parts.values()))
+    kept = len(whole[0]) - max(1, len(whole[0]) // 10)
+    return tuple(column[:kept] for column in whole), tuple(column[kept:] for column in whole)

@@ -1,0 +1,57 @@
+"""Averaging a gradient in buckets, each as soon as backward has it, while the rest is still being computed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from dataclasses import replace
+from itertools import accumulate
+
+import numpy as np
+
+from lib.cluster.base import Meeting, Site
+
+FORWARD = 1 / 3
+"""Share of a step that is over before backward begins: backward takes about twice as long as forward."""
+
+
+class Overlap:
+    """One step's buckets. All members of the group average them in the same order."""
+
+    def __init__(self, site: Site, buckets: list[slice], meeting: Awaitable[Meeting | None]):
+        self._site, self.buckets, self._meeting = site, buckets, meeting
+        sizes = [bucket.stop - bucket.start for bucket in buckets]
+        self.shares = [FORWARD + (1 - FORWARD) * done / sum(sizes) for done in accumulate(sizes)]
+        """Which share of the step's work is done when each bucket is ready; backward's work goes with the parameters."""
+        self._parts = [asyncio.get_running_loop().create_future() for _ in buckets]
+        self._means = asyncio.ensure_future(self._average())
+
+    def emit(self, bucket: int, part: np.ndarray) -> None:
+        if not self._parts[bucket].done():
+            self._parts[bucket].set_result(part)
+
+    async def mean(self) -> np.ndarray | None:
+        """The members' mean gradient; None where there is no group."""
+        return await self._means
+
+    def stop(self) -> None:
+        """The step will not come to its end."""
+        self._means.cancel()
+
+    async def _average(self) -> np.ndarray | None:
+        started: list[asyncio.Task] = []
+        try:
+            for number, part in enumerate(self._parts):
+                mine, met = await part, await self._meeting
+                if met is None:
+                    return None
+                bucket = replace(met, key=f"{met.key}, bucket {number}")
+                started.append(asyncio.ensure_future(self._site.mean(bucket, mine)))
+            means = await asyncio.gather(*started)
+        finally:
+            for task in started:
+                task.cancel()
+        whole = np.empty(max(bucket.stop for bucket in self.buckets), np.float32)
+        for bucket, mean in zip(self.buckets, means, strict=True):
+            whole[bucket] = mean
+        return whole

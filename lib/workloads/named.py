@@ -1,0 +1,376 @@
+"""The papers' pairs of data and model. A class's own defaults are its smoke profile.
+
+Each stands for an experiment of a paper, with the paper's number of fields, model and optimiser kind; laptop widens the data,
+full takes the paper's widths and batch. Without a data folder the data is planted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from lib.store.optim import Adagrad, Adam, Optimizer
+from lib.workloads.base import Workload
+from lib.workloads.ctr import ClickThrough
+from lib.workloads.graph import LinkPrediction
+from lib.workloads.retrieval import NextItem
+from lib.workloads.text import Answers
+from lib.workloads.vision import ImageClasses
+
+Profiles = Mapping[str, Mapping[str, Any]]
+
+PERSIA = (4096, 2048, 1024, 512, 256)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Criteo(ClickThrough):
+    """Criteo's shape: 26 categorical fields and 13 numbers."""
+
+    fields: int = 26
+    dense_features: int = 13
+    exponent: float = 1.2
+    vocabulary: int = 1_000
+    days: int = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class CriteoDeepFM(Criteo):
+    """DeepFM on Criteo's clicks (GBA, DS-Sync)."""
+
+    name: ClassVar[str] = "criteo-deepfm"
+    profiles: ClassVar[Profiles] = {
+        "laptop": {"samples": 2_000_000, "vocabulary": 10_000, "batch_size": 256},
+        "full": {
+            "samples": 40_000_000,
+            "vocabulary": 200_000,
+            "dim": 16,
+            "hidden": (400, 400, 400),
+            "batch_size": 12_800,
+            "dense_optimizer": Adam(lr=1e-3),
+            "row_optimizer": Adam(lr=1e-3),
+            "evaluation_samples": 1_000_000,
+        },
+    }
+
+
+@dataclass(frozen=True, kw_only=True)
+class CriteoDLRM(Criteo):
+    """DLRM on Criteo's clicks (ShadowSync's model; OAC beyond link prediction)."""
+
+    name: ClassVar[str] = "criteo-dlrm"
+    profiles: ClassVar[Profiles] = {
+        "laptop": {"samples": 2_000_000, "vocabulary": 10_000, "batch_size": 256},
+        "full": {
+            "samples": 40_000_000,
+            "vocabulary": 200_000,
+            "dim": 64,
+            "hidden": (1024, 512, 256),
+            "batch_size": 2_048,
+            "evaluation_samples": 1_000_000,
+        },
+    }
+    network: str = "dlrm"
+
+
+@dataclass(frozen=True, kw_only=True)
+class AlimamaDIEN(ClickThrough):
+    """DIEN on Alimama's advertisements (GBA): clicks that depend on what a user did before."""
+
+    name: ClassVar[str] = "alimama-dien"
+    profiles: ClassVar[Profiles] = {
+        "laptop": {"samples": 1_000_000, "vocabulary": 5_000, "length": 20, "per_topic": 200},
+        "full": {
+            "samples": 26_000_000,
+            "vocabulary": 100_000,
+            "length": 50,
+            "topics": 200,
+            "per_topic": 2_000,
+            "dim": 16,
+            "hidden": (200, 80),
+            "batch_size": 1_024,
+            "dense_optimizer": Adam(lr=1e-3),
+            "row_optimizer": Adam(lr=1e-3),
+            "evaluation_samples": 500_000,
+        },
+    }
+    network: str = "dien"
+    samples: int = 200_000
+    fields: int = 9
+    vocabulary: int = 500
+    dense_features: int = 1
+    first_order: float = 1.0
+    linear: float = 0.4
+    base_rate: float = 0.2
+    days: int = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrivateYouTubeDNN(NextItem):
+    """YouTubeDNN on which item comes next (GBA's private task, whose data nobody else has)."""
+
+    name: ClassVar[str] = "private-youtubednn"
+    profiles: ClassVar[Profiles] = {
+        "laptop": {"samples": 2_000_000, "per_topic": 200, "dim": 32, "negatives": 256},
+        "full": {
+            "samples": 50_000_000,
+            "topics": 200,
+            "per_topic": 5_000,
+            "length": 50,
+            "dim": 64,
+            "hidden": (512, 256),
+            "batch_size": 1_024,
+            "negatives": 2_048,
+            "evaluation_samples": 100_000,
+        },
+    }
+    days: int = 22
+
+
+@dataclass(frozen=True, kw_only=True)
+class PersiaFFNN(ClickThrough):
+    """The feed-forward network with batch normalisation."""
+
+    network: str = "ffnn"
+    hidden: tuple[int, ...] = (64, 32)
+    dense_optimizer: Optimizer = field(default=Adam(lr=0.003))
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaobaoFFNN(PersiaFFNN):
+    """Persia's FFNN on Taobao's advertisements."""
+
+    name: ClassVar[str] = "taobao-ffnn"
+    profiles: ClassVar[Profiles] = {
+        "laptop": {"samples": 1_000_000, "vocabulary": 20_000, "hidden": (256, 128, 64)},
+        "full": {"samples": 26_000_000, "vocabulary": 200_000, "dim": 64, "hidden": PERSIA, "batch_size": 4_096},
+    }
+    fields: int = 16
+    vocabulary: int = 1_000
+    dense_features: int = 1
+    base_rate: float = 0.1
+    first_order: float = 0.8
+    linear: float = 0.2
+    days: int = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class AvazuFFNN(PersiaFFNN):
+    """Persia's FFNN on Avazu's advertisements: no numbers, and a few fields with most of the ids."""
+
+    name: ClassVar[str] = "avazu-ffnn"
+    profiles: ClassVar[Profiles] = {
+        "laptop": {"samples": 1_000_000, "vocabulary": 50_000, "hidden": (256, 128, 64)},
+        "full": {"samples": 40_000_000, "vocabulary": 500_000, "dim": 64, "hidden": PERSIA, "batch_size": 4_096},
+    }
+    fields: int = 21
+    vocabulary: int = 2_000
+    dense_features: int = 0
+    base_rate: float = 0.17
+    first_order: float = 1.2
+    days: int = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class CriteoFFNN(PersiaFFNN):
+    """Persia's FFNN on Criteo's clicks."""
+
+    name: ClassVar[str] = "criteo-ffnn"
+    profiles: ClassVar[Profiles] = {
+        "laptop": {"samples": 2_000_000, "vocabulary": 10_000, "hidden": (256, 128, 64)},
+        "full": {"samples": 40_000_000, "vocabulary": 500_000, "dim": 64, "hidden": PERSIA, "batch_size": 4_096},
+    }
+    fields: int = 26
+    dense_features: int = 13
+    exponent: float = 1.2
+    vocabulary: int = 1_000
+    days: int = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class KwaiFFNN(PersiaFFNN):
+    """Persia's FFNN on clicks of Kwai-Video's shape: many ids, of which most are rare."""
+
+    name: ClassVar[str] = "kwai-ffnn"
+    profiles: ClassVar[Profiles] = {
+        "laptop": {"samples": 2_000_000, "vocabulary": 100_000, "hidden": (256, 128, 64)},
+        "full": {"samples": 50_000_000, "vocabulary": 2_000_000, "dim": 64, "hidden": PERSIA, "batch_size": 4_096},
+    }
+    fields: int = 30
+    vocabulary: int = 5_000
+    exponent: float = 1.1
+    dense_features: int = 8
+    days: int = 7
+
+
+@dataclass(frozen=True, kw_only=True)
+class CriteoSyn(CriteoFFNN):
+    """Persia's FFNN on Criteo's shape with 6.25 trillion possible parameters; set `copies` for up to 100.
+
+    Each id of the teacher stands for `copies` ids that share its truth. So the space of ids is as large as the paper's, the
+    rows that are ever met are as many as the samples bring up, and hardly any id comes twice: it is for throughput and
+    memory, not for quality.
+    """
+
+    name: ClassVar[str] = "criteo-syn"
+    profiles: ClassVar[Profiles] = {
+        "laptop": {"samples": 1_000_000, "hidden": (256, 128, 64)},
+        "full": {"samples": 20_000_000, "dim": 128, "hidden": PERSIA, "batch_size": 4_096},
+    }
+    samples: int = 100_000
+    copies: int = 1_878_005
+    """Ids that share one truth. 26 fields x 1000 x copies x 128 values: 6.25 trillion here; twice as much for each next."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FB15k237(LinkPrediction):
+    """DistMult on FB15k-237's knowledge graph (OAC's small task)."""
+
+    name: ClassVar[str] = "fb15k-237-distmult"
+    profiles: ClassVar[Profiles] = {
+        "laptop": {"entities": 5_000, "relations": 60, "triples": 100_000, "samples": 1_000_000, "dim": 64},
+        "full": {
+            "entities": 14_541,
+            "relations": 237,
+            "triples": 272_115,
+            "evaluation_triples": 20_466,
+            "samples": 6 * 272_115,
+            "batch_size": 1_024,
+            "negatives": 1_024,
+            "dim": 256,
+            "dense_optimizer": Adagrad(lr=0.05),
+            "row_optimizer": Adagrad(lr=0.05),
+            "scale": 0.01,
+        },
+    }
+    relations: int = 24
+
+
+@dataclass(frozen=True, kw_only=True)
+class Freebase86mDistMult(LinkPrediction):
+    """DistMult on Freebase86m's shape (OAC, setup 2): wide batches, half of the negatives by degree."""
+
+    name: ClassVar[str] = "freebase86m-distmult"
+    profiles: ClassVar[Profiles] = {
+        "laptop": {"entities": 20_000, "relations": 100, "triples": 400_000, "samples": 4_000_000, "batch_size": 4_096},
+        "full": {
+            "entities": 100_000,
+            "relations": 500,
+            "triples": 2_000_000,
+            "samples": 20_000_000,
+            "batch_size": 50_000,
+            "negatives": 1_000,
+            "dim": 50,
+            "evaluation_triples": 10_000,
+            "evaluation_candidates": 1_000,
+        },
+    }
+    entities: int = 3_000
+    relations: int = 20
+    by_degree: float = 0.5
+    evaluation_candidates: int | None = 500
+
+
+@dataclass(frozen=True, kw_only=True)
+class Freebase86mGraphSage(Freebase86mDistMult):
+    """GraphSage over ten neighbours, then DistMult, on Freebase86m's shape (OAC, setup 1)."""
+
+    name: ClassVar[str] = "freebase86m-graphsage"
+    network: str = "graphsage"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cifar10WRN(ImageClasses):
+    """A wide residual network on CIFAR-10's shape (DS-Sync); WRN-26-10 at full."""
+
+    name: ClassVar[str] = "cifar10-wrn"
+    profiles: ClassVar[Profiles] = {
+        "laptop": {"samples": 100_000, "side": 32, "depth": 14, "width": 1, "noise": 12.0, "shift": 2},
+        "full": {
+            "samples": 200 * 50_000,
+            "side": 32,
+            "depth": 26,
+            "width": 10,
+            "noise": 12.0,
+            "batch_size": 256,
+            "evaluation_samples": 10_000,
+        },
+    }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cifar100WRN(Cifar10WRN):
+    """The same with a hundred classes."""
+
+    name: ClassVar[str] = "cifar100-wrn"
+    samples: int = 24_000
+    classes: int = 100
+    noise: float = 4.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageNetWRN(ImageClasses):
+    """WRN-50-2 on ImageNet's shape (DS-Sync), at full; a small network on small images below that."""
+
+    name: ClassVar[str] = "imagenet-wrn50-2"
+    profiles: ClassVar[Profiles] = {
+        "laptop": {"samples": 100_000, "classes": 100, "side": 32, "depth": 14, "width": 2, "noise": 6.0},
+        "full": {
+            "network": "wrn50",
+            "samples": 90 * 1_281_167,
+            "classes": 1_000,
+            "side": 224,
+            "width": 2,
+            "shift": 0,
+            "noise": 20.0,
+            "batch_size": 128,
+            "evaluation_samples": 50_000,
+        },
+    }
+    samples: int = 16_000
+    classes: int = 20
+    width: int = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class SquadBert(Answers):
+    """BERT on SQuAD's shape (DS-Sync): where in a passage is the answer? Give `weights` for BERT-large."""
+
+    name: ClassVar[str] = "squad-bert"
+    profiles: ClassVar[Profiles] = {
+        "laptop": {"samples": 100_000, "kinds": 16, "slots": 16, "distractors": 8, "dim": 64, "layers": 3, "heads": 4},
+        "full": {
+            "samples": 2 * 87_599,
+            "batch_size": 6,
+            "dense_optimizer": Adam(lr=3e-5),
+            "kinds": 32,
+            "slots": 64,
+            "distractors": 24,
+            "dim": 1024,
+            "layers": 24,
+            "heads": 16,
+            "vocabulary": 30_522,
+            "length": 384,
+            "evaluation_samples": 10_570,
+        },
+    }
+
+
+WORKLOADS: tuple[type[Workload], ...] = (
+    CriteoDeepFM,
+    CriteoDLRM,
+    CriteoFFNN,
+    CriteoSyn,
+    AlimamaDIEN,
+    PrivateYouTubeDNN,
+    TaobaoFFNN,
+    AvazuFFNN,
+    KwaiFFNN,
+    FB15k237,
+    Freebase86mDistMult,
+    Freebase86mGraphSage,
+    Cifar10WRN,
+    Cifar100WRN,
+    ImageNetWRN,
+    SquadBert,
+)

@@ -1,0 +1,180 @@
+"""Which item comes next? YouTubeDNN, trained as a sampled softmax."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+import torch
+
+from lib.cluster.spec import Work
+from lib.data.batch import Batch
+from lib.data.behaviours import Catalogue, Histories, WatchStream, next_topic
+from lib.data.clicks import FIELD_SHIFT
+from lib.data.zipf import alias_table, pick_many
+from lib.models.ctr import TABLE
+from lib.models.flat import tensor
+from lib.models.sequence import ITEM, YouTubeDNN
+from lib.store.optim import Adam, Optimizer
+from lib.streams import stream
+from lib.workloads.base import TableSpec, Workload
+
+
+@dataclass(frozen=True, kw_only=True)
+class NextItem(Workload):
+    """Users' groups and histories, and the item that they choose next; see lib.data.behaviours.
+
+    Days are those of lib.workloads.ctr. The two tables hold an item as what was watched, and as what may be chosen.
+    """
+
+    name: ClassVar[str] = "next-item"
+
+    samples: int = 200_000
+    batch_size: int = 256
+    dense_optimizer: Optimizer = field(default=Adam(lr=0.003))
+    row_optimizer: Optimizer = field(default=Adam(lr=0.02))
+    dim: int = 24
+    """Width of an item's and of a user's vector."""
+    hidden: tuple[int, ...] = (128,)
+    """Widths of the hidden layers of the user's network."""
+    negatives: int = 256
+    """Items that a batch's samples share as what was not chosen, drawn by popularity."""
+    topics: int = 20
+    """Topics of the items."""
+    per_topic: int = 50
+    """Items of each topic."""
+    exponent: float = 0.8
+    """Zipf's exponent of the items within a topic."""
+    length: int = 10
+    """Most past items of a user."""
+    novelty: float = 2.0
+    """How readily a user turns to a new topic."""
+    groups: int = 10
+    """Groups of users, which differ in their taste for new topics."""
+    spread: float = 1.0
+    """Standard deviation of a group's logits over the topics."""
+    days: int = 4
+    """Days in one pass."""
+    drift: float = 0.03
+    """Radians by which the groups' tastes turn each day."""
+    world: int = 0
+    """Seed of the tastes, apart from the runs' seed."""
+    scale: float = 0.2
+    """New rows are uniform in (-scale, scale)."""
+    evaluation_samples: int = 4_000
+    """Users of the evaluation."""
+    evaluation_negatives: int = 20
+    """Items, drawn uniformly, above which each user's next item should score."""
+
+    def __post_init__(self):
+        if isinstance(self.hidden, list):
+            object.__setattr__(self, "hidden", tuple(self.hidden))
+        super().__post_init__()
+        self._at_least(1, "dim", "negatives", "topics", "per_topic", "length", "groups", "days")
+        self._at_least(1, "evaluation_samples", "evaluation_negatives")
+        self._not_negative("exponent", "novelty", "spread", "drift", "scale")
+        self._widths("hidden")
+        if not self.novelty:
+            self._reject("novelty", "more than 0: a first item must come from somewhere")
+
+    def tables(self) -> dict[str, TableSpec]:
+        return {TABLE: TableSpec(self.dim, self.scale), ITEM: TableSpec(self.dim, self.scale)}
+
+    def model(self, seed: int) -> YouTubeDNN:
+        return YouTubeDNN(**self._shape, seed=seed)
+
+    def day(self, index: int) -> int:
+        """The day of a batch; days go on after the pass."""
+        return index * self.batch_size * self.days // self.samples
+
+    def batch(self, seed: int, index: int, size: int | None = None) -> Batch:
+        size = self.size_of(index) if size is None else size
+        group, _, past = self._watch.draw(size, seed=seed, day=self.day(index), index=index)
+        uniform = stream(seed, "negatives", index).random((self.negatives, 2))
+        rank = pick_many(uniform[:, 1], *alias_table(self.per_topic, self.exponent))
+        negatives = (uniform[:, 0] * self.topics).astype(np.int64) * self.per_topic + rank
+        items = np.concatenate((past.following, negatives))
+        return Batch.of(
+            index=index,
+            day=self.day(index),
+            size=size,
+            raw={TABLE: _places(group, past), ITEM: items},
+            features=_features(past) | {"log_chance": np.log(self._catalogue.chances())[items].astype(np.float32)},
+        )
+
+    def work(self) -> Work:
+        """The user's network, and the products with the sampled items."""
+        flops = YouTubeDNN.flops(**self._shape) + 2 * self.dim * (1 + self.negatives)
+        rows = self.batch_size * (2 + self.length) + self.negatives
+        parameters = sum(parameter.numel() for parameter in self.model(0).parameters())
+        return Work(flops=3.0 * self.batch_size * flops, bytes=4.0 * 3 * (rows * self.dim + parameters))
+
+    def evaluation_ids(self, seed: int) -> dict[str, np.ndarray]:
+        return _evaluation(self, seed).batch.ids
+
+    def evaluate(self, model: YouTubeDNN, rows: Mapping[str, np.ndarray], seed: int) -> dict[str, float]:
+        """`auc` is the chance that a user's next item scores above one drawn uniformly; `auc_ceiling` is that of the planted
+        chances of the items, which no other scores can exceed but by luck; `hit_1` is how often the next item is first."""
+        held_out = _evaluation(self, seed)
+        device = next(model.parameters()).device
+        blocks = {table: tensor(block).to(device) for table, block in rows.items()}
+        with torch.inference_mode():
+            batch = held_out.batch.to(device)
+            users = model.users(batch, blocks)
+            items = blocks[ITEM][batch.where[ITEM]].unflatten(0, (batch.size, -1))
+            scores = torch.linalg.vecdot(users.unsqueeze(1), items).cpu().numpy()
+        above = scores[:, :1] > scores[:, 1:]
+        return {
+            "auc": _above(scores),
+            "auc_ceiling": held_out.ceiling,
+            "hit_1": float(above.all(1).mean()),
+        }
+
+    @property
+    def _shape(self) -> dict:
+        return {"fields": 1, "dim": self.dim, "dense_features": 0, "hidden": self.hidden, "length": self.length}
+
+    @functools.cached_property
+    def _catalogue(self) -> Catalogue:
+        return Catalogue(**{name: getattr(self, name) for name in Catalogue.__dataclass_fields__})
+
+    @functools.cached_property
+    def _watch(self) -> WatchStream:
+        own = {name: getattr(self, name) for name in ("groups", "spread", "drift", "world")}
+        return WatchStream(catalogue=self._catalogue, **own)
+
+
+class _Evaluation(NamedTuple):
+    batch: Batch
+    """The items of a user are the next one, then those that it is held against."""
+    ceiling: float
+
+
+@functools.lru_cache(maxsize=4)
+def _evaluation(workload: NextItem, seed: int) -> _Evaluation:
+    size, catalogue = workload.evaluation_samples, workload._catalogue
+    group, taste, past = workload._watch.draw(size, seed=seed, day=workload.days, index="evaluation")
+    others = stream(seed, "others").integers(catalogue.items, size=(size, workload.evaluation_negatives))
+    items = np.concatenate((past.following[:, None], others), 1)
+    topics = next_topic(catalogue, past, taste)
+    truth = np.take_along_axis(topics, items // catalogue.per_topic, 1) * catalogue.chances()[items]
+    raw = {TABLE: _places(group, past), ITEM: items.ravel()}
+    batch = Batch.of(index=0, day=workload.days, size=size, raw=raw, features=_features(past))
+    return _Evaluation(batch, _above(truth))
+
+
+def _above(scores: np.ndarray) -> float:
+    """How often the first of a row is above the others; ties count half, and so does the item itself among the others."""
+    first, others = scores[:, :1], scores[:, 1:]
+    return float(np.mean((first > others) + 0.5 * (first == others)))
+
+
+def _places(group: np.ndarray, past: Histories) -> np.ndarray:
+    return np.concatenate(((group | 1 << FIELD_SHIFT)[:, None], past.watched), 1)
+
+
+def _features(past: Histories) -> dict[str, np.ndarray]:
+    return {"behaviours": past.behaviours, "dense": np.empty((len(past.behaviours), 0), np.float32)}

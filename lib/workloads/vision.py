@@ -1,0 +1,189 @@
+"""Wide residual networks on planted or real images."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+import torch
+from torch.nn import functional as F
+
+from lib.cluster.spec import Work
+from lib.data import source
+from lib.data.batch import Batch
+from lib.data.images import Images, PlantedImages, RealImages, augmented, moments, scaled
+from lib.models.layers import settled
+from lib.models.vision import Classifier, WideResNet, WideResNet50, cost
+from lib.store.optim import SGD, Momentum, Optimizer
+from lib.streams import stream
+from lib.workloads.base import TableSpec, Workload
+
+MODELS = ("wrn", "wrn50")
+
+_CHUNK = 256  # images evaluated at once
+_SETTLING = 1024  # training images by which batch normalisation is settled for an evaluation
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageClasses(Workload):
+    """Images of classes, planted (lib.data.images) or of a data folder.
+
+    Real images come in epochs, each in an order of its own that belongs to (seed, epoch), mirrored and moved at random.
+    """
+
+    name: ClassVar[str] = "images-synthetic"
+    spelled: ClassVar[Mapping[str, str]] = {"model": "network"}
+
+    samples: int = 8_000
+    batch_size: int = 32
+    dense_optimizer: Optimizer = field(default=Momentum(lr=0.1))
+    row_optimizer: Optimizer = field(default=SGD(lr=0.1))
+    network: str = "wrn"
+    """The model (option `model`): wrn for small images, or wrn50."""
+    depth: int = 8
+    """wrn: layers, 6 n + 2."""
+    width: int = 1
+    """How many times wider than the plain residual network."""
+    weight_decay: float = 1e-4
+    """Weight of the squared parameters."""
+    data: str | None = None
+    """Folder of real images; without it they are planted, by the options from `classes` to `world`."""
+    classes: int = 10
+    """Number of classes."""
+    side: int = 16
+    """Pixels of a side."""
+    channels: int = 3
+    """Colours."""
+    shift: int = 1
+    """Most pixels by which a pattern is moved."""
+    noise: float = 6.0
+    """Standard deviation of a pixel's noise, over a pattern's."""
+    world: int = 0
+    """Seed of the patterns, apart from the runs' seed."""
+    evaluation_samples: int = 1_000
+    """Most images of the evaluation."""
+
+    def __post_init__(self):
+        super().__post_init__()
+        self._one_of("network", MODELS)
+        self._at_least(1, "width", "classes", "side", "channels", "evaluation_samples")
+        self._at_least(0, "shift")
+        self._not_negative("weight_decay", "noise")
+        if self.network == "wrn" and (not isinstance(self.depth, int) or self.depth < 8 or self.depth % 6 != 2):
+            self._reject("depth", "6 n + 2 layers: 8, 14, 20, 26, ...")
+        if not self.noise:
+            self._reject("noise", "more than 0, or the best accuracy is 1 by definition")
+
+    def tables(self) -> dict[str, TableSpec]:
+        return {}
+
+    def model(self, seed: int) -> Classifier:
+        classes, channels = (
+            (self._real.classes, self._real.train.shape[1]) if self.data else (self.classes, self.channels)
+        )
+        if self.network == "wrn50":
+            return WideResNet50(width=self.width, classes=classes, weight_decay=self.weight_decay, seed=seed)
+        return WideResNet(
+            depth=self.depth,
+            width=self.width,
+            classes=classes,
+            channels=channels,
+            weight_decay=self.weight_decay,
+            seed=seed,
+        )
+
+    def batch(self, seed: int, index: int, size: int | None = None) -> Batch:
+        size = self.size_of(index) if size is None else size
+        images = self._epoch(seed, index, size) if self.data else self._planted.draw(size, seed=seed, index=index)
+        features = {"image": images.pixels}
+        return Batch.of(index=index, raw={}, size=size, features=features, labels=images.labels)
+
+    def work(self) -> Work:
+        """The backward pass costs twice the forward pass; maps and parameters are read, and their gradients written."""
+        forward, maps, parameters = _cost(self)
+        return Work(flops=3 * self.batch_size * forward, bytes=12.0 * (parameters + self.batch_size * maps))
+
+    def evaluation_ids(self, seed: int) -> dict[str, np.ndarray]:
+        return {}
+
+    def evaluate(self, model: Classifier, rows: Mapping[str, np.ndarray], seed: int) -> dict[str, float]:
+        """accuracy and loss on unseen images; planted ones have `accuracy_ceiling`, what the likeliest class would reach."""
+        held_out = _evaluation(self, seed)
+        device = next(model.parameters()).device
+
+        def logits(pixels: np.ndarray) -> torch.Tensor:
+            return model(_images(pixels).to(device), {})
+
+        def settle() -> None:
+            last, count = self.batches(), max(1, _SETTLING // self.batch_size)
+            for index in range(max(0, last - count), last):
+                logits(self.batch(seed, index).features["image"])
+
+        pixels = held_out.images.pixels
+        with torch.inference_mode(), settled(model, settle):
+            scores = torch.cat([logits(pixels[at : at + _CHUNK]).cpu() for at in range(0, len(pixels), _CHUNK)])
+        labels = torch.from_numpy(held_out.images.labels)
+        result = {
+            "accuracy": float((scores.argmax(1) == labels).double().mean()),
+            "loss": float(F.cross_entropy(scores.double(), labels)),
+        }
+        return result if held_out.ceiling is None else result | {"accuracy_ceiling": held_out.ceiling}
+
+    def observe(self, labels: np.ndarray, scores: np.ndarray) -> None:
+        return None
+
+    @functools.cached_property
+    def _planted(self) -> PlantedImages:
+        return PlantedImages(**{name: getattr(self, name) for name in PlantedImages.__dataclass_fields__})
+
+    @property
+    def _real(self) -> RealImages:
+        return source.images(self.data)
+
+    def _epoch(self, seed: int, index: int, size: int) -> Images:
+        count = len(self._real.train)
+        places = index * self.batch_size + np.arange(size)
+        epochs = places // count
+        orders = {epoch: _permutation(seed, epoch, count) for epoch in np.unique(epochs).tolist()}
+        chosen = np.array([orders[epoch][place] for epoch, place in zip(epochs.tolist(), places % count, strict=True)])
+        pixels = scaled(self._real.train[chosen], _moments(self.data))
+        return Images(augmented(pixels, stream(seed, "augment", index)), self._real.train_labels[chosen])
+
+
+class _Evaluation(NamedTuple):
+    images: Images
+    ceiling: float | None
+
+
+@functools.lru_cache(maxsize=4)
+def _evaluation(workload: ImageClasses, seed: int) -> _Evaluation:
+    if not workload.data:
+        images = workload._planted.draw(workload.evaluation_samples, seed=seed, index="evaluation")
+        return _Evaluation(images, float(np.mean(workload._planted.best(images.pixels) == images.labels)))
+    real = workload._real
+    chosen = stream(workload.world, "judged").permutation(len(real.test))[: workload.evaluation_samples]
+    return _Evaluation(Images(scaled(real.test[chosen], _moments(workload.data)), real.test_labels[chosen]), None)
+
+
+@functools.lru_cache(maxsize=4)
+def _moments(folder: str) -> tuple[np.ndarray, np.ndarray]:
+    return moments(source.images(folder).train)
+
+
+@functools.lru_cache(maxsize=8)
+def _permutation(seed: int, epoch: int, size: int) -> np.ndarray:
+    return stream(seed, "epoch", epoch).permutation(size)
+
+
+@functools.lru_cache(maxsize=8)
+def _cost(workload: ImageClasses) -> tuple[float, int, int]:
+    model = workload.model(0)
+    side = workload._real.train.shape[-1] if workload.data else workload.side
+    return *cost(model, side), sum(parameter.numel() for parameter in model.parameters())
+
+
+def _images(pixels: np.ndarray) -> Batch:
+    return Batch(index=0, size=len(pixels), ids={}, where={}, features={"image": pixels})
