@@ -21,20 +21,19 @@ ENDLESS = 1e18
 def model_of(run: Run, workload: Workload) -> dict[str, Node]:
     """The nodes of a virtual cluster on which one undisturbed worker takes the times that it took in `run`.
 
-    From a run of a server rule with one worker: the median time to compute a batch, to get its parameters, and from one
-    batch's end to the next one's start (making the batch, the event loop), of which the last two become latency: a call
-    costs two. What a server needs to apply a gradient is its own time.
+    From a run of a server rule with one worker. Computing takes the shortest time that a batch took: that is what an injected
+    slowdown stretches. The rest of the median time from one batch's start to the next one's (getting parameters, making the
+    batch, the event loop, what the machine's noise adds to a computation) becomes latency: there are two calls, there and
+    back. What a server needs to apply a gradient is its own time.
     """
     spans = run.trace.assign(seconds=run.trace["end"] - run.trace["start"])
     steady = spans[spans["batch"] >= spans["batch"].max() // 4]  # the first calls compile and allocate
     median = steady.groupby("kind")["seconds"].median()
     compute = steady[steady["kind"] == "compute"].sort_values("start")
     cycle = compute["start"].diff().median()
-    between = max(0.0, cycle - median["compute"])
-    latency = between / 4  # to ask for a batch and for parameters: two calls, there and back
-    worker = Node(
-        flops=workload.work().flops / median["compute"], core_memory=ENDLESS, bandwidth=ENDLESS, latency=latency
-    )
+    shortest = compute["seconds"].min()
+    latency = max(0.0, cycle - shortest) / 4
+    worker = Node(flops=workload.work().flops / shortest, core_memory=ENDLESS, bandwidth=ENDLESS, latency=latency)
     server = Node(flops=ENDLESS, core_memory=_apply_rate(run, median), bandwidth=ENDLESS, latency=latency, cores=1)
     return {"worker": worker, "server": server}
 

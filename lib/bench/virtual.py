@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import cProfile
+import pstats
 import statistics
+import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,6 +22,7 @@ from lib.store.table import Table
 from lib.workloads import Workload
 
 PAIRS = 5
+HOME = Path(lib.__file__).parent
 
 
 def measure() -> Iterator[dict[str, Any]]:
@@ -37,20 +44,51 @@ def measure() -> Iterator[dict[str, Any]]:
                 "greatest": round(ratios[-1], 3),
             }
     workload = lib.workloads.get("ctr-synthetic", batch_size=32, samples=1_000_000)
-    seconds = wall(workload, "gba", 1_000)
+    seconds, run = timed(workload, "gba", 1_000)
     yield {
         "what": "1000 workers, gba, a million samples",
         "batch": 32,
         "virtual samples/s": round(1e6 / seconds),
         "wall s": seconds,
+        "events/s": round(run.summary["events"] / seconds),
     }
+    yield from profile(replace(workload, samples=100_000))
+
+
+def profile(workload: Workload) -> Iterator[dict[str, Any]]:
+    """Where a thousand workers' wall time goes, by what the code belongs to."""
+    profiler = cProfile.Profile()
+    threading.setprofile(lambda *_: profiler.enable())  # the loop has a thread of its own
+    try:
+        timed(workload, "gba", 1_000)
+    finally:
+        threading.setprofile(None)
+    shares: Counter[str] = Counter()
+    for (file, _, name), (_, _, own, _, _) in pstats.Stats(profiler).stats.items():
+        shares[_owner(file, name)] += own
+    for owner, seconds in shares.most_common():
+        yield {"what": f"profile: {owner}", "batch": workload.batch_size, "share": round(seconds / shares.total(), 3)}
+
+
+def _owner(file: str, name: str) -> str:
+    """A package of ours, or a library; the loop's tasks step inside compiled code, under the context that runs them."""
+    path = Path(file)
+    if path.is_relative_to(HOME):
+        return f"lib/{path.relative_to(HOME).parts[0].removesuffix('.py')}"
+    if "asyncio" in path.parts or "Context" in name:
+        return "asyncio"
+    return next((library for library in ("torch", "numpy", "numba") if library in f"{file} {name}"), "python")
 
 
 def wall(workload: Workload, protocol: str, workers: int) -> float:
-    """Seconds of a whole `lib.train`, evaluation and trace included."""
+    return timed(workload, protocol, workers)[0]
+
+
+def timed(workload: Workload, protocol: str, workers: int) -> tuple[float, lib.Run]:
+    """Seconds of a whole `lib.train`, evaluation and trace included, and its run."""
     start = time.perf_counter()
-    lib.train(workload, protocol, lib.VirtualCluster(workers=workers, slowdown=0.6), save=False)
-    return time.perf_counter() - start
+    run = lib.train(workload, protocol, lib.VirtualCluster(workers=workers, slowdown=0.6), save=False)
+    return time.perf_counter() - start, run
 
 
 def bare(workload: Workload, seed: int = 0) -> float:

@@ -139,6 +139,10 @@ class World(ABC):
     def go_on(self, state: dict[str, Any]) -> None:  # noqa: B027 - most worlds need nothing
         """Be as at that cut, in a fresh world as in one that has come further; nothing may be under way."""
 
+    def events(self) -> int | None:
+        """Callbacks that a modelled world has run; None on a wall clock."""
+        return None
+
     def usage(self) -> list[Usage]:
         """How much each node and link did, where the world can tell."""
         return []

@@ -193,6 +193,9 @@ class VirtualWorld(World):
         }
         return nodes | links
 
+    def events(self) -> int:
+        return self.loop.events
+
     def usage(self) -> list[Usage]:
         nodes = [Usage.of(site.node, site.interface, site.computed, site.spec.lanes) for site in self._sites.values()]
         links = [Usage.of(" - ".join(ends), pair[0]) for ends, pair in self.links.items()]

@@ -70,7 +70,14 @@ async def carry_out(
     end, usage = world.now(), world.usage()
     records = await asyncio.gather(*(part.report() for part in others.values()))
     return Finished(
-        start, end, [*await crew.report(), *records], usage, attempt.undone, attempt.number, bool(attempt.lost)
+        start,
+        end,
+        [*await crew.report(), *records],
+        usage,
+        world.events(),
+        attempt.undone,
+        attempt.number,
+        bool(attempt.lost),
     )
 
 

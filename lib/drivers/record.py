@@ -96,6 +96,8 @@ class Finished:
     """When it stopped: collecting what was written down does not count."""
     records: list[Record]
     usage: list[Usage]
+    events: int | None
+    """Callbacks of the event loop, in virtual time."""
     undone: int = 0
     """Gradients whose work was taken back when the run returned to a cut."""
     returns: int = 0
