@@ -118,7 +118,7 @@ class World(ABC):
         """The training starts now: the failures' clock runs from here."""
 
     async def back(self, node: str) -> bool:
-        """Wait until a node that died is there again, empty; False if it never will be."""
+        """Wait until a node that may die is there; False if it never will be again."""
         raise NotImplementedError
 
     def remains(self, node: str) -> list[Any]:

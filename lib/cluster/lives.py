@@ -120,9 +120,11 @@ class Fates:
         return node in self._returns
 
     async def back(self, node: str) -> bool:
-        """Wait until a dead node is there again; False if it never will be."""
+        """Wait until a node is there; False if it never will be."""
         loop = asyncio.get_running_loop()
-        when = self._returns.get(node, math.inf)
+        if node not in self._returns:
+            return node in self._plans
+        when = self._returns[node]
         if when == math.inf:
             return False
         await asyncio.sleep(max(0.0, when - loop.time()))

@@ -61,9 +61,10 @@ class Crew:
         return {name: state for each in states for name, state in each.items()}
 
     async def load(self, states: dict[str, Any]) -> None:
-        """Be as when they were saved; who was lost then is not waited for."""
+        """Be as when they were saved; who was lost then has to join anew."""
         for rank in [rank for rank in self._here if f"worker{rank}" not in states]:
             del self._here[rank]
+            self._away.add(rank)
         await asyncio.gather(*(worker.load(states[f"worker{rank}"]) for rank, worker in self._here.items()))
 
     async def report(self) -> list[Record]:
@@ -111,12 +112,14 @@ class Crew:
         self._expecting[rank] = asyncio.ensure_future(self._world.back(f"worker{rank}"))
         self._expect_nobody()
         try:
-            if not await self._expecting.pop(rank):
+            if not await self._expecting[rank]:
                 return False
         except asyncio.CancelledError:
             if asyncio.current_task().cancelling():
                 raise
             return False
+        finally:
+            self._expecting.pop(rank).cancel()
         worker = await self._host(rank)
         copy = await self._copy()
         levels = await asyncio.gather(*(part.join(rank) for part in self._tell))

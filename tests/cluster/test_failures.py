@@ -232,6 +232,28 @@ def test_workers_die_and_return_and_nobody_waits_for_ever(name):
     assert other.digest != run.digest
 
 
+@pytest.mark.parametrize("name", ["sync", "gba", "ds-sync"])
+def test_nobody_waits_for_a_worker_that_returns_when_all_is_done(name):
+    base = seconds(train(name, VirtualCluster(workers=4, **EVEN)))
+    plan = [Failure(node="worker1", kind="dies", at=base / 2, lasts=100 * base)]
+    cluster = VirtualCluster(workers=4, failures=plan, patience=base / 50, **EVEN)
+    assert seconds(train(name, cluster)) < 1.5 * base
+    assert seconds(train(name, cluster, checkpoint_every=1_000)) < 1.5 * base
+
+
+def test_a_worker_that_was_lost_at_the_cut_joins_after_the_return_to_it():
+    base = seconds(train("gba", VirtualCluster(workers=4, **EVEN)))
+    plan = [
+        Failure(node="worker1", kind="dies", at=0.3 * base, lasts=0.4 * base),
+        Failure(node="server0", kind="dies", at=0.9 * base, lasts=0.1 * base),
+    ]
+    cluster = VirtualCluster(workers=4, failures=plan, patience=base / 50, **EVEN)
+    run = train("gba", cluster, checkpoint_every=2_000)
+    assert run.summary["returns_to_a_cut"] == 1 and run.summary["samples"] >= CLICKS.samples - 50
+    late = run.trace[(run.trace["node"] == "worker1") & (run.trace["kind"] == "compute")]["start"].max()
+    assert late > base
+
+
 def test_killing_a_tenth_of_the_workers_costs_gba_no_more_than_their_share():
     workload = workloads.get("ctr-synthetic", samples=40_000, batch_size=50, fields=3, hidden=(8,))
 
