@@ -47,6 +47,44 @@ def test_gba_with_a_buffer_of_one_and_no_decay_is_async(workers, seed, batches, 
 
 @PROPERTY
 @given(workers=WORKERS, seed=SEEDS, batches=BATCHES, sigma=st.floats(0, 1.5))
+def test_bsp_of_one_is_async(workers, seed, batches, sigma):
+    cluster = VirtualCluster(workers=workers, slowdown=sigma)
+    expected = digest(clicks(batches), protocols.get("async"), cluster, seed)
+    assert digest(clicks(batches), protocols.get("bsp", size=1), cluster, seed) == expected
+
+
+@PROPERTY
+@given(workers=WORKERS, seed=SEEDS, batches=BATCHES)
+def test_bsp_of_equal_workers_and_backup_workers_without_spare_are_sync(workers, seed, batches):
+    cluster = VirtualCluster(workers=workers)
+    expected = digest(clicks(batches), protocols.get("sync"), cluster, seed)
+    assert digest(clicks(batches), protocols.get("bsp"), cluster, seed) == expected
+    assert digest(clicks(batches), protocols.get("hop-bw", spare=0), cluster, seed) == expected
+
+
+@PROPERTY
+@given(workers=WORKERS, seed=SEEDS, rounds=st.integers(1, 6), sigma=st.floats(0, 1))
+def test_no_staleness_is_sync_in_small_steps(workers, seed, rounds, sigma):
+    """Gradients of the same parameters, applied one by one at lr / workers, are their mean applied at lr."""
+    batches, cluster = rounds * workers, VirtualCluster(workers=workers, slowdown=sigma)
+    ends = [
+        finals(records(bowl(batches, SGD(lr=rate)), protocols.get(name, **options), cluster, seed))
+        for name, rate, options in (("sync", 0.1, {}), ("hop-bs", 0.1 / workers, {"bound": 0}))
+    ]
+    sync, hop = (end["server0/dense"][0]["values"] for end in ends)
+    np.testing.assert_allclose(hop, sync, rtol=1e-5, atol=1e-6)
+
+
+@PROPERTY
+@given(workers=WORKERS, seed=SEEDS, batches=BATCHES, bound=st.integers(0, 3), sigma=st.floats(0, 1.5))
+def test_bounded_staleness_is_bounded(workers, seed, batches, bound, sigma):
+    cluster = VirtualCluster(workers=workers, slowdown=sigma)
+    run = lib.train(clicks(batches), protocols.get("hop-bs", bound=bound), cluster, seed=seed, save=False)
+    assert run.summary["staleness_max"] <= (workers - 1) * (2 * bound + 1)
+
+
+@PROPERTY
+@given(workers=WORKERS, seed=SEEDS, batches=BATCHES, sigma=st.floats(0, 1.5))
 def test_speeds_do_not_change_what_sync_computes(workers, seed, batches, sigma):
     equal, unequal = VirtualCluster(workers=workers), VirtualCluster(workers=workers, slowdown=sigma)
     assert digest(clicks(batches), protocols.get("sync"), equal, seed) == digest(

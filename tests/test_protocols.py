@@ -73,11 +73,12 @@ def test_drops_only_where_declared(name):
 
 @pytest.mark.parametrize("name", [name for name in ALL if ALL[name].family != "pipeline"])
 def test_waits_for_the_slowest_only_where_declared(name):
-    """Eight workers, one ten times slower: at best 7.1 of 8 workers' throughput is left, at a barrier 0.8."""
+    """Eight workers, two ten times slower (a step may do without one): at best 6.2 of 8 workers' throughput is left, at a
+    barrier 0.8."""
     fast = run(name).summary["qps"]
-    slowed = run(name, speeds=(0.1, *[1.0] * 7)).summary["qps"]
+    slowed = run(name, speeds=(0.1, 0.1, *[1.0] * 6)).summary["qps"]
     # Rounds that end with the slow worker's last batch cost everybody a little, and groups wait for their slow member.
-    assert slowed < 0.45 * fast if ALL[name].blocks else slowed > 0.6 * fast
+    assert slowed < 0.4 * fast if ALL[name].blocks else slowed > 0.5 * fast
 
 
 @EVERY

@@ -221,7 +221,7 @@ class ReplicaWorker:
 
     async def _train(self, batch: Batch, beside: asyncio.TaskGroup) -> None:
         mixes = not self._rule.background and (self._steps + 1) % self._rule.every == 0
-        meeting = self._announce() if mixes and not self._rule.centre else None
+        meeting = self._announce() if mixes and self._rule.scheduled and not self._rule.centre else None
         rows = await self._pull(batch)
         early = Overlap(self._site, self._buckets, meeting) if meeting and len(self._buckets) > 1 else None
         try:
@@ -247,7 +247,7 @@ class ReplicaWorker:
             self.record.snapshots.append(self._snapshot())
 
     def _announce(self) -> asyncio.Task:
-        """Ask for the group when the step begins: the answer comes while the worker computes."""
+        """Ask for the group: where it is scheduled when the step begins, so that the answer comes while the worker computes."""
         self._round += 1
         return asyncio.ensure_future(self._rendezvous.meet(self._rank, self._round - 1))
 
@@ -269,7 +269,7 @@ class ReplicaWorker:
         if self._rule.centre:
             await self._merge(await self._centre.exchange(self._mine()))
         else:
-            met = await meeting
+            met = await (meeting or self._announce())
             start = self._waited(start, batch.index)
             if self._rule.mixes == "gradients":
                 mine = result.dense.cpu().numpy() if result else np.zeros(len(self._dense), np.float32)

@@ -5,15 +5,22 @@ from __future__ import annotations
 from dataclasses import fields
 
 from lib.errors import unknown, unknown_option
-from lib.protocols.baselines import AllReduce, Async, Sync
+from lib.protocols.baselines import BSP, AllReduce, Async, Sync
 from lib.protocols.dssync import DSSync
 from lib.protocols.gba import GBA
+from lib.protocols.gossip import Prague, SwarmAdam
+from lib.protocols.hop import HopBS, HopBW
 from lib.protocols.oac import OAC, Pipelined, Sequential
 from lib.protocols.rules import Pair, Rule
 from lib.protocols.shadowsync import ShadowEASGD
 
 ALL: dict[str, type[Rule]] = {
-    rule.name: rule for rule in (Sync, Async, AllReduce, GBA, ShadowEASGD, DSSync, Sequential, Pipelined, OAC)
+    rule.name: rule
+    for rule in (
+        *(Sync, Async, AllReduce, BSP, HopBS, HopBW, GBA),
+        *(Prague, SwarmAdam, ShadowEASGD, DSSync),
+        *(Sequential, Pipelined, OAC),
+    )
 }
 
 __all__ = ["ALL", "Pair", "get"]

@@ -59,6 +59,42 @@ class Async(ServerRule):
 
 
 @dataclass(frozen=True, kw_only=True)
+class BSP(ServerRule):
+    """Any K gradients make an update, their mean, whatever parameters each was computed from. No bound on staleness.
+
+    Special case: K = 1 is Async.
+    """
+
+    name: ClassVar = "bsp"
+    cite: ClassVar = (
+        "Valiant, A Bridging Model for Parallel Computation, 1990; as measured by Su et al., GBA, NeurIPS 2022"
+    )
+    blocks: ClassVar = False
+    drops: ClassVar = False
+    data: ClassVar = "queue"
+
+    size: int | None = None
+    """K, GBA's b2: gradients in one update; None: as many as there are workers."""
+
+    def __post_init__(self):
+        if self.size is not None and self.size < 1:
+            raise BadOption(f"bsp: size must be at least 1, not {self.size}")
+
+    def on_push(self, state: ServerState, push: Push) -> tuple[ServerState, Decisions]:
+        state = state.receive(push)
+        return self._apply(state) if len(state.held) >= (self.size or len(state.clocks)) else (state, ())
+
+    def on_leave(self, state: ServerState, worker: int) -> tuple[ServerState, Decisions]:
+        """What is left when the last worker leaves is one more update."""
+        state = replace(state, active=state.active - {worker})
+        return self._apply(state) if state.held and not state.active else (state, ())
+
+    def _apply(self, state: ServerState) -> tuple[ServerState, Decisions]:
+        held = state.held
+        return state.release(), (Apply(held, (1.0,) * len(held), len(held)),)
+
+
+@dataclass(frozen=True, kw_only=True)
 class AllReduce(ReplicaRule):
     """Every step, every worker averages its dense gradient with all the others; rows follow Sync.
 

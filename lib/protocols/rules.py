@@ -178,6 +178,8 @@ class ReplicaRule(Rule):
     mixes: ClassVar[Literal["parameters", "gradients"]] = "parameters"
     background: ClassVar[bool] = False
     """A shadow task mixes while training goes on; else the worker mixes in its loop."""
+    scheduled: ClassVar[bool] = True
+    """Groups are known beforehand, and asked for while the worker computes; else when it is ready to mix."""
     centre: ClassVar[bool] = False
     """Each worker mixes with a copy on a sync server, whenever it likes; else workers meet in groups."""
 

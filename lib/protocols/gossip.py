@@ -1,0 +1,67 @@
+"""Replicas that average in small groups of whoever is there: Prague and SwarmAdam, which GBA's paper draws beside Sync and Async.
+
+Luo et al., "Prague: High-Performance Heterogeneity-Aware Asynchronous Decentralized Training", ASPLOS 2020; Nadiradze et al.,
+"Asynchronous Decentralized SGD with Quantized and Local Updates" (SwarmSGD), NeurIPS 2021.
+
+Paper -> code: Prague's partial all-reduce among a group that a generator makes up as workers ask -> `Prague.form`; SwarmSGD's
+pairs with local steps between two meetings -> `SwarmAdam`, `every`.
+
+Departures: both papers draw partners at random; here the partners are the first who are ready, so that nobody waits for a
+particular one, and chance enters through the workers' speeds. SwarmAdam is SwarmSGD with the workload's optimiser, whose state
+stays local; its exchange takes both partners' time, where the paper's non-blocking variant reads a partner's older copy. Rows of
+embedding tables are parameters of the replica and are averaged with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from lib.errors import BadOption
+from lib.protocols.rules import Groups, ReplicaRule
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prague(ReplicaRule):
+    """Partial all-reduce: after its steps a worker averages with the first few others that are ready too."""
+
+    name: ClassVar = "prague"
+    cite: ClassVar = "Luo et al., Prague, ASPLOS 2020"
+    blocks: ClassVar = False
+    drops: ClassVar = False
+    data: ClassVar = "queue"
+    scheduled: ClassVar = False
+
+    size: int = 3
+    """Workers in a group."""
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.size < 2:
+            raise BadOption(f"{self.name}: size must be at least 2, not {self.size}")
+
+    @property
+    def max_staleness(self) -> float:
+        return 0
+
+    def form(self, waiting: Mapping[int, int], active: frozenset[int], workers: int) -> Groups:
+        """Full groups in the order of asking; the last workers that are left make a smaller one."""
+        ready = [rank for rank in waiting if rank in active]
+        full = len(ready) // self.size * self.size
+        groups = [tuple(ready[first : first + self.size]) for first in range(0, full, self.size)]
+        rest = tuple(ready[full:])
+        if rest and len(active) - full == len(rest) and len(active) < 2 * self.size:
+            groups.append(rest)
+        return tuple(groups)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SwarmAdam(Prague):
+    """Pairs of workers average after a few local steps."""
+
+    name: ClassVar = "swarm-adam"
+    cite: ClassVar = "Nadiradze et al., SwarmSGD, NeurIPS 2021"
+
+    size: int = 2
+    """Workers that meet."""

@@ -1,0 +1,91 @@
+"""Bounded staleness and backup workers over a parameter server, as GBA's paper measures them under Hop's names: Luo et al., "Hop:
+Heterogeneity-aware Decentralized Training", ASPLOS 2019.
+
+Paper -> code: b1, the largest difference between two workers' versions -> `HopBS.bound`; b3, the stragglers that a step does
+not wait for -> `HopBW.spare`.
+
+Special cases: HopBS with bound 0 and SGD is Sync with a learning rate `workers` times as large; HopBW with no spare is Sync.
+
+Departures: Hop itself has no server; here, as in GBA's comparison, gradients travel to one. A bound is counted in the steps
+that workers have finished, as in stale synchronous parallel (Ho et al., NIPS 2013).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from lib.errors import BadOption
+from lib.protocols.rules import Apply, Decisions, Drop, Push, ServerRule, ServerState
+
+
+@dataclass(frozen=True, kw_only=True)
+class HopBS(ServerRule):
+    """Bounded staleness: gradients are applied at arrival, and nobody is more than some steps ahead of the slowest.
+
+    Guarantee: with a bound of b, N workers' gradients are at most (N - 1)(2 b + 1) updates old.
+    """
+
+    name: ClassVar = "hop-bs"
+    cite: ClassVar = "Ho et al., SSP, NIPS 2013; Luo et al., Hop, ASPLOS 2019"
+    blocks: ClassVar = True
+    drops: ClassVar = False
+
+    bound: int = 2
+    """b1: a worker starts no step if it has finished more than so many steps more than the slowest."""
+
+    def __post_init__(self):
+        if self.bound < 0:
+            raise BadOption(f"hop-bs: bound must be 0 or more, not {self.bound}")
+
+    def may_start(self, state: ServerState, worker: int) -> bool:
+        return state.clocks[worker] - min(state.clocks[other] for other in state.active) <= self.bound
+
+    def on_push(self, state: ServerState, push: Push) -> tuple[ServerState, Decisions]:
+        return state.receive(push).release(), (Apply((push,), (1.0,), 1),)
+
+
+@dataclass(frozen=True, kw_only=True)
+class HopBW(ServerRule):
+    """Backup workers: a step ends with its first gradients, and those of the slowest workers are thrown away.
+
+    Guarantee: staleness 0; every update has as many gradients as there are workers less the spare ones.
+    """
+
+    name: ClassVar = "hop-bw"
+    cite: ClassVar = "Chen et al., Revisiting Distributed Synchronous SGD, 2016; Luo et al., Hop, ASPLOS 2019"
+    blocks: ClassVar = True
+    drops: ClassVar = True
+    data: ClassVar = "queue"
+
+    spare: int | None = None
+    """b3: workers that a step does not wait for; None: a fifth of all."""
+
+    def __post_init__(self):
+        if self.spare is not None and self.spare < 0:
+            raise BadOption(f"hop-bw: spare must be 0 or more, not {self.spare}")
+
+    @property
+    def max_staleness(self) -> float:
+        return 0
+
+    def may_start(self, state: ServerState, worker: int) -> bool:
+        return all(push.worker != worker for push in state.held)
+
+    def on_push(self, state: ServerState, push: Push) -> tuple[ServerState, Decisions]:
+        received = state.receive(push)
+        if push.token < state.step:
+            return replace(received, held=state.held), (Drop((push,)),)
+        return self._settle(received)
+
+    def on_leave(self, state: ServerState, worker: int) -> tuple[ServerState, Decisions]:
+        return self._settle(replace(state, active=state.active - {worker}))
+
+    def _settle(self, state: ServerState) -> tuple[ServerState, Decisions]:
+        workers = len(state.clocks)
+        spare = workers // 5 if self.spare is None else self.spare
+        needed = max(1, min(workers - spare, len(state.active)))
+        if len(state.held) < needed:
+            return state, ()
+        held = state.held
+        return state.release(), (Apply(held, (1.0,) * len(held), len(held)),)
