@@ -22,9 +22,9 @@ def model_of(run: Run, workload: Workload) -> dict[str, Node]:
     """The nodes of a virtual cluster on which one undisturbed worker takes the times that it took in `run`.
 
     From a run of a server rule with one worker. Computing takes the shortest time that a batch took: that is what an injected
-    slowdown stretches. The rest of the median time from one batch's start to the next one's (getting parameters, making the
-    batch, the event loop, what the machine's noise adds to a computation) becomes latency: there are two calls, there and
-    back. What a server needs to apply a gradient is its own time.
+    slowdown stretches, and the machine's noise hides in the wait. What lies between two computations in the median (getting
+    parameters, making the batch, the event loop) becomes latency: there are two calls, there and back. What a server needs to
+    apply a gradient is its own time.
     """
     spans = run.trace.assign(seconds=run.trace["end"] - run.trace["start"])
     steady = spans[spans["batch"] >= spans["batch"].max() // 4]  # the first calls compile and allocate
@@ -32,7 +32,7 @@ def model_of(run: Run, workload: Workload) -> dict[str, Node]:
     compute = steady[steady["kind"] == "compute"].sort_values("start")
     cycle = compute["start"].diff().median()
     shortest = compute["seconds"].min()
-    latency = max(0.0, cycle - shortest) / 4
+    latency = max(0.0, cycle - median["compute"]) / 4
     worker = Node(flops=workload.work().flops / shortest, core_memory=ENDLESS, bandwidth=ENDLESS, latency=latency)
     server = Node(flops=ENDLESS, core_memory=_apply_rate(run, median), bandwidth=ENDLESS, latency=latency, cores=1)
     return {"worker": worker, "server": server}
@@ -50,8 +50,8 @@ def compare(
     rows = []
     for protocol in protocols:
         # A measurement of the machine as it is now: a saved one would be of another time.
-        real = train(workload, protocol, cluster, seed=seed, force=True).summary["qps"]
-        model = train(workload, protocol, VirtualCluster(**disturbed, **nodes), seed=seed).summary["qps"]
+        real = throughput(train(workload, protocol, cluster, seed=seed, force=True), workload)
+        model = throughput(train(workload, protocol, VirtualCluster(**disturbed, **nodes), seed=seed), workload)
         rows.append(
             {
                 "cluster": cluster.name,
@@ -64,6 +64,13 @@ def compare(
             }
         )
     return rows
+
+
+def throughput(run: Run, workload: Workload) -> float:
+    """Samples a second after the first quarter of the batches, in which a real run warms up."""
+    ends = run.trace.loc[run.trace["kind"] == "compute", "end"].sort_values().to_numpy()
+    first = len(ends) // 4
+    return workload.batch_size * (len(ends) - 1 - first) / (ends[-1] - ends[first])
 
 
 def order_kept(rows: Iterable[Mapping[str, Any]], tie: float = 0.1) -> bool:

@@ -19,16 +19,18 @@ INLINE = 1e5
 
 
 class Delay:
-    """Slows a worker down on a wall clock: after a computation it waits for as long as the slowdown stretches it.
+    """Slows a worker down on a wall clock: a computation is over when the slowdown would have it over on a worker that takes as
+    long, undisturbed, as the shortest computation so far. What others on this machine cost it is hidden in the wait, as long
+    as that is the longer.
 
-    What is stretched is the shortest computation so far: what others on this machine cost it is no part of the slowdown.
+    The first computation is neither slowed nor counted: it compiles and allocates.
     """
 
     def __init__(self, cluster: Cluster, seed: int, node: str, batches: int = 0):
         undisturbed = cluster.slowdown == Lognormal(sigma=0.0) and not cluster.speeds
         self._stretch = None if undisturbed else cluster.stretch(seed, node)
         self._started: float | None = None
-        self._alone = math.inf
+        self._alone, self._warm = math.inf, False
         self.health = Health(cluster, seed, node, batches)
 
     def begin(self, ago: float = 0.0) -> None:
@@ -49,8 +51,11 @@ class Delay:
             self._started = start
         result = await computation
         if self._stretch and work is not None and work.flops >= INLINE:
-            self._alone = min(self._alone, time.perf_counter() - start)
-            await asyncio.sleep(max(0.0, self._stretch(start - self._started, self._alone) - self._alone))
+            took = time.perf_counter() - start
+            if self._warm:
+                self._alone = min(self._alone, took)
+                await asyncio.sleep(max(0.0, self._stretch(start - self._started, self._alone) - took))
+            self._warm = True
         if self.health and work is not None:
             took = time.perf_counter() - start
             await asyncio.sleep(self.health.stretch(start - self._started, took) - took)
