@@ -10,6 +10,7 @@ from typing import Any, Literal
 from lib import cluster as clusters
 from lib import paths, protocols, workloads
 from lib.cluster.base import Cluster
+from lib.data import source
 from lib.data.feed import KINDS, stretches
 from lib.drivers import pipeline, replica, server
 from lib.drivers.cut import Cuts
@@ -95,6 +96,8 @@ def train(
             name: describe(thing)
             for name, thing in (("workload", workload), ("protocol", protocol), ("cluster", cluster))
         },
+        # A folder that is prepared anew under the same name is other data.
+        **({"data": source.digest(data)} if (data := getattr(workload, "data", None)) else {}),
         "seed": seed,
         "evaluations": settings.evaluations,
         "on_nan": settings.on_nan,

@@ -67,7 +67,10 @@ def test_a_wide_residual_network_learns_cifar(prepared):
 
 
 def test_bert_learns_questions_of_squad(prepared):
-    files = {"train-v1.1.json": "squad/train-v1.1.subset44articles.json", "dev-v1.1.json": "squad/dev-v1.1.part1of2.json"}
+    files = {
+        "train-v1.1.json": "squad/train-v1.1.subset44articles.json",
+        "dev-v1.1.json": "squad/dev-v1.1.part1of2.json",
+    }
     data = prepared("squad", **files)
     found = source.questions(data)
     assert (len(found.train), len(found.test)) == (11_877, 4_961)

@@ -169,13 +169,6 @@ def test_stretches_may_differ_and_end_early():
         assert run.trace.query("kind == 'compute' and node == 'worker2'")["batch"].tolist() == list(range(10, 30))
 
 
-def test_a_stream_goes_on_from_a_cut(reports):
-    cluster, options = VirtualCluster(workers=3), {"feed": "stream", "partitions": (1, 2, 3), "checkpoint_every": 320}
-    first = lib.train(BOWL, "gba", cluster, **options)
-    again = lib.train(BOWL, "gba", cluster, force=True, **options)
-    assert first.digest == again.digest and first.summary["issued"] == 61
-
-
 def test_reading_ahead_changes_no_bit():
     workload = workloads.get(
         "ctr-synthetic", samples=2_000, vocabulary=40, fields=3, hidden=(8,), evaluation_samples=200
