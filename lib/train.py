@@ -61,6 +61,10 @@ class Options:
             raise BadOption("train: resume needs the checkpoint_every of the run that is to go on")
         if self.feed not in ("rule", *KINDS):
             raise BadOption(f"train: feed must be rule, {', '.join(KINDS)}, not {self.feed!r}")
+        if not isinstance(self.partitions, (tuple, list)) or not all(
+            isinstance(p, (int, float)) for p in self.partitions
+        ):
+            raise BadOption(f"train: partitions must be numbers such as (1, 2, 1), not {self.partitions!r}")
         object.__setattr__(self, "partitions", tuple(self.partitions))
         if self.partitions and self.feed != "stream":
             raise BadOption(f"train: partitions are for feed='stream', not for {self.feed!r}")
@@ -147,6 +151,11 @@ def _plan(workload: Workload, protocol: Rule | Pair, cluster: Cluster, seed: int
             raise BadOption(
                 f"{protocol.name} drives one device, not {cluster.workers} workers; leave workers out, "
                 "and set readers, writers and in_flight for its parallelism"
+            )
+        if settings.feed != "rule" or settings.prefetch:
+            raise BadOption(
+                f"{protocol.name} drives one device, whose readers take the batches in order; leave feed and prefetch out, "
+                "and set readers for how many it reads at once"
             )
         if not workload.tables():
             raise BadOption(

@@ -185,9 +185,16 @@ def test_reading_ahead_changes_no_bit():
         ({"feed": "random"}, "feed must be rule, split, stream, queue, not 'random'"),
         ({"partitions": (1, 2)}, "partitions are for feed='stream'"),
         ({"feed": "stream", "partitions": (1, 2)}, "for each of the 4 workers"),
+        ({"feed": "stream", "partitions": "12"}, "partitions must be numbers"),
         ({"prefetch": -1}, "prefetch must be 0 or more"),
     ],
 )
 def test_bad_options(options, sentence):
     with pytest.raises(BadOption, match=sentence):
         lib.train(BOWL, "sync", "virtual", save=False, **options)
+
+
+@pytest.mark.parametrize("options", [{"feed": "queue"}, {"prefetch": 2}])
+def test_a_pipeline_says_that_it_has_readers_of_its_own(options):
+    with pytest.raises(BadOption, match="oac drives one device, whose readers take the batches in order"):
+        lib.train("kg-synthetic", "oac", "virtual", save=False, **options)
