@@ -10,6 +10,7 @@ from typing import Any, Literal
 from lib import cluster as clusters
 from lib import paths, protocols, workloads
 from lib.cluster.base import Cluster
+from lib.data import source
 from lib.data.feed import KINDS, stretches
 from lib.drivers import pipeline, replica, server
 from lib.drivers.attempts import carry_through
@@ -61,6 +62,10 @@ class Options:
             raise BadOption("train: resume needs the checkpoint_every of the run that is to go on")
         if self.feed not in ("rule", *KINDS):
             raise BadOption(f"train: feed must be rule, {', '.join(KINDS)}, not {self.feed!r}")
+        if not isinstance(self.partitions, (tuple, list)) or not all(
+            isinstance(p, (int, float)) for p in self.partitions
+        ):
+            raise BadOption(f"train: partitions must be numbers such as (1, 2, 1), not {self.partitions!r}")
         object.__setattr__(self, "partitions", tuple(self.partitions))
         if self.partitions and self.feed != "stream":
             raise BadOption(f"train: partitions are for feed='stream', not for {self.feed!r}")
@@ -96,6 +101,8 @@ def train(
             name: describe(thing)
             for name, thing in (("workload", workload), ("protocol", protocol), ("cluster", cluster))
         },
+        # A folder that is prepared anew under the same name is other data.
+        **({"data": source.digest(data)} if (data := getattr(workload, "data", None)) else {}),
         "seed": seed,
         "evaluations": settings.evaluations,
         "on_nan": settings.on_nan,
@@ -147,6 +154,11 @@ def _plan(workload: Workload, protocol: Rule | Pair, cluster: Cluster, seed: int
             raise BadOption(
                 f"{protocol.name} drives one device, not {cluster.workers} workers; leave workers out, "
                 "and set readers, writers and in_flight for its parallelism"
+            )
+        if settings.feed != "rule" or settings.prefetch:
+            raise BadOption(
+                f"{protocol.name} drives one device, whose readers take the batches in order; leave feed and prefetch out, "
+                "and set readers for how many it reads at once"
             )
         if not workload.tables():
             raise BadOption(

@@ -61,6 +61,23 @@ def assert_same(a, b):
         np.testing.assert_equal(b.summary[key], value, err_msg=key)
 
 
+@pytest.mark.parametrize(
+    "name, options",
+    [
+        ("gba", {"feed": "stream", "partitions": (1, 2, 3)}),
+        ("ds-sync", {"feed": "stream"}),
+        ("sync", {"feed": "queue"}),
+        ("async", {"feed": "split", "prefetch": 2}),
+        ("s-easgd", {"prefetch": 1}),
+    ],
+)
+def test_it_is_so_however_batches_are_shared_and_read_ahead(name, options, reports, monkeypatch):
+    whole = train(name, **options)
+    train(name, dies_after=27, monkeypatch=monkeypatch, **options)
+    [_] = (reports / "cuts").glob("*/cut-*")
+    assert_same(train(name, resume=True, **options), whole)
+
+
 @pytest.mark.parametrize("name", PROTOCOLS)
 def test_a_resumed_run_equals_the_uninterrupted_one_bit_for_bit(name, reports, monkeypatch):
     whole = train(name)

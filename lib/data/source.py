@@ -8,6 +8,7 @@ training data alone, as a sample of a data set may, its last tenth is held out.
 from __future__ import annotations
 
 import functools
+import hashlib
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,6 +24,12 @@ from lib.errors import BadOption
 from lib.streams import stream
 
 _BLOCK = 1 << 16  # rows that are shuffled together: a batch touches few pages of a large file
+
+
+def digest(path: str) -> str:
+    """What a run on that folder depends on: the manifest, which holds the digest of every file."""
+    manifest = Path(path) / "manifest.json"
+    return hashlib.sha256(manifest.read_bytes()).hexdigest() if manifest.is_file() else ""
 
 
 @functools.lru_cache(maxsize=4)

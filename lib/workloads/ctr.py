@@ -155,11 +155,14 @@ class ClickThrough(Workload):
             loss = np.logaddexp(0, scores) - scores * labels
         return float(loss.sum()), float(labels.sum(dtype=np.float64))
 
-    @functools.cached_property
+    @property
     def clicks(self) -> Any:
         """Where the samples come from."""
-        if self.data:
-            return source.clicks(self.data, behaviours=self._remembers)
+        # An open folder is never kept on the workload itself, which travels to other processes.
+        return source.clicks(self.data, behaviours=self._remembers) if self.data else self._planted
+
+    @functools.cached_property
+    def _planted(self) -> ClickStream | BehaviourStream:
         profile = ClickStream(**{name: getattr(self, name) for name in ClickStream.__dataclass_fields__})
         if not self._remembers:
             return profile

@@ -152,9 +152,6 @@ class Answers(Workload):
         }
         return result if held_out.ceiling is None else result | {"em_ceiling": held_out.ceiling}
 
-    def observe(self, labels: np.ndarray, scores: np.ndarray) -> None:
-        return None
-
     @functools.cached_property
     def _planted(self) -> PlantedQuestions:
         return PlantedQuestions(**{name: getattr(self, name) for name in PlantedQuestions.__dataclass_fields__})

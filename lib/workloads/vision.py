@@ -132,9 +132,6 @@ class ImageClasses(Workload):
         }
         return result if held_out.ceiling is None else result | {"accuracy_ceiling": held_out.ceiling}
 
-    def observe(self, labels: np.ndarray, scores: np.ndarray) -> None:
-        return None
-
     @functools.cached_property
     def _planted(self) -> PlantedImages:
         return PlantedImages(**{name: getattr(self, name) for name in PlantedImages.__dataclass_fields__})

@@ -169,13 +169,6 @@ def test_stretches_may_differ_and_end_early():
         assert run.trace.query("kind == 'compute' and node == 'worker2'")["batch"].tolist() == list(range(10, 30))
 
 
-def test_a_stream_goes_on_from_a_cut(reports):
-    cluster, options = VirtualCluster(workers=3), {"feed": "stream", "partitions": (1, 2, 3), "checkpoint_every": 320}
-    first = lib.train(BOWL, "gba", cluster, **options)
-    again = lib.train(BOWL, "gba", cluster, force=True, **options)
-    assert first.digest == again.digest and first.summary["issued"] == 61
-
-
 def test_reading_ahead_changes_no_bit():
     workload = workloads.get(
         "ctr-synthetic", samples=2_000, vocabulary=40, fields=3, hidden=(8,), evaluation_samples=200
@@ -192,9 +185,16 @@ def test_reading_ahead_changes_no_bit():
         ({"feed": "random"}, "feed must be rule, split, stream, queue, not 'random'"),
         ({"partitions": (1, 2)}, "partitions are for feed='stream'"),
         ({"feed": "stream", "partitions": (1, 2)}, "for each of the 4 workers"),
+        ({"feed": "stream", "partitions": "12"}, "partitions must be numbers"),
         ({"prefetch": -1}, "prefetch must be 0 or more"),
     ],
 )
 def test_bad_options(options, sentence):
     with pytest.raises(BadOption, match=sentence):
         lib.train(BOWL, "sync", "virtual", save=False, **options)
+
+
+@pytest.mark.parametrize("options", [{"feed": "queue"}, {"prefetch": 2}])
+def test_a_pipeline_says_that_it_has_readers_of_its_own(options):
+    with pytest.raises(BadOption, match="oac drives one device, whose readers take the batches in order"):
+        lib.train("kg-synthetic", "oac", "virtual", save=False, **options)

@@ -1,6 +1,7 @@
 """Workloads on prepared folders, which are written here by hand."""
 
 import json
+import pickle
 
 import numpy as np
 import pytest
@@ -167,3 +168,22 @@ def test_questions_are_read_from_parquet(tmp_path):
 def test_a_folder_without_a_manifest_says_what_would_be_right(name, tmp_path):
     with pytest.raises(BadOption, match=r"manifest\.json; expected a folder that `python -m data_prep` wrote"):
         workloads.get(name, data=str(tmp_path)).batch(0, 0)
+
+
+def test_a_folder_that_is_prepared_anew_is_another_run(tmp_path, reports):
+    data = clicks_folder(tmp_path / "data")
+    options = {"data": data, "samples": 64, "batch_size": 16}
+    first = lib.train("criteo-deepfm", "sync", VirtualCluster(workers=1), **options)
+    assert len(list((reports / "runs").iterdir())) == 1 and len(first.provenance["data"]) == 64
+    manifest = tmp_path / "data" / "manifest.json"
+    manifest.write_text(manifest.read_text().replace('"x"', '"y"'))
+    source.clicks.cache_clear()
+    lib.train("criteo-deepfm", "sync", VirtualCluster(workers=1), **options)
+    assert len(list((reports / "runs").iterdir())) == 2
+
+
+def test_a_workload_travels_light_whatever_it_has_read(tmp_path):
+    workload = workloads.get("taobao-ffnn", data=clicks_folder(tmp_path, (5_000, 10)), samples=64, batch_size=16)
+    workload.batch(0, 0)
+    workload.evaluation_ids(0)
+    assert len(pickle.dumps(workload)) < 2_000
