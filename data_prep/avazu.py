@@ -44,9 +44,11 @@ class Avazu(ClickLog):
     @classmethod
     def sources(cls, raw: Path) -> list[tuple[Path, RawFile | None]]:
         compressed = raw / "train.gz"
-        return [(compressed, None)] if compressed.is_file() and not (raw / "train.csv").exists() else [
-            (find(raw, "train.csv"), cls.files[0])
-        ]
+        return (
+            [(compressed, None)]
+            if compressed.is_file() and not (raw / "train.csv").exists()
+            else [(find(raw, "train.csv"), cls.files[0])]
+        )
 
     @classmethod
     def layout(cls, path: Path) -> Layout:

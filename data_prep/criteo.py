@@ -25,4 +25,6 @@ def layout(path: Path) -> Layout:
         return WITH_ID
     if first.count(b"\t") == 39 or not first:
         return LAYOUT
-    raise BadOption(f"{path}, line 1: {first[:80]!r}; expected 40 fields between tabs: label, 13 integers, 26 categories")
+    raise BadOption(
+        f"{path}, line 1: {first[:80]!r}; expected 40 fields between tabs: label, 13 integers, 26 categories"
+    )

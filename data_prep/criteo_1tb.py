@@ -36,7 +36,9 @@ class Criteo1TB(ClickLog):
             paths = [path for path in (raw / file.name, raw / file.name.removesuffix(".gz")) if path.is_file()]
             found += [(path, file) for path in paths[:1]]
         if not found:
-            raise BadOption(f"there is no day_0.gz to day_23.gz in {raw}; `python -m data_prep --list` says where they are")
+            raise BadOption(
+                f"there is no day_0.gz to day_23.gz in {raw}; `python -m data_prep --list` says where they are"
+            )
         return found
 
     @classmethod

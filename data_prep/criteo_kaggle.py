@@ -9,8 +9,10 @@ import numpy as np
 
 from data_prep import criteo, planted
 from data_prep.clicks import ClickLog, Part
+from data_prep.lines import compressed
 from data_prep.parse import Layout, Rows
 from data_prep.source import RawFile
+from lib.errors import BadOption
 
 
 class CriteoKaggle(ClickLog):
@@ -29,6 +31,10 @@ class CriteoKaggle(ClickLog):
 
     @classmethod
     def layout(cls, path: Path) -> Layout:
+        if compressed(path):
+            raise BadOption(
+                f"{path} is compressed; unpack it: the days are stretches of rows, which must be counted first"
+            )
         return criteo.layout(path)
 
     @classmethod

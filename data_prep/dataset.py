@@ -32,9 +32,15 @@ class Dataset(ABC):
         return [(source.find(raw, file.name), file) for file in cls.files]
 
     @classmethod
+    def folders(cls, raw: Path) -> list[Path]:
+        """The folders whose files are the data, where they are too many to be named."""
+        return []
+
+    @classmethod
     def prepare(cls, raw: Path, out: Path, options: Options) -> dict[str, Any]:
         """Writes the prepared files and returns the manifest."""
-        with Job(cls.name, cls.sources(Path(raw)), Path(out), options) as job:
+        raw = Path(raw)
+        with Job(cls.name, cls.sources(raw), Path(out), options, cls.folders(raw)) as job:
             return job.manifest or cls.work(job)
 
     @classmethod

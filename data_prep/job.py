@@ -62,8 +62,16 @@ class Stopped(Exception):
 class Job:
     """`with Job(...) as job:` prepares into `job.out`; what a stopped run of the same plan finished is kept."""
 
-    def __init__(self, dataset: str, files: Sequence[tuple[Path, RawFile | None]], out: Path, options: Options):
+    def __init__(
+        self,
+        dataset: str,
+        files: Sequence[tuple[Path, RawFile | None]],
+        out: Path,
+        options: Options,
+        folders: Sequence[Path] = (),
+    ):
         self.dataset, self.files, self.out, self.options = dataset, files, Path(out), options
+        self.folders = folders
         self.limit = rejects.Limit(options.max_rejects)
         self.manifest: dict[str, Any] | None = None
         """What an earlier run of the same plan has finished already: then there is nothing to do."""
@@ -102,6 +110,7 @@ class Job:
         options = asdict(self.options)
         del options["workers"], options["max_rejects"]
         files = [[path.name, path.stat().st_size, path.stat().st_mtime_ns] for path, _ in self.files]
+        files += [[f"{path.parent.name}/{path.name}", None, path.stat().st_mtime_ns] for path in self.folders]
         return {"format": FORMAT, "dataset": self.dataset, "options": options, "files": files}
 
     def check(self) -> None:

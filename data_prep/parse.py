@@ -82,7 +82,7 @@ def parse(data: np.ndarray, layout: Layout, lines: int, buckets: int = 0) -> Row
 
 def reason(line: bytes, code: int, layout: Layout) -> str:
     """What is wrong with a line, in words."""
-    if layout.header is not None and line.rstrip(b"\r") == layout.header:
+    if layout.header is not None and line.strip() == layout.header:
         return "a second header"
     try:
         line.decode()
@@ -101,6 +101,26 @@ def code_of(value, field, buckets):
 
 
 @njit(nogil=True, cache=True)
+def encode(values, fields, buckets, codes):
+    """The codes of whole numbers (rows, columns), of which each column belongs to a field; NO_NUMBER is MISSING."""
+    for row in range(values.shape[0]):
+        for column in range(values.shape[1]):
+            value = values[row, column]
+            if value == NO_NUMBER:
+                codes[row, column] = MISSING
+            else:
+                codes[row, column] = code_of(np.uint32(value), fields[column], buckets)
+
+
+def text_value(text: str) -> int:
+    """The 32-bit value of a TEXT field (FNV-1a)."""
+    value = 2166136261
+    for byte in text.encode():
+        value = (value ^ byte) * 16777619 % 2**32
+    return value
+
+
+@njit(nogil=True, cache=True)
 def _parse(data, kinds, delimiter, buckets, labels, numbers, codes, where, bad):
     columns, end = len(kinds), len(data)
     good = wrong = line = at = 0
@@ -110,20 +130,20 @@ def _parse(data, kinds, delimiter, buckets, labels, numbers, codes, where, bad):
         while column < columns:
             kind, begin = kinds[column], at
             if kind == HEX:
-                value = np.uint32(0)
+                value = np.uint64(0)
                 digit = _DIGIT[data[at]]
                 while digit < 16:
-                    value = (value << np.uint32(4)) | np.uint32(digit)
+                    value = (value << np.uint64(4)) | np.uint64(digit)
                     at += 1
                     digit = _DIGIT[data[at]]
                 if at - begin > 8:
                     fault = NOT_HEX
                 codes[good, category] = code_of(value, category, buckets) if at > begin else MISSING
                 category += 1
-            elif kind == SKIP or kind == TEXT:
-                hashed = np.uint32(2166136261)  # FNV-1a
+            elif kind in (SKIP, TEXT):
+                hashed = np.uint64(2166136261)  # FNV-1a
                 while data[at] != delimiter and data[at] != 10 and data[at] != 13:
-                    hashed = (hashed ^ np.uint32(data[at])) * np.uint32(16777619)
+                    hashed = ((hashed ^ np.uint64(data[at])) * np.uint64(16777619)) & np.uint64(0xFFFFFFFF)
                     if data[at] >= 128 or data[at] < 32:
                         fault = NOT_TEXT
                     at += 1
@@ -133,6 +153,14 @@ def _parse(data, kinds, delimiter, buckets, labels, numbers, codes, where, bad):
             else:
                 negative = data[at] == 45
                 at += negative
+                if (
+                    kind != LABEL
+                    and data[at] == 78
+                    and data[at + 1] == 85
+                    and data[at + 2] == 76
+                    and data[at + 3] == 76
+                ):
+                    at += 4  # NULL, as Taobao's files write an empty field
                 digits, whole = at, np.int64(0)
                 digit = _DIGIT[data[at]]
                 while digit < 10:

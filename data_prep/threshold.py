@@ -35,9 +35,9 @@ class Sketch:
         with self._lock:
             _add(codes, self.counters)
 
-    def drop_rare(self, codes: np.ndarray, least: int) -> None:
-        """Writes RARE over every code that was seen fewer than `least` times."""
-        _drop(codes, self.counters, least)
+    def drop_rare(self, codes: np.ndarray, least: int, fields: np.ndarray | None = None) -> None:
+        """Writes RARE over every code that was seen fewer than `least` times; column c belongs to field c or `fields[c]`."""
+        _drop(codes, np.arange(codes.shape[1]) if fields is None else fields, self.counters, least)
 
     def false_keep(self, least: int) -> float:
         """The chance that a value is kept which was never seen."""
@@ -81,11 +81,11 @@ def _add(codes, counters):
 
 
 @njit(nogil=True, cache=True)
-def _drop(codes, counters, least):
+def _drop(codes, fields, counters, least):
     mask = np.uint64(counters.shape[1] - 1)
     for row in range(codes.shape[0]):
-        for field in range(codes.shape[1]):
-            if codes[row, field] != MISSING:
-                first, second = _places(codes[row, field], field, mask)
+        for column in range(codes.shape[1]):
+            if codes[row, column] != MISSING:
+                first, second = _places(codes[row, column], fields[column], mask)
                 if min(counters[0, first], counters[1, second]) < least:
-                    codes[row, field] = RARE
+                    codes[row, column] = RARE
