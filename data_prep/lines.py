@@ -139,9 +139,10 @@ def _joined(path: Path, pieces: Iterator[bytes], size: int) -> Iterator[np.ndarr
                 continue
             data = b"".join(waiting)
             cut = data.rfind(b"\n") + 1
-            if not cut or len(data) - cut > LONGEST:
+            if len(data) - cut > LONGEST:
                 raise _endless(path)
-            yield np.frombuffer(data, np.uint8, cut)
+            if cut:
+                yield np.frombuffer(data, np.uint8, cut)
             waiting, held = [data[cut:]], len(data) - cut
     except CutOff as cut_off:
         whole, newline, tail = b"".join(waiting).rpartition(b"\n")

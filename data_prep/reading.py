@@ -60,7 +60,8 @@ def cut(job: Job, layout_of: Callable[[Path], Layout], names: Collection[str] | 
                 found.append(Part(f"{number:03}-{place:05}", span, layout, first + skipped, rows, total))
             first, left = first + count, left - rows
     if not found:
-        raise BadOption(f"{', '.join(str(path) for path, _ in job.files)}: no rows")
+        told = [str(path) for path, _ in job.files if names is None or path.name in names]
+        raise BadOption(f"{', '.join(told)}: no rows")
     return found
 
 
