@@ -89,6 +89,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--sample", type=int, metavar="N", help="only the first N rows of each file")
     add("--buckets", type=int, metavar="N", help="hash each field's values into N buckets (default: keep them)")
     add("--min-count", type=int, metavar="N", help="values seen less often on the training days share one code")
+    add("--count-bits", type=int, metavar="N", help="2^(N+1) bytes count the values (default 26: 128 MiB)")
     add(
         "--train-days",
         type=int,

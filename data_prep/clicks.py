@@ -21,7 +21,7 @@ class ClickLog(Dataset):
     """A subclass says how a file is laid out and which day a row belongs to."""
 
     days: ClassVar[int]
-    takes: ClassVar = Dataset.takes | {"buckets", "min_count", "train_days"}
+    takes: ClassVar = Dataset.takes | {"buckets", "min_count", "count_bits", "train_days"}
 
     @classmethod
     @abstractmethod
@@ -78,7 +78,7 @@ def _fit(
     path = job.out / partitions.WORK / "sketch.npy"
     if path.exists():
         return threshold.Sketch.load(path)
-    sketch = threshold.Sketch()
+    sketch = threshold.Sketch(job.options.count_bits)
 
     def count(part: Part) -> None:
         for rows, at, _ in Reading(job, part, buckets=job.options.buckets):

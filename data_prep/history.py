@@ -4,7 +4,7 @@
    users stand together, in runs.
 2. `merge`, first half: bucket by bucket, behaviours are sorted by user and time, and every sample takes the latest ones
    that are strictly earlier. The samples go back to disk in the order of time.
-3. Second half: day by day, the buckets' samples of each ten minutes are put together in the order of time and raw row.
+3. Second half: day by day, the buckets' samples of each stretch of time are put together in the order of time and raw row.
 
 Every finished part, bucket and day is kept when a run is stopped.
 """
@@ -12,6 +12,8 @@ Every finished part, bucket and day is kept when a run is stopped.
 from __future__ import annotations
 
 import json
+import math
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
 from pathlib import Path
@@ -30,10 +32,10 @@ from lib.store.kernels import mix
 
 BEHAVIOURS = np.dtype([("user", "<i4"), ("time", "<i4"), ("what", "<u4", 2), ("kind", "u1")])
 
-RUN = 1 << 18
-"""Rows that are sorted by bucket at once."""
-_MEMORY = 128 << 20  # bytes of behaviours that all threads hold together in the join
-_BIN = 600  # seconds of samples that are merged at once
+RUN = 1 << 19
+"""Rows that all threads together sort by bucket at once."""
+_MEMORY = 96 << 20  # bytes that all threads together hold in the join, about
+_BIN = 200  # seconds of samples that are merged at once
 _MOST = 4096  # buckets
 
 
@@ -78,10 +80,14 @@ class Joined:
         )
         self._work = job.out / partitions.WORK
         self._parts: dict[Kind, list[str]] = {}
-        # Four times the bytes of a bucket's behaviours are needed to sort them.
-        room = _MEMORY // 4 // job.options.threads
-        expected = sum(path.stat().st_size for path, _ in job.files) * 2 // 3
-        self.buckets = min(_MOST, max(1, -(-expected // room)))
+        # Sorting takes about four times the bytes of what is sorted.
+        sizes = {path.name: path.stat().st_size for path, _ in job.files}
+        expected = sizes["behavior_log.csv"] * 0.6 + sizes["raw_sample.csv"] / 40 * self._whole.itemsize
+        self._run = max(1, RUN // job.options.threads)
+        each = _MEMORY // 4 // job.options.threads
+        self.buckets = min(_MOST, max(1, math.ceil(expected / each)))
+        together = _MEMORY // 4 // math.ceil(expected / self.buckets)
+        self._room = threading.BoundedSemaphore(max(1, min(job.options.threads, together)))
 
     def spill(
         self,
@@ -100,7 +106,7 @@ class Joined:
 
         def write(path: Path) -> None:
             with path.open("wb") as file:
-                for run in _runs(rows(reading), self.types[kind], lacking, progress):
+                for run in _runs(rows(reading), self.types[kind], self._run, lacking, progress):
                     bucket = _bucket(run["user"], self.buckets)
                     file.write(run[np.argsort(bucket, kind="stable")].data)
                     index.append(np.concatenate(([0], np.cumsum(np.bincount(bucket, minlength=self.buckets)))))
@@ -116,15 +122,21 @@ class Joined:
 
     def merge(self, progress: Progress) -> list[dict[str, Any]]:
         """Joins every bucket, then writes every day; the days' outputs."""
-        joining = [self.job.submit(self._join, bucket) for bucket in range(self.buckets)]
+        joining = [self.job.submit(self._join_alone, bucket) for bucket in range(self.buckets)]
         self.job.wait(joining)
         counts = np.stack([future.result() for future in joining])
         days = {f"day-{day}": day for day in range(self.days)}
         records = self.job.parts(days, lambda key: self._write(key, days[key], counts))
         return [output for record in records for output in record["outputs"]]
 
+    def _join_alone(self, bucket: int) -> np.ndarray:
+        """`_join`, no more of which run at once than the memory allows."""
+        with self._room:
+            self.job.check()
+            return self._join(bucket)
+
     def _join(self, bucket: int) -> np.ndarray:
-        """A bucket's samples with their histories, in the order of time; how many lie in each ten minutes."""
+        """A bucket's samples with their histories, in the order of time; how many lie in each stretch of time."""
         target, bins = self._joined(bucket), self.days * self.day // _BIN
         if not target.exists():
             found = self._gather(Kind.SAMPLES, bucket)
@@ -149,7 +161,7 @@ class Joined:
             whole["history"], whole["history_kinds"] = what, kinds
             write_atomic(target, lambda path: whole.tofile(path))
         times = np.fromfile(target, self._whole)["time"]
-        return np.bincount(times // _BIN, minlength=bins)
+        return np.bincount(times // _BIN, minlength=bins).astype(np.int32)
 
     def _gather(self, kind: Kind, bucket: int) -> np.ndarray:
         """All rows of a bucket, in the order of the raw file."""
@@ -166,18 +178,19 @@ class Joined:
         return np.concatenate(found)
 
     def _write(self, key: str, day: int, counts: np.ndarray) -> dict[str, Any]:
-        """A day's partition. `counts` are the samples of each bucket in each ten minutes."""
+        """A day's partition. `counts` are the samples of each bucket in each stretch of time."""
         writer = partitions.Writer(self.job.out, key, self.schema)
-        starts = np.concatenate((np.zeros((len(counts), 1), np.int64), np.cumsum(counts, 1)), 1)
         each = self.day // _BIN
+        starts = counts[:, : day * each].sum(1, dtype=np.int64)
         try:
             for place in range(day * each, (day + 1) * each):
                 self.job.check()
                 found = [
                     np.fromfile(self._joined(bucket), self._whole, size, offset=start * self._whole.itemsize)
-                    for bucket, (start, size) in enumerate(zip(starts[:, place], counts[:, place], strict=True))
+                    for bucket, (start, size) in enumerate(zip(starts.tolist(), counts[:, place].tolist(), strict=True))
                     if size
                 ]
+                starts += counts[:, place]
                 if not found:
                     continue
                 rows = np.concatenate(found)
@@ -196,7 +209,11 @@ class Joined:
 
 
 def _runs(
-    blocks: Iterable[tuple[np.ndarray, dict[str, int]]], dtype: np.dtype, lacking: dict[str, int], progress: Progress
+    blocks: Iterable[tuple[np.ndarray, dict[str, int]]],
+    dtype: np.dtype,
+    size: int,
+    lacking: dict[str, int],
+    progress: Progress,
 ) -> Iterator[np.ndarray]:
     """Blocks put together until they make a run."""
     waiting, held = [np.empty(0, dtype)], 0
@@ -206,7 +223,7 @@ def _runs(
         waiting.append(block)
         held += len(block)
         progress.advance(len(block))
-        if held >= RUN:
+        if held >= size:
             yield np.concatenate(waiting)
             waiting, held = [], 0
     if held:

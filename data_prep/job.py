@@ -32,6 +32,8 @@ class Options:
     """Values of a field are hashed into so many buckets; 0 keeps the values themselves."""
     min_count: int = 0
     """Values seen less often on the training days share one code."""
+    count_bits: int = 26
+    """Two rows of 2^count_bits counters of one byte count the values: 128 MiB."""
     train_days: int | None = None
     """The days, from the first, on which the frequencies are counted; all but the last."""
     history: int = 50
@@ -47,12 +49,20 @@ class Options:
                 raise BadOption(f"--{name.replace('_', '-')} is {getattr(self, name)}; expected {least} or more")
         if self.sample is not None and self.sample < 1:
             raise BadOption(f"--sample is {self.sample}; expected 1 or more rows")
+        if not 16 <= self.count_bits <= 30:
+            raise BadOption(f"--count-bits is {self.count_bits}; expected 16 to 30")
         if self.buckets >= 2**31:
             raise BadOption(f"--buckets is {self.buckets}; expected less than 2^31")
 
     @property
     def threads(self) -> int:
-        return self.workers or len(os.sched_getaffinity(0))
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        return self.workers or cores
+
+    @property
+    def block(self) -> int:
+        """Bytes that a thread parses at once: smaller where there are many, so that their sum is not."""
+        return max(1 << 17, min(lines.BLOCK, (16 << 20) // self.threads))
 
 
 class Stopped(Exception):
@@ -153,8 +163,8 @@ class Job:
     def submit(self, work: Callable, *arguments: Any) -> Future:
         return self._pool.submit(work, *arguments)
 
-    def finish(self, records: list[dict[str, Any]], **facts: Any) -> dict[str, Any]:
-        """Writes the rejects and the manifest, which closes the preparation."""
+    def finish(self, records: list[dict[str, Any]], tables: Sequence[Path] = (), **facts: Any) -> dict[str, Any]:
+        """Writes the rejects and the manifest, which closes the preparation; `tables` lie beside the partitions."""
         bad = [row for record in records for row in record["rejects"]]
         rejects.write(self.out / REJECTS, bad)
         counts = {name: sum(record[name] for record in records) for name in ("read", "written")}
@@ -174,6 +184,7 @@ class Job:
             "counts": counts,
             "rejects": rejects.reasons(bad),
             "sources": sources,
+            "tables": {path.name: partitions.facts(path) for path in tables},
             "partitions": [output for record in records for output in record["outputs"]],
         }
         write_text_atomic(self.out / MANIFEST, json.dumps(manifest, indent=1) + "\n")

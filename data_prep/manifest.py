@@ -22,8 +22,8 @@ def load(out: Path) -> dict[str, Any]:
 
 def check(out: Path) -> list[str]:
     """What differs from the manifest: files that are missing, altered or of no partition."""
-    faults, known = [], set()
-    for partition in load(out)["partitions"]:
+    faults, known, manifest = [], set(), load(out)
+    for partition in [{"folder": "", "files": manifest["tables"]}, *manifest["partitions"]]:
         for name, facts in partition["files"].items():
             path = out / partition["folder"] / name
             known.add(path)
@@ -55,5 +55,9 @@ def summary(manifest: dict[str, Any], rejects: Path) -> str:
     for name in ("entities", "relations", "without", "threshold"):
         if name in manifest:
             told.append(f"{name}: {manifest[name]}")
+    if manifest.get("threshold", {}).get("false_keep", 0) > 0.01:
+        told.append(
+            "  more than 1 % of the values that were never seen are kept: raise --count-bits, or give --buckets"
+        )
     told += [f"{source['file']}: checksum {source['published']}" for source in manifest["sources"]]
     return "\n".join(told)

@@ -51,7 +51,7 @@ class Writer:
         self._rows[where] += next(iter(sizes.values()))
         self._positives[where] += int(positives)
 
-    def commit(self, **facts: Any) -> dict[str, Any]:
+    def commit(self, **known: Any) -> dict[str, Any]:
         """Moves the part into place and records it as finished."""
         outputs = []
         for where in sorted(self._open):
@@ -60,11 +60,11 @@ class Writer:
             shutil.rmtree(target, ignore_errors=True)  # from a run that was stopped before its record was written
             target.parent.mkdir(parents=True, exist_ok=True)
             source = self._folder / str(where)
-            files = {path.name: _facts(path) for path in sorted(source.iterdir())}
+            files = {path.name: facts(path) for path in sorted(source.iterdir())}
             source.rename(target)
             output = {self.split: where, "folder": target.relative_to(self.out).as_posix(), "rows": self._rows[where]}
             outputs.append(output | {"positives": self._positives[where], "files": files})
-        record = {"part": self.key, **facts, "written": sum(self._rows.values()), "outputs": outputs}
+        record = {"part": self.key, **known, "written": sum(self._rows.values()), "outputs": outputs}
         write_text_atomic(done(self.out, self.key), json.dumps(record))
         shutil.rmtree(self._folder, ignore_errors=True)
         return record
@@ -124,7 +124,8 @@ class TableWriter(Writer):
         files["rows"].close()
 
 
-def _facts(path: Path) -> dict[str, Any]:
+def facts(path: Path) -> dict[str, Any]:
+    """What the manifest says of a file."""
     return {"bytes": path.stat().st_size, "sha256": lines.sha256(path)}
 
 

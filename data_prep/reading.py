@@ -85,7 +85,7 @@ class Reading:
         part = self.part
         skip = part.span.start == 0 and part.layout.header is not None
         try:
-            for block in lines.blocks(part.span):
+            for block in lines.blocks(part.span, self.job.options.block):
                 self.job.check()
                 if skip:
                     block, skip = block[np.flatnonzero(block == 10)[0] + 1 :], False

@@ -38,7 +38,7 @@ def find(raw: Path, name: str) -> Path:
 def standing(raw: RawFile | None, sha256: str) -> str:
     """How a file's digest stands to the published one."""
     if raw is None or raw.sha256 is None:
-        return "not published"
+        return "not published" if raw is None or raw.md5 is None else "only md5 is published: see --check"
     return "equal" if raw.sha256 == sha256 else f"differs from {raw.sha256}"
 
 

@@ -57,7 +57,7 @@ class Taobao(Dataset):
     where: ClassVar = "https://tianchi.aliyun.com/dataset/56; unpack, and give the folder with the four files"
     licence: ClassVar = "CC BY-NC-SA 4.0"
     files: ClassVar = tuple(RawFile(f"{n}.csv") for n in ("raw_sample", "ad_feature", "user_profile", "behavior_log"))
-    takes: ClassVar = Dataset.takes | {"buckets", "min_count", "train_days", "history"}
+    takes: ClassVar = Dataset.takes | {"buckets", "min_count", "count_bits", "train_days", "history"}
     days: ClassVar = 8
 
     @classmethod
@@ -126,14 +126,14 @@ class Tables:
 
     def _load(self, name: str, layout: Layout, progress: Progress) -> np.ndarray:
         """Rows in the order of their number; of two with one number the first counts."""
-        blocks, record = [np.empty((0, len(layout.numbers)), np.int64)], None
+        blocks, record = [np.empty((0, len(layout.numbers)), np.int64 if DECIMAL in layout.kinds else np.int32)], None
         for part in cut(self.job, lambda path: layout, [name]):
             reading = Reading(self.job, part._replace(rows=None), self.job.limit)
             for rows, _, block in reading:
                 nameless = rows.numbers[:, 0] == NO_NUMBER
                 if nameless.any():
                     reading.refuse(block, rows.lines[nameless], f"no {layout.names[0]}")
-                blocks.append(rows.numbers[~nameless].astype(np.int64))
+                blocks.append(rows.numbers[~nameless])
                 progress.advance(len(rows.lines))
             written = reading.read - len(reading.bad)
             record = {"file": name, "read": reading.read, "written": written, "rejects": reading.rejects, "outputs": []}
@@ -209,7 +209,7 @@ def _behaviours(job: Job, reading: Reading):
 
 def _fit(job: Job, tables: Tables, parts: dict[str, Part], train_days: int, progress: Progress) -> threshold.Sketch:
     """Counts the samples' values on the training days."""
-    sketch = threshold.Sketch()
+    sketch = threshold.Sketch(job.options.count_bits)
 
     def count(part: Part) -> None:
         for made, _ in _samples(tables, Reading(job, part)):

@@ -18,16 +18,14 @@ from lib.errors import BadOption
 from lib.paths import write_atomic
 from lib.store.kernels import mix
 
-BITS = 26
-"""Each of the two rows has 2^BITS counters: 128 MiB in all."""
 LARGEST = 255
 
 
 class Sketch:
     """How often each (field, code) was seen."""
 
-    def __init__(self, bits: int = BITS, counters: np.ndarray | None = None):
-        self.counters = np.zeros((2, 1 << bits), np.uint8) if counters is None else counters
+    def __init__(self, bits: int):
+        self.counters = np.zeros((2, 1 << bits), np.uint8)
         self._lock = threading.Lock()
 
     def add(self, codes: np.ndarray) -> None:
@@ -52,7 +50,9 @@ class Sketch:
 
     @classmethod
     def load(cls, path: Path) -> Sketch:
-        return cls(counters=np.load(path))
+        sketch = cls(0)
+        sketch.counters = np.load(path)
+        return sketch
 
 
 def check(least: int) -> int:

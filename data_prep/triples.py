@@ -51,6 +51,7 @@ class NamedTriples(Dataset):
             write_atomic(job.out / f"{name}.parquet", lambda path, table=table: parquet.write_table(table, path))
         return job.finish(
             records,
+            [job.out / "entities.parquet", job.out / "relations.parquet"],
             kind="triples",
             schema={name: [dtype, list(shape)] for name, (dtype, shape) in SCHEMA.items()},
             entities=len(entities),

@@ -103,7 +103,7 @@ def twin(tmp_path_factory):
 def test_histories_are_those_of_a_plain_search(twin, tmp_path, monkeypatch, memory):
     """Also where there are many buckets, and runs of a few rows."""
     monkeypatch.setattr(history, "_MEMORY", memory)
-    monkeypatch.setattr(history, "RUN", 1 << (18 if memory > 1 << 20 else 7))
+    monkeypatch.setattr(history, "RUN", 1 << (20 if memory > 1 << 20 else 7))
     folder, _ = twin
     Taobao.prepare(folder, tmp_path / "out", Options(history=7, workers=2))
     past = defaultdict(list)
