@@ -28,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     try:
         return _run(options)
-    except LockstepError as error:
+    except (LockstepError, OSError) as error:  # a disk that is full, a folder that may not be read
         print(f"error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:

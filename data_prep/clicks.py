@@ -13,7 +13,6 @@ from data_prep.dataset import Dataset
 from data_prep.job import Job
 from data_prep.parse import MISSING, RARE, RESERVED, Layout, Rows
 from data_prep.reading import Part, Reading, cut
-from lib.errors import BadOption
 from lib.progress import Progress
 
 
@@ -40,10 +39,7 @@ class ClickLog(Dataset):
 
     @classmethod
     def work(cls, job: Job) -> dict[str, Any]:
-        train_days = job.options.train_days or cls.days - 1
-        if not 1 <= train_days <= cls.days:
-            raise BadOption(f"--train-days is {train_days}; expected 1 to {cls.days} for {cls.name}")
-        threshold.check(job.options.min_count)
+        train_days = job.options.training(cls.days)
         parts = {part.key: part for part in cut(job, cls.layout)}
         total = sum(part.rows for part in parts.values()) if all(p.rows is not None for p in parts.values()) else None
         sketch = _fit(cls, job, parts, train_days, total) if job.options.min_count else None
@@ -60,8 +56,7 @@ class ClickLog(Dataset):
             "train_days": train_days,
         }
         if sketch:
-            least = job.options.min_count
-            facts["threshold"] = {"least": least, "days": train_days, "false_keep": sketch.false_keep(least)}
+            facts["threshold"] = sketch.describe(job.options.min_count, train_days)
         facts["positives"] = sum(output["positives"] for record in records for output in record["outputs"])
         return job.finish(records, **facts)
 

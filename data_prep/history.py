@@ -34,6 +34,8 @@ BEHAVIOURS = np.dtype([("user", "<i4"), ("time", "<i4"), ("what", "<u4", 2), ("k
 
 RUN = 1 << 19
 """Rows that all threads together sort by bucket at once."""
+BUCKET = 4 << 20
+"""Bytes of a bucket's rows, about; more where that would make too many buckets."""
 _MEMORY = 96 << 20  # bytes that all threads together hold in the join, about
 _BIN = 200  # seconds of samples that are merged at once
 _MOST = 4096  # buckets
@@ -80,12 +82,12 @@ class Joined:
         )
         self._work = job.out / partitions.WORK
         self._parts: dict[Kind, list[str]] = {}
-        # Sorting takes about four times the bytes of what is sorted.
+        # The number of buckets must not depend on the threads: a run that goes on may have others. Sorting takes about four
+        # times the bytes of what is sorted.
         sizes = {path.name: path.stat().st_size for path, _ in job.files}
         expected = sizes["behavior_log.csv"] * 0.6 + sizes["raw_sample.csv"] / 40 * self._whole.itemsize
         self._run = max(1, RUN // job.options.threads)
-        each = _MEMORY // 4 // job.options.threads
-        self.buckets = min(_MOST, max(1, math.ceil(expected / each)))
+        self.buckets = min(_MOST, max(1, math.ceil(expected / BUCKET)))
         together = _MEMORY // 4 // math.ceil(expected / self.buckets)
         self._room = threading.BoundedSemaphore(max(1, min(job.options.threads, together)))
 
@@ -120,7 +122,7 @@ class Joined:
         write_text_atomic(partitions.done(self.job.out, part.key), json.dumps(record))
         return record
 
-    def merge(self, progress: Progress) -> list[dict[str, Any]]:
+    def merge(self) -> list[dict[str, Any]]:
         """Joins every bucket, then writes every day; the days' outputs."""
         joining = [self.job.submit(self._join_alone, bucket) for bucket in range(self.buckets)]
         self.job.wait(joining)

@@ -14,6 +14,7 @@ from typing import Any
 
 from data_prep import lines, partitions, rejects
 from data_prep.source import RawFile, standing
+from data_prep.threshold import LARGEST
 from lib.errors import BadOption
 from lib.paths import check_writable, write_text_atomic
 from lib.progress import Progress
@@ -44,15 +45,17 @@ class Options:
     """Threads; 0 is one for each core."""
 
     def __post_init__(self):
-        for name, least in (("buckets", 0), ("max_rejects", 0), ("workers", 0), ("history", 1)):
-            if getattr(self, name) < least:
-                raise BadOption(f"--{name.replace('_', '-')} is {getattr(self, name)}; expected {least} or more")
-        if self.sample is not None and self.sample < 1:
-            raise BadOption(f"--sample is {self.sample}; expected 1 or more rows")
-        if not 16 <= self.count_bits <= 30:
-            raise BadOption(f"--count-bits is {self.count_bits}; expected 16 to 30")
-        if self.buckets >= 2**31:
-            raise BadOption(f"--buckets is {self.buckets}; expected less than 2^31")
+        for name, (least, most) in _RANGES.items():
+            value = getattr(self, name)
+            if value is not None and not least <= value <= most:
+                raise BadOption(f"--{name.replace('_', '-')} is {value}; expected {least:,} to {most:,}")
+
+    def training(self, days: int) -> int:
+        """The number of training days, of `days`."""
+        chosen = days - 1 if self.train_days is None else self.train_days
+        if chosen > days:
+            raise BadOption(f"--train-days is {chosen}; expected 1 to {days}")
+        return chosen
 
     @property
     def threads(self) -> int:
@@ -63,6 +66,18 @@ class Options:
     def block(self) -> int:
         """Bytes that a thread parses at once: smaller where there are many, so that their sum is not."""
         return max(1 << 17, min(lines.BLOCK, (16 << 20) // self.threads))
+
+
+_RANGES = {
+    "sample": (1, 2**63),
+    "buckets": (0, 2**31 - 1),
+    "min_count": (0, LARGEST),
+    "count_bits": (16, 30),
+    "train_days": (1, 366),
+    "history": (1, 10_000),
+    "max_rejects": (0, 10_000_000),
+    "workers": (0, 1024),
+}
 
 
 class Stopped(Exception):

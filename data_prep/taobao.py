@@ -20,7 +20,6 @@ from data_prep.job import Job
 from data_prep.parse import DECIMAL, LABEL, MISSING, NO_NUMBER, NUMBER, RARE, RESERVED, TEXT, Layout, encode, text_value
 from data_prep.reading import Part, Reading, cut
 from data_prep.source import RawFile
-from lib.errors import BadOption
 from lib.progress import Progress
 
 
@@ -62,10 +61,7 @@ class Taobao(Dataset):
 
     @classmethod
     def work(cls, job: Job) -> dict[str, Any]:
-        train_days = job.options.train_days or cls.days - 1
-        if not 1 <= train_days <= cls.days:
-            raise BadOption(f"--train-days is {train_days}; expected 1 to {cls.days} for {cls.name}")
-        threshold.check(job.options.min_count)
+        train_days = job.options.training(cls.days)
         with Progress(None, cls.name, "rows") as progress:
             tables = Tables(job, progress)
             samples, behaviours = (
@@ -78,7 +74,7 @@ class Taobao(Dataset):
                 joined.spill(Kind.SAMPLES, samples, lambda reading: _samples(tables, reading), progress),
                 joined.spill(Kind.BEHAVIOURS, behaviours, lambda reading: _behaviours(job, reading), progress),
             ]
-            outputs = joined.merge(progress)
+            outputs = joined.merge()
         parts = [*tables.records, *(record for each in records for record in each)]
         per_file: dict[str, dict[str, int]] = {}
         for record in parts:
@@ -104,8 +100,7 @@ class Taobao(Dataset):
             },
         }
         if sketch:
-            least = job.options.min_count
-            facts["threshold"] = {"least": least, "days": train_days, "false_keep": sketch.false_keep(least)}
+            facts["threshold"] = sketch.describe(job.options.min_count, train_days)
         facts["positives"] = sum(output["positives"] for output in outputs)
         parts[0] = parts[0] | {"outputs": outputs}
         return job.finish(parts, **facts)
@@ -202,7 +197,7 @@ def _behaviours(job: Job, reading: Reading):
         made = np.empty(len(numbers), history.BEHAVIOURS)
         codes = np.empty((len(numbers), 2), np.uint32)
         encode(numbers[:, 2:4], np.array([CATE, BRAND]), job.options.buckets, codes)
-        made["user"], made["time"] = numbers[:, 0], numbers[:, 1] - MIDNIGHT
+        made["user"], made["time"] = numbers[:, 0], np.maximum(numbers[:, 1] - MIDNIGHT, -(2**31))
         made["what"], made["kind"] = codes, kind[~bad] + 1
         yield made, {}
 

@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numba import njit
 
 from data_prep.parse import MISSING, RARE
-from lib.errors import BadOption
 from lib.paths import write_atomic
 from lib.store.kernels import mix
 
 LARGEST = 255
+"""Where a counter stops."""
 
 
 class Sketch:
@@ -41,6 +42,10 @@ class Sketch:
         """The chance that a value is kept which was never seen."""
         return float(np.prod([np.count_nonzero(row >= least) / row.size for row in self.counters]))
 
+    def describe(self, least: int, days: int) -> dict[str, Any]:
+        """What the manifest says of it."""
+        return {"least": least, "days": days, "false_keep": self.false_keep(least)}
+
     def save(self, path: Path) -> None:
         def write(temporary: Path) -> None:
             with temporary.open("wb") as file:
@@ -53,12 +58,6 @@ class Sketch:
         sketch = cls(0)
         sketch.counters = np.load(path)
         return sketch
-
-
-def check(least: int) -> int:
-    if not 0 <= least <= LARGEST:
-        raise BadOption(f"--min-count is {least}; expected 0 (keep all) to {LARGEST}")
-    return least
 
 
 @njit(nogil=True, cache=True)

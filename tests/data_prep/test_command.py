@@ -50,7 +50,7 @@ def test_from_the_twin_to_the_check(tmp_path, capsys):
         (["avazu", "nowhere", "out"], "there is no file nowhere"),
         (["avazu"], "where are its raw files"),
         (["avazu", "raw"], "where to? python -m data_prep avazu raw OUT"),
-        (["avazu", "raw", "out", "--sample", "0"], "--sample is 0; expected 1 or more rows"),
+        (["avazu", "raw", "out", "--sample", "0"], "--sample is 0; expected 1 to"),
     ],
 )
 def test_errors_are_one_sentence_that_helps(arguments, sentence, capsys):

@@ -35,6 +35,9 @@ def test_names_are_numbered_as_they_appear(raw, tmp_path):
     assert made["unseen_in_training"] == {"valid": 1, "test": 1}
     assert parquet.read_table(tmp_path / "out" / "entities.parquet")["name"].to_pylist() == ["b", "a", "z", "new"]
     assert made["counts"] == {"read": 8, "written": 5, "rejected": 3}
+    assert manifest.check(tmp_path / "out") == []
+    (tmp_path / "out" / "relations.parquet").unlink()
+    assert manifest.check(tmp_path / "out") == [f"{tmp_path / 'out' / 'relations.parquet'}: missing"]
     assert rejected(tmp_path / "out") == [(3, "wrong column count"), (4, "an empty name"), (5, "not UTF-8")]
 
 

@@ -99,11 +99,12 @@ def twin(tmp_path_factory):
     return folder, Taobao.twin(folder, 1500, 0)
 
 
-@pytest.mark.parametrize("memory", [128 << 20, 1 << 14])
-def test_histories_are_those_of_a_plain_search(twin, tmp_path, monkeypatch, memory):
+@pytest.mark.parametrize("crowded", [False, True])
+def test_histories_are_those_of_a_plain_search(twin, tmp_path, monkeypatch, crowded):
     """Also where there are many buckets, and runs of a few rows."""
-    monkeypatch.setattr(history, "_MEMORY", memory)
-    monkeypatch.setattr(history, "RUN", 1 << (20 if memory > 1 << 20 else 7))
+    if crowded:
+        monkeypatch.setattr(history, "BUCKET", 1 << 11)
+        monkeypatch.setattr(history, "RUN", 1 << 7)
     folder, _ = twin
     Taobao.prepare(folder, tmp_path / "out", Options(history=7, workers=2))
     past = defaultdict(list)
@@ -142,7 +143,7 @@ def test_a_stopped_join_goes_on(twin, tmp_path, monkeypatch):
     # What was finished is not made again: neither the parts of the raw files nor the joined buckets.
     for name in ("_spill", "_gather"):
         monkeypatch.delattr(history.Joined, name)
-    assert Taobao.prepare(folder, tmp_path / "out", Options(min_count=2, workers=1)) == whole
+    assert Taobao.prepare(folder, tmp_path / "out", Options(min_count=2, workers=3)) == whole
     assert not (tmp_path / "out" / partitions.WORK).exists()
 
 
