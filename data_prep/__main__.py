@@ -28,6 +28,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     try:
         return _run(options)
+    except BrokenPipeError:  # the reader of our output went away, as `head` does
+        sys.stderr.close()
+        return 0
     except (LockstepError, OSError) as error:  # a disk that is full, a folder that may not be read
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -54,7 +54,7 @@ class Taobao(Dataset):
     name: ClassVar = "taobao"
     title: ClassVar = "Taobao display advertising (Alimama), 26,557,961 samples of 8 days, 723,268,134 behaviours"
     where: ClassVar = "https://tianchi.aliyun.com/dataset/56; unpack, and give the folder with the four files"
-    licence: ClassVar = "CC BY-NC-SA 4.0"
+    licence: ClassVar = "as the page states it, which asks for an account: for research, not for commerce"
     files: ClassVar = tuple(RawFile(f"{n}.csv") for n in ("raw_sample", "ad_feature", "user_profile", "behavior_log"))
     takes: ClassVar = Dataset.takes | {"buckets", "min_count", "count_bits", "train_days", "history"}
     days: ClassVar = 8
