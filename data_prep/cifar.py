@@ -11,8 +11,7 @@ from data_prep import partitions, truth
 from data_prep.dataset import Dataset
 from data_prep.job import Job
 from data_prep.rejects import reject
-from data_prep.source import RawFile, find
-from lib.errors import BadOption
+from data_prep.source import RawFile
 from lib.progress import Progress
 from lib.streams import stream
 
@@ -25,19 +24,10 @@ _FLIPPED = 0.1  # the share of the twin's labels that are drawn anew
 class Cifar(Dataset):
     """A subclass names its files and label bytes; the last of these is the class that is predicted."""
 
+    some_suffice: ClassVar = True
     labels: ClassVar[dict[str, int]]
     """Label byte -> number of classes."""
     licence: ClassVar = "not stated; cite Krizhevsky, Learning Multiple Layers of Features from Tiny Images, 2009"
-
-    @classmethod
-    def sources(cls, raw: Path) -> list[tuple[Path, RawFile | None]]:
-        """Any of the files will do."""
-        if not raw.is_dir():
-            return [(find(raw, raw.name), None)]
-        found: list[tuple[Path, RawFile | None]] = [(raw / f.name, f) for f in cls.files if (raw / f.name).is_file()]
-        if not found:
-            raise BadOption(f"there is none of {', '.join(file.name for file in cls.files)} in {raw}")
-        return found
 
     @classmethod
     def work(cls, job: Job) -> dict[str, Any]:

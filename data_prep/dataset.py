@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 from data_prep import source
 from data_prep.job import Job, Options
 from data_prep.source import RawFile
+from lib.errors import BadOption
 
 
 class Dataset(ABC):
@@ -23,13 +24,22 @@ class Dataset(ABC):
     """The files that are read; `describe` shows the archives beside them."""
     archives: ClassVar[tuple[RawFile, ...]] = ()
     """What is downloaded, where that is not the files themselves."""
+    some_suffice: ClassVar[bool] = False
+    """Whether any of the files can be prepared without the others."""
     takes: ClassVar[frozenset[str]] = frozenset({"sample", "max_rejects", "workers"})
     """The options that mean something here."""
 
     @classmethod
     def sources(cls, raw: Path) -> list[tuple[Path, RawFile | None]]:
-        """The raw files that are there, in their order."""
-        return [(source.find(raw, file.name), file) for file in cls.files]
+        """The raw files, in their order; with `some_suffice` those that are there."""
+        if not cls.some_suffice:
+            return [(source.find(raw, file.name), file) for file in cls.files]
+        if not raw.is_dir():
+            return [(source.find(raw, raw.name), None)]
+        found = [(raw / file.name, file) for file in cls.files if (raw / file.name).is_file()]
+        if not found:
+            raise BadOption(f"there is none of {', '.join(file.name for file in cls.files)} in {raw}")
+        return found
 
     @classmethod
     def folders(cls, raw: Path) -> list[Path]:

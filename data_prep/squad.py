@@ -14,8 +14,8 @@ from data_prep import partitions, truth
 from data_prep.dataset import Dataset
 from data_prep.job import Job
 from data_prep.rejects import reject
-from data_prep.source import RawFile, find
-from lib.errors import BadOption, Damaged
+from data_prep.source import RawFile
+from lib.errors import Damaged
 from lib.progress import Progress
 from lib.streams import stream
 
@@ -43,20 +43,11 @@ class Squad(Dataset):
     title: ClassVar = "SQuAD v1.1, 87,599 + 10,570 questions on Wikipedia paragraphs"
     where: ClassVar = "https://rajpurkar.github.io/SQuAD-explorer/dataset/ (train-v1.1.json, dev-v1.1.json)"
     licence: ClassVar = "CC BY-SA 4.0"
+    some_suffice: ClassVar = True
     files: ClassVar = (
         RawFile("train-v1.1.json", 30_288_272, "3527663986b8295af4f7fcdff1ba1ff3f72d07d61a20f487cb238a6ef92fd955"),
         RawFile("dev-v1.1.json", 4_854_279, "95aa6a52d5d6a735563366753ca50492a658031da74f301ac5238b03966972c9"),
     )
-
-    @classmethod
-    def sources(cls, raw: Path) -> list[tuple[Path, RawFile | None]]:
-        """Any of the two will do."""
-        if not raw.is_dir():
-            return [(find(raw, raw.name), None)]
-        found: list[tuple[Path, RawFile | None]] = [(raw / f.name, f) for f in cls.files if (raw / f.name).is_file()]
-        if not found:
-            raise BadOption(f"there is neither train-v1.1.json nor dev-v1.1.json in {raw}")
-        return found
 
     @classmethod
     def work(cls, job: Job) -> dict[str, Any]:
