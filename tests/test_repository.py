@@ -64,8 +64,13 @@ def test_drivers_and_protocols_name_no_cluster():
             assert not any(re.match(r"lib\.cluster\.(virtual|local|ray)", module) for module in imported(path)), path
 
 
+def test_lib_does_not_need_data_prep():
+    for path in (ROOT / "lib").rglob("*.py"):
+        assert not any(module.split(".")[0] == "data_prep" for module in imported(path)), path
+
+
 def test_files_stay_short():
-    for path in [*(ROOT / "lib").rglob("*.py"), *(ROOT / "tests").rglob("*.py")]:
+    for path in [path for folder in ("lib", "data_prep", "tests") for path in (ROOT / folder).rglob("*.py")]:
         lines = len(path.read_text().splitlines())
         assert lines <= 420, f"{path.relative_to(ROOT)} has {lines} lines: it holds more than one idea"
 

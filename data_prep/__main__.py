@@ -1,0 +1,112 @@
+"""The command line: python -m data_prep."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import fields
+from pathlib import Path
+
+from data_prep import manifest
+from data_prep.datasets import ALL, get
+from data_prep.job import REJECTS, Options
+from lib.errors import BadOption, LockstepError, unknown_option
+
+EXAMPLES = """examples:
+  python -m data_prep --list
+  python -m data_prep criteo-kaggle raw/criteo prepared/criteo --min-count 10
+  python -m data_prep criteo-1tb raw/days prepared/1tb --buckets 10000000 --train-days 12
+  python -m data_prep avazu raw/twin --twin --rows 50000
+  python -m data_prep avazu raw/twin prepared/twin
+  python -m data_prep avazu raw/avazu prepared/avazu --check
+  python -m data_prep bench
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = _parser().parse_args(arguments)
+    try:
+        return _run(options)
+    except BrokenPipeError:  # the reader of our output went away, as `head` does
+        sys.stderr.close()
+        return 0
+    except (LockstepError, OSError) as error:  # a disk that is full, a folder that may not be read
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("\ninterrupted; run the same command to go on", file=sys.stderr)
+        return 130
+
+
+def _run(options: argparse.Namespace) -> int:
+    if options.list:
+        print("\n\n".join(kind.describe() for kind in ALL.values()))
+        return 0
+    if options.dataset == "bench":
+        from data_prep import bench
+
+        print(bench.measure().to_string(index=False))
+        return 0
+    if options.dataset is None or options.raw is None:
+        raise BadOption("which data set, and where are its raw files? `python -m data_prep --help` has examples")
+    kind = get(options.dataset)
+    chosen = {f.name: getattr(options, f.name) for f in fields(Options) if getattr(options, f.name) is not None}
+    for name in chosen:
+        if name not in kind.takes:
+            raise unknown_option(f"data set {kind.name!r}", f"--{name.replace('_', '-')}", kind.takes)
+    if options.twin:
+        print(
+            *(f"{name}: {value}" for name, value in kind.twin(options.raw, options.rows, options.seed).items()),
+            sep="\n",
+        )
+        return 0
+    if options.check:
+        return _check(kind, options.raw, options.out)
+    if options.out is None:
+        raise BadOption(f"where to? python -m data_prep {kind.name} {options.raw} OUT")
+    print(manifest.summary(kind.prepare(options.raw, options.out, Options(**chosen)), options.out / REJECTS))
+    return 0
+
+
+def _check(kind, raw: Path, out: Path | None) -> int:
+    """Raw files against what was published, prepared ones against their manifest. 1 if anything is wrong."""
+    faults = manifest.check_raw(kind, raw) + ([] if out is None else manifest.check(out))
+    print("\n".join(faults) or "all is as it should be")
+    return 1 if faults else 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m data_prep",
+        description="Official raw files to columnar files, with a manifest.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("dataset", nargs="?", help="a name of --list, or bench: speed against pyarrow")
+    add("raw", nargs="?", type=Path, metavar="RAW", help="the folder with the raw files")
+    add("out", nargs="?", type=Path, metavar="OUT", help="the folder to write to")
+    add("--list", action="store_true", help="where each data set comes from, its licence, sizes and checksums")
+    add("--check", action="store_true", help="compare RAW with the published checksums, and OUT with its manifest")
+    add("--sample", type=int, metavar="N", help="only the first N rows of each file")
+    add("--buckets", type=int, metavar="N", help="hash each field's values into N buckets (default: keep them)")
+    add("--min-count", type=int, metavar="N", help="values seen less often on the training days share one code")
+    add("--count-bits", type=int, metavar="N", help="2^(N+1) bytes count the values (default 26: 128 MiB)")
+    add(
+        "--train-days",
+        type=int,
+        metavar="N",
+        help="the first N days, on which values are counted (default: all but one)",
+    )
+    add("--history", type=int, metavar="N", help="behaviours kept of each sample (default 50)")
+    add("--max-rejects", type=int, metavar="N", help="bad rows to set aside before giving up (default 1000)")
+    add("--workers", type=int, metavar="N", help="threads (default: one for each core)")
+    add("--twin", action="store_true", help="write a synthetic twin to RAW, in the raw format, with a planted truth")
+    add("--rows", type=int, default=20_000, metavar="N", help="rows of the twin (default 20000)")
+    add("--seed", type=int, default=0, metavar="N", help="seed of the twin (default 0)")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,143 @@
+"""CIFAR, ImageNet and SQuAD."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from pyarrow import parquet
+
+from data_prep import manifest, squad
+from data_prep.cifar import PIXELS, Cifar10, Cifar100
+from data_prep.imagenet import ImageNet
+from data_prep.job import Options
+from data_prep.squad import Squad
+from lib.data.prepared import Partitions
+from lib.errors import Damaged
+
+
+def rejected(out):
+    return [json.loads(line) for line in (out / "rejects.jsonl").read_text().splitlines()]
+
+
+def table(out, split):
+    parts = sorted((out / f"split={split}").glob("part-*/rows.parquet"))
+    return [row for part in parts for row in parquet.ParquetFile(part).read().to_pylist()]
+
+
+def test_records_by_hand(raw, tmp_path):
+    pixels = bytes(range(256)) * 12
+    raw("data_batch_2.bin", b"\x03" + pixels + b"\x0a" + pixels + b"\x09" + pixels + b"\x01\x02")
+    folder = raw("test_batch.bin", b"\x00" + pixels)
+    made = Cifar10.prepare(folder, tmp_path / "out", Options())
+    assert made["counts"] == {"read": 5, "written": 3, "rejected": 2}
+    assert [(row["line"], row["reason"]) for row in rejected(tmp_path / "out")] == [
+        (2, "a label beyond [10]"),
+        (4, "truncated record"),
+    ]
+    images = Partitions(tmp_path / "out")
+    assert images.take("train", "labels", slice(None)).tolist() == [3, 9]
+    np.testing.assert_array_equal(images.take("test", "images", slice(None)).ravel(), np.arange(PIXELS) % 256)
+
+
+@pytest.mark.parametrize("kind", [Cifar10, Cifar100])
+def test_twins_of_images_can_be_told_apart(kind, tmp_path):
+    facts = kind.twin(tmp_path / "raw", 1200, 0)
+    made = kind.prepare(tmp_path / "raw", tmp_path / "out", Options())
+    assert made["counts"] == {"read": 1200, "written": 1200, "rejected": 0}
+    assert 0.85 < facts["accuracy_ceiling"] < 0.97
+    images = Partitions(tmp_path / "out")
+    labels = images.take("train", "labels", slice(None))
+    if kind is Cifar100:
+        np.testing.assert_array_equal(images.take("train", "coarse", slice(None)), labels // 5)
+        return
+    mean = np.stack([images.take("train", "images", slice(None))[labels == each].mean(0) for each in range(10)])
+    held, truth = images.take("test", "images", slice(None)).astype(float), images.take("test", "labels", slice(None))
+    distance = ((held[:, None] - mean) ** 2).sum((2, 3, 4))
+    assert (distance.argmin(1) == truth).mean() > 0.8
+
+
+def test_encoded_images_keep_their_bytes(tmp_path):
+    ImageNet.twin(tmp_path / "raw", 60, 0)
+    folder = tmp_path / "raw" / "train" / "n00000003"
+    (folder / "broken.JPEG").write_bytes(b"GIF89a")
+    (folder / "empty.JPEG").touch()
+    made = ImageNet.prepare(tmp_path / "raw", tmp_path / "out", Options())
+    assert made["counts"] == {"read": 62, "written": 60, "rejected": 2}
+    assert {(row["file"], row["reason"]) for row in rejected(tmp_path / "out")} == {
+        ("train/n00000003/broken.JPEG", "neither JPEG nor PNG"),
+        ("train/n00000003/empty.JPEG", "an empty file"),
+    }
+    rows = table(tmp_path / "out", "train")
+    assert len(rows) == 48 and {row["label"] for row in rows} == set(range(10))
+    for row in rows[:5]:
+        assert row["image"] == (tmp_path / "raw" / "train" / row["name"].split("_")[0] / row["name"]).read_bytes()
+    assert manifest.check(tmp_path / "out") == []
+
+
+def question(**changes):
+    return {"id": "q", "question": "What?", "answers": [{"text": "über", "answer_start": 2}]} | changes
+
+
+def test_questions_by_hand(raw, tmp_path, monkeypatch):
+    monkeypatch.setattr(squad, "_READ", 7)  # an article never fits
+    asked = [
+        question(),
+        question(answers=[]),
+        question(answers=[{"text": "über", "answer_start": 1}]),
+        question(answers=[{"text": "über", "answer_start": -4}]),
+        question(question=None),
+    ]
+    paragraphs = [{"context": "A über b", "qas": asked[:2]}, {"context": "A über b", "qas": asked[2:]}]
+    data = {"version": "1.1", "data": [{"title": "t", "paragraphs": []}, {"title": "u", "paragraphs": paragraphs}]}
+    folder = raw("dev-v1.1.json", json.dumps(data, ensure_ascii=False, indent=1))
+    made = Squad.prepare(folder, tmp_path / "out", Options())
+    assert made["counts"] == {"read": 5, "written": 1, "rejected": 4}
+    assert table(tmp_path / "out", "dev") == [
+        {"id": "q", "title": "u", "context": "A über b", "question": "What?", "answers": ["über"], "starts": [2]}
+    ]
+    assert [(row["line"], row["reason"]) for row in rejected(tmp_path / "out")] == [
+        ("data[1].paragraphs[0].qas[1]", "no answer"),
+        ("data[1].paragraphs[1].qas[0]", "an answer does not stand where it is said to start"),
+        ("data[1].paragraphs[1].qas[1]", "an answer does not stand where it is said to start"),
+        ("data[1].paragraphs[1].qas[2]", "question is missing"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("data", "sentence"),
+    [
+        ('{"version": "1.1"}', 'no list "data"'),
+        ('{"data": [{"title": "t", "paragraphs": []}, {"title"', "ends within article 1"),
+        ('{"data": [{"title": "t", "paragraphs": []}', "ends after article 1"),
+        (b'{"data": [{"title": "\xff"}]}', "not UTF-8"),
+        ('{"data": [{"title": "t"}]}', "not as SQuAD's JSON is: KeyError('paragraphs')"),
+    ],
+)
+def test_what_is_no_squad_is_told_where(raw, tmp_path, data, sentence):
+    with pytest.raises(Damaged) as error:
+        Squad.prepare(raw("dev-v1.1.json", data), tmp_path / "out", Options())
+    assert sentence in str(error.value) and "dev-v1.1.json" in str(error.value)
+
+
+def test_a_twin_of_questions(tmp_path):
+    Squad.twin(tmp_path / "raw", 100, 0)
+    made = Squad.prepare(tmp_path / "raw", tmp_path / "out", Options())
+    assert made["counts"] == {"read": 100, "written": 100, "rejected": 0}
+    assert (len(table(tmp_path / "out", "train")), len(table(tmp_path / "out", "dev"))) == (90, 10)
+
+
+def test_the_real_images(samples, tmp_path):
+    made = Cifar10.prepare(samples / "cifar10" / "data_batch_1.from_jpeg.bin", tmp_path / "out", Options())
+    assert made["counts"] == {"read": 10_000, "written": 10_000, "rejected": 0}
+    labels = Partitions(tmp_path / "out").take("train", "labels", slice(None))
+    assert np.bincount(labels).tolist() == [1000] * 10
+
+
+@pytest.mark.parametrize(
+    ("name", "questions"), [("train-v1.1.subset44articles.json", 11_877), ("dev-v1.1.part1of2.json", 4_961)]
+)
+def test_the_real_questions(samples, tmp_path, name, questions):
+    made = Squad.prepare(samples / "squad" / name, tmp_path / "out", Options())
+    assert made["counts"] == {"read": questions, "written": questions, "rejected": 0}
