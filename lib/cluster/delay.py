@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Awaitable
+from collections.abc import Callable
+from concurrent.futures import Executor
 from typing import Any
+
+import torch
 
 from lib.cluster.base import Cluster
 from lib.cluster.failures import TICK, Passage
@@ -20,15 +23,16 @@ INLINE = 1e5
 
 class Delay:
     """Slows a worker down on a wall clock: a computation is over when the slowdown would have it over on a worker that takes as
-    long, undisturbed, as the shortest computation so far. What others on this machine cost it is hidden in the wait, as long
-    as that is the longer.
+    long, undisturbed, as the shortest computation so far took of its processor. What others on this machine cost it is hidden in
+    the wait, as long as that is the longer.
 
     The first computation is neither slowed nor counted: it compiles and allocates.
     """
 
-    def __init__(self, cluster: Cluster, seed: int, node: str, batches: int = 0):
+    def __init__(self, cluster: Cluster, seed: int, node: str, device: torch.device, batches: int = 0):
         undisturbed = cluster.slowdown == Lognormal(sigma=0.0) and not cluster.speeds
         self._stretch = None if undisturbed else cluster.stretch(seed, node)
+        self._clock = time.thread_time if device.type == "cpu" else time.perf_counter
         self._started: float | None = None
         self._alone, self._warm = math.inf, False
         self.health = Health(cluster, seed, node, batches)
@@ -45,21 +49,27 @@ class Delay:
         """One more batch is computed; how many there are."""
         return self.health.computed(time.perf_counter() - (self._started or 0.0))
 
-    async def after(self, work: Work | None, computation: Awaitable[Any]) -> Any:
+    async def run(self, pool: Executor, work: Work | None, function: Callable, *args) -> Any:
+        """Compute in a thread, and wait."""
         start = time.perf_counter()
         if self._started is None:
             self._started = start
-        result = await computation
+        result, alone = await asyncio.get_running_loop().run_in_executor(pool, self._measured, function, args)
         if self._stretch and work is not None and work.flops >= INLINE:
-            took = time.perf_counter() - start
             if self._warm:
-                self._alone = min(self._alone, took)
-                await asyncio.sleep(max(0.0, self._stretch(start - self._started, self._alone) - took))
+                self._alone = min(self._alone, alone)
+                over = start + self._stretch(start - self._started, self._alone)
+                await asyncio.sleep(max(0.0, over - time.perf_counter()))
             self._warm = True
         if self.health and work is not None:
             took = time.perf_counter() - start
             await asyncio.sleep(self.health.stretch(start - self._started, took) - took)
         return result
+
+    def _measured(self, function: Callable, args: tuple) -> tuple[Any, float]:
+        start = self._clock()
+        result = function(*args)
+        return result, self._clock() - start
 
 
 class Road:

@@ -157,7 +157,7 @@ class LocalSite(Site):
         self.rank = int(node.removeprefix("worker")) if node.startswith("worker") else None
         self.life = Life(node)
         self.road = Road(world.cluster, world.seed, node)
-        self._delay = Delay(world.cluster, world.seed, node)
+        self._delay = Delay(world.cluster, world.seed, node, self.device)
         self._stream = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None
 
     def now(self) -> float:
@@ -169,9 +169,8 @@ class LocalSite(Site):
     async def compute(self, work: Work | None, function: Callable, *args) -> Any:
         if self._delay.at_once(work):
             return self._computed(function, args)
-        run = asyncio.get_running_loop().run_in_executor
         pool = self._world.inputs if work is None else self._world.pool
-        return await self._delay.after(work, run(pool, self._computed, function, args))
+        return await self._delay.run(pool, work, self._computed, function, args)
 
     def _computed(self, function: Callable, args: tuple) -> Any:
         with torch.cuda.stream(self._stream) if self._stream else nullcontext():

@@ -98,7 +98,7 @@ class RaySite(Site):
         self.node = node
         self.device = torch.device(device)
         self.samples = 0
-        self._delay = Delay(cluster, seed, node, batches)
+        self._delay = Delay(cluster, seed, node, self.device, batches)
         self.caller = Caller(f"{node}/{life}", Road(cluster, seed, node) if cluster.mortal else None)
         self.stopped = asyncio.get_running_loop().create_future()
         self._objects: dict[str, Any] = {}
@@ -136,7 +136,7 @@ class RaySite(Site):
     async def compute(self, work: Work | None, function: Callable, *args) -> Any:
         if self._delay.at_once(work):
             return function(*args)
-        return await self._delay.after(work, asyncio.get_running_loop().run_in_executor(self._pool, function, *args))
+        return await self._delay.run(self._pool, work, function, *args)
 
     async def mean(self, meeting: Meeting, mine: np.ndarray) -> np.ndarray:
         if len(meeting.members) == 1:
