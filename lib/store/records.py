@@ -160,13 +160,7 @@ class Records:
             chosen = np.flatnonzero(self._admission.chosen(ids, self.sketch, self._seed, now))
         if not chosen.size:
             return slots
-        protect = protect if self.layout.limited and self.count + chosen.size > self._limit else None
-        if protect is not None:
-            touches = self.words[protect, self.column + 3]
-            self.words[protect, self.column + 3] = now
-        room = self._room(chosen.size, now)
-        if protect is not None:
-            self.words[protect, self.column + 3] = touches
+        room = self._room(chosen.size, now, np.empty(0, np.int64) if protect is None else protect)
         chosen = chosen[: room.size]
         new = ids[chosen]
         block = np.hstack(
@@ -206,7 +200,7 @@ class Records:
         self.rows = words.view(np.float32)  # [values | state | what is no number]
         self.generation += 1
 
-    def _room(self, many: int, now: int) -> np.ndarray:
+    def _room(self, many: int, now: int, spared: np.ndarray) -> np.ndarray:
         """Up to `many` slots that hold no row: given back ones, new ones, and those of victims."""
         again = self.free[self.free.size - min(many, self.free.size) :][::-1]
         self.free = self.free[: self.free.size - again.size]
@@ -219,7 +213,7 @@ class Records:
         if not missing:
             return np.concatenate([again, np.arange(start, stop)])
         self.words[start:stop, self.column] = np.uint32(FREE % 2**32)  # not in the index yet, so no victims
-        victims = self._victims.take(self.words, self.count, missing, now)
+        victims = self._victims.take(self.words, self.count, missing, now, spared)
         self._remove(victims)
         return np.concatenate([again, np.arange(start, stop), victims])
 

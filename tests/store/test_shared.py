@@ -92,19 +92,7 @@ def test_it_is_a_table_and_is_found_again(name, limits):
     ours.close()
 
 
-@pytest.mark.parametrize(
-    "limits",
-    [
-        {},
-        pytest.param(
-            {"max_rows": 420},
-            marks=pytest.mark.xfail(
-                reason="a kill in the midst of an eviction is not always repaired yet", strict=False
-            ),
-        ),
-    ],
-    ids=["unlimited", "limited"],
-)
+@LIMITS
 def test_killed_at_any_moment_it_is_as_between_two_calls(name, limits):
     shared(name, **limits).close(remove=False)
     rng, done, repairs = np.random.default_rng(0), 0, 0
