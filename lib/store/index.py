@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import numpy as np
 from numba import njit, types
-from numba.types import int32, int64, uint32, void
+from numba.types import boolean, int32, int64, uint32, void
 
 from lib.store.kernels import _INTS, _NEW_BLOCK, _NEW_INTS, _OPTIONS, mix
 from lib.store.lanes import copy, prefetch, prefetch_range
@@ -38,10 +38,10 @@ def ids_at(words: np.ndarray, slots: np.ndarray, column: int) -> np.ndarray:
 
 
 @njit
-def slot_bits(capacity):
-    """Bits that hold one more than any slot."""
+def slot_bits(size):
+    """Bits that hold one more than any slot of a table whose index has this size: rows are fewer than entries."""
     bits = np.uint64(1)
-    while (np.uint64(1) << bits) <= np.uint64(capacity):
+    while (np.uint64(1) << bits) <= np.uint64(size):
         bits += np.uint64(1)
     return bits
 
@@ -85,7 +85,7 @@ def seek(ids, count, index, words, column, touch, slots, places, values):
     first = np.uint64(words.ctypes.data)
     out, step = np.uint64(values.ctypes.data), np.uint64(4) * np.uint64(dim)
     column, size = np.uint64(column), np.uint64(index.size)
-    bits = slot_bits(words.shape[0])
+    bits = slot_bits(index.size)
     low = (np.uint64(1) << bits) - np.uint64(1)
     codes, found = np.empty(_BLOCK, np.uint64), np.empty(_BLOCK, np.uint64)
     entry_at, stride = np.uint64(index.ctypes.data), np.uint64(4) * np.uint64(words.shape[1])
@@ -209,7 +209,7 @@ def plan(ids, part, bits, lists, distinct, slots, heads, index, words, column, t
 @njit(void(_ENTRIES, _WORDS, int64, _INTS), **_OPTIONS)
 def enter(index, words, column, slots):
     """Enter the records of these slots; their ids must not be in the index yet."""
-    column, size, bits = np.uint64(column), np.uint64(index.size), slot_bits(words.shape[0])
+    column, size, bits = np.uint64(column), np.uint64(index.size), slot_bits(index.size)
     for i in range(slots.size):
         slot = np.uint64(slots[i])
         code = mix(id_at(words, slot, column))
@@ -224,7 +224,7 @@ def enter(index, words, column, slots):
 @njit(void(_ENTRIES, _WORDS, int64, int64), **_OPTIONS)
 def rebuild(index, words, column, count):
     """The index of the first `count` records, as far as they are in use."""
-    column, size, bits = np.uint64(column), np.uint64(index.size), slot_bits(words.shape[0])
+    column, size, bits = np.uint64(column), np.uint64(index.size), slot_bits(index.size)
     codes = np.empty(_BLOCK, np.uint64)
     entry_at = np.uint64(index.ctypes.data)
     index[:] = 0
@@ -245,10 +245,22 @@ def rebuild(index, words, column, count):
             index[entry] = np.uint32((((codes[i] & _LOW) >> bits) << bits) | (slot + np.uint64(1)))
 
 
+@njit(boolean(_ENTRIES, int64, int64), **_OPTIONS)
+def plausible(index, count, free):
+    """Whether this may be the index of `count` records of which some are free: nothing in it can lead out of bounds."""
+    low = (np.uint64(1) << slot_bits(index.size)) - np.uint64(1)
+    most, used = np.uint64(0), 0
+    for entry in range(index.size):
+        word = np.uint64(index[entry])
+        most = max(most, word & low)
+        used += word != 0
+    return most <= count and used == count - free and used < index.size
+
+
 @njit(void(_ENTRIES, _WORDS, int64, _INTS), **_OPTIONS)
 def remove(index, words, column, slots):
     """Take the records of these slots out of the index and mark them as free."""
-    column, size, bits = np.uint64(column), np.uint64(index.size), slot_bits(words.shape[0])
+    column, size, bits = np.uint64(column), np.uint64(index.size), slot_bits(index.size)
     low, one = (np.uint64(1) << bits) - np.uint64(1), np.uint64(1)
     for i in range(slots.size):
         slot = np.uint64(slots[i])

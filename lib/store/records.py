@@ -127,6 +127,12 @@ class Records:
         index.rebuild(entries, words, self.column, count)
         self._set(words, entries)
 
+    def become(self, words: np.ndarray, entries: np.ndarray, free: np.ndarray) -> None:
+        """Go on with these records, their index, and the slots among them that hold no row."""
+        self.count, self.free = len(words), free
+        self._victims.forget()
+        self._set(words, entries)
+
     def find(self, ids: np.ndarray, touch: int = 0) -> tuple[np.ndarray, int]:
         """The slot of every id, -1 where it has no row, and how many have none."""
         return index.find(ids, self.index, self.words, self.column, touch)

@@ -117,6 +117,13 @@ class _Journaled(Records):
             self._segment.arm()
         super().resize(capacity)
 
+    def become(self, words: np.ndarray, entries: np.ndarray, free: np.ndarray) -> None:
+        self._segment.arm()
+        for name, array in (("words", words), ("index", entries)):
+            self._shared(name, array.shape, array.dtype)[:] = array
+        arrays = self._segment.arrays()
+        super().become(arrays["words"], arrays["index"], free)
+
     def find(self, ids: np.ndarray, touch: int = 0) -> tuple[np.ndarray, int]:
         if touch:
             slots, _ = super().find(ids)

@@ -9,6 +9,7 @@ import pytest
 
 from lib.errors import BadOption
 from lib.store import kernels, moves, segment, steps
+from lib.store.dump import dump, restore
 from lib.store.optim import SGD, Adagrad, Adam
 from lib.store.records import Records
 from lib.store.rows import Rows
@@ -88,6 +89,11 @@ def test_it_is_a_table_and_is_found_again(name, limits):
             assert ours.attached and ours.repaired == 0
     rows = theirs.export()
     ours.load(rows)
+    assert same(ours, theirs)
+    theirs.push([10**9], np.ones((1, DIM), np.float32), 61)
+    restore(ours, dump(theirs))
+    ours.close(remove=False)
+    ours = shared(name, **limits)
     assert same(ours, theirs)
     ours.close()
 
