@@ -11,7 +11,7 @@ import threading
 
 import numpy as np
 
-from lib.store import index, moves
+from lib.store import lookup
 from lib.store.records import Records
 from lib.store.team import together
 
@@ -25,7 +25,7 @@ class Part:
     """The entries of some ids; arrays are as long as the largest batch so far, and used as far as the counts say."""
 
     def __init__(self):
-        self.lists, self._sums = np.empty((3, 0), np.int32), np.empty(0, np.float32)
+        self.lists, self._room = np.empty((3, 0), np.int32), np.empty(0, np.float32)
         self.distinct = self.slots = np.empty(0, np.int64)
         self.heads = np.empty(16, np.int32)
         self.many = self.count = self.missing = 0
@@ -35,12 +35,10 @@ class Part:
             self.lists = np.empty((3, ids.size), np.int32)
             self.distinct, self.slots = np.empty(ids.size, np.int64), np.empty(ids.size, np.int64)
             self.heads = np.empty(max(16, 1 << (2 * ids.size - 1).bit_length()), np.int32)
-        self.many, self.count, self.missing = index.plan(
+        self.many, self.count, self.missing = lookup.plan(
             ids, part, bits, self.lists, self.distinct, self.slots, self.heads, records.index, records.words,
-            records.column, touch, values,
+            records.column, touch, self.room(len(values), values.shape[1]), values,
         )  # fmt: skip
-        if self.count < self.many and values.size:
-            moves.repeat(self.lists, self.many, values)
 
     def found(self) -> np.ndarray:
         """The slots of the ids that have one."""
@@ -48,10 +46,10 @@ class Part:
         return slots[slots >= 0]
 
     def room(self, count: int, dim: int) -> np.ndarray:
-        """Memory for that many rows, used again by the next batch."""
-        if self._sums.size < count * dim:
-            self._sums = np.empty(count * dim * 5 // 4, np.float32)
-        return self._sums[: count * dim].reshape(count, dim)
+        """Memory for that many rows, used again and again."""
+        if self._room.size < count * dim:
+            self._room = np.empty(count * dim, np.float32)
+        return self._room[: count * dim].reshape(count, dim)
 
     def absent(self) -> np.ndarray:
         """Ordinals of the ids without a row."""

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from lib.errors import BadOption
-from lib.store import index, kernels, moves
+from lib.store import index, kernels, lookup, moves
 from lib.store.index import FREE, NEVER
 from lib.store.optim import Optimizer
 from lib.store.policy import Admission, Eviction
@@ -135,7 +135,7 @@ class Records:
 
     def find(self, ids: np.ndarray, touch: int = 0) -> tuple[np.ndarray, int]:
         """The slot of every id, -1 where it has no row, and how many have none."""
-        return index.find(ids, self.index, self.words, self.column, touch)
+        return lookup.find(ids, self.index, self.words, self.column, touch)
 
     def stamps(self, slots: np.ndarray) -> np.ndarray:
         """int64[n]; -1 for a row that was never updated and for the slot -1."""

@@ -12,6 +12,7 @@ from lib.store.optim import Optimizer
 from lib.store.policy import LRU, Admission, Always, Eviction
 from lib.store.records import Records
 from lib.store.segment import Segment
+from lib.store.steps import IN_ORDER
 from lib.store.table import Table
 from lib.store.traffic import Traffic
 
@@ -172,9 +173,9 @@ class _JournaledTraffic(Traffic):
         self._records.keep(slots)
         return slots, kept
 
-    def _apply(self, slots: np.ndarray, sums: np.ndarray, stamp: int) -> None:
+    def _apply(self, slots: np.ndarray, sums: np.ndarray, stamp: int, places: np.ndarray = IN_ORDER) -> None:
         self._records.keep(slots)
-        super()._apply(slots, sums, stamp)
+        super()._apply(slots, sums, stamp, places)
 
 
 class _Committing:

@@ -1,0 +1,171 @@
+"""Batches of ids through the index: where each one's record is, and the rows out of the records.
+
+Look-ups go block by block: hash and prefetch entries, compare entries and prefetch records, compare ids and copy rows. So the
+misses of a block overlap. A large batch is numbered first, so that an id that it holds many times is looked up once.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit, types
+from numba.types import int32, int64
+
+from lib.store.index import _BLOCK, _ENTRIES, _LOW, _WORDS, _32, home, id_at, probe, slot_bits
+from lib.store.kernels import _INTS, _NEW_BLOCK, _NEW_INTS, _OPTIONS, mix
+from lib.store.lanes import copy, prefetch, prefetch_range
+
+_LISTS = int32[:, ::1]
+_4 = np.uint64(4)
+
+
+@njit
+def seek(ids, count, index, words, column, touch, slots, places, values):
+    """Fill in the slots of the first `count` ids, -1 where there is none, touch the rows; how many are not there.
+
+    If `values` is not empty, each row is also copied there, as long as it lies in the nearest cache: to its place, if
+    `places` is not empty either, and else in order.
+    """
+    copies, scattered, dim = values.shape[0] > 0, places.size > 0, values.shape[1]
+    first = np.uint64(words.ctypes.data)
+    out, step = np.uint64(values.ctypes.data), _4 * np.uint64(dim)
+    column, size = np.uint64(column), np.uint64(index.size)
+    bits = slot_bits(index.size)
+    low = (np.uint64(1) << bits) - np.uint64(1)
+    codes, found = np.empty(_BLOCK, np.uint64), np.empty(_BLOCK, np.uint64)
+    entry_at, stride = np.uint64(index.ctypes.data), _4 * np.uint64(words.shape[1])
+    record_at = first + _4 * column
+    missing = 0
+    for start in range(0, count, _BLOCK):
+        many = min(_BLOCK, count - start)
+        for i in range(many):
+            code = mix(np.uint64(ids[start + i]))
+            codes[i] = code
+            prefetch(entry_at + _4 * home(code, size))
+        for i in range(many):
+            entry, tag = home(codes[i], size), (codes[i] & _LOW) >> bits
+            word = np.uint64(index[entry])
+            while word != 0 and word >> bits != tag:
+                entry += np.uint64(1)
+                if entry == size:
+                    entry = np.uint64(0)
+                word = np.uint64(index[entry])
+            found[i] = entry
+            slot = np.int64(word & low) - 1
+            slots[start + i] = slot
+            if slot >= 0:
+                if copies:
+                    prefetch_range(first + np.uint64(slot) * stride, step)
+                prefetch(record_at + np.uint64(slot) * stride)
+        for i in range(many):
+            slot = slots[start + i]
+            if slot >= 0:
+                key = np.uint64(ids[start + i])
+                if id_at(words, np.uint64(slot), column) != key:
+                    slot = probe(index, words, column, key, codes[i], found[i], bits)
+                    slots[start + i] = slot
+            if slot < 0:
+                missing += 1
+                continue
+            if touch:
+                words[np.uint64(slot), column + np.uint64(3)] = touch
+            if copies:
+                place = np.uint64(places[start + i] if scattered else start + i)
+                copy(dim, (out + place * step, first + np.uint64(slot) * stride), ())
+    return missing
+
+
+@njit(types.Tuple((_NEW_INTS, int64))(_INTS, _ENTRIES, _WORDS, int64, int64), nogil=True, cache=True)
+def find(ids, index, words, column, touch):
+    """The slot of every id, -1 for one that is not there, and how many those are."""
+    slots = np.empty(ids.size, np.int64)
+    none = np.empty(0, np.int32)
+    return slots, seek(ids, ids.size, index, words, column, touch, slots, none, np.empty((0, 0), np.float32))
+
+
+@njit(int64(_INTS, _ENTRIES, _WORDS, int64, int64, _NEW_INTS, _NEW_BLOCK), **_OPTIONS)
+def fetch(ids, index, words, column, touch, slots, values):
+    """Find every entry's slot and copy the rows that are there; how many are not. For batches so small that caches hold them."""
+    return seek(ids, ids.size, index, words, column, touch, slots, np.empty(0, np.int32), values)
+
+
+@njit
+def number(keys, many, lists, distinct, heads):
+    """Number distinct keys in order of first appearance: their count. `keys` may be `distinct` itself, which is overwritten.
+
+    Whether a key is new is a branch that no processor foresees, so there is none: a candidate is written each time.
+    """
+    mine, ordinals, firsts = lists[0], lists[1], lists[2]
+    size = np.int64(16)
+    while size < 2 * many:
+        size *= 2
+    mask, buckets = np.uint64(size - 1), np.empty(_BLOCK, np.uint64)
+    heads[:size] = 0
+    head_at = np.uint64(heads.ctypes.data)
+    count = np.int64(0)
+    for start in range(0, many, _BLOCK):
+        stop = min(start + _BLOCK, many)
+        for k in range(start, stop):
+            bucket = (mix(np.uint64(keys[k])) >> _32) & mask
+            buckets[k - start] = bucket
+            prefetch(head_at + _4 * bucket)
+        for k in range(start, stop):
+            key, bucket = keys[k], buckets[k - start]
+            distinct[count], firsts[count] = key, mine[k]
+            head = np.int64(heads[bucket])
+            known = head or count + 1
+            while distinct[known - 1] != key:
+                bucket = (bucket + np.uint64(1)) & mask
+                head = np.int64(heads[bucket])
+                known = head or count + 1
+            heads[bucket] = known
+            count += known > count
+            ordinals[k] = known - 1
+    return count
+
+
+@njit
+def spread(lists, many, block, values):
+    """Copy each distinct id's row to all its entries."""
+    mine, ordinals, dim = lists[0], lists[1], values.shape[1]
+    source, out, step = np.uint64(block.ctypes.data), np.uint64(values.ctypes.data), _4 * np.uint64(dim)
+    for k in range(many):
+        copy(dim, (out + np.uint64(mine[k]) * step, source + np.uint64(ordinals[k]) * step), ())
+
+
+@njit
+def arrange(ids, part, bits, lists, distinct, slots, heads, index, words, column, touch, block, values):
+    """Find each distinct id of one part of a batch once; how many entries, distinct ids and unknown ids the part has.
+
+    A part is the ids whose hash ends in its number. `lists` gets, entry by entry, the position in `ids` and the ordinal of the
+    id among `distinct`, and for each ordinal the position where its id stands first. If `values` is not empty, the rows go to
+    their entries there, and those of ids that stand in the part twice by way of `block`, which is the part's own.
+    """
+    wanted, last = np.uint64(part), (np.uint64(1) << np.uint64(bits)) - np.uint64(1)
+    mine, many = lists[0], 0
+    if bits:
+        for i in range(ids.size):
+            mine[many], distinct[many] = i, ids[i]
+            many += (mix(np.uint64(ids[i])) & last) == wanted
+        count = number(distinct, many, lists, distinct, heads)
+    else:
+        many = ids.size
+        for i in range(many):
+            mine[i] = i
+        count = number(ids, many, lists, distinct, heads)
+    if count == many or not values.shape[0]:
+        return many, count, seek(distinct, count, index, words, column, touch, slots, lists[2], values)
+    missing = seek(distinct, count, index, words, column, touch, slots, np.empty(0, np.int32), block)
+    spread(lists, many, block, values)
+    return many, count, missing
+
+
+@njit(
+    types.UniTuple(int64, 3)(
+        _INTS, int64, int64, _LISTS, _NEW_INTS, _NEW_INTS, int32[::1], _ENTRIES, _WORDS, int64, int64, _NEW_BLOCK,
+        _NEW_BLOCK,
+    ),
+    **_OPTIONS,
+)  # fmt: skip
+def plan(ids, part, bits, lists, distinct, slots, heads, index, words, column, touch, block, values):
+    """`arrange`, for a batch that is worth memory of its own."""
+    return arrange(ids, part, bits, lists, distinct, slots, heads, index, words, column, touch, block, values)
