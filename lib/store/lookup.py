@@ -1,7 +1,7 @@
 """Batches of ids through the index: where each one's record is, and the rows out of the records.
 
-Look-ups go block by block: hash and prefetch entries, compare entries and prefetch records, compare ids and copy rows. So the
-misses of a block overlap. A large batch is numbered first, so that an id that it holds many times is looked up once.
+An id's entry is asked for some turns before it is read, and so is the record to which it leads: the misses of many ids overlap.
+A large batch is numbered first, so that an id that it holds many times is looked up once.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from lib.store.lanes import copy, prefetch, prefetch_range
 
 _LISTS = int32[:, ::1]
 _4 = np.uint64(4)
+_AHEAD, _RING = 12, 31
+"""Turns from asking to reading; one less than a power of two that exceeds them twice."""
 
 
 @njit
@@ -26,51 +28,54 @@ def seek(ids, count, index, words, column, touch, slots, places, values):
     `places` is not empty either, and else in order.
     """
     copies, scattered, dim = values.shape[0] > 0, places.size > 0, values.shape[1]
-    first = np.uint64(words.ctypes.data)
-    out, step = np.uint64(values.ctypes.data), _4 * np.uint64(dim)
+    first, entry_at = np.uint64(words.ctypes.data), np.uint64(index.ctypes.data)
+    out, step, stride = np.uint64(values.ctypes.data), _4 * np.uint64(dim), _4 * np.uint64(words.shape[1])
     column, size = np.uint64(column), np.uint64(index.size)
     bits = slot_bits(index.size)
     low = (np.uint64(1) << bits) - np.uint64(1)
-    codes, found = np.empty(_BLOCK, np.uint64), np.empty(_BLOCK, np.uint64)
-    entry_at, stride = np.uint64(index.ctypes.data), _4 * np.uint64(words.shape[1])
-    record_at = first + _4 * column
+    codes, found = np.empty(_RING + 1, np.uint64), np.empty(_RING + 1, np.uint64)
     missing = 0
-    for start in range(0, count, _BLOCK):
-        many = min(_BLOCK, count - start)
-        for i in range(many):
-            code = mix(np.uint64(ids[start + i]))
-            codes[i] = code
+    for turn in range(count + 2 * _AHEAD):
+        i = turn
+        if i < count:
+            code = mix(np.uint64(ids[i]))
+            codes[i & _RING] = code
             prefetch(entry_at + _4 * home(code, size))
-        for i in range(many):
-            entry, tag = home(codes[i], size), (codes[i] & _LOW) >> bits
+        i = turn - _AHEAD
+        if 0 <= i < count:
+            code = codes[i & _RING]
+            entry, tag = home(code, size), (code & _LOW) >> bits
             word = np.uint64(index[entry])
             while word != 0 and word >> bits != tag:
                 entry += np.uint64(1)
                 if entry == size:
                     entry = np.uint64(0)
                 word = np.uint64(index[entry])
-            found[i] = entry
+            found[i & _RING] = entry
             slot = np.int64(word & low) - 1
-            slots[start + i] = slot
+            slots[i] = slot
             if slot >= 0:
+                record = first + np.uint64(slot) * stride
                 if copies:
-                    prefetch_range(first + np.uint64(slot) * stride, step)
-                prefetch(record_at + np.uint64(slot) * stride)
-        for i in range(many):
-            slot = slots[start + i]
-            if slot >= 0:
-                key = np.uint64(ids[start + i])
-                if id_at(words, np.uint64(slot), column) != key:
-                    slot = probe(index, words, column, key, codes[i], found[i], bits)
-                    slots[start + i] = slot
-            if slot < 0:
-                missing += 1
-                continue
-            if touch:
-                words[np.uint64(slot), column + np.uint64(3)] = touch
-            if copies:
-                place = np.uint64(places[start + i] if scattered else start + i)
-                copy(dim, (out + place * step, first + np.uint64(slot) * stride), ())
+                    prefetch_range(record, step)
+                prefetch_range(record + _4 * column, np.uint64(16))
+        i = turn - 2 * _AHEAD
+        if i < 0:
+            continue
+        slot = slots[i]
+        if slot >= 0:
+            key = np.uint64(ids[i])
+            if id_at(words, np.uint64(slot), column) != key:
+                slot = probe(index, words, column, key, codes[i & _RING], found[i & _RING], bits)
+                slots[i] = slot
+        if slot < 0:
+            missing += 1
+            continue
+        if touch:
+            words[np.uint64(slot), column + np.uint64(3)] = touch
+        if copies:
+            place = np.uint64(places[i] if scattered else i)
+            copy(dim, (out + place * step, first + np.uint64(slot) * stride), ())
     return missing
 
 
