@@ -44,6 +44,7 @@ def against(demanded: float, pairs: Sequence[tuple[float, float]], cores: float 
     ratios = sorted(theirs / mine for theirs, mine in pairs)
     measured = statistics.median(ratios)
     return {
+        "relation": ">=",
         "demanded": demanded,
         "measured": round(measured, 2),
         "least": round(ratios[0], 2),
@@ -51,6 +52,12 @@ def against(demanded: float, pairs: Sequence[tuple[float, float]], cores: float 
         "holds": verdict(measured >= demanded, cores),
         "cores": cores,
     }
+
+
+def at_most(demanded: float, measured: float) -> dict[str, Any]:
+    """The same columns for a figure that is no ratio."""
+    holds = verdict(measured <= demanded)
+    return {"relation": "<=", "demanded": demanded, "measured": round(measured, 3), "holds": holds}
 
 
 def verdict(holds: bool, cores: float | None = None) -> str:

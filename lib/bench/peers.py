@@ -27,7 +27,7 @@ Step = Callable[[], Any]
 class Torch:
     """torch.nn.EmbeddingBag(sparse=True) with torch.optim.Adagrad."""
 
-    name = "torch"
+    name, claim = "torch", "torch"
 
     def __init__(self, size: int, dim: int, optimizer: Adagrad):
         self.weight = torch.zeros(size, dim)
@@ -55,7 +55,7 @@ class Fbgemm:
     installed, or is built for another torch.
     """
 
-    name = "fbgemm"
+    name, claim = "fbgemm", "fbgemm"
 
     def __init__(self, size: int, dim: int, optimizer: Adagrad):
         from fbgemm_gpu.split_embedding_configs import EmbOptimType
@@ -92,7 +92,7 @@ class Fbgemm:
 class Direct:
     """What a table costs whose ids are its slots: duplicates summed once, rows gathered, one step of the same kernels."""
 
-    name = "the same kernels on an array"
+    name, claim = "arrays", "hashing"
 
     def __init__(self, size: int, dim: int, optimizer: Adagrad):
         self.optimizer = optimizer
@@ -117,7 +117,7 @@ class Direct:
 class Ceiling:
     """Every row read once and changed once, all of its numbers, knowing where it is and nothing else."""
 
-    name = "ceiling: random-row gather, then read-modify-write"
+    name, claim = "ceiling", "ceiling"
 
     def __init__(self, size: int, dim: int, optimizer: Adagrad):
         self.array = np.zeros((size, dim + optimizer.columns(dim)), np.float32)
