@@ -35,10 +35,10 @@ def headroom(table: pd.DataFrame) -> Figure:
         ax.set_xscale("log", base=2)
         ax.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
         ax.invert_yaxis()
-        ax.set_xlabel("measured over demanded (for times and bytes: demanded over measured)")
+        ax.set_xlabel("measured / demanded", fontsize=9)
         handles = [Line2D([], [], color=tone, marker="o", linestyle="", label=what) for what, tone in COLOURS.items()]
         handles += [
-            Line2D([], [], color="black", marker=mark, linestyle="", label=f"{rows:.0e} × {dim}")
+            Line2D([], [], color="black", marker=mark, linestyle="", label=f"{rows / 1e6:g} M × {dim:g}")
             for (rows, dim), mark in marks.items()
         ]
         fig.legend(handles=handles, loc="outside upper center", ncols=4, fontsize=8)
