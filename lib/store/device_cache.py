@@ -1,4 +1,4 @@
-"""OAC's cache with its index on the device too, so that no round trip to the host is needed (Waleffe and Mohoney, Section 3.2)."""
+"""OAC's cache with its index on the device: no round trip to the host is needed (Waleffe and Mohoney, Section 3.2)."""
 
 from __future__ import annotations
 
