@@ -101,8 +101,10 @@ def test_it_is_a_table_and_is_found_again(name, limits):
 @LIMITS
 def test_killed_at_any_moment_it_is_as_between_two_calls(name, limits):
     shared(name, **limits).close(remove=False)
-    rng, done, repairs = np.random.default_rng(0), 0, 0
-    for _ in range(20):
+    rng, done, kills, repairs = np.random.default_rng(0), 0, 0, 0
+    while kills < 20 or repairs < 3:  # a busy machine may let a child do little before it dies
+        kills += 1
+        assert kills < 300
         child = os.fork()
         if child == 0:
             try:
@@ -123,7 +125,6 @@ def test_killed_at_any_moment_it_is_as_between_two_calls(name, limits):
             segment.remove(name)
             shared(name, **limits).close(remove=False)
             done = 0
-    assert repairs > 2
 
 
 @pytest.mark.parametrize("number", [10, 13, 15, 17, 41])
