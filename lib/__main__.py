@@ -91,6 +91,7 @@ def _parser() -> argparse.ArgumentParser:
         "name",
         help="virtual (100 and 1000 workers), ray (against DDP), store (against torch, fbgemm, memory) or checkpoint",
     )
+    bench.add_argument("--quick", action="store_true", help="store: its smallest tables alone, in less than a minute")
     calibrate = add(
         "calibrate", _calibrate, "measure this machine and write a specification for virtual clusters of its kind"
     )
@@ -162,7 +163,10 @@ def _claims(options: argparse.Namespace) -> None:
 def _bench(options: argparse.Namespace) -> None:
     from lib import bench
 
-    print(bench.run(options.name).to_string(index=False))
+    if options.quick and options.name != "store":
+        raise BadOption(f"--quick is an option of the benchmark store, not of {options.name}")
+    table = bench.run(options.name, **({"profile": "quick"} if options.quick else {}))
+    print(table.to_string(index=False, na_rep=""))
 
 
 def _calibrate(options: argparse.Namespace) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pandas as pd
 
@@ -14,11 +15,11 @@ from lib.provenance import machine
 ALL = {"checkpoint": checkpoint.measure, "ray": ray.measure, "store": store.measure, "virtual": virtual.measure}
 
 
-def run(name: str) -> pd.DataFrame:
+def run(name: str, **options: Any) -> pd.DataFrame:
     """Measure, and keep the figures with their provenance under the reports folder."""
     if name not in ALL:
         raise unknown("benchmark", name, ALL)
-    table = pd.DataFrame(ALL[name]())
+    table = pd.DataFrame(ALL[name](**options))
     folder = paths.reports() / "bench"
     paths.write_text_atomic(folder / f"{name}.csv", table.to_csv(index=False))
     paths.write_text_atomic(folder / f"{name}.json", json.dumps(machine(), indent=1))

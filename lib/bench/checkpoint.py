@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from lib.bench.pairs import against, at_most, seconds_of, timed
+from lib.bench.pairs import best as least
 from lib.data.zipf import probabilities
 from lib.store import checkpoint, segment
 from lib.store.dump import Dump, dump, restore
@@ -77,6 +79,27 @@ def checkpoints() -> Iterator[dict[str, Any]]:
         }
 
 
+def demanded(rows: int, shared: int, rounds: int) -> Iterator[dict[str, Any]]:
+    """What is demanded of keeping a table, in the columns of the store's benchmark: rows in a file, rows in shared memory."""
+    table = Table(16, Adagrad(lr=0.1), seed=0, capacity=rows)
+    table.load(some_rows(rows))
+    with tempfile.TemporaryDirectory() as root:
+        whole, copy = Path(root) / "whole", Path(root) / "copy"
+        size = save_of(table, whole, dump)
+        for what, work in (
+            ("table to checkpoint", lambda: save_of(table, whole, dump)),
+            ("checkpoint to table", lambda: fill(whole)),
+        ):
+            pairs = timed(partial(plain_copy, whole / "server0.bin", copy, False), work, rounds)
+            theirs, mine = (size / 1e9 / statistics.median(seconds) for seconds in zip(*pairs, strict=True))
+            rates = {"peer's rate": round(theirs, 2), "our rate": round(mine, 2), "unit": "GB/s"}
+            where = {"claim": "checkpoint", "what": what, "peer": "file copy", "rows": rows, "dim": 16}
+            yield where | against(0.6, pairs) | rates
+    for row in attaching(shared):
+        what = f"seconds to {row['what']}, {row['bytes'] / 1e9:.2f} GB"
+        yield {"claim": "re-attach", "what": what, "rows": shared, "dim": 16, **at_most(1.0, row["s"])}
+
+
 def beside_copy(what: str, size: int, whole: Path, copy: Path, waits: bool, work: Callable[[], Any]) -> dict[str, Any]:
     file = whole / "server0.bin"
     pairs = [(seconds_of(lambda: plain_copy(file, copy, waits)), seconds_of(work)) for _ in range(PAIRS)]
@@ -92,16 +115,16 @@ def beside_copy(what: str, size: int, whole: Path, copy: Path, waits: bool, work
     }
 
 
-def attaching() -> Iterator[dict[str, Any]]:
-    """To a gigabyte, as its process left it: between two calls, and in the midst of an update of 100,000 rows."""
+def attaching(rows: int = GIGABYTE) -> Iterator[dict[str, Any]]:
+    """As the memory's process left it: between two calls, and in the midst of an update of a seventieth of the rows."""
     name, options = f"bench-{os.getpid()}", {"seed": 0}
     try:
-        table = SharedTable(16, Adagrad(lr=0.1), name=name, capacity=GIGABYTE, **options)
-        table.load(some_rows(GIGABYTE))
+        table = SharedTable(16, Adagrad(lr=0.1), name=name, capacity=rows, **options)
+        table.load(some_rows(rows))
         size = table.segment.nbytes
         for what in ("re-attach", "re-attach and repair"):
             if what.endswith("repair"):
-                table._records.keep(np.arange(100_000))  # the journal is armed, and stays so
+                table._records.keep(np.arange(rows // 70))  # the journal is armed, and stays so
             table.close(remove=False)
             start = time.perf_counter()
             table = SharedTable(16, Adagrad(lr=0.1), name=name, **options)
@@ -169,7 +192,7 @@ def ids() -> Iterator[dict[str, Any]]:
 
 
 def some_rows(count: int) -> Rows:
-    values = np.random.default_rng(0).standard_normal((count, 16), np.float32)
+    values = np.random.default_rng(0).random((count, 16), np.float32)
     return Rows(np.arange(count), values, values * values, np.arange(count) % 1000)
 
 
@@ -185,19 +208,15 @@ def fill(folder: Path) -> Table:
 
 
 def plain_copy(source: Path, target: Path, waits: bool) -> None:
-    target.unlink(missing_ok=True)  # a checkpoint, too, is written to a new file
-    shutil.copyfile(source, target)
+    """To a new file that then takes the old one's place, as a checkpoint does: both find as little memory to use again."""
+    new = target.with_suffix(".new")
+    shutil.copyfile(source, new)
     if waits:
-        handle = os.open(target, os.O_RDWR)
+        handle = os.open(new, os.O_RDWR)
         os.fsync(handle)
         os.close(handle)
-
-
-def seconds_of(work: Callable[[], Any]) -> float:
-    start = time.perf_counter()
-    work()
-    return time.perf_counter() - start
+    os.replace(new, target)
 
 
 def best(work: Callable[[], Any]) -> float:
-    return min(seconds_of(work) for _ in range(PAIRS))
+    return least(work, PAIRS)

@@ -20,8 +20,8 @@ _MAGNITUDE, _INFINITE = np.uint32(0x7FFFFFFF), np.uint32(0x7F800000)
 _HALF_MAX, _HALF_LEAST_NORMAL = np.uint32(0x477FE000), np.uint32(0x38800000)
 _TINY = np.float32(1e-30)
 """Below it float32 has no room for the inverse, or few bits for the product."""
-_HUGE = np.float32(3.4e38)
-"""From here on a rounded 127th, times 127, may be beyond float32."""
+_HUGE = np.float32(2.5e36)
+"""127 steps of more than this may round to infinity."""
 _ESCAPE = 24
 """A Rice code's quotient of so many is followed by the number itself."""
 
@@ -156,7 +156,7 @@ def from_int8(codes, norms, size, values):
     for b in range(norms.size):
         start, stop = np.uint64(b) * size, np.uint64(b + 1) * size
         step = np.float64(norms[b]) / 127.0
-        if step >= _TINY and norms[b] < _HUGE:
+        if _TINY <= step <= _HUGE:
             narrow = np.float32(step)
             for i in range(start, stop):
                 value = np.float32(codes[i]) * narrow

@@ -36,6 +36,7 @@ from lib.errors import BadOption, Damaged, LockstepError
 from lib.store import tree
 from lib.store.bits import XXH64
 from lib.store.rows import Rows
+from lib.store.team import together
 
 FORMAT = 1
 MAGIC = b"lockstp\x01"
@@ -216,14 +217,20 @@ def _write(path: Path, plain: Any, arrays: Sequence[np.ndarray], durable: bool) 
         if rest:
             blocks.append(np.concatenate([flat[flat.size - rest :], np.zeros(_ALIGN - rest, np.uint8)]))
     seal = XXH64()
-    with open(path, "wb", buffering=0) as file:
+
+    def write() -> None:
+        with open(path, "wb", buffering=0) as file:
+            for block in blocks:
+                for start in range(0, block.size, _CHUNK):
+                    _write_all(file, memoryview(block[start : start + _CHUNK]))
+            if durable:
+                os.fsync(file.fileno())
+
+    def add_up() -> None:
         for block in blocks:
-            for start in range(0, block.size, _CHUNK):
-                chunk = block[start : start + _CHUNK]
-                seal.update(chunk)
-                _write_all(file, memoryview(chunk))
-        if durable:
-            os.fsync(file.fileno())
+            seal.update(block)
+
+    together(lambda part: (write, add_up)[part](), 2)
     return {"file": path.name, "bytes": sum(block.size for block in blocks), "xxh64": seal.hexdigest()}
 
 

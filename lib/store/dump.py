@@ -1,4 +1,7 @@
-"""A whole table as its records lie in memory: the fastest way to a checkpoint and back, without sorting and without copies."""
+"""A whole table as its records lie in memory: the fastest way to a checkpoint and back.
+
+Nothing is sorted, and the index travels too: to find where each row belongs would cost as much as reading the rows.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lib.errors import BadOption
+from lib.errors import BadOption, Damaged
+from lib.store import index
 from lib.store.table import Table
 
 
@@ -16,6 +20,10 @@ class Dump:
 
     words: np.ndarray
     """uint32[n, width], the records."""
+    index: np.ndarray
+    """uint32[m], where each id's record is."""
+    free: np.ndarray
+    """int64[k], records that hold no row."""
     admission: np.ndarray
     """What the admission policy remembers."""
     numbers: tuple[int, int, int]
@@ -25,9 +33,8 @@ class Dump:
 def dump(table: Table) -> Dump:
     """The table's content without a copy: save it before the table is used again. It depends on the order of admission."""
     records, traffic = table._records, table._traffic
-    count = records.count
     numbers = traffic.calls, traffic.lost, records.evicted
-    return Dump(records.words[:count], records.sketch, numbers)
+    return Dump(records.words[: records.count], records.index, records.free, records.sketch, numbers)
 
 
 def restore(table: Table, content: Dump) -> None:
@@ -39,11 +46,12 @@ def restore(table: Table, content: Dump) -> None:
             f"{count} records of {width} words do not fit a table of {records.layout.width} words and "
             f"{'no limit' if table.max_rows is None else f'{table.max_rows} rows'}"
         )
-    if not count:
-        records.clear(1)
-    else:
-        with table._lock:
-            entries = np.empty(int(count * records.layout.spare) + 2, np.uint32)
-            records.adopt(content.words, entries, count)
-    records.sketch = content.admission
-    traffic.calls, traffic.lost, records.evicted = content.numbers
+    if not index.plausible(content.index, count, content.free.size):
+        raise Damaged(f"an index of {content.index.size} entries does not lead to {count} records")
+    with table._lock:
+        if count:
+            records.become(content.words, content.index, content.free)
+        else:
+            records.clear(1)
+        records.sketch = content.admission
+        traffic.calls, traffic.lost, records.evicted = content.numbers

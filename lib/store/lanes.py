@@ -55,11 +55,15 @@ def poke(context, address, word):
 
 @njit
 def prefetch_range(address, size):
-    """Ask for the lines that hold `size` bytes from an address on."""
-    line, last = address & ~types.uint64(63), address + size - types.uint64(1)
-    while line <= last:
-        prefetch(line)
-        line += types.uint64(64)
+    """Ask for the lines that hold `size` bytes from an address on.
+
+    As many turns for every address, and one line at times twice: a branch on where lines begin is one that no processor foresees.
+    """
+    offset = types.uint64(0)
+    while offset < size:
+        prefetch(address + offset)
+        offset += types.uint64(64)
+    prefetch(address + size - types.uint64(1))
 
 
 class Lane:

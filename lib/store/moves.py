@@ -1,8 +1,4 @@
-"""Rows out of a table's records, and gradients summed for them; the memory's speed is decided here.
-
-Each loop asks for the row that it needs sixteen turns later. Sums start from -0.0, to which any x adds as x itself: so one
-gradient alone and a sum of one have the same bits.
-"""
+"""What goes into a table's records: gradients summed for rows, stamps, new rows."""
 
 from __future__ import annotations
 
@@ -10,42 +6,29 @@ import numpy as np
 from numba import njit, types
 from numba.types import int64, void
 
-from lib.store.index import _ENTRIES, _LISTS, _WORDS, arrange, seek
+from lib.store.index import _ENTRIES, _WORDS
 from lib.store.kernels import _BLOCK, _INTS, _NEW_BLOCK, _NEW_INTS, _OPTIONS
-from lib.store.lanes import add, copy
+from lib.store.lanes import add
+from lib.store.lookup import _LISTS, arrange
 
-AHEAD = 16
 _4 = np.uint64(4)
-_NO_NUMBERS = ()
-
-
-@njit(int64(_INTS, _ENTRIES, _WORDS, int64, int64, _NEW_INTS, _NEW_BLOCK), **_OPTIONS)
-def fetch(ids, index, words, column, touch, slots, values):
-    """Find every entry's slot and copy the rows that are there; how many are not. For batches so small that caches hold them."""
-    places = np.arange(ids.size).astype(np.int32)
-    return seek(ids, ids.size, index, words, column, touch, slots, places, values)
-
-
-@njit(void(_LISTS, int64, _NEW_BLOCK), **_OPTIONS)
-def repeat(lists, many, values):
-    """Copy each row from where its id stands first to all its entries.
-
-    To the first too, over itself: sparing that would cost a branch that no processor foresees, twice as much as all the copies.
-    """
-    mine, ordinals, firsts, dim = lists[0], lists[1], lists[2], values.shape[1]
-    out, step = np.uint64(values.ctypes.data), _4 * np.uint64(dim)
-    for k in range(many):
-        source = out + np.uint64(firsts[ordinals[k]]) * step
-        copy(dim, (out + np.uint64(mine[k]) * step, source), _NO_NUMBERS)
+_CLEARED = 64
 
 
 @njit
 def add_up(lists, many, count, grads, sums):
+    """Sums start from -0.0, to which any x adds as x itself: so one gradient alone and a sum of one have the same bits.
+
+    They are cleared little by little, so that each is still in the nearest cache when its first gradient comes.
+    """
     mine, ordinals, dim = lists[0], lists[1], grads.shape[1]
     source, target, step = np.uint64(grads.ctypes.data), np.uint64(sums.ctypes.data), _4 * np.uint64(dim)
-    sums[:count] = np.float32(-0.0)
+    cleared = 0
     for k in range(many):
-        add(dim, (target + np.uint64(ordinals[k]) * step, source + np.uint64(mine[k]) * step), _NO_NUMBERS)
+        if ordinals[k] >= cleared:
+            sums[cleared : min(cleared + _CLEARED, count)] = np.float32(-0.0)
+            cleared += _CLEARED
+        add(dim, (target + np.uint64(ordinals[k]) * step, source + np.uint64(mine[k]) * step), ())
 
 
 @njit(void(_LISTS, int64, int64, _BLOCK, _NEW_BLOCK), **_OPTIONS)
@@ -68,10 +51,10 @@ def reduce(ids, grads, index, words, column):
         np.empty(ids.size, np.int64),
         np.empty(ids.size, np.int64),
     )
-    entries, sums = np.empty(heads, np.int32), np.empty((0, grads.shape[1]), np.float32)
-    many, count, missing = arrange(ids, 0, 0, lists, distinct, slots, entries, index, words, column, 0, sums)
+    entries, none = np.empty(heads, np.int32), np.empty((0, grads.shape[1]), np.float32)
+    many, count, missing = arrange(ids, 0, 0, lists, distinct, slots, entries, index, words, column, 0, none, none)
     if missing:
-        return slots, sums, missing
+        return slots, none, missing
     sums = np.empty((count, grads.shape[1]), np.float32)
     add_up(lists, many, count, grads, sums)
     return slots[:count], sums, missing

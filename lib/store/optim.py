@@ -27,6 +27,7 @@ from lib.store import steps
 from lib.store.inputs import number
 
 Mark = tuple[int, int, int]
+Array = np.ndarray
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,12 +67,20 @@ class Optimizer(ABC):
         if self.weight_bound is not None:
             values.clamp_(-self.weight_bound, self.weight_bound)
 
-    def update_slots(self, rows: np.ndarray, slots: np.ndarray, grads: np.ndarray, mark: Mark = steps.UNMARKED) -> None:
+    def update_slots(
+        self,
+        rows: np.ndarray,
+        slots: np.ndarray,
+        grads: np.ndarray,
+        mark: Mark = steps.UNMARKED,
+        places: np.ndarray = steps.IN_ORDER,
+    ) -> None:
         """One step in place on distinct slots of a table, whose rows start with [values | state].
 
-        A `mark` (column, stamp, counts) has the kernel stamp the rows too (`lib/store/steps.py`).
+        A `mark` (column, stamp, counts) has the kernel stamp the rows too; `places` says which gradient is each slot's
+        (`lib/store/steps.py`).
         """
-        self._step_slots(rows, slots, grads, mark)
+        self._step_slots(rows, slots, grads, mark, places)
         if self.weight_bound is not None:
             steps.bound(rows, slots, grads.shape[1], self.weight_bound)
 
@@ -79,7 +88,7 @@ class Optimizer(ABC):
     def _step(self, values: Tensor, state: Tensor, grads: Tensor) -> None: ...
 
     @abstractmethod
-    def _step_slots(self, rows: np.ndarray, slots: np.ndarray, grads: np.ndarray, mark: Mark) -> None: ...
+    def _step_slots(self, rows: Array, slots: Array, grads: Array, mark: Mark, places: Array) -> None: ...
 
     def _only_rows(self, option: str, given: object) -> None:
         if given:
@@ -104,8 +113,8 @@ class SGD(Optimizer):
     def _step(self, values: Tensor, state: Tensor, grads: Tensor) -> None:
         values.add_(grads, alpha=-self.lr)
 
-    def _step_slots(self, rows: np.ndarray, slots: np.ndarray, grads: np.ndarray, mark: Mark) -> None:
-        steps.sgd(rows, slots, grads, self.lr, mark)
+    def _step_slots(self, rows: Array, slots: Array, grads: Array, mark: Mark, places: Array) -> None:
+        steps.sgd(rows, slots, grads, self.lr, mark, places)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,8 +144,8 @@ class Momentum(Optimizer):
         state.mul_(self.momentum).add_(grads)
         values.add_(grads.add(state, alpha=self.momentum) if self.nesterov else state, alpha=-self.lr)
 
-    def _step_slots(self, rows: np.ndarray, slots: np.ndarray, grads: np.ndarray, mark: Mark) -> None:
-        steps.momentum(rows, slots, grads, self.lr, self.momentum, self.nesterov, mark)
+    def _step_slots(self, rows: Array, slots: Array, grads: Array, mark: Mark, places: Array) -> None:
+        steps.momentum(rows, slots, grads, self.lr, self.momentum, self.nesterov, mark, places)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,9 +188,9 @@ class Adagrad(Optimizer):
         state.add_(squares)
         values.addcdiv_(grads, before.sqrt().add_(self.eps), value=-self.lr)
 
-    def _step_slots(self, rows: np.ndarray, slots: np.ndarray, grads: np.ndarray, mark: Mark) -> None:
+    def _step_slots(self, rows: Array, slots: Array, grads: Array, mark: Mark, places: Array) -> None:
         step = steps.rowwise_adagrad if self.rowwise else steps.adagrad
-        step(rows, slots, grads, self.lr, self.eps, self.after, mark)
+        step(rows, slots, grads, self.lr, self.eps, self.after, mark, places)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -221,5 +230,5 @@ class Adam(Optimizer):
         v.mul_(self.beta2).addcmul_(grads, grads, value=1 - self.beta2)
         values.addcdiv_(m.mul(rate), v.sqrt().div_(root).add_(self.eps), value=-1)
 
-    def _step_slots(self, rows: np.ndarray, slots: np.ndarray, grads: np.ndarray, mark: Mark) -> None:
-        steps.adam(rows, slots, grads, self.lr, self.beta1, self.beta2, self.eps, mark)
+    def _step_slots(self, rows: Array, slots: Array, grads: Array, mark: Mark, places: Array) -> None:
+        steps.adam(rows, slots, grads, self.lr, self.beta1, self.beta2, self.eps, mark, places)

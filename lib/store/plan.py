@@ -11,7 +11,7 @@ import threading
 
 import numpy as np
 
-from lib.store import index, moves
+from lib.store import lookup
 from lib.store.records import Records
 from lib.store.team import together
 
@@ -25,22 +25,22 @@ class Part:
     """The entries of some ids; arrays are as long as the largest batch so far, and used as far as the counts say."""
 
     def __init__(self):
-        self.lists, self._sums = np.empty((3, 0), np.int32), np.empty(0, np.float32)
+        self.lists, self._room = np.empty((3, 0), np.int32), np.empty(0, np.float32)
         self.distinct = self.slots = np.empty(0, np.int64)
         self.heads = np.empty(16, np.int32)
         self.many = self.count = self.missing = 0
 
-    def make(self, ids: np.ndarray, part: int, bits: int, records: Records, touch: int, values: np.ndarray) -> None:
+    def make(
+        self, ids: np.ndarray, part: int, bits: int, records: Records, touch: int, values: np.ndarray, marks: bool
+    ) -> None:
         if self.lists.shape[1] < ids.size:
             self.lists = np.empty((3, ids.size), np.int32)
             self.distinct, self.slots = np.empty(ids.size, np.int64), np.empty(ids.size, np.int64)
             self.heads = np.empty(max(16, 1 << (2 * ids.size - 1).bit_length()), np.int32)
-        self.many, self.count, self.missing = index.plan(
+        self.many, self.count, self.missing = lookup.plan(
             ids, part, bits, self.lists, self.distinct, self.slots, self.heads, records.index, records.words,
-            records.column, touch, values,
+            records.column, touch, marks, self.room(len(values), values.shape[1]), values,
         )  # fmt: skip
-        if self.count < self.many and values.size:
-            moves.repeat(self.lists, self.many, values)
 
     def found(self) -> np.ndarray:
         """The slots of the ids that have one."""
@@ -48,10 +48,10 @@ class Part:
         return slots[slots >= 0]
 
     def room(self, count: int, dim: int) -> np.ndarray:
-        """Memory for that many rows, used again by the next batch."""
-        if self._sums.size < count * dim:
-            self._sums = np.empty(count * dim * 5 // 4, np.float32)
-        return self._sums[: count * dim].reshape(count, dim)
+        """Memory for that many rows, used again and again."""
+        if self._room.size < count * dim:
+            self._room = np.empty(count * dim, np.float32)
+        return self._room[: count * dim].reshape(count, dim)
 
     def absent(self) -> np.ndarray:
         """Ordinals of the ids without a row."""
@@ -65,16 +65,25 @@ class Plan(threading.local):
         self.parts: list[Part] = []
         self._spare: list[Part] = []
         self._kept: tuple[np.ndarray, int] | None = None
+        self._repeats = False
 
-    def make(self, ids: np.ndarray, threads: int, records: Records, touch: int, values: np.ndarray) -> None:
-        """Plan the batch, part by part in threads, and copy the rows that are there to `values`, unless that is empty."""
+    def make(
+        self, ids: np.ndarray, threads: int, records: Records, touch: int, values: np.ndarray, alone: bool
+    ) -> None:
+        """Plan the batch, part by part in threads, and copy the rows that are there to `values`, unless that is empty.
+
+        `alone` says that no other call touches rows meanwhile. Then touches may tell whether an id stands twice, which is the
+        faster way where none does: so it is taken while batches hold no id twice.
+        """
         number = 1 << (threads.bit_length() - 1) if ids.size >= LARGE else 1
         while len(self._spare) < number:
             self._spare.append(Part())
         parts, bits = self._spare[:number], number.bit_length() - 1
         self.parts, self._kept = parts, None
 
-        together(lambda which: parts[which].make(ids, which, bits, records, touch, values), number)
+        marks = alone and not self._repeats
+        together(lambda which: parts[which].make(ids, which, bits, records, touch, values, marks), number)
+        self._repeats = any(part.count < part.many for part in parts)
 
     def keep(self, ids: np.ndarray, records: Records) -> None:
         """Remember the plan for `fits`, if every id has a row: another call may give one to those that have none."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from numba import njit, types
@@ -75,6 +76,9 @@ class Counter(Admission):
 class Eviction(ABC):
     """Which row goes: the one with the least key; among equals the one with the least id."""
 
+    rising: ClassVar[bool] = False
+    """Whether a key only changes to one larger than any so far, so that an order once found stays (`lib/store/victims.py`)."""
+
     @abstractmethod
     def keys(self, words: np.ndarray, slots: np.ndarray | slice, column: int, dim: int) -> np.ndarray:
         """The keys of these records; `column` is where the stamp lies."""
@@ -83,6 +87,8 @@ class Eviction(ABC):
 @dataclass(frozen=True, kw_only=True)
 class LRU(Eviction):
     """The row that training looked up longest ago. Rows of one call are equally recent."""
+
+    rising: ClassVar[bool] = True
 
     def keys(self, words: np.ndarray, slots: np.ndarray | slice, column: int, dim: int) -> np.ndarray:
         return words[slots, column + 3]

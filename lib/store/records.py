@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from lib.errors import BadOption
-from lib.store import index, kernels, moves
+from lib.store import index, kernels, lookup, moves
 from lib.store.index import FREE, NEVER
 from lib.store.optim import Optimizer
 from lib.store.policy import Admission, Eviction
@@ -127,9 +127,15 @@ class Records:
         index.rebuild(entries, words, self.column, count)
         self._set(words, entries)
 
+    def become(self, words: np.ndarray, entries: np.ndarray, free: np.ndarray) -> None:
+        """Go on with these records, their index, and the slots among them that hold no row."""
+        self.count, self.free = len(words), free
+        self._victims.forget()
+        self._set(words, entries)
+
     def find(self, ids: np.ndarray, touch: int = 0) -> tuple[np.ndarray, int]:
         """The slot of every id, -1 where it has no row, and how many have none."""
-        return index.find(ids, self.index, self.words, self.column, touch)
+        return lookup.find(ids, self.index, self.words, self.column, touch)
 
     def stamps(self, slots: np.ndarray) -> np.ndarray:
         """int64[n]; -1 for a row that was never updated and for the slot -1."""
@@ -160,13 +166,7 @@ class Records:
             chosen = np.flatnonzero(self._admission.chosen(ids, self.sketch, self._seed, now))
         if not chosen.size:
             return slots
-        protect = protect if self.layout.limited and self.count + chosen.size > self._limit else None
-        if protect is not None:
-            touches = self.words[protect, self.column + 3]
-            self.words[protect, self.column + 3] = now
-        room = self._room(chosen.size, now)
-        if protect is not None:
-            self.words[protect, self.column + 3] = touches
+        room = self._room(chosen.size, now, np.empty(0, np.int64) if protect is None else protect)
         chosen = chosen[: room.size]
         new = ids[chosen]
         block = np.hstack(
@@ -206,7 +206,7 @@ class Records:
         self.rows = words.view(np.float32)  # [values | state | what is no number]
         self.generation += 1
 
-    def _room(self, many: int, now: int) -> np.ndarray:
+    def _room(self, many: int, now: int, spared: np.ndarray) -> np.ndarray:
         """Up to `many` slots that hold no row: given back ones, new ones, and those of victims."""
         again = self.free[self.free.size - min(many, self.free.size) :][::-1]
         self.free = self.free[: self.free.size - again.size]
@@ -219,7 +219,7 @@ class Records:
         if not missing:
             return np.concatenate([again, np.arange(start, stop)])
         self.words[start:stop, self.column] = np.uint32(FREE % 2**32)  # not in the index yet, so no victims
-        victims = self._victims.take(self.words, self.count, missing, now)
+        victims = self._victims.take(self.words, self.count, missing, now, spared)
         self._remove(victims)
         return np.concatenate([again, np.arange(start, stop), victims])
 

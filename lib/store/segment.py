@@ -34,7 +34,7 @@ import numpy as np
 
 from lib.errors import BadOption, Damaged, LockstepError
 
-LAYOUT = 1
+LAYOUT = 2
 MAGIC = int.from_bytes(b"lockseg\0", "little")
 _PAGE = 4096
 _FIELDS = ("magic", "layout", "owner", "born", "state", "entries", "length")
@@ -165,17 +165,21 @@ class Segment:
             self._head[_BEFORE : _BEFORE + _COUNTS] = self.counts
             self._set("state", self._word("state") | 1)
 
-    def keep(self, name: str, slots: np.ndarray) -> None:
-        """Copy these rows of an array to the journal; they may be changed from here on."""
-        array = self._arrays[name]
+    def keep(self, name: str, slots: np.ndarray, columns: slice = slice(None)) -> None:
+        """Copy these rows of an array, or some columns of them, to the journal; they may be changed from here on."""
         if name in self._fresh:
             return  # a death leaves the generation before
+        part = _as_rows(self._arrays[name])[:, columns]
+        which, first = sorted(self._arrays).index(name), columns.start or 0
         number = self._word("entries")
-        journal = self._journal(number, slots.size, array)
-        block = journal[16 + 8 * slots.size :][: slots.size * array.itemsize * array[:1].size]
-        journal[:16].view(np.int64)[:] = sorted(self._arrays).index(name), slots.size
-        journal[16 : 16 + 8 * slots.size].view(np.int64)[:] = slots
-        np.take(array, slots, axis=0, out=block.view(array.dtype).reshape(slots.size, *array.shape[1:]), mode="clip")
+        journal = self._journal(number, 32 + slots.size * (8 + part.shape[1] * part.itemsize))
+        journal[:32].view(np.int64)[:] = which, first, part.shape[1], slots.size
+        kept, block = _entry(journal, part)
+        kept[:] = slots
+        if part.flags.c_contiguous:
+            np.take(part, slots, axis=0, out=block, mode="clip")  # into its place, and not by way of another array
+        else:
+            block[:] = part[slots]
         self._set("entries", number + 1)
 
     def commit(self) -> None:
@@ -201,12 +205,11 @@ class Segment:
         laid, ordered = dict.fromkeys(self._arrays, 0), sorted(self._arrays)
         for number in reversed(range(self._word("entries"))):
             journal = self._map_bytes(self.folder / f"journal.{number}")
-            which, size = journal[:16].view(np.int64)
-            array = self._arrays[ordered[which]]
-            slots = journal[16 : 16 + 8 * size].view(np.int64)
-            block = journal[16 + 8 * size :][: size * array.itemsize * array[:1].size]
-            array[slots] = block.view(array.dtype).reshape(size, *array.shape[1:])
-            laid[ordered[which]] += int(size)
+            which, first, width, _ = journal[:32].view(np.int64)
+            part = _as_rows(self._arrays[ordered[which]])[:, first : first + width]
+            slots, block = _entry(journal, part)
+            part[slots] = block
+            laid[ordered[which]] += slots.size
         self.counts[:] = self._head[_BEFORE : _BEFORE + _COUNTS]
         self._set("state", self._word("state") & ~1)
         self._clear_away()
@@ -291,10 +294,9 @@ class Segment:
             if number.isdecimal() and stem != "journal" and int(number) != self.generation:
                 path.unlink()
 
-    def _journal(self, number: int, rows: int, array: np.ndarray) -> np.ndarray:
+    def _journal(self, number: int, size: int) -> np.ndarray:
         """Room in the number-th file of the journal; a larger one takes its place while it counts for nothing."""
-        path, size = self.folder / f"journal.{number}", 16 + rows * (8 + array.itemsize * array[:1].size)
-        known = self._journals.get(number)
+        path, known = self.folder / f"journal.{number}", self._journals.get(number)
         if known is None or known.size < size:
             path.unlink(missing_ok=True)
             known = self._map(path, (2 * size,), np.dtype(np.uint8), create=True)
@@ -369,6 +371,17 @@ def _at_the_end() -> None:
             head = np.fromfile(folder_of(name) / "header", np.int64, len(_FIELDS))
             if head[_FIELDS.index("owner")] == os.getpid() and head[_FIELDS.index("born")] == _born(os.getpid()):
                 remove(name)
+
+
+def _as_rows(array: np.ndarray) -> np.ndarray:
+    return array.reshape(array.shape[0], -1)
+
+
+def _entry(journal: np.ndarray, part: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Where an entry of the journal has the slots, and where the rows, of which `part` is made."""
+    size = int(journal[24:32].view(np.int64)[0])
+    slots, block = journal[32 : 32 + 8 * size], journal[32 + 8 * size :][: size * part.shape[1] * part.itemsize]
+    return slots.view(np.int64), block.view(part.dtype).reshape(size, part.shape[1])
 
 
 def _put(path: Path, text: str) -> None:

@@ -12,6 +12,7 @@ from lib.store.optim import Optimizer
 from lib.store.policy import LRU, Admission, Always, Eviction
 from lib.store.records import Records
 from lib.store.segment import Segment
+from lib.store.steps import IN_ORDER
 from lib.store.table import Table
 from lib.store.traffic import Traffic
 
@@ -89,9 +90,6 @@ class SharedTable(Table):
         arrays = self.segment.arrays()
         count, self._traffic.calls, self._traffic.lost, self._records.evicted = map(int, self.segment.counts[:4])
         self._records.adopt(arrays["words"], arrays["index"], count)
-        if self._layout.limited and count:  # look-ups since the last update are in the records alone
-            touched = arrays["words"][:count, self._records.column + 3]
-            self._traffic.calls = max(self._traffic.calls, int(touched.max()))
 
 
 class _Journaled(Records):
@@ -103,24 +101,52 @@ class _Journaled(Records):
         super().__init__(*args, capacity=1 if self._found else capacity, allocate=self._shared, **options)
         self._found = False
 
+    def arm(self) -> None:
+        """Something is about to change."""
+        self._segment.arm()
+
     def keep(self, slots: np.ndarray) -> None:
         """These records are about to change."""
-        self._segment.arm()
-        old = slots[slots < self._segment.counts[0]]
-        if old.size:
-            self._segment.keep("words", old)
+        self._keep(slots, slice(None))
+
+    def keep_touches(self, slots: np.ndarray) -> None:
+        """The touches of these records are about to change."""
+        self._keep(slots, slice(self.column + 3, self.column + 4))
 
     def resize(self, capacity: int) -> None:
         if not self._found:
             self._segment.arm()
         super().resize(capacity)
 
+    def become(self, words: np.ndarray, entries: np.ndarray, free: np.ndarray) -> None:
+        self._segment.arm()
+        for name, array in (("words", words), ("index", entries)):
+            self._shared(name, array.shape, array.dtype)[:] = array
+        arrays = self._segment.arrays()
+        super().become(arrays["words"], arrays["index"], free)
+
+    def find(self, ids: np.ndarray, touch: int = 0) -> tuple[np.ndarray, int]:
+        if touch:
+            slots, _ = super().find(ids)
+            self.keep_touches(slots[slots >= 0])
+        return super().find(ids, touch)
+
+    def renumber(self) -> int:
+        self.keep_touches(np.arange(self.count))
+        return super().renumber()
+
+    def _keep(self, slots: np.ndarray, columns: slice) -> None:
+        self._segment.arm()
+        old = slots[slots < self._segment.counts[0]]
+        if old.size:
+            self._segment.keep("words", old, columns)
+
     def _shared(self, name: str, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
         return np.empty(shape, dtype) if self._found else self._segment.allocate(name, shape, dtype)
 
-    def _room(self, many: int, now: int) -> np.ndarray:
+    def _room(self, many: int, now: int, spared: np.ndarray) -> np.ndarray:
         self._segment.arm()
-        room = super()._room(many, now)
+        room = super()._room(many, now, spared)
         self.keep(room)
         return room
 
@@ -132,14 +158,24 @@ class _Journaled(Records):
 class _JournaledTraffic(Traffic):
     """Batches that say which records they change before they do."""
 
+    def now(self) -> int:
+        self._records.arm()  # the number of the call is kept too
+        return super().now()
+
+    def look_up(self, ids: np.ndarray, values: np.ndarray, alone: bool) -> bool:
+        if self._limited:
+            slots, _ = self._records.find(ids)
+            self._records.keep_touches(slots[slots >= 0])
+        return super().look_up(ids, values, alone)
+
     def place(self, ids: np.ndarray, stamp: int) -> tuple[np.ndarray, np.ndarray]:
         slots, kept = super().place(ids, stamp)
         self._records.keep(slots)
         return slots, kept
 
-    def _apply(self, slots: np.ndarray, sums: np.ndarray, stamp: int) -> None:
+    def _apply(self, slots: np.ndarray, sums: np.ndarray, stamp: int, places: np.ndarray = IN_ORDER) -> None:
         self._records.keep(slots)
-        super()._apply(slots, sums, stamp)
+        super()._apply(slots, sums, stamp, places)
 
 
 class _Committing:

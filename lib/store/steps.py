@@ -3,6 +3,7 @@
 A record starts with [values | state]; more may follow. Numbers of state that belong to the whole row come last of them. With a
 mark (column, stamp, counts) a step also stamps the row: the stamp goes to that column, and if `counts`, the number three
 columns on grows by one. Here, where the row is in the nearest cache, that costs nothing; anywhere else it costs a look-up.
+The i-th slot's gradient is the one that `places` names, or the i-th, if it is empty.
 """
 
 from __future__ import annotations
@@ -13,10 +14,12 @@ from numba.types import float64, int64, void
 
 from lib.store.kernels import _BLOCK, _INTS, _LIVE_ROWS, _OPTIONS
 from lib.store.lanes import Lane, lanewise, peek, poke, prefetch_range, summed
-from lib.store.moves import AHEAD
 
+AHEAD = 16
+"""Turns before it is needed that a row is asked for."""
 UNMARKED = (-1, 0, 0)
-_MARK = types.UniTuple(int64, 3)
+IN_ORDER = np.empty(0, np.int32)
+_MARK, _PLACES = types.UniTuple(int64, 3), types.Array(types.int32, 1, "C", readonly=True)
 _4 = np.uint64(4)
 
 
@@ -38,9 +41,15 @@ def sign(row, mark):
 
 
 @njit
-def ahead(at, stride, slots, i, size):
+def of(grads, step, places, i):
+    """Where the i-th slot's gradient lies."""
+    return grads + np.uint64(places[i] if places.size else i) * step
+
+
+@njit
+def ahead(first, stride, slots, i, size):
     if i + AHEAD < slots.size:
-        prefetch_range(at + np.uint64(slots[i + AHEAD]) * stride, size)
+        prefetch_range(first + np.uint64(slots[i + AHEAD]) * stride, size)
 
 
 @lanewise
@@ -110,54 +119,54 @@ def hold(lane: Lane) -> None:
     lane.store(lane.clip(lane.load(0), lane.numbers[0], lane.numbers[1]), 0)
 
 
-@njit(void(_LIVE_ROWS, _INTS, _BLOCK, float64, _MARK), **_OPTIONS)
-def sgd(rows, slots, grads, lr, mark):
+@njit(void(_LIVE_ROWS, _INTS, _BLOCK, float64, _MARK, _PLACES), **_OPTIONS)
+def sgd(rows, slots, grads, lr, mark, places):
     dim, rate = grads.shape[1], np.float32(lr)
     row, grad, stride, step, size = start(rows, grads, dim, mark)
     for i in range(slots.size):
         ahead(row, stride, slots, i, size)
         values = row + np.uint64(slots[i]) * stride
         sign(values, mark)
-        descend(dim, (values, grad + np.uint64(i) * step), (rate,))
+        descend(dim, (values, of(grad, step, places, i)), (rate,))
 
 
-@njit(void(_LIVE_ROWS, _INTS, _BLOCK, float64, float64, int64, _MARK), **_OPTIONS)
-def momentum(rows, slots, grads, lr, keep, nesterov, mark):
+@njit(void(_LIVE_ROWS, _INTS, _BLOCK, float64, float64, int64, _MARK, _PLACES), **_OPTIONS)
+def momentum(rows, slots, grads, lr, keep, nesterov, mark, places):
     dim, rate, kept = grads.shape[1], np.float32(lr), np.float32(keep)
     row, grad, stride, step, size = start(rows, grads, 2 * dim, mark)
     for i in range(slots.size):
         ahead(row, stride, slots, i, size)
         values = row + np.uint64(slots[i]) * stride
         sign(values, mark)
-        places = values, values + step, grad + np.uint64(i) * step
+        at = values, values + step, of(grad, step, places, i)
         if nesterov:
-            look_ahead(dim, places, (rate, kept))
+            look_ahead(dim, at, (rate, kept))
         else:
-            roll(dim, places, (rate, kept))
+            roll(dim, at, (rate, kept))
 
 
-@njit(void(_LIVE_ROWS, _INTS, _BLOCK, float64, float64, int64, _MARK), **_OPTIONS)
-def adagrad(rows, slots, grads, lr, eps, after, mark):
+@njit(void(_LIVE_ROWS, _INTS, _BLOCK, float64, float64, int64, _MARK, _PLACES), **_OPTIONS)
+def adagrad(rows, slots, grads, lr, eps, after, mark, places):
     dim, rate, floor = grads.shape[1], np.float32(lr), np.float32(eps)
     row, grad, stride, step, size = start(rows, grads, 2 * dim, mark)
     for i in range(slots.size):
         ahead(row, stride, slots, i, size)
         values = row + np.uint64(slots[i]) * stride
         sign(values, mark)
-        places = values, values + step, grad + np.uint64(i) * step
+        at = values, values + step, of(grad, step, places, i)
         if after:
-            adapt_after(dim, places, (rate, floor))
+            adapt_after(dim, at, (rate, floor))
         else:
-            adapt(dim, places, (rate, floor))
+            adapt(dim, at, (rate, floor))
 
 
-@njit(void(_LIVE_ROWS, _INTS, _BLOCK, float64, float64, int64, _MARK), **_OPTIONS)
-def rowwise_adagrad(rows, slots, grads, lr, eps, after, mark):
+@njit(void(_LIVE_ROWS, _INTS, _BLOCK, float64, float64, int64, _MARK, _PLACES), **_OPTIONS)
+def rowwise_adagrad(rows, slots, grads, lr, eps, after, mark, places):
     dim, rate, floor = grads.shape[1], np.float32(lr), np.float32(eps)
     row, grad, stride, step, size = start(rows, grads, dim + 1, mark)
     for i in range(slots.size):
         ahead(row, stride, slots, i, size)
-        slot, here = np.uint64(slots[i]), grad + np.uint64(i) * step
+        slot, here = np.uint64(slots[i]), of(grad, step, places, i)
         before = rows[slot, np.uint64(dim)]
         total = before + squares(dim, (here,), ()) / np.float32(dim)
         rows[slot, np.uint64(dim)] = total
@@ -166,8 +175,8 @@ def rowwise_adagrad(rows, slots, grads, lr, eps, after, mark):
         sign(row + slot * stride, mark)
 
 
-@njit(void(_LIVE_ROWS, _INTS, _BLOCK, float64, float64, float64, float64, _MARK), **_OPTIONS)
-def adam(rows, slots, grads, lr, beta1, beta2, eps, mark):
+@njit(void(_LIVE_ROWS, _INTS, _BLOCK, float64, float64, float64, float64, _MARK, _PLACES), **_OPTIONS)
+def adam(rows, slots, grads, lr, beta1, beta2, eps, mark, places):
     dim = grads.shape[1]
     keep1, fresh1, keep2, fresh2 = np.float32(beta1), np.float32(1 - beta1), np.float32(beta2), np.float32(1 - beta2)
     row, grad, stride, step, size = start(rows, grads, 3 * dim + 1, mark)
@@ -180,8 +189,8 @@ def adam(rows, slots, grads, lr, beta1, beta2, eps, mark):
         root = np.float32(np.sqrt(1 - beta2**steps))
         values = row + slot * stride
         sign(values, mark)
-        places = values, values + step, values + step + step, grad + np.uint64(i) * step
-        moments(dim, places, (keep1, fresh1, keep2, fresh2, rate, root, np.float32(eps)))
+        at = values, values + step, values + step + step, of(grad, step, places, i)
+        moments(dim, at, (keep1, fresh1, keep2, fresh2, rate, root, np.float32(eps)))
 
 
 @njit(void(_LIVE_ROWS, _INTS, int64, float64), **_OPTIONS)

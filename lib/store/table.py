@@ -29,7 +29,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from lib.errors import BadOption
-from lib.store import kernels, moves
+from lib.store import kernels, lookup, moves
 from lib.store.gate import Gate
 from lib.store.index import LARGEST_STAMP, NEVER, UNSET
 from lib.store.inputs import floats_of, ids_of, number, whole
@@ -142,7 +142,7 @@ class Table:
         with self._sharing():
             slots = np.empty(ids.size, np.int64)
             records = self._records
-            missing = moves.fetch(ids, records.index, records.words, records.column, 0, slots, values)
+            missing = lookup.fetch(ids, records.index, records.words, records.column, 0, slots, values)
         if missing:
             values[slots < 0] = self._records.first_rows(ids[slots < 0])
         return values

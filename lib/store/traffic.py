@@ -7,10 +7,11 @@ from typing import Literal
 
 import numpy as np
 
-from lib.store import kernels, moves
+from lib.store import kernels, lookup, moves
 from lib.store.optim import Optimizer
 from lib.store.plan import Part, Plan
 from lib.store.records import Records
+from lib.store.steps import IN_ORDER
 from lib.store.team import together
 
 Locking = Literal["call", "striped", "hogwild"]
@@ -49,12 +50,12 @@ class Traffic:
         records, now, striped = self._records, self.now(), self._striped and not alone
         if ids.size <= SMALL and not striped:
             slots = np.empty(ids.size, np.int64)
-            missing = moves.fetch(ids, records.index, records.words, records.column, self.touch(now), slots, values)
+            missing = lookup.fetch(ids, records.index, records.words, records.column, self.touch(now), slots, values)
             if missing and alone:
                 unknown, positions, first = self.admit(ids, slots, now)
                 values[unknown] = first[positions]
             return alone or not missing
-        self._plan.make(ids, self.threads, records, self.touch(now), values[:0] if striped else values)
+        self._plan.make(ids, self.threads, records, self.touch(now), values[:0] if striped else values, alone)
         if self._plan.missing:
             if not alone:
                 return False
@@ -75,7 +76,7 @@ class Traffic:
             if not missing or not alone:
                 return not missing
         if not plan.fits(ids, records):
-            plan.make(ids, self.threads, records, 0, _NONE)
+            plan.make(ids, self.threads, records, 0, _NONE, alone)
         if plan.missing:
             if not alone:
                 return False
@@ -125,25 +126,28 @@ class Traffic:
 
     def _step(self, part: Part, grads: np.ndarray, stamp: int, alone: bool) -> None:
         """A part's sums, and one step of the optimiser with them."""
-        slots = part.slots[: part.count]
+        slots, places = part.slots[: part.count], IN_ORDER
         if part.count == grads.shape[0]:
             sums = grads  # every id once, and all in this part
+        elif part.count == part.many:
+            sums, places = grads, part.lists[0, : part.many]
         else:
             sums = part.room(part.count, grads.shape[1])
             moves.total(part.lists, part.many, part.count, grads, sums)
         if part.missing:
-            slots, sums = slots[slots >= 0], sums[slots >= 0]
+            known = np.flatnonzero(slots >= 0)
+            slots, places = slots[known], (known if places is IN_ORDER else places[known]).astype(np.int32)
         if not self._striped or alone:
-            self._apply(slots, sums, stamp)
+            self._apply(slots, sums, stamp, places)
             return
         for lock, mine in self._by_stripe(slots):
             with lock:
-                self._apply(slots[mine], sums[mine], stamp)
+                self._apply(slots[mine], sums, stamp, (mine if places is IN_ORDER else places[mine]).astype(np.int32))
 
-    def _apply(self, slots: np.ndarray, sums: np.ndarray, stamp: int) -> None:
+    def _apply(self, slots: np.ndarray, sums: np.ndarray, stamp: int, places: np.ndarray = IN_ORDER) -> None:
         """The only place where a row that exists is updated."""
         mark = self._records.column, stamp, int(not self._limited)
-        self._optimizer.update_slots(self._records.rows, slots, sums, mark)
+        self._optimizer.update_slots(self._records.rows, slots, sums, mark, places)
 
     def _copy_by_stripes(self, part: Part, values: np.ndarray) -> None:
         slots, block = part.slots[: part.count], np.empty((part.count, values.shape[1]), np.float32)

@@ -359,6 +359,18 @@ def test_a_dump_goes_on_bit_for_bit(tmp_path, limits):
     assert len(empty) == 0
 
 
+def test_an_index_that_leads_elsewhere_is_refused():
+    table = Table(2, SGD(lr=1.0), seed=0)
+    table.pull(np.arange(10))
+    content, entries = dump(table), dump(table).index
+    used = np.flatnonzero(entries)
+    for place, entry in ((used[0], 11), (used[0], 0), (np.flatnonzero(entries == 0)[0], entries[used[0]])):
+        wrong = entries.copy()
+        wrong[place] = entry
+        with pytest.raises(Damaged, match="does not lead to 10 records"):
+            restore(Table(2, SGD(lr=1.0), seed=0), dataclasses.replace(content, index=wrong))
+
+
 @pytest.mark.parametrize(("before", "after"), [(1, 3), (3, 1), (2, 5)])
 def test_restart_on_another_number_of_shards(tmp_path, before, after):
     whole = table(Adam(lr=0.1))

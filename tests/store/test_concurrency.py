@@ -51,6 +51,30 @@ def test_a_plan_serves_only_its_own_ids_and_only_until_rows_move():
     assert np.array_equal(table.peek(ids), fresh.peek(ids))
 
 
+@pytest.mark.parametrize("limit", [None, 9_000])
+def test_an_id_that_stands_twice_gets_one_step_whatever_the_batches_before_held(limit):
+    """Batches with and without duplicates in turn, known ids and new ones; Adagrad tells one step from two."""
+    large, small = (Table(DIM, Adagrad(lr=0.1), seed=0, max_rows=limit) for _ in range(2))
+    rng = np.random.default_rng(0)
+    for each in (large, small):
+        each.pull(np.arange(8_000))
+    for stamp in range(24):
+        ids = rng.permutation(8_000)[:3_000] + 100 * (stamp % 4 == 3)
+        if stamp % 3 == 2:
+            ids[rng.integers(0, 3_000, 40)] = ids[7]
+        grads = rng.normal(0, 1, (ids.size, DIM)).astype(np.float32)
+        distinct = np.unique(ids)  # small has them once each, in pieces that need no plan
+        pulled = large.pull(ids)
+        for some in np.array_split(distinct, 4):
+            small.pull(some)
+        assert np.array_equal(pulled, small.peek(ids))
+        large.push(ids, grads, stamp)
+        for some in np.array_split(distinct, 4):
+            mine = np.isin(ids, some)
+            small.push(ids[mine], grads[mine], stamp)
+        assert same(large.export(), small.export())
+
+
 @pytest.mark.parametrize("make", [Table, SubMaps])
 @pytest.mark.parametrize("locking", ["call", "striped"])
 def test_two_callers_lose_no_update(make, locking):

@@ -65,6 +65,52 @@ def test_batches_go_by_ordered_dict(batches, limit):
         assert held(ours) == sorted(used)
 
 
+BATCHES = st.lists(
+    st.tuples(st.sampled_from(["pull", "push", "evict"]), st.lists(st.integers(-40, 40), min_size=1, max_size=25)),
+    max_size=60,
+)
+
+
+@QUIET
+@given(BATCHES, st.integers(1, 50), st.sampled_from([LRU(), Age(), L2()]))
+def test_every_policy_by_a_list_that_is_sorted_anew_each_time(calls, limit, policy):
+    """A push admits too, and spares the rows of its own batch, though it is no use of them."""
+    ours, rows, numbers = table(limit, eviction=policy), {}, 0  # id -> (touch, stamp, value)
+    column = {LRU: 0, Age: 1, L2: 2}[type(policy)]
+    for stamp, (call, batch) in enumerate(calls):
+        met = list(dict.fromkeys(batch))
+        new = [number for number in met if number not in rows]
+        if call == "evict":
+            assert ours.evict(batch) == len(met) - len(new)
+            rows = {number: row for number, row in rows.items() if number not in met}
+            continue
+        numbers += call == "pull" or bool(new)  # a push takes a number where it admits
+        if call == "pull":
+            ours.pull(batch)
+            rows |= {number: (numbers, *rows[number][1:]) for number in met if number in rows}
+        else:
+            ours.push(batch, -np.ones((len(batch), 1), np.float32), stamp)
+        for number in new:
+            if len(rows) == limit:
+                old = [key for key in rows if rows[key][0] < numbers and key not in met]
+                if not old:
+                    continue
+                del rows[min(old, key=lambda key: (rows[key][column], key))]
+            rows[number] = (numbers, -1, 0.0)
+        if call == "push":
+            rows |= {n: (rows[n][0], stamp, rows[n][2] + batch.count(n)) for n in met if n in rows}
+        assert held(ours) == sorted(rows)
+
+
+def test_a_row_that_was_spared_goes_next():
+    ours = table(80)
+    for number in range(81):  # 0 goes, and 1 to 4 were picked with it
+        ours.pull([number])
+    ours.push([1, 200], np.ones((2, 1), np.float32), 0)  # 1 is the oldest and stays: 2 goes
+    ours.pull([201])
+    assert held(ours) == [*range(3, 81), 200, 201]
+
+
 def test_many_evictions_leave_a_sound_index():
     ours, rng, seen = table(500), np.random.default_rng(0), set()
     for stamp in range(150):

@@ -227,5 +227,5 @@ def test_what_does_not_fit_is_named(name):
     with open(segment.folder_of(name) / "header", "r+b") as file:
         file.seek(8)
         file.write(bytes([99]))
-    with pytest.raises(Damaged, match="has layout 99; this version reads 1"):
+    with pytest.raises(Damaged, match="has layout 99; this version reads 2"):
         Segment(name)

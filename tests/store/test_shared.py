@@ -9,6 +9,7 @@ import pytest
 
 from lib.errors import BadOption
 from lib.store import kernels, moves, segment, steps
+from lib.store.dump import dump, restore
 from lib.store.optim import SGD, Adagrad, Adam
 from lib.store.records import Records
 from lib.store.rows import Rows
@@ -89,26 +90,21 @@ def test_it_is_a_table_and_is_found_again(name, limits):
     rows = theirs.export()
     ours.load(rows)
     assert same(ours, theirs)
+    theirs.push([10**9], np.ones((1, DIM), np.float32), 61)
+    restore(ours, dump(theirs))
+    ours.close(remove=False)
+    ours = shared(name, **limits)
+    assert same(ours, theirs)
     ours.close()
 
 
-@pytest.mark.parametrize(
-    "limits",
-    [
-        {},
-        pytest.param(
-            {"max_rows": 420},
-            marks=pytest.mark.xfail(
-                reason="a kill in the midst of an eviction is not always repaired yet", strict=False
-            ),
-        ),
-    ],
-    ids=["unlimited", "limited"],
-)
+@LIMITS
 def test_killed_at_any_moment_it_is_as_between_two_calls(name, limits):
     shared(name, **limits).close(remove=False)
-    rng, done, repairs = np.random.default_rng(0), 0, 0
-    for _ in range(20):
+    rng, done, kills, repairs = np.random.default_rng(0), 0, 0, 0
+    while kills < 20 or repairs < 3:  # a busy machine may let a child do little before it dies
+        kills += 1
+        assert kills < 300
         child = os.fork()
         if child == 0:
             try:
@@ -129,7 +125,6 @@ def test_killed_at_any_moment_it_is_as_between_two_calls(name, limits):
             segment.remove(name)
             shared(name, **limits).close(remove=False)
             done = 0
-    assert repairs > 2
 
 
 @pytest.mark.parametrize("number", [10, 13, 15, 17, 41])

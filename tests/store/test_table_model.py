@@ -1,13 +1,21 @@
-"""The table against a Python dictionary, under random sequences of every call."""
+"""The table against a Python dictionary, under random sequences of every call, of checkpoints and of killed processes."""
+
+import os
+import shutil
+import signal
+import tempfile
+from pathlib import Path
 
 import numpy as np
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from lib.store import kernels
+from lib.store import checkpoint, kernels, moves, segment, steps
+from lib.store.dump import Dump, dump, restore
 from lib.store.optim import Adagrad
 from lib.store.rows import Rows
+from lib.store.shared import SharedTable
 from lib.store.table import Table
 
 DIM, SEED, SCALE = 2, 11, 0.5
@@ -19,9 +27,16 @@ class TableAgainstDictionary(RuleBasedStateMachine):
     def __init__(self):
         super().__init__()
         self.optimizer = Adagrad(lr=0.5, initial=1.0)
-        self.table = Table(DIM, self.optimizer, seed=SEED, scale=SCALE, capacity=1)
+        self.table = self.new()
         self.model = {}
         self.now = 0
+        self.folder, self.saved = Path(tempfile.mkdtemp()), None
+
+    def new(self):
+        return Table(DIM, self.optimizer, seed=SEED, scale=SCALE, capacity=1)
+
+    def teardown(self):
+        shutil.rmtree(self.folder)
 
     def admit(self, number):
         row = self.first(number), np.ones(DIM, np.float32), -1
@@ -54,6 +69,9 @@ class TableAgainstDictionary(RuleBasedStateMachine):
     def push(self, ids, data):
         grads = self.block(data, len(ids))
         self.table.push(ids, grads, self.now)
+        self.pushed(ids, grads)
+
+    def pushed(self, ids, grads):
         for number in dict.fromkeys(ids):
             grad = grads[[i for i, other in enumerate(ids) if other == number]].sum(axis=0)
             values, state, _ = self.admit(number)
@@ -101,10 +119,22 @@ class TableAgainstDictionary(RuleBasedStateMachine):
 
     @rule()
     def move_to_a_new_table(self):
-        rows = self.table.export()
-        self.table = Table(DIM, self.optimizer, seed=SEED, scale=SCALE, capacity=1)
+        rows, memory = self.table.export(), self.table.memory()
+        self.table = self.new()
         self.table.pull([1, 2, 3])
-        self.table.load(rows)
+        self.table.load(rows, memory)
+
+    @rule(form=st.sampled_from([Table.export, dump]))
+    def save(self, form):
+        checkpoint.save(self.folder / "kept", {"part": form(self.table)}, durable=False)
+        self.saved = dict(self.model), self.now
+
+    @precondition(lambda self: self.saved)
+    @rule()
+    def load(self):
+        self.model, self.now = dict(self.saved[0]), self.saved[1]
+        content = checkpoint.load(self.folder / "kept", [Dump])["part"]
+        restore(self.table, content) if type(content) is Dump else self.table.load(content)
 
     @invariant()
     def export_is_the_dictionary_sorted_by_id(self):
@@ -118,7 +148,48 @@ class TableAgainstDictionary(RuleBasedStateMachine):
             assert rows.stamps[i] == stamp
 
 
+class SharedTableAgainstDictionary(TableAgainstDictionary):
+    """A table in shared memory, whose process is killed in the midst of a push: it is as it was before."""
+
+    def new(self):
+        self.name = f"test-model-{os.getpid()}"
+        segment.remove(self.name)
+        return self.attach()
+
+    def attach(self):
+        return SharedTable(DIM, self.optimizer, name=self.name, seed=SEED, scale=SCALE, capacity=1)
+
+    def teardown(self):
+        super().teardown()
+        self.table.close(remove=True)
+
+    @rule(ids=IDS, place=st.sampled_from([(moves, "settle"), (steps, "adagrad"), (segment.Segment, "commit")]))
+    def kill(self, ids, place):
+        self.table.close(remove=False)
+        child = os.fork()
+        if child == 0:
+            try:
+                table = self.attach()
+
+                def die(rows, *arguments):
+                    if arguments:
+                        rows[arguments[0][::2]] = 99  # half of what was to be written
+                    os.kill(os.getpid(), signal.SIGKILL)
+
+                setattr(*place, die)
+                table.push(ids, np.ones((len(ids), DIM), np.float32), self.now)
+                os._exit(0)
+            finally:
+                os._exit(1)
+        status = os.waitpid(child, 0)[1]
+        self.table = self.attach()
+        if not os.WIFSIGNALED(status):  # no such moment in this push
+            assert os.WEXITSTATUS(status) == 0
+            self.pushed(ids, np.ones((len(ids), DIM), np.float32))
+
+
+QUICK = settings(derandomize=True, deadline=None, max_examples=100, stateful_step_count=25, database=None)
 TestTableAgainstDictionary = TableAgainstDictionary.TestCase
-TestTableAgainstDictionary.settings = settings(
-    derandomize=True, deadline=None, max_examples=100, stateful_step_count=25, database=None
-)
+TestTableAgainstDictionary.settings = QUICK
+TestSharedTableAgainstDictionary = SharedTableAgainstDictionary.TestCase
+TestSharedTableAgainstDictionary.settings = settings(QUICK, max_examples=25)

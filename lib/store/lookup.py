@@ -1,0 +1,200 @@
+"""Batches of ids through the index: where each one's record is, and the rows out of the records.
+
+An id's entry is asked for some turns before it is read, and so is the record to which it leads: the misses of many ids overlap.
+A large batch is numbered first, so that an id that it holds many times is looked up once.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit, types
+from numba.types import boolean, int32, int64
+
+from lib.store.index import _BLOCK, _ENTRIES, _LOW, _WORDS, _32, home, id_at, probe, slot_bits
+from lib.store.kernels import _INTS, _NEW_BLOCK, _NEW_INTS, _OPTIONS, mix
+from lib.store.lanes import copy, prefetch, prefetch_range
+
+_LISTS = int32[:, ::1]
+_4 = np.uint64(4)
+_AHEAD, _RING = 12, 31
+"""Turns from asking to reading; one less than a power of two that exceeds them twice."""
+
+
+@njit
+def seek(ids, count, index, words, column, touch, slots, places, values):
+    """Fill in the slots of the first `count` ids, -1 where there is none, and touch the rows.
+
+    How many are not there, and how many were touched before with the same number: those that stood among the ids already.
+
+    If `values` is not empty, each row is also copied there, as long as it lies in the nearest cache: to its place, if
+    `places` is not empty either, and else in order.
+    """
+    copies, scattered, dim = values.shape[0] > 0, places.size > 0, values.shape[1]
+    first, entry_at = np.uint64(words.ctypes.data), np.uint64(index.ctypes.data)
+    out, step, stride = np.uint64(values.ctypes.data), _4 * np.uint64(dim), _4 * np.uint64(words.shape[1])
+    column, size = np.uint64(column), np.uint64(index.size)
+    bits = slot_bits(index.size)
+    low = (np.uint64(1) << bits) - np.uint64(1)
+    codes, found = np.empty(_RING + 1, np.uint64), np.empty(_RING + 1, np.uint64)
+    missing, repeated = 0, 0
+    for turn in range(count + 2 * _AHEAD):
+        i = turn
+        if i < count:
+            code = mix(np.uint64(ids[i]))
+            codes[i & _RING] = code
+            prefetch(entry_at + _4 * home(code, size))
+        i = turn - _AHEAD
+        if 0 <= i < count:
+            code = codes[i & _RING]
+            entry, tag = home(code, size), (code & _LOW) >> bits
+            word = np.uint64(index[entry])
+            while word != 0 and word >> bits != tag:
+                entry += np.uint64(1)
+                if entry == size:
+                    entry = np.uint64(0)
+                word = np.uint64(index[entry])
+            found[i & _RING] = entry
+            slot = np.int64(word & low) - 1
+            slots[i] = slot
+            if slot >= 0:
+                record = first + np.uint64(slot) * stride
+                if copies:
+                    prefetch_range(record, step)
+                prefetch_range(record + _4 * column, np.uint64(16))
+        i = turn - 2 * _AHEAD
+        if i < 0:
+            continue
+        slot = slots[i]
+        if slot >= 0:
+            key = np.uint64(ids[i])
+            if id_at(words, np.uint64(slot), column) != key:
+                slot = probe(index, words, column, key, codes[i & _RING], found[i & _RING], bits)
+                slots[i] = slot
+        if slot < 0:
+            missing += 1
+            continue
+        if touch:
+            repeated += words[np.uint64(slot), column + np.uint64(3)] == touch
+            words[np.uint64(slot), column + np.uint64(3)] = touch
+        if copies:
+            place = np.uint64(places[i] if scattered else i)
+            copy(dim, (out + place * step, first + np.uint64(slot) * stride), ())
+    return missing, repeated
+
+
+@njit(types.Tuple((_NEW_INTS, int64))(_INTS, _ENTRIES, _WORDS, int64, int64), nogil=True, cache=True)
+def find(ids, index, words, column, touch):
+    """The slot of every id, -1 for one that is not there, and how many those are."""
+    slots = np.empty(ids.size, np.int64)
+    none = np.empty(0, np.int32)
+    return slots, seek(ids, ids.size, index, words, column, touch, slots, none, np.empty((0, 0), np.float32))[0]
+
+
+@njit(int64(_INTS, _ENTRIES, _WORDS, int64, int64, _NEW_INTS, _NEW_BLOCK), **_OPTIONS)
+def fetch(ids, index, words, column, touch, slots, values):
+    """Find every entry's slot and copy the rows that are there; how many are not. For batches so small that caches hold them."""
+    return seek(ids, ids.size, index, words, column, touch, slots, np.empty(0, np.int32), values)[0]
+
+
+@njit
+def number(keys, many, lists, distinct, heads):
+    """Number distinct keys in order of first appearance: their count. `keys` may be `distinct` itself, which is overwritten.
+
+    Whether a key is new is a branch that no processor foresees, so there is none: a candidate is written each time.
+    """
+    mine, ordinals, firsts = lists[0], lists[1], lists[2]
+    size = np.int64(16)
+    while size < 2 * many:
+        size *= 2
+    mask, buckets = np.uint64(size - 1), np.empty(_BLOCK, np.uint64)
+    heads[:size] = 0
+    head_at = np.uint64(heads.ctypes.data)
+    count = np.int64(0)
+    for start in range(0, many, _BLOCK):
+        stop = min(start + _BLOCK, many)
+        for k in range(start, stop):
+            bucket = (mix(np.uint64(keys[k])) >> _32) & mask
+            buckets[k - start] = bucket
+            prefetch(head_at + _4 * bucket)
+        for k in range(start, stop):
+            key, bucket = keys[k], buckets[k - start]
+            distinct[count], firsts[count] = key, mine[k]
+            head = np.int64(heads[bucket])
+            known = head or count + 1
+            while distinct[known - 1] != key:
+                bucket = (bucket + np.uint64(1)) & mask
+                head = np.int64(heads[bucket])
+                known = head or count + 1
+            heads[bucket] = known
+            count += known > count
+            ordinals[k] = known - 1
+    return count
+
+
+@njit
+def spread(lists, many, block, values):
+    """Copy each distinct id's row to all its entries."""
+    mine, ordinals, dim = lists[0], lists[1], values.shape[1]
+    source, out, step = np.uint64(block.ctypes.data), np.uint64(values.ctypes.data), _4 * np.uint64(dim)
+    for k in range(many):
+        copy(dim, (out + np.uint64(mine[k]) * step, source + np.uint64(ordinals[k]) * step), ())
+
+
+@njit
+def arrange(ids, part, bits, lists, distinct, slots, heads, index, words, column, touch, block, values):
+    """Find each distinct id of one part of a batch once; how many entries, distinct ids and unknown ids the part has.
+
+    A part is the ids whose hash ends in its number. `lists` gets, entry by entry, the position in `ids` and the ordinal of the
+    id among `distinct`, and for each ordinal the position where its id stands first. If `values` is not empty, the rows go to
+    their entries there, and those of ids that stand in the part twice by way of `block`, which is the part's own.
+    """
+    wanted, last = np.uint64(part), (np.uint64(1) << np.uint64(bits)) - np.uint64(1)
+    mine, many = lists[0], 0
+    if bits:
+        for i in range(ids.size):
+            mine[many], distinct[many] = i, ids[i]
+            many += (mix(np.uint64(ids[i])) & last) == wanted
+        count = number(distinct, many, lists, distinct, heads)
+    else:
+        many = ids.size
+        for i in range(many):
+            mine[i] = i
+        count = number(ids, many, lists, distinct, heads)
+    if count == many or not values.shape[0]:
+        return many, count, seek(distinct, count, index, words, column, touch, slots, lists[2], values)[0]
+    missing, _ = seek(distinct, count, index, words, column, touch, slots, np.empty(0, np.int32), block)
+    spread(lists, many, block, values)
+    return many, count, missing
+
+
+@njit
+def arrange_touched(ids, lists, distinct, slots, heads, index, words, column, touch, values):
+    """The same for a whole batch whose touches are nobody else's: they tell whether an id stands twice.
+
+    If none does, and all are known, there is nothing to number: the lists stay as they are, and nobody needs them.
+    """
+    many = ids.size
+    missing, repeated = seek(ids, many, index, words, column, touch, slots, np.empty(0, np.int32), values)
+    if not missing and not repeated:
+        return many, many, missing
+    for i in range(many):
+        lists[0, i] = i
+    count, missing = number(ids, many, lists, distinct, heads), 0
+    for ordinal in range(count):
+        slots[ordinal] = slots[lists[2, ordinal]]
+        missing += slots[ordinal] < 0
+    return many, count, missing
+
+
+@njit(
+    types.UniTuple(int64, 3)(
+        _INTS, int64, int64, _LISTS, _NEW_INTS, _NEW_INTS, int32[::1], _ENTRIES, _WORDS, int64, int64, boolean,
+        _NEW_BLOCK, _NEW_BLOCK,
+    ),
+    **_OPTIONS,
+)  # fmt: skip
+def plan(ids, part, bits, lists, distinct, slots, heads, index, words, column, touch, marks, block, values):
+    """`arrange`, for a batch that is worth memory of its own; or `arrange_touched`, if touches are good as marks."""
+    if marks and touch and not bits and values.shape[0]:
+        return arrange_touched(ids, lists, distinct, slots, heads, index, words, column, touch, values)
+    return arrange(ids, part, bits, lists, distinct, slots, heads, index, words, column, touch, block, values)
