@@ -18,22 +18,22 @@ ENDLESS = 1e18
 """Bytes or operations per second of what costs nothing beside what was measured."""
 
 
-def model_of(run: Run, workload: Workload) -> dict[str, Node]:
-    """The nodes of a virtual cluster on which one undisturbed worker takes the times that it took in `run`.
+def model_of(run: Run, workload: Workload, speed: float = 1.0) -> dict[str, Node]:
+    """The nodes of a virtual cluster on which one worker takes the times that it took in `run`.
 
-    From a run of a server rule with one worker. Computing takes the shortest time that a batch took: that is what an injected
-    slowdown stretches, and the machine's noise hides in the wait. What lies between two computations in the median (getting
-    parameters, making the batch, the event loop) becomes latency: there are two calls, there and back. What a server needs to
-    apply a gradient is its own time.
+    From a run of a server rule with one worker, slowed as steadily as the workers that are to be predicted: a processor that
+    has slept finds its caches cold. Computing takes what it took in the median, less that slowness. What lies between two
+    computations (getting parameters, making the batch, the event loop) becomes latency: there are two calls, there and back.
+    What a server needs to apply a gradient is its own time.
     """
     spans = run.trace.assign(seconds=run.trace["end"] - run.trace["start"])
     steady = spans[spans["batch"] >= spans["batch"].max() // 4]  # the first calls compile and allocate
     median = steady.groupby("kind")["seconds"].median()
     compute = steady[steady["kind"] == "compute"].sort_values("start")
     cycle = compute["start"].diff().median()
-    shortest = compute["seconds"].min()
     latency = max(0.0, cycle - median["compute"]) / 4
-    worker = Node(flops=workload.work().flops / shortest, core_memory=ENDLESS, bandwidth=ENDLESS, latency=latency)
+    alone = median["compute"] * speed
+    worker = Node(flops=workload.work().flops / alone, core_memory=ENDLESS, bandwidth=ENDLESS, latency=latency)
     server = Node(flops=ENDLESS, core_memory=_apply_rate(run, median), bandwidth=ENDLESS, latency=latency, cores=1)
     return {"worker": worker, "server": server}
 
