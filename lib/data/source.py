@@ -16,6 +16,7 @@ import numpy as np
 
 from lib.data.behaviours import Remembered
 from lib.data.clicks import Clicks
+from lib.data.encoded import EncodedFolder
 from lib.data.images import RealImages
 from lib.data.prepared import Partitions, PreparedClicks, PreparedTriples
 from lib.data.questions import Question
@@ -158,11 +159,13 @@ def _inside(rows: int, seed: int, epoch: int, day: int, block: int) -> np.ndarra
 
 
 @functools.lru_cache(maxsize=2)
-def images(path: str) -> RealImages:
-    """Images, all of them in memory."""
-    found = Partitions(path)
-    if found.manifest["kind"] != "images":
-        raise BadOption(f"data={path!r} holds {found.manifest['kind']}; expected images as arrays, such as CIFAR's")
+def images(path: str, side: int) -> RealImages:
+    """Images: arrays in memory, or encoded ones that are decoded, `side` pixels wide, when they are asked for."""
+    found = _Images(path)
+    if found.manifest["kind"] == "encoded images":
+        folder = EncodedFolder(path)
+        (train, train_labels), (test, test_labels) = (folder.split(name, side) for name in ("train", "val"))
+        return RealImages(train, train_labels, test, test_labels, len(found.manifest["classes"]))
     label, classes = list(found.manifest["classes"].items())[-1]
     parts = {}
     for split in found.names:
@@ -170,6 +173,10 @@ def images(path: str) -> RealImages:
         parts[split] = pixels, labels.astype(np.int64)
     train, test = _split(parts, "train", "test")
     return RealImages(*train, *test, classes)
+
+
+class _Images(Partitions):
+    kinds = ("images", "encoded images")
 
 
 class RealQuestions(NamedTuple):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple
 
@@ -23,6 +23,7 @@ from lib.workloads.base import TableSpec, Workload
 
 MODELS = ("wrn", "wrn50")
 
+_MEASURED = 10_000  # training images by which colours are scaled
 _CHUNK = 256  # images evaluated at once
 _SETTLING = 1024  # training images by which batch normalisation is settled for an evaluation
 
@@ -122,10 +123,10 @@ class ImageClasses(Workload):
             for index in range(max(0, last - count), last):
                 logits(self.batch(seed, index).features["image"])
 
-        pixels = held_out.images.pixels
+        chunks = [slice(at, at + _CHUNK) for at in range(0, len(held_out.labels), _CHUNK)]
         with torch.inference_mode(), settled(model, settle):
-            scores = torch.cat([logits(pixels[at : at + _CHUNK]).cpu() for at in range(0, len(pixels), _CHUNK)])
-        labels = torch.from_numpy(held_out.images.labels)
+            scores = torch.cat([logits(held_out.pixels(chunk)).cpu() for chunk in chunks])
+        labels = torch.from_numpy(held_out.labels)
         result = {
             "accuracy": float((scores.argmax(1) == labels).double().mean()),
             "loss": float(F.cross_entropy(scores.double(), labels)),
@@ -138,7 +139,7 @@ class ImageClasses(Workload):
 
     @property
     def _real(self) -> RealImages:
-        return source.images(self.data)
+        return source.images(self.data, self.side)
 
     def _epoch(self, seed: int, index: int, size: int) -> Images:
         count = len(self._real.train)
@@ -146,12 +147,13 @@ class ImageClasses(Workload):
         epochs = places // count
         orders = {epoch: _permutation(seed, epoch, count) for epoch in np.unique(epochs).tolist()}
         chosen = np.array([orders[epoch][place] for epoch, place in zip(epochs.tolist(), places % count, strict=True)])
-        pixels = scaled(self._real.train[chosen], _moments(self.data))
+        pixels = scaled(self._real.train[chosen], _moments(self.data, self.side))
         return Images(augmented(pixels, stream(seed, "augment", index)), self._real.train_labels[chosen])
 
 
 class _Evaluation(NamedTuple):
-    images: Images
+    pixels: Callable[[slice], np.ndarray]
+    labels: np.ndarray
     ceiling: float | None
 
 
@@ -159,15 +161,19 @@ class _Evaluation(NamedTuple):
 def _evaluation(workload: ImageClasses, seed: int) -> _Evaluation:
     if not workload.data:
         images = workload._planted.draw(workload.evaluation_samples, seed=seed, index="evaluation")
-        return _Evaluation(images, float(np.mean(workload._planted.best(images.pixels) == images.labels)))
+        ceiling = float(np.mean(workload._planted.best(images.pixels) == images.labels))
+        return _Evaluation(lambda chunk: images.pixels[chunk], images.labels, ceiling)
     real = workload._real
     chosen = stream(workload.world, "judged").permutation(len(real.test))[: workload.evaluation_samples]
-    return _Evaluation(Images(scaled(real.test[chosen], _moments(workload.data)), real.test_labels[chosen]), None)
+    colours = _moments(workload.data, workload.side)
+    return _Evaluation(lambda chunk: scaled(real.test[chosen[chunk]], colours), real.test_labels[chosen], None)
 
 
 @functools.lru_cache(maxsize=4)
-def _moments(folder: str) -> tuple[np.ndarray, np.ndarray]:
-    return moments(source.images(folder).train)
+def _moments(folder: str, side: int) -> tuple[np.ndarray, np.ndarray]:
+    """Of the first so many training images in an order of its own: encoded ones are not decoded all for this."""
+    train = source.images(folder, side).train
+    return moments(train[stream(0, "moments").permutation(len(train))[:_MEASURED]])
 
 
 @functools.lru_cache(maxsize=8)

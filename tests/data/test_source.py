@@ -131,7 +131,7 @@ def test_images_come_in_epochs_and_their_colours_are_scaled(tmp_path):
     arrays = {"images": rng.integers(256, size=(40, 3, 8, 8)), "fine": np.arange(40) % 4}
     schema = {"images": ["|u1", [3, 8, 8]], "fine": ["|u1", []]}
     data = prepared(tmp_path, "images", {("split", "train"): arrays}, schema, classes={"coarse": 2, "fine": 4})
-    real = source.images(data)
+    real = source.images(data, 32)
     assert (len(real.train), len(real.test), real.classes) == (36, 4, 4)
     workload = workloads.get("cifar10-wrn", data=data, samples=72, batch_size=12)
     labels = np.concatenate([workload.batch(0, index).labels for index in range(6)])

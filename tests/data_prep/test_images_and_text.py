@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import io
 import json
 
 import numpy as np
 import pytest
+from PIL import Image
 from pyarrow import parquet
 
+import lib
 from data_prep import manifest, squad
 from data_prep.cifar import PIXELS, Cifar10, Cifar100
 from data_prep.imagenet import ImageNet
 from data_prep.job import Options
 from data_prep.squad import Squad
+from lib import VirtualCluster, workloads
+from lib.data.encoded import EncodedFolder, decoded
 from lib.data.prepared import Partitions
 from lib.errors import Damaged
 
@@ -74,6 +79,33 @@ def test_encoded_images_keep_their_bytes(tmp_path):
     for row in rows[:5]:
         assert row["image"] == (tmp_path / "raw" / "train" / row["name"].split("_")[0] / row["name"]).read_bytes()
     assert manifest.check(tmp_path / "out") == []
+
+
+def test_encoded_images_are_decoded_when_they_are_asked_for(tmp_path):
+    ImageNet.twin(tmp_path / "raw", 400, 0)
+    ImageNet.prepare(tmp_path / "raw", tmp_path / "out", Options())
+    images, labels = EncodedFolder(tmp_path / "out").split("train", 16)
+    assert images.shape == (320, 3, 16, 16) and np.bincount(labels).tolist() == [32] * 10
+    chosen = np.array([319, 0, 160, 0])
+    taken = images[chosen]
+    assert taken.dtype == np.uint8 and np.array_equal(taken[1], taken[3]) and np.array_equal(taken[0], images[-1:][0])
+    first = table(tmp_path / "out", "train")[0]
+    assert np.array_equal(decoded(first["image"], 16), images[:1][0])
+    workload = workloads.get(
+        "imagenet-wrn50-2", data=str(tmp_path / "out"), side=16, samples=1_200, batch_size=40, depth=8, width=1
+    )
+    run = lib.train(workload, "all-reduce", VirtualCluster(workers=2), save=False)
+    assert run.summary["accuracy"] > 0.3  # ten classes of one colour each
+
+
+def test_the_middle_of_a_picture():
+    """Seven eighths of the shorter side: a black frame of a sixteenth is cut away."""
+    pixels = np.zeros((160, 320, 3), np.uint8)
+    pixels[10:150, 90:230] = 200
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, "PNG")
+    middle = decoded(file.getvalue(), 32)
+    assert (middle[:, 1:-1, 1:-1] == 200).all() and middle.min() > 100  # the filter reaches over the edge
 
 
 def question(**changes):
