@@ -25,7 +25,7 @@ class Outcome:
     def __init__(self, plan: Plan, finished: Finished):
         self.plan, self.seconds = plan, finished.end - finished.start
         self._start, self._records, self._usage = finished.start, finished.records, finished.usage
-        self._events = finished.events
+        self.events = finished.events
         self._undone, self._returns, self._bereaved = finished.undone, finished.returns, finished.bereaved
 
     def digest(self) -> str:
@@ -109,7 +109,6 @@ class Outcome:
             "bytes_by_kind": dict(sorted(moved.items())),
             "virtual_seconds": self.seconds if clock == "virtual" else None,
             "wall_seconds": self.seconds if clock == "wall" else None,
-            "events": self._events,
             "busy": self._busy(),
             **{name.replace(" ", "_"): count for name, count in self._extra().items()},
             "order": next((record.order for record in self._records if record.order), None),

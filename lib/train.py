@@ -128,7 +128,7 @@ def train(
         outcome.summary(cluster.clock),
         outcome.trace(),
         outcome.usage(),
-        {**configuration, **machine(), "clock": cluster.clock},
+        {**configuration, **machine(), "clock": cluster.clock, "events": outcome.events},
         outcome.digest(),
     )
     if settings.save:

@@ -50,7 +50,7 @@ def measure() -> Iterator[dict[str, Any]]:
         "batch": 32,
         "virtual samples/s": round(1e6 / seconds),
         "wall s": seconds,
-        "events/s": round(run.summary["events"] / seconds),
+        "events/s": round(run.provenance["events"] / seconds),
     }
     yield from profile(replace(workload, samples=100_000))
 
