@@ -1,34 +1,45 @@
-"""Lockstep: how training workers keep in step, compared under one interface."""
+"""Lockstep: how training workers keep in step, compared under one interface.
 
-from lib import protocols, workloads
-from lib.cluster import (
-    Device,
-    Failure,
-    Link,
-    LocalCluster,
-    Lognormal,
-    Mishaps,
-    Node,
-    RayCluster,
-    Slowdown,
-    VirtualCluster,
-)
-from lib.run import Run
-from lib.train import train
+What stands here is imported with its first use: preparing data and most of the command line need no torch.
+"""
 
-__all__ = [
-    "Device",
-    "Failure",
-    "Link",
-    "LocalCluster",
-    "Lognormal",
-    "Mishaps",
-    "Node",
-    "RayCluster",
-    "Run",
-    "Slowdown",
-    "VirtualCluster",
-    "protocols",
-    "train",
-    "workloads",
-]
+import importlib
+from typing import Any
+
+_HOMES = {
+    "Device": "lib.cluster",
+    "Failure": "lib.cluster",
+    "Link": "lib.cluster",
+    "LocalCluster": "lib.cluster",
+    "Lognormal": "lib.cluster",
+    "Mishaps": "lib.cluster",
+    "Node": "lib.cluster",
+    "RayCluster": "lib.cluster",
+    "Run": "lib.run",
+    "Slowdown": "lib.cluster",
+    "VirtualCluster": "lib.cluster",
+    "train": "lib.training",
+}
+
+__all__ = [*_HOMES, "protocols", "workloads"]
+
+
+def __getattr__(name: str) -> Any:
+    """A name of `_HOMES`, or one of the modules below."""
+    if name in _HOMES:
+        value = getattr(importlib.import_module(_HOMES[name]), name)
+    elif name.startswith("_"):
+        raise AttributeError(name)
+    else:
+        try:
+            value = importlib.import_module(f"lib.{name}")
+        except ModuleNotFoundError as error:
+            if error.name != f"lib.{name}":
+                raise
+            raise AttributeError(f"module 'lib' has no attribute {name!r}") from None
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

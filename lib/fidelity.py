@@ -11,7 +11,7 @@ from lib.cluster.base import Cluster
 from lib.cluster.spec import Node
 from lib.cluster.virtual import VirtualCluster
 from lib.run import Run
-from lib.train import train
+from lib.training import train
 from lib.workloads import Workload
 
 ENDLESS = 1e18

@@ -17,7 +17,7 @@ from lib.drivers.record import Record
 from lib.models.flat import FlatModel
 from lib.store.optim import SGD, Optimizer
 from lib.store.rows import Rows
-from lib.train import DRIVERS
+from lib.training import DRIVERS
 from lib.workloads.base import TableSpec, Workload
 
 

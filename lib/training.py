@@ -87,7 +87,7 @@ def train(
     """Train a workload under a protocol on a cluster, each an object or a registered name.
 
     `samples` is the length of the pass (default: the workload's). Further options belong to whatever was given by name
-    (`workers=32`, `iota=4`, `batch_size=256`) or are those of `lib.train.Options`. The run is saved under the reports folder
+    (`workers=32`, `iota=4`, `batch_size=256`) or are those of `lib.training.Options`. The run is saved under the reports folder
     and found there the next time, unless `force=True`; `save=False` neither looks nor saves.
     """
     workload, protocol, cluster, settings = _resolve(workload, protocol, cluster, options)
