@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Coroutine, Iterator
 from typing import TYPE_CHECKING, Any
 
+from lib.cluster.board import Board
 from lib.cluster.failures import NodePlan, Window
 from lib.errors import MemberLost, NodeLost, first_cause
 
@@ -162,3 +163,34 @@ class Fates:
         if node not in self._returns:
             self._returns[node] = asyncio.get_running_loop().time() + lasts
             self._kill(node)
+
+
+class Mortals:
+    """What a world whose nodes are all in this process does about those that die."""
+
+    def __init__(self, cluster: Cluster, seed: int):
+        self.fates = Fates(cluster, seed, self._kill)
+        self.board = Board()
+        self._sites: dict[str, Any] = {}
+        """The nodes; each has a `rank`, if it is a worker, and an `end()`."""
+        self._remains: dict[str, list[Any]] = {}
+
+    async def back(self, node: str) -> bool:
+        return await self.fates.back(node)
+
+    def remains(self, node: str) -> list[Any]:
+        return self._remains.pop(node, [])
+
+    async def restart(self) -> list[Any]:
+        for node in self._sites:
+            self._end(node)
+        self.board = Board(self.board)
+        return [record for node in self._sites for record in self.remains(node)]
+
+    def _kill(self, node: str) -> None:
+        self._end(node)
+        if self._sites[node].rank is not None:
+            self.board.lose(self._sites[node].rank)
+
+    def _end(self, node: str) -> None:
+        self._remains[node] = [*self._remains.get(node, []), *self._sites[node].end()]

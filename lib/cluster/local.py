@@ -16,10 +16,10 @@ import numpy as np
 import torch
 
 from lib.cluster.base import Cluster, Handle, Main, Meeting, Site, World, in_thread
-from lib.cluster.board import Board, mean
+from lib.cluster.board import mean
 from lib.cluster.delay import Delay, Road, until
 from lib.cluster.failures import check_wall
-from lib.cluster.lives import Fates, Life
+from lib.cluster.lives import Life, Mortals
 from lib.cluster.spec import Work
 from lib.errors import BadOption, NodeLost
 
@@ -52,10 +52,11 @@ class LocalCluster(Cluster):
         return LocalWorld(self, seed)
 
 
-class LocalWorld(World):
+class LocalWorld(Mortals, World):
     """An event loop for the parts, threads for their computations."""
 
     def __init__(self, cluster: LocalCluster, seed: int):
+        super().__init__(cluster, seed)
         self.cluster, self.seed = cluster, seed
         self.device = torch.device(cluster.device)
         self.pool = ThreadPoolExecutor(
@@ -66,11 +67,7 @@ class LocalWorld(World):
         )
         # Apart, so that making the next batch never stands in a queue behind computations.
         self.inputs = ThreadPoolExecutor(2, "lockstep-input", initializer=torch.set_num_threads, initargs=(1,))
-        self.board = Board()
         self.report: Callable[[int], None] = lambda samples: None
-        self.fates = Fates(cluster, seed, self._kill)
-        self._sites: dict[str, LocalSite] = {}
-        self._remains: dict[str, list[Any]] = {}
 
     def site(self, node: str) -> LocalSite:
         if node not in self._sites:
@@ -91,26 +88,6 @@ class LocalWorld(World):
         self.fates.begin(list(self._sites))
         for site in self._sites.values():
             site.begin()
-
-    async def back(self, node: str) -> bool:
-        return await self.fates.back(node)
-
-    def remains(self, node: str) -> list[Any]:
-        return self._remains.pop(node, [])
-
-    async def restart(self) -> list[Any]:
-        for node in self._sites:
-            self._end(node)
-        self.board = Board(self.board)
-        return [record for node in self._sites for record in self.remains(node)]
-
-    def _kill(self, node: str) -> None:
-        self._end(node)
-        if self._sites[node].rank is not None:
-            self.board.lose(self._sites[node].rank)
-
-    def _end(self, node: str) -> None:
-        self._remains[node] = [*self._remains.get(node, []), *self._sites[node].end()]
 
     def now(self) -> float:
         return time.perf_counter()

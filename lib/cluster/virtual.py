@@ -14,11 +14,10 @@ import torch
 import yaml
 
 from lib.cluster.base import Cluster, Handle, Main, World, in_thread
-from lib.cluster.board import Board
 from lib.cluster.collectives import ALGORITHMS
 from lib.cluster.document import from_plain, to_plain
 from lib.cluster.failures import Passage
-from lib.cluster.lives import Fates
+from lib.cluster.lives import Mortals
 from lib.cluster.loop import VirtualLoop
 from lib.cluster.network import Interface, Queue, Usage
 from lib.cluster.spec import Link, Node
@@ -98,21 +97,18 @@ class VirtualCluster(Cluster):
             raise BadOption(f"virtual cluster: {where}: no node {name!r}; the last {role} is {role}{counts[role] - 1}")
 
 
-class VirtualWorld(World):
+class VirtualWorld(Mortals, World):
     """The clock, the network and the nodes of one virtual run."""
 
     def __init__(self, cluster: VirtualCluster, seed: int, workers: int):
+        super().__init__(cluster, seed)
         self.cluster = cluster
         self.seed = seed
         self.loop = VirtualLoop()
-        self.board = Board()
         self.objects: dict[str, Any] = {}
         self.links = {ends: pair for link in cluster.links for ends, pair in _both_ways(link)}
         self.report: Callable[[int], None] = lambda samples: None
-        self.fates = Fates(cluster, seed, self._kill)
-        self._sites: dict[str, VirtualSite] = {}
         self._passages: dict[tuple[str, str], Passage] = {}
-        self._remains: dict[str, list[Any]] = {}
 
     def site(self, node: str) -> VirtualSite:
         node = self.cluster.places.get(node, node)
@@ -133,32 +129,12 @@ class VirtualWorld(World):
     def begin(self) -> None:
         self.fates.begin(list(self._sites))
 
-    async def back(self, node: str) -> bool:
-        return await self.fates.back(node)
-
-    def remains(self, node: str) -> list[Any]:
-        return self._remains.pop(node, [])
-
-    async def restart(self) -> list[Any]:
-        for node in self._sites:
-            self._end(node)
-        self.board = Board(self.board)
-        return [record for node in self._sites for record in self.remains(node)]
-
     def passage(self, source: str, target: str) -> Passage:
         """What befalls the messages from one node to another."""
         if (source, target) not in self._passages:
             cluster = self.cluster
             self._passages[source, target] = Passage(cluster.failures, cluster.mishaps, self.seed, source, target)
         return self._passages[source, target]
-
-    def _kill(self, node: str) -> None:
-        self._end(node)
-        if self._sites[node].rank >= 0:
-            self.board.lose(self._sites[node].rank)
-
-    def _end(self, node: str) -> None:
-        self._remains[node] = [*self._remains.get(node, []), *self._sites[node].end()]
 
     def now(self) -> float:
         return self.loop.time()

@@ -43,7 +43,7 @@ class VirtualSite(Site):
         self._world, self._loop = world, world.loop
         self._lanes = [0.0] * self.spec.lanes
         role = node.rstrip("0123456789")
-        self.rank = int(node[len(role) :]) if role == "worker" else -1
+        self.rank = int(node[len(role) :]) if role == "worker" else None
         self.life = Life(node)
         self._mortal, self._health = world.cluster.mortal, Health(world.cluster, world.seed, node)
         self._stretch = self._slowed(world.cluster.stretch(world.seed, node))
