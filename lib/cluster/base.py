@@ -190,7 +190,11 @@ class Cluster(ABC):
             raise BadOption(f"{self.name} cluster: servers must be at least 1, not {self.servers}")
         if not 0 <= self.patience < math.inf:
             raise BadOption(f"{self.name} cluster: patience must be 0 or more and finite, not {self.patience}")
+        if not isinstance(self.mishaps, Mishaps):
+            raise BadOption(f"{self.name} cluster: mishaps must be Mishaps(...), not {self.mishaps!r}")
         for number, failure in enumerate(self.failures):
+            if not isinstance(failure, Failure):
+                raise BadOption(f"{self.name} cluster: failures[{number}] must be a Failure(...), not {failure!r}")
             for end in failure.connection or (failure.node,):
                 self._check_fails(f"{self.name} cluster: failures[{number}].node", end)
 

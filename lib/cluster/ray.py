@@ -247,11 +247,15 @@ def _address() -> str:
 
 
 def _import_ray() -> Any:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # in a notebook it asks for widgets, which nothing here shows
-        try:
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)  # in a notebook it asks for widgets, which nothing here shows
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
             import ray
-        except ImportError as error:
-            raise LockstepError("the ray cluster needs Ray: pip install ray, or use the local cluster") from error
+    except ImportError as error:
+        raise LockstepError("the ray cluster needs Ray: pip install ray, or use the local cluster") from error
+    finally:
+        logging.disable(before)
     logging.getLogger("ray").setLevel(logging.ERROR)  # news of its defaults would stand in every report
     return ray

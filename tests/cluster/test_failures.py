@@ -91,6 +91,13 @@ def test_a_real_network_cannot_be_slowed():
         LocalCluster(failures=[slow])
 
 
+def test_plain_data_is_no_plan():
+    with pytest.raises(BadOption, match=r"failures\[0\] must be a Failure"):
+        VirtualCluster(failures=[{"node": "worker0", "kind": "dies", "at": 1}])
+    with pytest.raises(BadOption, match="mishaps must be Mishaps"):
+        VirtualCluster(mishaps={"late": 0.1})
+
+
 def test_mishaps_out_of_range():
     for options in ({"late": 1.5}, {"lost": 1.0}, {"retry": -1}, {"delay": math.inf}):
         with pytest.raises(BadOption, match="mishaps"):
