@@ -132,38 +132,30 @@ def number(keys, many, lists, distinct, heads):
 
 
 @njit
-def spread(lists, many, block, values):
-    """Copy each distinct id's row to all its entries."""
+def spread(lists, first, last, block, values):
+    """Copy each distinct id's row to its entries from a first to a last one."""
     mine, ordinals, dim = lists[0], lists[1], values.shape[1]
     source, out, step = np.uint64(block.ctypes.data), np.uint64(values.ctypes.data), _4 * np.uint64(dim)
-    for k in range(many):
+    for k in range(first, last):
         copy(dim, (out + np.uint64(mine[k]) * step, source + np.uint64(ordinals[k]) * step), ())
 
 
 @njit
-def arrange(ids, part, bits, lists, distinct, slots, heads, index, words, column, touch, block, values):
-    """Find each distinct id of one part of a batch once; how many entries, distinct ids and unknown ids the part has.
+def arrange(ids, lists, distinct, slots, heads, index, words, column, touch, block, values):
+    """Find each distinct id of a batch once; how many entries, distinct ids and unknown ids the batch has.
 
-    A part is the ids whose hash ends in its number. `lists` gets, entry by entry, the position in `ids` and the ordinal of the
-    id among `distinct`, and for each ordinal the position where its id stands first. If `values` is not empty, the rows go to
-    their entries there, and those of ids that stand in the part twice by way of `block`, which is the part's own.
+    `lists` gets, entry by entry, the position in `ids` and the ordinal of the id among `distinct`, and for each ordinal the
+    position where its id stands first. If `values` is not empty, the rows go to their entries there, by way of `block` if an
+    id stands twice.
     """
-    wanted, last = np.uint64(part), (np.uint64(1) << np.uint64(bits)) - np.uint64(1)
-    mine, many = lists[0], 0
-    if bits:
-        for i in range(ids.size):
-            mine[many], distinct[many] = i, ids[i]
-            many += (mix(np.uint64(ids[i])) & last) == wanted
-        count = number(distinct, many, lists, distinct, heads)
-    else:
-        many = ids.size
-        for i in range(many):
-            mine[i] = i
-        count = number(ids, many, lists, distinct, heads)
+    many, none = ids.size, np.empty(0, np.int32)
+    for i in range(many):
+        lists[0, i] = i
+    count = number(ids, many, lists, distinct, heads)
     if count == many or not values.shape[0]:
-        return many, count, seek(distinct, count, index, words, column, touch, slots, lists[2], values)[0]
-    missing, _ = seek(distinct, count, index, words, column, touch, slots, np.empty(0, np.int32), block)
-    spread(lists, many, block, values)
+        return many, count, seek(distinct, count, index, words, column, touch, slots, none, values)[0]
+    missing, _ = seek(distinct, count, index, words, column, touch, slots, none, block)
+    spread(lists, 0, many, block, values)
     return many, count, missing
 
 
@@ -188,13 +180,12 @@ def arrange_touched(ids, lists, distinct, slots, heads, index, words, column, to
 
 @njit(
     types.UniTuple(int64, 3)(
-        _INTS, int64, int64, _LISTS, _NEW_INTS, _NEW_INTS, int32[::1], _ENTRIES, _WORDS, int64, int64, boolean,
-        _NEW_BLOCK, _NEW_BLOCK,
+        _INTS, _LISTS, _NEW_INTS, _NEW_INTS, int32[::1], _ENTRIES, _WORDS, int64, int64, boolean, _NEW_BLOCK, _NEW_BLOCK
     ),
     **_OPTIONS,
 )  # fmt: skip
-def plan(ids, part, bits, lists, distinct, slots, heads, index, words, column, touch, marks, block, values):
+def plan(ids, lists, distinct, slots, heads, index, words, column, touch, marks, block, values):
     """`arrange`, for a batch that is worth memory of its own; or `arrange_touched`, if touches are good as marks."""
-    if marks and touch and not bits and values.shape[0]:
+    if marks and touch and values.shape[0]:
         return arrange_touched(ids, lists, distinct, slots, heads, index, words, column, touch, values)
-    return arrange(ids, part, bits, lists, distinct, slots, heads, index, words, column, touch, block, values)
+    return arrange(ids, lists, distinct, slots, heads, index, words, column, touch, block, values)

@@ -52,7 +52,7 @@ def reduce(ids, grads, index, words, column):
         np.empty(ids.size, np.int64),
     )
     entries, none = np.empty(heads, np.int32), np.empty((0, grads.shape[1]), np.float32)
-    many, count, missing = arrange(ids, 0, 0, lists, distinct, slots, entries, index, words, column, 0, none, none)
+    many, count, missing = arrange(ids, lists, distinct, slots, entries, index, words, column, 0, none, none)
     if missing:
         return slots, none, missing
     sums = np.empty((count, grads.shape[1]), np.float32)

@@ -9,7 +9,7 @@ and only when, the row gets a gradient; the three agree within float32's roundin
 `columns` numbers of state. Options that torch.optim does not have (a bound of the values, one accumulator a row, an accumulator
 that is updated after the step) are for rows alone: `torch` refuses them.
 
-A new optimiser is a subclass with `torch`, `columns`, `_step`, `_step_slots` and one kernel in `lib/store/steps.py`.
+A new optimiser is a subclass with `torch`, `columns`, `_step`, `_kernel` and one kernel in `lib/store/steps.py`.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from torch import Tensor, no_grad, optim
 
 from lib.errors import BadOption
 from lib.store import steps
+from lib.store.fork import boards
 from lib.store.inputs import number
 
 Mark = tuple[int, int, int]
-Array = np.ndarray
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,21 +74,36 @@ class Optimizer(ABC):
         grads: np.ndarray,
         mark: Mark = steps.UNMARKED,
         places: np.ndarray = steps.IN_ORDER,
+        ranges: np.ndarray | None = None,
     ) -> None:
         """One step in place on distinct slots of a table, whose rows start with [values | state].
 
         A `mark` (column, stamp, counts) has the kernel stamp the rows too; `places` says which gradient is each slot's
-        (`lib/store/steps.py`).
+        (`lib/store/steps.py`). With `ranges`, int64[parts, 2], only the slots from a first to a last one are stepped, each
+        range in a thread of its own.
         """
-        self._step_slots(rows, slots, grads, mark, places)
-        if self.weight_bound is not None:
-            steps.bound(rows, slots, grads.shape[1], self.weight_bound)
+        ranges = np.array([[0, slots.size]]) if ranges is None else ranges
+        job, *numbers = self._kernel()
+        numbers = (*map(float, numbers), *(steps.NUMBERS - len(numbers)) * (0.0,))
+        steps.run(
+            boards(len(ranges)),
+            job.address,
+            ranges,
+            rows,
+            slots,
+            grads,
+            numbers,
+            self.weight_bound or 0.0,
+            mark,
+            places,
+        )
 
     @abstractmethod
     def _step(self, values: Tensor, state: Tensor, grads: Tensor) -> None: ...
 
     @abstractmethod
-    def _step_slots(self, rows: Array, slots: Array, grads: Array, mark: Mark, places: Array) -> None: ...
+    def _kernel(self) -> tuple[Any, ...]:
+        """The kernel as a job, and its numbers."""
 
     def _only_rows(self, option: str, given: object) -> None:
         if given:
@@ -113,8 +128,8 @@ class SGD(Optimizer):
     def _step(self, values: Tensor, state: Tensor, grads: Tensor) -> None:
         values.add_(grads, alpha=-self.lr)
 
-    def _step_slots(self, rows: Array, slots: Array, grads: Array, mark: Mark, places: Array) -> None:
-        steps.sgd(rows, slots, grads, self.lr, mark, places)
+    def _kernel(self) -> tuple[Any, ...]:
+        return steps.sgd_job, self.lr
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,8 +159,8 @@ class Momentum(Optimizer):
         state.mul_(self.momentum).add_(grads)
         values.add_(grads.add(state, alpha=self.momentum) if self.nesterov else state, alpha=-self.lr)
 
-    def _step_slots(self, rows: Array, slots: Array, grads: Array, mark: Mark, places: Array) -> None:
-        steps.momentum(rows, slots, grads, self.lr, self.momentum, self.nesterov, mark, places)
+    def _kernel(self) -> tuple[Any, ...]:
+        return steps.momentum_job, self.lr, self.momentum, self.nesterov
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -188,9 +203,8 @@ class Adagrad(Optimizer):
         state.add_(squares)
         values.addcdiv_(grads, before.sqrt().add_(self.eps), value=-self.lr)
 
-    def _step_slots(self, rows: Array, slots: Array, grads: Array, mark: Mark, places: Array) -> None:
-        step = steps.rowwise_adagrad if self.rowwise else steps.adagrad
-        step(rows, slots, grads, self.lr, self.eps, self.after, mark, places)
+    def _kernel(self) -> tuple[Any, ...]:
+        return steps.rowwise_adagrad_job if self.rowwise else steps.adagrad_job, self.lr, self.eps, self.after
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -230,5 +244,5 @@ class Adam(Optimizer):
         v.mul_(self.beta2).addcmul_(grads, grads, value=1 - self.beta2)
         values.addcdiv_(m.mul(rate), v.sqrt().div_(root).add_(self.eps), value=-1)
 
-    def _step_slots(self, rows: Array, slots: Array, grads: Array, mark: Mark, places: Array) -> None:
-        steps.adam(rows, slots, grads, self.lr, self.beta1, self.beta2, self.eps, mark, places)
+    def _kernel(self) -> tuple[Any, ...]:
+        return steps.adam_job, self.lr, self.beta1, self.beta2, self.eps

@@ -8,12 +8,13 @@ belongs to one part, whose sums run in the order of the batch, so results do not
 from __future__ import annotations
 
 import threading
+from dataclasses import dataclass
 
 import numpy as np
 
-from lib.store import lookup
+from lib.store import lookup, split
+from lib.store.fork import MOST, boards
 from lib.store.records import Records
-from lib.store.team import together
 
 LARGE = 16_384
 """Entries from which on threads are worth waking."""
@@ -21,37 +22,31 @@ _KEPT = 2_048
 """Entries from which on a plan is worth keeping."""
 
 
+def shares(size: int, threads: int) -> int:
+    """Among how many threads a batch is shared out: a power of two."""
+    return 1 << (min(threads, MOST).bit_length() - 1) if size >= LARGE else 1
+
+
+@dataclass(slots=True)
 class Part:
-    """The entries of some ids; arrays are as long as the largest batch so far, and used as far as the counts say."""
+    """Some of a batch's ids, with all their entries."""
 
-    def __init__(self):
-        self.lists, self._room = np.empty((3, 0), np.int32), np.empty(0, np.float32)
-        self.distinct = self.slots = np.empty(0, np.int64)
-        self.heads = np.empty(16, np.int32)
-        self.many = self.count = self.missing = 0
-
-    def make(
-        self, ids: np.ndarray, part: int, bits: int, records: Records, touch: int, values: np.ndarray, marks: bool
-    ) -> None:
-        if self.lists.shape[1] < ids.size:
-            self.lists = np.empty((3, ids.size), np.int32)
-            self.distinct, self.slots = np.empty(ids.size, np.int64), np.empty(ids.size, np.int64)
-            self.heads = np.empty(max(16, 1 << (2 * ids.size - 1).bit_length()), np.int32)
-        self.many, self.count, self.missing = lookup.plan(
-            ids, part, bits, self.lists, self.distinct, self.slots, self.heads, records.index, records.words,
-            records.column, touch, marks, self.room(len(values), values.shape[1]), values,
-        )  # fmt: skip
+    lists: np.ndarray
+    """int32[3, >= many]: the position of each entry in the batch, the ordinal of its id; for each ordinal the first position."""
+    distinct: np.ndarray
+    slots: np.ndarray
+    """By ordinal."""
+    many: int
+    """Entries."""
+    count: int
+    """Distinct ids."""
+    missing: int
+    """Those without a row."""
 
     def found(self) -> np.ndarray:
         """The slots of the ids that have one."""
         slots = self.slots[: self.count]
         return slots[slots >= 0]
-
-    def room(self, count: int, dim: int) -> np.ndarray:
-        """Memory for that many rows, used again and again."""
-        if self._room.size < count * dim:
-            self._room = np.empty(count * dim, np.float32)
-        return self._room[: count * dim].reshape(count, dim)
 
     def absent(self) -> np.ndarray:
         """Ordinals of the ids without a row."""
@@ -59,11 +54,14 @@ class Part:
 
 
 class Plan(threading.local):
-    """Each thread's plan."""
+    """Each thread's plan; arrays are as long as its largest batch so far."""
 
     def __init__(self):
         self.parts: list[Part] = []
-        self._spare: list[Part] = []
+        self.counts = np.zeros((0, 3), np.int64)
+        self._lists, self._heads = np.empty((0, 3, 0), np.int32), np.empty((0, 0), np.int32)
+        self._distinct = self._slots = np.empty((0, 0), np.int64)
+        self._room = np.empty(0, np.float32)
         self._kept: tuple[np.ndarray, int] | None = None
         self._repeats = False
 
@@ -75,15 +73,51 @@ class Plan(threading.local):
         `alone` says that no other call touches rows meanwhile. Then touches may tell whether an id stands twice, which is the
         faster way where none does: so it is taken while batches hold no id twice.
         """
-        number = 1 << (threads.bit_length() - 1) if ids.size >= LARGE else 1
-        while len(self._spare) < number:
-            self._spare.append(Part())
-        parts, bits = self._spare[:number], number.bit_length() - 1
-        self.parts, self._kept = parts, None
+        parts = shares(ids.size, threads)
+        self._kept = None
+        self._reserve(parts, ids.size)
+        lists, distinct, slots, heads = self.lists, self._distinct[:parts], self.slots, self._heads[:parts]
+        where = records.index, records.words, records.column, touch
+        block = self.room(values.shape[1]) if len(values) else np.empty((parts, 0, values.shape[1]), np.float32)
+        if parts == 1:
+            marks = alone and not self._repeats
+            counts = lookup.plan(ids, lists[0], distinct[0], slots[0], heads[0], *where, marks, block[0], values)
+            self.parts = [Part(lists[0], distinct[0], slots[0], *counts)]
+        elif split.plan(boards(parts), ids, lists, distinct, slots, heads, self.counts, *where, block, values):
+            missing = int(self.counts[:, 2].sum())
+            order = np.tile(np.arange(ids.size, dtype=np.int32), (3, 1)) if missing else lists[0]
+            self.parts = [Part(order, ids, slots[0], ids.size, ids.size, missing)]
+        else:
+            self.parts = [
+                Part(*each, *map(int, counts))
+                for *each, counts in zip(lists, distinct, slots, self.counts, strict=True)
+            ]
+        self._repeats = any(part.count < part.many for part in self.parts)
 
-        marks = alone and not self._repeats
-        together(lambda which: parts[which].make(ids, which, bits, records, touch, values, marks), number)
-        self._repeats = any(part.count < part.many for part in parts)
+    @property
+    def lists(self) -> np.ndarray:
+        """int32[parts, 3, length], all parts' lists."""
+        return self._lists[: len(self.counts)]
+
+    @property
+    def slots(self) -> np.ndarray:
+        """int64[parts, length], all parts' slots."""
+        return self._slots[: len(self.counts)]
+
+    def room(self, dim: int) -> np.ndarray:
+        """float32[parts, length, dim], memory for a row of each ordinal, used again and again."""
+        parts, length = self.slots.shape
+        if self._room.size < parts * length * dim:
+            self._room = np.empty(parts * length * dim, np.float32)
+        return self._room[: parts * length * dim].reshape(parts, length, dim)
+
+    def _reserve(self, parts: int, length: int) -> None:
+        if len(self._lists) < parts or self._lists.shape[2] < length:
+            parts_, length = max(parts, len(self._lists)), max(length, self._lists.shape[2])
+            self._lists = np.empty((parts_, 3, length), np.int32)
+            self._distinct, self._slots = np.empty((parts_, length), np.int64), np.empty((parts_, length), np.int64)
+            self._heads = np.empty((parts_, max(16, 1 << (2 * length - 1).bit_length())), np.int32)
+        self.counts = np.zeros((parts, 3), np.int64)
 
     def keep(self, ids: np.ndarray, records: Records) -> None:
         """Remember the plan for `fits`, if every id has a row: another call may give one to those that have none."""

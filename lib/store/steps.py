@@ -3,23 +3,27 @@
 A record starts with [values | state]; more may follow. Numbers of state that belong to the whole row come last of them. With a
 mark (column, stamp, counts) a step also stamps the row: the stamp goes to that column, and if `counts`, the number three
 columns on grows by one. Here, where the row is in the nearest cache, that costs nothing; anywhere else it costs a look-up.
-The i-th slot's gradient is the one that `places` names, or the i-th, if it is empty.
+The i-th slot's gradient is the one that `places` names, or the i-th, if it is empty; a slot of -1 is passed over.
 """
 
 from __future__ import annotations
 
 import numpy as np
 from numba import njit, types
-from numba.types import float64, int64, void
+from numba.types import float64, int64, uint64, void
 
-from lib.store.kernels import _BLOCK, _INTS, _LIVE_ROWS, _OPTIONS
+from lib.store.fork import _BOARDS, as_job, fork, spill, unspill
+from lib.store.kernels import _BLOCK, _INTS, _LIVE_ROWS, _OPTIONS, _PAIRS
 from lib.store.lanes import Lane, lanewise, peek, poke, prefetch_range, summed
 
 AHEAD = 16
 """Turns before it is needed that a row is asked for."""
 UNMARKED = (-1, 0, 0)
 IN_ORDER = np.empty(0, np.int32)
+NUMBERS = 4
+"""Options that a kernel gets, as floats."""
 _MARK, _PLACES = types.UniTuple(int64, 3), types.Array(types.int32, 1, "C", readonly=True)
+_ARGUMENTS = types.Tuple((_PAIRS, _LIVE_ROWS, _INTS, _BLOCK, types.UniTuple(float64, NUMBERS), float64, _MARK, _PLACES))
 _4 = np.uint64(4)
 
 
@@ -47,9 +51,9 @@ def of(grads, step, places, i):
 
 
 @njit
-def ahead(first, stride, slots, i, size):
-    if i + AHEAD < slots.size:
-        prefetch_range(first + np.uint64(slots[i + AHEAD]) * stride, size)
+def ahead(rows, stride, slots, i, last, size):
+    if i + AHEAD < last:
+        prefetch_range(rows + np.uint64(slots[i + AHEAD]) * stride, size)
 
 
 @lanewise
@@ -119,84 +123,151 @@ def hold(lane: Lane) -> None:
     lane.store(lane.clip(lane.load(0), lane.numbers[0], lane.numbers[1]), 0)
 
 
-@njit(void(_LIVE_ROWS, _INTS, _BLOCK, float64, _MARK, _PLACES), **_OPTIONS)
-def sgd(rows, slots, grads, lr, mark, places):
-    dim, rate = grads.shape[1], np.float32(lr)
+@njit
+def sgd(first, last, rows, slots, grads, numbers, mark, places):
+    """Numbers: rate."""
+    dim, rate = grads.shape[1], np.float32(numbers[0])
     row, grad, stride, step, size = start(rows, grads, dim, mark)
-    for i in range(slots.size):
-        ahead(row, stride, slots, i, size)
-        values = row + np.uint64(slots[i]) * stride
-        sign(values, mark)
-        descend(dim, (values, of(grad, step, places, i)), (rate,))
+    for i in range(first, last):
+        ahead(row, stride, slots, i, last, size)
+        if slots[i] >= 0:
+            values = row + np.uint64(slots[i]) * stride
+            sign(values, mark)
+            descend(dim, (values, of(grad, step, places, i)), (rate,))
 
 
-@njit(void(_LIVE_ROWS, _INTS, _BLOCK, float64, float64, int64, _MARK, _PLACES), **_OPTIONS)
-def momentum(rows, slots, grads, lr, keep, nesterov, mark, places):
-    dim, rate, kept = grads.shape[1], np.float32(lr), np.float32(keep)
+@njit
+def momentum(first, last, rows, slots, grads, numbers, mark, places):
+    """Numbers: rate, what is kept, whether by Nesterov."""
+    dim, rate, kept, nesterov = grads.shape[1], np.float32(numbers[0]), np.float32(numbers[1]), numbers[2] != 0
     row, grad, stride, step, size = start(rows, grads, 2 * dim, mark)
-    for i in range(slots.size):
-        ahead(row, stride, slots, i, size)
-        values = row + np.uint64(slots[i]) * stride
-        sign(values, mark)
-        at = values, values + step, of(grad, step, places, i)
-        if nesterov:
-            look_ahead(dim, at, (rate, kept))
-        else:
-            roll(dim, at, (rate, kept))
+    for i in range(first, last):
+        ahead(row, stride, slots, i, last, size)
+        if slots[i] >= 0:
+            values = row + np.uint64(slots[i]) * stride
+            sign(values, mark)
+            at = values, values + step, of(grad, step, places, i)
+            if nesterov:
+                look_ahead(dim, at, (rate, kept))
+            else:
+                roll(dim, at, (rate, kept))
 
 
-@njit(void(_LIVE_ROWS, _INTS, _BLOCK, float64, float64, int64, _MARK, _PLACES), **_OPTIONS)
-def adagrad(rows, slots, grads, lr, eps, after, mark, places):
-    dim, rate, floor = grads.shape[1], np.float32(lr), np.float32(eps)
+@njit
+def adagrad(first, last, rows, slots, grads, numbers, mark, places):
+    """Numbers: rate, floor, whether the sum is taken after the step."""
+    dim, rate, floor, after = grads.shape[1], np.float32(numbers[0]), np.float32(numbers[1]), numbers[2] != 0
     row, grad, stride, step, size = start(rows, grads, 2 * dim, mark)
-    for i in range(slots.size):
-        ahead(row, stride, slots, i, size)
-        values = row + np.uint64(slots[i]) * stride
-        sign(values, mark)
-        at = values, values + step, of(grad, step, places, i)
-        if after:
-            adapt_after(dim, at, (rate, floor))
-        else:
-            adapt(dim, at, (rate, floor))
+    for i in range(first, last):
+        ahead(row, stride, slots, i, last, size)
+        if slots[i] >= 0:
+            values = row + np.uint64(slots[i]) * stride
+            sign(values, mark)
+            at = values, values + step, of(grad, step, places, i)
+            if after:
+                adapt_after(dim, at, (rate, floor))
+            else:
+                adapt(dim, at, (rate, floor))
 
 
-@njit(void(_LIVE_ROWS, _INTS, _BLOCK, float64, float64, int64, _MARK, _PLACES), **_OPTIONS)
-def rowwise_adagrad(rows, slots, grads, lr, eps, after, mark, places):
-    dim, rate, floor = grads.shape[1], np.float32(lr), np.float32(eps)
+@njit
+def rowwise_adagrad(first, last, rows, slots, grads, numbers, mark, places):
+    """Numbers: those of `adagrad`."""
+    dim, rate, floor, after = grads.shape[1], np.float32(numbers[0]), np.float32(numbers[1]), numbers[2] != 0
     row, grad, stride, step, size = start(rows, grads, dim + 1, mark)
-    for i in range(slots.size):
-        ahead(row, stride, slots, i, size)
-        slot, here = np.uint64(slots[i]), of(grad, step, places, i)
-        before = rows[slot, np.uint64(dim)]
-        total = before + squares(dim, (here,), ()) / np.float32(dim)
-        rows[slot, np.uint64(dim)] = total
-        reach = rate / (np.sqrt(before if after else total) + floor)
-        descend(dim, (row + slot * stride, here), (reach,))
-        sign(row + slot * stride, mark)
+    for i in range(first, last):
+        ahead(row, stride, slots, i, last, size)
+        if slots[i] >= 0:
+            slot, here = np.uint64(slots[i]), of(grad, step, places, i)
+            before = rows[slot, np.uint64(dim)]
+            total = before + squares(dim, (here,), ()) / np.float32(dim)
+            rows[slot, np.uint64(dim)] = total
+            reach = rate / (np.sqrt(before if after else total) + floor)
+            descend(dim, (row + slot * stride, here), (reach,))
+            sign(row + slot * stride, mark)
 
 
-@njit(void(_LIVE_ROWS, _INTS, _BLOCK, float64, float64, float64, float64, _MARK, _PLACES), **_OPTIONS)
-def adam(rows, slots, grads, lr, beta1, beta2, eps, mark, places):
+@njit
+def adam(first, last, rows, slots, grads, numbers, mark, places):
+    """Numbers: rate, decay of the first moment, of the second, floor."""
     dim = grads.shape[1]
+    lr, beta1, beta2, eps = numbers
     keep1, fresh1, keep2, fresh2 = np.float32(beta1), np.float32(1 - beta1), np.float32(beta2), np.float32(1 - beta2)
     row, grad, stride, step, size = start(rows, grads, 3 * dim + 1, mark)
-    for i in range(slots.size):
-        ahead(row, stride, slots, i, size)
-        slot, last = np.uint64(slots[i]), np.uint64(3 * dim)
-        rows[slot, last] += np.float32(1)
-        steps = np.int64(rows[slot, last])  # an integer power is multiplications alone, the same on every machine
-        rate = np.float32(lr / (1 - beta1**steps))
-        root = np.float32(np.sqrt(1 - beta2**steps))
-        values = row + slot * stride
-        sign(values, mark)
-        at = values, values + step, values + step + step, of(grad, step, places, i)
-        moments(dim, at, (keep1, fresh1, keep2, fresh2, rate, root, np.float32(eps)))
+    for i in range(first, last):
+        ahead(row, stride, slots, i, last, size)
+        if slots[i] >= 0:
+            slot, last_number = np.uint64(slots[i]), np.uint64(3 * dim)
+            rows[slot, last_number] += np.float32(1)
+            steps = np.int64(rows[slot, last_number])  # an integer power is multiplications alone, so alike everywhere
+            rate = np.float32(lr / (1 - beta1**steps))
+            root = np.float32(np.sqrt(1 - beta2**steps))
+            values = row + slot * stride
+            sign(values, mark)
+            at = values, values + step, values + step + step, of(grad, step, places, i)
+            moments(dim, at, (keep1, fresh1, keep2, fresh2, rate, root, np.float32(eps)))
 
 
-@njit(void(_LIVE_ROWS, _INTS, int64, float64), **_OPTIONS)
-def bound(rows, slots, dim, limit):
-    """Hold every value within [-limit, limit]."""
+@njit
+def bound(task, limit):
+    """Hold every value within [-limit, limit], if the limit is not 0."""
+    first, last, rows, slots, grads = task[:5]
     row, stride = np.uint64(rows.ctypes.data), _4 * np.uint64(rows.shape[1])
     high = np.float32(limit)
-    for i in range(slots.size):
-        hold(dim, (row + np.uint64(slots[i]) * stride,), (-high, high))
+    for i in range(first, last if limit > 0 else first):
+        if slots[i] >= 0:
+            hold(grads.shape[1], (row + np.uint64(slots[i]) * stride,), (-high, high))
+
+
+@njit
+def share(part, at):
+    """A kernel's arguments for one part, and the limit of values."""
+    ranges, rows, slots, grads, numbers, limit, mark, places = unspill(at, _ARGUMENTS)
+    return (ranges[part, 0], ranges[part, 1], rows, slots, grads, numbers, mark, places), limit
+
+
+@as_job
+def sgd_job(part, at):
+    task, limit = share(part, at)
+    sgd(*task)
+    bound(task, limit)
+
+
+@as_job
+def momentum_job(part, at):
+    task, limit = share(part, at)
+    momentum(*task)
+    bound(task, limit)
+
+
+@as_job
+def adagrad_job(part, at):
+    task, limit = share(part, at)
+    adagrad(*task)
+    bound(task, limit)
+
+
+@as_job
+def rowwise_adagrad_job(part, at):
+    task, limit = share(part, at)
+    rowwise_adagrad(*task)
+    bound(task, limit)
+
+
+@as_job
+def adam_job(part, at):
+    task, limit = share(part, at)
+    adam(*task)
+    bound(task, limit)
+
+
+@njit(
+    void(
+        _BOARDS, uint64, _PAIRS, _LIVE_ROWS, _INTS, _BLOCK, types.UniTuple(float64, NUMBERS), float64, _MARK, _PLACES
+    ),
+    **_OPTIONS,
+)  # fmt: skip
+def run(boards, job, ranges, rows, slots, grads, numbers, limit, mark, places):
+    """The job's kernel on the slots of each range, in as many threads; values are held within a limit that is not 0."""
+    arguments = spill(_ARGUMENTS, (ranges, rows, slots, grads, numbers, limit, mark, places))
+    fork(boards, job, arguments, ranges.shape[0])

@@ -7,9 +7,10 @@ from typing import Literal
 
 import numpy as np
 
-from lib.store import kernels, lookup, moves
+from lib.store import kernels, lookup, moves, split
+from lib.store.fork import boards
 from lib.store.optim import Optimizer
-from lib.store.plan import Part, Plan
+from lib.store.plan import Part, Plan, shares
 from lib.store.records import Records
 from lib.store.steps import IN_ORDER
 from lib.store.team import together
@@ -83,8 +84,11 @@ class Traffic:
             if self._admits:
                 self._fill_up(self.now(), None)
             self.lost += plan.missing
-        parts = plan.parts  # a helper's own plan is another
-        together(lambda which: self._step(parts[which], grads, stamp, alone), len(parts))
+        if self._striped and not alone:
+            parts = plan.parts  # a helper's own plan is another
+            together(lambda which: self._step_by_stripes(parts[which], grads, stamp), len(parts))
+        else:
+            self._step(grads, stamp)
         return True
 
     def admit(self, ids: np.ndarray, slots: np.ndarray, now: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -124,30 +128,42 @@ class Traffic:
                 row = row_of[part.lists[1, : part.many]]
                 values[part.lists[0, : part.many][row >= 0]] = first[row[row >= 0]]
 
-    def _step(self, part: Part, grads: np.ndarray, stamp: int, alone: bool) -> None:
-        """A part's sums, and one step of the optimiser with them."""
-        slots, places = part.slots[: part.count], IN_ORDER
-        if part.count == grads.shape[0]:
-            sums = grads  # every id once, and all in this part
-        elif part.count == part.many:
-            sums, places = grads, part.lists[0, : part.many]
+    def _step(self, grads: np.ndarray, stamp: int) -> None:
+        """The sums of the plan's gradients, and one step of the optimiser with them."""
+        plan, first = self._plan, self._plan.parts[0]
+        if len(plan.parts) > 1:
+            sums = plan.room(grads.shape[1])
+            split.total(boards(len(plan.parts)), plan.lists, plan.counts, grads, sums)
+            starts = np.arange(len(plan.parts)) * plan.slots.shape[1]
+            ranges = np.stack([starts, starts + plan.counts[:, 1]], axis=1)
+            self._apply(plan.slots.reshape(-1), sums.reshape(-1, grads.shape[1]), stamp, ranges=ranges)
+        elif first.count < first.many:
+            sums = plan.room(grads.shape[1])[0]
+            moves.total(first.lists, first.many, first.count, grads, sums)
+            self._apply(first.slots[: first.count], sums, stamp)
         else:
-            sums = part.room(part.count, grads.shape[1])
-            moves.total(part.lists, part.many, part.count, grads, sums)
-        if part.missing:
-            known = np.flatnonzero(slots >= 0)
-            slots, places = slots[known], (known if places is IN_ORDER else places[known]).astype(np.int32)
-        if not self._striped or alone:
-            self._apply(slots, sums, stamp, places)
-            return
+            ends = np.linspace(0, first.count, shares(first.count, self.threads) + 1).astype(np.int64)
+            self._apply(first.slots[: first.count], grads, stamp, ranges=np.stack([ends[:-1], ends[1:]], axis=1))
+
+    def _step_by_stripes(self, part: Part, grads: np.ndarray, stamp: int) -> None:
+        slots = part.slots[: part.count]
+        sums = np.empty((part.count, grads.shape[1]), np.float32)
+        moves.total(part.lists, part.many, part.count, grads, sums)
         for lock, mine in self._by_stripe(slots):
             with lock:
-                self._apply(slots[mine], sums, stamp, (mine if places is IN_ORDER else places[mine]).astype(np.int32))
+                self._apply(slots[mine], sums, stamp, mine.astype(np.int32))
 
-    def _apply(self, slots: np.ndarray, sums: np.ndarray, stamp: int, places: np.ndarray = IN_ORDER) -> None:
+    def _apply(
+        self,
+        slots: np.ndarray,
+        sums: np.ndarray,
+        stamp: int,
+        places: np.ndarray = IN_ORDER,
+        ranges: np.ndarray | None = None,
+    ) -> None:
         """The only place where a row that exists is updated."""
         mark = self._records.column, stamp, int(not self._limited)
-        self._optimizer.update_slots(self._records.rows, slots, sums, mark, places)
+        self._optimizer.update_slots(self._records.rows, slots, sums, mark, places, ranges)
 
     def _copy_by_stripes(self, part: Part, values: np.ndarray) -> None:
         slots, block = part.slots[: part.count], np.empty((part.count, values.shape[1]), np.float32)
