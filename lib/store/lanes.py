@@ -189,6 +189,12 @@ def copy(lane: Lane) -> None:
 
 
 @lanewise
+def join(lane: Lane) -> None:
+    """First address <- second + third."""
+    lane.store(lane.add(lane.load(1), lane.load(2)), 0)
+
+
+@lanewise
 def add(lane: Lane) -> None:
     """First address += second."""
     lane.store(lane.add(lane.load(0), lane.load(1)), 0)

@@ -100,6 +100,8 @@ def fetch(ids, index, words, column, touch, slots, values):
 def number(keys, many, lists, distinct, heads):
     """Number distinct keys in order of first appearance: their count. `keys` may be `distinct` itself, which is overwritten.
 
+    The positions in the batch are in `lists[0]`; it is overwritten by those of entries that are no id's first, and `lists[1]`
+    by their ids' ordinals. `lists[2]` gets each ordinal's first position.
     Whether a key is new is a branch that no processor foresees, so there is none: a candidate is written each time.
     """
     mine, ordinals, firsts = lists[0], lists[1], lists[2]
@@ -109,7 +111,7 @@ def number(keys, many, lists, distinct, heads):
     mask, buckets = np.uint64(size - 1), np.empty(_BLOCK, np.uint64)
     heads[:size] = 0
     head_at = np.uint64(heads.ctypes.data)
-    count = np.int64(0)
+    count, later = np.int64(0), np.int64(0)
     for start in range(0, many, _BLOCK):
         stop = min(start + _BLOCK, many)
         for k in range(start, stop):
@@ -117,8 +119,8 @@ def number(keys, many, lists, distinct, heads):
             buckets[k - start] = bucket
             prefetch(head_at + _4 * bucket)
         for k in range(start, stop):
-            key, bucket = keys[k], buckets[k - start]
-            distinct[count], firsts[count] = key, mine[k]
+            key, bucket, position = keys[k], buckets[k - start], mine[k]
+            distinct[count], firsts[count] = key, position
             head = np.int64(heads[bucket])
             known = head or count + 1
             while distinct[known - 1] != key:
@@ -126,36 +128,36 @@ def number(keys, many, lists, distinct, heads):
                 head = np.int64(heads[bucket])
                 known = head or count + 1
             heads[bucket] = known
-            count += known > count
-            ordinals[k] = known - 1
+            mine[later], ordinals[later] = position, known - 1
+            new = known > count
+            count += new
+            later += not new
     return count
 
 
 @njit
-def spread(lists, first, last, block, values):
-    """Copy each distinct id's row to its entries from a first to a last one."""
-    mine, ordinals, dim = lists[0], lists[1], values.shape[1]
-    source, out, step = np.uint64(block.ctypes.data), np.uint64(values.ctypes.data), _4 * np.uint64(dim)
+def repeat(lists, first, last, values):
+    """Copy the row at an id's first entry to others, from a first to a last one of those that `number` found."""
+    mine, ordinals, firsts, dim = lists[0], lists[1], lists[2], values.shape[1]
+    start, step = np.uint64(values.ctypes.data), _4 * np.uint64(dim)
     for k in range(first, last):
-        copy(dim, (out + np.uint64(mine[k]) * step, source + np.uint64(ordinals[k]) * step), ())
+        source = start + np.uint64(firsts[ordinals[k]]) * step
+        copy(dim, (start + np.uint64(mine[k]) * step, source), ())
 
 
 @njit
-def arrange(ids, lists, distinct, slots, heads, index, words, column, touch, block, values):
+def arrange(ids, lists, distinct, slots, heads, index, words, column, touch, values):
     """Find each distinct id of a batch once; how many entries, distinct ids and unknown ids the batch has.
 
-    `lists` gets, entry by entry, the position in `ids` and the ordinal of the id among `distinct`, and for each ordinal the
-    position where its id stands first. If `values` is not empty, the rows go to their entries there, by way of `block` if an
-    id stands twice.
+    `lists` are those of `number`. If `values` is not empty, the rows go to their entries there.
     """
-    many, none = ids.size, np.empty(0, np.int32)
+    many = ids.size
     for i in range(many):
         lists[0, i] = i
     count = number(ids, many, lists, distinct, heads)
-    if count == many or not values.shape[0]:
-        return many, count, seek(distinct, count, index, words, column, touch, slots, none, values)[0]
-    missing, _ = seek(distinct, count, index, words, column, touch, slots, none, block)
-    spread(lists, 0, many, block, values)
+    missing, _ = seek(distinct, count, index, words, column, touch, slots, lists[2], values)
+    if values.shape[0]:
+        repeat(lists, 0, many - count, values)
     return many, count, missing
 
 
@@ -180,12 +182,12 @@ def arrange_touched(ids, lists, distinct, slots, heads, index, words, column, to
 
 @njit(
     types.UniTuple(int64, 3)(
-        _INTS, _LISTS, _NEW_INTS, _NEW_INTS, int32[::1], _ENTRIES, _WORDS, int64, int64, boolean, _NEW_BLOCK, _NEW_BLOCK
+        _INTS, _LISTS, _NEW_INTS, _NEW_INTS, int32[::1], _ENTRIES, _WORDS, int64, int64, boolean, _NEW_BLOCK
     ),
     **_OPTIONS,
 )  # fmt: skip
-def plan(ids, lists, distinct, slots, heads, index, words, column, touch, marks, block, values):
+def plan(ids, lists, distinct, slots, heads, index, words, column, touch, marks, values):
     """`arrange`, for a batch that is worth memory of its own; or `arrange_touched`, if touches are good as marks."""
     if marks and touch and values.shape[0]:
         return arrange_touched(ids, lists, distinct, slots, heads, index, words, column, touch, values)
-    return arrange(ids, lists, distinct, slots, heads, index, words, column, touch, block, values)
+    return arrange(ids, lists, distinct, slots, heads, index, words, column, touch, values)

@@ -4,42 +4,48 @@ from __future__ import annotations
 
 import numpy as np
 from numba import njit, types
-from numba.types import int64, void
+from numba.types import int32, int64, void
 
 from lib.store.index import _ENTRIES, _WORDS
 from lib.store.kernels import _BLOCK, _INTS, _NEW_BLOCK, _NEW_INTS, _OPTIONS
-from lib.store.lanes import add
+from lib.store.lanes import join
 from lib.store.lookup import _LISTS, arrange
 
 _4 = np.uint64(4)
-_CLEARED = 64
+_NEW_PLACES = int32[::1]
 
 
 @njit
-def add_up(lists, many, count, grads, sums):
-    """Sums start from -0.0, to which any x adds as x itself: so one gradient alone and a sum of one have the same bits.
+def add_up(lists, many, count, grads, sums, base, places):
+    """Where each distinct id's gradient is: row p of `grads` if its place is p >= 0, row r of `sums` if it is -1 - r.
 
-    They are cleared little by little, so that each is still in the nearest cache when its first gradient comes.
+    An id that stands once has no sum of its own, and the others' lie close together, from row `base` on. Sums run in the order
+    of the batch.
     """
-    mine, ordinals, dim = lists[0], lists[1], grads.shape[1]
+    later, ordinals, dim = lists[0], lists[1], grads.shape[1]
     source, target, step = np.uint64(grads.ctypes.data), np.uint64(sums.ctypes.data), _4 * np.uint64(dim)
-    cleared = 0
-    for k in range(many):
-        if ordinals[k] >= cleared:
-            sums[cleared : min(cleared + _CLEARED, count)] = np.float32(-0.0)
-            cleared += _CLEARED
-        add(dim, (target + np.uint64(ordinals[k]) * step, source + np.uint64(mine[k]) * step), ())
+    places[:count] = lists[2, :count]
+    free = base
+    for k in range(many - count):
+        place = np.int64(places[ordinals[k]])
+        new = place >= 0
+        row = free if new else -1 - place
+        total = target + np.uint64(row) * step
+        before = source + np.uint64(place) * step if new else total
+        join(dim, (total, before, source + np.uint64(later[k]) * step), ())
+        places[ordinals[k]] = -1 - row
+        free += new
 
 
-@njit(void(_LISTS, int64, int64, _BLOCK, _NEW_BLOCK), **_OPTIONS)
-def total(lists, many, count, grads, sums):
-    """The sum of each distinct id's gradients, in the order of the batch."""
-    add_up(lists, many, count, grads, sums)
+@njit(void(_LISTS, int64, int64, _BLOCK, _NEW_BLOCK, _NEW_PLACES), **_OPTIONS)
+def total(lists, many, count, grads, sums, places):
+    """`add_up` for one part that is the whole."""
+    add_up(lists, many, count, grads, sums, 0, places)
 
 
-@njit(types.Tuple((_NEW_INTS, _NEW_BLOCK, int64))(_INTS, _BLOCK, _ENTRIES, _WORDS, int64), **_OPTIONS)
+@njit(types.Tuple((_NEW_INTS, _NEW_BLOCK, _NEW_PLACES, int64))(_INTS, _BLOCK, _ENTRIES, _WORDS, int64), **_OPTIONS)
 def reduce(ids, grads, index, words, column):
-    """For a small batch at once: the distinct slots, the sums of their gradients, and how many ids have no row.
+    """For a small batch at once: the distinct slots, sums and places of their gradients, and how many ids have no row.
 
     If there are such, nothing was summed.
     """
@@ -51,13 +57,13 @@ def reduce(ids, grads, index, words, column):
         np.empty(ids.size, np.int64),
         np.empty(ids.size, np.int64),
     )
-    entries, none = np.empty(heads, np.int32), np.empty((0, grads.shape[1]), np.float32)
-    many, count, missing = arrange(ids, lists, distinct, slots, entries, index, words, column, 0, none, none)
+    entries, none, places = np.empty(heads, np.int32), np.empty((0, grads.shape[1]), np.float32), np.empty(0, np.int32)
+    many, count, missing = arrange(ids, lists, distinct, slots, entries, index, words, column, 0, none)
     if missing:
-        return slots, none, missing
-    sums = np.empty((count, grads.shape[1]), np.float32)
-    add_up(lists, many, count, grads, sums)
-    return slots[:count], sums, missing
+        return slots, none, places, missing
+    sums, places = np.empty((many - count, grads.shape[1]), np.float32), np.empty(count, np.int32)
+    add_up(lists, many, count, grads, sums, 0, places)
+    return slots[:count], sums, places, missing
 
 
 @njit(_NEW_INTS(_WORDS, _INTS, int64, _INTS), **_OPTIONS)

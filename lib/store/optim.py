@@ -73,30 +73,22 @@ class Optimizer(ABC):
         slots: np.ndarray,
         grads: np.ndarray,
         mark: Mark = steps.UNMARKED,
+        sums: np.ndarray | None = None,
         places: np.ndarray = steps.IN_ORDER,
         ranges: np.ndarray | None = None,
     ) -> None:
         """One step in place on distinct slots of a table, whose rows start with [values | state].
 
-        A `mark` (column, stamp, counts) has the kernel stamp the rows too; `places` says which gradient is each slot's
+        A `mark` (column, stamp, counts) has the kernel stamp the rows too; `sums` and `places` say which gradient is each slot's
         (`lib/store/steps.py`). With `ranges`, int64[parts, 2], only the slots from a first to a last one are stepped, each
         range in a thread of its own.
         """
         ranges = np.array([[0, slots.size]]) if ranges is None else ranges
         job, *numbers = self._kernel()
         numbers = (*map(float, numbers), *(steps.NUMBERS - len(numbers)) * (0.0,))
-        steps.run(
-            boards(len(ranges)),
-            job.address,
-            ranges,
-            rows,
-            slots,
-            grads,
-            numbers,
-            self.weight_bound or 0.0,
-            mark,
-            places,
-        )
+        sums, limit = grads if sums is None else sums, self.weight_bound or 0.0
+        team = boards(len(ranges))
+        steps.run(team, job.address, ranges, rows, slots, grads, sums, numbers, limit, mark, places)
 
     @abstractmethod
     def _step(self, values: Tensor, state: Tensor, grads: Tensor) -> None: ...

@@ -32,7 +32,7 @@ class Part:
     """Some of a batch's ids, with all their entries."""
 
     lists: np.ndarray
-    """int32[3, >= many]: the position of each entry in the batch, the ordinal of its id; for each ordinal the first position."""
+    """int32[3, >= many], as `lookup.number` leaves them."""
     distinct: np.ndarray
     slots: np.ndarray
     """By ordinal."""
@@ -60,6 +60,7 @@ class Plan(threading.local):
         self.parts: list[Part] = []
         self.counts = np.zeros((0, 3), np.int64)
         self._lists, self._heads = np.empty((0, 3, 0), np.int32), np.empty((0, 0), np.int32)
+        self._places = self._heads
         self._distinct = self._slots = np.empty((0, 0), np.int64)
         self._room = np.empty(0, np.float32)
         self._kept: tuple[np.ndarray, int] | None = None
@@ -78,15 +79,14 @@ class Plan(threading.local):
         self._reserve(parts, ids.size)
         lists, distinct, slots, heads = self.lists, self._distinct[:parts], self.slots, self._heads[:parts]
         where = records.index, records.words, records.column, touch
-        block = self.room(values.shape[1]) if len(values) else np.empty((parts, 0, values.shape[1]), np.float32)
         if parts == 1:
             marks = alone and not self._repeats
-            counts = lookup.plan(ids, lists[0], distinct[0], slots[0], heads[0], *where, marks, block[0], values)
+            counts = lookup.plan(ids, lists[0], distinct[0], slots[0], heads[0], *where, marks, values)
             self.parts = [Part(lists[0], distinct[0], slots[0], *counts)]
-        elif split.plan(boards(parts), ids, lists, distinct, slots, heads, self.counts, *where, block, values):
+        elif split.plan(boards(parts), ids, lists, distinct, slots, heads, self.counts, *where, values):
             missing = int(self.counts[:, 2].sum())
-            order = np.tile(np.arange(ids.size, dtype=np.int32), (3, 1)) if missing else lists[0]
-            self.parts = [Part(order, ids, slots[0], ids.size, ids.size, missing)]
+            lists[0, 2, : ids.size] = np.arange(ids.size)
+            self.parts = [Part(lists[0], ids, slots[0], ids.size, ids.size, missing)]
         else:
             self.parts = [
                 Part(*each, *map(int, counts))
@@ -104,18 +104,24 @@ class Plan(threading.local):
         """int64[parts, length], all parts' slots."""
         return self._slots[: len(self.counts)]
 
+    @property
+    def places(self) -> np.ndarray:
+        """int32[parts, length], room for where each ordinal's gradient is."""
+        return self._places[: len(self.counts)]
+
     def room(self, dim: int) -> np.ndarray:
-        """float32[parts, length, dim], memory for a row of each ordinal, used again and again."""
-        parts, length = self.slots.shape
-        if self._room.size < parts * length * dim:
-            self._room = np.empty(parts * length * dim, np.float32)
-        return self._room[: parts * length * dim].reshape(parts, length, dim)
+        """float32[parts x length, dim], room for sums, used again and again."""
+        rows = self.slots.size
+        if self._room.size < rows * dim:
+            self._room = np.empty(rows * dim, np.float32)
+        return self._room[: rows * dim].reshape(rows, dim)
 
     def _reserve(self, parts: int, length: int) -> None:
         if len(self._lists) < parts or self._lists.shape[2] < length:
             parts_, length = max(parts, len(self._lists)), max(length, self._lists.shape[2])
             self._lists = np.empty((parts_, 3, length), np.int32)
             self._distinct, self._slots = np.empty((parts_, length), np.int64), np.empty((parts_, length), np.int64)
+            self._places = np.empty((parts_, length), np.int32)
             self._heads = np.empty((parts_, max(16, 1 << (2 * length - 1).bit_length())), np.int32)
         self.counts = np.zeros((parts, 3), np.int64)
 

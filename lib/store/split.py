@@ -13,15 +13,15 @@ from numba.types import boolean, int32, int64, uint64, void
 from lib.store.fork import _BOARDS, as_job, fork, spill, unspill
 from lib.store.index import _ENTRIES, _WORDS
 from lib.store.kernels import _BLOCK, _INTS, _NEW_BLOCK, _OPTIONS, mix
-from lib.store.lookup import number, seek, spread
+from lib.store.lookup import number, repeat, seek
 from lib.store.moves import add_up
 
-_LISTS, _PARTS, _HEADS, _ROWS = int32[:, :, ::1], int64[:, ::1], int32[:, ::1], types.float32[:, :, ::1]
+_LISTS, _PARTS, _HEADS = int32[:, :, ::1], int64[:, ::1], int32[:, ::1]
 _NUMBER = types.Tuple((_INTS, _LISTS, _PARTS, _HEADS, _PARTS))
-_SEEK = types.Tuple((_PARTS, _PARTS, _PARTS, _ENTRIES, _WORDS, int64, int64, _ROWS))
+_SEEK = types.Tuple((_PARTS, _PARTS, _PARTS, _LISTS, _ENTRIES, _WORDS, int64, int64, _NEW_BLOCK))
 _SEEK_ALL = types.Tuple((_INTS, _PARTS, _PARTS, _ENTRIES, _WORDS, int64, int64, _NEW_BLOCK))
-_SPREAD = types.Tuple((_LISTS, _PARTS, _ROWS, _NEW_BLOCK))
-_TOTAL = types.Tuple((_LISTS, _PARTS, _BLOCK, _ROWS))
+_REPEAT = types.Tuple((_LISTS, _PARTS, _NEW_BLOCK))
+_TOTAL = types.Tuple((_LISTS, _PARTS, _BLOCK, _NEW_BLOCK, _HEADS))
 
 
 @njit
@@ -44,9 +44,9 @@ def _number(part, at):
 
 @as_job
 def _seek(part, at):
-    counts, distinct, slots, index, words, column, touch, block = unspill(at, _SEEK)
-    none, count = np.empty(0, np.int32), counts[part, 1]
-    counts[part, 2], _ = seek(distinct[part], count, index, words, column, touch, slots[part], none, block[part])
+    counts, distinct, slots, lists, index, words, column, touch, values = unspill(at, _SEEK)
+    ids, mine, firsts, count = distinct[part], slots[part], lists[part, 2], counts[part, 1]
+    counts[part, 2], _ = seek(ids, count, index, words, column, touch, mine, firsts, values)
 
 
 @as_job
@@ -58,22 +58,22 @@ def _seek_all(part, at):
 
 
 @as_job
-def _spread(part, at):
-    lists, counts, block, values = unspill(at, _SPREAD)
+def _repeat(part, at):
+    lists, counts, values = unspill(at, _REPEAT)
     first, last = stretch(part, counts.shape[0], values.shape[0])
     for owner in range(counts.shape[0]):
-        entries = lists[owner, 0, : counts[owner, 0]]
-        start, stop = np.searchsorted(entries, first), np.searchsorted(entries, last)
-        spread(lists[owner], start, stop, block[owner], values)
+        entries = lists[owner, 0, : counts[owner, 0] - counts[owner, 1]]
+        repeat(lists[owner], np.searchsorted(entries, first), np.searchsorted(entries, last), values)
 
 
 @as_job
 def _total(part, at):
-    lists, counts, grads, sums = unspill(at, _TOTAL)
-    add_up(lists[part], counts[part, 0], counts[part, 1], grads, sums[part])
+    lists, counts, grads, sums, places = unspill(at, _TOTAL)
+    base = part * lists.shape[2]
+    add_up(lists[part], counts[part, 0], counts[part, 1], grads, sums, base, places[part])
 
 
-_JOBS = tuple(np.uint64(job.address) for job in (_number, _seek, _seek_all, _spread))
+_JOBS = tuple(np.uint64(job.address) for job in (_number, _seek, _seek_all, _repeat))
 
 
 def plan(boards: np.ndarray, *arguments: object) -> bool:
@@ -85,30 +85,30 @@ def plan(boards: np.ndarray, *arguments: object) -> bool:
 
 
 def total(boards: np.ndarray, *arguments: object) -> None:
-    """Each part's sums, by ordinal."""
+    """`moves.add_up` for each part; its sums start at the row that its ordinals would have if all parts' were one list."""
     _totals(boards, np.uint64(_total.address), *arguments)
 
 
 @njit(
     boolean(
         _BOARDS, types.UniTuple(uint64, 4), _INTS, _LISTS, _PARTS, _PARTS, _HEADS, _PARTS, _ENTRIES, _WORDS, int64, int64,
-        _ROWS, _NEW_BLOCK,
+        _NEW_BLOCK,
     ),
     **_OPTIONS,
 )  # fmt: skip
-def _plan(boards, jobs, ids, lists, distinct, slots, heads, counts, index, words, column, touch, block, values):
-    numbering, seeking, seeking_all, spreading = jobs
+def _plan(boards, jobs, ids, lists, distinct, slots, heads, counts, index, words, column, touch, values):
+    numbering, seeking, seeking_all, repeating = jobs
     parts = counts.shape[0]
     fork(boards, numbering, spill(_NUMBER, (ids, lists, distinct, heads, counts)), parts)
     if values.shape[0] and counts[:, 1].sum() == ids.size:
         fork(boards, seeking_all, spill(_SEEK_ALL, (ids, counts, slots, index, words, column, touch, values)), parts)
         return True
-    fork(boards, seeking, spill(_SEEK, (counts, distinct, slots, index, words, column, touch, block)), parts)
+    fork(boards, seeking, spill(_SEEK, (counts, distinct, slots, lists, index, words, column, touch, values)), parts)
     if values.shape[0]:
-        fork(boards, spreading, spill(_SPREAD, (lists, counts, block, values)), parts)
+        fork(boards, repeating, spill(_REPEAT, (lists, counts, values)), parts)
     return False
 
 
-@njit(void(_BOARDS, uint64, _LISTS, _PARTS, _BLOCK, _ROWS), **_OPTIONS)
-def _totals(boards, job, lists, counts, grads, sums):
-    fork(boards, job, spill(_TOTAL, (lists, counts, grads, sums)), counts.shape[0])
+@njit(void(_BOARDS, uint64, _LISTS, _PARTS, _BLOCK, _NEW_BLOCK, _HEADS), **_OPTIONS)
+def _totals(boards, job, lists, counts, grads, sums, places):
+    fork(boards, job, spill(_TOTAL, (lists, counts, grads, sums, places)), counts.shape[0])

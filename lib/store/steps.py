@@ -3,7 +3,7 @@
 A record starts with [values | state]; more may follow. Numbers of state that belong to the whole row come last of them. With a
 mark (column, stamp, counts) a step also stamps the row: the stamp goes to that column, and if `counts`, the number three
 columns on grows by one. Here, where the row is in the nearest cache, that costs nothing; anywhere else it costs a look-up.
-The i-th slot's gradient is the one that `places` names, or the i-th, if it is empty; a slot of -1 is passed over.
+The i-th slot's gradient is where `places` says (`moves.add_up`), or row i of `grads`, if it is empty; a slot of -1 is passed over.
 """
 
 from __future__ import annotations
@@ -23,16 +23,19 @@ IN_ORDER = np.empty(0, np.int32)
 NUMBERS = 4
 """Options that a kernel gets, as floats."""
 _MARK, _PLACES = types.UniTuple(int64, 3), types.Array(types.int32, 1, "C", readonly=True)
-_ARGUMENTS = types.Tuple((_PAIRS, _LIVE_ROWS, _INTS, _BLOCK, types.UniTuple(float64, NUMBERS), float64, _MARK, _PLACES))
+_ARGUMENTS = types.Tuple(
+    (_PAIRS, _LIVE_ROWS, _INTS, _BLOCK, _BLOCK, types.UniTuple(float64, NUMBERS), float64, _MARK, _PLACES)
+)
 _4 = np.uint64(4)
 
 
 @njit
-def start(rows, grads, numbers, mark):
-    """Where the rows and the gradients lie, the distances between two, and how many bytes of a row a step touches."""
+def start(rows, grads, sums, numbers, mark):
+    """Where rows, gradients and their sums lie, the distances between two, and how many bytes of a row a step touches."""
     strides = _4 * np.uint64(rows.shape[1]), _4 * np.uint64(grads.shape[1])
     touched = numbers if mark[0] < 0 else mark[0] + 4
-    return np.uint64(rows.ctypes.data), np.uint64(grads.ctypes.data), *strides, _4 * np.uint64(touched)
+    at = np.uint64(rows.ctypes.data), np.uint64(grads.ctypes.data), np.uint64(sums.ctypes.data)
+    return *at, *strides, _4 * np.uint64(touched)
 
 
 @njit
@@ -45,9 +48,12 @@ def sign(row, mark):
 
 
 @njit
-def of(grads, step, places, i):
+def of(grads, sums, step, places, i):
     """Where the i-th slot's gradient lies."""
-    return grads + np.uint64(places[i] if places.size else i) * step
+    if not places.size:
+        return grads + np.uint64(i) * step
+    place = np.int64(places[i])
+    return grads + np.uint64(place) * step if place >= 0 else sums + np.uint64(-1 - place) * step
 
 
 @njit
@@ -124,29 +130,29 @@ def hold(lane: Lane) -> None:
 
 
 @njit
-def sgd(first, last, rows, slots, grads, numbers, mark, places):
+def sgd(first, last, rows, slots, grads, sums, numbers, mark, places):
     """Numbers: rate."""
     dim, rate = grads.shape[1], np.float32(numbers[0])
-    row, grad, stride, step, size = start(rows, grads, dim, mark)
+    row, grad, sum_, stride, step, size = start(rows, grads, sums, dim, mark)
     for i in range(first, last):
         ahead(row, stride, slots, i, last, size)
         if slots[i] >= 0:
             values = row + np.uint64(slots[i]) * stride
             sign(values, mark)
-            descend(dim, (values, of(grad, step, places, i)), (rate,))
+            descend(dim, (values, of(grad, sum_, step, places, i)), (rate,))
 
 
 @njit
-def momentum(first, last, rows, slots, grads, numbers, mark, places):
+def momentum(first, last, rows, slots, grads, sums, numbers, mark, places):
     """Numbers: rate, what is kept, whether by Nesterov."""
     dim, rate, kept, nesterov = grads.shape[1], np.float32(numbers[0]), np.float32(numbers[1]), numbers[2] != 0
-    row, grad, stride, step, size = start(rows, grads, 2 * dim, mark)
+    row, grad, sum_, stride, step, size = start(rows, grads, sums, 2 * dim, mark)
     for i in range(first, last):
         ahead(row, stride, slots, i, last, size)
         if slots[i] >= 0:
             values = row + np.uint64(slots[i]) * stride
             sign(values, mark)
-            at = values, values + step, of(grad, step, places, i)
+            at = values, values + step, of(grad, sum_, step, places, i)
             if nesterov:
                 look_ahead(dim, at, (rate, kept))
             else:
@@ -154,16 +160,16 @@ def momentum(first, last, rows, slots, grads, numbers, mark, places):
 
 
 @njit
-def adagrad(first, last, rows, slots, grads, numbers, mark, places):
+def adagrad(first, last, rows, slots, grads, sums, numbers, mark, places):
     """Numbers: rate, floor, whether the sum is taken after the step."""
     dim, rate, floor, after = grads.shape[1], np.float32(numbers[0]), np.float32(numbers[1]), numbers[2] != 0
-    row, grad, stride, step, size = start(rows, grads, 2 * dim, mark)
+    row, grad, sum_, stride, step, size = start(rows, grads, sums, 2 * dim, mark)
     for i in range(first, last):
         ahead(row, stride, slots, i, last, size)
         if slots[i] >= 0:
             values = row + np.uint64(slots[i]) * stride
             sign(values, mark)
-            at = values, values + step, of(grad, step, places, i)
+            at = values, values + step, of(grad, sum_, step, places, i)
             if after:
                 adapt_after(dim, at, (rate, floor))
             else:
@@ -171,14 +177,14 @@ def adagrad(first, last, rows, slots, grads, numbers, mark, places):
 
 
 @njit
-def rowwise_adagrad(first, last, rows, slots, grads, numbers, mark, places):
+def rowwise_adagrad(first, last, rows, slots, grads, sums, numbers, mark, places):
     """Numbers: those of `adagrad`."""
     dim, rate, floor, after = grads.shape[1], np.float32(numbers[0]), np.float32(numbers[1]), numbers[2] != 0
-    row, grad, stride, step, size = start(rows, grads, dim + 1, mark)
+    row, grad, sum_, stride, step, size = start(rows, grads, sums, dim + 1, mark)
     for i in range(first, last):
         ahead(row, stride, slots, i, last, size)
         if slots[i] >= 0:
-            slot, here = np.uint64(slots[i]), of(grad, step, places, i)
+            slot, here = np.uint64(slots[i]), of(grad, sum_, step, places, i)
             before = rows[slot, np.uint64(dim)]
             total = before + squares(dim, (here,), ()) / np.float32(dim)
             rows[slot, np.uint64(dim)] = total
@@ -188,12 +194,12 @@ def rowwise_adagrad(first, last, rows, slots, grads, numbers, mark, places):
 
 
 @njit
-def adam(first, last, rows, slots, grads, numbers, mark, places):
+def adam(first, last, rows, slots, grads, sums, numbers, mark, places):
     """Numbers: rate, decay of the first moment, of the second, floor."""
     dim = grads.shape[1]
     lr, beta1, beta2, eps = numbers
     keep1, fresh1, keep2, fresh2 = np.float32(beta1), np.float32(1 - beta1), np.float32(beta2), np.float32(1 - beta2)
-    row, grad, stride, step, size = start(rows, grads, 3 * dim + 1, mark)
+    row, grad, sum_, stride, step, size = start(rows, grads, sums, 3 * dim + 1, mark)
     for i in range(first, last):
         ahead(row, stride, slots, i, last, size)
         if slots[i] >= 0:
@@ -204,7 +210,7 @@ def adam(first, last, rows, slots, grads, numbers, mark, places):
             root = np.float32(np.sqrt(1 - beta2**steps))
             values = row + slot * stride
             sign(values, mark)
-            at = values, values + step, values + step + step, of(grad, step, places, i)
+            at = values, values + step, values + step + step, of(grad, sum_, step, places, i)
             moments(dim, at, (keep1, fresh1, keep2, fresh2, rate, root, np.float32(eps)))
 
 
@@ -222,8 +228,8 @@ def bound(task, limit):
 @njit
 def share(part, at):
     """A kernel's arguments for one part, and the limit of values."""
-    ranges, rows, slots, grads, numbers, limit, mark, places = unspill(at, _ARGUMENTS)
-    return (ranges[part, 0], ranges[part, 1], rows, slots, grads, numbers, mark, places), limit
+    ranges, rows, slots, grads, sums, numbers, limit, mark, places = unspill(at, _ARGUMENTS)
+    return (ranges[part, 0], ranges[part, 1], rows, slots, grads, sums, numbers, mark, places), limit
 
 
 @as_job
@@ -263,11 +269,11 @@ def adam_job(part, at):
 
 @njit(
     void(
-        _BOARDS, uint64, _PAIRS, _LIVE_ROWS, _INTS, _BLOCK, types.UniTuple(float64, NUMBERS), float64, _MARK, _PLACES
+        _BOARDS, uint64, _PAIRS, _LIVE_ROWS, _INTS, _BLOCK, _BLOCK, types.UniTuple(float64, NUMBERS), float64, _MARK, _PLACES
     ),
     **_OPTIONS,
 )  # fmt: skip
-def run(boards, job, ranges, rows, slots, grads, numbers, limit, mark, places):
+def run(boards, job, ranges, rows, slots, grads, sums, numbers, limit, mark, places):
     """The job's kernel on the slots of each range, in as many threads; values are held within a limit that is not 0."""
-    arguments = spill(_ARGUMENTS, (ranges, rows, slots, grads, numbers, limit, mark, places))
+    arguments = spill(_ARGUMENTS, (ranges, rows, slots, grads, sums, numbers, limit, mark, places))
     fork(boards, job, arguments, ranges.shape[0])

@@ -71,9 +71,9 @@ class Traffic:
         """One step per distinct id; False if that would take new rows and the call is not alone."""
         records, plan = self._records, self._plan
         if ids.size <= SMALL and (alone or not self._striped):
-            slots, sums, missing = moves.reduce(ids, grads, records.index, records.words, records.column)
+            slots, sums, places, missing = moves.reduce(ids, grads, records.index, records.words, records.column)
             if not missing:
-                self._apply(slots, sums, stamp)
+                self._apply(slots, grads, stamp, sums, places)
             if not missing or not alone:
                 return not missing
         if not plan.fits(ids, records):
@@ -125,52 +125,56 @@ class Traffic:
             if values is not None:
                 row_of = np.full(part.count, -1)
                 row_of[ordinals[mine]] = mine
-                row = row_of[part.lists[1, : part.many]]
-                values[part.lists[0, : part.many][row >= 0]] = first[row[row >= 0]]
+                values[part.lists[2, ordinals[mine]]] = first[mine]
+                entries, ordinal = part.lists[:2, : part.many - part.count]
+                row = row_of[ordinal]
+                values[entries[row >= 0]] = first[row[row >= 0]]
 
     def _step(self, grads: np.ndarray, stamp: int) -> None:
         """The sums of the plan's gradients, and one step of the optimiser with them."""
         plan, first = self._plan, self._plan.parts[0]
         if len(plan.parts) > 1:
-            sums = plan.room(grads.shape[1])
-            split.total(boards(len(plan.parts)), plan.lists, plan.counts, grads, sums)
+            sums, places = plan.room(grads.shape[1]), plan.places
+            split.total(boards(len(plan.parts)), plan.lists, plan.counts, grads, sums, places)
             starts = np.arange(len(plan.parts)) * plan.slots.shape[1]
             ranges = np.stack([starts, starts + plan.counts[:, 1]], axis=1)
-            self._apply(plan.slots.reshape(-1), sums.reshape(-1, grads.shape[1]), stamp, ranges=ranges)
+            self._apply(plan.slots.reshape(-1), grads, stamp, sums, places.reshape(-1), ranges)
         elif first.count < first.many:
-            sums = plan.room(grads.shape[1])[0]
-            moves.total(first.lists, first.many, first.count, grads, sums)
-            self._apply(first.slots[: first.count], sums, stamp)
+            sums, places = plan.room(grads.shape[1]), plan.places[0]
+            moves.total(first.lists, first.many, first.count, grads, sums, places)
+            self._apply(first.slots[: first.count], grads, stamp, sums, places)
         else:
             ends = np.linspace(0, first.count, shares(first.count, self.threads) + 1).astype(np.int64)
             self._apply(first.slots[: first.count], grads, stamp, ranges=np.stack([ends[:-1], ends[1:]], axis=1))
 
     def _step_by_stripes(self, part: Part, grads: np.ndarray, stamp: int) -> None:
-        slots = part.slots[: part.count]
-        sums = np.empty((part.count, grads.shape[1]), np.float32)
-        moves.total(part.lists, part.many, part.count, grads, sums)
+        slots, places = part.slots[: part.count], np.empty(part.count, np.int32)
+        sums = np.empty((part.many - part.count, grads.shape[1]), np.float32)
+        moves.total(part.lists, part.many, part.count, grads, sums, places)
         for lock, mine in self._by_stripe(slots):
             with lock:
-                self._apply(slots[mine], sums, stamp, mine.astype(np.int32))
+                self._apply(slots[mine], grads, stamp, sums, places[mine])
 
     def _apply(
         self,
         slots: np.ndarray,
-        sums: np.ndarray,
+        grads: np.ndarray,
         stamp: int,
+        sums: np.ndarray | None = None,
         places: np.ndarray = IN_ORDER,
         ranges: np.ndarray | None = None,
     ) -> None:
         """The only place where a row that exists is updated."""
         mark = self._records.column, stamp, int(not self._limited)
-        self._optimizer.update_slots(self._records.rows, slots, sums, mark, places, ranges)
+        self._optimizer.update_slots(self._records.rows, slots, grads, mark, sums, places, ranges)
 
     def _copy_by_stripes(self, part: Part, values: np.ndarray) -> None:
         slots, block = part.slots[: part.count], np.empty((part.count, values.shape[1]), np.float32)
         for lock, mine in self._by_stripe(slots):
             with lock:
                 block[mine] = kernels.gather(self._records.rows, slots[mine], 0, values.shape[1])
-        values[part.lists[0, : part.many]] = block[part.lists[1, : part.many]]
+        entries, ordinals = part.lists[:2, : part.many - part.count]
+        values[part.lists[2, : part.count]], values[entries] = block, block[ordinals]
 
     def _by_stripe(self, slots: np.ndarray):
         """Stripes in ascending order: whoever holds one waits at most for a later one, and nobody holds two."""

@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from lib.errors import BadOption
-from lib.store import steps
 from lib.store.optim import SGD, Adagrad, Adam, Momentum
 
 DIM = 5
@@ -154,7 +153,7 @@ def test_every_width_sees_the_same_step(optimizer, dim):
 
 def test_a_bound_leaves_what_is_no_number():
     rows = np.float32([[math.nan, math.inf, -math.inf, 0.5, -3]])
-    steps.bound(rows, np.array([0]), 5, 1.0)
+    SGD(lr=1.0, weight_bound=1.0).update_slots(rows, np.array([0]), np.zeros((1, 5), np.float32))
     assert np.array_equal(rows, np.float32([[math.nan, 1, -1, 0.5, -1]]), equal_nan=True)
 
 
