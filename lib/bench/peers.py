@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from numba import njit
 
-from lib.store import kernels, moves
+from lib.store import lookup, moves
 from lib.store.kernels import _OPTIONS
 from lib.store.lanes import add, copy, prefetch_range
 from lib.store.optim import Adagrad
@@ -99,17 +99,13 @@ class Direct:
         self.array = np.zeros((size, dim + optimizer.columns(dim)), np.float32)
 
     def step(self, rows: np.ndarray, grads: np.ndarray) -> Step:
-        out, room = np.empty_like(grads), np.empty_like(grads)
+        out, room, places = np.empty_like(grads), np.empty_like(grads), np.empty(rows.size, np.int32)
 
         def run() -> None:
-            distinct, positions = kernels.unique(rows)
+            distinct, lists = numbered(rows)
             gather(self.array, rows, out)
-            sums = grads
-            if distinct.size < rows.size:
-                lists = np.stack([np.arange(rows.size), positions, positions]).astype(np.int32)
-                moves.total(lists, rows.size, distinct.size, grads, room)
-                sums = room[: distinct.size]
-            self.optimizer.update_slots(self.array, distinct, sums)
+            moves.total(lists, rows.size, distinct.size, grads, room, places)
+            self.optimizer.update_slots(self.array, distinct, grads, sums=room, places=places)
 
         return run
 
@@ -138,6 +134,18 @@ class Ceiling:
                 )
 
         return run
+
+
+@njit(**_OPTIONS)
+def numbered(rows):
+    """The distinct rows, and `lookup.number`'s lists."""
+    heads = 16
+    while heads < 2 * rows.size:
+        heads *= 2
+    lists, distinct = np.empty((3, rows.size), np.int32), np.empty(rows.size, np.int64)
+    lists[0] = np.arange(rows.size)
+    count = lookup.number(rows, rows.size, lists, distinct, np.empty(heads, np.int32))
+    return distinct[:count].copy(), lists
 
 
 @njit(**_OPTIONS)

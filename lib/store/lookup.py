@@ -141,6 +141,8 @@ def repeat(lists, first, last, values):
     mine, ordinals, firsts, dim = lists[0], lists[1], lists[2], values.shape[1]
     start, step = np.uint64(values.ctypes.data), _4 * np.uint64(dim)
     for k in range(first, last):
+        if k + _AHEAD < last:
+            prefetch_range(start + np.uint64(firsts[ordinals[k + _AHEAD]]) * step, step)
         source = start + np.uint64(firsts[ordinals[k]]) * step
         copy(dim, (start + np.uint64(mine[k]) * step, source), ())
 

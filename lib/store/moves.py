@@ -8,8 +8,9 @@ from numba.types import int32, int64, void
 
 from lib.store.index import _ENTRIES, _WORDS
 from lib.store.kernels import _BLOCK, _INTS, _NEW_BLOCK, _NEW_INTS, _OPTIONS
-from lib.store.lanes import join
+from lib.store.lanes import join, prefetch_range
 from lib.store.lookup import _LISTS, arrange
+from lib.store.steps import AHEAD, of
 
 _4 = np.uint64(4)
 _NEW_PLACES = int32[::1]
@@ -25,16 +26,17 @@ def add_up(lists, many, count, grads, sums, base, places):
     later, ordinals, dim = lists[0], lists[1], grads.shape[1]
     source, target, step = np.uint64(grads.ctypes.data), np.uint64(sums.ctypes.data), _4 * np.uint64(dim)
     places[:count] = lists[2, :count]
-    free = base
+    free = np.int64(base)
     for k in range(many - count):
-        place = np.int64(places[ordinals[k]])
-        new = place >= 0
-        row = free if new else -1 - place
-        total = target + np.uint64(row) * step
-        before = source + np.uint64(place) * step if new else total
-        join(dim, (total, before, source + np.uint64(later[k]) * step), ())
-        places[ordinals[k]] = -1 - row
-        free += new
+        if k + AHEAD < many - count:
+            prefetch_range(of(source, target, step, places, ordinals[k + AHEAD]), step)
+        ordinal = ordinals[k]
+        before, place = of(source, target, step, places, ordinal), np.int64(places[ordinal])
+        summed = place >> np.int64(63)  # all bits or none: whether the id has a sum is nothing to branch on
+        row = (~place & summed) | (free & ~summed)
+        join(dim, (target + np.uint64(row) * step, before, source + np.uint64(later[k]) * step), ())
+        places[ordinal] = ~row
+        free += 1 + summed
 
 
 @njit(void(_LISTS, int64, int64, _BLOCK, _NEW_BLOCK, _NEW_PLACES), **_OPTIONS)

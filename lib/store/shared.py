@@ -173,9 +173,18 @@ class _JournaledTraffic(Traffic):
         self._records.keep(slots)
         return slots, kept
 
-    def _apply(self, slots: np.ndarray, sums: np.ndarray, stamp: int, places: np.ndarray = IN_ORDER) -> None:
-        self._records.keep(slots)
-        super()._apply(slots, sums, stamp, places)
+    def _apply(
+        self,
+        slots: np.ndarray,
+        grads: np.ndarray,
+        stamp: int,
+        sums: np.ndarray | None = None,
+        places: np.ndarray = IN_ORDER,
+        ranges: np.ndarray | None = None,
+    ) -> None:
+        changed = slots if ranges is None else np.concatenate([slots[first:last] for first, last in ranges])
+        self._records.keep(changed[changed >= 0])
+        super()._apply(slots, grads, stamp, sums, places, ranges)
 
 
 class _Committing:

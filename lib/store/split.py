@@ -24,7 +24,7 @@ _REPEAT = types.Tuple((_LISTS, _PARTS, _NEW_BLOCK))
 _TOTAL = types.Tuple((_LISTS, _PARTS, _BLOCK, _NEW_BLOCK, _HEADS))
 
 
-@njit
+@njit(**_OPTIONS)
 def stretch(part, parts, size):
     """From where to where a part of a batch goes."""
     return part * size // parts, (part + 1) * size // parts

@@ -3,7 +3,8 @@
 A record starts with [values | state]; more may follow. Numbers of state that belong to the whole row come last of them. With a
 mark (column, stamp, counts) a step also stamps the row: the stamp goes to that column, and if `counts`, the number three
 columns on grows by one. Here, where the row is in the nearest cache, that costs nothing; anywhere else it costs a look-up.
-The i-th slot's gradient is where `places` says (`moves.add_up`), or row i of `grads`, if it is empty; a slot of -1 is passed over.
+The i-th slot's gradient is where `places` says (`moves.add_up`), or row i of `grads`, if it is empty; a slot of -1 is passed
+over.
 """
 
 from __future__ import annotations
@@ -49,17 +50,20 @@ def sign(row, mark):
 
 @njit
 def of(grads, sums, step, places, i):
-    """Where the i-th slot's gradient lies."""
+    """Where the i-th slot's gradient lies; which of the two it is nobody foresees, so it takes no branch."""
     if not places.size:
         return grads + np.uint64(i) * step
     place = np.int64(places[i])
-    return grads + np.uint64(place) * step if place >= 0 else sums + np.uint64(-1 - place) * step
+    sign = place >> np.int64(63)
+    return grads + (np.uint64(sign) & (sums - grads)) + np.uint64(place ^ sign) * step
 
 
 @njit
-def ahead(rows, stride, slots, i, last, size):
+def ahead(row, grad, sum_, stride, step, slots, places, i, last, size):
     if i + AHEAD < last:
-        prefetch_range(rows + np.uint64(slots[i + AHEAD]) * stride, size)
+        prefetch_range(row + np.uint64(slots[i + AHEAD]) * stride, size)
+        if places.size:
+            prefetch_range(of(grad, sum_, step, places, i + AHEAD), step)
 
 
 @lanewise
@@ -129,26 +133,26 @@ def hold(lane: Lane) -> None:
     lane.store(lane.clip(lane.load(0), lane.numbers[0], lane.numbers[1]), 0)
 
 
-@njit
+@njit(**_OPTIONS)
 def sgd(first, last, rows, slots, grads, sums, numbers, mark, places):
     """Numbers: rate."""
     dim, rate = grads.shape[1], np.float32(numbers[0])
     row, grad, sum_, stride, step, size = start(rows, grads, sums, dim, mark)
     for i in range(first, last):
-        ahead(row, stride, slots, i, last, size)
+        ahead(row, grad, sum_, stride, step, slots, places, i, last, size)
         if slots[i] >= 0:
             values = row + np.uint64(slots[i]) * stride
             sign(values, mark)
             descend(dim, (values, of(grad, sum_, step, places, i)), (rate,))
 
 
-@njit
+@njit(**_OPTIONS)
 def momentum(first, last, rows, slots, grads, sums, numbers, mark, places):
     """Numbers: rate, what is kept, whether by Nesterov."""
     dim, rate, kept, nesterov = grads.shape[1], np.float32(numbers[0]), np.float32(numbers[1]), numbers[2] != 0
     row, grad, sum_, stride, step, size = start(rows, grads, sums, 2 * dim, mark)
     for i in range(first, last):
-        ahead(row, stride, slots, i, last, size)
+        ahead(row, grad, sum_, stride, step, slots, places, i, last, size)
         if slots[i] >= 0:
             values = row + np.uint64(slots[i]) * stride
             sign(values, mark)
@@ -159,13 +163,13 @@ def momentum(first, last, rows, slots, grads, sums, numbers, mark, places):
                 roll(dim, at, (rate, kept))
 
 
-@njit
+@njit(**_OPTIONS)
 def adagrad(first, last, rows, slots, grads, sums, numbers, mark, places):
     """Numbers: rate, floor, whether the sum is taken after the step."""
     dim, rate, floor, after = grads.shape[1], np.float32(numbers[0]), np.float32(numbers[1]), numbers[2] != 0
     row, grad, sum_, stride, step, size = start(rows, grads, sums, 2 * dim, mark)
     for i in range(first, last):
-        ahead(row, stride, slots, i, last, size)
+        ahead(row, grad, sum_, stride, step, slots, places, i, last, size)
         if slots[i] >= 0:
             values = row + np.uint64(slots[i]) * stride
             sign(values, mark)
@@ -176,13 +180,13 @@ def adagrad(first, last, rows, slots, grads, sums, numbers, mark, places):
                 adapt(dim, at, (rate, floor))
 
 
-@njit
+@njit(**_OPTIONS)
 def rowwise_adagrad(first, last, rows, slots, grads, sums, numbers, mark, places):
     """Numbers: those of `adagrad`."""
     dim, rate, floor, after = grads.shape[1], np.float32(numbers[0]), np.float32(numbers[1]), numbers[2] != 0
     row, grad, sum_, stride, step, size = start(rows, grads, sums, dim + 1, mark)
     for i in range(first, last):
-        ahead(row, stride, slots, i, last, size)
+        ahead(row, grad, sum_, stride, step, slots, places, i, last, size)
         if slots[i] >= 0:
             slot, here = np.uint64(slots[i]), of(grad, sum_, step, places, i)
             before = rows[slot, np.uint64(dim)]
@@ -193,7 +197,7 @@ def rowwise_adagrad(first, last, rows, slots, grads, sums, numbers, mark, places
             sign(row + slot * stride, mark)
 
 
-@njit
+@njit(**_OPTIONS)
 def adam(first, last, rows, slots, grads, sums, numbers, mark, places):
     """Numbers: rate, decay of the first moment, of the second, floor."""
     dim = grads.shape[1]
@@ -201,7 +205,7 @@ def adam(first, last, rows, slots, grads, sums, numbers, mark, places):
     keep1, fresh1, keep2, fresh2 = np.float32(beta1), np.float32(1 - beta1), np.float32(beta2), np.float32(1 - beta2)
     row, grad, sum_, stride, step, size = start(rows, grads, sums, 3 * dim + 1, mark)
     for i in range(first, last):
-        ahead(row, stride, slots, i, last, size)
+        ahead(row, grad, sum_, stride, step, slots, places, i, last, size)
         if slots[i] >= 0:
             slot, last_number = np.uint64(slots[i]), np.uint64(3 * dim)
             rows[slot, last_number] += np.float32(1)
@@ -214,7 +218,7 @@ def adam(first, last, rows, slots, grads, sums, numbers, mark, places):
             moments(dim, at, (keep1, fresh1, keep2, fresh2, rate, root, np.float32(eps)))
 
 
-@njit
+@njit(**_OPTIONS)
 def bound(task, limit):
     """Hold every value within [-limit, limit], if the limit is not 0."""
     first, last, rows, slots, grads = task[:5]
@@ -225,7 +229,7 @@ def bound(task, limit):
             hold(grads.shape[1], (row + np.uint64(slots[i]) * stride,), (-high, high))
 
 
-@njit
+@njit(**_OPTIONS)
 def share(part, at):
     """A kernel's arguments for one part, and the limit of values."""
     ranges, rows, slots, grads, sums, numbers, limit, mark, places = unspill(at, _ARGUMENTS)

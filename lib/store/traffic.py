@@ -144,8 +144,9 @@ class Traffic:
             moves.total(first.lists, first.many, first.count, grads, sums, places)
             self._apply(first.slots[: first.count], grads, stamp, sums, places)
         else:
-            ends = np.linspace(0, first.count, shares(first.count, self.threads) + 1).astype(np.int64)
-            self._apply(first.slots[: first.count], grads, stamp, ranges=np.stack([ends[:-1], ends[1:]], axis=1))
+            count, parts = first.count, shares(first.count, self.threads)
+            ranges = np.array([(count * part // parts, count * (part + 1) // parts) for part in range(parts)])
+            self._apply(first.slots[:count], grads, stamp, ranges=ranges)
 
     def _step_by_stripes(self, part: Part, grads: np.ndarray, stamp: int) -> None:
         slots, places = part.slots[: part.count], np.empty(part.count, np.int32)

@@ -163,7 +163,7 @@ def test_killed_at_the_worst_moments(name, number, place):
                 object.__setattr__(OPTIMIZER, "update_slots", half)
                 kernels.scatter = half
             else:
-                steps.adagrad = moves.advance = die
+                steps.run = moves.advance = die
             act(table, number)
             if place == "grow":
                 table.push(np.arange(9000, 19_000), np.ones((10_000, DIM), np.float32), number)
@@ -193,7 +193,7 @@ def test_a_call_that_fails_changes_nothing(name, monkeypatch):
     def broken(*args):
         raise MemoryError
 
-    for module, function in ((moves, "settle"), (steps, "adagrad")):
+    for module, function in ((moves, "settle"), (steps, "run")):
         with monkeypatch.context() as patched:
             patched.setattr(module, function, broken)
             with pytest.raises(MemoryError):
