@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import gc
 import statistics
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +20,7 @@ import pandas as pd
 import torch
 
 from lib.bench import checkpoint
-from lib.bench.pairs import Work, against, at_most, cores, timed
+from lib.bench.pairs import Work, against, at_most, cores, seconds_of
 from lib.bench.peers import FEATURES, Ceiling, Direct, Fbgemm, Torch
 from lib.data.zipf import probabilities
 from lib.errors import unknown
@@ -31,6 +32,8 @@ from lib.streams import stream
 EXPONENT = 1.05
 ELEMENTS, ROWWISE = Adagrad(lr=0.1), Adagrad(lr=0.1, rowwise=True)
 NAMES = {ELEMENTS: "element-wise", ROWWISE: "row-wise"}
+REST = 0.03
+"""Seconds after which torch's and our threads have gone to sleep."""
 ODD = 0x9E3779B97F4A7C15 - 2**64
 """Row r has the id r x ODD: any 64 bits, all distinct."""
 PUBLISHED = {
@@ -170,9 +173,9 @@ class Setting:
         """A peer that is no work to do is the seconds that it takes."""
         free = cores(self.patience) if threads > 1 else None
         if isinstance(theirs, float):
-            pairs = [(theirs, seconds) for seconds, _ in timed(mine, mine, self.rounds)]
+            pairs = [(theirs, seconds) for seconds, _ in _in_turn(mine, mine, self.rounds)]
         else:
-            pairs = timed(theirs, mine, self.rounds)
+            pairs = _in_turn(theirs, mine, self.rounds)
         free = free and min(free, cores())
         count = sum(map(len, self.kinds[kind])) / 1e6
         other, own = (statistics.median(seconds) for seconds in zip(*pairs, strict=True))
@@ -189,6 +192,18 @@ class Setting:
             "our rate": round(count / own, 1),
             "unit": "M rows/s",
         }
+
+
+def _in_turn(theirs: Work, mine: Work, rounds: int) -> list[tuple[float, float]]:
+    """As `pairs.timed`, with a rest before each: the other's threads wait awake for a while, on the core that this one needs."""
+
+    def rested(work: Work) -> float:
+        time.sleep(REST)
+        return seconds_of(work)
+
+    theirs()
+    mine()
+    return [(rested(theirs), rested(mine)) for _ in range(rounds)]
 
 
 def _memory(size: int) -> Iterator[dict[str, Any]]:
