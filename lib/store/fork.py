@@ -3,7 +3,7 @@
 Waking a thread that sleeps takes tens of microseconds, and so does every wait for the interpreter's lock: much of a step on two
 threads. So a helper runs compiled code alone. It watches its board, a line of memory, for a job: the address of a function
 `job(part, arguments)`, compiled with `as_job`. If none comes for `PATIENCE` turns, it sleeps until a caller of `boards` wakes it.
-A helper that is busy for another caller is no loss: `fork` does in its own thread what nobody else took.
+A helper that is busy for another caller, or that gets no processor, is no loss: `fork` does in its own thread what nobody began.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MOST = 32
 """Parts that a job may have."""
 PATIENCE = 40_000
 """Turns, some nanoseconds each: about two tenths of a millisecond."""
-_ASLEEP, _IDLE, _TAKEN, _GIVEN, _DONE = range(5)
+_ASLEEP, _IDLE, _TAKEN, _GIVEN, _BEGUN, _DONE = range(6)
 _BOARDS = types.Array(int64, 2, "C")
 _WORD = np.uint64(8)
 _LONG = ir.IntType(64)
@@ -165,6 +165,8 @@ def fork(boards, function, arguments, parts):
     for part in range(1, parts):
         if given >> np.uint64(part) & np.uint64(1):
             board, turns = first + np.uint64(part - 1) * np.uint64(64), 0
+            if _swap(board, _GIVEN, _DONE):  # nobody has begun: no processor is free for the helper
+                _call(function, part, arguments)
             while _watch(board) != _DONE:
                 turns += 1
                 if turns > 1000:
@@ -177,7 +179,7 @@ def _serve(boards, which, patience):
     board = np.uint64(boards.ctypes.data) + np.uint64(which) * np.uint64(64)
     turns, idle = 0, np.uint64(0)
     while turns < patience or not _swap(board, _IDLE, _ASLEEP):
-        if _watch(board) == _GIVEN:
+        if _watch(board) == _GIVEN and _swap(board, _GIVEN, _BEGUN):
             function, arguments = np.uint64(_watch(board + _WORD)), np.uint64(_watch(board + np.uint64(16)))
             _call(function, _watch(board + np.uint64(24)), arguments)
             _publish(board, _DONE)
