@@ -169,8 +169,8 @@ class Broken(ClickThrough):
     name: ClassVar[str] = "broken"
     bad: tuple[int, ...] = ()
 
-    def batch(self, seed, index, size=None):
-        batch = super().batch(seed, index, size)
+    def draw(self, seed, first, size, index):
+        batch = super().draw(seed, first, size, index)
         dense = batch.features["dense"].copy()
         dense[:1, :1] = np.nan if index in self.bad else dense[:1, :1]
         return replace(batch, features={"dense": dense})
