@@ -60,10 +60,12 @@ class Letters(Workload):
     def work(self) -> Work:
         return Work(flops=1e6)
 
-    def evaluation_ids(self, seed: int) -> dict[str, np.ndarray]:
+    def evaluation_ids(self, seed: int, day: int | None = None) -> dict[str, np.ndarray]:
         return {"letter": np.array([ord(letter) for letter in "abcdefgh"])}
 
-    def evaluate(self, model: Climb, rows: Mapping[str, np.ndarray], seed: int) -> dict[str, float]:
+    def evaluate(
+        self, model: Climb, rows: Mapping[str, np.ndarray], seed: int, day: int | None = None
+    ) -> dict[str, float]:
         return {letter: float(value) for letter, value in zip("abcdefgh", rows["letter"][:, 0], strict=True)}
 
 

@@ -71,9 +71,8 @@ async def drive(world: World, plan: Plan, model: Model | None = None) -> Finishe
     if sparse is dense:
         banks = (await open_bank(world, plan, dense, ("dense", "rows"), model),)
     else:
-        banks = (
-            await open_bank(world, plan, rule, (held,), model) for rule, held in ((dense, "dense"), (sparse, "rows"))
-        )
+        first = await open_bank(world, plan, dense, ("dense",), model)
+        banks = (first, await open_bank(world, plan, sparse, ("rows",), model))
     queue = await world.host(WorkQueue, plan.batches, plan.seconds, node="master") if plan.data == "queue" else None
 
     def host(rank: int) -> Awaitable[Handle]:
