@@ -18,6 +18,7 @@ _HOMES = {
     "Run": "lib.run",
     "Slowdown": "lib.cluster",
     "VirtualCluster": "lib.cluster",
+    "sweep": "lib.sweeps",
     "train": "lib.training",
 }
 
