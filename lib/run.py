@@ -110,7 +110,7 @@ PRESENTATION = (
     "critical.py",
     "doctor.py",
     "fidelity.py",
-    "notebooks.py",
+    "notebooks",
     "paths.py",
     "plots.py",
     "processes.py",
