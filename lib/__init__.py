@@ -20,6 +20,7 @@ _HOMES = {
     "Schedule": "lib.schedule",
     "Slowdown": "lib.cluster",
     "VirtualCluster": "lib.cluster",
+    "sweep": "lib.sweeps",
     "train": "lib.training",
 }
 

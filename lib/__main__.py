@@ -82,6 +82,11 @@ def _parser() -> argparse.ArgumentParser:
         metavar="NAME=VALUE",
         help="a notebook's parameter; repeatable",
     )
+    run.add_argument(
+        "--resume",
+        action="store_true",
+        help="leave out notebooks whose results are complete: same profile, parameters, notebook, claims and lib",
+    )
 
     add("report", _report, "write the index of all reports anew from what has been run")
     claims = add("claims", _claims, "show every claim with its verdict")
@@ -140,7 +145,7 @@ def _run(options: argparse.Namespace) -> None:
     parameters = {}
     for experiment in experiments:
         parameters = notebooks.parse_parameters(experiment, options.parameter)
-    print(report.build(options.profile, options.name, parameters))
+    print(report.build(options.profile, options.name, parameters, options.resume))
 
 
 def _report(options: argparse.Namespace) -> None:

@@ -130,17 +130,19 @@ PRESENTATION = (
     "critical.py",
     "doctor.py",
     "fidelity.py",
-    "notebooks.py",
+    "notebooks",
     "paths.py",
     "plots.py",
+    "processes.py",
     "progress.py",
     "report",
+    "sweeps.py",
 )
 
 
 @cache
 def source() -> str:
-    """A hash of lib's source, but for what only shows results: a run made by other code is another run."""
+    """A hash of lib's source, but for what only asks for runs or shows them: a run made by other code is another run."""
     digest = hashlib.sha256()
     package = Path(__file__).parent
     for path in sorted(package.rglob("*.py")):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
+from pathlib import Path
 from typing import Any, Literal
 
 from lib import cluster as clusters
@@ -91,58 +92,108 @@ def train(
     `samples` is the length of the pass (default: the workload's). `start` is a run of that workload with `keep=True`: this one
     goes on with its model, at its place in the stream. Further options belong to whatever was given by name
     (`workers=32`, `iota=4`, `batch_size=256`) or are those of `lib.training.Options`. The run is saved under the reports folder
-    and found there the next time, unless `force=True`; `save=False` neither looks nor saves.
+    and found there the next time, unless `force=True`; `save=False` neither looks nor saves. `lib.sweep` makes many at once.
     """
-    workload, protocol, cluster, settings = _resolve(workload, protocol, cluster, options)
-    if samples is not None:
-        if samples < 1:
-            raise BadOption(f"train: samples must be at least 1, not {samples}")
-        workload = replace(workload, samples=samples)
-    course = _course(workload, protocol, cluster, seed, settings, start)
-    configuration = {
-        **{
-            name: describe(thing)
-            for name, thing in (("workload", workload), ("protocol", protocol), ("cluster", cluster))
-        },
-        # A folder that is prepared anew under the same name is other data.
-        **({"data": source.digest(data)} if (data := getattr(workload, "data", None)) else {}),
-        "seed": seed,
-        "evaluations": settings.evaluations,
-        "on_nan": settings.on_nan,
-        "trace": settings.trace,
-        "feed": settings.feed,
-        "partitions": settings.partitions,
-        "prefetch": settings.prefetch,
-        **({"checkpoint_every": settings.checkpoint_every} if settings.checkpoint_every else {}),
-        **({"keep": True} if settings.keep else {}),
-        **({"start": {"digest": start.digest, "place": course.plan.first}} if start else {}),
-    }
-    folder = paths.runs() / key(configuration)
-    cuts = paths.reports() / "cuts" / folder.name
-    if settings.checkpoint_every:
-        every = max(1, settings.checkpoint_every // workload.batch_size)
-        course = replace(course, plan=replace(course.plan, cuts=Cuts(every=every, folder=cuts, resume=settings.resume)))
-    if settings.save:
-        if folder.is_dir() and not settings.force:
-            return Run.load(folder)
-        paths.check_writable(paths.runs())
-    with Progress(course.plan.samples, f"{workload.name} {protocol.name} {cluster.name}", "samples") as progress:
-        legs, model = cluster.open(seed, course.plan.workers).run(course.run, progress.advance)
-    outcome = Outcomes(legs)
-    run = Run(
-        outcome.history(),
-        outcome.summary(cluster.clock),
-        outcome.trace(),
-        outcome.usage(),
-        {**configuration, **machine(), "clock": cluster.clock, "events": outcome.events},
-        outcome.digest(),
-        model,
-    )
-    if settings.save:
-        run.save(folder)
-    if settings.checkpoint_every:
-        shutil.rmtree(cuts, ignore_errors=True)
-    return run
+    job = Job.of(workload, protocol, cluster, seed=seed, samples=samples, start=start, **options)
+    if (found := job.saved()) is not None:
+        return found
+    with Progress(job.samples, job.title, "samples") as progress:
+        return job.run(progress.advance)
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """A run that is settled and checked, and that is still to be found or made."""
+
+    title: str
+    course: Course
+    cluster: Cluster
+    settings: Options
+    configuration: dict[str, Any]
+    key: str
+    """The name under which the run is saved."""
+
+    @classmethod
+    def of(
+        cls,
+        workload: Workload | str,
+        protocol: Rule | Pair | Schedule | str,
+        cluster: Cluster | str,
+        *,
+        seed: int = 0,
+        samples: int | None = None,
+        start: Run | None = None,
+        **options,
+    ) -> Job:
+        """What `train` takes."""
+        workload, protocol, cluster, settings = _resolve(workload, protocol, cluster, options)
+        if samples is not None:
+            if samples < 1:
+                raise BadOption(f"train: samples must be at least 1, not {samples}")
+            workload = replace(workload, samples=samples)
+        course = _course(workload, protocol, cluster, seed, settings, start)
+        configuration = {
+            **{
+                name: describe(thing)
+                for name, thing in (("workload", workload), ("protocol", protocol), ("cluster", cluster))
+            },
+            # A folder that is prepared anew under the same name is other data.
+            **({"data": source.digest(data)} if (data := getattr(workload, "data", None)) else {}),
+            "seed": seed,
+            "evaluations": settings.evaluations,
+            "on_nan": settings.on_nan,
+            "trace": settings.trace,
+            "feed": settings.feed,
+            "partitions": settings.partitions,
+            "prefetch": settings.prefetch,
+            **({"checkpoint_every": settings.checkpoint_every} if settings.checkpoint_every else {}),
+            **({"keep": True} if settings.keep else {}),
+            **({"start": {"digest": start.digest, "place": course.plan.first}} if start else {}),
+        }
+        title = f"{workload.name} {protocol.name} {cluster.name}"
+        return cls(title, course, cluster, settings, configuration, key(configuration))
+
+    @property
+    def samples(self) -> int:
+        """Samples that it trains on."""
+        return self.course.plan.samples
+
+    @property
+    def folder(self) -> Path:
+        return paths.runs() / self.key
+
+    def saved(self) -> Run | None:
+        """The run that was saved before, unless the settings ask for a new one."""
+        if self.settings.save and not self.settings.force and self.folder.is_dir():
+            return Run.load(self.folder)
+        return None
+
+    def run(self, progress: Callable[[int], None]) -> Run:
+        """Train, and save the run if the settings say so; `progress` hears of samples."""
+        course, settings = self.course, self.settings
+        cuts = paths.reports() / "cuts" / self.key
+        if settings.checkpoint_every:
+            every = max(1, settings.checkpoint_every // course.plan.workload.batch_size)
+            kept = Cuts(every=every, folder=cuts, resume=settings.resume)
+            course = replace(course, plan=replace(course.plan, cuts=kept))
+        if settings.save:
+            paths.check_writable(paths.runs())
+        legs, model = self.cluster.open(course.plan.seed, course.plan.workers).run(course.run, progress)
+        outcome = Outcomes(legs)
+        run = Run(
+            outcome.history(),
+            outcome.summary(self.cluster.clock),
+            outcome.trace(),
+            outcome.usage(),
+            {**self.configuration, **machine(), "clock": self.cluster.clock, "events": outcome.events},
+            outcome.digest(),
+            model,
+        )
+        if settings.save:
+            run.save(self.folder)
+        if settings.checkpoint_every:
+            shutil.rmtree(cuts, ignore_errors=True)
+        return run
 
 
 def _course(

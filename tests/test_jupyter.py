@@ -46,3 +46,19 @@ def test_train_then_interrupt_then_train_again(kernel):
         assert (printed, error) == ("[]\n", None)
         printed, error = execute(client, small.format(cluster))
         assert printed.startswith("10")
+
+
+def test_sweep_then_interrupt_then_sweep_again(kernel):
+    manager, client = kernel
+    jobs = 'jobs = [dict(workload="quadratic", protocol="gba", cluster="virtual", workers=2, seed=s) for s in range(4)]'
+    sweep = (
+        "print([run.summary['samples'] for run in lib.sweep([{**job, 'samples': 320, 'save': False} for job in jobs])])"
+    )
+    start = "import lib; [child.wait() for child in lib.sweeps._start(1)]"  # one that takes part, on one core too
+    assert execute(client, f"{start}\n{jobs}\n{sweep}") == ("[320, 320, 320, 320]\n", None)
+    client.execute("lib.sweep([{**job, 'samples': 10**9, 'save': False} for job in jobs], processes=2)")
+    time.sleep(3)
+    manager.interrupt_kernel()
+    reply = client.get_shell_msg(timeout=30)
+    assert reply["content"]["ename"] == "KeyboardInterrupt"
+    assert execute(client, sweep) == ("[320, 320, 320, 320]\n", None)

@@ -99,13 +99,18 @@ def _facts(experiment: Experiment) -> list[str]:
     return [*facts, f"{kept['seconds']:.0f} s"] if kept.get("seconds") else facts
 
 
-def build(profile: str = "smoke", name: str = "all", parameters: Mapping[str, Any] | None = None) -> Path:
-    """Run the notebooks, export each, write the index; the index's path. Failures come last, all that works is done."""
+def build(
+    profile: str = "smoke", name: str = "all", parameters: Mapping[str, Any] | None = None, resume: bool = False
+) -> Path:
+    """Run the notebooks, export each, write the index; the index's path. Failures come last, all that works is done.
+
+    With `resume` notebooks that are complete are only exported.
+    """
     paths.check_writable(paths.reports())
     failures = []
     for experiment in notebooks.resolve(name):
         try:
-            export(notebooks.run(experiment.name, profile, parameters))
+            export(notebooks.run(experiment.name, profile, parameters, resume))
         except LockstepError as error:
             failures.append(str(error))
     page = index()
