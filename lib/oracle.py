@@ -10,7 +10,7 @@ from lib.errors import BadOption
 
 
 @dataclass(frozen=True)
-class Schedule:
+class Hindsight:
     """A sequence of modes, and what it reaches."""
 
     samples: float
@@ -20,7 +20,7 @@ class Schedule:
     """(when the switch begins, in seconds; to which mode)."""
 
 
-def oracle(throughputs: np.ndarray, cost: float, window: float = 1.0) -> Schedule:
+def oracle(throughputs: np.ndarray, cost: float, window: float = 1.0) -> Hindsight:
     """The best of all schedules, for samples per second of every mode (rows) in every window of `window` seconds (columns).
 
     It begins in whichever mode it likes; a switch may begin at any moment and takes `cost` seconds, in which nothing is
@@ -63,14 +63,14 @@ def oracle(throughputs: np.ndarray, cost: float, window: float = 1.0) -> Schedul
         if before != mode:
             switches.append((float(moments[when]), mode))
         mode, moment = before, when
-    return Schedule(samples, mode, tuple(reversed(switches)))
+    return Hindsight(samples, mode, tuple(reversed(switches)))
 
 
-def best_fixed(throughputs: np.ndarray, window: float = 1.0) -> Schedule:
+def best_fixed(throughputs: np.ndarray, window: float = 1.0) -> Hindsight:
     """The best mode for those who never switch."""
     trained = _cumulative(throughputs, window)
     mode = int(trained[:, -1].argmax())
-    return Schedule(float(trained[mode, -1]), mode)
+    return Hindsight(float(trained[mode, -1]), mode)
 
 
 def _cumulative(throughputs: np.ndarray, window: float) -> np.ndarray:

@@ -30,10 +30,10 @@ class Breaks(QuadraticBowl):
 
     name = "breaks"
 
-    def batch(self, seed, index, size=None):
+    def draw(self, seed, first, size, index):
         if index == 2:
             raise ValueError("no such batch")
-        return super().batch(seed, index, size)
+        return super().draw(seed, first, size, index)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,10 +43,10 @@ class Dies(QuadraticBowl):
     name = "dies"
     home: int
 
-    def batch(self, seed, index, size=None):
+    def draw(self, seed, first, size, index):
         if os.getpid() != self.home:
             os._exit(7)
-        return super().batch(seed, index, size)
+        return super().draw(seed, first, size, index)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,10 +56,10 @@ class Where(QuadraticBowl):
     name = "where"
     folder: str
 
-    def batch(self, seed, index, size=None):
+    def draw(self, seed, first, size, index):
         (Path(self.folder) / f"{os.getpid()}").touch()
         time.sleep(0.02)  # so that one process cannot make every run before the other takes one
-        return super().batch(seed, index, size)
+        return super().draw(seed, first, size, index)
 
 
 @pytest.fixture(scope="module", autouse=True)
