@@ -31,8 +31,13 @@ class Outcome:
         )
 
     def trace(self) -> pd.DataFrame:
-        spans = [(record.node, *span) for record in self._records for span in record.spans or ()]
-        table = pd.DataFrame(spans, columns=["node", "kind", "start", "end", "batch"])
+        """`norm` is the L2 norm of a server's update of its share of the dense parameters, whose number is in `batch`."""
+        spans = [
+            (record.node, *span, record.norms.get(span[3], np.nan) if span[0] == "apply" else np.nan)
+            for record in self._records
+            for span in record.spans or ()
+        ]
+        table = pd.DataFrame(spans, columns=["node", "kind", "start", "end", "batch", "norm"])
         table[["start", "end"]] -= self._start
         return table.sort_values(["start", "node"], kind="stable", ignore_index=True)
 

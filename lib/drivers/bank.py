@@ -181,7 +181,9 @@ class ParameterServer:
 
     def _update(self, weighted: list[tuple[Gradient, float]], divisor: float, step: int) -> None:
         if self._dense is not None and any(weight for _, weight in weighted):
-            self._dense.apply(_mean([(gradient.dense, weight) for gradient, weight in weighted], divisor))
+            mean = _mean([(gradient.dense, weight) for gradient, weight in weighted], divisor)
+            self.record.norms[step] = float(np.linalg.norm(mean))
+            self._dense.apply(mean)
         for name in self._tables:
             self._update_rows(
                 name, [(gradient, weight) for gradient, weight in weighted if name in gradient.rows], divisor, step
