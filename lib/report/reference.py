@@ -173,7 +173,7 @@ def table(folder: Path) -> str:
             claim = verdict.claim
             cells = [f"`{claim.id}`", claim.sentence, flat(claim.paper) or "–", ours(verdict), verdict.verdict]
             rows.append(f"| {' | '.join(map(_cell, cells))} |")
-        parts.append(f"### {PAPERS.get(paper, paper)}\n\n" + "\n".join(rows))
+        parts.append(f"### {PAPERS.get(paper, paper) if paper else 'Across the papers'}\n\n" + "\n".join(rows))
     return "\n\n".join(parts)
 
 
