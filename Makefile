@@ -7,8 +7,10 @@ bin := $(VENV)/bin
 .DELETE_ON_ERROR:
 .PHONY: reproduce test test-gpu lint clean
 
+# Smoke always runs anew. The others take long: what is complete is left as it is. Laptop's results are those we publish.
 reproduce: $(VENV)/.installed
-	$(bin)/python -m lib run all --profile $(PROFILE)
+	$(bin)/python -m lib run all --profile $(PROFILE) $(if $(filter-out smoke,$(PROFILE)),--resume)
+	$(if $(filter laptop,$(PROFILE)),$(bin)/python -m lib report --reference)
 
 test: $(VENV)/.installed
 	$(bin)/ruff check .

@@ -14,10 +14,13 @@ _HOMES = {
     "Lognormal": "lib.cluster",
     "Mishaps": "lib.cluster",
     "Node": "lib.cluster",
+    "Phase": "lib.schedule",
     "RayCluster": "lib.cluster",
     "Run": "lib.run",
+    "Schedule": "lib.schedule",
     "Slowdown": "lib.cluster",
     "VirtualCluster": "lib.cluster",
+    "sweep": "lib.sweeps",
     "train": "lib.training",
 }
 

@@ -12,13 +12,14 @@ import torch
 
 from lib import paths
 from lib.errors import LockstepError
+from lib.processes import usable_cores
 from lib.provenance import PACKAGES, version
 
 
 def examine() -> Iterator[tuple[str, str]]:
     """(what, how it is) in the order in which a person asks."""
     yield "python", f"{platform.python_version()} on {platform.system()} {platform.machine()}"
-    yield "cores", f"{len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count()}"
+    yield "cores", str(usable_cores())
     yield "memory", _memory()
     yield "gpu", _gpu()
     for package in (*PACKAGES, "jupyterlab", "papermill", "nbconvert", "seaborn"):

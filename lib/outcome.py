@@ -1,15 +1,13 @@
-"""From what the parts of a run wrote down to what the run leaves."""
+"""From what the parts of a leg wrote down to what it leaves."""
 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import asdict, fields
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from lib.cluster.network import Usage
 from lib.data.feed import account
 from lib.drivers.plan import Plan
 from lib.drivers.record import Finished, Record, Snapshot
@@ -20,12 +18,11 @@ from lib.run import digest
 
 
 class Outcome:
-    """All records of one run, on a clock that starts with its training."""
+    """All records of one leg, on a clock that starts with it."""
 
     def __init__(self, plan: Plan, finished: Finished):
         self.plan, self.seconds = plan, finished.end - finished.start
-        self._start, self._records, self._usage = finished.start, finished.records, finished.usage
-        self.events = finished.events
+        self._start, self._records = finished.start, finished.records
         self._undone, self._returns, self._bereaved = finished.undone, finished.returns, finished.bereaved
 
     def digest(self) -> str:
@@ -34,18 +31,15 @@ class Outcome:
         )
 
     def trace(self) -> pd.DataFrame:
-        spans = [(record.node, *span) for record in self._records for span in record.spans or ()]
-        table = pd.DataFrame(spans, columns=["node", "kind", "start", "end", "batch"])
+        """`norm` is the L2 norm of a server's update of its share of the dense parameters, whose number is in `batch`."""
+        spans = [
+            (record.node, *span, record.norms.get(span[3], np.nan) if span[0] == "apply" else np.nan)
+            for record in self._records
+            for span in record.spans or ()
+        ]
+        table = pd.DataFrame(spans, columns=["node", "kind", "start", "end", "batch", "norm"])
         table[["start", "end"]] -= self._start
         return table.sort_values(["start", "node"], kind="stable", ignore_index=True)
-
-    def usage(self) -> pd.DataFrame:
-        """A row for each node and link: shares of the run's time, queueing and bytes. Empty on a wall clock."""
-        table = pd.DataFrame([asdict(usage) for usage in self._usage], columns=[field.name for field in fields(Usage)])
-        for share in ("sent", "received"):
-            table[share] /= self.seconds or 1.0
-        table["computed"] /= table["lanes"].clip(lower=1) * (self.seconds or 1.0)
-        return table
 
     def history(self) -> pd.DataFrame:
         """One row for each twentieth of the samples, and one for each evaluation."""
@@ -143,7 +137,7 @@ class Outcome:
 
     def _joined(self, pieces: tuple[Snapshot, ...]) -> Snapshot:
         shards = {shard: values for piece in pieces for shard, values in piece.dense.items()}
-        ids = self.plan.workload.evaluation_ids(self.plan.seed)
+        ids = self.plan.workload.evaluation_ids(self.plan.seed, self.plan.day)
         rows = {
             name: np.empty((ids[name].size, spec.dim), np.float32) for name, spec in self.plan.workload.tables().items()
         }
@@ -162,7 +156,7 @@ class Outcome:
     def _evaluate(self, snapshot: Snapshot) -> dict[str, float]:
         model = FlatModel(self.plan.workload.model(self.plan.seed))
         model.load(snapshot.dense[0])
-        return self.plan.workload.evaluate(model.module, snapshot.rows, self.plan.seed)
+        return self.plan.workload.evaluate(model.module, snapshot.rows, self.plan.seed, self.plan.day)
 
     def _replicas(self) -> dict[str, float]:
         """The metrics of the replicas' average; the summary's own are those of the first worker's replica."""

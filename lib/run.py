@@ -10,13 +10,16 @@ from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
 from pathlib import Path
 from types import CodeType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
 from lib import paths
 from lib.errors import LockstepError, NotSaved
+
+if TYPE_CHECKING:
+    from lib.drivers.model import Model
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,6 +38,18 @@ class Run:
     """What it takes to repeat the run."""
     digest: str
     """sha256 over all final parameters, rows, optimiser state and timestamps: equal digests mean identical to the bit."""
+    kept: Model | Path | None = None
+    """The model at the end, or where it is saved; None: it was not kept."""
+
+    @property
+    def model(self) -> Model | None:
+        """The model at the end, for another run to start from, where it was kept."""
+        if isinstance(self.kept, Path):
+            from lib.drivers.model import Model
+            from lib.store import checkpoint
+
+            return checkpoint.load(self.kept, [Model])["model"]
+        return self.kept
 
     @property
     def clock(self) -> str:
@@ -53,6 +68,10 @@ class Run:
             self.usage.to_parquet(new / "usage.parquet")
             texts = {"summary": self.summary, "provenance": self.provenance, "digest": self.digest}
             (new / "run.json").write_text(json.dumps(texts, indent=1, default=_plain))
+            if self.kept is not None:
+                from lib.store import checkpoint
+
+                checkpoint.save(new / "model", {"model": self.model}, durable=False)
             new.chmod(0o755)
             paths.replace_folder(new, folder)
         except OSError as error:
@@ -76,7 +95,8 @@ class Run:
             history, trace, usage = (
                 pd.read_parquet(folder / f"{name}.parquet") for name in ("history", "trace", "usage")
             )
-            return cls(history, texts["summary"], trace, usage, texts["provenance"], texts["digest"])
+            kept = folder / "model" if (folder / "model").is_dir() else None
+            return cls(history, texts["summary"], trace, usage, texts["provenance"], texts["digest"], kept)
         except (OSError, ValueError, KeyError) as error:
             raise LockstepError(
                 f"the saved run {folder} cannot be read ({error}); delete that folder to train anew"
@@ -110,17 +130,19 @@ PRESENTATION = (
     "critical.py",
     "doctor.py",
     "fidelity.py",
-    "notebooks.py",
+    "notebooks",
     "paths.py",
     "plots.py",
+    "processes.py",
     "progress.py",
     "report",
+    "sweeps.py",
 )
 
 
 @cache
 def source() -> str:
-    """A hash of lib's source, but for what only shows results: a run made by other code is another run."""
+    """A hash of lib's source, but for what only asks for runs or shows them: a run made by other code is another run."""
     digest = hashlib.sha256()
     package = Path(__file__).parent
     for path in sorted(package.rglob("*.py")):

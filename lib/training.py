@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
+from pathlib import Path
 from typing import Any, Literal
 
 from lib import cluster as clusters
@@ -12,27 +13,26 @@ from lib import paths, protocols, workloads
 from lib.cluster.base import Cluster
 from lib.data import source
 from lib.data.feed import KINDS, stretches
-from lib.drivers import pipeline, replica, server
-from lib.drivers.attempts import carry_through
 from lib.drivers.cut import Cuts
+from lib.drivers.legs import Course
 from lib.drivers.plan import Plan
 from lib.errors import BadOption, UnknownOption, unknown_option
-from lib.outcome import Outcome
+from lib.outcomes import Outcomes
 from lib.progress import Progress
 from lib.protocols.rules import Pair, Rule
 from lib.provenance import machine
 from lib.run import Run, describe, key
+from lib.schedule import Phase, Schedule, single
 from lib.workloads import Workload
-
-DRIVERS = {"server": server.drive, "replica": replica.drive, "pipeline": pipeline.drive}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
     """How a run is carried out and kept; nothing here belongs to the workload, the protocol or the cluster."""
 
-    evaluations: int = 1
-    """How often the model is evaluated: after each of so many equal parts of the samples. It costs the run no time."""
+    evaluations: int | Literal["daily"] = 1
+    """How often the model is evaluated: after each of so many equal parts of the samples, which costs the run no time; or
+    "daily", on each next day's unseen samples, for which the run pauses at the end of every day, as continual training does."""
     on_nan: Literal["stop", "skip"] = "stop"
     """What to do when a loss or gradient is not finite: stop with an error, or leave that batch out."""
     trace: bool = True
@@ -50,12 +50,14 @@ class Options:
     """Train even if the run is saved already, and replace it."""
     checkpoint_every: int | None = None
     """Pause after about so many samples and save a consistent cut, under the reports folder until the run is complete."""
+    keep: bool = False
+    """Keep the model with the run, so that another one can start from it."""
     resume: bool = False
     """Go on from the cut that a run with this configuration left when it was stopped, if there is one."""
 
     def __post_init__(self):
-        if self.evaluations < 1:
-            raise BadOption(f"train: evaluations must be at least 1, not {self.evaluations}")
+        if self.evaluations != "daily" and (not isinstance(self.evaluations, int) or self.evaluations < 1):
+            raise BadOption(f"train: evaluations must be at least 1, or 'daily', not {self.evaluations!r}")
         if self.checkpoint_every is not None and self.checkpoint_every < 1:
             raise BadOption(f"train: checkpoint_every must be at least 1, not {self.checkpoint_every}")
         if self.resume and self.checkpoint_every is None:
@@ -77,78 +79,184 @@ class Options:
 
 def train(
     workload: Workload | str,
-    protocol: Rule | Pair | str,
+    protocol: Rule | Pair | Schedule | str,
     cluster: Cluster | str,
     *,
     seed: int = 0,
     samples: int | None = None,
+    start: Run | None = None,
     **options,
 ) -> Run:
-    """Train a workload under a protocol on a cluster, each an object or a registered name.
+    """Train a workload under a protocol on a cluster, each an object or a registered name; under several, by a `Schedule`.
 
-    `samples` is the length of the pass (default: the workload's). Further options belong to whatever was given by name
+    `samples` is the length of the pass (default: the workload's). `start` is a run of that workload with `keep=True`: this one
+    goes on with its model, at its place in the stream. Further options belong to whatever was given by name
     (`workers=32`, `iota=4`, `batch_size=256`) or are those of `lib.training.Options`. The run is saved under the reports folder
-    and found there the next time, unless `force=True`; `save=False` neither looks nor saves.
+    and found there the next time, unless `force=True`; `save=False` neither looks nor saves. `lib.sweep` makes many at once.
     """
-    workload, protocol, cluster, settings = _resolve(workload, protocol, cluster, options)
-    if samples is not None:
-        if samples < 1:
-            raise BadOption(f"train: samples must be at least 1, not {samples}")
-        workload = replace(workload, samples=samples)
-    plan = _plan(workload, protocol, cluster, seed, settings)
-    configuration = {
-        **{
-            name: describe(thing)
-            for name, thing in (("workload", workload), ("protocol", protocol), ("cluster", cluster))
-        },
-        # A folder that is prepared anew under the same name is other data.
-        **({"data": source.digest(data)} if (data := getattr(workload, "data", None)) else {}),
-        "seed": seed,
-        "evaluations": settings.evaluations,
-        "on_nan": settings.on_nan,
-        "trace": settings.trace,
-        "feed": settings.feed,
-        "partitions": settings.partitions,
-        "prefetch": settings.prefetch,
-        **({"checkpoint_every": settings.checkpoint_every} if settings.checkpoint_every else {}),
-    }
-    folder = paths.runs() / key(configuration)
-    cuts = paths.reports() / "cuts" / folder.name
-    if settings.checkpoint_every:
-        every = max(1, settings.checkpoint_every // workload.batch_size)
-        plan = replace(plan, cuts=Cuts(every=every, folder=cuts, resume=settings.resume))
-    if settings.save:
-        if folder.is_dir() and not settings.force:
-            return Run.load(folder)
-        paths.check_writable(paths.runs())
-    with Progress(plan.samples, f"{workload.name} {protocol.name} {cluster.name}", "samples") as progress:
-        outcome = _carry_out(plan, cluster, progress.advance)
-    run = Run(
-        outcome.history(),
-        outcome.summary(cluster.clock),
-        outcome.trace(),
-        outcome.usage(),
-        {**configuration, **machine(), "clock": cluster.clock, "events": outcome.events},
-        outcome.digest(),
-    )
-    if settings.save:
-        run.save(folder)
-    if plan.cuts:
-        shutil.rmtree(cuts, ignore_errors=True)
-    return run
+    job = Job.of(workload, protocol, cluster, seed=seed, samples=samples, start=start, **options)
+    if (found := job.saved()) is not None:
+        return found
+    with Progress(job.samples, job.title, "samples") as progress:
+        return job.run(progress.advance)
 
 
-def _carry_out(plan: Plan, cluster: Cluster, progress: Callable[[int], None]) -> Outcome:
-    drive = DRIVERS[plan.protocol.dense.family]
-    return Outcome(
-        plan, cluster.open(plan.seed, plan.workers).run(lambda world: carry_through(world, plan, drive), progress)
-    )
+@dataclass(frozen=True, eq=False)
+class Job:
+    """A run that is settled and checked, and that is still to be found or made."""
+
+    title: str
+    course: Course
+    cluster: Cluster
+    settings: Options
+    configuration: dict[str, Any]
+    key: str
+    """The name under which the run is saved."""
+
+    @classmethod
+    def of(
+        cls,
+        workload: Workload | str,
+        protocol: Rule | Pair | Schedule | str,
+        cluster: Cluster | str,
+        *,
+        seed: int = 0,
+        samples: int | None = None,
+        start: Run | None = None,
+        **options,
+    ) -> Job:
+        """What `train` takes."""
+        workload, protocol, cluster, settings = _resolve(workload, protocol, cluster, options)
+        if samples is not None:
+            if samples < 1:
+                raise BadOption(f"train: samples must be at least 1, not {samples}")
+            workload = replace(workload, samples=samples)
+        course = _course(workload, protocol, cluster, seed, settings, start)
+        configuration = {
+            **{
+                name: describe(thing)
+                for name, thing in (("workload", workload), ("protocol", protocol), ("cluster", cluster))
+            },
+            # A folder that is prepared anew under the same name is other data.
+            **({"data": source.digest(data)} if (data := getattr(workload, "data", None)) else {}),
+            "seed": seed,
+            "evaluations": settings.evaluations,
+            "on_nan": settings.on_nan,
+            "trace": settings.trace,
+            "feed": settings.feed,
+            "partitions": settings.partitions,
+            "prefetch": settings.prefetch,
+            **({"checkpoint_every": settings.checkpoint_every} if settings.checkpoint_every else {}),
+            **({"keep": True} if settings.keep else {}),
+            **({"start": {"digest": start.digest, "place": course.plan.first}} if start else {}),
+        }
+        title = f"{workload.name} {protocol.name} {cluster.name}"
+        return cls(title, course, cluster, settings, configuration, key(configuration))
+
+    @property
+    def samples(self) -> int:
+        """Samples that it trains on."""
+        return self.course.plan.samples
+
+    @property
+    def folder(self) -> Path:
+        return paths.runs() / self.key
+
+    def saved(self) -> Run | None:
+        """The run that was saved before, unless the settings ask for a new one."""
+        if self.settings.save and not self.settings.force and self.folder.is_dir():
+            return Run.load(self.folder)
+        return None
+
+    def run(self, progress: Callable[[int], None]) -> Run:
+        """Train, and save the run if the settings say so; `progress` hears of samples."""
+        course, settings = self.course, self.settings
+        cuts = paths.reports() / "cuts" / self.key
+        if settings.checkpoint_every:
+            every = max(1, settings.checkpoint_every // course.plan.workload.batch_size)
+            kept = Cuts(every=every, folder=cuts, resume=settings.resume)
+            course = replace(course, plan=replace(course.plan, cuts=kept))
+        if settings.save:
+            paths.check_writable(paths.runs())
+        legs, model = self.cluster.open(course.plan.seed, course.plan.workers).run(course.run, progress)
+        outcome = Outcomes(legs)
+        run = Run(
+            outcome.history(),
+            outcome.summary(self.cluster.clock),
+            outcome.trace(),
+            outcome.usage(),
+            {**self.configuration, **machine(), "clock": self.cluster.clock, "events": outcome.events},
+            outcome.digest(),
+            model,
+        )
+        if settings.save:
+            run.save(self.folder)
+        if settings.checkpoint_every:
+            shutil.rmtree(cuts, ignore_errors=True)
+        return run
 
 
-def _plan(workload: Workload, protocol: Rule | Pair, cluster: Cluster, seed: int, settings: Options) -> Plan:
-    workers = cluster.workers or 4
+def _course(
+    workload: Workload,
+    protocol: Rule | Pair | Schedule,
+    cluster: Cluster,
+    seed: int,
+    settings: Options,
+    start: Run | None,
+) -> Course:
+    schedule = protocol if isinstance(protocol, Schedule) else single(protocol)
+    workers = cluster.workers or max(phase.workers or 4 for phase in schedule.phases)
     if settings.partitions:
         stretches(1, workers, settings.partitions)
+    for phase in schedule.phases:
+        _check(phase, workload, cluster, workers, settings)
+    if all(phase.protocol.dense.family == "pipeline" for phase in schedule.phases):
+        workers = 1
+    if settings.evaluations == "daily":
+        workload.day_begins(0)
+    if settings.checkpoint_every and (len(schedule.phases) > 1 or settings.evaluations == "daily"):
+        raise BadOption("train: checkpoint_every is for a run of one protocol without daily evaluations")
+    first = _place(start, workload) if start else 0
+    marks = () if settings.evaluations == "daily" else range(1, settings.evaluations)
+    plan = Plan(
+        workload=workload,
+        protocol=schedule.phases[0].protocol,
+        workers=workers,
+        servers=cluster.servers,
+        seed=seed,
+        on_nan=settings.on_nan,
+        trace=settings.trace,
+        feed=settings.feed,
+        partitions=settings.partitions,
+        ahead=(1 if cluster.clock == "wall" else 0) if settings.prefetch is None else settings.prefetch,
+        first=first,
+        marks=tuple(first + (workload.samples - first) * mark / settings.evaluations for mark in marks),
+    )
+    model, daily = start and start.model, settings.evaluations == "daily"
+    return Course(schedule=schedule, plan=plan, model=model, daily=daily, keep=settings.keep)
+
+
+def _place(start: Run, workload: Workload) -> int:
+    """Where a run goes on that starts from another's model."""
+    if not isinstance(start, Run):
+        raise BadOption(f"train: start must be a Run, not {start!r}")
+    if start.model is None:
+        raise BadOption("train: the run to start from has no model; train it with keep=True")
+    if start.provenance["workload"]["name"] != workload.name:
+        raise BadOption(f"train: start is a run of {start.provenance['workload']['name']!r}, not of {workload.name!r}")
+    if start.model.place >= workload.samples:
+        raise BadOption(
+            f"train: the run to start from has come to sample {start.model.place}, where this pass of {workload.samples} ends"
+        )
+    return start.model.place
+
+
+def _check(phase: Phase, workload: Workload, cluster: Cluster, workers: int, settings: Options) -> None:
+    protocol = phase.protocol
+    if (phase.workers or 0) > workers:
+        raise BadOption(f"phase {phase.name!r}: {phase.workers} workers, of {workers} in the cluster")
+    if phase.seconds is not None and settings.feed not in ("rule", "queue"):
+        raise BadOption(f"phase {phase.name!r}: seconds needs feed='queue', not {settings.feed!r}")
     if protocol.dense.family == "pipeline":
         if (cluster.workers or 1) > 1:
             raise BadOption(
@@ -165,20 +273,6 @@ def _plan(workload: Workload, protocol: Rule | Pair, cluster: Cluster, seed: int
                 f"{protocol.name} moves rows between host and device, and {workload.name!r} has no tables; "
                 "choose another workload, or a protocol of another family"
             )
-        workers = 1
-    return Plan(
-        workload=workload,
-        protocol=protocol,
-        workers=workers,
-        servers=cluster.servers,
-        seed=seed,
-        evaluations=settings.evaluations,
-        on_nan=settings.on_nan,
-        trace=settings.trace,
-        feed=settings.feed,
-        partitions=settings.partitions,
-        ahead=(1 if cluster.clock == "wall" else 0) if settings.prefetch is None else settings.prefetch,
-    )
 
 
 def _resolve(workload, protocol, cluster, options: Mapping[str, Any]):
@@ -202,7 +296,7 @@ def _resolve(workload, protocol, cluster, options: Mapping[str, Any]):
         for thing, registry in given
     ]
     for thing, kind, what in zip(
-        made, (Workload, Rule | Pair, Cluster), ("workload", "protocol", "cluster"), strict=True
+        made, (Workload, Rule | Pair | Schedule, Cluster), ("workload", "protocol", "cluster"), strict=True
     ):
         if not isinstance(thing, kind):
             raise BadOption(f"train: {thing!r} is no {what}; give a registered name or an object")

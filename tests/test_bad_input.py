@@ -84,7 +84,7 @@ def test_an_option_of_something_given_as_an_object_says_where_to_set_it(given, o
     "options, words",
     [
         ({"samples": 0}, "samples must be at least 1, not 0"),
-        ({"evaluations": 0}, "evaluations must be at least 1, not 0"),
+        ({"evaluations": 0}, "evaluations must be at least 1, or 'daily', not 0"),
         ({"on_nan": "ignore"}, "on_nan must be 'stop' or 'skip', not 'ignore'"),
     ],
 )
@@ -169,8 +169,8 @@ class Broken(ClickThrough):
     name: ClassVar[str] = "broken"
     bad: tuple[int, ...] = ()
 
-    def batch(self, seed, index, size=None):
-        batch = super().batch(seed, index, size)
+    def draw(self, seed, first, size, index):
+        batch = super().draw(seed, first, size, index)
         dense = batch.features["dense"].copy()
         dense[:1, :1] = np.nan if index in self.bad else dense[:1, :1]
         return replace(batch, features={"dense": dense})

@@ -16,10 +16,10 @@ import lib
 from lib.workloads.ctr import ClickThrough
 
 class Endless(ClickThrough):
-    def batch(self, seed, index, size=None):
+    def draw(self, seed, first, size, index):
         if index == 20:
             pathlib.Path({mark!r}).touch()
-        return super().batch(seed, index, size)
+        return super().draw(seed, first, size, index)
 
 if __name__ == "__main__":
     workload = Endless(samples=10**12, batch_size=64, vocabulary=50, fields=3, evaluation_samples=100)

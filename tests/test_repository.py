@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -32,6 +33,16 @@ def test_torch_is_the_first_thing_that_pip_is_asked_for():
     asked = re.findall(r"pip install (.*)", recipe)
     assert "grep '^torch==' requirements.txt" in asked[0]
     assert "-r requirements.txt" in asked[1]
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
+@pytest.mark.parametrize(("profile", "resumes"), [("smoke", False), ("laptop", True), ("full", True)])
+def test_long_profiles_resume_and_smoke_runs_anew(profile, resumes):
+    command = ["make", "--dry-run", "reproduce", f"PROFILE={profile}"]
+    recipe = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT).stdout
+    (run,) = [line for line in recipe.splitlines() if "lib run all" in line]
+    assert f"--profile {profile}" in run and ("--resume" in run) == resumes
+    assert ("lib report --reference" in recipe) == (profile == "laptop")
 
 
 def test_what_runs_here_is_what_is_pinned():

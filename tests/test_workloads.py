@@ -143,7 +143,7 @@ def test_days_pass_in_order_and_a_batch_has_one(days):
     workload = small("ctr-synthetic", samples=1000, batch_size=100, days=days)
     passed = [workload.batch(0, index).day for index in range(10)]
     assert passed == sorted(passed) == [index * days // 10 for index in range(10)]
-    assert workload.day(10) == days
+    assert workload.day(1000) == days
 
 
 def test_clicks_have_the_shape_of_their_options():
@@ -164,7 +164,7 @@ def test_the_evaluation_is_of_the_next_day_and_its_ceiling_is_the_truth():
     seeds = [workload.evaluate(workload.model(0), rows_of(workload, seed), seed)["auc_ceiling"] for seed in (0, 1)]
     assert seeds[0] != seeds[1] and seeds == pytest.approx([seeds[0]] * 2, abs=0.02)
     assert seeds[0] > 0.75
-    sample = workload.clicks.draw(20_000, seed=0, day=workload.days, index="evaluation")
+    sample = workload.clicks.draw(20_000, seed=0, day=workload.days, of=f"evaluation {workload.days}")
     assert set(workload.evaluation_ids(0)["feature"]) == set(sample.ids.ravel())
 
 
@@ -229,3 +229,30 @@ def test_optimisers_are_options():
     assert small("ctr-synthetic", **options).row_optimizer == Adagrad(lr=0.1)
     assert isinstance(small("ctr-synthetic").row_optimizer, Adam)
     assert dataclasses.replace(small("ctr-synthetic"), samples=5).batches() == 1
+
+
+@pytest.mark.parametrize("name", ["ctr-synthetic", "criteo-syn", "alimama-dien", "private-youtubednn"])
+def test_a_stream_of_days_holds_the_same_samples_however_it_is_cut(name):
+    workload = workloads.get(name, samples=400, days=2, evaluation_samples=50)
+    whole = samples_of(workload.draw(1, 96, 60, 0))
+    for width in (1, 7, 20):
+        parts = [samples_of(workload.draw(1, first, min(width, 156 - first), 0)) for first in range(96, 156, width)]
+        for kind, array in whole.items():
+            np.testing.assert_array_equal(np.concatenate([part[kind] for part in parts]), array)
+
+
+def samples_of(batch):
+    """What belongs to each sample alone, raw."""
+    places = {table: batch.ids[table][where] for table, where in batch.where.items() if where.ndim == 2}
+    kinds = {"labels": batch.labels} if batch.labels is not None else {}
+    return places | kinds | {"behaviours": batch.features.get("behaviours", np.zeros(batch.size))}
+
+
+def test_each_day_has_an_evaluation_of_its_own():
+    workload = small("ctr-synthetic", samples=1000, days=4, drift=0.5)
+    assert [workload.day_begins(day) for day in range(5)] == [0, 250, 500, 750, 1000]
+    ids = [workload.evaluation_ids(0, day)["feature"] for day in (1, 2)]
+    assert not np.array_equal(*ids)
+    np.testing.assert_array_equal(workload.evaluation_ids(0)["feature"], workload.evaluation_ids(0, 4)["feature"])
+    with pytest.raises(BadOption, match="no days"):
+        small("quadratic").day_begins(1)

@@ -12,12 +12,12 @@ import torch
 from lib.cluster.base import Cluster
 from lib.cluster.spec import Work
 from lib.data.batch import Batch
+from lib.drivers.legs import DRIVERS
 from lib.drivers.plan import Plan
 from lib.drivers.record import Record
 from lib.models.flat import FlatModel
 from lib.store.optim import SGD, Optimizer
 from lib.store.rows import Rows
-from lib.training import DRIVERS
 from lib.workloads.base import TableSpec, Workload
 
 
@@ -53,17 +53,19 @@ class Letters(Workload):
     def model(self, seed: int) -> Climb:
         return Climb()
 
-    def batch(self, seed: int, index: int, size: int | None = None) -> Batch:
+    def draw(self, seed: int, first: int, size: int, index: int) -> Batch:
         ids = np.array([ord(letter) for letter in self.reads[index % len(self.reads)]])
         return Batch.of(index=index, raw={"letter": ids}, size=1, features={})
 
     def work(self) -> Work:
         return Work(flops=1e6)
 
-    def evaluation_ids(self, seed: int) -> dict[str, np.ndarray]:
+    def evaluation_ids(self, seed: int, day: int | None = None) -> dict[str, np.ndarray]:
         return {"letter": np.array([ord(letter) for letter in "abcdefgh"])}
 
-    def evaluate(self, model: Climb, rows: Mapping[str, np.ndarray], seed: int) -> dict[str, float]:
+    def evaluate(
+        self, model: Climb, rows: Mapping[str, np.ndarray], seed: int, day: int | None = None
+    ) -> dict[str, float]:
         return {letter: float(value) for letter, value in zip("abcdefgh", rows["letter"][:, 0], strict=True)}
 
 
@@ -76,7 +78,6 @@ def records(workload: Workload, protocol: Any, cluster: Cluster, seed: int = 0) 
         workers=workers,
         servers=cluster.servers,
         seed=seed,
-        evaluations=1,
         on_nan="stop",
         trace=True,
     )

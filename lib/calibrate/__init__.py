@@ -6,7 +6,6 @@ with other things is measured as it is: calibrate and compare in the same run.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +21,7 @@ from lib.calibrate.steps import parallel, steps
 from lib.cluster.document import to_plain
 from lib.cluster.spec import Device, Node
 from lib.errors import BadOption
+from lib.processes import usable_cores
 from lib.provenance import machine
 
 
@@ -80,7 +80,7 @@ def figures(quick: bool = False, ray: bool = False) -> Iterator[Figure]:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        cores = usable_cores()
         yield Figure("cores", float(cores), "cores that this process may use")
         yield from steps("cpu", quick)
         yield from parallel(cores, quick)

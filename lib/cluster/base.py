@@ -129,6 +129,9 @@ class World(ABC):
         """End every part on every node; nodes are there again, empty. The records of all parts."""
         raise NotImplementedError
 
+    async def clear(self) -> None:  # noqa: B027 - most worlds forget what nobody holds
+        """The parts that were hosted so far are done with; their nodes go on."""
+
     keeps: bool = False
     """Whether `cut` will be asked for; set before anything is hosted."""
 

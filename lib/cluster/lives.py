@@ -181,6 +181,10 @@ class Mortals:
     def remains(self, node: str) -> list[Any]:
         return self._remains.pop(node, [])
 
+    async def clear(self) -> None:
+        for site in self._sites.values():
+            site.life.parts.clear()
+
     async def restart(self) -> list[Any]:
         for node in self._sites:
             self._end(node)

@@ -184,6 +184,10 @@ class RayWorld(World):
     def remains(self, node: str) -> list[Any]:
         return self._remains.pop(node, [])
 
+    async def clear(self) -> None:
+        calls = (actor.clear.remote() for actor in self._actors.values())
+        await asyncio.gather(*calls, return_exceptions=True)  # the dead hold nothing
+
     async def restart(self) -> list[Any]:
         nodes = list(self._actors)
         await asyncio.gather(*(self._end(node) for node in nodes))

@@ -41,6 +41,9 @@ class Host:
     async def create(self, number: int, part: type, args: tuple) -> None:
         self._parts[number] = part(self.site, *args)
 
+    async def clear(self) -> None:
+        self._parts.clear()
+
     async def call(self, caller: str, turn: int, number: int, method: str, *args) -> Any:
         # Ray may start an actor's async calls out of order; a pull must not overtake the push before it.
         if turn != self._next[caller]:

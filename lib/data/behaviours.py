@@ -18,7 +18,7 @@ import numpy as np
 
 from lib.data.clicks import FIELD_SHIFT, Clicks, ClickStream, shift
 from lib.data.zipf import alias_table, pick, probabilities
-from lib.streams import stream
+from lib.streams import stream, uniform
 
 _PILOT = 16_384  # samples that set a day's shift
 _FADE = 0.8  # a behaviour's weight in the click's truth, against that of the next
@@ -61,11 +61,11 @@ class Histories(NamedTuple):
     """int64 (samples, length): items drawn regardless of the user."""
 
 
-def histories(catalogue: Catalogue, taste: np.ndarray, generator: np.random.Generator) -> Histories:
+def histories(catalogue: Catalogue, taste: np.ndarray, seed: int, first: int, of: object) -> Histories:
     """One history for each row of `taste`, the chances (samples, topics) of a new topic."""
-    uniform = generator.random((len(taste), 1 + 4 * (catalogue.length + 1)))
+    chances = uniform(seed, "histories", of, first=first, shape=(len(taste), 1 + 4 * (catalogue.length + 1)))
     table = alias_table(catalogue.per_topic, catalogue.exponent)
-    return Histories(*_urn(uniform, np.cumsum(taste, 1), catalogue.length, catalogue.novelty, *table))
+    return Histories(*_urn(chances, np.cumsum(taste, 1), catalogue.length, catalogue.novelty, *table))
 
 
 def next_topic(catalogue: Catalogue, past: Histories, taste: np.ndarray) -> np.ndarray:
@@ -106,15 +106,15 @@ class BehaviourStream:
     def columns(self) -> int:
         return self.profile.fields + 2 * (1 + 2 * self.catalogue.length)
 
-    def draw(self, size: int, *, seed: int, day: int, index: object) -> Remembered:
-        """Samples of stream (seed, day, index)."""
-        plain = self.profile.draw(size, seed=seed, day=day, index=index)
-        return self._extend(plain, _shift(self, day), stream(seed, "behaviours", day, index))
+    def draw(self, size: int, *, seed: int, day: int, first: int = 0, of: object = "train") -> Remembered:
+        """Samples from place `first` on of the endless stream (seed, of), as they are on that day."""
+        plain = self.profile.draw(size, seed=seed, day=day, first=first, of=of)
+        return self._extend(plain, _shift(self, day), seed, first, of)
 
-    def _extend(self, plain: Clicks, bias: float, generator: np.random.Generator) -> Remembered:
+    def _extend(self, plain: Clicks, bias: float, seed: int, first: int, of: object) -> Remembered:
         catalogue, size = self.catalogue, len(plain.labels)
-        past = histories(catalogue, np.full((size, catalogue.topics), 1 / catalogue.topics), generator)
-        random = generator.random((size, 2))
+        past = histories(catalogue, np.full((size, catalogue.topics), 1 / catalogue.topics), seed, first, of)
+        random = uniform(seed, "behaviours", of, first=first, shape=(size, 2))
         target = np.where(random[:, 0] < 0.5, past.following, past.passed[:, -1])
         real = np.arange(catalogue.length) < past.behaviours[:, None]
         weights = real * _FADE ** (past.behaviours[:, None] - 1 - np.arange(catalogue.length))
@@ -137,8 +137,8 @@ class BehaviourStream:
 def _shift(behaviours: BehaviourStream, day: int) -> float:
     """What keeps the day's base rate."""
     world = behaviours.profile.world
-    plain = behaviours.profile.draw(_PILOT, seed=world, day=day, index="pilot")
-    logits = behaviours._extend(plain, 0.0, stream(world, "behaviours pilot", day)).logits
+    plain = behaviours.profile.draw(_PILOT, seed=world, day=day, of="pilot")
+    logits = behaviours._extend(plain, 0.0, world, 0, "pilot").logits
     return shift(logits, behaviours.profile.base_rate)
 
 
@@ -156,12 +156,13 @@ class WatchStream:
     world: int
     """Seed of the tastes."""
 
-    def draw(self, size: int, *, seed: int, day: int, index: object) -> tuple[np.ndarray, np.ndarray, Histories]:
-        """Each sample's group, its taste and its history."""
-        generator = stream(seed, "watched", day, index)
-        group = generator.integers(self.groups, size=size)
+    def draw(
+        self, size: int, *, seed: int, day: int, first: int = 0, of: object = "train"
+    ) -> tuple[np.ndarray, np.ndarray, Histories]:
+        """Each sample's group, its taste and its history, from place `first` on of the endless stream (seed, of)."""
+        group = (uniform(seed, "groups", of, first=first, shape=(size, 1))[:, 0] * self.groups).astype(np.int64)
         taste = _tastes(self, day)[group]
-        return group, taste, histories(self.catalogue, taste, generator)
+        return group, taste, histories(self.catalogue, taste, seed, first, of)
 
 
 @functools.lru_cache(maxsize=8)

@@ -17,7 +17,7 @@ import numba
 import numpy as np
 
 from lib.data.zipf import alias_table, pick
-from lib.streams import stream
+from lib.streams import stream, uniform
 
 FIELD_SHIFT = 48
 """An id is (field << FIELD_SHIFT) | rank, so that one table serves all the fields."""
@@ -80,18 +80,18 @@ class ClickStream:
     world: int
     """Seed of the teacher, apart from the samples' seed: runs with different seeds share one truth."""
 
-    def draw(self, size: int, *, seed: int, day: int, index: object) -> Clicks:
-        """The first `size` samples of stream (seed, day, index)."""
-        clicks = self._sample(teacher(self, day), size, stream(seed, "clicks", day, index))
+    def draw(self, size: int, *, seed: int, day: int, first: int = 0, of: object = "train") -> Clicks:
+        """Samples from place `first` on of the endless stream (seed, of), as they are on that day."""
+        clicks = self._sample(teacher(self, day), size, seed, first, of)
         if self.copies > 1:
             rank, field = clicks.ids & _RANK, clicks.ids & ~_RANK
-            copy = stream(seed, "copies", day, index).integers(self.copies, size=clicks.ids.shape)
-            clicks = clicks._replace(ids=field | (rank * self.copies + copy))
+            copy = uniform(seed, "copies", of, first=first, shape=clicks.ids.shape) * self.copies
+            clicks = clicks._replace(ids=field | (rank * self.copies + copy.astype(np.int64)))
         return clicks
 
-    def _sample(self, truth: Teacher, size: int, generator: np.random.Generator) -> Clicks:
-        uniform = generator.random((size, self.fields + self.dense_features + 1))
-        return Clicks(*_fill(uniform, *alias_table(self.vocabulary, self.exponent), *truth))
+    def _sample(self, truth: Teacher, size: int, seed: int, first: int, of: object) -> Clicks:
+        chances = uniform(seed, "clicks", of, first=first, shape=(size, self.fields + self.dense_features + 1))
+        return Clicks(*_fill(chances, *alias_table(self.vocabulary, self.exponent), *truth))
 
 
 @functools.lru_cache(maxsize=8)
@@ -100,7 +100,7 @@ def teacher(clicks: ClickStream, day: int) -> Teacher:
     angle = clicks.drift * day
     poles = zip(_pole(clicks, "a"), _pole(clicks, "b"), strict=True)
     truth = Teacher(*(a * math.cos(angle) + b * math.sin(angle) for a, b in poles))
-    logits = clicks._sample(truth, _PILOT, stream(clicks.world, "pilot")).logits
+    logits = clicks._sample(truth, _PILOT, clicks.world, 0, "pilot").logits
     return truth._replace(bias=shift(logits, clicks.base_rate))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from itertools import accumulate, islice
@@ -25,11 +26,15 @@ class Feed(Protocol):
 class WorkQueue:
     """The data list of a parameter server: whoever asks next takes the next batch, so fast workers take more."""
 
-    def __init__(self, site: Site, batches: int):
+    def __init__(self, site: Site, batches: int, seconds: float | None = None):
+        """`seconds`: so long after the first batch was taken there are no more."""
+        self._site, self._seconds, self._end = site, seconds, math.inf
         self._next, self._batches = 0, batches
 
     async def take(self, until: int) -> int | None:
-        if self._next >= min(until, self._batches):
+        if self._seconds is not None and not self._next:
+            self._end = self._site.now() + self._seconds
+        if self._next >= min(until, self._batches) or self._site.now() >= self._end:
             return None
         self._next += 1
         return self._next - 1

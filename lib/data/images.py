@@ -41,8 +41,8 @@ class PlantedImages:
     world: int
     """Seed of the patterns, apart from the samples' seed."""
 
-    def draw(self, size: int, *, seed: int, index: object) -> Images:
-        generator = stream(seed, "images", index)
+    def draw(self, size: int, *, seed: int, first: object) -> Images:
+        generator = stream(seed, "images", first)
         labels = generator.integers(self.classes, size=size)
         moves = generator.integers((2 * self.shift + 1) ** 2, size=size)
         pixels = generator.standard_normal((size, self.channels, self.side, self.side), dtype=np.float32)

@@ -69,9 +69,9 @@ class PlantedQuestions:
     def vocabulary(self) -> int:
         return 4 + self.kinds + (self.kinds + 1) * self.words
 
-    def draw(self, size: int, *, seed: int, index: object) -> tuple[Questions, np.ndarray]:
+    def draw(self, size: int, *, seed: int, first: object) -> tuple[Questions, np.ndarray]:
         """Samples, and of each the chance that a perfect answer is the one that was meant."""
-        generator = stream(seed, "questions", index)
+        generator = stream(seed, "questions", first)
         rows = np.arange(size)[:, None]
         asked = generator.integers(self.kinds, size=size)
         order = np.argsort(generator.random((size, self.slots)), axis=1)[:, : 2 + self.distractors]

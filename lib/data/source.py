@@ -104,12 +104,21 @@ class ClickPass:
             place, size = place + take, size - take
         return pieces[0] if len(pieces) == 1 else _joined(pieces)
 
-    def held_out(self, most: int) -> Clicks | Remembered:
-        """Samples of the days that are not trained on, evenly spread; at most so many."""
-        count = sum(last - first for first, last in self._judged.values())
+    def day_begins(self, day: int) -> int:
+        """The first place of a day."""
+        epoch, within = divmod(day, len(self._days))
+        return epoch * self.samples + (int(self._ends[within - 1]) if within else 0)
+
+    def held_out(self, most: int, day: int | None = None) -> Clicks | Remembered:
+        """Samples of the days that are not trained on, or of one day of the first epoch that is trained on later; evenly
+        spread, at most so many."""
+        judged = self._judged
+        if day is not None and day < len(self._days):
+            judged = {self._days[day]: (0, self.day_begins(day + 1) - self.day_begins(day))}
+        count = sum(last - first for first, last in judged.values())
         chosen = np.unique(np.linspace(0, count - 1, min(most, count)).astype(np.int64))
         pieces, before = [], 0
-        for day, (first, last) in self._judged.items():
+        for day, (first, last) in judged.items():
             here = chosen[(chosen >= before) & (chosen < before + last - first)] - before + first
             if len(here):
                 pieces.append(self._read(day, here, stream(0, "passed", "held out", day)))

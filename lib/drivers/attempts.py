@@ -23,6 +23,8 @@ class Attempt:
     """One of the tries that a run takes, and what the tries before it left."""
 
     number: int = 0
+    continues: bool = False
+    """The clock of the failures runs already: other protocols came before."""
     started: float | None = None
     """When the training clock of the first one started."""
     issued: int = 0
@@ -35,7 +37,8 @@ class Attempt:
     def begin(self, world: World) -> float:
         """Start the training clock, unless it runs."""
         if self.started is None:
-            world.begin()
+            if not self.continues:
+                world.begin()
             self.started = world.now()
         return self.started
 
@@ -49,11 +52,11 @@ class Attempt:
         return replace(self, number=self.number + 1, issued=issued([*records, *self.lost]), lost=[])
 
 
-async def carry_through(world: World, plan: Plan, drive: Callable[[World, Plan], Awaitable[Finished]]) -> Finished:
-    """Drive the plan until it is done."""
+async def carry_through(world: World, plan: Plan, drive: Callable[..., Awaitable[Finished]], *args) -> Finished:
+    """Drive the plan until it is done; `args` are what the driver takes beside the world and the plan."""
     while True:
         try:
-            return await drive(world, plan)
+            return await drive(world, plan, *args)
         except Exception as error:
             lost = first_cause(error)
             if not isinstance(lost, NodeLost) or not world.cluster.failures or not await world.back(lost.node):

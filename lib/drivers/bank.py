@@ -13,11 +13,13 @@ import numpy as np
 from lib.cluster.base import Handle, Site, World
 from lib.cluster.spec import Work
 from lib.data.batch import Batch
+from lib.drivers.model import Model
 from lib.drivers.plan import Plan
 from lib.drivers.record import Marks, Record, Snapshot
 from lib.models.flat import StepResult
 from lib.protocols.rules import Apply, Drop, Push, ServerRule
 from lib.store.kernels import combine
+from lib.store.rows import Rows
 from lib.store.shard import Partition, Uniform
 
 
@@ -59,12 +61,19 @@ class ParameterServer:
         self._partition = Partition(start.size, Uniform(shards=plan.servers))
         self._dense = plan.dense_store(start[self._partition.slice(shard)]) if "dense" in holds else None
         self._tables = plan.tables() if "rows" in holds else {}
-        self._marks = Marks(plan.samples, plan.evaluations)
+        self._marks = Marks(plan.marks)
         self._samples = 0
-        ids = plan.workload.evaluation_ids(plan.seed)
+        ids = plan.workload.evaluation_ids(plan.seed, plan.day)
         owned = {table: self._partition.split(table, ids[table])[shard] for table in self._tables}
         self._evaluated = {table: (positions, ids[table][positions]) for table, positions in owned.items()}
         self.record = Record(site.node, [] if plan.trace else None)
+
+    async def inherit(self, dense: dict[str, np.ndarray], rows: dict[str, Rows]) -> None:
+        """Begin with what another protocol has trained."""
+        if self._dense:
+            self._dense.load(dense)
+        for name, table in self._tables.items():
+            table.load(rows[name])
 
     async def pull(self, worker: int, ids: dict[str, np.ndarray]) -> Pulled | None:
         """The parameters, once the rule lets the worker start, with the token of its step."""
@@ -172,7 +181,9 @@ class ParameterServer:
 
     def _update(self, weighted: list[tuple[Gradient, float]], divisor: float, step: int) -> None:
         if self._dense is not None and any(weight for _, weight in weighted):
-            self._dense.apply(_mean([(gradient.dense, weight) for gradient, weight in weighted], divisor))
+            mean = _mean([(gradient.dense, weight) for gradient, weight in weighted], divisor)
+            self.record.norms[step] = float(np.linalg.norm(mean))
+            self._dense.apply(mean)
         for name in self._tables:
             self._update_rows(
                 name, [(gradient, weight) for gradient, weight in weighted if name in gradient.rows], divisor, step
@@ -245,12 +256,18 @@ class Bank:
         return {f"{'+'.join(sorted(self.holds))}-server{shard}": handle for shard, handle in enumerate(self.handles)}
 
 
-async def open_bank(world: World, plan: Plan, rule: ServerRule, holds: Iterable[str]) -> Bank:
+async def open_bank(
+    world: World, plan: Plan, rule: ServerRule, holds: Iterable[str], model: Model | None = None
+) -> Bank:
     """One server on each server node, holding "dense", "rows" or both."""
     holds = frozenset(holds)
     nodes = range(plan.servers)
     hosted = (world.host(ParameterServer, plan, rule, shard, holds, node=f"server{shard}") for shard in nodes)
-    return Bank(tuple(await asyncio.gather(*hosted)), holds)
+    bank = Bank(tuple(await asyncio.gather(*hosted)), holds)
+    if model:
+        placement = Uniform(shards=plan.servers)
+        await asyncio.gather(*(bank.handles[shard].inherit(*model.shard(shard, placement, holds)) for shard in nodes))
+    return bank
 
 
 class BankClient:

@@ -18,8 +18,8 @@ from lib.protocols.rules import ReplicaRule
 class Rendezvous:
     """Where workers find out whom they mix with: it carries the rule's groups out among those who are still there."""
 
-    def __init__(self, site: Site, rule: ReplicaRule, workers: int):
-        self._rule, self._workers = rule, workers
+    def __init__(self, site: Site, plan: Plan, rule: ReplicaRule):
+        self._rule, self._workers, self._leg = rule, (workers := plan.workers), plan.leg
         self._active, self._away = frozenset(range(workers)), frozenset()
         self._new: set[int] = set()
         """Workers that are there again and wait for a group to take them in: nobody waits for them before."""
@@ -70,7 +70,7 @@ class Rendezvous:
             self._met += 1
             members = tuple(sorted(group))
             lives = tuple(self._losses[rank] for rank in members) if self._losses else ()
-            meeting = Meeting(str(self._met), members, rounds[members[0]], lives)
+            meeting = Meeting(f"{self._leg}.{self._met}", members, rounds[members[0]], lives)
             for rank in members:
                 self._waiting.pop(rank)[1].set_result(meeting)
 
@@ -92,6 +92,9 @@ class SyncServer:
     def __init__(self, site: Site, plan: Plan, rule: ReplicaRule):
         self._site, self._rule, self._copy = site, rule, plan.start()
         self.record = Record(site.node, [] if plan.trace else None)
+
+    async def inherit(self, values: np.ndarray) -> None:
+        self._copy = values.copy()
 
     async def exchange(self, theirs: np.ndarray) -> np.ndarray:
         """The copy after it took in a worker's."""

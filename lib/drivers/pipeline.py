@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +15,7 @@ from lib.data.batch import Batch
 from lib.data.feed import Split
 from lib.drivers.crew import Crew
 from lib.drivers.cut import carry_out
+from lib.drivers.model import Model
 from lib.drivers.plan import Plan
 from lib.drivers.record import Finished, Marks, Record, Snapshot
 from lib.drivers.trainer import Trainer
@@ -33,10 +33,15 @@ class HostStore:
         self._state = rule.init()
         self._tables = plan.tables()
         self._room = asyncio.Condition()
-        self._evaluated = plan.workload.evaluation_ids(plan.seed)
+        self._evaluated = plan.workload.evaluation_ids(plan.seed, plan.day)
         self._samples = 0
-        self._marks = Marks(plan.samples, plan.evaluations)
+        self._marks = Marks(plan.marks)
         self.record = Record(site.node, [] if plan.trace else None)
+
+    async def inherit(self, rows: dict[str, Rows]) -> None:
+        """Begin with what another protocol has trained."""
+        for name, table in self._tables.items():
+            table.load(rows[name])
 
     async def read(self, batch: int, ids: dict[str, np.ndarray]) -> tuple[Admission, dict[str, Rows]]:
         """Rows with state and timestamps, once the batch is admitted; what is known of others is read just before."""
@@ -125,9 +130,13 @@ class Device:
         widths = {name: spec.dim + self._optimizer.columns(spec.dim) for name, spec in plan.workload.tables().items()}
         self._caches = {name: Cache(width, site.device) for name, width in widths.items()} if rule.validates else {}
         self._stamp = self._samples = 0
-        self._marks = Marks(plan.samples, plan.evaluations)
+        self._marks = Marks(plan.marks)
         self._ready: asyncio.Queue[InFlight | None] = asyncio.Queue(rule.in_flight)
         self._done: asyncio.Queue[InFlight | None] = asyncio.Queue(rule.in_flight)
+
+    async def inherit(self, dense: dict[str, np.ndarray]) -> None:
+        """Begin with what another protocol has trained."""
+        self._dense.load(dense)
 
     async def run(self, until: int) -> None:
         """Train on all batches before `until`; at the end every row is in the host store."""
@@ -247,11 +256,16 @@ class Device:
         return Snapshot(self._site.now(), self._samples, {0: self._dense.pull()}, {})
 
 
-async def drive(world: World, plan: Plan) -> Finished:
+async def drive(world: World, plan: Plan, model: Model | None = None) -> Finished:
     rule = plan.protocol.dense
     store = await world.host(HostStore, plan, rule, node="server0")
+    if model:
+        await store.inherit(model.rows)
 
-    def host(rank: int) -> Awaitable[Handle]:
-        return world.host(Device, plan, rule, store, node=f"worker{rank}")
+    async def host(rank: int) -> Handle:
+        device = await world.host(Device, plan, rule, store, node=f"worker{rank}")
+        if model:
+            await device.inherit(model.dense)
+        return device
 
     return await carry_out(world, plan, Crew(world, plan, host, []), {"store": store}, {})

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from lib.data.batch import Batch
 from lib.drivers.attempts import Attempt
 from lib.models.flat import FlatModel
 from lib.protocols.rules import Pair, Rule
@@ -27,8 +28,8 @@ class Plan:
     workers: int
     servers: int
     seed: int
-    evaluations: int
-    """How often the model is evaluated on the way, the end included."""
+    marks: tuple[float, ...] = ()
+    """Samples after which the model is evaluated on the way; at the end it always is."""
     on_nan: Literal["stop", "skip"]
     trace: bool
     feed: Literal["rule", "split", "stream", "queue"] = "rule"
@@ -41,19 +42,37 @@ class Plan:
     """When the run is saved on the way."""
     attempt: Attempt = field(default_factory=Attempt)
     """Which try it is."""
+    first: int = 0
+    """The sample of the stream that it begins with."""
+    last: int | None = None
+    """The sample before which it ends; None: the pass's end."""
+    seconds: float | None = None
+    """The workers take no batch after so long."""
+    day: int | None = None
+    """The day whose samples it is evaluated on; None: the one after the pass."""
+    leg: int = 0
+    """Which part of the run it is, where protocols follow one another."""
 
     @property
     def samples(self) -> int:
-        return self.workload.samples
+        return (self.workload.samples if self.last is None else self.last) - self.first
 
     @property
     def data(self) -> str:
         """The feed that is meant: the rule's own where nothing else was asked for."""
+        if self.seconds is not None:
+            return "queue"  # what was taken when the time is over is the stream's beginning
         return self.protocol.data if self.feed == "rule" else self.feed
 
     @property
     def batches(self) -> int:
-        return self.workload.batches()
+        return self.workload.batches(self.samples)
+
+    def batch(self, index: int) -> Batch:
+        """The index-th batch of this plan."""
+        done = index * self.workload.batch_size
+        size = min(self.workload.batch_size, self.samples - done)
+        return self.workload.draw(self.seed, self.first + done, size, index)
 
     def start(self) -> np.ndarray:
         """The dense parameters before training: the same on every node."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -31,6 +32,8 @@ class Record:
     node: str
     spans: list[tuple[str, float, float, int]] | None
     """(kind, start, end, batch); None where no trace is wanted."""
+    norms: dict[int, float] = field(default_factory=dict)
+    """Update -> L2 norm of its dense gradient, or of this server's share of it."""
     steps: list[tuple[float, int, int, float, float, float]] = field(default_factory=list)
     """(time, batch, samples, loss, summed log loss, summed labels) of each gradient, before it is applied."""
     taken: list[int] = field(default_factory=list)
@@ -69,10 +72,10 @@ class Record:
 
 
 class Marks:
-    """Says when a part has seen another 1/count of the samples; the end itself is evaluated apart."""
+    """Says when a part has seen so many samples as the next mark asks for; the end itself is evaluated apart."""
 
-    def __init__(self, samples: float, count: int):
-        self._marks = [samples * k / count for k in range(1, count)]
+    def __init__(self, marks: Iterable[float]):
+        self._marks = list(marks)
 
     def skip(self, samples: float) -> None:
         """Marks that were crossed before."""

@@ -16,12 +16,14 @@ from lib.drivers.bank import Bank, BankClient, open_bank
 from lib.drivers.crew import Crew
 from lib.drivers.cut import carry_out
 from lib.drivers.meeting import Rendezvous, SyncServer
+from lib.drivers.model import Model
 from lib.drivers.overlap import Overlap
 from lib.drivers.plan import Plan
 from lib.drivers.record import Finished, Marks, Record, Snapshot
 from lib.drivers.trainer import Input, Trainer
 from lib.errors import MemberLost
 from lib.models.flat import StepResult
+from lib.store.rows import Rows
 
 
 class ReplicaWorker:
@@ -52,9 +54,16 @@ class ReplicaWorker:
         self._stepped = asyncio.Event()
         self._finished = False
         self._steps = self._mixed_at = self._round = self._samples = 0
-        self._marks = Marks(plan.samples / plan.workers, plan.evaluations if rank == 0 else 1)
-        self._evaluated = plan.workload.evaluation_ids(plan.seed) if self._tables else {}
+        self._marks = Marks(mark / plan.workers for mark in plan.marks if rank == 0)
+        self._evaluated = plan.workload.evaluation_ids(plan.seed, plan.day) if self._tables else {}
         self._buckets = self._trainer.buckets(self._rule.buckets if plan.on_nan == "stop" else 1)
+
+    async def inherit(self, dense: dict[str, np.ndarray], rows: dict[str, Rows]) -> None:
+        """Begin with what another protocol has trained."""
+        self._dense.load(dense)
+        self._memory = self._rule.init(dense["values"])
+        for name, table in self._tables.items():
+            table.load(rows[name])
 
     async def run(self, until: int) -> None:
         """Train on all batches before `until`, and leave if that is the end of the data."""
@@ -268,17 +277,22 @@ class ReplicaWorker:
         return Snapshot(self._site.now(), self._samples * self._plan.workers, {0: self._dense.pull()}, rows)
 
 
-async def drive(world: World, plan: Plan) -> Finished:
+async def drive(world: World, plan: Plan, model: Model | None = None) -> Finished:
     sparse, dense = plan.protocol.sparse, plan.protocol.dense
     # A workload without tables has nothing to keep on a server.
     apart = sparse.family == "server" and plan.workload.tables()
-    bank = await open_bank(world, plan, sparse, ("rows",)) if apart else None
-    rendezvous = await world.host(Rendezvous, dense, plan.workers, node="master")
+    bank = await open_bank(world, plan, sparse, ("rows",), model) if apart else None
+    rendezvous = await world.host(Rendezvous, plan, dense, node="master")
     centre = await world.host(SyncServer, plan, dense, node="sync0") if dense.centre else None
-    queue = await world.host(WorkQueue, plan.batches, node="master") if plan.data == "queue" else None
+    if model and centre:
+        await centre.inherit(model.dense["values"])
+    queue = await world.host(WorkQueue, plan.batches, plan.seconds, node="master") if plan.data == "queue" else None
 
-    def host(rank: int) -> Awaitable[Handle]:
-        return world.host(ReplicaWorker, plan, rank, bank, rendezvous, centre, queue, node=f"worker{rank}")
+    async def host(rank: int) -> Handle:
+        worker = await world.host(ReplicaWorker, plan, rank, bank, rendezvous, centre, queue, node=f"worker{rank}")
+        if model:
+            await worker.inherit(model.dense, {} if bank else model.rows)
+        return worker
 
     servers = bank.named() if bank else {}
     crew = Crew(world, plan, host, [*servers.values(), rendezvous])

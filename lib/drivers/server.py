@@ -11,6 +11,7 @@ from lib.data.feed import WorkQueue
 from lib.drivers.bank import Bank, BankClient, open_bank
 from lib.drivers.crew import Crew
 from lib.drivers.cut import carry_out
+from lib.drivers.model import Model
 from lib.drivers.plan import Plan
 from lib.drivers.record import Finished, Record
 from lib.drivers.trainer import Input, Trainer
@@ -65,13 +66,14 @@ class ServerWorker:
         return dense, {table: block for _, rows in pulled for table, block in rows.items()}
 
 
-async def drive(world: World, plan: Plan) -> Finished:
+async def drive(world: World, plan: Plan, model: Model | None = None) -> Finished:
     sparse, dense = plan.protocol.sparse, plan.protocol.dense
     if sparse is dense:
-        banks = (await open_bank(world, plan, dense, ("dense", "rows")),)
+        banks = (await open_bank(world, plan, dense, ("dense", "rows"), model),)
     else:
-        banks = (await open_bank(world, plan, dense, ("dense",)), await open_bank(world, plan, sparse, ("rows",)))
-    queue = await world.host(WorkQueue, plan.batches, node="master") if plan.data == "queue" else None
+        first = await open_bank(world, plan, dense, ("dense",), model)
+        banks = (first, await open_bank(world, plan, sparse, ("rows",), model))
+    queue = await world.host(WorkQueue, plan.batches, plan.seconds, node="master") if plan.data == "queue" else None
 
     def host(rank: int) -> Awaitable[Handle]:
         return world.host(ServerWorker, plan, rank, banks, queue, node=f"worker{rank}")

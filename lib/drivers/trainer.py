@@ -26,7 +26,7 @@ class Trainer:
         self._cost = plan.workload.work()
 
     async def batch(self, index: int) -> Batch:
-        return await self._site.compute(None, self._plan.workload.batch, self._plan.seed, index)
+        return await self._site.compute(None, self._plan.batch, index)
 
     def buckets(self, count: int) -> list[slice]:
         """The dense gradient in about so many parts, in the order in which they get ready."""

@@ -26,6 +26,9 @@ class Sync(ServerRule):
     def max_staleness(self) -> float:
         return 0
 
+    def batches_a_step(self, workers: int) -> int:
+        return workers
+
     def may_start(self, state: ServerState, worker: int) -> bool:
         return state.clocks[worker] == state.step
 
@@ -80,9 +83,12 @@ class BSP(ServerRule):
         if self.size is not None and self.size < 1:
             raise BadOption(f"bsp: size must be at least 1, not {self.size}")
 
+    def batches_a_step(self, workers: int) -> int:
+        return self.size or workers
+
     def on_push(self, state: ServerState, push: Push) -> tuple[ServerState, Decisions]:
         state = state.receive(push)
-        return self._apply(state) if len(state.held) >= (self.size or len(state.clocks)) else (state, ())
+        return self._apply(state) if len(state.held) >= self.batches_a_step(len(state.clocks)) else (state, ())
 
     def on_leave(self, state: ServerState, worker: int) -> tuple[ServerState, Decisions]:
         """What is left when the last worker leaves is one more update."""

@@ -51,12 +51,15 @@ class GBA(ServerRule):
     def max_staleness(self) -> float:
         return self.iota
 
+    def batches_a_step(self, workers: int) -> int:
+        return self.buffer or workers
+
     def on_start(self, state: ServerState, worker: int) -> tuple[ServerState, int]:
-        return replace(state, issued=state.issued + 1), state.issued // self._size(state)
+        return replace(state, issued=state.issued + 1), state.issued // self.batches_a_step(len(state.clocks))
 
     def on_push(self, state: ServerState, push: Push) -> tuple[ServerState, Decisions]:
         state = state.receive(push)
-        return self._apply(state) if len(state.held) >= self._size(state) else (state, ())
+        return self._apply(state) if len(state.held) >= self.batches_a_step(len(state.clocks)) else (state, ())
 
     def on_leave(self, state: ServerState, worker: int) -> tuple[ServerState, Decisions]:
         state = replace(state, active=state.active - {worker})
@@ -72,6 +75,3 @@ class GBA(ServerRule):
 
     def _keeps(self, token, step):
         return step - token <= self.iota
-
-    def _size(self, state: ServerState) -> int:
-        return self.buffer or len(state.clocks)

@@ -69,6 +69,9 @@ class HopBW(ServerRule):
     def max_staleness(self) -> float:
         return 0
 
+    def batches_a_step(self, workers: int) -> int:
+        return workers
+
     def may_start(self, state: ServerState, worker: int) -> bool:
         return all(push.worker != worker for push in state.held)
 

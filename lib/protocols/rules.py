@@ -39,6 +39,10 @@ class Rule(ABC):
         """No applied gradient is older than this many updates."""
         return float("inf")
 
+    def batches_a_step(self, workers: int) -> int:
+        """Batches that go into one step: into one update, or into one step of each worker."""
+        return 1
+
     @property
     def sparse(self) -> Rule:
         """The rule that the rows follow; a protocol may name another than its own."""
@@ -192,6 +196,9 @@ class ReplicaRule(Rule):
     def __post_init__(self):
         if self.every < 1:
             raise BadOption(f"{self.name}: every must be at least 1, not {self.every}")
+
+    def batches_a_step(self, workers: int) -> int:
+        return workers
 
     def init(self, start: np.ndarray) -> Any:
         """What one replica remembers between mixes (BMUF's global copy, for one); None where nothing."""

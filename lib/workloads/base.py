@@ -68,23 +68,39 @@ class Workload(ABC):
         """A fresh model, initialised from the seed alone: `forward(batch, rows) -> scores`, `loss(batch, scores)`."""
 
     @abstractmethod
+    def draw(self, seed: int, first: int, size: int, index: int) -> Batch:
+        """Samples `first`, `first` + 1, ... of the endless stream that belongs to the seed, as batch `index`.
+
+        A stream of days holds the same samples however it is cut into batches, so that protocols with batches of other sizes
+        train on the same data; what a batch's samples share (negatives, another order of an epoch) goes with `first`.
+        """
+
     def batch(self, seed: int, index: int, size: int | None = None) -> Batch:
-        """The index-th batch of the stream that belongs to the seed; `size` overrides `size_of(index)`.
+        """The index-th batch of a pass in batches of one size; `size` overrides `size_of(index)`.
 
         The stream does not end with the pass: later indices go on, with whole batches.
         """
+        return self.draw(seed, index * self.batch_size, self.size_of(index) if size is None else size, index)
 
     @abstractmethod
     def work(self) -> Work:
         """The modelled cost of one training step, forward and backward, on one batch."""
 
     @abstractmethod
-    def evaluation_ids(self, seed: int) -> dict[str, np.ndarray]:
+    def evaluation_ids(self, seed: int, day: int | None = None) -> dict[str, np.ndarray]:
         """Table -> the unique ids whose rows the evaluation needs."""
 
     @abstractmethod
-    def evaluate(self, model: torch.nn.Module, rows: Mapping[str, np.ndarray], seed: int) -> dict[str, float]:
-        """The metrics of a model that holds its dense parameters, with rows aligned with `evaluation_ids`."""
+    def evaluate(
+        self, model: torch.nn.Module, rows: Mapping[str, np.ndarray], seed: int, day: int | None = None
+    ) -> dict[str, float]:
+        """The metrics of a model that holds its dense parameters, with rows aligned with `evaluation_ids`.
+
+        On samples that are never trained on: of a stream's `day`, by default the one after the pass."""
+
+    def day_begins(self, day: int) -> int:
+        """The first sample of a day."""
+        raise BadOption(f"workload {self.name!r} has no days; click streams and next-item have")
 
     def observe(self, labels: np.ndarray, scores: np.ndarray) -> tuple[float, float] | None:
         """Sum of the log loss and sum of the labels of a batch of binary labels; None for other workloads."""

@@ -115,19 +115,18 @@ class ClickThrough(Workload):
     def model(self, seed: int) -> ClickModel:
         return MODELS[self.network](**self._shape, seed=seed)
 
-    def day(self, index: int) -> int:
-        """The day of a batch; days go on after the pass."""
-        if self.data:
-            return self.clicks.day(index * self.batch_size)
-        return index * self.batch_size * self.days // self.samples
+    def day(self, place: int) -> int:
+        """The day of a sample; days go on after the pass."""
+        return self.clicks.day(place) if self.data else place * self.days // self.samples
 
-    def batch(self, seed: int, index: int, size: int | None = None) -> Batch:
-        size = self.size_of(index) if size is None else size
-        if self.data:
-            clicks = self.clicks.train(index * self.batch_size, size, seed)
-        else:
-            clicks = self.clicks.draw(size, seed=seed, day=self.day(index), index=index)
-        return _batch(clicks, index=index, day=self.day(index))
+    def day_begins(self, day: int) -> int:
+        return self.clicks.day_begins(day) if self.data else -(-day * self.samples // self.days)
+
+    def draw(self, seed: int, first: int, size: int, index: int) -> Batch:
+        day = self.day(first)
+        origin = self.clicks
+        clicks = origin.train(first, size, seed) if self.data else origin.draw(size, seed=seed, day=day, first=first)
+        return _batch(clicks, index=index, day=day)
 
     def work(self) -> Work:
         """The backward pass costs twice the forward pass; rows and parameters are read, and their gradients written."""
@@ -135,12 +134,14 @@ class ClickThrough(Workload):
         rows = self.batch_size * self._columns * MODELS[self.network].width(self.dim)
         return Work(flops=flops, bytes=4.0 * 3 * (rows + _parameters(self)))
 
-    def evaluation_ids(self, seed: int) -> dict[str, np.ndarray]:
-        return _evaluation(self, seed).batch.ids
+    def evaluation_ids(self, seed: int, day: int | None = None) -> dict[str, np.ndarray]:
+        return _evaluation(self, seed, day).batch.ids
 
-    def evaluate(self, model: ClickModel, rows: Mapping[str, np.ndarray], seed: int) -> dict[str, float]:
+    def evaluate(
+        self, model: ClickModel, rows: Mapping[str, np.ndarray], seed: int, day: int | None = None
+    ) -> dict[str, float]:
         """auc, logloss, ne, calibration; and `auc_ceiling`, the AUC of the planted truth on the same samples."""
-        held_out = _evaluation(self, seed)
+        held_out = _evaluation(self, seed, day)
         with (
             torch.inference_mode(),
             settled(model, lambda: [_logits(model, batch, rows) for batch in held_out.settling]),
@@ -197,19 +198,20 @@ class _Evaluation(NamedTuple):
     ceiling: float | None
 
 
-@functools.lru_cache(maxsize=4)
-def _evaluation(workload: ClickThrough, seed: int) -> _Evaluation:
+@functools.lru_cache(maxsize=16)
+def _evaluation(workload: ClickThrough, seed: int, day: int | None) -> _Evaluation:
+    end = workload.samples if day is None else workload.day_begins(day)
     if workload.data:
-        clicks, ceiling = workload.clicks.held_out(workload.evaluation_samples), None
-        batch = _batch(clicks, index=0, day=0)
+        clicks, ceiling = workload.clicks.held_out(workload.evaluation_samples, day), None
+        batch = _batch(clicks, index=0, day=day or 0)
     else:
-        day = workload.days
-        clicks = workload.clicks.draw(workload.evaluation_samples, seed=seed, day=day, index="evaluation")
+        day = workload.days if day is None else day
+        clicks = workload.clicks.draw(workload.evaluation_samples, seed=seed, day=day, of=f"evaluation {day}")
         batch, ceiling = _batch(clicks, index=0, day=day), metrics.auc(clicks.labels, clicks.logits)
     settling = []
     if MODELS[workload.network].normed:
-        last, count = workload.batches(), max(1, _SETTLING // workload.batch_size)
-        settling = [workload.batch(seed, index) for index in range(max(0, last - count), last)]
+        starts = range(max(0, end - _SETTLING), end, workload.batch_size)
+        settling = [workload.draw(seed, first, min(workload.batch_size, end - first), 0) for first in starts]
     _, (batch, *settling) = joined([batch, *settling])
     return _Evaluation(batch, settling, ceiling)
 

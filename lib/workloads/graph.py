@@ -103,13 +103,12 @@ class LinkPrediction(Workload):
         shape = {"relations": self.graph.kinds, "dim": self.dim, "objective": self.objective, "seed": seed}
         return GraphSage(**shape, neighbours=self.neighbours) if self._looks_around else DistMult(**shape)
 
-    def batch(self, seed: int, index: int, size: int | None = None) -> Batch:
-        size = self.size_of(index) if size is None else size
-        head, relation, tail = self.graph.train[self._schedule(seed, index * self.batch_size, size)].T
-        negatives = _negatives(self).draw(stream(seed, "negatives", index), self.negatives)
+    def draw(self, seed: int, first: int, size: int, index: int) -> Batch:
+        head, relation, tail = self.graph.train[self._schedule(seed, first, size)].T
+        negatives = _negatives(self).draw(stream(seed, "negatives", first), self.negatives)
         ids, features = np.concatenate((head, tail, negatives)), {"relation": np.ascontiguousarray(relation)}
         if self._looks_around:
-            near, features["degree"] = _neighbours(self).sample(ids, self.neighbours, stream(seed, "near", index))
+            near, features["degree"] = _neighbours(self).sample(ids, self.neighbours, stream(seed, "near", first))
             ids = np.concatenate((ids, near.ravel()))
         return Batch.of(index=index, size=size, raw={TABLE: ids}, features=features)
 
@@ -123,10 +122,12 @@ class LinkPrediction(Workload):
             rows += places * self.neighbours
         return Work(flops=flops, bytes=4.0 * (3 * rows * self.dim + 6 * self.batch_size * self.negatives))
 
-    def evaluation_ids(self, seed: int) -> dict[str, np.ndarray]:
+    def evaluation_ids(self, seed: int, day: int | None = None) -> dict[str, np.ndarray]:
         return {TABLE: _evaluation(self).ids}
 
-    def evaluate(self, model: DistMult, rows: Mapping[str, np.ndarray], seed: int) -> dict[str, float]:
+    def evaluate(
+        self, model: DistMult, rows: Mapping[str, np.ndarray], seed: int, day: int | None = None
+    ) -> dict[str, float]:
         """mrr and hits of the held-out triples, filtered and raw, over both sides.
 
         `mrr_planted` is the filtered MRR of the planted scores: a reference, not a bound, for it ignores that some

@@ -53,9 +53,8 @@ class QuadraticBowl(Workload):
         values = {"matrix": matrix, "optimum": optimum, "start": start}
         return Quadratic(**{name: torch.tensor(value, dtype=torch.float32) for name, value in values.items()})
 
-    def batch(self, seed: int, index: int, size: int | None = None) -> Batch:
-        size = self.size_of(index) if size is None else size
-        noise = stream(seed, "noise", index).standard_normal((size, self.dim), dtype=np.float32)
+    def draw(self, seed: int, first: int, size: int, index: int) -> Batch:
+        noise = stream(seed, "noise", first).standard_normal((size, self.dim), dtype=np.float32)
         noise *= np.float32(self.noise)
         return Batch.of(index=index, raw={}, size=size, features={"noise": noise})
 
@@ -63,10 +62,12 @@ class QuadraticBowl(Workload):
         flops = 4.0 * self.dim * (self.batch_size + self.dim)
         return Work(flops=flops, bytes=8.0 * self.dim * (self.batch_size + self.dim))
 
-    def evaluation_ids(self, seed: int) -> dict[str, np.ndarray]:
+    def evaluation_ids(self, seed: int, day: int | None = None) -> dict[str, np.ndarray]:
         return {}
 
-    def evaluate(self, model: Quadratic, rows: Mapping[str, np.ndarray], seed: int) -> dict[str, float]:
+    def evaluate(
+        self, model: Quadratic, rows: Mapping[str, np.ndarray], seed: int, day: int | None = None
+    ) -> dict[str, float]:
         """`loss` is f(w) - f(w*), `distance` the Euclidean distance from the optimum."""
         matrix, optimum = _problem(self.dim, self.condition, self.world)
         error = model.weights.detach().cpu().numpy() - optimum

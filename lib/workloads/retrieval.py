@@ -86,20 +86,23 @@ class NextItem(Workload):
     def model(self, seed: int) -> YouTubeDNN:
         return YouTubeDNN(**self._shape, seed=seed)
 
-    def day(self, index: int) -> int:
-        """The day of a batch; days go on after the pass."""
-        return index * self.batch_size * self.days // self.samples
+    def day(self, place: int) -> int:
+        """The day of a sample; days go on after the pass."""
+        return place * self.days // self.samples
 
-    def batch(self, seed: int, index: int, size: int | None = None) -> Batch:
-        size = self.size_of(index) if size is None else size
-        group, _, past = self._watch.draw(size, seed=seed, day=self.day(index), index=index)
-        uniform = stream(seed, "negatives", index).random((self.negatives, 2))
+    def day_begins(self, day: int) -> int:
+        return -(-day * self.samples // self.days)
+
+    def draw(self, seed: int, first: int, size: int, index: int) -> Batch:
+        day = self.day(first)
+        group, _, past = self._watch.draw(size, seed=seed, day=day, first=first)
+        uniform = stream(seed, "negatives", first).random((self.negatives, 2))
         rank = pick_many(uniform[:, 1], *alias_table(self.per_topic, self.exponent))
         negatives = (uniform[:, 0] * self.topics).astype(np.int64) * self.per_topic + rank
         items = np.concatenate((past.following, negatives))
         return Batch.of(
             index=index,
-            day=self.day(index),
+            day=day,
             size=size,
             raw={TABLE: _places(group, past), ITEM: items},
             features=_features(past) | {"log_chance": np.log(self._catalogue.chances())[items].astype(np.float32)},
@@ -112,13 +115,15 @@ class NextItem(Workload):
         parameters = sum(parameter.numel() for parameter in self.model(0).parameters())
         return Work(flops=3.0 * self.batch_size * flops, bytes=4.0 * 3 * (rows * self.dim + parameters))
 
-    def evaluation_ids(self, seed: int) -> dict[str, np.ndarray]:
-        return _evaluation(self, seed).batch.ids
+    def evaluation_ids(self, seed: int, day: int | None = None) -> dict[str, np.ndarray]:
+        return _evaluation(self, seed, day).batch.ids
 
-    def evaluate(self, model: YouTubeDNN, rows: Mapping[str, np.ndarray], seed: int) -> dict[str, float]:
+    def evaluate(
+        self, model: YouTubeDNN, rows: Mapping[str, np.ndarray], seed: int, day: int | None = None
+    ) -> dict[str, float]:
         """`auc` is the chance that a user's next item scores above one drawn uniformly; `auc_ceiling` is that of the planted
         chances of the items, which no other scores can exceed but by luck; `hit_1` is how often the next item is first."""
-        held_out = _evaluation(self, seed)
+        held_out = _evaluation(self, seed, day)
         device = next(model.parameters()).device
         blocks = {table: tensor(block).to(device) for table, block in rows.items()}
         with torch.inference_mode():
@@ -153,16 +158,17 @@ class _Evaluation(NamedTuple):
     ceiling: float
 
 
-@functools.lru_cache(maxsize=4)
-def _evaluation(workload: NextItem, seed: int) -> _Evaluation:
+@functools.lru_cache(maxsize=16)
+def _evaluation(workload: NextItem, seed: int, day: int | None) -> _Evaluation:
     size, catalogue = workload.evaluation_samples, workload._catalogue
-    group, taste, past = workload._watch.draw(size, seed=seed, day=workload.days, index="evaluation")
-    others = stream(seed, "others").integers(catalogue.items, size=(size, workload.evaluation_negatives))
+    day = workload.days if day is None else day
+    group, taste, past = workload._watch.draw(size, seed=seed, day=day, of=f"evaluation {day}")
+    others = stream(seed, "others", day).integers(catalogue.items, size=(size, workload.evaluation_negatives))
     items = np.concatenate((past.following[:, None], others), 1)
     topics = next_topic(catalogue, past, taste)
     truth = np.take_along_axis(topics, items // catalogue.per_topic, 1) * catalogue.chances()[items]
     raw = {TABLE: _places(group, past), ITEM: items.ravel()}
-    batch = Batch.of(index=0, day=workload.days, size=size, raw=raw, features=_features(past))
+    batch = Batch.of(index=0, day=day, size=size, raw=raw, features=_features(past))
     return _Evaluation(batch, _above(truth))
 
 

@@ -110,12 +110,11 @@ class Answers(Workload):
             seed=seed,
         )
 
-    def batch(self, seed: int, index: int, size: int | None = None) -> Batch:
-        size = self.size_of(index) if size is None else size
+    def draw(self, seed: int, first: int, size: int, index: int) -> Batch:
         if not self.data:
-            return _batch(self._planted.draw(size, seed=seed, index=index)[0], index)
+            return _batch(self._planted.draw(size, seed=seed, first=first)[0], index)
         pool = _cut(self).questions
-        places = index * self.batch_size + np.arange(size)
+        places = first + np.arange(size)
         count = len(pool.tokens)
         epochs = places // count
         orders = {epoch: _permutation(seed, epoch, count) for epoch in np.unique(epochs).tolist()}
@@ -131,10 +130,12 @@ class Answers(Workload):
             flops=6.0 * self.batch_size * length * self.layers * layer, bytes=12.0 * (_parameters(self) + states)
         )
 
-    def evaluation_ids(self, seed: int) -> dict[str, np.ndarray]:
+    def evaluation_ids(self, seed: int, day: int | None = None) -> dict[str, np.ndarray]:
         return {}
 
-    def evaluate(self, model: QuestionAnswering, rows: Mapping[str, np.ndarray], seed: int) -> dict[str, float]:
+    def evaluate(
+        self, model: QuestionAnswering, rows: Mapping[str, np.ndarray], seed: int, day: int | None = None
+    ) -> dict[str, float]:
         """em and f1, by SQuAD's rules; planted questions have `em_ceiling`, what knowing the truth would reach."""
         held_out = _evaluation(self, seed)
         pool, device = held_out.questions, next(model.parameters()).device
@@ -179,7 +180,7 @@ class _Evaluation(NamedTuple):
 def _evaluation(workload: Answers, seed: int) -> _Evaluation:
     if not workload.data:
         size = workload.evaluation_samples
-        questions, chance = workload._planted.draw(size, seed=seed, index="evaluation")
+        questions, chance = workload._planted.draw(size, seed=seed, first="evaluation")
         spans = questions.spans.tolist()
         right = [[row[a : b + 1].tolist()] for row, (a, b) in zip(questions.tokens, spans, strict=True)]
         return _Evaluation(questions, np.full(size, 3), right, float(chance.mean()), None)

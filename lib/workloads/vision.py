@@ -96,9 +96,8 @@ class ImageClasses(Workload):
             seed=seed,
         )
 
-    def batch(self, seed: int, index: int, size: int | None = None) -> Batch:
-        size = self.size_of(index) if size is None else size
-        images = self._epoch(seed, index, size) if self.data else self._planted.draw(size, seed=seed, index=index)
+    def draw(self, seed: int, first: int, size: int, index: int) -> Batch:
+        images = self._epoch(seed, first, size) if self.data else self._planted.draw(size, seed=seed, first=first)
         features = {"image": images.pixels}
         return Batch.of(index=index, raw={}, size=size, features=features, labels=images.labels)
 
@@ -107,10 +106,12 @@ class ImageClasses(Workload):
         forward, maps, parameters = _cost(self)
         return Work(flops=3 * self.batch_size * forward, bytes=12.0 * (parameters + self.batch_size * maps))
 
-    def evaluation_ids(self, seed: int) -> dict[str, np.ndarray]:
+    def evaluation_ids(self, seed: int, day: int | None = None) -> dict[str, np.ndarray]:
         return {}
 
-    def evaluate(self, model: Classifier, rows: Mapping[str, np.ndarray], seed: int) -> dict[str, float]:
+    def evaluate(
+        self, model: Classifier, rows: Mapping[str, np.ndarray], seed: int, day: int | None = None
+    ) -> dict[str, float]:
         """accuracy and loss on unseen images; planted ones have `accuracy_ceiling`, what the likeliest class would reach."""
         held_out = _evaluation(self, seed)
         device = next(model.parameters()).device
@@ -141,14 +142,14 @@ class ImageClasses(Workload):
     def _real(self) -> RealImages:
         return source.images(self.data, self.side)
 
-    def _epoch(self, seed: int, index: int, size: int) -> Images:
+    def _epoch(self, seed: int, first: int, size: int) -> Images:
         count = len(self._real.train)
-        places = index * self.batch_size + np.arange(size)
+        places = first + np.arange(size)
         epochs = places // count
         orders = {epoch: _permutation(seed, epoch, count) for epoch in np.unique(epochs).tolist()}
         chosen = np.array([orders[epoch][place] for epoch, place in zip(epochs.tolist(), places % count, strict=True)])
         pixels = scaled(self._real.train[chosen], _moments(self.data, self.side))
-        return Images(augmented(pixels, stream(seed, "augment", index)), self._real.train_labels[chosen])
+        return Images(augmented(pixels, stream(seed, "augment", first)), self._real.train_labels[chosen])
 
 
 class _Evaluation(NamedTuple):
@@ -160,7 +161,7 @@ class _Evaluation(NamedTuple):
 @functools.lru_cache(maxsize=4)
 def _evaluation(workload: ImageClasses, seed: int) -> _Evaluation:
     if not workload.data:
-        images = workload._planted.draw(workload.evaluation_samples, seed=seed, index="evaluation")
+        images = workload._planted.draw(workload.evaluation_samples, seed=seed, first="evaluation")
         ceiling = float(np.mean(workload._planted.best(images.pixels) == images.labels))
         return _Evaluation(lambda chunk: images.pixels[chunk], images.labels, ceiling)
     real = workload._real

@@ -194,7 +194,6 @@ def test_what_was_pulled_stays_as_it_was_while_the_server_goes_on(cluster):
         workers=1,
         servers=1,
         seed=0,
-        evaluations=1,
         on_nan="stop",
         trace=True,
     )

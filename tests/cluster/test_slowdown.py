@@ -20,6 +20,7 @@ from lib.cluster.slowdown import (
     Lognormal,
     Pace,
     Product,
+    Shared,
     Slowdown,
     Steady,
     Transient,
@@ -31,6 +32,7 @@ from lib.errors import BadOption, UnknownName
 TRANSIENT = Transient(mean_on=1.0, mean_off=4.0, factor=3.0)
 BURSTS = Bursts(rate=0.5, factor=4.0, seconds=0.5, share=0.6)
 DAY = Day(curve=(1.0, 0.5, 0.25, 0.75), period=10.0, begin=3.0)
+SHARED = Shared(curve=(0.1, 0.6), concentration=8.0, hold=1.5, period=10.0, begin=3.0)
 EMPIRICAL = Empirical(quantiles=(0.5, 1.0, 4.0), levels=(0, 0.8, 1), seconds=(2.0, 50.0), shares=(0.3, 0.5))
 
 EXAMPLES: dict[str, Slowdown] = {
@@ -41,6 +43,7 @@ EXAMPLES: dict[str, Slowdown] = {
     "transient": TRANSIENT,
     "bursts": BURSTS,
     "day": DAY,
+    "shared": SHARED,
     "product": Product(parts=(Steady(sigma=0.3), DAY, TRANSIENT, BURSTS)),
     "everything": Product(parts=(Lognormal(sigma=0.2), EMPIRICAL, DAY, TRANSIENT)),
     **{name: preset.slowdown.scaled(1e-3) for name, preset in PRESETS.items()},
@@ -319,6 +322,14 @@ def test_two_parts_of_one_kind_draw_apart():
         (lambda: Day(curve="alibaba"), "did you mean 'alibaba-2018'"),
         (lambda: Day(period=0), "period must be"),
         (lambda: Day(begin=-1), "begin must be"),
+        (lambda: Shared(concentration=0, hold=1), "concentration must be above 0 and finite, not 0"),
+        (lambda: Shared(concentration=9, hold=0), "hold must be at least 1e-06 seconds and finite"),
+        (lambda: Shared(concentration=9, hold=1, curve=(0.5, 1.2)), r"curve\[1\] must be a share in use: 0 to 1"),
+        (lambda: Shared(concentration=9, hold=1, curve=()), "curve must be at least one share"),
+        (lambda: Shared(concentration=9, hold=1, curve="alibaba"), "did you mean 'alibaba-2018'"),
+        (lambda: Shared(concentration=9, hold=1, least=0), "least must be 1e-9 to 1"),
+        (lambda: Shared(concentration=9, hold=1, period=0), "period must be"),
+        (lambda: Shared(concentration=9, hold=1e-3).scaled(1e-4), "hold must be at least"),
         (lambda: Empirical(quantiles=(2.0, 1.0)), "quantiles must be at least two in ascending order"),
         (
             lambda: Empirical(quantiles=(1.0, 2.0), levels=(0, 0.9)),

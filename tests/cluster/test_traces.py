@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -14,9 +15,11 @@ from lib.cluster.slowdown import (
     Day,
     Empirical,
     Product,
+    Shared,
     Steady,
     Transient,
     fit,
+    fit_shared,
     from_trace,
     quality,
     read_trace,
@@ -98,6 +101,27 @@ def test_a_day_is_found_in_machine_usage(tmp_path):
     free = np.array(day.free)
     assert free[:12] == pytest.approx(0.8, abs=0.03) and free[12:] == pytest.approx(0.4, abs=0.03)
     assert steady.factors == pytest.approx((1, 1, 1 / 1.2), rel=0.02)
+
+
+def test_sharing_is_found_in_machine_usage(tmp_path):
+    truth = Shared(curve=(0.25, 0.4), concentration=12.0, hold=6_000.0)
+    lines = []
+    for machine in range(12):
+        course = truth.course(0, f"worker{machine}", machine)
+        for time in range(0, 20 * 86_400, 600):
+            lines.append(f"m_{machine},{time},{100 * (1 - course.speed(time)[0]):.6g},80,,,40.0,30.0,5\n")
+    lines += [f"m_99,{time},2,80,,,40.0,30.0,5\n" for time in range(0, 20 * 86_400, 600)]  # nobody shares it
+    (tmp_path / "usage.csv").write_text("".join(lines))
+    found = fit_shared(read_trace(tmp_path / "usage.csv", "alibaba-usage"))
+    night, day = found.used[2:11], found.used[14:23]  # what is held reaches into the hours at which the mean changes
+    assert night == pytest.approx([0.25] * 9, abs=0.04) and day == pytest.approx([0.4] * 9, abs=0.04)
+    assert found.concentration == pytest.approx(12, rel=0.1) and found.hold == pytest.approx(6_000, rel=0.1)
+
+
+def test_sharing_is_fitted_to_machines_alone(tmp_path):
+    trace = read_trace(pai(tmp_path / "job.csv", Steady(factors=(1.0, 2.0)), workers=2, count=5), "alibaba-pai")
+    with pytest.raises(BadOption, match="a trace of machines is needed"):
+        fit_shared(trace)
 
 
 def test_a_slow_rank_is_found_in_operations_whatever_its_stage_does(tmp_path):
@@ -253,7 +277,7 @@ LIMITS = {
 
 
 def test_every_preset_has_its_limits_and_its_source():
-    assert set(LIMITS) == set(PRESETS)
+    assert set(LIMITS) == {name for name, preset in PRESETS.items() if isinstance(preset.slowdown, Product)}
     assert all("github.com/" in preset.source or "OSDI" in preset.source for preset in PRESETS.values())
 
 
@@ -274,6 +298,23 @@ def test_a_preset_is_the_fit_to_its_sample_and_the_fit_is_good(name):
     assert found["steady"] < steady
     for lag in (1, 5, 20):
         assert found[f"correlation_{lag}_played"] == pytest.approx(found[f"correlation_{lag}"], abs=correlation)
+
+
+@real
+def test_the_sharing_preset_is_the_fit_to_its_sample_and_follows_its_distribution():
+    preset = PRESETS["alibaba-shared-2018"]
+    trace = read_trace(SAMPLES / preset.sample, preset.format, preset.gap)
+    found = fit_shared(trace)
+    assert found.used == pytest.approx(preset.slowdown.used, rel=1e-3)
+    assert (found.concentration, found.hold) == pytest.approx((preset.slowdown.concentration, preset.slowdown.hold))
+    in_use = trace.table["factor"].groupby(trace.table["worker"]).transform("median") > 1 / 0.9
+    shared = replace(trace, table=trace.table[in_use].reset_index(drop=True))
+    ours = quality(preset.slowdown, shared, seeds=3)
+    assert ours["ks"] < 0.06 < ours["ks_lognormal"]
+    # One hold time is too slow for the first minutes and too fast for hours.
+    assert (
+        ours["correlation_1_played"] > ours["correlation_1"] and ours["correlation_20_played"] < ours["correlation_20"]
+    )
 
 
 @real

@@ -4,7 +4,6 @@ import pytest
 from lib import metrics
 from lib.data.behaviours import BehaviourStream, Catalogue, WatchStream, _tastes, histories, next_topic
 from lib.data.clicks import FIELD_SHIFT, ClickStream
-from lib.streams import stream
 
 SHOP = Catalogue(topics=5, per_topic=8, exponent=0.8, length=6, novelty=1.5)
 PROFILE = ClickStream(
@@ -25,7 +24,7 @@ CLICKS = BehaviourStream(profile=PROFILE, catalogue=SHOP, affinity=3.0)
 
 def past(size, taste=None, seed=0):
     taste = np.full((size, 5), 0.2) if taste is None else np.tile(taste, (size, 1))
-    return histories(SHOP, taste, stream(seed, "past")), taste
+    return histories(SHOP, taste, seed, 0, "past"), taste
 
 
 def test_counts_are_uniform_and_padding_is_the_next_item():
@@ -58,7 +57,7 @@ def test_the_truth_about_the_next_topic_is_calibrated():
 
 def test_clicks_keep_the_base_rate_and_follow_their_logits():
     for day in (0, 9):
-        drawn = CLICKS.draw(40_000, seed=1, day=day, index=0)
+        drawn = CLICKS.draw(40_000, seed=1, day=day, first=0)
         assert drawn.labels.mean() == pytest.approx(0.2, abs=0.01)
     high = drawn.logits > np.quantile(drawn.logits, 0.8)
     expected = (1 / (1 + np.exp(-drawn.logits[high]))).mean()
@@ -66,7 +65,7 @@ def test_clicks_keep_the_base_rate_and_follow_their_logits():
 
 
 def test_a_row_of_ids_is_profile_target_history_and_what_was_passed_over():
-    drawn = CLICKS.draw(500, seed=1, day=0, index=0)
+    drawn = CLICKS.draw(500, seed=1, day=0, first=0)
     assert drawn.ids.shape == (500, CLICKS.columns) == (500, 2 + 2 + 12 + 12)
     assert (drawn.ids >> FIELD_SHIFT == np.array([0, 1] + [2, 3] * 13)).all()
     items, topics = (drawn.ids & (2**FIELD_SHIFT - 1))[:, 2::2], (drawn.ids & (2**FIELD_SHIFT - 1))[:, 3::2]
@@ -74,7 +73,7 @@ def test_a_row_of_ids_is_profile_target_history_and_what_was_passed_over():
 
 
 def test_only_agreement_with_real_behaviours_moves_the_logit():
-    drawn, plain = CLICKS.draw(2_000, seed=1, day=0, index=0), PROFILE.draw(2_000, seed=1, day=0, index=0)
+    drawn, plain = CLICKS.draw(2_000, seed=1, day=0, first=0), PROFILE.draw(2_000, seed=1, day=0, first=0)
     moved = drawn.logits - plain.logits
     moved -= moved.min()
     assert moved[drawn.behaviours == 0] == pytest.approx(0, abs=1e-9) and moved.max() == pytest.approx(3.0, abs=1e-9)
@@ -87,7 +86,7 @@ def test_only_agreement_with_real_behaviours_moves_the_logit():
 
 
 def test_behaviours_matter_for_the_ceiling():
-    drawn, plain = CLICKS.draw(20_000, seed=1, day=0, index=0), PROFILE.draw(20_000, seed=1, day=0, index=0)
+    drawn, plain = CLICKS.draw(20_000, seed=1, day=0, first=0), PROFILE.draw(20_000, seed=1, day=0, first=0)
     assert metrics.auc(drawn.labels, drawn.logits) > metrics.auc(drawn.labels, plain.logits) + 0.1
 
 
@@ -96,7 +95,7 @@ def test_tastes_turn_with_the_days():
     first, later = (_tastes(watch, day) for day in (0, 3))
     assert first.shape == (3, 5) and not np.allclose(first, later)
     np.testing.assert_allclose(later.sum(1), 1)
-    group, taste, _ = first = watch.draw(50, seed=0, day=3, index=0)
+    group, taste, _ = first = watch.draw(50, seed=0, day=3, first=0)
     np.testing.assert_array_equal(taste, later[group])
-    again = watch.draw(50, seed=0, day=3, index=0)
+    again = watch.draw(50, seed=0, day=3, first=0)
     assert all((a == b).all() for a, b in zip(first[2], again[2], strict=True))

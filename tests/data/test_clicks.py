@@ -24,31 +24,31 @@ def split(ids):
 
 
 def test_ids_carry_their_field_and_stay_within_its_vocabulary():
-    fields, places = split(ClickStream(**PLAN).draw(2000, seed=1, day=0, index=0).ids)
+    fields, places = split(ClickStream(**PLAN).draw(2000, seed=1, day=0, first=0).ids)
     assert (fields == np.arange(4)).all()
     assert places.min() == 0 and places.max() == 49
 
 
 def test_ids_follow_zipf():
-    _, places = split(ClickStream(**PLAN).draw(50_000, seed=1, day=0, index=0).ids)
+    _, places = split(ClickStream(**PLAN).draw(50_000, seed=1, day=0, first=0).ids)
     shares = np.bincount(places.ravel(), minlength=50) / places.size
     np.testing.assert_allclose(shares, probabilities(50, 1.2), atol=0.003)
 
 
 @pytest.mark.parametrize("day", [0, 1, 30, 1000])
 def test_the_base_rate_holds_on_every_day(day):
-    assert ClickStream(**PLAN).draw(40_000, seed=3, day=day, index=0).labels.mean() == pytest.approx(0.25, abs=0.012)
+    assert ClickStream(**PLAN).draw(40_000, seed=3, day=day, first=0).labels.mean() == pytest.approx(0.25, abs=0.012)
 
 
 def test_dense_inputs_have_mean_zero_and_variance_one():
-    dense = ClickStream(**PLAN).draw(40_000, seed=1, day=0, index=0).dense
+    dense = ClickStream(**PLAN).draw(40_000, seed=1, day=0, first=0).dense
     np.testing.assert_allclose(dense.mean(0), 0, atol=0.02)
     np.testing.assert_allclose(dense.var(0), 1, atol=0.02)
 
 
 def test_the_logit_is_the_plain_sum_over_fields_and_pairs():
     clicks = ClickStream(**PLAN)
-    sample, truth = clicks.draw(20, seed=1, day=2, index=0), teacher(clicks, 2)
+    sample, truth = clicks.draw(20, seed=1, day=2, first=0), teacher(clicks, 2)
     fields, places = split(sample.ids)
     rows = fields * 50 + places
     expected = truth.bias + truth.first[rows].sum(1) + sample.dense @ truth.linear
@@ -60,11 +60,11 @@ def test_the_logit_is_the_plain_sum_over_fields_and_pairs():
 
 def test_the_crosses_have_the_spread_asked_for():
     clicks = ClickStream(**PLAN | {"exponent": 0.0, "vocabulary": 2000, "first_order": 0.0, "linear": 0.0})
-    assert clicks.draw(20_000, seed=1, day=0, index=0).logits.std() == pytest.approx(0.5, rel=0.1)
+    assert clicks.draw(20_000, seed=1, day=0, first=0).logits.std() == pytest.approx(0.5, rel=0.1)
 
 
 def test_labels_are_drawn_from_the_logits():
-    sample = ClickStream(**PLAN).draw(40_000, seed=1, day=0, index=0)
+    sample = ClickStream(**PLAN).draw(40_000, seed=1, day=0, first=0)
     chance = 1 / (1 + np.exp(-sample.logits))
     high = sample.logits > np.median(sample.logits)
     assert sample.labels[high].mean() == pytest.approx(chance[high].mean(), abs=0.01)
@@ -73,7 +73,7 @@ def test_labels_are_drawn_from_the_logits():
 
 def test_a_smaller_draw_is_the_beginning_of_a_larger_one():
     clicks = ClickStream(**PLAN)
-    small, large = (clicks.draw(size, seed=1, day=0, index=7) for size in (5, 9))
+    small, large = (clicks.draw(size, seed=1, day=0, first=7) for size in (5, 9))
     for a, b in zip(small, large, strict=True):
         np.testing.assert_array_equal(a, b[:5])
 
@@ -88,5 +88,5 @@ def test_the_teacher_turns_by_the_drift_and_keeps_its_spread():
 
 @pytest.mark.parametrize("missing", [{"dense_features": 0}, {"rank": 0}, {"fields": 1}, {"vocabulary": 1}])
 def test_parts_may_be_missing(missing):
-    sample = ClickStream(**PLAN | missing).draw(100, seed=1, day=0, index=0)
+    sample = ClickStream(**PLAN | missing).draw(100, seed=1, day=0, first=0)
     assert np.isfinite(sample.logits).all()

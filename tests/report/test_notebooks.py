@@ -8,11 +8,14 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
 from lib import notebooks, paths
 from lib.errors import BadOption, LockstepError, UnknownName, UnknownOption
+
+from .test_claims import GOOD
 
 PARAMETERS = 'profile: str = "smoke"  # how long\nseeds: int = 3  # how many\nrate: float = 0.5\nnames: list = ["a"]\n'
 
@@ -70,7 +73,7 @@ def test_a_name_that_is_none_or_several(known):
     ],
 )
 def test_wrong_parameters_are_refused_before_a_kernel_starts(known, monkeypatch, given, error, message):
-    monkeypatch.setattr(notebooks, "_execute", lambda *_: pytest.fail("a kernel was started"))
+    monkeypatch.setattr(notebooks.running, "_execute", lambda *_: pytest.fail("a kernel was started"))
     with pytest.raises(error, match=message):
         notebooks.run("00_start", parameters=given)
     assert not known.reports.exists()
@@ -182,9 +185,76 @@ def test_all_go_on_after_one_fails(house, monkeypatch):
             raise LockstepError("b broke")
         return name
 
-    monkeypatch.setattr(notebooks, "run", run)
+    monkeypatch.setattr(notebooks.running, "run", run)
     with pytest.raises(notebooks.NotebookFailed, match="1 of 3 notebooks failed:\nb broke"):
         notebooks.run_all("all")
+
+
+COUNTED = """from lib import claims, paths
+import pandas as pd
+with open("../executions", "a") as file:
+    file.write("x")
+claims.record(pd.DataFrame({"subject": ["gba", "sync"], "seed": 0, "auc": [0.7, 0.5]}), "n", profile=profile)"""
+
+
+def test_what_is_complete_is_left_as_it_is(house, capsys):
+    """Each change that a result follows from is a reason to run again, and nothing else is."""
+
+    def executions(**options):
+        before = count.stat().st_size if count.exists() else 0
+        notebooks.run("n", resume=True, **options)
+        return count.stat().st_size - before
+
+    count = house.root / "executions"
+    path = house.notebook("n", "# N", COUNTED, parameters=PARAMETERS)
+    house.claims(GOOD.replace("notebook: one", "notebook: n"))
+    (experiment,) = notebooks.resolve("n")
+    assert not notebooks.complete(experiment, "smoke")
+    assert executions() == 1 and notebooks.complete(experiment, "smoke")
+    assert executions() == 0 and capsys.readouterr().err.endswith("n: complete, left as it is\n")
+    nb = json.loads(path.read_text())
+    nb["cells"][2]["outputs"] = [{"output_type": "stream", "name": "stdout", "text": "1"}]
+    path.write_text(json.dumps(nb))
+    assert executions() == 0, "an output is no source"
+    for options in ({"profile": "laptop"}, {"parameters": {"seeds": 4}}):
+        assert not notebooks.complete(experiment, **{"profile": "smoke", **options})
+    notebooks.run("n")
+    assert count.stat().st_size == 2, "without resume it runs anew"
+
+
+def test_what_a_result_follows_from(house, monkeypatch):
+    """Planted: each of these changes must show."""
+    from lib import run
+
+    def now(**values):
+        return notebooks.running.fingerprint(experiment, {"profile": "smoke", **values})
+
+    path = house.notebook("n", "# N", "1", parameters=PARAMETERS)
+    house.claims(GOOD.replace("notebook: one", "notebook: n"))
+    (experiment,) = notebooks.resolve("n")
+    seen = [now(), now(profile="laptop"), now(seeds=4)]
+    house.claims(GOOD.replace("notebook: one", "notebook: n").replace("0.1", "0.2"))
+    seen.append(now())
+    path.write_text(path.read_text().replace('"source": "1"', '"source": "2"'))
+    seen.append(now())
+    monkeypatch.setattr(run, "source", lambda: "other code")
+    seen.append(now())
+    assert len(set(seen)) == 6 and now() == seen[-1]
+
+
+def test_a_run_that_lost_a_verdict_or_failed_since_is_not_complete(house):
+    house.notebook("n", "# N", COUNTED, parameters=PARAMETERS)
+    house.claims(GOOD.replace("notebook: one", "notebook: n"))
+    (experiment,) = notebooks.resolve("n")
+    notebooks.run("n")
+    assert notebooks.complete(experiment, "smoke")
+    experiment.failed.touch()
+    assert not notebooks.complete(experiment, "smoke")
+    experiment.failed.unlink()
+    (house.reports / "claims" / "a.b.json").write_text("{")
+    assert not notebooks.complete(experiment, "smoke")
+    (house.reports / "claims" / "a.b.json").unlink()
+    assert not notebooks.complete(experiment, "smoke")
 
 
 def test_an_interrupt_leaves_no_kernel_and_no_half(house):
@@ -192,7 +262,7 @@ def test_an_interrupt_leaves_no_kernel_and_no_half(house):
         "n", "# N", 'import os, time\nopen("pid", "w").write(str(os.getpid()))\ntime.sleep(60)', parameters=PARAMETERS
     )
     code = "from lib import notebooks; notebooks.run('n')"
-    environment = {**os.environ, "PYTHONPATH": str(notebooks.Path(notebooks.__file__).parents[1])}
+    environment = {**os.environ, "PYTHONPATH": str(Path(notebooks.__file__).parents[2])}
     process = subprocess.Popen([sys.executable, "-c", code], env=environment, stderr=subprocess.PIPE, text=True)
     marker = house.notebooks / "pid"
     deadline = time.monotonic() + 60
@@ -218,7 +288,7 @@ def _alive(pid):
         return False
 
 
-COMMITTED = sorted((notebooks.Path(notebooks.__file__).parents[1] / "notebooks").rglob("[!.]*.ipynb"))
+COMMITTED = sorted((Path(notebooks.__file__).parents[2] / "notebooks").rglob("[!.]*.ipynb"))
 
 
 @pytest.mark.parametrize("path", COMMITTED, ids=lambda p: p.stem)

@@ -2,10 +2,11 @@
 
 from lib.cluster.slowdown.base import BadField, Course, Pace, Slowdown
 from lib.cluster.slowdown.batchwise import Empirical, Lognormal, Steady
-from lib.cluster.slowdown.fitting import fit, from_trace, quality
+from lib.cluster.slowdown.fitting import fit, fit_shared, from_trace, quality
 from lib.cluster.slowdown.presets import PRESETS, Preset, get
 from lib.cluster.slowdown.product import Product
 from lib.cluster.slowdown.reading import SLOWDOWNS, from_dict
+from lib.cluster.slowdown.shared import UTILISATION, Shared
 from lib.cluster.slowdown.timed import CURVES, Bursts, Day, Transient
 from lib.cluster.slowdown.traces import FORMATS, Trace, read_trace
 
@@ -14,6 +15,7 @@ __all__ = [
     "FORMATS",
     "PRESETS",
     "SLOWDOWNS",
+    "UTILISATION",
     "BadField",
     "Bursts",
     "Course",
@@ -23,11 +25,13 @@ __all__ = [
     "Pace",
     "Preset",
     "Product",
+    "Shared",
     "Slowdown",
     "Steady",
     "Trace",
     "Transient",
     "fit",
+    "fit_shared",
     "from_dict",
     "from_trace",
     "get",

@@ -25,8 +25,10 @@ import pandas as pd
 from lib.cluster.slowdown.base import Slowdown
 from lib.cluster.slowdown.batchwise import TAILS, Empirical, Steady
 from lib.cluster.slowdown.product import Product
+from lib.cluster.slowdown.shared import Shared
 from lib.cluster.slowdown.timed import Day, Transient
 from lib.cluster.slowdown.traces import Trace, hours, read_trace
+from lib.errors import BadOption
 
 STRAGGLES = 1.25
 """Times a worker's own median from which a sample belongs to a straggler period."""
@@ -35,6 +37,8 @@ SAMPLES = 3
 CALM = 6
 LAGS = 20
 """Lags, in the trace's steps, that the correlation is fitted to."""
+IN_USE = 0.1
+"""Median share in use below which a machine counts as one that nobody shares."""
 
 
 def from_trace(path: str | Path, format: str, gap: float | None = None) -> Slowdown:
@@ -72,6 +76,31 @@ def fit(trace: Trace) -> Product:
         )
     )
     return Product(parts=tuple(parts))
+
+
+def fit_shared(trace: Trace) -> Shared:
+    """Machines that others use too: the mean share in use in each hour, one concentration and one hold time.
+
+    Machines that nobody else uses are left out. The concentration is the one whose variance, over all hours, is the
+    trace's; the hold time is that of the triangle, the autocorrelation of what is drawn anew every `hold` seconds, which
+    is nearest to the trace's over the first lags. The trace has faster and slower changes than any one hold time."""
+    if not trace.daily:
+        raise BadOption(f"{trace.name}: a trace of machines is needed, whose shares in use follow the time of day")
+    in_use = 1 - 1 / trace.table["factor"]
+    shared = in_use[in_use.groupby(trace.table["worker"]).transform("median") >= IN_USE]
+    by_hour = shared.groupby(hours(trace.table.loc[shared.index, "time"]))
+    mean = by_hour.transform("mean")
+    rest = shared - mean
+    grid = _grid(rest, trace)
+    lags = np.arange(1, LAGS + 1)
+    measured = np.array([_autocorrelation(grid, lag) for lag in lags])
+    holds = np.arange(1.0, 2 * LAGS + 0.05, 0.1)
+    errors = ((np.maximum(0, 1 - lags / holds[:, None]) - measured) ** 2).sum(1)
+    return Shared(
+        curve=tuple(by_hour.mean().round(4).tolist()),
+        concentration=round(float((mean * (1 - mean)).mean() / (rest**2).mean() - 1), 2),
+        hold=round(float(holds[errors.argmin()] * trace.step), 1),
+    )
 
 
 def quality(slowdown: Slowdown, trace: Trace, seeds: int = 20) -> dict[str, float]:

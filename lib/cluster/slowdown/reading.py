@@ -11,11 +11,12 @@ from lib.cluster.slowdown.base import BadField, Slowdown
 from lib.cluster.slowdown.batchwise import Empirical, Lognormal, Steady
 from lib.cluster.slowdown.presets import PRESETS, get
 from lib.cluster.slowdown.product import Product
+from lib.cluster.slowdown.shared import Shared
 from lib.cluster.slowdown.timed import Bursts, Day, Transient
 from lib.errors import BadOption, nearest
 
 SLOWDOWNS: dict[str, type[Slowdown]] = {
-    kind.name: kind for kind in (Lognormal, Steady, Empirical, Transient, Bursts, Day, Product)
+    kind.name: kind for kind in (Lognormal, Steady, Empirical, Transient, Bursts, Day, Shared, Product)
 }
 
 

@@ -1,0 +1,96 @@
+"""The legs of a run: stretches under one protocol, at whose ends the model is evaluated, or goes over to the next protocol."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, replace
+
+from lib.cluster.base import World
+from lib.drivers import pipeline, replica, server
+from lib.drivers.attempts import Attempt, carry_through
+from lib.drivers.model import Model, left_by
+from lib.drivers.plan import Plan
+from lib.drivers.record import Finished
+from lib.schedule import Phase, Schedule
+
+DRIVERS = {"server": server.drive, "replica": replica.drive, "pipeline": pipeline.drive}
+
+
+@dataclass(frozen=True, slots=True)
+class Leg:
+    """What was planned, and what became of it."""
+
+    plan: Plan
+    finished: Finished
+
+
+@dataclass(frozen=True, kw_only=True)
+class Course:
+    """A whole run: phases over a stretch of the stream, evaluated on the way."""
+
+    schedule: Schedule
+    plan: Plan
+    """What all legs have in common; its workers are all that there are."""
+    model: Model | None = None
+    """What it starts from."""
+    daily: bool = False
+    """A leg ends with each day, and is evaluated on the next one."""
+    keep: bool = False
+    """The model at the end is wanted."""
+
+    async def run(self, world: World) -> tuple[list[Leg], Model | None]:
+        """All legs, and the model at the end if it is kept."""
+        legs: list[Leg] = []
+        model, place = self.model, self.plan.first
+        for phase in self.schedule.phases:
+            if legs and self.schedule.restart:
+                await asyncio.sleep(self.schedule.restart)
+            end, began = self.end(phase, place), world.now()
+            while place < end:
+                plan = self.leg(phase, place, end, len(legs), world.now() - began)
+                if plan.seconds is not None and plan.seconds <= 0:
+                    break
+                drive = DRIVERS[plan.protocol.dense.family]
+                finished = await carry_through(world, plan, drive, model and model.for_plan(plan))
+                place = reached(plan, finished)
+                legs.append(Leg(replace(plan, last=place), finished))
+                if place < self.plan.samples + self.plan.first or self.keep:
+                    model = left_by(plan, finished.records, place)
+                await world.clear()
+        return legs, model if self.keep else None
+
+    def workers(self, phase: Phase) -> int:
+        return phase.workers or self.plan.workers
+
+    def end(self, phase: Phase, place: int) -> int:
+        last = self.plan.first + self.plan.samples
+        return min(last, phase.last(phase.workload(self.plan.workload), place, self.workers(phase)))
+
+    def leg(self, phase: Phase, place: int, end: int, number: int, spent: float) -> Plan:
+        """The next stretch of a phase that has lasted for `spent` seconds and ends at `end`."""
+        workload = phase.workload(self.plan.workload)
+        day = None
+        if self.daily:
+            day = workload.day(place) + 1
+            end = min(end, workload.day_begins(day))
+        return replace(
+            self.plan,
+            workload=workload,
+            protocol=phase.protocol,
+            workers=self.workers(phase),
+            first=place,
+            last=end,
+            seconds=None if phase.seconds is None else phase.seconds - spent,
+            day=day,
+            leg=number,
+            marks=tuple(mark - place for mark in self.plan.marks if place < mark < end),
+            attempt=Attempt(continues=number > 0),
+        )
+
+
+def reached(plan: Plan, finished: Finished) -> int:
+    """The sample that nobody has taken yet."""
+    if plan.seconds is None:
+        return plan.last
+    taken = 1 + max((index for record in finished.records for index in record.taken), default=-1)
+    return min(plan.last, plan.first + taken * plan.workload.batch_size)

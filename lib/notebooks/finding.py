@@ -1,0 +1,105 @@
+"""Which notebooks there are, and what each says of itself, without running it."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import json
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from lib import paths
+from lib.errors import LockstepError, UnknownName, unknown
+
+PROFILES = ("smoke", "laptop", "full")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Experiment:
+    """A notebook, known without running it."""
+
+    name: str
+    """`00_quickstart`, `gba/figure_6_switching`."""
+    path: Path
+    paper: str
+    """The folder's name, empty for a notebook of no one paper."""
+    title: str
+    profiles: tuple[str, ...]
+
+    @property
+    def executed(self) -> Path:
+        return paths.reports() / f"{self.name}.ipynb"
+
+    @property
+    def page(self) -> Path:
+        return paths.reports() / f"{self.name}.html"
+
+    @property
+    def failed(self) -> Path:
+        return paths.reports() / f"{self.name}.failed.ipynb"
+
+
+def experiments() -> list[Experiment]:
+    """Every notebook of the repository."""
+    folder = paths.notebooks()
+    found = [*folder.glob("*.ipynb"), *folder.glob("*/*.ipynb")]
+    return [_experiment(path) for path in sorted(found) if not path.name.startswith(".") and path.parent.name[0] != "."]
+
+
+def _experiment(path: Path) -> Experiment:
+    nb = read(path)
+    name = path.relative_to(paths.notebooks()).with_suffix("").as_posix()
+    text = "\n".join(source(cell) for cell in nb["cells"] if cell["cell_type"] == "markdown")
+    title = re.search(r"^#\s+(.+?)\s*#*$", text, re.MULTILINE)
+    return Experiment(
+        name=name,
+        path=path,
+        paper=name.rpartition("/")[0],
+        title=title[1] if title else name,
+        profiles=_profiles(nb),
+    )
+
+
+def _profiles(nb: dict) -> tuple[str, ...]:
+    """The keys of the notebook's `PROFILES = {...}`; all of them where it has none."""
+    for cell in nb["cells"]:
+        if cell["cell_type"] == "code" and (found := re.search(r"^PROFILES\s*=", source(cell), re.MULTILINE)):
+            try:
+                nodes = ast.parse(source(cell)[found.start() :]).body
+                return tuple(str(ast.literal_eval(key)) for key in nodes[0].value.keys)  # type: ignore[attr-defined]
+            except (SyntaxError, ValueError, AttributeError, TypeError):
+                return PROFILES
+    return PROFILES
+
+
+def resolve(name: str) -> list[Experiment]:
+    """The notebooks that a name stands for: one by its name, a paper's, or `all`."""
+    known = experiments()
+    name = name.removesuffix(".ipynb").removeprefix("notebooks/")
+    if name == "all":
+        return known
+    chosen = [e for e in known if e.name == name] or [e for e in known if e.paper and e.paper == name]
+    chosen = chosen or [e for e in known if e.name.rpartition("/")[2] == name]
+    if not chosen:
+        raise unknown("experiment", name, {"all", *(e.name for e in known), *(e.paper for e in known if e.paper)})
+    if len({e.paper for e in chosen}) > 1:
+        raise UnknownName(f"experiment {name!r} is ambiguous: {', '.join(e.name for e in chosen)}")
+    return chosen
+
+
+def read(path: str | os.PathLike) -> dict:
+    """A notebook's JSON, or an error that says what is wrong with the file."""
+    try:
+        nb = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise LockstepError(f"{path}: cannot be read as a notebook: {error}") from error
+    if not isinstance(nb, dict) or not isinstance(nb.get("cells"), list) or nb.get("nbformat", 0) < 4:
+        raise LockstepError(f"{path}: not a notebook of format 4; open and save it in Jupyter")
+    return nb
+
+
+def source(cell: Mapping) -> str:
+    text = cell.get("source", "")
+    return text if isinstance(text, str) else "".join(text)
