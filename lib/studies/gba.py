@@ -4,7 +4,7 @@ Su et al., "GBA", NeurIPS 2022, Section 5 and Tab. 5.1. Kept are the models, the
 to each other (so that Sync's and GBA's global batches are equal), the thresholds and the optimisers' kinds. Scaled down are the
 data, the models' widths and the batches.
 
-Adam's learning rates are the paper's for Criteo and Alimama. The private task does not train in so few steps with the paper's 0.0006;
+Adam's learning rates are the paper's for Criteo and Alimama. The private task does not train in so few steps with its 0.0006;
 it has about three times as much. Async has Adagrad with a rate of its own: the best AUC after two days from scratch, on a seed
 that no notebook uses, of 0.001, 0.003 and 0.01, for Criteo of 0.003, 0.01, 0.03 and 0.1.
 """
