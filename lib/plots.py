@@ -242,13 +242,18 @@ def panels(data: pd.DataFrame, x: str, y: str, row: str, column: str, hue: str =
                 spread = group.groupby(x)[y].agg(["mean", "min", "max"])
                 ax.fill_between(spread.index, spread["min"], spread["max"], color=tone, alpha=0.15, linewidth=0)
                 handles[str(name)] = ax.plot(spread.index, spread["mean"], color=tone, linestyle=dashes)[0]
-            ax.set_title(f"{rows[i]}, {columns[j]}", loc="left", fontsize=10, pad=3)
+            ax.set_title(", ".join(filter(None, (rows[i], columns[j]))), loc="left", fontsize=10, pad=3)
             ax.set_ylabel(label(y) if j == 0 else "")
             ax.set_xlabel(unit or label(x) if i == len(rows) - 1 else "")
             ax.ticklabel_format(axis="y", useOffset=False)
             ax.xaxis.get_major_locator().set_params(integer=True)
         fig.legend(
-            handles.values(), handles, loc="outside upper center", ncols=len(handles), handlelength=3, fontsize=9
+            handles.values(),
+            handles,
+            loc="outside upper center",
+            ncols=min(5, len(handles)),
+            handlelength=3,
+            fontsize=9,
         )
     return fig
 
