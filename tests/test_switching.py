@@ -166,6 +166,22 @@ def test_the_clock_goes_on_and_a_restart_costs_its_seconds():
     assert slow.trace["start"].max() > start and slow.trace["batch"].max() >= 23
 
 
+@pytest.mark.parametrize("when", [0.25, 0.75])
+@pytest.mark.parametrize("comes_back", [True, False])
+def test_workers_may_die_in_any_leg(when, comes_back):
+    cluster = lib.VirtualCluster(workers=4, slowdown=0.5)
+    schedule = halves("gba", "async")
+    whole = train(schedule, cluster)
+    spent = whole.summary["virtual_seconds"]
+    failure = lib.Failure(node="worker1", kind="dies", at=when * spent, lasts=0.1 * spent if comes_back else None)
+    mortal = lib.VirtualCluster(workers=4, slowdown=0.5, failures=(failure,), patience=0.01 * spent)
+    run = train(schedule, mortal)
+    assert [leg["protocol"] for leg in run.summary["legs"]] == ["gba", "async"]
+    # At most the batch that it computed and the one that it had asked for are gone with it.
+    assert run.summary["lost"] <= 2 and 22 <= run.summary["issued"] <= 24
+    assert run.summary["virtual_seconds"] < 2 * spent
+
+
 # From day to day
 
 
