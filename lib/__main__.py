@@ -15,7 +15,7 @@ EXAMPLES = """examples:
   python -m lib train ctr-synthetic gba virtual -o workers=32 -o slowdown=0.6 -o iota=4
   python -m lib train fb15k-237-distmult sync local --profile full --data FB15k-237 -o workers=1
   python -m lib run 00_quickstart --profile laptop -p seeds=5
-  python -m lib run all
+  python -m lib run all --profile laptop --resume
   python -m lib claims --json
   python -m lib calibrate --out this_machine.yaml
 """
@@ -88,7 +88,12 @@ def _parser() -> argparse.ArgumentParser:
         help="leave out notebooks whose results are complete: same profile, parameters, notebook, claims and lib",
     )
 
-    add("report", _report, "write the index of all reports anew from what has been run")
+    report = add("report", _report, "write the index of all reports anew from what has been run")
+    report.add_argument(
+        "--reference",
+        action="store_true",
+        help="publish the laptop profile's results: reports/reference/ and the table in the README",
+    )
     claims = add("claims", _claims, "show every claim with its verdict")
     claims.add_argument("--json", action="store_true", help="print them as JSON")
     bench = add("bench", _bench, "measure speed against a peer or a limit")
@@ -151,7 +156,7 @@ def _run(options: argparse.Namespace) -> None:
 def _report(options: argparse.Namespace) -> None:
     from lib import report
 
-    print(report.index())
+    print(report.publish() if options.reference else report.index())
 
 
 def _claims(options: argparse.Namespace) -> None:

@@ -35,9 +35,7 @@ class Outcomes:
         return self._outcomes[-1].digest()
 
     def history(self) -> pd.DataFrame:
-        """The legs' histories; where legs are joined, `leg` and `protocol`, and `day` where it was evaluated daily."""
-        if not self._joined:
-            return self._outcomes[0].history()
+        """The legs' histories; where legs are joined, `leg` and `protocol`; with daily evaluations, the `day` tested on."""
         parts, samples, step = [], 0, 0
         for number, (leg, outcome) in enumerate(zip(self._legs, self._outcomes, strict=True)):
             part = outcome.history()
@@ -45,10 +43,10 @@ class Outcomes:
             for column, before in (("time", self._before(leg)), ("samples", samples), ("step", step)):
                 if column in part:
                     part[column] += before
-            place = {"leg": number, "protocol": leg.plan.protocol.name}
+            place = {"leg": number, "protocol": leg.plan.protocol.name} if self._joined else {}
             parts.append(part.assign(**place, **({} if leg.plan.day is None else {"day": leg.plan.day})))
             samples, step = samples + leg.plan.samples, step + steps
-        return pd.concat(parts, ignore_index=True)
+        return pd.concat(parts, ignore_index=True) if len(parts) > 1 else parts[0]
 
     def trace(self) -> pd.DataFrame:
         """The legs' traces; batches are counted on."""

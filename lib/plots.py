@@ -32,6 +32,7 @@ __all__ = [
     "gantt",
     "histories",
     "intervals",
+    "panels",
     "provenance_card",
     "settings",
     "show",
@@ -220,6 +221,35 @@ def curves(
         ax.set(xlabel=label(x, seconds), ylabel=label(y, seconds))
         ax.ticklabel_format(axis="y", useOffset=False)
         ax.legend(title=None, loc="best", handlelength=3)
+    return fig
+
+
+def panels(data: pd.DataFrame, x: str, y: str, row: str, column: str, hue: str = "protocol", unit: str = "") -> Figure:
+    """A panel for each pair of `row` and `column`: the mean over seeds as a line, the seeds' range behind it. Rows have axes
+    of their own."""
+    rows, columns = list(dict.fromkeys(data[row])), list(dict.fromkeys(data[column]))
+    with style():
+        fig = Figure(figsize=(WIDTH, 2.1 * len(rows) + 0.7), layout="constrained")
+        grid = fig.subplots(len(rows), len(columns), sharey="row", squeeze=False)
+        handles: dict[str, Any] = {}
+        for i, j in ((i, j) for i in range(len(rows)) for j in range(len(columns))):
+            ax = grid[i, j]
+            here, looks = data[(data[row] == rows[i]) & (data[column] == columns[j])], set()
+            for name, group in here.groupby(hue, sort=False):
+                tone, dashes = colour(str(name))
+                dashes = DOTTED if (tone, dashes) in looks else dashes  # two of one protocol
+                looks.add((tone, dashes))
+                spread = group.groupby(x)[y].agg(["mean", "min", "max"])
+                ax.fill_between(spread.index, spread["min"], spread["max"], color=tone, alpha=0.15, linewidth=0)
+                handles[str(name)] = ax.plot(spread.index, spread["mean"], color=tone, linestyle=dashes)[0]
+            ax.set_title(f"{rows[i]}, {columns[j]}", loc="left", fontsize=10, pad=3)
+            ax.set_ylabel(label(y) if j == 0 else "")
+            ax.set_xlabel(unit or label(x) if i == len(rows) - 1 else "")
+            ax.ticklabel_format(axis="y", useOffset=False)
+            ax.xaxis.get_major_locator().set_params(integer=True)
+        fig.legend(
+            handles.values(), handles, loc="outside upper center", ncols=len(handles), handlelength=3, fontsize=9
+        )
     return fig
 
 

@@ -115,11 +115,12 @@ class Child:
     def _hear(self) -> tuple[str, Any]:
         try:
             return pickle.load(self._process.stdout)
-        except (EOFError, OSError, ValueError, pickle.UnpicklingError) as error:
+        except Exception as error:  # after half an answer nothing that follows can be read either
             raise self._lost() from error
 
     def _lost(self) -> ChildLost:
-        code = self._process.wait()
+        self.stop()
+        code = self._process.returncode
         self._said.seek(0)
         said = self._said.read().decode(errors="replace").strip()[-2000:]
         why = "killed, perhaps for want of memory" if code == -9 else f"exit code {code}"

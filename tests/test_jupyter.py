@@ -35,7 +35,8 @@ def test_train_then_interrupt_then_train_again(kernel):
     )
     assert execute(client, "import lib\n" + small.format("virtual")) == ("10\n", None)
     for cluster in ("virtual", "local"):
-        client.execute(f'lib.train("ctr-synthetic", "gba", "{cluster}", workers=4, samples=50_000_000, save=False)')
+        endless = f'lib.train("ctr-synthetic", "gba", "{cluster}", workers=4, samples=50_000_000, save=False)'
+        client.execute(endless, stop_on_error=False)  # else the kernel drops what is asked soon after the error
         time.sleep(3)
         manager.interrupt_kernel()
         reply = client.get_shell_msg(timeout=30)
@@ -56,8 +57,9 @@ def test_sweep_then_interrupt_then_sweep_again(kernel):
     )
     start = "import lib; [child.wait() for child in lib.sweeps._start(1)]"  # one that takes part, on one core too
     assert execute(client, f"{start}\n{jobs}\n{sweep}") == ("[320, 320, 320, 320]\n", None)
-    client.execute("lib.sweep([{**job, 'samples': 10**9, 'save': False} for job in jobs], processes=2)")
-    time.sleep(3)
+    endless = "lib.sweep([{**job, 'samples': 10**9, 'save': False} for job in jobs], processes=2)"
+    client.execute(endless, stop_on_error=False)  # else the kernel drops what is asked soon after the error
+    time.sleep(2)
     manager.interrupt_kernel()
     reply = client.get_shell_msg(timeout=30)
     assert reply["content"]["ename"] == "KeyboardInterrupt"

@@ -31,16 +31,18 @@ from __future__ import annotations
 
 from lib.claims.claim import BadClaim, Claim, get, load
 from lib.claims.judge import VERDICTS, Verdict, interval, judge
-from lib.claims.store import record, results, save, stored, table, verdicts
+from lib.claims.store import file_of, kept, record, results, save, stored, table, verdicts
 
 __all__ = [
     "VERDICTS",
     "BadClaim",
     "Claim",
     "Verdict",
+    "file_of",
     "get",
     "interval",
     "judge",
+    "kept",
     "load",
     "record",
     "results",

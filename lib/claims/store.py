@@ -33,7 +33,8 @@ def results(runs: Mapping[str, Iterable[Any]]) -> pd.DataFrame:
 _KEPT = ("verdict", "ours", "low", "high", "n", "detail", "profile", "command")
 
 
-def _file(claim_id: str, folder: Path | None = None) -> Path:
+def file_of(claim_id: str, folder: Path | None = None) -> Path:
+    """Where a folder keeps a claim's verdict."""
     return (folder or paths.results()) / "claims" / f"{claim_id.replace('/', '-')}.json"
 
 
@@ -47,7 +48,7 @@ def save(verdict: Verdict, table: pd.DataFrame | None = None) -> Path:
         columns = ["subject", "seed", *([claim.over] if claim.over else []), claim.metric]
         record["results"] = json.loads(rows[columns].to_json(orient="records", double_precision=15))
     text = json.dumps(record, indent=1, ensure_ascii=False, allow_nan=False)
-    return paths.write_text_atomic(_file(claim.id), text + "\n")
+    return paths.write_text_atomic(file_of(claim.id), text + "\n")
 
 
 def record(table: pd.DataFrame, notebook: str, profile: str = "") -> list[Verdict]:
@@ -64,17 +65,28 @@ def record(table: pd.DataFrame, notebook: str, profile: str = "") -> list[Verdic
 
 def stored(claim: Claim, folder: Path | None = None) -> Verdict:
     """The claim's stored verdict; *not run* when there is none."""
-    path = _file(claim.id, folder or paths.reports())
+    path = file_of(claim.id, folder or paths.reports())
     if not path.exists():
         return Verdict(claim=claim, verdict="not run")
+    verdict, judged_by = _read(path, claim.notebook)
+    return dataclasses.replace(verdict, claim=claim, changed=judged_by != claim.hash)
+
+
+def kept(folder: Path) -> list[Verdict]:
+    """The verdicts that a folder holds, each with its claim as it was judged, whatever the claims say today."""
+    return [_read(path, "its notebook")[0] for path in sorted((folder / "claims").glob("*.json"))]
+
+
+def _read(path: Path, notebook: str) -> tuple[Verdict, str]:
+    """A stored verdict, and the hash of the claim that was judged."""
     try:
-        kept = json.loads(path.read_text(encoding="utf-8"))
-        fields = {name: kept[name] for name in _KEPT}
-        if kept["verdict"] not in VERDICTS:
-            raise ValueError(f"verdict {kept['verdict']!r}")
-        return Verdict(claim=claim, **fields, changed=kept["hash"] != claim.hash)
+        record = json.loads(path.read_text(encoding="utf-8"))
+        fields = {name: record[name] for name in _KEPT}
+        if record["verdict"] not in VERDICTS:
+            raise ValueError(f"verdict {record['verdict']!r}")
+        return Verdict(claim=Claim(**record["claim"]), **fields), record["hash"]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise LockstepError(f"{path}: not a stored verdict ({error}); delete it and run {claim.notebook}") from error
+        raise LockstepError(f"{path}: not a stored verdict ({error}); delete it and run {notebook}") from error
 
 
 def verdicts(folder: Path | None = None) -> list[Verdict]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from lib.notebooks.declared import Parameter, check_parameters, parameters, parse_parameters
 from lib.notebooks.finding import PROFILES, Experiment, experiments, read, resolve, source
-from lib.notebooks.running import KERNEL, NotebookFailed, complete, run, run_all
+from lib.notebooks.running import KERNEL, NotebookFailed, complete, facts, run, run_all
 
 __all__ = [
     "KERNEL",
@@ -20,6 +20,7 @@ __all__ = [
     "check_parameters",
     "complete",
     "experiments",
+    "facts",
     "parameters",
     "parse_parameters",
     "read",

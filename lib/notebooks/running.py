@@ -43,6 +43,8 @@ def run(name: str, profile: str = "smoke", parameters: Mapping[str, Any] | None 
         print(f"{experiment.name}: complete, left as it is", file=sys.stderr)
         return experiment.executed
     _need_kernel()
+    from lib.provenance import machine
+
     paths.check_writable(experiment.executed.parent)
     made_of = fingerprint(experiment, values)
     extra = {key: value for key, value in values.items() if key != "profile"}
@@ -51,8 +53,15 @@ def run(name: str, profile: str = "smoke", parameters: Mapping[str, Any] | None 
     with _stage() as stage, _environment({paths.STAGE: str(stage), paths.COMMAND: command}):
         started = time.time()
         nb = _execute(experiment, values, stage)
-        facts = {"name": experiment.name, "profile": profile, "parameters": extra, "command": command}
-        nb.metadata["lockstep"] = facts | {"seconds": round(time.time() - started, 1), "fingerprint": made_of}
+        nb.metadata["lockstep"] = {
+            "name": experiment.name,
+            "profile": profile,
+            "parameters": extra,
+            "command": command,
+            "seconds": round(time.time() - started, 1),
+            "fingerprint": made_of,
+            "machine": machine(),
+        }
         return _publish(experiment, nb, stage)
 
 
@@ -83,11 +92,16 @@ def complete(experiment: Experiment, profile: str, parameters: Mapping[str, Any]
     if experiment.failed.exists() or not experiment.executed.exists():
         return False
     try:
-        kept = read(experiment.executed)["metadata"].get("lockstep", {})
+        kept = facts(experiment)
         judged = all(claims.stored(claim).verdict != "not run" for claim in _claims(experiment))
     except LockstepError:  # what cannot be read is made anew
         return False
     return judged and kept.get("fingerprint") == fingerprint(experiment, values)
+
+
+def facts(experiment: Experiment) -> dict[str, Any]:
+    """What the runner noted of a notebook's last successful run: profile, parameters, command, seconds, machine."""
+    return read(experiment.executed)["metadata"].get("lockstep", {})
 
 
 def fingerprint(experiment: Experiment, values: Mapping[str, Any]) -> str:

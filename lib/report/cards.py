@@ -92,7 +92,7 @@ def claims(notebook: str) -> Fragment:
     """What a notebook's claims say and by which rule they are judged, with the paper's scale beside ours."""
     mine = [claim for claim in _claims.load().values() if claim.notebook == notebook]
     rows = [[_named(claim), claim.place, Fragment(escape(claim.rule)), claim.reason, claim.seeds] for claim in mine]
-    scales = dict.fromkeys((_flat(claim.scale["paper"]), _flat(claim.scale["ours"])) for claim in mine)
+    scales = dict.fromkeys((flat(claim.scale["paper"]), flat(claim.scale["ours"])) for claim in mine)
     html = heading("What is claimed")
     html += table(["Claim", "Place", "Rule", "Why this margin", "Least seeds"], rows, "Written down before the run.")
     html += table(["The paper's scale", "Ours"], scales, "Scale: ours is a replication in shape, not in size.")
@@ -140,7 +140,7 @@ def verdict_rows(verdicts: Iterable[Verdict]) -> list[list[Any]]:
     for verdict in verdicts:
         note = f'<span class="note">{escape(verdict.detail)}</span>' if verdict.detail else ""
         result = Fragment(badge(verdict).html + note)
-        paper = _flat(verdict.claim.paper) or "–"
+        paper = flat(verdict.claim.paper) or "–"
         rows.append([_named(verdict.claim), result, ours(verdict), verdict.claim.rule, paper, verdict.n])
     return rows
 
@@ -167,9 +167,9 @@ def provenance_card(runs: Any, command: str = "") -> Fragment:
     if command:
         facts["repeat with"] = Fragment(f"<code>{escape(command)}</code>")
     for key, value in shared.items():
-        facts[key.replace("_", " ")] = _flat(value)
+        facts[key.replace("_", " ")] = flat(value)
     for key in differing:
-        facts[key.replace("_", " ")] = "; ".join(dict.fromkeys(_flat(other.get(key)) for other in kept))
+        facts[key.replace("_", " ")] = "; ".join(dict.fromkeys(flat(other.get(key)) for other in kept))
     facts["runs"] = len(runs)
     digests = table(["Run", "Seed", "Digest (sha256 of the final state)"], [_digest(run) for run in runs])
     more = f'<details class="digests"><summary>Digests of the {len(runs)} runs</summary>{digests}</details>'
@@ -195,7 +195,7 @@ def _named(claim: Claim) -> Fragment:
     return Fragment(f'<code>{escape(claim.id)}</code><span class="note">{escape(claim.sentence)}</span>')
 
 
-def _flat(value: Any) -> str:
+def flat(value: Any) -> str:
     """A nested mapping as one line of text: its name first, what is unset left out."""
     if isinstance(value, Mapping):
         name = str(value.get("name", ""))
@@ -211,7 +211,7 @@ def _flat(value: Any) -> str:
 
 
 def _inner(value: Any) -> str:
-    return f"({_flat(value)})" if isinstance(value, Mapping | list | tuple) and len(value) > 1 else _flat(value)
+    return f"({flat(value)})" if isinstance(value, Mapping | list | tuple) and len(value) > 1 else flat(value)
 
 
 def _set(value: Any) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -33,15 +34,20 @@ INTRODUCTION = (
 def index() -> Path:
     """Write `index.html` into the reports folder; its path."""
     known = notebooks.experiments()
-    verdicts = claims.verdicts(paths.reports())
+    html = front(known, claims.verdicts(paths.reports()), {e.name for e in known if e.page.exists()})
+    return paths.write_text_atomic(paths.reports() / "index.html", html)
+
+
+def front(known: list[Experiment], verdicts: list[claims.Verdict], pages: AbstractSet[str], note: str = "") -> str:
+    """A page with these experiments, by paper, and their verdicts; `pages` are those that can be read."""
     homeless = sorted({v.claim.notebook for v in verdicts} - {e.name for e in known})
-    papers = sorted({e.paper for e in known}, key=lambda p: (list(PAPERS).index(p) if p in PAPERS else len(PAPERS), p))
+    papers = sorted({e.paper for e in known}, key=in_order)
     counts = Counter(verdict.verdict for verdict in verdicts)
     body = [
         '<header class="top"><a href="index.html">Lockstep</a><span>how training workers keep in step</span></header>',
         '<div class="page wide"><main>',
         "<h1>Experiments and verdicts</h1>",
-        f"<p>{INTRODUCTION}</p>",
+        f"<p>{INTRODUCTION}{escape(note)}</p>",
         _counts(counts),
     ]
     if len(papers) > 1:
@@ -49,7 +55,8 @@ def index() -> Path:
     for paper in papers:
         body.append(f'<h2 id="{_anchor(paper)}">{escape(PAPERS.get(paper, paper))}</h2>')
         for experiment in (e for e in known if e.paper == paper):
-            body.append(_section(experiment, [v for v in verdicts if v.claim.notebook == experiment.name]))
+            mine = [v for v in verdicts if v.claim.notebook == experiment.name]
+            body.append(_section(experiment, mine, experiment.name in pages))
     if homeless:
         rows = verdict_rows(v for v in verdicts if v.claim.notebook in homeless)
         body.append('<h2 id="planned">Claims whose notebook is still to be written</h2>')
@@ -57,7 +64,12 @@ def index() -> Path:
     body.append("</main></div>")
     html = document("Lockstep: experiments and verdicts", "\n".join(body))
     check_offline(html, "index")
-    return paths.write_text_atomic(paths.reports() / "index.html", html)
+    return html
+
+
+def in_order(paper: str) -> tuple[int, str]:
+    """What papers are sorted by."""
+    return (list(PAPERS).index(paper) if paper in PAPERS else len(PAPERS), paper)
 
 
 def _anchor(paper: str) -> str:
@@ -74,11 +86,11 @@ def _counts(counts: Counter) -> str:
     return f'<ul class="counts">{items}</ul>' if shown else "<p>No claims yet.</p>"
 
 
-def _section(experiment: Experiment, verdicts: list[claims.Verdict]) -> str:
+def _section(experiment: Experiment, verdicts: list[claims.Verdict], readable: bool) -> str:
     title = escape(experiment.title)
     facts = [f"<code>{escape(experiment.name)}</code>"]
-    if experiment.page.exists():
-        title = f'<a href="{escape(experiment.page.relative_to(paths.reports()).as_posix())}">{title}</a>'
+    if readable:
+        title = f'<a href="{escape(experiment.name)}.html">{title}</a>'
         facts += _facts(experiment)
     else:
         facts.append(f"not run yet: <code>python -m lib run {escape(experiment.name)}</code>")
@@ -90,7 +102,7 @@ def _section(experiment: Experiment, verdicts: list[claims.Verdict]) -> str:
 
 def _facts(experiment: Experiment) -> list[str]:
     try:
-        kept: Any = notebooks.read(experiment.executed)["metadata"].get("lockstep", {})
+        kept = notebooks.facts(experiment)
     except LockstepError:
         return []
     facts = [f"profile {escape(str(kept['profile']))}"] if kept.get("profile") else []

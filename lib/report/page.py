@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 from html import escape
 from html.parser import HTMLParser
 from pathlib import Path
@@ -30,6 +31,11 @@ def style() -> str:
 
 def export(executed: str | os.PathLike) -> Path:
     """Write the page beside the executed notebook; its path."""
+    return paths.write_text_atomic(Path(executed).with_suffix(".html"), render(executed))
+
+
+def render(executed: str | os.PathLike) -> str:
+    """The page of an executed notebook."""
     try:
         import nbformat
         from nbconvert import HTMLExporter
@@ -54,6 +60,7 @@ def export(executed: str | os.PathLike) -> Path:
         "policy": POLICY,
         "style": f"{style()}\n{code}",
         "label": _label,
+        "made": _made(facts),
     }
     exporter = HTMLExporter(template_name="lockstep", extra_template_basedirs=[str(TEMPLATES)])
     exporter.exclude_anchor_links = True
@@ -63,7 +70,20 @@ def export(executed: str | os.PathLike) -> Path:
     if len(html.encode()) >= LARGEST:
         size = len(html.encode()) / 1e6
         raise PageError(f"{name}: the page has {size:.1f} MB, 2 is the most; draw fewer or smaller figures")
-    return paths.write_text_atomic(executed.with_suffix(".html"), html)
+    return html
+
+
+def _made(facts: Mapping[str, Any]) -> str:
+    """How the page came about: the command, the machine, the versions."""
+    machine = facts.get("machine", {})
+    hardware, versions = (
+        ", ".join(f"{name} {value}" for name, value in machine.get(kind, {}).items() if value is not None)
+        for kind in ("hardware", "versions")
+    )
+    commit = f"commit {machine['commit']}" if machine.get("commit") else ""
+    seconds = f"{facts['seconds']:.0f} s" if facts.get("seconds") else ""
+    command = f"<code>{escape(facts['command'])}</code>" if facts.get("command") else ""
+    return " · ".join(filter(None, [command, *map(escape, (hardware, versions, commit, seconds))]))
 
 
 def _label(cell: Any) -> str:

@@ -1,0 +1,1 @@
+"""What the experiments of one paper have in common: its tasks, its settings, its clusters."""

@@ -1,0 +1,99 @@
+"""GBA's Figure 6: every mode inherits Sync's model, and Sync every mode's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pandas as pd
+
+from lib.protocols.gba import GBA
+from lib.run import Run
+from lib.schedule import Schedule
+from lib.studies.gba import MODES, Task
+from lib.sweeps import sweep
+
+DIRECTIONS = ("from Sync", "to Sync")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Study:
+    """One task's runs, by mode, with one for each seed."""
+
+    away: Mapping[str, Sequence[Run]]
+    """Each mode's days after Sync's base."""
+    back: Mapping[str, Sequence[Run]]
+    """Sync's days after each mode's."""
+
+
+def bases(task: Task, profile: str, seeds: Iterable[int]) -> list[Run]:
+    """Sync's base, which every mode inherits."""
+    until = task.sizes[profile].base
+    return sweep([task.job(profile, "sync", seed, until_day=until) | {"keep": True} for seed in seeds])
+
+
+def switching(task: Task, profile: str, seeds: Iterable[int], modes: Sequence[str] = MODES) -> Study:
+    """Base, then every mode, then Sync again, evaluated on each next day."""
+    size = task.sizes[profile]
+    first, last = size.base + size.days, size.base + 2 * size.days
+    starts = bases(task, profile, seeds)
+    places = [(mode, start) for mode in modes for start in starts]
+    away = sweep([days(task, profile, mode, start, first) for mode, start in places])
+    back = sweep([days(task, profile, "sync", run, last) for run in away])
+    return Study(away=_by_mode(places, away), back=_by_mode(places, back))
+
+
+def days(task: Task, profile: str, mode: str, start: Run, until: int, **phase) -> dict[str, Any]:
+    """The job that goes on from another run's model, day by day."""
+    job = task.job(profile, mode, start.provenance["seed"], until_day=until, **phase)
+    return job | {"start": start, "evaluations": "daily", "keep": True}
+
+
+def as_printed(task: Task, profile: str, seeds: Iterable[int]) -> dict[str, list[Run]]:
+    """GBA's days after the base with its Algorithm 2 as it is printed: a row is divided by the workers that met its id."""
+    size = task.sizes[profile]
+    rule = GBA(iota=task.iota, rows_divided_by="met")
+    jobs = []
+    for start in bases(task, profile, seeds):
+        job = days(task, profile, "gba", start, size.base + size.days)
+        jobs.append(job | {"protocol": Schedule(phases=(replace(job["protocol"].phases[0], protocol=rule),))})
+    return {"gba as printed": sweep(jobs)}
+
+
+def daily(study: Study) -> pd.DataFrame:
+    """A row for each direction, protocol, seed and day: the AUC on that day's unseen samples."""
+    parts = []
+    for direction, runs in zip(DIRECTIONS, (study.away, study.back), strict=True):
+        for mode, group in runs.items():
+            for run in group:
+                found = run.history.dropna(subset=["auc"])[["day", "auc"]]
+                parts.append(found.assign(direction=direction, protocol=mode, seed=run.provenance["seed"]))
+    return pd.concat(parts, ignore_index=True).astype({"day": int})
+
+
+def differences(table: pd.DataFrame) -> pd.DataFrame:
+    """For each task, direction, protocol and seed the AUC less that of GBA: on the first day, the last, and on average."""
+    keys = ["task", "direction", "protocol", "seed"]
+    own = table.sort_values("day").groupby(keys, sort=False)["auc"].agg(["first", "last", "mean"]).reset_index()
+    gba = own[own["protocol"] == "gba"].drop(columns="protocol")
+    own = own.merge(gba, on=["task", "direction", "seed"], suffixes=("", "_gba"))
+    for name in ("first", "last", "mean"):
+        own[name] -= own.pop(f"{name}_gba")
+    return own
+
+
+def judged(differences: pd.DataFrame) -> pd.DataFrame:
+    """What the claims read: each mode's lead of GBA's AUC, of each task and of the tasks' average, in each direction."""
+    names = ["first", "last", "mean"]
+    average = differences.groupby(["direction", "protocol", "seed"], sort=False)[names].mean().reset_index()
+    both = pd.concat([differences, average.assign(task="average")], ignore_index=True)
+    both[names] = -both[names]
+    return both.assign(subject=both["task"] + " " + both["direction"].str.lower() + " over " + both["protocol"])
+
+
+def _by_mode(places: Sequence[tuple[str, Run]], runs: Sequence[Run]) -> dict[str, list[Run]]:
+    grouped: dict[str, list[Run]] = {}
+    for (mode, _), run in zip(places, runs, strict=True):
+        grouped.setdefault(mode, []).append(run)
+    return grouped
