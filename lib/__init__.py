@@ -7,6 +7,7 @@ import importlib
 from typing import Any
 
 _HOMES = {
+    "Choice": "lib.schedule",
     "Device": "lib.cluster",
     "Failure": "lib.cluster",
     "Link": "lib.cluster",
