@@ -7,6 +7,7 @@ import importlib
 from typing import Any
 
 _HOMES = {
+    "Automatic": "lib.protocols.automatic",
     "Choice": "lib.schedule",
     "Device": "lib.cluster",
     "Failure": "lib.cluster",

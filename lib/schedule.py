@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Literal
 
 from lib import protocols
 from lib.errors import BadOption
@@ -147,7 +146,3 @@ def _check(what: str, thing: Schedule | Choice, least: int) -> None:
 def single(protocol: Rule | Pair) -> Schedule:
     """One protocol all along."""
     return Schedule(phases=(Phase(protocol=protocol),))
-
-
-Evaluations = int | Literal["daily"]
-__all__ = ["Choice", "Evaluations", "Phase", "Schedule", "single"]

@@ -204,6 +204,7 @@ def test_a_run_starts_from_anothers_model(reports):
 
 
 def test_what_cannot_be_is_an_error():
+    two_days = Schedule(phases=(Phase(protocol="sync", until_day=2),))
     for make, message in [
         (lambda: Phase(protocol="sink"), "sync"),
         (lambda: Phase(protocol="sync", steps=3, seconds=4), "not at steps and seconds"),
@@ -216,6 +217,7 @@ def test_what_cannot_be_is_an_error():
         (lambda: train("sync", start=train("sync")), "keep=True"),
         (lambda: train("sync", start=train("sync", keep=True)), "has come to sample 768"),
         (lambda: train("sync", evaluations="weekly"), "'daily'"),
+        (lambda: train(two_days, start=train(two_days, keep=True)), "every phase ends before sample 384"),
         (lambda: train("sync", workload=lib.workloads.get("quadratic"), evaluations="daily"), "no days"),
         (lambda: train(halves("sync", "gba", seconds=1), feed="split"), "feed='queue'"),
     ]:

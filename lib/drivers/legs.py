@@ -13,6 +13,7 @@ from lib.drivers.model import Model, left_by
 from lib.drivers.plan import Plan
 from lib.drivers.record import Finished
 from lib.drivers.watch import Watch
+from lib.errors import BadOption
 from lib.schedule import Choice, Phase, Schedule
 
 DRIVERS = {"server": server.drive, "replica": replica.drive, "pipeline": pipeline.drive}
@@ -45,9 +46,12 @@ class Course:
         legs: list[Leg] = []
         model, place = self.model, self.plan.first
         for phase in self.turns(legs):
+            end = self.end(phase, place)
+            if place >= end:
+                continue
             if legs and self.schedule.restart:
                 await asyncio.sleep(self.schedule.restart)
-            end, began = self.end(phase, place), world.now()
+            began = world.now()
             over = False
             while place < end and not over:
                 plan = self.leg(phase, place, end, legs, world.now() - began)
@@ -61,6 +65,8 @@ class Course:
                     model = left_by(plan, finished.records, place)
                 over = plan.watch is not None and finished.watch.present != plan.watch.present
                 await world.clear()
+        if not legs:
+            raise BadOption(f"schedule: every phase ends before sample {place}, where this run begins")
         return legs, model if self.keep else None
 
     def turns(self, legs: Sequence[Leg]) -> Iterator[Phase]:
