@@ -243,7 +243,7 @@ def panels(data: pd.DataFrame, x: str, y: str, row: str, column: str, hue: str =
                 looks.add((tone, dashes))
                 spread = group.groupby(x)[y].agg(["mean", "min", "max"])
                 ax.fill_between(spread.index, spread["min"], spread["max"], color=tone, alpha=0.15, linewidth=0)
-                handles[str(name)] = ax.plot(spread.index, spread["mean"], color=tone, linestyle=dashes)[0]
+                handles[str(name)] = ax.plot(spread.index, spread["mean"], ".", color=tone, linestyle=dashes)[0]
             ax.set_title(", ".join(filter(None, (rows[i], columns[j]))), loc="left", fontsize=10, pad=3)
             ax.set_ylabel(label(y) if j == 0 else "")
             ax.set_xlabel(unit or label(x) if i == len(rows) - 1 else "")
