@@ -31,7 +31,8 @@ factor has the effect of that patience.
 Why. While it stays, a mode loses what its own work function rises by; when it is left it stands at most a price and an
 interval above the lowest, and the lowest has risen by a price since K - 1 switches ago.
 
-Limits. Predictions lag by about half a window. What a mode loses is what it lost when it was last there; if it was bad luck,
+Limits. Predictions lag by about half a window. Workers' times are taken for independent: where all change together, several times
+in a window, a mode that waits is foretold too slow. What a mode loses is what it lost when it was last there; if it was bad luck,
 the mode comes back only when the cluster has changed by more than that. A rule that waits for some workers, or
 for some steps (Hop-BW, Hop-BS), lies between the two ideals.
 """
