@@ -5,8 +5,10 @@ import pytest
 
 import lib
 from lib import Phase, Schedule
+from lib.drivers.model import _average_rows
 from lib.errors import BadOption
 from lib.store.optim import SGD, Adagrad, Adam
+from lib.store.rows import Rows
 
 TINY = {"samples": 32 * 24, "batch_size": 32, "fields": 3, "vocabulary": 40, "dim": 4, "hidden": (8,), "days": 4}
 CLICKS = lib.workloads.get("ctr-synthetic", evaluation_samples=200, **TINY)
@@ -223,3 +225,22 @@ def test_what_cannot_be_is_an_error():
     ]:
         with pytest.raises((BadOption, lib.errors.UnknownName), match=message):
             make()
+
+
+def test_replicas_are_averaged_and_a_row_over_those_that_have_met_it():
+    def rows(ids, values, stamps):
+        values = np.array(values, np.float32)[:, None]
+        return Rows(np.array(ids), values, 10 * values, np.array(stamps))
+
+    joined = _average_rows([rows([1, 2], [1, 2], [5, -1]), rows([2, 7], [4, 8], [3, 2])])
+    assert joined.ids.tolist() == [1, 2, 7] and joined.stamps.tolist() == [5, 3, 2]
+    assert joined.values[:, 0].tolist() == [1, 3, 8] and joined.state[:, 0].tolist() == [10, 30, 80]
+
+
+def test_of_replicas_that_mix_gradients_the_most_advanced_goes_over():
+    # Six batches among four workers: two of them take a step more than the others, whose copies lag behind.
+    six = lib.workloads.get("ctr-synthetic", evaluation_samples=200, **TINY | {"samples": 32 * 6, "days": 1})
+    reduced = train("all-reduce", workload=six, keep=True)
+    served = train("sync", workload=six, keep=True)
+    for ours, theirs in zip(weights(reduced), weights(served), strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-6)
