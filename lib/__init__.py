@@ -7,6 +7,8 @@ import importlib
 from typing import Any
 
 _HOMES = {
+    "Automatic": "lib.protocols.automatic",
+    "Choice": "lib.schedule",
     "Device": "lib.cluster",
     "Failure": "lib.cluster",
     "Link": "lib.cluster",

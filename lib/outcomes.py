@@ -21,11 +21,12 @@ SUMS = (
 
 
 class Outcomes:
-    """A run with one leg is that leg's outcome; more are put one after another."""
+    """A run with one leg is that leg's outcome; more, or those that were chosen, are put one after another."""
 
     def __init__(self, legs: Sequence[Leg]):
         self._legs = legs
         self._outcomes = [Outcome(leg.plan, leg.finished) for leg in legs]
+        self._joined = len(legs) > 1 or legs[0].plan.watch is not None
         self._start = legs[0].finished.start
         self.seconds = legs[-1].finished.end - self._start
         self.events = legs[-1].finished.events
@@ -34,9 +35,7 @@ class Outcomes:
         return self._outcomes[-1].digest()
 
     def history(self) -> pd.DataFrame:
-        """The legs' histories; with several, `leg` and `protocol`, and `day` where it was evaluated daily."""
-        if len(self._legs) == 1:
-            return self._outcomes[0].history()
+        """The legs' histories; where legs are joined, `leg` and `protocol`; with daily evaluations, the `day` tested on."""
         parts, samples, step = [], 0, 0
         for number, (leg, outcome) in enumerate(zip(self._legs, self._outcomes, strict=True)):
             part = outcome.history()
@@ -44,10 +43,10 @@ class Outcomes:
             for column, before in (("time", self._before(leg)), ("samples", samples), ("step", step)):
                 if column in part:
                     part[column] += before
-            place = {"leg": number, "protocol": leg.plan.protocol.name}
+            place = {"leg": number, "protocol": leg.plan.protocol.name} if self._joined else {}
             parts.append(part.assign(**place, **({} if leg.plan.day is None else {"day": leg.plan.day})))
             samples, step = samples + leg.plan.samples, step + steps
-        return pd.concat(parts, ignore_index=True)
+        return pd.concat(parts, ignore_index=True) if len(parts) > 1 else parts[0]
 
     def trace(self) -> pd.DataFrame:
         """The legs' traces; batches are counted on."""
@@ -70,10 +69,10 @@ class Outcomes:
         return table
 
     def summary(self, clock: str) -> dict[str, Any]:
-        """The last leg's metrics; sums, means over samples or gradients, and maxima of what belongs to the whole; and with
-        several legs each one's summary, under `legs`."""
+        """The last leg's metrics; sums, means over samples or gradients, and maxima of what belongs to the whole; and where
+        legs are joined each one's summary, under `legs`. A choice leaves its `decisions` too."""
         summaries = [outcome.summary(clock) for outcome in self._outcomes]
-        if len(summaries) == 1:
+        if not self._joined:
             return summaries[0]
         whole = summaries[-1] | {name: sum(each.get(name, 0) for each in summaries) for name in SUMS}
         whole = {name: value for name, value in whole.items() if value or name in summaries[-1]}
@@ -92,7 +91,18 @@ class Outcomes:
             f"{clock}_seconds": self.seconds,
             "busy": self._busy(summaries, clock),
         }
+        if decisions := self._decisions():
+            whole["decisions"] = decisions
         return whole | {"legs": [self._leg(*pair) for pair in zip(self._legs, summaries, strict=True)]}
+
+    def _decisions(self) -> list[dict[str, Any]]:
+        """When the controller decided, for which phase, and the samples per second that it foretold of each."""
+        watches = [leg.finished.watch for leg in self._legs if leg.finished.watch]
+        return [
+            {"time": decision.time - self._start, "phase": decision.phase, "predicted": list(decision.predicted)}
+            for watch in watches
+            for decision in watch.decisions
+        ]
 
     def _before(self, leg: Leg) -> float:
         """Seconds of the run before a leg."""

@@ -32,6 +32,7 @@ __all__ = [
     "gantt",
     "histories",
     "intervals",
+    "modes",
     "panels",
     "provenance_card",
     "settings",
@@ -71,6 +72,7 @@ PROTOCOLS: dict[str, tuple[str, Any]] = {
     "asp": (VERMILLION, SOLID),
     "ssp": (BLACK, DASHED),
     "local-sgd": (BLACK, DASHDOT),
+    "automatic": (VERMILLION, DASHDOT),
 }
 """A protocol looks the same in every figure."""
 
@@ -241,15 +243,47 @@ def panels(data: pd.DataFrame, x: str, y: str, row: str, column: str, hue: str =
                 looks.add((tone, dashes))
                 spread = group.groupby(x)[y].agg(["mean", "min", "max"])
                 ax.fill_between(spread.index, spread["min"], spread["max"], color=tone, alpha=0.15, linewidth=0)
-                handles[str(name)] = ax.plot(spread.index, spread["mean"], color=tone, linestyle=dashes)[0]
-            ax.set_title(f"{rows[i]}, {columns[j]}", loc="left", fontsize=10, pad=3)
+                handles[str(name)] = ax.plot(spread.index, spread["mean"], ".", color=tone, linestyle=dashes)[0]
+            ax.set_title(", ".join(filter(None, (rows[i], columns[j]))), loc="left", fontsize=10, pad=3)
             ax.set_ylabel(label(y) if j == 0 else "")
             ax.set_xlabel(unit or label(x) if i == len(rows) - 1 else "")
             ax.ticklabel_format(axis="y", useOffset=False)
             ax.xaxis.get_major_locator().set_params(integer=True)
         fig.legend(
-            handles.values(), handles, loc="outside upper center", ncols=len(handles), handlelength=3, fontsize=9
+            handles.values(),
+            handles,
+            loc="outside upper center",
+            ncols=min(5, len(handles)),
+            handlelength=3,
+            fontsize=9,
         )
+    return fig
+
+
+def modes(data: pd.DataFrame, chosen: pd.DataFrame, x: str = "time", y: str = "qps", panel: str = "case") -> Figure:
+    """A panel for each case: every protocol's `y`, and below it a band with the protocol chosen from `start` to `end`."""
+    names = list(dict.fromkeys(data[panel]))
+    with style():
+        fig = Figure(figsize=(WIDTH, 2.2 * len(names) + 0.7), layout="constrained")
+        axes = fig.subplots(2 * len(names), 1, sharex=True, squeeze=False, height_ratios=[9, 1] * len(names))[:, 0]
+        handles: dict[str, Any] = {}
+        for name, ax, band in zip(names, axes[::2], axes[1::2], strict=True):
+            for protocol, group in data[data[panel] == name].groupby("protocol", sort=False):
+                tone, dashes = colour(str(protocol))
+                (handles[str(protocol)],) = ax.plot(
+                    group[x], group[y], color=tone, linestyle=dashes, label=str(protocol)
+                )
+            for stretch in chosen[chosen[panel] == name].itertuples():
+                spans = [(stretch.start, stretch.end - stretch.start)]
+                band.broken_barh(spans, (0, 1), color=colour(stretch.protocol)[0], linewidth=0)
+            ax.set(ylabel=label(y), ylim=(0, None))
+            ax.set_title(name, loc="left", fontsize=10, pad=3)
+            ax.tick_params(bottom=False)
+            band.set(yticks=[0.5], yticklabels=["chosen"], ylim=(0, 1))
+            band.tick_params(left=False)
+            band.grid(False)
+        axes[-1].set(xlabel=label(x), xlim=(0, data[x].max()))
+        fig.legend(handles.values(), handles, loc="outside upper right", ncols=len(handles), handlelength=3)
     return fig
 
 

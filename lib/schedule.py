@@ -1,4 +1,4 @@
-"""Several protocols in one run, one after another.
+"""Several protocols in one run, one after another: by a schedule, or as a controller chooses.
 
 A switch is what continual training does when it inherits a checkpoint, in the middle of a run. The workers take no further
 batch, everything that is under way comes to its end, the old rule settles what it holds as at the end of the data, and the
@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Literal
 
 from lib import protocols
 from lib.errors import BadOption
+from lib.protocols.automatic import Automatic
 from lib.protocols.rules import Pair, Rule
 from lib.store.optim import Optimizer
 from lib.workloads import Workload
@@ -89,26 +89,60 @@ class Schedule:
     """Seconds that a switch takes beside what the cluster makes of its pause and of the model's way."""
 
     def __post_init__(self):
-        if not isinstance(self.phases, Iterable):
-            raise BadOption(f"schedule: phases must be a sequence of Phase(...), not {self.phases!r}")
-        object.__setattr__(self, "phases", tuple(self.phases))
-        if not self.phases or not all(isinstance(phase, Phase) for phase in self.phases):
-            raise BadOption(f"schedule: phases must be one Phase(...) or more, not {self.phases!r}")
+        _check("schedule", self, 1)
         for phase in self.phases[:-1]:
             if all(getattr(phase, name) is None for name in LIMITS):
                 raise BadOption(f"schedule: phase {phase.name!r} never ends; give it one of {', '.join(LIMITS)}")
-        if not self.restart >= 0:
-            raise BadOption(f"schedule: restart must be 0 seconds or more, not {self.restart!r}")
 
     @property
     def name(self) -> str:
         return " > ".join(dict.fromkeys(phase.name for phase in self.phases))
 
 
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """Phases between which a controller chooses, as often as it likes, to the end of the data; it begins with the first.
+
+    The workers take their batches from one queue, which hears how long each computation took, and which hands out no more
+    when the controller wants another phase.
+    """
+
+    phases: tuple[Phase, ...]
+    rule: Automatic
+    """Its `cost` should be what a switch costs: `restart`, the pause until the slowest worker is done, and the model's way."""
+    every: float
+    """Seconds between two decisions: several in the `cost` of a switch, and in a `window` of steps."""
+    restart: float = 0.0
+    """Seconds that a switch takes beside what the cluster makes of its pause and of the model's way."""
+
+    def __post_init__(self):
+        _check("choice", self, 2)
+        for phase in self.phases:
+            if given := [name for name in LIMITS if getattr(phase, name) is not None]:
+                raise BadOption(f"choice: phase {phase.name!r} has {given[0]}, but the controller says when it ends")
+            if phase.protocol.dense.family == "pipeline":
+                raise BadOption(f"choice: {phase.name!r} drives one device, whose readers ask no queue; leave it out")
+        if not isinstance(self.rule, Automatic):
+            raise BadOption(f"choice: rule must be an Automatic(...), not {self.rule!r}")
+        if isinstance(self.every, bool) or not self.every > 0:
+            raise BadOption(f"choice: every must be positive seconds, not {self.every!r}")
+
+    @property
+    def name(self) -> str:
+        return " | ".join(dict.fromkeys(phase.name for phase in self.phases))
+
+
+def _check(what: str, thing: Schedule | Choice, least: int) -> None:
+    if not isinstance(thing.phases, Iterable):
+        raise BadOption(f"{what}: phases must be a sequence of Phase(...), not {thing.phases!r}")
+    object.__setattr__(thing, "phases", tuple(thing.phases))
+    if len(thing.phases) < least or not all(isinstance(phase, Phase) for phase in thing.phases):
+        number = ("one", "two")[least - 1]
+        raise BadOption(f"{what}: phases must be {number} Phase(...) or more, not {thing.phases!r}")
+    if not thing.restart >= 0:
+        raise BadOption(f"{what}: restart must be 0 seconds or more, not {thing.restart!r}")
+
+
 def single(protocol: Rule | Pair) -> Schedule:
     """One protocol all along."""
     return Schedule(phases=(Phase(protocol=protocol),))
-
-
-Evaluations = int | Literal["daily"]
-__all__ = ["Evaluations", "Phase", "Schedule", "single"]

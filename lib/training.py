@@ -22,7 +22,7 @@ from lib.progress import Progress
 from lib.protocols.rules import Pair, Rule
 from lib.provenance import machine
 from lib.run import Run, describe, key
-from lib.schedule import Phase, Schedule, single
+from lib.schedule import Choice, Phase, Schedule, single
 from lib.workloads import Workload
 
 
@@ -79,7 +79,7 @@ class Options:
 
 def train(
     workload: Workload | str,
-    protocol: Rule | Pair | Schedule | str,
+    protocol: Rule | Pair | Schedule | Choice | str,
     cluster: Cluster | str,
     *,
     seed: int = 0,
@@ -87,7 +87,8 @@ def train(
     start: Run | None = None,
     **options,
 ) -> Run:
-    """Train a workload under a protocol on a cluster, each an object or a registered name; under several, by a `Schedule`.
+    """Train a workload under a protocol on a cluster, each an object or a registered name; under several, by a `Schedule` or
+    as a controller chooses, by a `Choice`.
 
     `samples` is the length of the pass (default: the workload's). `start` is a run of that workload with `keep=True`: this one
     goes on with its model, at its place in the stream. Further options belong to whatever was given by name
@@ -117,7 +118,7 @@ class Job:
     def of(
         cls,
         workload: Workload | str,
-        protocol: Rule | Pair | Schedule | str,
+        protocol: Rule | Pair | Schedule | Choice | str,
         cluster: Cluster | str,
         *,
         seed: int = 0,
@@ -198,18 +199,20 @@ class Job:
 
 def _course(
     workload: Workload,
-    protocol: Rule | Pair | Schedule,
+    protocol: Rule | Pair | Schedule | Choice,
     cluster: Cluster,
     seed: int,
     settings: Options,
     start: Run | None,
 ) -> Course:
-    schedule = protocol if isinstance(protocol, Schedule) else single(protocol)
+    schedule = protocol if isinstance(protocol, Schedule | Choice) else single(protocol)
     workers = cluster.workers or max(phase.workers or 4 for phase in schedule.phases)
     if settings.partitions:
         stretches(1, workers, settings.partitions)
     for phase in schedule.phases:
         _check(phase, workload, cluster, workers, settings)
+    if isinstance(schedule, Choice) and settings.feed not in ("rule", "queue"):
+        raise BadOption(f"choice: its workers take their batches from a queue, not from feed={settings.feed!r}")
     if all(phase.protocol.dense.family == "pipeline" for phase in schedule.phases):
         workers = 1
     if settings.evaluations == "daily":
@@ -296,7 +299,7 @@ def _resolve(workload, protocol, cluster, options: Mapping[str, Any]):
         for thing, registry in given
     ]
     for thing, kind, what in zip(
-        made, (Workload, Rule | Pair | Schedule, Cluster), ("workload", "protocol", "cluster"), strict=True
+        made, (Workload, Rule | Pair | Schedule | Choice, Cluster), ("workload", "protocol", "cluster"), strict=True
     ):
         if not isinstance(thing, kind):
             raise BadOption(f"train: {thing!r} is no {what}; give a registered name or an object")

@@ -5,8 +5,10 @@ import pytest
 
 import lib
 from lib import Phase, Schedule
+from lib.drivers.model import _average_rows
 from lib.errors import BadOption
 from lib.store.optim import SGD, Adagrad, Adam
+from lib.store.rows import Rows
 
 TINY = {"samples": 32 * 24, "batch_size": 32, "fields": 3, "vocabulary": 40, "dim": 4, "hidden": (8,), "days": 4}
 CLICKS = lib.workloads.get("ctr-synthetic", evaluation_samples=200, **TINY)
@@ -166,6 +168,22 @@ def test_the_clock_goes_on_and_a_restart_costs_its_seconds():
     assert slow.trace["start"].max() > start and slow.trace["batch"].max() >= 23
 
 
+@pytest.mark.parametrize("when", [0.25, 0.75])
+@pytest.mark.parametrize("comes_back", [True, False])
+def test_workers_may_die_in_any_leg(when, comes_back):
+    cluster = lib.VirtualCluster(workers=4, slowdown=0.5)
+    schedule = halves("gba", "async")
+    whole = train(schedule, cluster)
+    spent = whole.summary["virtual_seconds"]
+    failure = lib.Failure(node="worker1", kind="dies", at=when * spent, lasts=0.1 * spent if comes_back else None)
+    mortal = lib.VirtualCluster(workers=4, slowdown=0.5, failures=(failure,), patience=0.01 * spent)
+    run = train(schedule, mortal)
+    assert [leg["protocol"] for leg in run.summary["legs"]] == ["gba", "async"]
+    # At most the batch that it computed and the one that it had asked for are gone with it.
+    assert run.summary["lost"] <= 2 and 22 <= run.summary["issued"] <= 24
+    assert run.summary["virtual_seconds"] < 2 * spent
+
+
 # From day to day
 
 
@@ -188,6 +206,7 @@ def test_a_run_starts_from_anothers_model(reports):
 
 
 def test_what_cannot_be_is_an_error():
+    two_days = Schedule(phases=(Phase(protocol="sync", until_day=2),))
     for make, message in [
         (lambda: Phase(protocol="sink"), "sync"),
         (lambda: Phase(protocol="sync", steps=3, seconds=4), "not at steps and seconds"),
@@ -200,8 +219,28 @@ def test_what_cannot_be_is_an_error():
         (lambda: train("sync", start=train("sync")), "keep=True"),
         (lambda: train("sync", start=train("sync", keep=True)), "has come to sample 768"),
         (lambda: train("sync", evaluations="weekly"), "'daily'"),
+        (lambda: train(two_days, start=train(two_days, keep=True)), "every phase ends before sample 384"),
         (lambda: train("sync", workload=lib.workloads.get("quadratic"), evaluations="daily"), "no days"),
         (lambda: train(halves("sync", "gba", seconds=1), feed="split"), "feed='queue'"),
     ]:
         with pytest.raises((BadOption, lib.errors.UnknownName), match=message):
             make()
+
+
+def test_replicas_are_averaged_and_a_row_over_those_that_have_met_it():
+    def rows(ids, values, stamps):
+        values = np.array(values, np.float32)[:, None]
+        return Rows(np.array(ids), values, 10 * values, np.array(stamps))
+
+    joined = _average_rows([rows([1, 2], [1, 2], [5, -1]), rows([2, 7], [4, 8], [3, 2])])
+    assert joined.ids.tolist() == [1, 2, 7] and joined.stamps.tolist() == [5, 3, 2]
+    assert joined.values[:, 0].tolist() == [1, 3, 8] and joined.state[:, 0].tolist() == [10, 30, 80]
+
+
+def test_of_replicas_that_mix_gradients_the_most_advanced_goes_over():
+    # Six batches among four workers: two of them take a step more than the others, whose copies lag behind.
+    six = lib.workloads.get("ctr-synthetic", evaluation_samples=200, **TINY | {"samples": 32 * 6, "days": 1})
+    reduced = train("all-reduce", workload=six, keep=True)
+    served = train("sync", workload=six, keep=True)
+    for ours, theirs in zip(weights(reduced), weights(served), strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-6)

@@ -35,7 +35,7 @@ def gba() -> VirtualCluster:
     server = Node(cores=16, flops=20e9, memory=100e9, bandwidth=25 * GBIT)  # estimates
     return VirtualCluster(
         workers=100,  # Sec. 5.1, Criteo
-        servers=4,  # estimate
+        servers=4,  # estimate; `lib.studies.gba` has what Fig. 7 needs
         worker=worker,
         server=server,
         slowdown=Lognormal(sigma=0.6),  # estimate: gives Tab. 5.2's ratio of about two between Sync and Async

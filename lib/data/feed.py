@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from itertools import accumulate, islice
@@ -28,13 +27,11 @@ class WorkQueue:
 
     def __init__(self, site: Site, batches: int, seconds: float | None = None):
         """`seconds`: so long after the first batch was taken there are no more."""
-        self._site, self._seconds, self._end = site, seconds, math.inf
+        self._site, self._seconds, self._first = site, seconds, None
         self._next, self._batches = 0, batches
 
     async def take(self, until: int) -> int | None:
-        if self._seconds is not None and not self._next:
-            self._end = self._site.now() + self._seconds
-        if self._next >= min(until, self._batches) or self._site.now() >= self._end:
+        if self._next >= min(until, self._batches) or self._over():
             return None
         self._next += 1
         return self._next - 1
@@ -44,6 +41,14 @@ class WorkQueue:
 
     async def load(self, state: dict[str, int]) -> None:
         self._next = state["next"]
+
+    def _over(self) -> bool:
+        """Whether the time is over, which runs from the first batch on."""
+        if self._seconds is None:
+            return False
+        now = self._site.now()
+        self._first = now if self._first is None else self._first
+        return now >= self._first + self._seconds
 
 
 class Split:

@@ -68,6 +68,7 @@ async def carry_out(
         if mark < plan.batches:
             await _cut(world, plan, mark, start, crew, parts)
     end, usage = world.now(), world.usage()
+    watch = await silent["queue"].watch() if plan.watch else None
     records = await asyncio.gather(*(part.report() for part in others.values()))
     return Finished(
         start,
@@ -78,6 +79,7 @@ async def carry_out(
         attempt.undone,
         attempt.number,
         bool(attempt.lost),
+        watch,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from lib.cluster.base import World
@@ -11,7 +12,9 @@ from lib.drivers.attempts import Attempt, carry_through
 from lib.drivers.model import Model, left_by
 from lib.drivers.plan import Plan
 from lib.drivers.record import Finished
-from lib.schedule import Phase, Schedule
+from lib.drivers.watch import Watch
+from lib.errors import BadOption
+from lib.schedule import Choice, Phase, Schedule
 
 DRIVERS = {"server": server.drive, "replica": replica.drive, "pipeline": pipeline.drive}
 
@@ -28,7 +31,7 @@ class Leg:
 class Course:
     """A whole run: phases over a stretch of the stream, evaluated on the way."""
 
-    schedule: Schedule
+    schedule: Schedule | Choice
     plan: Plan
     """What all legs have in common; its workers are all that there are."""
     model: Model | None = None
@@ -42,12 +45,16 @@ class Course:
         """All legs, and the model at the end if it is kept."""
         legs: list[Leg] = []
         model, place = self.model, self.plan.first
-        for phase in self.schedule.phases:
+        for phase in self.turns(legs):
+            end = self.end(phase, place)
+            if place >= end:
+                continue
             if legs and self.schedule.restart:
                 await asyncio.sleep(self.schedule.restart)
-            end, began = self.end(phase, place), world.now()
-            while place < end:
-                plan = self.leg(phase, place, end, len(legs), world.now() - began)
+            began = world.now()
+            over = False
+            while place < end and not over:
+                plan = self.leg(phase, place, end, legs, world.now() - began)
                 if plan.seconds is not None and plan.seconds <= 0:
                     break
                 drive = DRIVERS[plan.protocol.dense.family]
@@ -56,8 +63,26 @@ class Course:
                 legs.append(Leg(replace(plan, last=place), finished))
                 if place < self.plan.samples + self.plan.first or self.keep:
                     model = left_by(plan, finished.records, place)
+                over = plan.watch is not None and finished.watch.present != plan.watch.present
                 await world.clear()
+        if not legs:
+            raise BadOption(f"schedule: every phase ends before sample {place}, where this run begins")
         return legs, model if self.keep else None
+
+    def turns(self, legs: Sequence[Leg]) -> Iterator[Phase]:
+        """The phases as they follow one another, given the legs so far whenever the next one is asked for."""
+        if isinstance(self.schedule, Schedule):
+            yield from self.schedule.phases
+            return
+        yield self.schedule.phases[0]
+        while legs[-1].plan.last < self.plan.first + self.plan.samples:
+            yield self.schedule.phases[legs[-1].finished.watch.present]
+
+    def watch(self, legs: Sequence[Leg]) -> Watch | None:
+        """The choice as the last leg left it."""
+        if isinstance(self.schedule, Schedule):
+            return None
+        return legs[-1].finished.watch if legs else Watch.of(self.schedule, self.plan)
 
     def workers(self, phase: Phase) -> int:
         return phase.workers or self.plan.workers
@@ -66,7 +91,7 @@ class Course:
         last = self.plan.first + self.plan.samples
         return min(last, phase.last(phase.workload(self.plan.workload), place, self.workers(phase)))
 
-    def leg(self, phase: Phase, place: int, end: int, number: int, spent: float) -> Plan:
+    def leg(self, phase: Phase, place: int, end: int, legs: Sequence[Leg], spent: float) -> Plan:
         """The next stretch of a phase that has lasted for `spent` seconds and ends at `end`."""
         workload = phase.workload(self.plan.workload)
         day = None
@@ -81,16 +106,17 @@ class Course:
             first=place,
             last=end,
             seconds=None if phase.seconds is None else phase.seconds - spent,
+            watch=self.watch(legs),
             day=day,
-            leg=number,
+            leg=len(legs),
             marks=tuple(mark - place for mark in self.plan.marks if place < mark < end),
-            attempt=Attempt(continues=number > 0),
+            attempt=Attempt(continues=bool(legs)),
         )
 
 
 def reached(plan: Plan, finished: Finished) -> int:
     """The sample that nobody has taken yet."""
-    if plan.seconds is None:
+    if not plan.open:
         return plan.last
     taken = 1 + max((index for record in finished.records for index in record.taken), default=-1)
     return min(plan.last, plan.first + taken * plan.workload.batch_size)

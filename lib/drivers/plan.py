@@ -17,6 +17,7 @@ from lib.workloads import Workload
 
 if TYPE_CHECKING:
     from lib.drivers.cut import Cuts
+    from lib.drivers.watch import Watch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +49,8 @@ class Plan:
     """The sample before which it ends; None: the pass's end."""
     seconds: float | None = None
     """The workers take no batch after so long."""
+    watch: Watch | None = None
+    """The choice that may end it."""
     day: int | None = None
     """The day whose samples it is evaluated on; None: the one after the pass."""
     leg: int = 0
@@ -58,10 +61,15 @@ class Plan:
         return (self.workload.samples if self.last is None else self.last) - self.first
 
     @property
+    def open(self) -> bool:
+        """Whether it may end before its last sample."""
+        return self.seconds is not None or self.watch is not None
+
+    @property
     def data(self) -> str:
         """The feed that is meant: the rule's own where nothing else was asked for."""
-        if self.seconds is not None:
-            return "queue"  # what was taken when the time is over is the stream's beginning
+        if self.open:
+            return "queue"  # what was taken when it ends is the stream's beginning
         return self.protocol.data if self.feed == "rule" else self.feed
 
     @property

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from lib.cluster.network import Usage
+
+if TYPE_CHECKING:
+    from lib.drivers.watch import Watch
 
 
 @dataclass(slots=True)
@@ -107,3 +110,5 @@ class Finished:
     """How often it did."""
     bereaved: bool = False
     """Whether a worker was lost, and its share of the data with it."""
+    watch: Watch | None = None
+    """How far the choice of a protocol has come."""

@@ -11,7 +11,6 @@ import numpy as np
 from lib.cluster.base import Handle, Meeting, Site, World
 from lib.cluster.spec import Work
 from lib.data.batch import Batch
-from lib.data.feed import WorkQueue
 from lib.drivers.bank import Bank, BankClient, open_bank
 from lib.drivers.crew import Crew
 from lib.drivers.cut import carry_out
@@ -21,6 +20,7 @@ from lib.drivers.overlap import Overlap
 from lib.drivers.plan import Plan
 from lib.drivers.record import Finished, Marks, Record, Snapshot
 from lib.drivers.trainer import Input, Trainer
+from lib.drivers.watch import open_queue
 from lib.errors import MemberLost
 from lib.models.flat import StepResult
 from lib.store.rows import Rows
@@ -286,7 +286,7 @@ async def drive(world: World, plan: Plan, model: Model | None = None) -> Finishe
     centre = await world.host(SyncServer, plan, dense, node="sync0") if dense.centre else None
     if model and centre:
         await centre.inherit(model.dense["values"])
-    queue = await world.host(WorkQueue, plan.batches, plan.seconds, node="master") if plan.data == "queue" else None
+    queue = await open_queue(world, plan)
 
     async def host(rank: int) -> Handle:
         worker = await world.host(ReplicaWorker, plan, rank, bank, rendezvous, centre, queue, node=f"worker{rank}")
@@ -295,6 +295,6 @@ async def drive(world: World, plan: Plan, model: Model | None = None) -> Finishe
         return worker
 
     servers = bank.named() if bank else {}
-    crew = Crew(world, plan, host, [*servers.values(), rendezvous])
+    crew = Crew(world, plan, host, [*servers.values(), rendezvous, *([queue] if plan.watch else [])])
     others = {**servers, **({"centre": centre} if centre else {})}
     return await carry_out(world, plan, crew, others, {"rendezvous": rendezvous, **({"queue": queue} if queue else {})})

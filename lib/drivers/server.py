@@ -7,7 +7,6 @@ from collections.abc import Awaitable
 from typing import Any
 
 from lib.cluster.base import Handle, Site, World
-from lib.data.feed import WorkQueue
 from lib.drivers.bank import Bank, BankClient, open_bank
 from lib.drivers.crew import Crew
 from lib.drivers.cut import carry_out
@@ -15,6 +14,7 @@ from lib.drivers.model import Model
 from lib.drivers.plan import Plan
 from lib.drivers.record import Finished, Record
 from lib.drivers.trainer import Input, Trainer
+from lib.drivers.watch import open_queue
 
 
 class ServerWorker:
@@ -73,11 +73,11 @@ async def drive(world: World, plan: Plan, model: Model | None = None) -> Finishe
     else:
         first = await open_bank(world, plan, dense, ("dense",), model)
         banks = (first, await open_bank(world, plan, sparse, ("rows",), model))
-    queue = await world.host(WorkQueue, plan.batches, plan.seconds, node="master") if plan.data == "queue" else None
+    queue = await open_queue(world, plan)
 
     def host(rank: int) -> Awaitable[Handle]:
         return world.host(ServerWorker, plan, rank, banks, queue, node=f"worker{rank}")
 
     servers = {name: handle for bank in banks for name, handle in bank.named().items()}
-    crew = Crew(world, plan, host, list(servers.values()))
+    crew = Crew(world, plan, host, [*servers.values(), *([queue] if plan.watch else [])])
     return await carry_out(world, plan, crew, servers, {"queue": queue} if queue else {})

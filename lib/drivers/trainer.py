@@ -15,6 +15,7 @@ from lib.drivers.plan import Plan
 from lib.drivers.record import Record
 from lib.errors import NotFinite
 from lib.models.flat import FlatModel, StepResult
+from lib.protocols.automatic import Step
 
 
 class Trainer:
@@ -24,6 +25,8 @@ class Trainer:
         self._site, self._plan, self._rank, self.record = site, plan, rank, record
         self._model = site.shared("model", lambda: FlatModel(plan.workload.model(plan.seed), site.device))
         self._cost = plan.workload.work()
+        self.latest: Step | None = None
+        """The last computation, until somebody takes note of it."""
 
     async def batch(self, index: int) -> Batch:
         return await self._site.compute(None, self._plan.batch, index)
@@ -48,6 +51,7 @@ class Trainer:
             result = await self._site.compute(self._cost, self._run, batch, dense, rows)
         end = self._site.now()
         self._site.progress(batch.size)
+        self.latest = Step(self._rank, end - start, batch.size)
         self.record.span("compute", start, end, batch.index)
         self.record.ledger["issued"] += 1
         self.record.taken.append(batch.index)
@@ -69,12 +73,25 @@ class Trainer:
         return self._model.step(batch, rows, *buckets)
 
 
+class Telling:
+    """A queue to which a worker, whenever it asks for a batch, tells what its last computation took."""
+
+    def __init__(self, queue: Handle, trainer: Trainer):
+        self._queue, self._trainer = queue, trainer
+
+    async def take(self, until: int) -> int | None:
+        step, self._trainer.latest = self._trainer.latest, None
+        return await self._queue.take(until, step)
+
+
 class Input:
     """One worker's batches, and how long it waited for them."""
 
     def __init__(self, site: Site, plan: Plan, rank: int, queue: Handle | None, trainer: Trainer):
         self._site, self._plan, self._trainer = site, plan, trainer
         shared = queue and queue.seen_from(site)
+        if plan.watch:
+            shared = Telling(shared, trainer)
         self._feed = feed(plan.data, rank, plan.workers, plan.batches, shared, plan.partitions)
         self._own = None if shared else self._feed
 

@@ -6,7 +6,9 @@ past that ends in the present mode is one that has just come from another mode.
 
 Prediction. A mode that waits for all trains `workers x batch` samples in the expected maximum of one draw from each worker's
 recent times; one that does not trains at the sum of its workers' own speeds. Both are ideals: what they leave out (network,
-servers, framework) is the mode's efficiency, reached / ideal, which is learnt while it is there and remembered afterwards.
+servers, framework) is seconds for each sample, which are learnt while the mode is there and remembered afterwards. They do not
+change with the workers' speed: a link that vacant workers wait for is no obstacle to slow ones. Reached / ideal, the mode's
+efficiency, therefore rises when the workers become slower.
 A mode that was never there has the optimistic efficiency `prior`: it is tried when what it might gain has paid for the
 switch, and never where even its ideal would be slower, so no trial is wasted on it.
 
@@ -29,8 +31,9 @@ factor has the effect of that patience.
 Why. While it stays, a mode loses what its own work function rises by; when it is left it stands at most a price and an
 interval above the lowest, and the lowest has risen by a price since K - 1 switches ago.
 
-Limits. Predictions lag by about half a window. A mode's efficiency is the one that it had when it was last there; if it was
-bad luck, the mode comes back only when the cluster has changed by more than that. A rule that waits for some workers, or
+Limits. Predictions lag by about half a window. Workers' times are taken for independent: where all change together, several times
+in a window, a mode that waits is foretold too slow. What a mode loses is what it lost when it was last there; if it was bad luck,
+the mode comes back only when the cluster has changed by more than that. A rule that waits for some workers, or
 for some steps (Hop-BW, Hop-BS), lies between the two ideals.
 """
 
@@ -97,9 +100,11 @@ class AutomaticState:
     reached: tuple[float, ...]
     """Samples that each mode trained while it was there, older ones counting less,"""
     ideal: tuple[float, ...]
-    """and those that it would ideally have trained in that time."""
+    """those that it would ideally have trained in that time,"""
+    spent: tuple[float, ...]
+    """and that time."""
     learnt: float
-    """Up to when these two are known,"""
+    """Up to when these are known,"""
     trained: float = 0.0
     """and the samples trained since."""
 
@@ -153,6 +158,7 @@ class Automatic:
             behind=(0.0,) * len(modes),
             reached=tuple(self.prior * samples for samples in trial),
             ideal=trial,
+            spent=(0.0,) * len(modes),
             learnt=now,
         )
 
@@ -188,12 +194,11 @@ class Automatic:
 
     def predict(self, state: AutomaticState) -> tuple[float, ...]:
         """Samples per second that each mode would reach now; all 0 before any worker was heard of."""
-        return tuple(
-            _throughput(mode, self._times(state, mode)) * self.efficiency(state, index)
-            for index, mode in enumerate(state.modes)
-        )
+        ideals = [_throughput(mode, self._times(state, mode)) for mode in state.modes]
+        return tuple(self._reach(state, mode, ideal) if ideal else 0.0 for mode, ideal in enumerate(ideals))
 
     def efficiency(self, state: AutomaticState, mode: int) -> float:
+        """What the mode reached of its ideal when it was last there."""
         return state.reached[mode] / state.ideal[mode]
 
     def reckon(self, state: AutomaticState, now: float, rates: Sequence[float]) -> tuple[AutomaticState, int]:
@@ -207,6 +212,13 @@ class Automatic:
         behind = tuple(min(each - least, price) for each in lost)
         return replace(state, present=present, now=now, behind=behind), present
 
+    def _reach(self, state: AutomaticState, mode: int, ideal: float) -> float:
+        """What a mode reaches of an ideal throughput: each sample takes longer than ideally by as much as it did before. One
+        that was never there, or reached more than its ideal, goes by its efficiency."""
+        efficiency = self.efficiency(state, mode)
+        longer = (1 / efficiency - 1) * state.spent[mode] / state.ideal[mode]
+        return 1 / (1 / ideal + longer) if longer > 0 else efficiency * ideal
+
     def _learn(self, state: AutomaticState, now: float) -> AutomaticState:
         """What was reached is held against the ideal of the very steps that reached it, as soon as every worker has made one:
         other steps, of another time, would have the mode blamed for what the cluster did."""
@@ -214,12 +226,15 @@ class Automatic:
         ranks = self._ranks(state, mode)
         if not ranks or not all(state.fresh[rank] for rank in ranks):
             return state
-        ideal = _throughput(mode, [state.recent[rank][-state.fresh[rank] :] for rank in ranks]) * (now - state.learnt)
+        rate = _throughput(mode, [state.recent[rank][-state.fresh[rank] :] for rank in ranks])
+        seconds = now - state.learnt
+        spent = state.spent[index] or state.ideal[index] / rate  # the prior is one of the present conditions
         kept = math.exp(-state.trained / (len(ranks) * mode.batch * self.window))
         return replace(
             state,
             reached=_put(state.reached, index, kept * state.reached[index] + state.trained),
-            ideal=_put(state.ideal, index, kept * state.ideal[index] + ideal),
+            ideal=_put(state.ideal, index, kept * state.ideal[index] + rate * seconds),
+            spent=_put(state.spent, index, kept * spent + seconds),
             learnt=now,
             trained=0.0,
             fresh=(0,) * len(state.fresh),

@@ -36,7 +36,7 @@ def job(task: Task, profile: str, case: str, seed: int) -> dict[str, Any]:
     return {
         "workload": workload,
         "protocol": Schedule(phases=(replace(before, until_samples=half), after)),
-        "cluster": task.cluster("gba"),
+        "cluster": task.cluster(profile, "gba"),
         "seed": seed,
         "evaluations": 20,
         "trace": False,

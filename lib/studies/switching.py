@@ -33,15 +33,20 @@ def bases(task: Task, profile: str, seeds: Iterable[int]) -> list[Run]:
     return sweep([task.job(profile, "sync", seed, until_day=until) | {"keep": True} for seed in seeds])
 
 
-def switching(task: Task, profile: str, seeds: Iterable[int], modes: Sequence[str] = MODES) -> Study:
-    """Base, then every mode, then Sync again, evaluated on each next day."""
-    size = task.sizes[profile]
-    first, last = size.base + size.days, size.base + 2 * size.days
+def away(task: Task, profile: str, seeds: Iterable[int], modes: Sequence[str] = MODES) -> dict[str, list[Run]]:
+    """Each mode's days after Sync's base, evaluated on each next day."""
+    until = task.sizes[profile].base + task.sizes[profile].days
     starts = bases(task, profile, seeds)
-    places = [(mode, start) for mode in modes for start in starts]
-    away = sweep([days(task, profile, mode, start, first) for mode, start in places])
-    back = sweep([days(task, profile, "sync", run, last) for run in away])
-    return Study(away=_by_mode(places, away), back=_by_mode(places, back))
+    runs = sweep([days(task, profile, mode, start, until) for mode in modes for start in starts])
+    return {mode: runs[place * len(starts) :][: len(starts)] for place, mode in enumerate(modes)}
+
+
+def switching(task: Task, profile: str, seeds: Iterable[int], modes: Sequence[str] = MODES) -> Study:
+    """Base, then every mode, then Sync again."""
+    until = task.sizes[profile].base + 2 * task.sizes[profile].days
+    there = away(task, profile, seeds, modes)
+    back = iter(sweep([days(task, profile, "sync", run, until) for runs in there.values() for run in runs]))
+    return Study(away=there, back={mode: [next(back) for _ in runs] for mode, runs in there.items()})
 
 
 def days(task: Task, profile: str, mode: str, start: Run, until: int, **phase) -> dict[str, Any]:
@@ -59,6 +64,21 @@ def as_printed(task: Task, profile: str, seeds: Iterable[int]) -> dict[str, list
         job = days(task, profile, "gba", start, size.base + size.days)
         jobs.append(job | {"protocol": Schedule(phases=(replace(job["protocol"].phases[0], protocol=rule),))})
     return {"gba as printed": sweep(jobs)}
+
+
+def at_rates(task: Task, profile: str, seeds: Iterable[int], factors: Iterable[float]) -> pd.DataFrame:
+    """With Adam's rates times each factor, base included: Sync's mean AUC over its days, and GBA's less that."""
+    rows = []
+    for factor in factors:
+        dense, rate = task.adam
+        runs = away(replace(task, adam=(factor * dense, factor * rate)), profile, seeds, ("sync", "gba"))
+        for sync, gba in zip(runs["sync"], runs["gba"], strict=True):
+            found = {mode: run.history["auc"].mean() for mode, run in (("sync", sync), ("gba", gba))}
+            seed = sync.provenance["seed"]
+            rows.append(
+                {"rates": factor, "seed": seed, "sync": found["sync"], "gba - sync": found["gba"] - found["sync"]}
+            )
+    return pd.DataFrame(rows)
 
 
 def daily(study: Study) -> pd.DataFrame:
@@ -90,10 +110,3 @@ def judged(differences: pd.DataFrame) -> pd.DataFrame:
     both = pd.concat([differences, average.assign(task="average")], ignore_index=True)
     both[names] = -both[names]
     return both.assign(subject=both["task"] + " " + both["direction"].str.lower() + " over " + both["protocol"])
-
-
-def _by_mode(places: Sequence[tuple[str, Run]], runs: Sequence[Run]) -> dict[str, list[Run]]:
-    grouped: dict[str, list[Run]] = {}
-    for (mode, _), run in zip(places, runs, strict=True):
-        grouped.setdefault(mode, []).append(run)
-    return grouped
