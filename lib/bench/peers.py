@@ -12,15 +12,17 @@ from typing import Any
 
 import numpy as np
 import torch
-from numba import njit
+from numba import njit, types
 
 from lib.store import lookup, moves
-from lib.store.kernels import _OPTIONS
+from lib.store.fork import as_job, boards, fork, spill, unspill
+from lib.store.kernels import _INTS, _NEW_BLOCK, _OPTIONS
 from lib.store.lanes import add, copy, prefetch_range
 from lib.store.optim import Adagrad
-from lib.store.team import together
+from lib.store.split import stretch
 
 FEATURES = 26
+_TASK = types.Tuple((_NEW_BLOCK, _INTS, _NEW_BLOCK, types.int64))
 Step = Callable[[], Any]
 
 
@@ -120,18 +122,11 @@ class Ceiling:
 
     def step(self, rows: np.ndarray, threads: int) -> Step:
         out = np.empty((rows.size, self.array.shape[1]), np.float32)
-        added, ends = np.full_like(out, 1e-6), np.linspace(0, rows.size, threads + 1).astype(int)
+        added = np.full_like(out, 1e-6)
 
         def run() -> None:
-            for kernel, block in ((gather, out), (modify, added)):
-                together(
-                    lambda part: kernel(  # noqa: B023, done before the next one starts
-                        self.array,
-                        rows[ends[part] : ends[part + 1]],
-                        block[ends[part] : ends[part + 1]],  # noqa: B023
-                    ),
-                    threads,
-                )
+            for job, block in ((_gather_job, out), (_modify_job, added)):
+                _shared_out(boards(threads), np.uint64(job.address), self.array, rows, block, threads)
 
         return run
 
@@ -168,3 +163,22 @@ def modify(array, slots, block):
         if i + 16 < many:
             prefetch_range(start + np.uint64(slots[i + 16]) * stride, stride)
         add(width, (start + np.uint64(slots[i]) * stride, source + np.uint64(i) * stride), ())
+
+
+@as_job
+def _gather_job(part, at):
+    array, slots, out, parts = unspill(at, _TASK)
+    first, last = stretch(part, parts, slots.size)
+    gather(array, slots[first:last], out[first:last])
+
+
+@as_job
+def _modify_job(part, at):
+    array, slots, block, parts = unspill(at, _TASK)
+    first, last = stretch(part, parts, slots.size)
+    modify(array, slots[first:last], block[first:last])
+
+
+@njit(**_OPTIONS)
+def _shared_out(boards, job, array, slots, block, parts):
+    fork(boards, job, spill(_TASK, (array, slots, block, parts)), parts)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import gc
 import statistics
-import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +19,7 @@ import pandas as pd
 import torch
 
 from lib.bench import checkpoint
-from lib.bench.pairs import Work, against, at_most, cores, seconds_of
+from lib.bench.pairs import Work, against, at_most, cores, timed
 from lib.bench.peers import FEATURES, Ceiling, Direct, Fbgemm, Torch
 from lib.data.zipf import probabilities
 from lib.errors import unknown
@@ -32,8 +31,6 @@ from lib.streams import stream
 EXPONENT = 1.05
 ELEMENTS, ROWWISE = Adagrad(lr=0.1), Adagrad(lr=0.1, rowwise=True)
 NAMES = {ELEMENTS: "element-wise", ROWWISE: "row-wise"}
-REST = 0.03
-"""Seconds after which torch's and our threads have gone to sleep."""
 ODD = 0x9E3779B97F4A7C15 - 2**64
 """Row r has the id r x ODD: any 64 bits, all distinct."""
 PUBLISHED = {
@@ -49,7 +46,7 @@ class Profile:
     dims: tuple[int, ...]
     samples: int = 4096
     batches: int = 4
-    rounds: int = 5
+    rounds: int = 7
     shared: int = 7_000_000
     """Rows in shared memory, at dim 16: a gigabyte."""
     patience: float = 2.0
@@ -58,7 +55,7 @@ class Profile:
 
 PROFILES = {
     "full": Profile(rows=(1_000_000, 10_000_000), dims=(16, 64)),
-    "quick": Profile(rows=(1_000_000,), dims=(16,), batches=3, rounds=3),
+    "quick": Profile(rows=(1_000_000,), dims=(16,), batches=3, rounds=7),
     "tiny": Profile(rows=(20_800,), dims=(16,), samples=256, batches=2, rounds=1, shared=10_000, patience=0.0),
 }
 """Minutes; seconds, for notebooks; and every figure once, at a size that says nothing, for tests."""
@@ -173,9 +170,9 @@ class Setting:
         """A peer that is no work to do is the seconds that it takes."""
         free = cores(self.patience) if threads > 1 else None
         if isinstance(theirs, float):
-            pairs = [(theirs, seconds) for seconds, _ in _in_turn(mine, mine, self.rounds)]
+            pairs = [(theirs, seconds) for seconds, _ in timed(mine, mine, self.rounds)]
         else:
-            pairs = _in_turn(theirs, mine, self.rounds)
+            pairs = timed(theirs, mine, self.rounds)
         free = free and min(free, cores())
         count = sum(map(len, self.kinds[kind])) / 1e6
         other, own = (statistics.median(seconds) for seconds in zip(*pairs, strict=True))
@@ -192,18 +189,6 @@ class Setting:
             "our rate": round(count / own, 1),
             "unit": "M rows/s",
         }
-
-
-def _in_turn(theirs: Work, mine: Work, rounds: int) -> list[tuple[float, float]]:
-    """As `pairs.timed`, with a rest before each: the other's threads wait awake for a while, on the core that this one needs."""
-
-    def rested(work: Work) -> float:
-        time.sleep(REST)
-        return seconds_of(work)
-
-    theirs()
-    mine()
-    return [(rested(theirs), rested(mine)) for _ in range(rounds)]
 
 
 def _memory(size: int) -> Iterator[dict[str, Any]]:

@@ -1,7 +1,8 @@
 """`lookup.plan` in several threads, and the sums of a batch's gradients: the same results, whatever the number of threads.
 
-Ids belong to parts by their hash, so that a part numbers and sums its ids alone, in the order of the batch. Rows are copied to
-their entries by stretches of the batch: were neighbouring rows written by two threads, processors would pass lines to and fro.
+Ids belong to parts by their hash, so that a part numbers and sums its ids alone, in the order of the batch. Rows are found and
+copied to their entries by stretches of the batch: were neighbouring rows written by two threads, processors would pass lines to
+and fro. A stretch ends where the threads have the same number of ids to find, or of entries to copy.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from lib.store.moves import add_up
 
 _LISTS, _PARTS, _HEADS = int32[:, :, ::1], int64[:, ::1], int32[:, ::1]
 _NUMBER = types.Tuple((_INTS, _LISTS, _PARTS, _HEADS, _PARTS))
-_SEEK = types.Tuple((_PARTS, _PARTS, _PARTS, _LISTS, _ENTRIES, _WORDS, int64, int64, _NEW_BLOCK))
+_SEEK = types.Tuple((_PARTS, _PARTS, _PARTS, _PARTS, _LISTS, _ENTRIES, _WORDS, int64, int64, _NEW_BLOCK))
 _SEEK_ALL = types.Tuple((_INTS, _PARTS, _PARTS, _ENTRIES, _WORDS, int64, int64, _NEW_BLOCK))
 _REPEAT = types.Tuple((_LISTS, _PARTS, _NEW_BLOCK))
 _TOTAL = types.Tuple((_LISTS, _PARTS, _BLOCK, _NEW_BLOCK, _HEADS))
@@ -42,11 +43,33 @@ def _number(part, at):
     counts[part, 0], counts[part, 1] = many, number(found, many, lists[part], found, heads[part])
 
 
+@njit(**_OPTIONS)
+def cuts(lists, which, counts, size):
+    """How far each stretch goes in each part's list of positions, int64[parts + 1, parts]; stretches have equal numbers."""
+    parts = counts.size
+    ends, whole = np.zeros((parts + 1, parts), np.int64), counts.sum()
+    for stretch_ in range(1, parts + 1):
+        low, high = 0, size
+        while low < high:
+            middle, before = (low + high) // 2, 0
+            for part in range(parts):
+                before += np.searchsorted(lists[part, which, : counts[part]], middle)
+            if before < stretch_ * whole // parts:
+                low = middle + 1
+            else:
+                high = middle
+        for part in range(parts):
+            ends[stretch_, part] = np.searchsorted(lists[part, which, : counts[part]], low)
+    return ends
+
+
 @as_job
 def _seek(part, at):
-    counts, distinct, slots, lists, index, words, column, touch, values = unspill(at, _SEEK)
-    ids, mine, firsts, count = distinct[part], slots[part], lists[part, 2], counts[part, 1]
-    counts[part, 2], _ = seek(ids, count, index, words, column, touch, mine, firsts, values)
+    ends, missing, distinct, slots, lists, index, words, column, touch, values = unspill(at, _SEEK)
+    for owner in range(ends.shape[1]):
+        first, last = ends[part, owner], ends[part + 1, owner]
+        ids, mine, places = distinct[owner, first:last], slots[owner, first:last], lists[owner, 2, first:last]
+        missing[part, owner], _ = seek(ids, last - first, index, words, column, touch, mine, places, values)
 
 
 @as_job
@@ -59,11 +82,9 @@ def _seek_all(part, at):
 
 @as_job
 def _repeat(part, at):
-    lists, counts, values = unspill(at, _REPEAT)
-    first, last = stretch(part, counts.shape[0], values.shape[0])
-    for owner in range(counts.shape[0]):
-        entries = lists[owner, 0, : counts[owner, 0] - counts[owner, 1]]
-        repeat(lists[owner], np.searchsorted(entries, first), np.searchsorted(entries, last), values)
+    lists, ends, values = unspill(at, _REPEAT)
+    for owner in range(ends.shape[1]):
+        repeat(lists[owner], ends[part, owner], ends[part + 1, owner], values)
 
 
 @as_job
@@ -103,9 +124,13 @@ def _plan(boards, jobs, ids, lists, distinct, slots, heads, counts, index, words
     if values.shape[0] and counts[:, 1].sum() == ids.size:
         fork(boards, seeking_all, spill(_SEEK_ALL, (ids, counts, slots, index, words, column, touch, values)), parts)
         return True
-    fork(boards, seeking, spill(_SEEK, (counts, distinct, slots, lists, index, words, column, touch, values)), parts)
+    ends, missing = cuts(lists, 2, counts[:, 1], ids.size), np.empty((parts, parts), np.int64)
+    arguments = ends, missing, distinct, slots, lists, index, words, column, touch, values
+    fork(boards, seeking, spill(_SEEK, arguments), parts)
+    counts[:, 2] = missing.sum(axis=0)
     if values.shape[0]:
-        fork(boards, repeating, spill(_REPEAT, (lists, counts, values)), parts)
+        ends = cuts(lists, 0, counts[:, 0] - counts[:, 1], ids.size)
+        fork(boards, repeating, spill(_REPEAT, (lists, ends, values)), parts)
     return False
 
 
