@@ -143,6 +143,7 @@ def repeat(lists, first, last, values):
     for k in range(first, last):
         if k + _AHEAD < last:
             prefetch_range(start + np.uint64(firsts[ordinals[k + _AHEAD]]) * step, step)
+            prefetch_range(start + np.uint64(mine[k + _AHEAD]) * step, step)
         source = start + np.uint64(firsts[ordinals[k]]) * step
         copy(dim, (start + np.uint64(mine[k]) * step, source), ())
 

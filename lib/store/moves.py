@@ -30,6 +30,7 @@ def add_up(lists, many, count, grads, sums, base, places):
     for k in range(many - count):
         if k + AHEAD < many - count:
             prefetch_range(of(source, target, step, places, ordinals[k + AHEAD]), step)
+            prefetch_range(source + np.uint64(later[k + AHEAD]) * step, step)
         ordinal = ordinals[k]
         before, place = of(source, target, step, places, ordinal), np.int64(places[ordinal])
         summed = place >> np.int64(63)  # all bits or none: whether the id has a sum is nothing to branch on

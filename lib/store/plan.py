@@ -85,7 +85,8 @@ class Plan(threading.local):
             self.parts = [Part(lists[0], distinct[0], slots[0], *counts)]
         elif split.plan(boards(parts), ids, lists, distinct, slots, heads, self.counts, *where, values):
             missing = int(self.counts[:, 2].sum())
-            lists[0, 2, : ids.size] = np.arange(ids.size)
+            if missing:
+                lists[0, 2, : ids.size] = np.arange(ids.size)
             self.parts = [Part(lists[0], ids, slots[0], ids.size, ids.size, missing)]
         else:
             self.parts = [
