@@ -15,11 +15,10 @@ import torch
 from numba import njit, types
 
 from lib.store import lookup, moves
-from lib.store.fork import as_job, boards, fork, spill, unspill
+from lib.store.fork import as_job, boards, fork, spill, stretch, unspill
 from lib.store.kernels import _INTS, _NEW_BLOCK, _OPTIONS
 from lib.store.lanes import add, copy, prefetch_range
 from lib.store.optim import Adagrad
-from lib.store.split import stretch
 
 FEATURES = 26
 _TASK = types.Tuple((_NEW_BLOCK, _INTS, _NEW_BLOCK, types.int64))
@@ -134,12 +133,9 @@ class Ceiling:
 @njit(**_OPTIONS)
 def numbered(rows):
     """The distinct rows, and `lookup.number`'s lists."""
-    heads = 16
-    while heads < 2 * rows.size:
-        heads *= 2
     lists, distinct = np.empty((3, rows.size), np.int32), np.empty(rows.size, np.int64)
     lists[0] = np.arange(rows.size)
-    count = lookup.number(rows, rows.size, lists, distinct, np.empty(heads, np.int32))
+    count = lookup.number(rows, rows.size, lists, distinct, np.empty(lookup.heads_for(rows.size), np.int32))
     return distinct[:count].copy(), lists
 
 

@@ -174,6 +174,12 @@ def fork(boards, function, arguments, parts):
             _publish(board, _IDLE)
 
 
+@njit(**_OPTIONS)
+def stretch(part, parts, size):
+    """From where to where a part of a batch goes."""
+    return part * size // parts, (part + 1) * size // parts
+
+
 @njit(void(_BOARDS, int64, int64), **_OPTIONS)
 def _serve(boards, which, patience):
     board = np.uint64(boards.ctypes.data) + np.uint64(which) * np.uint64(64)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 from numba import njit, types
-from numba.types import boolean, int32, int64
+from numba.types import int32, int64
 
 from lib.store.index import _BLOCK, _ENTRIES, _LOW, _WORDS, _32, home, id_at, probe, slot_bits
 from lib.store.kernels import _INTS, _NEW_BLOCK, _NEW_INTS, _OPTIONS, mix
@@ -22,9 +22,7 @@ _AHEAD, _RING = 12, 31
 
 @njit
 def seek(ids, count, index, words, column, touch, slots, places, values):
-    """Fill in the slots of the first `count` ids, -1 where there is none, and touch the rows.
-
-    How many are not there, and how many were touched before with the same number: those that stood among the ids already.
+    """Fill in the slots of the first `count` ids, -1 where there is none, and touch the rows; how many are not there.
 
     If `values` is not empty, each row is also copied there, as long as it lies in the nearest cache: to its place, if
     `places` is not empty either, and else in order.
@@ -36,7 +34,7 @@ def seek(ids, count, index, words, column, touch, slots, places, values):
     bits = slot_bits(index.size)
     low = (np.uint64(1) << bits) - np.uint64(1)
     codes, found = np.empty(_RING + 1, np.uint64), np.empty(_RING + 1, np.uint64)
-    missing, repeated = 0, 0
+    missing = 0
     for turn in range(count + 2 * _AHEAD):
         i = turn
         if i < count:
@@ -74,12 +72,11 @@ def seek(ids, count, index, words, column, touch, slots, places, values):
             missing += 1
             continue
         if touch:
-            repeated += words[np.uint64(slot), column + np.uint64(3)] == touch
             words[np.uint64(slot), column + np.uint64(3)] = touch
         if copies:
             place = np.uint64(places[i] if scattered else i)
             copy(dim, (out + place * step, first + np.uint64(slot) * stride), ())
-    return missing, repeated
+    return missing
 
 
 @njit(types.Tuple((_NEW_INTS, int64))(_INTS, _ENTRIES, _WORDS, int64, int64), nogil=True, cache=True)
@@ -87,13 +84,22 @@ def find(ids, index, words, column, touch):
     """The slot of every id, -1 for one that is not there, and how many those are."""
     slots = np.empty(ids.size, np.int64)
     none = np.empty(0, np.int32)
-    return slots, seek(ids, ids.size, index, words, column, touch, slots, none, np.empty((0, 0), np.float32))[0]
+    return slots, seek(ids, ids.size, index, words, column, touch, slots, none, np.empty((0, 0), np.float32))
 
 
 @njit(int64(_INTS, _ENTRIES, _WORDS, int64, int64, _NEW_INTS, _NEW_BLOCK), **_OPTIONS)
 def fetch(ids, index, words, column, touch, slots, values):
     """Find every entry's slot and copy the rows that are there; how many are not. For batches so small that caches hold them."""
-    return seek(ids, ids.size, index, words, column, touch, slots, np.empty(0, np.int32), values)[0]
+    return seek(ids, ids.size, index, words, column, touch, slots, np.empty(0, np.int32), values)
+
+
+@njit(**_OPTIONS)
+def heads_for(many):
+    """Room that numbering so many keys takes."""
+    size = 16
+    while size < 2 * many:
+        size *= 2
+    return size
 
 
 @njit
@@ -105,9 +111,7 @@ def number(keys, many, lists, distinct, heads):
     Whether a key is new is a branch that no processor foresees, so there is none: a candidate is written each time.
     """
     mine, ordinals, firsts = lists[0], lists[1], lists[2]
-    size = np.int64(16)
-    while size < 2 * many:
-        size *= 2
+    size = heads_for(many)
     mask, buckets = np.uint64(size - 1), np.empty(_BLOCK, np.uint64)
     heads[:size] = 0
     head_at = np.uint64(heads.ctypes.data)
@@ -158,39 +162,18 @@ def arrange(ids, lists, distinct, slots, heads, index, words, column, touch, val
     for i in range(many):
         lists[0, i] = i
     count = number(ids, many, lists, distinct, heads)
-    missing, _ = seek(distinct, count, index, words, column, touch, slots, lists[2], values)
+    missing = seek(distinct, count, index, words, column, touch, slots, lists[2], values)
     if values.shape[0]:
         repeat(lists, 0, many - count, values)
     return many, count, missing
 
 
-@njit
-def arrange_touched(ids, lists, distinct, slots, heads, index, words, column, touch, values):
-    """The same for a whole batch whose touches are nobody else's: they tell whether an id stands twice.
-
-    If none does, and all are known, there is nothing to number: the lists stay as they are, and nobody needs them.
-    """
-    many = ids.size
-    missing, repeated = seek(ids, many, index, words, column, touch, slots, np.empty(0, np.int32), values)
-    if not missing and not repeated:
-        return many, many, missing
-    for i in range(many):
-        lists[0, i] = i
-    count, missing = number(ids, many, lists, distinct, heads), 0
-    for ordinal in range(count):
-        slots[ordinal] = slots[lists[2, ordinal]]
-        missing += slots[ordinal] < 0
-    return many, count, missing
-
-
 @njit(
     types.UniTuple(int64, 3)(
-        _INTS, _LISTS, _NEW_INTS, _NEW_INTS, int32[::1], _ENTRIES, _WORDS, int64, int64, boolean, _NEW_BLOCK
+        _INTS, _LISTS, _NEW_INTS, _NEW_INTS, int32[::1], _ENTRIES, _WORDS, int64, int64, _NEW_BLOCK
     ),
     **_OPTIONS,
 )  # fmt: skip
-def plan(ids, lists, distinct, slots, heads, index, words, column, touch, marks, values):
-    """`arrange`, for a batch that is worth memory of its own; or `arrange_touched`, if touches are good as marks."""
-    if marks and touch and values.shape[0]:
-        return arrange_touched(ids, lists, distinct, slots, heads, index, words, column, touch, values)
+def plan(ids, lists, distinct, slots, heads, index, words, column, touch, values):
+    """`arrange`, for a batch that is worth memory of its own."""
     return arrange(ids, lists, distinct, slots, heads, index, words, column, touch, values)

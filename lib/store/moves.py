@@ -9,7 +9,7 @@ from numba.types import int32, int64, void
 from lib.store.index import _ENTRIES, _WORDS
 from lib.store.kernels import _BLOCK, _INTS, _NEW_BLOCK, _NEW_INTS, _OPTIONS
 from lib.store.lanes import join, prefetch_range
-from lib.store.lookup import _LISTS, arrange
+from lib.store.lookup import _LISTS, arrange, heads_for
 from lib.store.steps import AHEAD, of
 
 _4 = np.uint64(4)
@@ -52,15 +52,16 @@ def reduce(ids, grads, index, words, column):
 
     If there are such, nothing was summed.
     """
-    heads = 16
-    while heads < 2 * ids.size:
-        heads *= 2
     lists, distinct, slots = (
         np.empty((3, ids.size), np.int32),
         np.empty(ids.size, np.int64),
         np.empty(ids.size, np.int64),
     )
-    entries, none, places = np.empty(heads, np.int32), np.empty((0, grads.shape[1]), np.float32), np.empty(0, np.int32)
+    entries, none, places = (
+        np.empty(heads_for(ids.size), np.int32),
+        np.empty((0, grads.shape[1]), np.float32),
+        np.empty(0, np.int32),
+    )
     many, count, missing = arrange(ids, lists, distinct, slots, entries, index, words, column, 0, none)
     if missing:
         return slots, none, places, missing

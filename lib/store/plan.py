@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lib.store import lookup, split
+from lib.store import lookup, once, split
 from lib.store.fork import MOST, boards
 from lib.store.records import Records
 
@@ -60,35 +60,32 @@ class Plan(threading.local):
         self.parts: list[Part] = []
         self.counts = np.zeros((0, 3), np.int64)
         self._lists, self._heads = np.empty((0, 3, 0), np.int32), np.empty((0, 0), np.int32)
-        self._places = self._heads
+        self._places, self._order = self._heads, self._lists
         self._distinct = self._slots = np.empty((0, 0), np.int64)
         self._room = np.empty(0, np.float32)
         self._kept: tuple[np.ndarray, int] | None = None
         self._repeats = False
 
-    def make(
-        self, ids: np.ndarray, threads: int, records: Records, touch: int, values: np.ndarray, alone: bool
-    ) -> None:
+    def make(self, ids: np.ndarray, threads: int, records: Records, touch: int, values: np.ndarray) -> None:
         """Plan the batch, part by part in threads, and copy the rows that are there to `values`, unless that is empty.
 
-        `alone` says that no other call touches rows meanwhile. Then touches may tell whether an id stands twice, which is the
-        faster way where none does: so it is taken while batches hold no id twice.
+        A batch that holds no id twice is one part in its own order, and planned faster: so that is tried while batches hold none.
         """
         parts = shares(ids.size, threads)
         self._kept = None
         self._reserve(parts, ids.size)
         lists, distinct, slots, heads = self.lists, self._distinct[:parts], self.slots, self._heads[:parts]
         where = records.index, records.words, records.column, touch
+        if not self._repeats:
+            missing = once.plan(boards(parts), parts, ids, distinct, heads, slots[0], *where, values)
+            if missing >= 0:
+                self.parts = [Part(self._order, ids, slots[0], ids.size, ids.size, missing)]
+                return
         if parts == 1:
-            marks = alone and not self._repeats
-            counts = lookup.plan(ids, lists[0], distinct[0], slots[0], heads[0], *where, marks, values)
+            counts = lookup.plan(ids, lists[0], distinct[0], slots[0], heads[0], *where, values)
             self.parts = [Part(lists[0], distinct[0], slots[0], *counts)]
-        elif split.plan(boards(parts), ids, lists, distinct, slots, heads, self.counts, *where, values):
-            missing = int(self.counts[:, 2].sum())
-            if missing:
-                lists[0, 2, : ids.size] = np.arange(ids.size)
-            self.parts = [Part(lists[0], ids, slots[0], ids.size, ids.size, missing)]
         else:
+            split.plan(boards(parts), ids, lists, distinct, slots, heads, self.counts, *where, values)
             self.parts = [
                 Part(*each, *map(int, counts))
                 for *each, counts in zip(lists, distinct, slots, self.counts, strict=True)
@@ -123,7 +120,8 @@ class Plan(threading.local):
             self._lists = np.empty((parts_, 3, length), np.int32)
             self._distinct, self._slots = np.empty((parts_, length), np.int64), np.empty((parts_, length), np.int64)
             self._places = np.empty((parts_, length), np.int32)
-            self._heads = np.empty((parts_, max(16, 1 << (2 * length - 1).bit_length())), np.int32)
+            self._heads = np.empty((parts_, lookup.heads_for(length)), np.int32)
+            self._order = np.tile(np.arange(length, dtype=np.int32), (3, 1))
         self.counts = np.zeros((parts, 3), np.int64)
 
     def keep(self, ids: np.ndarray, records: Records) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 from numba import njit, types
-from numba.types import boolean, int32, int64, uint64, void
+from numba.types import int32, int64, uint64, void
 
 from lib.store.fork import _BOARDS, as_job, fork, spill, unspill
 from lib.store.index import _ENTRIES, _WORDS
@@ -20,15 +20,8 @@ from lib.store.moves import add_up
 _LISTS, _PARTS, _HEADS = int32[:, :, ::1], int64[:, ::1], int32[:, ::1]
 _NUMBER = types.Tuple((_INTS, _LISTS, _PARTS, _HEADS, _PARTS))
 _SEEK = types.Tuple((_PARTS, _PARTS, _PARTS, _PARTS, _LISTS, _ENTRIES, _WORDS, int64, int64, _NEW_BLOCK))
-_SEEK_ALL = types.Tuple((_INTS, _PARTS, _PARTS, _ENTRIES, _WORDS, int64, int64, _NEW_BLOCK))
 _REPEAT = types.Tuple((_LISTS, _PARTS, _NEW_BLOCK))
 _TOTAL = types.Tuple((_LISTS, _PARTS, _BLOCK, _NEW_BLOCK, _HEADS))
-
-
-@njit(**_OPTIONS)
-def stretch(part, parts, size):
-    """From where to where a part of a batch goes."""
-    return part * size // parts, (part + 1) * size // parts
 
 
 @as_job
@@ -69,15 +62,7 @@ def _seek(part, at):
     for owner in range(ends.shape[1]):
         first, last = ends[part, owner], ends[part + 1, owner]
         ids, mine, places = distinct[owner, first:last], slots[owner, first:last], lists[owner, 2, first:last]
-        missing[part, owner], _ = seek(ids, last - first, index, words, column, touch, mine, places, values)
-
-
-@as_job
-def _seek_all(part, at):
-    ids, counts, slots, index, words, column, touch, values = unspill(at, _SEEK_ALL)
-    first, last = stretch(part, counts.shape[0], ids.size)
-    mine, out, none = slots[0, first:last], values[first:last], np.empty(0, np.int32)
-    counts[part, 2], _ = seek(ids[first:last], last - first, index, words, column, touch, mine, none, out)
+        missing[part, owner] = seek(ids, last - first, index, words, column, touch, mine, places, values)
 
 
 @as_job
@@ -94,15 +79,12 @@ def _total(part, at):
     add_up(lists[part], counts[part, 0], counts[part, 1], grads, sums, base, places[part])
 
 
-_JOBS = tuple(np.uint64(job.address) for job in (_number, _seek, _seek_all, _repeat))
+_JOBS = tuple(np.uint64(job.address) for job in (_number, _seek, _repeat))
 
 
-def plan(boards: np.ndarray, *arguments: object) -> bool:
-    """Plan as many parts as `counts` has rows: entries, distinct ids and unknown ids of each.
-
-    True if the batch holds no id twice and rows were copied: then there are no parts, and `slots[0]` is in the batch's order.
-    """
-    return _plan(boards, _JOBS, *arguments)
+def plan(boards: np.ndarray, *arguments: object) -> None:
+    """Plan as many parts as `counts` has rows: entries, distinct ids and unknown ids of each."""
+    _plan(boards, _JOBS, *arguments)
 
 
 def total(boards: np.ndarray, *arguments: object) -> None:
@@ -111,19 +93,16 @@ def total(boards: np.ndarray, *arguments: object) -> None:
 
 
 @njit(
-    boolean(
-        _BOARDS, types.UniTuple(uint64, 4), _INTS, _LISTS, _PARTS, _PARTS, _HEADS, _PARTS, _ENTRIES, _WORDS, int64, int64,
+    void(
+        _BOARDS, types.UniTuple(uint64, 3), _INTS, _LISTS, _PARTS, _PARTS, _HEADS, _PARTS, _ENTRIES, _WORDS, int64, int64,
         _NEW_BLOCK,
     ),
     **_OPTIONS,
 )  # fmt: skip
 def _plan(boards, jobs, ids, lists, distinct, slots, heads, counts, index, words, column, touch, values):
-    numbering, seeking, seeking_all, repeating = jobs
+    numbering, seeking, repeating = jobs
     parts = counts.shape[0]
     fork(boards, numbering, spill(_NUMBER, (ids, lists, distinct, heads, counts)), parts)
-    if values.shape[0] and counts[:, 1].sum() == ids.size:
-        fork(boards, seeking_all, spill(_SEEK_ALL, (ids, counts, slots, index, words, column, touch, values)), parts)
-        return True
     ends, missing = cuts(lists, 2, counts[:, 1], ids.size), np.empty((parts, parts), np.int64)
     arguments = ends, missing, distinct, slots, lists, index, words, column, touch, values
     fork(boards, seeking, spill(_SEEK, arguments), parts)
@@ -131,7 +110,6 @@ def _plan(boards, jobs, ids, lists, distinct, slots, heads, counts, index, words
     if values.shape[0]:
         ends = cuts(lists, 0, counts[:, 0] - counts[:, 1], ids.size)
         fork(boards, repeating, spill(_REPEAT, (lists, ends, values)), parts)
-    return False
 
 
 @njit(void(_BOARDS, uint64, _LISTS, _PARTS, _BLOCK, _NEW_BLOCK, _HEADS), **_OPTIONS)

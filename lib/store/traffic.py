@@ -56,7 +56,7 @@ class Traffic:
                 unknown, positions, first = self.admit(ids, slots, now)
                 values[unknown] = first[positions]
             return alone or not missing
-        self._plan.make(ids, self.threads, records, self.touch(now), values[:0] if striped else values, alone)
+        self._plan.make(ids, self.threads, records, self.touch(now), values[:0] if striped else values)
         if self._plan.missing:
             if not alone:
                 return False
@@ -77,7 +77,7 @@ class Traffic:
             if not missing or not alone:
                 return not missing
         if not plan.fits(ids, records):
-            plan.make(ids, self.threads, records, 0, _NONE, alone)
+            plan.make(ids, self.threads, records, 0, _NONE)
         if plan.missing:
             if not alone:
                 return False
