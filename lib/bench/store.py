@@ -46,7 +46,7 @@ class Profile:
     dims: tuple[int, ...]
     samples: int = 4096
     batches: int = 4
-    rounds: int = 7
+    rounds: int = 15
     shared: int = 7_000_000
     """Rows in shared memory, at dim 16: a gigabyte."""
     patience: float = 2.0
@@ -55,7 +55,7 @@ class Profile:
 
 PROFILES = {
     "full": Profile(rows=(1_000_000, 10_000_000), dims=(16, 64)),
-    "quick": Profile(rows=(1_000_000,), dims=(16,), batches=3, rounds=7),
+    "quick": Profile(rows=(1_000_000,), dims=(16,), batches=3, rounds=9),
     "tiny": Profile(rows=(20_800,), dims=(16,), samples=256, batches=2, rounds=1, shared=10_000, patience=0.0),
 }
 """Minutes; seconds, for notebooks; and every figure once, at a size that says nothing, for tests."""
