@@ -35,6 +35,16 @@ def test_more_workers_bring_their_nodes_and_servers_where_each_is_one():
     assert few.servers * few.server.bandwidth == pytest.approx(12 * 25e9 / 8)
 
 
+@pytest.mark.parametrize("name", gba.TASKS)
+def test_a_run_for_its_throughput_has_as_many_batches_for_each_worker(name):
+    """Then the draws of slowdowns that two modes meet are the same, though Async's batches have another size."""
+    task = gba.TASKS[name]
+    for mode in gba.MODES:
+        job = task.speed_job("smoke", mode, 0, 0.6, 3)
+        (phase,) = job["protocol"].phases
+        assert job["workload"].samples == 3 * job["cluster"].workers * phase.batch_size
+
+
 def test_a_run_without_slowdowns_takes_the_time_of_its_batches():
     """Two updates of Sync: each is a batch, plus moving the vector in a few per cent of the time."""
     task = gba.TASKS["criteo"]
