@@ -49,7 +49,8 @@ class Options:
     force: bool = False
     """Train even if the run is saved already, and replace it."""
     checkpoint_every: int | None = None
-    """Pause after about so many samples and save a consistent cut, under the reports folder until the run is complete."""
+    """Pause after about so many samples and save a consistent cut, under the reports folder until the run is complete. Where
+    protocols or days follow one another, each is kept when it is over; one that ends by time has no cut before."""
     keep: bool = False
     """Keep the model with the run, so that another one can start from it."""
     resume: bool = False
@@ -176,6 +177,8 @@ class Job:
         if settings.checkpoint_every:
             every = max(1, settings.checkpoint_every // course.plan.workload.batch_size)
             kept = Cuts(every=every, folder=cuts, resume=settings.resume)
+            if not settings.resume:
+                shutil.rmtree(cuts, ignore_errors=True)
             course = replace(course, plan=replace(course.plan, cuts=kept))
         if settings.save:
             paths.check_writable(paths.runs())
@@ -217,8 +220,6 @@ def _course(
         workers = 1
     if settings.evaluations == "daily":
         workload.day_begins(0)
-    if settings.checkpoint_every and (len(schedule.phases) > 1 or settings.evaluations == "daily"):
-        raise BadOption("train: checkpoint_every is for a run of one protocol without daily evaluations")
     first = _place(start, workload) if start else 0
     marks = () if settings.evaluations == "daily" else range(1, settings.evaluations)
     plan = Plan(

@@ -143,7 +143,6 @@ def test_what_cannot_be_is_an_error():
         (lambda: choice(every=0), "every must be positive"),
         (lambda: choice(restart=-1), "restart must be 0"),
         (lambda: train(CHOICE, feed="split"), "not from feed='split'"),
-        (lambda: train(CHOICE, checkpoint_every=100), "one protocol"),
         (lambda: train(choice(phases=(PHASES[0], Phase(protocol="gba", workers=5)))), "5 workers, of 4"),
     ]:
         with pytest.raises(BadOption, match=message):

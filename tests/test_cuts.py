@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import numpy as np
-import pandas as pd
 import pytest
 
 import lib
 from lib import VirtualCluster, paths, workloads
 from lib.drivers import cut
-from lib.drivers.trainer import Trainer
 from lib.errors import BadOption, Damaged
 from lib.protocols import ALL, Pair, get
+from tests.stopping import assert_same, killed
 
 CLICKS = workloads.get(
     "ctr-synthetic", samples=16 * 41 - 5, batch_size=16, vocabulary=40, fields=3, hidden=(8,), evaluation_samples=100
@@ -25,10 +23,6 @@ PROTOCOLS = {
 }
 
 
-class Killed(Exception):
-    pass
-
-
 def train(protocol, *, dies_after=None, cluster=None, monkeypatch=None, **options):
     rule = PROTOCOLS.get(protocol, protocol)
     pipeline = rule.dense.family == "pipeline"
@@ -37,28 +31,9 @@ def train(protocol, *, dies_after=None, cluster=None, monkeypatch=None, **option
     options = {"evaluations": 3, "checkpoint_every": 16 * 10, "save": False} | options
     if dies_after is None:
         return lib.train(workload, rule, cluster, **options)
-    made, original = [], Trainer.batch
-
-    async def batch(self, index):
-        made.append(index)
-        if len(made) > dies_after:
-            raise Killed
-        return await original(self, index)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(Trainer, "batch", batch)
-        with pytest.raises(Killed):
-            lib.train(workload, rule, cluster, **options)
+    with killed(monkeypatch, dies_after):
+        lib.train(workload, rule, cluster, **options)
     return None
-
-
-def assert_same(a, b):
-    assert a.digest == b.digest
-    for name in ("history", "trace", "usage"):
-        pd.testing.assert_frame_equal(getattr(a, name), getattr(b, name), check_exact=True)
-    assert a.summary.keys() == b.summary.keys()
-    for key, value in a.summary.items():
-        np.testing.assert_equal(b.summary[key], value, err_msg=key)
 
 
 @pytest.mark.parametrize(
@@ -74,7 +49,7 @@ def assert_same(a, b):
 def test_it_is_so_however_batches_are_shared_and_read_ahead(name, options, reports, monkeypatch):
     whole = train(name, **options)
     train(name, dies_after=27, monkeypatch=monkeypatch, **options)
-    [_] = (reports / "cuts").glob("*/cut-*")
+    [_] = (reports / "cuts").glob("*/leg-0000/cut-*")
     assert_same(train(name, resume=True, **options), whole)
 
 
@@ -83,7 +58,7 @@ def test_a_resumed_run_equals_the_uninterrupted_one_bit_for_bit(name, reports, m
     whole = train(name)
     assert not list((reports / "cuts").iterdir()), "a complete run leaves no cut"
     train(name, dies_after=27, monkeypatch=monkeypatch)
-    [folder] = (reports / "cuts").glob("*/cut-*")
+    [folder] = (reports / "cuts").glob("*/leg-0000/cut-*")
     assert int(folder.name[4:]) in (20, 24)
     train(name, dies_after=5, monkeypatch=monkeypatch, resume=True)  # and again, before the next cut
     assert_same(train(name, resume=True), whole)
@@ -104,7 +79,7 @@ def test_a_cut_costs_only_the_wait_for_the_slowest(name, reports, monkeypatch):
 
 def test_a_damaged_cut_is_named_and_not_trained_on(reports, monkeypatch):
     train("gba", dies_after=27, monkeypatch=monkeypatch)
-    [file] = (reports / "cuts").glob("*/cut-*/dense+rows-server1.bin")
+    [file] = (reports / "cuts").glob("*/leg-0000/cut-*/dense+rows-server1.bin")
     data = bytearray(file.read_bytes())
     data[len(data) // 2] ^= 8
     file.write_bytes(data)

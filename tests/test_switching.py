@@ -214,7 +214,6 @@ def test_what_cannot_be_is_an_error():
         (lambda: Schedule(phases=(Phase(protocol="sync"), Phase(protocol="gba"))), "'sync' never ends"),
         (lambda: Schedule(phases=()), "one Phase"),
         (lambda: Schedule(phases=(Phase(protocol="sync"),), restart=-1), "restart"),
-        (lambda: train(halves("sync", "gba"), checkpoint_every=100), "one protocol"),
         (lambda: train(Schedule(phases=(Phase(protocol="sync", workers=5),))), "5 workers, of 4"),
         (lambda: train("sync", start=train("sync")), "keep=True"),
         (lambda: train("sync", start=train("sync", keep=True)), "has come to sample 768"),

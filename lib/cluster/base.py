@@ -115,7 +115,7 @@ class World(ABC):
     def now(self) -> float: ...
 
     def begin(self) -> None:  # noqa: B027 - nothing to do where nothing fails
-        """The training starts now: the failures' clock runs from here."""
+        """The training starts now, or goes on on these nodes: the failures' clock runs from the first time on."""
 
     async def back(self, node: str) -> bool:
         """Wait until a node that may die is there; False if it never will be again."""

@@ -93,6 +93,7 @@ class Fates:
     def __init__(self, cluster: Cluster, seed: int, kill: Callable[[str], None]):
         """`kill` ends a node at once; it is called with the node's name."""
         self._cluster, self._seed, self._kill = cluster, seed, kill
+        self.begun = False
         self.start = 0.0
         """When the training started, on the loop's clock."""
         self._plans: dict[str, NodePlan] = {}
@@ -102,11 +103,12 @@ class Fates:
         """Dead nodes, and when they are there again."""
 
     def begin(self, nodes: list[str]) -> None:
-        """The training starts now; these nodes exist."""
-        self.start = asyncio.get_running_loop().time()
+        """The training starts now, unless it has; these nodes exist."""
+        if not self.begun:
+            self.begun, self.start = True, asyncio.get_running_loop().time()
         for node in nodes:
             plan = self._cluster.fate(self._seed, node)
-            if plan.failures:
+            if plan.failures and node not in self._plans:
                 self._plans[node], self._deaths[node] = plan, plan.deaths()
                 self._await_next(node)
 

@@ -86,8 +86,9 @@ class LocalWorld(Mortals, World):
 
     def begin(self) -> None:
         self.fates.begin(list(self._sites))
+        ago = asyncio.get_running_loop().time() - self.fates.start
         for site in self._sites.values():
-            site.begin()
+            site.begin(ago)
 
     def now(self) -> float:
         return time.perf_counter()
@@ -175,10 +176,10 @@ class LocalSite(Site):
         if self._world.cluster.failures:
             self._world.fates.computed(self.node, self._delay.computed())
 
-    def begin(self) -> None:
-        """The training starts now."""
-        self._delay.begin()
-        self.road.begin()
+    def begin(self, ago: float) -> None:
+        """The training started so many seconds ago."""
+        self._delay.begin(ago)
+        self.road.begin(ago)
 
     def end(self) -> list[Any]:
         """What runs here is cancelled, and another life may start; the records of the parts."""

@@ -67,6 +67,8 @@ class RayWorld(World):
         self.fates = Fates(cluster, seed, self._kill)
         self._actors: dict[str, Any] = {}
         self._lives: Counter[str] = Counter()
+        self._heard: set[tuple[str, int]] = set()
+        """Lives whose end at a batch is listened for."""
         self._batches: Counter[str] = Counter()
         """What nodes had computed in their lives before."""
         self._remains: dict[str, list[Any]] = {}
@@ -173,8 +175,9 @@ class RayWorld(World):
             await asyncio.gather(*(worker.meet.remote(everyone) for worker in workers))
 
     def begin(self) -> None:
+        if not self.fates.begun:
+            self._began = time.time()
         self.fates.begin(list(self._actors))
-        self._began = time.time()
         for node in self._actors:
             self._watch_over(node)
 
@@ -197,7 +200,9 @@ class RayWorld(World):
     def _watch_over(self, node: str) -> None:
         """Let a node know that the training goes on, and hear when it has come to its last batch."""
         self._actors[node].begin.remote(time.time() - self._began)
-        if any(failure.at_batch for failure in self.cluster.failures if failure.hits(node)):
+        life = node, self._lives[node]
+        if life not in self._heard and any(f.at_batch for f in self.cluster.failures if f.hits(node)):
+            self._heard.add(life)
             self._aside(self._listen(node, self._actors[node]))
 
     async def _listen(self, node: str, actor: Any) -> None:

@@ -146,7 +146,7 @@ class VirtualWorld(Mortals, World):
         """
         sites = {name: {"computed": site.computed, "calls": np.array(site.calls)} for name, site in self._sites.items()}
         books = {name: [_book(queue) for queue in queues] for name, queues in self._queues().items()}
-        return {"now": self.loop.time(), "sites": sites, "books": books}
+        return {"now": self.loop.time(), "start": self.fates.start, "sites": sites, "books": books}
 
     def go_on(self, state: dict[str, Any]) -> None:
         for name, kept in state["sites"].items():
@@ -158,6 +158,7 @@ class VirtualWorld(Mortals, World):
                 for field_, value in book.items():
                     setattr(queue, field_, value)
         self.fates.pause()
+        self.fates.begun, self.fates.start = True, state["start"]
         self.loop.set_time(state["now"])
         self.fates.go_on()
 

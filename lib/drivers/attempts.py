@@ -23,8 +23,6 @@ class Attempt:
     """One of the tries that a run takes, and what the tries before it left."""
 
     number: int = 0
-    continues: bool = False
-    """The clock of the failures runs already: other protocols came before."""
     started: float | None = None
     """When the training clock of the first one started."""
     issued: int = 0
@@ -37,8 +35,7 @@ class Attempt:
     def begin(self, world: World) -> float:
         """Start the training clock, unless it runs."""
         if self.started is None:
-            if not self.continues:
-                world.begin()
+            world.begin()
             self.started = world.now()
         return self.started
 

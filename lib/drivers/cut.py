@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -41,10 +41,16 @@ class Cuts:
     """Go on from the newest cut in the folder, if there is one."""
 
     def marks(self, plan: Plan) -> list[int]:
-        """The batches before which the run pauses; the last is its end."""
+        """The batches before which the run pauses; the last is its end. What may end at any batch is not cut on the way."""
+        if plan.open:
+            return [plan.batches]
         by_rank = plan.data == "split" and plan.protocol.dense.family != "pipeline"
         step = -(-self.every // plan.workers) * plan.workers if by_rank else self.every
         return [*range(step, plan.batches, step), plan.batches]
+
+    def of(self, leg: int) -> Cuts:
+        """Those of one leg, in a folder of their own."""
+        return replace(self, folder=self.folder / f"leg-{leg:04}")
 
 
 async def carry_out(
@@ -54,7 +60,6 @@ async def carry_out(
     cuts = plan.cuts
     marks = cuts.marks(plan) if cuts else [plan.batches]
     parts = {**others, **silent}
-    world.keeps = cuts is not None
     await crew.muster()
     attempt = plan.attempt
     start = attempt.begin(world)

@@ -10,6 +10,7 @@ from lib.cluster.base import World
 from lib.drivers import pipeline, replica, server
 from lib.drivers.attempts import Attempt, carry_through
 from lib.drivers.model import Model, left_by
+from lib.drivers.past import Past
 from lib.drivers.plan import Plan
 from lib.drivers.record import Finished
 from lib.drivers.watch import Watch
@@ -45,29 +46,42 @@ class Course:
         """All legs, and the model at the end if it is kept."""
         legs: list[Leg] = []
         model, place = self.model, self.plan.first
+        past = Past(world, self.plan.cuts)
         for phase in self.turns(legs):
             end = self.end(phase, place)
             if place >= end:
                 continue
-            if legs and self.schedule.restart:
+            if legs and self.schedule.restart and not past:
                 await asyncio.sleep(self.schedule.restart)
-            began = world.now()
+            began = past.now()
             over = False
             while place < end and not over:
-                plan = self.leg(phase, place, end, legs, world.now() - began)
+                plan = self.leg(phase, place, end, legs, past.now() - began)
                 if plan.seconds is not None and plan.seconds <= 0:
                     break
-                drive = DRIVERS[plan.protocol.dense.family]
-                finished = await carry_through(world, plan, drive, model and model.for_plan(plan))
+                finished = past.recall() if past else await self.train(world, plan, model, past)
                 place = reached(plan, finished)
                 legs.append(Leg(replace(plan, last=place), finished))
-                if place < self.plan.samples + self.plan.first or self.keep:
+                if place < self.last or self.keep:
                     model = left_by(plan, finished.records, place)
                 over = plan.watch is not None and finished.watch.present != plan.watch.present
-                await world.clear()
         if not legs:
             raise BadOption(f"schedule: every phase ends before sample {place}, where this run begins")
         return legs, model if self.keep else None
+
+    async def train(self, world: World, plan: Plan, model: Model | None, past: Past) -> Finished:
+        """One leg, which is kept unless it is the last."""
+        began, drive = world.now(), DRIVERS[plan.protocol.dense.family]
+        finished = await carry_through(world, plan, drive, model and model.for_plan(plan))
+        await world.clear()
+        if reached(plan, finished) < self.last:
+            past.keep(plan.leg, began, finished)
+        return finished
+
+    @property
+    def last(self) -> int:
+        """The sample before which it ends."""
+        return self.plan.first + self.plan.samples
 
     def turns(self, legs: Sequence[Leg]) -> Iterator[Phase]:
         """The phases as they follow one another, given the legs so far whenever the next one is asked for."""
@@ -75,7 +89,7 @@ class Course:
             yield from self.schedule.phases
             return
         yield self.schedule.phases[0]
-        while legs[-1].plan.last < self.plan.first + self.plan.samples:
+        while legs[-1].plan.last < self.last:
             yield self.schedule.phases[legs[-1].finished.watch.present]
 
     def watch(self, legs: Sequence[Leg]) -> Watch | None:
@@ -88,8 +102,7 @@ class Course:
         return phase.workers or self.plan.workers
 
     def end(self, phase: Phase, place: int) -> int:
-        last = self.plan.first + self.plan.samples
-        return min(last, phase.last(phase.workload(self.plan.workload), place, self.workers(phase)))
+        return min(self.last, phase.last(phase.workload(self.plan.workload), place, self.workers(phase)))
 
     def leg(self, phase: Phase, place: int, end: int, legs: Sequence[Leg], spent: float) -> Plan:
         """The next stretch of a phase that has lasted for `spent` seconds and ends at `end`."""
@@ -110,7 +123,8 @@ class Course:
             day=day,
             leg=len(legs),
             marks=tuple(mark - place for mark in self.plan.marks if place < mark < end),
-            attempt=Attempt(continues=bool(legs)),
+            cuts=self.plan.cuts and self.plan.cuts.of(len(legs)),
+            attempt=Attempt(),
         )
 
 

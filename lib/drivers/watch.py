@@ -7,7 +7,7 @@ of the last computation before the data ends.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lib.cluster.base import Handle, Site, World
 from lib.data.feed import WorkQueue
@@ -55,6 +55,12 @@ class Watch:
     def present(self) -> int:
         """The phase to be in."""
         return self.state.present
+
+    def shifted(self, seconds: float) -> Watch:
+        """The clock that its times were taken from has been replaced."""
+        state = replace(self.state, now=self.state.now + seconds, learnt=self.state.learnt + seconds)
+        decisions = tuple(replace(each, time=each.time + seconds) for each in self.decisions)
+        return replace(self, state=state, decisions=decisions)
 
 
 class Watched(WorkQueue):

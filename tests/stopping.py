@@ -1,0 +1,41 @@
+"""A run that is stopped in the middle, and whether two runs are the same to the bit."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from lib.drivers.trainer import Trainer
+
+
+class Killed(Exception):
+    pass
+
+
+@contextmanager
+def killed(monkeypatch, after: int):
+    """What is trained inside is killed when it makes its next batch after so many."""
+    made, original = [], Trainer.batch
+
+    async def batch(self, index):
+        made.append(index)
+        if len(made) > after:
+            raise Killed
+        return await original(self, index)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Trainer, "batch", batch)
+        with pytest.raises(Killed):
+            yield
+
+
+def assert_same(a, b):
+    assert a.digest == b.digest
+    for name in ("history", "trace", "usage"):
+        pd.testing.assert_frame_equal(getattr(a, name), getattr(b, name), check_exact=True)
+    assert a.summary.keys() == b.summary.keys()
+    for key, value in a.summary.items():
+        np.testing.assert_equal(b.summary[key], value, err_msg=key)
