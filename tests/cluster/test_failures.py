@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import lib
-from lib import Failure, LocalCluster, Lognormal, Mishaps, Node, VirtualCluster, workloads
+from lib import Failure, LocalCluster, Lognormal, Mishaps, Node, Phase, Schedule, VirtualCluster, workloads
 from lib.cluster.failures import TICK, Illness, NodePlan, Passage, windows
 from lib.drivers.crew import Crew
 from lib.errors import BadOption, Deadlock, NodeLost
@@ -273,6 +273,16 @@ def test_killing_a_tenth_of_the_workers_costs_gba_no_more_than_their_share():
     less = go(*(Failure(node=f"worker{rank}", kind="dies", at=at) for rank in (3, 11)))
     assert less["lost"] == 2 and less["dropped"] + less["decayed"] <= whole["dropped"] + whole["decayed"] + 20
     assert 0.9 * whole["qps"] * 0.99 < less["qps"] < whole["qps"]
+
+
+def test_a_worker_that_comes_with_a_later_phase_fails_when_it_is_to():
+    phases = Phase(protocol="gba", workers=2, until_samples=CLICKS.samples // 2), Phase(protocol="gba")
+    end = seconds(train(Schedule(phases=phases), VirtualCluster(workers=4, **EVEN)))
+    plan = [Failure(node="worker3", kind="dies", at=0.9 * end)]
+    run = train(Schedule(phases=phases), VirtualCluster(workers=4, failures=plan, patience=end / 50, **EVEN))
+    assert run.summary["lost"] == 1
+    last = run.trace[(run.trace["node"] == "worker3") & (run.trace["kind"] == "compute")]["end"].max()
+    assert 0.8 * end < last < 0.9 * end
 
 
 @pytest.mark.parametrize("name", ["sync", "all-reduce"])
