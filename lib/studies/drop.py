@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from lib.run import Run
-from lib.schedule import Phase, Schedule
+from lib.schedule import Schedule
 from lib.store.optim import Adagrad, Adam
 from lib.studies.gba import Task
 
@@ -31,7 +31,7 @@ DAYS = 4
 def job(task: Task, profile: str, case: str, seed: int) -> dict[str, Any]:
     size = task.sizes[profile]
     half = DAYS * size.day // 2
-    before, after = (_phase(task, *each) for each in CASES[case])
+    before, after = (task.phase(mode, **hyper(task, name, mode)) for mode, name in CASES[case])
     workload = replace(task.workload(profile), samples=2 * half, days=DAYS)
     return {
         "workload": workload,
@@ -43,12 +43,11 @@ def job(task: Task, profile: str, case: str, seed: int) -> dict[str, Any]:
     }
 
 
-def _phase(task: Task, mode: str, hyper: str) -> Phase:
-    """A set is an optimiser with its learning rates, and the samples of a worker's step."""
-    kind, rates, batch = (Adam, task.adam, task.sync[1]) if hyper == "S" else (Adagrad, task.adagrad, task.lone)
-    batch = task.others[1] if mode == "gba" else batch
+def hyper(task: Task, name: str, mode: str) -> dict[str, Any]:
+    """A set of hyper-parameters for a phase in a mode: an optimiser with its rates, and the samples of a worker's step."""
+    kind, rates, batch = (Adam, task.adam, task.sync[1]) if name == "S" else (Adagrad, task.adagrad, task.lone)
     dense, rows = (kind(lr=lr) for lr in rates)
-    return task.phase(mode, batch_size=batch, dense_optimizer=dense, row_optimizer=rows)
+    return {"batch_size": task.others[1] if mode == "gba" else batch, "dense_optimizer": dense, "row_optimizer": rows}
 
 
 def curve(run: Run) -> pd.DataFrame:
