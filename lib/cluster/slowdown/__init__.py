@@ -1,18 +1,15 @@
-"""What slows workers down, from a formula or fitted to a trace of a real cluster."""
+"""What slows workers down, from a formula or fitted to a trace of a real cluster, see `PRESETS`."""
 
 from lib.cluster.slowdown.base import BadField, Course, Pace, Slowdown
 from lib.cluster.slowdown.batchwise import Empirical, Lognormal, Steady
-from lib.cluster.slowdown.fitting import fit, fit_shared, from_trace, quality
 from lib.cluster.slowdown.presets import PRESETS, Preset, get
 from lib.cluster.slowdown.product import Product
 from lib.cluster.slowdown.reading import SLOWDOWNS, from_dict
 from lib.cluster.slowdown.shared import UTILISATION, Shared
 from lib.cluster.slowdown.timed import CURVES, Bursts, Day, Transient
-from lib.cluster.slowdown.traces import FORMATS, Trace, read_trace
 
 __all__ = [
     "CURVES",
-    "FORMATS",
     "PRESETS",
     "SLOWDOWNS",
     "UTILISATION",
@@ -28,13 +25,7 @@ __all__ = [
     "Shared",
     "Slowdown",
     "Steady",
-    "Trace",
     "Transient",
-    "fit",
-    "fit_shared",
     "from_dict",
-    "from_trace",
     "get",
-    "quality",
-    "read_trace",
 ]
