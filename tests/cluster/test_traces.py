@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from lib import paths
-from lib.cluster.slowdown import (
+from lib.cluster.slowdowns import (
     PRESETS,
     Day,
     Empirical,

@@ -15,7 +15,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from lib import protocols
 from lib.errors import BadOption, Damaged, LockstepError
-from lib.protocols.rules import HostState, Push, ServerState
+from lib.protocols.pipeline_rule import HostState
+from lib.protocols.server_rule import Push, ServerState
 from lib.store import checkpoint
 from lib.store.bits import XXH64
 from lib.store.dense import DenseStore

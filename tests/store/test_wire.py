@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from lib.cluster.virtual import nbytes
+from lib.cluster.virtual.cluster import nbytes
 from lib.errors import BadOption
 from lib.store.pool import Bags
 from lib.store.wire import CODECS, HALF_MAX, NARROW, Bf16, Fp16, Fp32, Index, Int8, PackedIndex, ScaledFp16
