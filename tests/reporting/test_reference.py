@@ -33,7 +33,7 @@ def contents(folder):
 @pytest.fixture(scope="module")
 def executed(tmp_path_factory):
     """What running one notebook at the laptop profile leaves."""
-    from .conftest import House
+    from tests.reporting.conftest import House
 
     house = House(tmp_path_factory.mktemp("executed"))
     house.notebook("gba/one", "# One", FIGURE, JUDGED, parameters=PARAMETERS)

@@ -21,7 +21,7 @@ HEADINGS = "# Title & all\n\n## Same\n\ntext with `code`, [a link](https://examp
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
     """One small notebook executed and exported for all the tests below."""
-    from .conftest import House
+    from tests.reporting.conftest import House
 
     house = House(tmp_path_factory.mktemp("built"))
     house.notebook(
