@@ -19,7 +19,7 @@ from lib.calibrate.figure import Figure, fit_line, median_seconds
 from lib.calibrate.steps import threads_of
 from lib.errors import BadOption
 from lib.store.dense import DenseStore
-from lib.store.table import Table
+from lib.store.table.table import Table
 
 MEGABYTE = 1_000_000
 
