@@ -129,7 +129,7 @@ def serial_pipeline(workload: Workload, seed: int, order: Iterable[int]) -> dict
 
 def _stores(workload: Workload, seed: int):
     from lib.store.dense import DenseStore
-    from lib.store.table import Table
+    from lib.store.table.table import Table
 
     tables = {
         name: Table(spec.dim, workload.row_optimizer, seed=seed, scale=spec.scale)

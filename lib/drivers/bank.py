@@ -18,9 +18,9 @@ from lib.drivers.plan import Plan
 from lib.drivers.record import Marks, Record, Snapshot
 from lib.models.flat import StepResult
 from lib.protocols.server_rule import Apply, Drop, Push, ServerRule
-from lib.store.kernels import combine
+from lib.store.placement import Partition, Uniform
 from lib.store.rows import Rows
-from lib.store.shard import Partition, Uniform
+from lib.store.table.kernels import combine
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,8 +20,8 @@ import numpy as np
 
 from lib.drivers.plan import Plan
 from lib.drivers.record import Record
+from lib.store.placement import Placement, Uniform, place_dense, place_rows
 from lib.store.rows import Rows
-from lib.store.shard import Placement, Uniform, place_dense, place_rows
 
 
 @dataclass(frozen=True, slots=True)

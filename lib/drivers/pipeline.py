@@ -21,7 +21,7 @@ from lib.drivers.record import Finished, Marks, Record, Snapshot
 from lib.drivers.trainer import Trainer
 from lib.models.flat import StepResult
 from lib.protocols.pipeline_rule import Admission, PipelineRule
-from lib.store.cache import Cache
+from lib.store.device.cache import Cache
 from lib.store.rows import Rows
 
 

@@ -12,7 +12,7 @@ from lib.drivers.attempts import Attempt
 from lib.models.flat import FlatModel
 from lib.protocols.rule import Pair, Rule
 from lib.store.dense import DenseStore
-from lib.store.table import Table
+from lib.store.table.table import Table
 from lib.workloads import Workload
 
 if TYPE_CHECKING:

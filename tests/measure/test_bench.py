@@ -7,7 +7,7 @@ import pytest
 
 from lib.measure.bench import figure, pairs, peers, store
 from lib.reporting import claims
-from lib.store.table import Table
+from lib.store.table.table import Table
 
 
 @pytest.mark.parametrize("peer", [peers.Torch, peers.Fbgemm, peers.Direct])

@@ -17,14 +17,15 @@ import numpy as np
 from lib.data.zipf import probabilities
 from lib.measure.bench.pairs import against, at_most, seconds_of, timed
 from lib.measure.bench.pairs import best as least
-from lib.store import checkpoint, segment
+from lib.store import checkpoint
 from lib.store.dump import Dump, dump, restore
 from lib.store.optim import Adagrad
-from lib.store.pool import Bags
 from lib.store.rows import Rows
-from lib.store.shared import SharedTable
-from lib.store.table import Table
-from lib.store.wire import CODECS, Index
+from lib.store.shared_memory import segment
+from lib.store.shared_memory.table import SharedTable
+from lib.store.table.table import Table
+from lib.store.wire.codecs import CODECS, Index
+from lib.store.wire.pooling import Bags
 
 PAIRS = 5
 ROWS = 2_000_000

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from lib.store.kernels import _OPTIONS
-from lib.store.team import together
+from lib.store.table.kernels import _OPTIONS
+from lib.store.table.team import together
 
 Work = Callable[[], Any]
 FREE_CORES = 1.8

@@ -14,11 +14,11 @@ import numpy as np
 import torch
 from numba import njit, types
 
-from lib.store import lookup, moves
-from lib.store.fork import as_job, boards, fork, spill, stretch, unspill
-from lib.store.kernels import _INTS, _NEW_BLOCK, _OPTIONS
-from lib.store.lanes import add, copy, prefetch_range
 from lib.store.optim import Adagrad
+from lib.store.table import gradients, lookup
+from lib.store.table.fork import as_job, boards, fork, spill, stretch, unspill
+from lib.store.table.kernels import _INTS, _NEW_BLOCK, _OPTIONS
+from lib.store.table.simd import add, copy, prefetch_range
 
 FEATURES = 26
 _TASK = types.Tuple((_NEW_BLOCK, _INTS, _NEW_BLOCK, types.int64))
@@ -105,7 +105,7 @@ class Direct:
         def run() -> None:
             distinct, lists = numbered(rows)
             gather(self.array, rows, out)
-            moves.total(lists, rows.size, distinct.size, grads, room, places)
+            gradients.total(lists, rows.size, distinct.size, grads, room, places)
             self.optimizer.update_slots(self.array, distinct, grads, sums=room, places=places)
 
         return run

@@ -23,9 +23,9 @@ from lib.errors import unknown
 from lib.measure.bench import checkpoint
 from lib.measure.bench.pairs import Work, against, at_most, cores, timed
 from lib.measure.bench.peers import FEATURES, Ceiling, Direct, Fbgemm, Torch
-from lib.store import kernels
 from lib.store.optim import Adagrad
-from lib.store.table import Table
+from lib.store.table import kernels
+from lib.store.table.table import Table
 from lib.streams import stream
 
 EXPONENT = 1.05

@@ -18,7 +18,7 @@ import torch
 import lib
 from lib.models.flat import FlatModel
 from lib.store.dense import DenseStore
-from lib.store.table import Table
+from lib.store.table.table import Table
 from lib.workloads import Workload
 
 PAIRS = 5

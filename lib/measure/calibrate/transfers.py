@@ -19,7 +19,7 @@ from lib.errors import BadOption
 from lib.measure.calibrate.measurement import Measurement, fit_line, median_seconds
 from lib.measure.calibrate.training_steps import threads_of
 from lib.store.dense import DenseStore
-from lib.store.table import Table
+from lib.store.table.table import Table
 
 MEGABYTE = 1_000_000
 
