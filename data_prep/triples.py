@@ -17,10 +17,10 @@ from data_prep.dataset import Dataset
 from data_prep.job import Job
 from data_prep.lines import Span
 from data_prep.rejects import reject
-from lib import metrics
 from lib.data.triples import Graph, PlantedGraph, graph
 from lib.paths import write_atomic
 from lib.progress import Progress
+from lib.workloads import metrics
 
 SPLITS = ("train", "valid", "test")
 SCHEMA = {"triples": ("<i4", (3,))}

@@ -7,8 +7,8 @@ import importlib
 from typing import Any
 
 _HOMES = {
-    "Automatic": "lib.protocols.automatic",
-    "Choice": "lib.schedule",
+    "Automatic": "lib.switching.controller",
+    "Choice": "lib.training.schedule",
     "Device": "lib.cluster",
     "Failure": "lib.cluster",
     "Link": "lib.cluster",
@@ -16,14 +16,14 @@ _HOMES = {
     "Lognormal": "lib.cluster",
     "Mishaps": "lib.cluster",
     "Node": "lib.cluster",
-    "Phase": "lib.schedule",
+    "Phase": "lib.training.schedule",
     "RayCluster": "lib.cluster",
-    "Run": "lib.run",
-    "Schedule": "lib.schedule",
+    "Run": "lib.results.run",
+    "Schedule": "lib.training.schedule",
     "Slowdown": "lib.cluster",
     "VirtualCluster": "lib.cluster",
-    "sweep": "lib.sweeps",
-    "train": "lib.training",
+    "sweep": "lib.training.sweep",
+    "train": "lib.training.train",
 }
 
 __all__ = [*_HOMES, "protocols", "workloads"]

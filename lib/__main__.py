@@ -113,7 +113,8 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _list(options: argparse.Namespace) -> None:
-    from lib import cluster, notebooks, protocols, workloads
+    from lib import cluster, protocols, workloads
+    from lib.reporting import notebooks
 
     for title, registry in (("workloads", workloads.ALL), ("protocols", protocols.ALL), ("clusters", cluster.ALL)):
         print(f"{title}:")
@@ -144,7 +145,8 @@ def _train(options: argparse.Namespace) -> None:
 
 
 def _run(options: argparse.Namespace) -> None:
-    from lib import notebooks, report
+    from lib import reporting as report
+    from lib.reporting import notebooks
 
     experiments = notebooks.resolve(options.name)
     parameters = {}
@@ -154,13 +156,13 @@ def _run(options: argparse.Namespace) -> None:
 
 
 def _report(options: argparse.Namespace) -> None:
-    from lib import report
+    from lib import reporting as report
 
     print(report.publish() if options.reference else report.index())
 
 
 def _claims(options: argparse.Namespace) -> None:
-    from lib import claims
+    from lib.reporting import claims
 
     table = claims.table()
     if options.json:
@@ -171,7 +173,7 @@ def _claims(options: argparse.Namespace) -> None:
 
 
 def _bench(options: argparse.Namespace) -> None:
-    from lib import bench
+    from lib.measure import bench
 
     if options.quick and options.name != "store":
         raise BadOption(f"--quick is an option of the benchmark store, not of {options.name}")
@@ -180,14 +182,14 @@ def _bench(options: argparse.Namespace) -> None:
 
 
 def _calibrate(options: argparse.Namespace) -> None:
-    from lib import calibrate
+    from lib.measure import calibrate
 
     calibrate.calibrate(options.out, quick=options.quick, ray=options.ray)
     print(options.out)
 
 
 def _doctor(options: argparse.Namespace) -> None:
-    from lib import doctor
+    from lib.measure import doctor
 
     for what, how in doctor.examine():
         print(f"{what:16}{how}")

@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from .errors import BadOption, LockstepError
+from lib.errors import BadOption, LockstepError
 
 STAGE = "LOCKSTEP_STAGE"
 """The environment variable by which the notebook runner holds a notebook's results back until it has succeeded."""

@@ -12,12 +12,12 @@ import torch
 from lib.cluster.base import Cluster
 from lib.cluster.spec import Work
 from lib.data.batch import Batch
-from lib.drivers.legs import DRIVERS
 from lib.drivers.plan import Plan
 from lib.drivers.record import Record
 from lib.models.flat import FlatModel
 from lib.store.optim import SGD, Optimizer
 from lib.store.rows import Rows
+from lib.training.legs import DRIVERS
 from lib.workloads.base import TableSpec, Workload
 
 
@@ -129,7 +129,7 @@ def serial_pipeline(workload: Workload, seed: int, order: Iterable[int]) -> dict
 
 def _stores(workload: Workload, seed: int):
     from lib.store.dense import DenseStore
-    from lib.store.table import Table
+    from lib.store.table.table import Table
 
     tables = {
         name: Table(spec.dim, workload.row_optimizer, seed=seed, scale=spec.scale)

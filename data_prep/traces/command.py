@@ -11,7 +11,7 @@ import yaml
 from data_prep.traces.fitting import fit, fit_shared
 from data_prep.traces.formats import FORMATS, Trace, read_trace, recognised
 from data_prep.traces.quality import quality
-from lib.cluster.slowdown import PRESETS, Slowdown
+from lib.cluster.slowdowns import PRESETS, Slowdown
 from lib.errors import BadOption
 from lib.paths import write_text_atomic
 

@@ -23,8 +23,8 @@ import pandas as pd
 from data_prep.traces import lasting
 from data_prep.traces.formats import Trace, hours
 from data_prep.traces.periods import Periods, periods
-from lib.cluster.slowdown import Day, Empirical, Product, Shared, Slowdown, Steady, Transient
-from lib.cluster.slowdown.batchwise import TAILS
+from lib.cluster.slowdowns import Day, Empirical, Product, Shared, Slowdown, Steady, Transient
+from lib.cluster.slowdowns.batchwise import TAILS
 from lib.errors import BadOption
 
 TAIL = {0.95: 0.1, 0.99: 0.1}

@@ -10,7 +10,7 @@ from scipy.stats import ks_2samp
 
 from data_prep.traces.formats import Trace, hours
 from data_prep.traces.lasting import autocorrelation, grid
-from lib.cluster.slowdown import Slowdown
+from lib.cluster.slowdowns import Slowdown
 
 
 def quality(slowdown: Slowdown, trace: Trace, seeds: int = 20) -> dict[str, float]:

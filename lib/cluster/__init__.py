@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import fields
 
 from lib.cluster.base import Cluster
-from lib.cluster.failures import Failure, Mishaps
+from lib.cluster.faults.failures import Failure, Mishaps
 from lib.cluster.local import LocalCluster
-from lib.cluster.ray import RayCluster
-from lib.cluster.slowdown import Lognormal, Slowdown
+from lib.cluster.ray.cluster import RayCluster
+from lib.cluster.slowdowns import Lognormal, Slowdown
 from lib.cluster.spec import Device, Link, Node
-from lib.cluster.virtual import VirtualCluster
+from lib.cluster.virtual.cluster import VirtualCluster
 from lib.errors import unknown, unknown_option
 
 ALL: dict[str, type[Cluster]] = {cluster.name: cluster for cluster in (VirtualCluster, LocalCluster, RayCluster)}

@@ -18,10 +18,9 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import torch
 
-from lib.cluster.failures import Failure, Mishaps, NodePlan
-from lib.cluster.network import Usage
-from lib.cluster.slowdown import Lognormal, Slowdown
-from lib.cluster.spec import Work
+from lib.cluster.faults.failures import Failure, Mishaps, NodeFailures
+from lib.cluster.slowdowns import Lognormal, Slowdown
+from lib.cluster.spec import Usage, Work
 from lib.errors import BadOption, first_cause
 
 Main = Callable[["World"], Awaitable[Any]]
@@ -37,7 +36,7 @@ class Meeting:
     """Their ranks, ascending."""
     round: int = 0
     """Which of the rule's rounds it is."""
-    lives: tuple[int, ...] = ()
+    incarnations: tuple[int, ...] = ()
     """How often each member had been lost before; () where nobody was."""
 
 
@@ -104,7 +103,7 @@ class World(ABC):
     """A cluster that is running.
 
     A call to a node that is dead, or dies before it answers, raises `NodeLost`; a mean or gathering that a member can no
-    longer come to raises `MemberLost`. A part's attribute `record`, if it has one, outlives its node: see `remains`.
+    longer come to raises `MemberLost`. A part's attribute `record`, if it has one, outlives its node: see `records_left`.
     """
 
     @abstractmethod
@@ -121,7 +120,7 @@ class World(ABC):
         """Wait until a node that may die is there; False if it never will be again."""
         raise NotImplementedError
 
-    def remains(self, node: str) -> list[Any]:
+    def records_left(self, node: str) -> list[Any]:
         """The records of the parts that died with a node."""
         raise NotImplementedError
 
@@ -201,7 +200,7 @@ class Cluster(ABC):
                 self._check_fails(f"{self.name} cluster: failures[{number}].node", end)
 
     @property
-    def mortal(self) -> bool:
+    def fails(self) -> bool:
         """Whether anything goes wrong here."""
         return bool(self.failures or self.mishaps)
 
@@ -217,9 +216,9 @@ class Cluster(ABC):
         course = self.slowdown.course(seed, node, rank)
         return lambda start, seconds: course.stretch(start, seconds / speed)
 
-    def fate(self, seed: int, node: str) -> NodePlan:
+    def failures_of(self, seed: int, node: str) -> NodeFailures:
         """What is to befall a node."""
-        return NodePlan.of(self.failures, seed, node, self.patience)
+        return NodeFailures.of(self.failures, seed, node, self.patience)
 
     def _check_fails(self, where: str, end: str) -> None:
         role = end.rstrip("*0123456789")

@@ -49,8 +49,11 @@ class Board:
 
     def _missed(self, meeting: Meeting) -> bool:
         """Whether a member died after the meeting was arranged."""
-        lives = meeting.lives or (0,) * len(meeting.members)
-        return any(self._losses[member] > life for member, life in zip(meeting.members, lives, strict=True))
+        incarnations = meeting.incarnations or (0,) * len(meeting.members)
+        return any(
+            self._losses[member] > incarnation
+            for member, incarnation in zip(meeting.members, incarnations, strict=True)
+        )
 
 
 def _lost(meeting: Meeting) -> MemberLost:

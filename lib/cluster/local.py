@@ -17,9 +17,9 @@ import torch
 
 from lib.cluster.base import Cluster, Handle, Main, Meeting, Site, World, in_thread
 from lib.cluster.board import mean
-from lib.cluster.delay import Delay, Road, until
-from lib.cluster.failures import check_wall
-from lib.cluster.lives import Life, Mortals
+from lib.cluster.faults.failures import check_wall
+from lib.cluster.faults.nodes import FailingNodes, Incarnation
+from lib.cluster.faults.wall_clock import InjectedDelays, MessageDelays, until
 from lib.cluster.spec import Work
 from lib.errors import BadOption, NodeLost
 
@@ -52,7 +52,7 @@ class LocalCluster(Cluster):
         return LocalWorld(self, seed)
 
 
-class LocalWorld(Mortals, World):
+class LocalWorld(FailingNodes, World):
     """An event loop for the parts, threads for their computations."""
 
     def __init__(self, cluster: LocalCluster, seed: int):
@@ -76,17 +76,17 @@ class LocalWorld(Mortals, World):
 
     async def host(self, part: type, *args, node: str) -> LocalHandle:
         site = self.site(node)
-        if self.fates.dead(node):
+        if self.failure_schedule.dead(node):
             raise NodeLost(node)
         made = part(site, *args)
-        if not self.cluster.mortal:
+        if not self.cluster.fails:
             return LocalHandle(made)
-        site.life.parts.append(made)
-        return MortalHandle(self.site("master"), site, made)
+        site.incarnation.parts.append(made)
+        return FailingHandle(self.site("master"), site, made)
 
     def begin(self) -> None:
-        self.fates.begin(list(self._sites))
-        ago = asyncio.get_running_loop().time() - self.fates.start
+        self.failure_schedule.begin(list(self._sites))
+        ago = asyncio.get_running_loop().time() - self.failure_schedule.start
         for site in self._sites.values():
             site.begin(ago)
 
@@ -133,9 +133,9 @@ class LocalSite(Site):
         self._world = world
         self._objects: dict[str, Any] = {}
         self.rank = int(node.removeprefix("worker")) if node.startswith("worker") else None
-        self.life = Life(node)
-        self.road = Road(world.cluster, world.seed, node)
-        self._delay = Delay(world.cluster, world.seed, node, self.device)
+        self.incarnation = Incarnation(node)
+        self.road = MessageDelays(world.cluster, world.seed, node)
+        self._delay = InjectedDelays(world.cluster, world.seed, node, self.device)
         self._stream = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None
 
     def now(self) -> float:
@@ -174,7 +174,7 @@ class LocalSite(Site):
     def progress(self, samples: int) -> None:
         self._world.report(samples)
         if self._world.cluster.failures:
-            self._world.fates.computed(self.node, self._delay.computed())
+            self._world.failure_schedule.computed(self.node, self._delay.computed())
 
     def begin(self, ago: float) -> None:
         """The training started so many seconds ago."""
@@ -182,9 +182,9 @@ class LocalSite(Site):
         self.road.begin(ago)
 
     def end(self) -> list[Any]:
-        """What runs here is cancelled, and another life may start; the records of the parts."""
-        records = self.life.end()
-        self.life, self._objects = Life(self.node), {}
+        """What runs here is cancelled, and another incarnation may start; the records of the parts."""
+        records = self.incarnation.end()
+        self.incarnation, self._objects = Incarnation(self.node), {}
         return records
 
 
@@ -201,21 +201,23 @@ class LocalHandle(Handle):
         return asyncio.get_running_loop().create_task(getattr(self._part, method)(*args))
 
 
-class MortalHandle(LocalHandle):
+class FailingHandle(LocalHandle):
     """A part on a node that may die, or whose messages may be late."""
 
     def __init__(self, here: LocalSite, there: LocalSite, part: Any):
         super().__init__(part)
-        self._here, self._there, self._life = here, there, there.life
+        self._here, self._there, self._incarnation = here, there, there.incarnation
 
-    def seen_from(self, site: LocalSite) -> MortalHandle:
-        seen = MortalHandle(site, self._there, self._part)
-        seen._life = self._life
+    def seen_from(self, site: LocalSite) -> FailingHandle:
+        seen = FailingHandle(site, self._there, self._part)
+        seen._incarnation = self._incarnation
         return seen
 
     def _call(self, method: str, args: tuple) -> Awaitable[Any]:
         arrival = self._here.road.there(self._there.node)
-        return self._life.outcome(self._life.begin(self._carry(arrival, getattr(self._part, method), args)))
+        return self._incarnation.outcome(
+            self._incarnation.begin(self._carry(arrival, getattr(self._part, method), args))
+        )
 
     async def _carry(self, arrival: float | None, function: Callable, args: tuple) -> Any:
         await until(arrival)

@@ -116,3 +116,24 @@ def _not_negative(what: str, thing: object, *names: str) -> None:
 
 def _number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What a node, or one direction of a private link, did in a run."""
+
+    name: str
+    lanes: int
+    """Computations that it can do at the same time."""
+    computed: float
+    """Seconds of computation, over all lanes."""
+    sent: float
+    """Seconds that it was sending."""
+    received: float
+    """Seconds that it was receiving."""
+    send_wait: float
+    """Mean seconds that a message waited to be sent."""
+    receive_wait: float
+    """Mean seconds that a message waited to be received, behind others from elsewhere."""
+    bytes_sent: float
+    bytes_received: float

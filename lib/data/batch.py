@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from lib.store.kernels import unique
+from lib.store.table.kernels import unique
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,14 +13,14 @@ import numpy as np
 from lib.cluster.base import Handle, Site, World
 from lib.cluster.spec import Work
 from lib.data.batch import Batch
-from lib.drivers.model import Model
+from lib.drivers.model_state import ModelState
 from lib.drivers.plan import Plan
 from lib.drivers.record import Marks, Record, Snapshot
 from lib.models.flat import StepResult
-from lib.protocols.rules import Apply, Drop, Push, ServerRule
-from lib.store.kernels import combine
+from lib.protocols.server_rule import Apply, Drop, Push, ServerRule
+from lib.store.placement import Partition, Uniform
 from lib.store.rows import Rows
-from lib.store.shard import Partition, Uniform
+from lib.store.table.kernels import combine
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +77,12 @@ class ParameterServer:
 
     async def pull(self, worker: int, ids: dict[str, np.ndarray]) -> Pulled | None:
         """The parameters, once the rule lets the worker start, with the token of its step."""
-        asked, life = self._site.now(), self._losses[worker]
+        asked, incarnation = self._site.now(), self._losses[worker]
         async with self._turn:
-            await self._turn.wait_for(lambda: self._losses[worker] > life or self._rule.may_start(self._state, worker))
-            if self._losses[worker] > life:
+            await self._turn.wait_for(
+                lambda: self._losses[worker] > incarnation or self._rule.may_start(self._state, worker)
+            )
+            if self._losses[worker] > incarnation:
                 return None  # whoever asked is dead
             self._state, token = self._rule.on_start(self._state, worker)
             self._under_way[worker] += 1
@@ -257,7 +259,7 @@ class Bank:
 
 
 async def open_bank(
-    world: World, plan: Plan, rule: ServerRule, holds: Iterable[str], model: Model | None = None
+    world: World, plan: Plan, rule: ServerRule, holds: Iterable[str], model: ModelState | None = None
 ) -> Bank:
     """One server on each server node, holding "dense", "rows" or both."""
     holds = frozenset(holds)

@@ -11,10 +11,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from lib.cluster.base import Handle, World
+from lib.drivers.ledger import OUTCOMES
 from lib.drivers.plan import Plan
 from lib.drivers.record import Record
 from lib.errors import NodeLost, first_cause
-from lib.ledger import OUTCOMES
 
 
 class Crew:
@@ -45,7 +45,7 @@ class Crew:
 
     async def run(self, until: int) -> None:
         """Let all workers train on the batches before `until`."""
-        if not self._world.cluster.mortal:
+        if not self._world.cluster.fails:
             await asyncio.gather(*(worker.run(until) for worker in self._here.values()))
             return
         self._done.clear()
@@ -83,7 +83,7 @@ class Crew:
         try:
             return [await self._here[rank].report()]
         except NodeLost:  # it died when its work was done
-            return self._world.remains(f"worker{rank}")
+            return self._world.records_left(f"worker{rank}")
 
     async def _keep(self, rank: int, until: int) -> None:
         while True:
@@ -104,7 +104,7 @@ class Crew:
         self._away.add(rank)
         await asyncio.sleep(self._patience)
         await asyncio.gather(*(part.leave(rank, True) for part in self._tell))
-        self._bury(self._world.remains(f"worker{rank}"))
+        self._settle_lost(self._world.records_left(f"worker{rank}"))
         self._expect_nobody()
 
     async def _return(self, rank: int) -> bool:
@@ -134,7 +134,7 @@ class Crew:
             for waiting in self._expecting.values():
                 waiting.cancel()
 
-    def _bury(self, records: list[Record]) -> None:
+    def _settle_lost(self, records: list[Record]) -> None:
         """A replica settles its own gradients: what it had computed and not used is lost with it."""
         for record in records:
             if self._plan.protocol.dense.family == "replica":

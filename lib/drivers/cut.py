@@ -23,7 +23,8 @@ from lib.drivers.crew import Crew
 from lib.drivers.plan import Plan
 from lib.drivers.record import Finished, Record, Snapshot
 from lib.errors import BadOption
-from lib.protocols.rules import HostState, Push, ServerState
+from lib.protocols.pipeline_rule import HostState
+from lib.protocols.server_rule import Push, ServerState
 from lib.store import checkpoint
 
 KINDS = (ServerState, HostState, Push, Gradient, Record, Snapshot)

@@ -12,7 +12,7 @@ from lib.cluster.base import Meeting, Site
 from lib.cluster.spec import Work
 from lib.drivers.plan import Plan
 from lib.drivers.record import Record
-from lib.protocols.rules import ReplicaRule
+from lib.protocols.replica_rule import ReplicaRule
 
 
 class Rendezvous:
@@ -69,8 +69,8 @@ class Rendezvous:
         for group in self._rule.form(rounds, self._active - self._away, self._workers):
             self._met += 1
             members = tuple(sorted(group))
-            lives = tuple(self._losses[rank] for rank in members) if self._losses else ()
-            meeting = Meeting(f"{self._leg}.{self._met}", members, rounds[members[0]], lives)
+            incarnations = tuple(self._losses[rank] for rank in members) if self._losses else ()
+            meeting = Meeting(f"{self._leg}.{self._met}", members, rounds[members[0]], incarnations)
             for rank in members:
                 self._waiting.pop(rank)[1].set_result(meeting)
 

@@ -15,13 +15,13 @@ from lib.data.batch import Batch
 from lib.data.feed import Split
 from lib.drivers.crew import Crew
 from lib.drivers.cut import carry_out
-from lib.drivers.model import Model
+from lib.drivers.model_state import ModelState
 from lib.drivers.plan import Plan
 from lib.drivers.record import Finished, Marks, Record, Snapshot
 from lib.drivers.trainer import Trainer
 from lib.models.flat import StepResult
-from lib.protocols.rules import Admission, PipelineRule
-from lib.store.cache import Cache
+from lib.protocols.pipeline_rule import Admission, PipelineRule
+from lib.store.device.cache import Cache
 from lib.store.rows import Rows
 
 
@@ -256,7 +256,7 @@ class Device:
         return Snapshot(self._site.now(), self._samples, {0: self._dense.pull()}, {})
 
 
-async def drive(world: World, plan: Plan, model: Model | None = None) -> Finished:
+async def drive(world: World, plan: Plan, model: ModelState | None = None) -> Finished:
     rule = plan.protocol.dense
     store = await world.host(HostStore, plan, rule, node="server0")
     if model:

@@ -10,14 +10,14 @@ import numpy as np
 from lib.data.batch import Batch
 from lib.drivers.attempts import Attempt
 from lib.models.flat import FlatModel
-from lib.protocols.rules import Pair, Rule
+from lib.protocols.rule import Pair, Rule
 from lib.store.dense import DenseStore
-from lib.store.table import Table
+from lib.store.table.table import Table
 from lib.workloads import Workload
 
 if TYPE_CHECKING:
     from lib.drivers.cut import Cuts
-    from lib.drivers.watch import Watch
+    from lib.training.watch import Watch
 
 
 @dataclass(frozen=True, kw_only=True)

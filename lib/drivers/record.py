@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lib.cluster.network import Usage
+from lib.cluster.spec import Usage
 
 if TYPE_CHECKING:
-    from lib.drivers.watch import Watch
+    from lib.drivers.plan import Plan
+    from lib.training.watch import Watch
 
 
 @dataclass(slots=True)
@@ -108,7 +109,15 @@ class Finished:
     """Gradients whose work was taken back when the run returned to a cut."""
     returns: int = 0
     """How often it did."""
-    bereaved: bool = False
+    lost_worker: bool = False
     """Whether a worker was lost, and its share of the data with it."""
     watch: Watch | None = None
     """How far the choice of a protocol has come."""
+
+
+@dataclass(frozen=True, slots=True)
+class Leg:
+    """What was planned, and what became of it."""
+
+    plan: Plan
+    finished: Finished

@@ -15,12 +15,11 @@ from lib.drivers.bank import Bank, BankClient, open_bank
 from lib.drivers.crew import Crew
 from lib.drivers.cut import carry_out
 from lib.drivers.meeting import Rendezvous, SyncServer
-from lib.drivers.model import Model
+from lib.drivers.model_state import ModelState
 from lib.drivers.overlap import Overlap
 from lib.drivers.plan import Plan
 from lib.drivers.record import Finished, Marks, Record, Snapshot
-from lib.drivers.trainer import Input, Trainer
-from lib.drivers.watch import open_queue
+from lib.drivers.trainer import Input, Trainer, open_queue
 from lib.errors import MemberLost
 from lib.models.flat import StepResult
 from lib.store.rows import Rows
@@ -277,7 +276,7 @@ class ReplicaWorker:
         return Snapshot(self._site.now(), self._samples * self._plan.workers, {0: self._dense.pull()}, rows)
 
 
-async def drive(world: World, plan: Plan, model: Model | None = None) -> Finished:
+async def drive(world: World, plan: Plan, model: ModelState | None = None) -> Finished:
     sparse, dense = plan.protocol.sparse, plan.protocol.dense
     # A workload without tables has nothing to keep on a server.
     apart = sparse.family == "server" and plan.workload.tables()

@@ -10,11 +10,10 @@ from lib.cluster.base import Handle, Site, World
 from lib.drivers.bank import Bank, BankClient, open_bank
 from lib.drivers.crew import Crew
 from lib.drivers.cut import carry_out
-from lib.drivers.model import Model
+from lib.drivers.model_state import ModelState
 from lib.drivers.plan import Plan
 from lib.drivers.record import Finished, Record
-from lib.drivers.trainer import Input, Trainer
-from lib.drivers.watch import open_queue
+from lib.drivers.trainer import Input, Trainer, open_queue
 
 
 class ServerWorker:
@@ -66,7 +65,7 @@ class ServerWorker:
         return dense, {table: block for _, rows in pulled for table, block in rows.items()}
 
 
-async def drive(world: World, plan: Plan, model: Model | None = None) -> Finished:
+async def drive(world: World, plan: Plan, model: ModelState | None = None) -> Finished:
     sparse, dense = plan.protocol.sparse, plan.protocol.dense
     if sparse is dense:
         banks = (await open_bank(world, plan, dense, ("dense", "rows"), model),)

@@ -7,15 +7,15 @@ import math
 from collections.abc import AsyncIterator
 from typing import Any
 
-from lib.cluster.base import Handle, Site
+from lib.cluster.base import Handle, Site, World
 from lib.data.batch import Batch
-from lib.data.feed import feed, read
+from lib.data.feed import WorkQueue, feed, read
 from lib.drivers.overlap import Overlap
 from lib.drivers.plan import Plan
 from lib.drivers.record import Record
 from lib.errors import NotFinite
 from lib.models.flat import FlatModel, StepResult
-from lib.protocols.automatic import Step
+from lib.switching.controller import Computation
 
 
 class Trainer:
@@ -25,7 +25,7 @@ class Trainer:
         self._site, self._plan, self._rank, self.record = site, plan, rank, record
         self._model = site.shared("model", lambda: FlatModel(plan.workload.model(plan.seed), site.device))
         self._cost = plan.workload.work()
-        self.latest: Step | None = None
+        self.latest: Computation | None = None
         """The last computation, until somebody takes note of it."""
 
     async def batch(self, index: int) -> Batch:
@@ -51,7 +51,7 @@ class Trainer:
             result = await self._site.compute(self._cost, self._run, batch, dense, rows)
         end = self._site.now()
         self._site.progress(batch.size)
-        self.latest = Step(self._rank, end - start, batch.size)
+        self.latest = Computation(self._rank, end - start, batch.size)
         self.record.span("compute", start, end, batch.index)
         self.record.ledger["issued"] += 1
         self.record.taken.append(batch.index)
@@ -114,6 +114,13 @@ class Input:
     async def load(self, state: dict[str, int] | None) -> None:
         if self._own:
             await self._own.load(state)
+
+
+async def open_queue(world: World, plan: Plan) -> Handle | None:
+    """The queue that the plan's workers share, if they share one."""
+    if plan.watch:
+        return await world.host(plan.watch.queue, plan.batches, plan.watch, node="master")
+    return await world.host(WorkQueue, plan.batches, plan.seconds, node="master") if plan.data == "queue" else None
 
 
 def finite(result: StepResult) -> bool:

@@ -11,7 +11,7 @@ from lib.protocols.gba import GBA
 from lib.protocols.gossip import Prague, SwarmAdam
 from lib.protocols.hop import HopBS, HopBW
 from lib.protocols.oac import OAC, Pipelined, Sequential
-from lib.protocols.rules import Pair, Rule
+from lib.protocols.rule import Pair, Rule
 from lib.protocols.shadowsync import ShadowEASGD
 
 ALL: dict[str, type[Rule]] = {

@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from lib.errors import BadOption
-from lib.protocols.rules import Apply, Decisions, Push, ReplicaRule, ServerRule, ServerState
+from lib.protocols.replica_rule import ReplicaRule
+from lib.protocols.server_rule import Apply, Decisions, Push, ServerRule, ServerState
 
 
 @dataclass(frozen=True, kw_only=True)

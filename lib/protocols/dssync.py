@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from lib.errors import BadOption
-from lib.protocols.rules import Groups, ReplicaRule
+from lib.protocols.replica_rule import Groups, ReplicaRule
 
 
 @dataclass(frozen=True, kw_only=True)

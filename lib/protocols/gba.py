@@ -23,7 +23,7 @@ from typing import ClassVar
 import numpy as np
 
 from lib.errors import BadOption
-from lib.protocols.rules import Apply, Decisions, Push, ServerRule, ServerState
+from lib.protocols.server_rule import Apply, Decisions, Push, ServerRule, ServerState
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from lib.errors import BadOption
-from lib.protocols.rules import Apply, Decisions, Drop, Push, ServerRule, ServerState
+from lib.protocols.server_rule import Apply, Decisions, Drop, Push, ServerRule, ServerState
 
 
 @dataclass(frozen=True, kw_only=True)

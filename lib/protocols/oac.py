@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from lib.errors import BadOption
-from lib.protocols.rules import PipelineRule
+from lib.protocols.pipeline_rule import PipelineRule
 
 _OAC = "Waleffe and Mohoney, Optimistic Asynchrony Control"
 

@@ -22,7 +22,8 @@ import numpy as np
 
 from lib.errors import BadOption
 from lib.protocols.baselines import Async
-from lib.protocols.rules import ReplicaRule, ServerRule
+from lib.protocols.replica_rule import ReplicaRule
+from lib.protocols.server_rule import ServerRule
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 import numba
 
 _HERE = Path(__file__).parent
-_CONTENT = b"".join(path.name.encode() + path.read_bytes() for path in sorted(_HERE.glob("*.py")))
+_CONTENT = b"".join(str(path.relative_to(_HERE)).encode() + path.read_bytes() for path in sorted(_HERE.rglob("*.py")))
 numba.config.CACHE_DIR = str(
     Path(numba.config.CACHE_DIR or _HERE / "__pycache__") / f"kernels-{blake2b(_CONTENT, digest_size=8).hexdigest()}"
 )

@@ -34,9 +34,9 @@ import numpy as np
 
 from lib.errors import BadOption, Damaged, LockstepError
 from lib.store import tree
-from lib.store.bits import XXH64
 from lib.store.rows import Rows
-from lib.store.team import together
+from lib.store.table.team import together
+from lib.store.wire.kernels import XXH64
 
 FORMAT = 1
 MAGIC = b"lockstp\x01"

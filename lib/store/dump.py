@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from lib.errors import BadOption, Damaged
-from lib.store import index
-from lib.store.table import Table
+from lib.store.table import index
+from lib.store.table.table import Table
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -9,7 +9,7 @@ and only when, the row gets a gradient; the three agree within float32's roundin
 `columns` numbers of state. Options that torch.optim does not have (a bound of the values, one accumulator a row, an accumulator
 that is updated after the step) are for rows alone: `torch` refuses them.
 
-A new optimiser is a subclass with `torch`, `columns`, `_step`, `_kernel` and one kernel in `lib/store/steps.py`.
+A new optimiser is a subclass with `torch`, `columns`, `_step`, `_kernel` and one kernel in `lib/store/table/optim_kernels.py`.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ import numpy as np
 from torch import Tensor, no_grad, optim
 
 from lib.errors import BadOption
-from lib.store import steps
-from lib.store.fork import boards
 from lib.store.inputs import number
+from lib.store.table import optim_kernels
+from lib.store.table.fork import boards
 
 Mark = tuple[int, int, int]
 
@@ -72,23 +72,23 @@ class Optimizer(ABC):
         rows: np.ndarray,
         slots: np.ndarray,
         grads: np.ndarray,
-        mark: Mark = steps.UNMARKED,
+        mark: Mark = optim_kernels.UNMARKED,
         sums: np.ndarray | None = None,
-        places: np.ndarray = steps.IN_ORDER,
+        places: np.ndarray = optim_kernels.IN_ORDER,
         ranges: np.ndarray | None = None,
     ) -> None:
         """One step in place on distinct slots of a table, whose rows start with [values | state].
 
         A `mark` (column, stamp, counts) has the kernel stamp the rows too; `sums` and `places` say which gradient is each slot's
-        (`lib/store/steps.py`). With `ranges`, int64[parts, 2], only the slots from a first to a last one are stepped, each
+        (`optim_kernels.py`). With `ranges`, int64[parts, 2], only the slots from a first to a last one are stepped, each
         range in a thread of its own.
         """
         ranges = np.array([[0, slots.size]]) if ranges is None else ranges
         job, *numbers = self._kernel()
-        numbers = (*map(float, numbers), *(steps.NUMBERS - len(numbers)) * (0.0,))
+        numbers = (*map(float, numbers), *(optim_kernels.NUMBERS - len(numbers)) * (0.0,))
         sums, limit = grads if sums is None else sums, self.weight_bound or 0.0
         team = boards(len(ranges))
-        steps.run(team, job.address, ranges, rows, slots, grads, sums, numbers, limit, mark, places)
+        optim_kernels.run(team, job.address, ranges, rows, slots, grads, sums, numbers, limit, mark, places)
 
     @abstractmethod
     def _step(self, values: Tensor, state: Tensor, grads: Tensor) -> None: ...
@@ -121,7 +121,7 @@ class SGD(Optimizer):
         values.add_(grads, alpha=-self.lr)
 
     def _kernel(self) -> tuple[Any, ...]:
-        return steps.sgd_job, self.lr
+        return optim_kernels.sgd_job, self.lr
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,7 +152,7 @@ class Momentum(Optimizer):
         values.add_(grads.add(state, alpha=self.momentum) if self.nesterov else state, alpha=-self.lr)
 
     def _kernel(self) -> tuple[Any, ...]:
-        return steps.momentum_job, self.lr, self.momentum, self.nesterov
+        return optim_kernels.momentum_job, self.lr, self.momentum, self.nesterov
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,7 +196,12 @@ class Adagrad(Optimizer):
         values.addcdiv_(grads, before.sqrt().add_(self.eps), value=-self.lr)
 
     def _kernel(self) -> tuple[Any, ...]:
-        return steps.rowwise_adagrad_job if self.rowwise else steps.adagrad_job, self.lr, self.eps, self.after
+        return (
+            optim_kernels.rowwise_adagrad_job if self.rowwise else optim_kernels.adagrad_job,
+            self.lr,
+            self.eps,
+            self.after,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -237,4 +242,4 @@ class Adam(Optimizer):
         values.addcdiv_(m.mul(rate), v.sqrt().div_(root).add_(self.eps), value=-1)
 
     def _kernel(self) -> tuple[Any, ...]:
-        return steps.adam_job, self.lr, self.beta1, self.beta2, self.eps
+        return optim_kernels.adam_job, self.lr, self.beta1, self.beta2, self.eps

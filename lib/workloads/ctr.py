@@ -10,7 +10,6 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 import torch
 
-from lib import metrics
 from lib.cluster.spec import Work
 from lib.data import source
 from lib.data.batch import Batch, joined
@@ -21,6 +20,7 @@ from lib.models.flat import tensor
 from lib.models.layers import settled
 from lib.models.sequence import DIEN
 from lib.store.optim import Adam, Optimizer
+from lib.workloads import metrics
 from lib.workloads.base import TableSpec, Workload
 
 MODELS: dict[str, type[ClickModel]] = {"deepfm": DeepFM, "dlrm": DLRM, "ffnn": FFNN, "dien": DIEN}

@@ -10,7 +10,6 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 import torch
 
-from lib import metrics
 from lib.cluster.spec import Work
 from lib.data import source
 from lib.data.batch import Batch
@@ -21,6 +20,7 @@ from lib.models.flat import tensor
 from lib.models.graph import OBJECTIVES, TABLE, DistMult, GraphSage
 from lib.store.optim import Adagrad, Optimizer
 from lib.streams import stream
+from lib.workloads import metrics
 from lib.workloads.base import TableSpec, Workload
 
 MODELS = ("distmult", "graphsage")

@@ -9,10 +9,10 @@ import pytest
 from scipy import integrate, stats
 
 from lib import Lognormal, Node, VirtualCluster, protocols, train, workloads
-from lib.cluster import collectives
-from lib.cluster.network import Exchange, Interface, Queue, send
 from lib.cluster.spec import Work
-from lib.cluster.virtual_site import HEADER
+from lib.cluster.virtual import collectives
+from lib.cluster.virtual.network import Exchange, Interface, Queue, send
+from lib.cluster.virtual.site import HEADER
 from lib.store.optim import SGD
 
 ENDLESS = 1e30

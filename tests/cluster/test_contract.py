@@ -16,7 +16,7 @@ from lib.drivers.bank import Gradient, ParameterServer
 from lib.drivers.plan import Plan
 from lib.errors import BadOption, NotFinite
 from lib.protocols import get
-from lib.protocols.rules import Push
+from lib.protocols.server_rule import Push
 
 LARGE = 2_000_000
 """Elements of an array that Ray carries through shared memory, and a thread copies for a while."""

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import lib
 from lib import Failure, LocalCluster, Lognormal, Mishaps, Node, Phase, Schedule, VirtualCluster, workloads
-from lib.cluster.failures import TICK, Illness, NodePlan, Passage, windows
+from lib.cluster.faults.failures import TICK, Connection, Degradation, NodeFailures, windows
 from lib.drivers.crew import Crew
 from lib.errors import BadOption, Deadlock, NodeLost
 from lib.protocols import ALL
@@ -120,9 +120,9 @@ def test_as_yaml_and_back(tmp_path):
 
 def test_a_long_hang_is_a_death():
     hang = Failure(node="worker0", kind="hangs", at=1, lasts=3)
-    patient, impatient = (NodePlan.of([hang], 0, "worker0", patience) for patience in (5, 2))
-    assert not list(patient.deaths()) and patient.illness()
-    assert list(impatient.deaths()) == [(1, 4, math.inf)] and impatient.illness() is None
+    patient, impatient = (NodeFailures.of([hang], 0, "worker0", patience) for patience in (5, 2))
+    assert not list(patient.deaths()) and patient.degradation()
+    assert list(impatient.deaths()) == [(1, 4, math.inf)] and impatient.degradation() is None
 
 
 # What they do to a computation and to a message.
@@ -143,8 +143,8 @@ def test_hangs_and_slowness_by_hand(start, work, takes):
         Failure(node="worker0", kind="hangs", at=2, lasts=3),
         Failure(node="worker0", kind="slows", at=10, lasts=4, factor=2),
     ]
-    illness = NodePlan.of(plan, 0, "worker0", 10).illness()
-    assert illness.stretch(start, work) == pytest.approx(takes, abs=1e-9)
+    degradation = NodeFailures.of(plan, 0, "worker0", 10).degradation()
+    assert degradation.stretch(start, work) == pytest.approx(takes, abs=1e-9)
 
 
 @settings(max_examples=50, deadline=None)
@@ -152,9 +152,9 @@ def test_hangs_and_slowness_by_hand(start, work, takes):
 def test_no_work_is_lost_in_illness(computations, seed):
     """A computation that takes so long did the work that its windows let it do."""
     failure = Failure(node="worker0", kind="slows", every=5, lasts=3, factor=4)
-    illness = Illness([windows(failure, seed, "worker0", 0)])
+    degradation = Degradation([windows(failure, seed, "worker0", 0)])
     for start, work in sorted(computations):
-        takes = illness.stretch(start, work)
+        takes = degradation.stretch(start, work)
         slow, end = 0.0, start + takes
         for window in windows(failure, seed, "worker0", 0):
             if window.start >= end:
@@ -166,7 +166,7 @@ def test_no_work_is_lost_in_illness(computations, seed):
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.tuples(st.floats(0, 1), st.floats(0, 0.1)), min_size=2, max_size=50), st.integers(0, 9))
 def test_messages_arrive_in_the_order_of_sending(sendings, seed):
-    passage = Passage([], Mishaps(late=0.5, delay=1, lost=0.5, retry=0.3), seed, "worker0", "server0")
+    passage = Connection([], Mishaps(late=0.5, delay=1, lost=0.5, retry=0.3), seed, "worker0", "server0")
     sent = np.cumsum([gap for gap, _ in sendings])
     arrivals = [passage.arrival(time, time + travel) for time, (_, travel) in zip(sent, sendings, strict=True)]
     assert (np.diff(arrivals) >= TICK * 0.99).all()
@@ -177,7 +177,7 @@ def test_messages_arrive_in_the_order_of_sending(sendings, seed):
 
 def test_lost_messages_are_sent_again():
     """A share p of sendings lost costs p / (1 - p) retries a message."""
-    passage = Passage([], Mishaps(lost=0.25, retry=1.0), 0, "worker0", "server0")
+    passage = Connection([], Mishaps(lost=0.25, retry=1.0), 0, "worker0", "server0")
     waits = np.array([passage.arrival(100.0 * k, 100.0 * k) - 100.0 * k for k in range(5000)])
     assert abs(waits.mean() - 1 / 3) < 4 * waits.std() / math.sqrt(5000)
 
@@ -185,9 +185,9 @@ def test_lost_messages_are_sent_again():
 def test_a_dead_connection_holds_messages_back():
     broken = Failure(node="worker0 - server*", kind="dies", at=10, lasts=5)
     for ends in (("worker0", "server3"), ("server3", "worker0")):
-        passage = Passage([broken], Mishaps(), 0, *ends)
+        passage = Connection([broken], Mishaps(), 0, *ends)
         assert [passage.arrival(time, time + 1) for time in (0, 9.5, 20)] == pytest.approx([1, 15.5, 21])
-    assert not Passage([broken], Mishaps(), 0, "worker1", "server3")
+    assert not Connection([broken], Mishaps(), 0, "worker1", "server3")
 
 
 # What they cost a run.

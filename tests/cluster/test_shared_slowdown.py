@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from lib.cluster.slowdown import Shared
+from lib.cluster.slowdowns import Shared
 
 
 def course(kind, rank=0):

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lib import streams
-from lib.cluster.slowdown import (
+from lib.cluster.slowdowns import (
     PRESETS,
     SLOWDOWNS,
     Bursts,

@@ -6,8 +6,8 @@ import pytest
 
 import lib
 from lib import Device, Link, Lognormal, Node, VirtualCluster
-from lib.cluster import papers
 from lib.errors import BadOption, LockstepError
+from lib.papers import clusters
 
 EVERYTHING = VirtualCluster(
     workers=3,
@@ -28,7 +28,7 @@ def load(tmp_path, text):
     return VirtualCluster.load(path)
 
 
-@pytest.mark.parametrize("cluster", [VirtualCluster(), EVERYTHING, *(make() for make in papers.ALL.values())])
+@pytest.mark.parametrize("cluster", [VirtualCluster(), EVERYTHING, *(make() for make in clusters.ALL.values())])
 def test_out_and_in_again(cluster, tmp_path):
     assert load(tmp_path, cluster.dump()) == cluster
 
@@ -80,11 +80,11 @@ def test_a_missing_file():
         VirtualCluster.load("/nowhere/cluster.yaml")
 
 
-@pytest.mark.parametrize("name", papers.ALL)
+@pytest.mark.parametrize("name", clusters.ALL)
 def test_the_papers_clusters_train(name):
     workload, protocol = ("kg-synthetic", "oac") if name == "oac" else ("ctr-synthetic", "gba")
     small = {"samples": 2_560, "save": False}
-    assert lib.train(workload, protocol, papers.get(name), **small).summary["virtual_seconds"] > 0
+    assert lib.train(workload, protocol, clusters.get(name), **small).summary["virtual_seconds"] > 0
 
 
 def test_ten_thousand_nodes_can_be_specified(tmp_path):

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from lib import Lognormal, Node, VirtualCluster, protocols, train, workloads
 from lib.cluster.base import Meeting
 from lib.cluster.spec import Work
-from lib.cluster.virtual import nbytes
-from lib.cluster.virtual_site import HEADER
+from lib.cluster.virtual.cluster import nbytes
+from lib.cluster.virtual.site import HEADER
 from lib.errors import BadOption
-from lib.protocols.rules import Push
+from lib.protocols.server_rule import Push
 
 B, L = 1e6, 0.01
 """Bytes per second and seconds of latency of every link here."""

@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
 
-from lib import metrics
 from lib.data.behaviours import BehaviourStream, Catalogue, WatchStream, _tastes, histories, next_topic
 from lib.data.clicks import FIELD_SHIFT, ClickStream
+from lib.workloads import metrics
 
 SHOP = Catalogue(topics=5, per_topic=8, exponent=0.8, length=6, novelty=1.5)
 PROFILE = ClickStream(

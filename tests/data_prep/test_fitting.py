@@ -13,7 +13,7 @@ from data_prep.traces.fitting import fit
 from data_prep.traces.formats import Trace
 from data_prep.traces.quality import quality
 from lib import VirtualCluster
-from lib.cluster.slowdown import Empirical, Lognormal, Product, Steady, Transient, from_dict
+from lib.cluster.slowdowns import Empirical, Lognormal, Product, Steady, Transient, from_dict
 
 STEP = 10.0
 

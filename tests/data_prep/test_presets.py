@@ -12,7 +12,7 @@ import pytest
 from data_prep.traces.fitting import fit, fit_shared
 from data_prep.traces.formats import read_trace
 from data_prep.traces.quality import distance, play, quality
-from lib.cluster.slowdown import PRESETS, Day, Product, Steady, Transient
+from lib.cluster.slowdowns import PRESETS, Day, Product, Steady, Transient
 from lib.errors import BadOption
 
 FILES = {

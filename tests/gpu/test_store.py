@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lib.store import ways
-from lib.store.device import DeviceTable
-from lib.store.device_cache import DeviceCache
+from lib.store.device.device_cache import DeviceCache
+from lib.store.device.table import DeviceTable, ways
 from lib.store.optim import Adagrad
 
 pytestmark = [

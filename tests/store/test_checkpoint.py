@@ -15,15 +15,16 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from lib import protocols
 from lib.errors import BadOption, Damaged, LockstepError
-from lib.protocols.rules import HostState, Push, ServerState
+from lib.protocols.pipeline_rule import HostState
+from lib.protocols.server_rule import Push, ServerState
 from lib.store import checkpoint
-from lib.store.bits import XXH64
 from lib.store.dense import DenseStore
 from lib.store.dump import Dump, dump, restore
 from lib.store.optim import SGD, Adagrad, Adam
+from lib.store.placement import Uniform, place_rows
 from lib.store.rows import Rows
-from lib.store.shard import Uniform, place_rows
-from lib.store.table import Table
+from lib.store.table.table import Table
+from lib.store.wire.kernels import XXH64
 from lib.streams import stream
 
 KINDS = [ServerState, HostState, Push]

@@ -1,0 +1,202 @@
+"""Nodes that may die: what ends with them, what they leave, and when they are there again. The same in every world."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable, Coroutine, Iterator
+from typing import TYPE_CHECKING, Any
+
+from lib.cluster.board import Board
+from lib.cluster.faults.failures import NodeFailures, Window
+from lib.errors import MemberLost, NodeLost, first_cause
+
+if TYPE_CHECKING:
+    from lib.cluster.base import Cluster
+
+
+class Incarnation:
+    """A node from its start to its death, in this process: its parts, and the calls that run on it."""
+
+    def __init__(self, node: str):
+        self.node = node
+        self.over = False
+        self.parts: list[Any] = []
+        self._calls: set[asyncio.Task] = set()
+
+    def begin(self, call: Coroutine) -> asyncio.Task:
+        """A call ends with this node, not with the one that it came from."""
+        if self.over:
+            call.close()
+            raise NodeLost(self.node)
+        task = asyncio.get_running_loop().create_task(call)
+        self._calls.add(task)
+        task.add_done_callback(self._calls.discard)
+        return task
+
+    async def outcome(self, call: asyncio.Task) -> Any:
+        try:
+            return await asyncio.shield(call)
+        except asyncio.CancelledError:
+            if self.over:
+                raise NodeLost(self.node) from None
+            call.add_done_callback(_let_go)
+            raise
+
+    def end(self) -> list[Any]:
+        """Nothing more happens here; what the parts have written down stays to be read."""
+        self.over = True
+        for call in list(self._calls):
+            call.cancel()
+        return [part.record for part in self.parts if hasattr(part, "record")]
+
+
+def _let_go(call: asyncio.Task) -> None:
+    """Nobody hears any more that a call met a dead node; all else that goes wrong is still an error."""
+    error = None if call.cancelled() else call.exception()
+    if error is not None and not isinstance(first_cause(error), (NodeLost, MemberLost)):
+        call.get_loop().call_exception_handler({"message": "a call failed that nobody waited for", "exception": error})
+
+
+class Health:
+    """How the computations of one node get on, beside its slowdown."""
+
+    def __init__(self, cluster: Cluster, seed: int, node: str, batches: int = 0):
+        """`batches`: what the node had computed in the incarnations before."""
+        self._plan = cluster.failures_of(seed, node)
+        self._degradation = self._plan.degradation()
+        self.batches = batches
+
+    def __bool__(self) -> bool:
+        """Whether it can be ill at all."""
+        return self._degradation is not None
+
+    def stretch(self, start: float, seconds: float) -> float:
+        """How long a computation takes that begins so long after the training."""
+        return self._degradation.stretch(start, seconds) if self._degradation else seconds
+
+    def dies_after(self, batches: int) -> bool:
+        return any(self._plan.kills(failure) for failure in self._plan.after_batch(batches))
+
+    def computed(self, now: float) -> int:
+        """The node has computed one more batch; how many it has."""
+        self.batches += 1
+        for failure in self._plan.after_batch(self.batches):
+            if not self._plan.kills(failure):
+                self._degradation.begin(now, failure)
+        return self.batches
+
+
+class FailureSchedule:
+    """Carries out who dies when, and says when a node is there again."""
+
+    def __init__(self, cluster: Cluster, seed: int, kill: Callable[[str], None]):
+        """`kill` ends a node at once; it is called with the node's name."""
+        self._cluster, self._seed, self._kill = cluster, seed, kill
+        self.begun = False
+        self.start = 0.0
+        """When the training started, on the loop's clock."""
+        self._plans: dict[str, NodeFailures] = {}
+        self._deaths: dict[str, Iterator[Window]] = {}
+        self._timers: dict[str, tuple[Window, asyncio.Handle]] = {}
+        self._returns: dict[str, float] = {}
+        """Dead nodes, and when they are there again."""
+
+    def begin(self, nodes: list[str]) -> None:
+        """The training starts now, unless it has; these nodes exist."""
+        if not self.begun:
+            self.begun, self.start = True, asyncio.get_running_loop().time()
+        for node in nodes:
+            plan = self._cluster.failures_of(self._seed, node)
+            if plan.failures and node not in self._plans:
+                self._plans[node], self._deaths[node] = plan, plan.deaths()
+                self._await_next(node)
+
+    def computed(self, node: str, batches: int) -> None:
+        """A worker has computed that many batches."""
+        plan = self._plans.get(node)
+        for failure in plan.after_batch(batches) if plan else ():
+            if plan.kills(failure):
+                self._strike(node, math.inf if failure.lasts is None else failure.lasts)
+
+    def dead(self, node: str) -> bool:
+        return node in self._returns
+
+    async def back(self, node: str) -> bool:
+        """Wait until a node is there; False if it never will be."""
+        loop = asyncio.get_running_loop()
+        if node not in self._returns:
+            return node in self._plans
+        when = self._returns[node]
+        if when == math.inf:
+            return False
+        await asyncio.sleep(max(0.0, when - loop.time()))
+        if self._returns.pop(node, None) is not None:
+            self._await_next(node)
+        return True
+
+    def pause(self) -> None:
+        """Forget the timers: the loop's clock is to be set."""
+        for _, timer in self._timers.values():
+            timer.cancel()
+
+    def go_on(self) -> None:
+        for node, (window, _) in self._timers.items():
+            self._set(node, window)
+
+    def _await_next(self, node: str) -> None:
+        window = next(self._deaths[node], None)
+        if window is not None:
+            self._set(node, window)
+
+    def _set(self, node: str, window: Window) -> None:
+        loop = asyncio.get_running_loop()
+        while (
+            window is not None and self.start + window.start < loop.time()
+        ):  # before the cut that the run goes on from
+            window = next(self._deaths[node], None)
+        if window is None:
+            return
+        lasts = window.end - window.start
+        self._timers[node] = window, loop.call_at(self.start + window.start, self._strike, node, lasts)
+
+    def _strike(self, node: str, lasts: float) -> None:
+        self._timers.pop(node, None)
+        if node not in self._returns:
+            self._returns[node] = asyncio.get_running_loop().time() + lasts
+            self._kill(node)
+
+
+class FailingNodes:
+    """What a world whose nodes are all in this process does about those that die."""
+
+    def __init__(self, cluster: Cluster, seed: int):
+        self.failure_schedule = FailureSchedule(cluster, seed, self._kill)
+        self.board = Board()
+        self._sites: dict[str, Any] = {}
+        """The nodes; each has a `rank`, if it is a worker, and an `end()`."""
+        self._records_left: dict[str, list[Any]] = {}
+
+    async def back(self, node: str) -> bool:
+        return await self.failure_schedule.back(node)
+
+    def records_left(self, node: str) -> list[Any]:
+        return self._records_left.pop(node, [])
+
+    async def clear(self) -> None:
+        for site in self._sites.values():
+            site.incarnation.parts.clear()
+
+    async def restart(self) -> list[Any]:
+        for node in self._sites:
+            self._end(node)
+        self.board = Board(self.board)
+        return [record for node in self._sites for record in self.records_left(node)]
+
+    def _kill(self, node: str) -> None:
+        self._end(node)
+        if self._sites[node].rank is not None:
+            self.board.lose(self._sites[node].rank)
+
+    def _end(self, node: str) -> None:
+        self._records_left[node] = [*self._records_left.get(node, []), *self._sites[node].end()]

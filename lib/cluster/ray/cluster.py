@@ -1,0 +1,270 @@
+"""Ray: every node is an async actor in a process of its own, on this machine or on many; collectives by torch.distributed."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+import warnings
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+import torch.distributed as distributed
+
+from lib.cluster.base import Cluster, Main, Meeting, World, in_thread
+from lib.cluster.faults.failures import check_wall
+from lib.cluster.faults.nodes import FailureSchedule
+from lib.cluster.faults.wall_clock import MessageDelays
+from lib.cluster.local import _Runner
+from lib.cluster.ray.node import Caller, Host, RayHandle, cause_of
+from lib.errors import BadOption, LockstepError, NodeLost
+
+
+@dataclass(frozen=True, kw_only=True)
+class RayCluster(Cluster):
+    """Real processes, on one machine or many."""
+
+    name: ClassVar = "ray"
+    clock: ClassVar = "wall"
+
+    address: str | None = None
+    """A running Ray cluster to join, as `ray.init` takes it; None: start one on this machine and stop it at the end."""
+    device: str = "cpu"
+    """Where workers compute; "cuda": each worker gets a GPU of its own, and collectives use NCCL."""
+    object_store: int = 512 * 2**20
+    """Bytes of shared memory for messages, when Ray is started here."""
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.device not in ("cpu", "cuda"):
+            raise BadOption(f'ray cluster: device must be "cpu" or "cuda", not {self.device!r}')
+        if self.device == "cuda" and self.address is None and not torch.cuda.is_available():
+            raise BadOption('ray cluster: device="cuda", but torch sees no CUDA device here; use device="cpu"')
+        if self.object_store < 80 * 2**20:
+            raise BadOption(f"ray cluster: object_store must be at least {80 * 2**20} bytes, not {self.object_store}")
+        check_wall(self.failures, self.name)
+
+    def open(self, seed: int, workers: int) -> RayWorld:
+        return RayWorld(self, seed, workers)
+
+
+class RayWorld(World):
+    """The actors of one run."""
+
+    def __init__(self, cluster: RayCluster, seed: int, workers: int):
+        self.ray = _import_ray()
+        self.cluster = cluster
+        self.seed, self.workers = seed, workers
+        self.failure_schedule = FailureSchedule(cluster, seed, self._kill)
+        self._actors: dict[str, Any] = {}
+        self._incarnations: Counter[str] = Counter()
+        self._heard: set[tuple[str, int]] = set()
+        """Lives whose end at a batch is listened for."""
+        self._batches: Counter[str] = Counter()
+        """What nodes had computed in their incarnations before."""
+        self._records_left: dict[str, list[Any]] = {}
+        self._ends: set[asyncio.Task] = set()
+        self._ids = itertools.count()
+        self._caller = Caller("main", MessageDelays(cluster, seed, "master") if cluster.fails else None)
+
+    def run(self, main: Main, progress: Callable[[int], None] | None = None) -> Any:
+        started = not self.ray.is_initialized()
+        try:
+            if started:
+                with _uninterrupted():
+                    self._start()
+            runner = _Runner(lambda world: self._watched(main, progress), self)
+            return in_thread(runner.run, runner.interrupt)
+        finally:
+            with _uninterrupted():
+                for actor in self._actors.values():
+                    self.ray.kill(actor)
+                if started:
+                    self.ray.shutdown()
+
+    def _start(self) -> None:
+        quiet = {"log_to_driver": False, "configure_logging": False}
+        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # else it warns of a change to come
+        if self.cluster.address is not None:
+            self.ray.init(address=self.cluster.address, **quiet)
+        else:
+            # Actors take none of these cores, which say how many processes Ray starts at the same time.
+            cores = min(os.cpu_count(), self.workers + self.cluster.servers)
+            memory = self.cluster.object_store
+            self.ray.init(num_cpus=cores, object_store_memory=memory, include_dashboard=False, **quiet)
+
+    async def _watched(self, main: Main, progress: Callable[[int], None] | None) -> Any:
+        self._store = distributed.TCPStore(_address(), 0, is_master=True, wait_for_workers=False)
+        self._man()
+        watcher = asyncio.create_task(self._watch(progress)) if progress else None
+        try:
+            result = await main(self)
+            if progress:
+                await self._advance(progress)
+            return result
+        except self.ray.exceptions.RayTaskError as error:
+            raise cause_of(error) from error
+        finally:
+            if watcher:
+                watcher.cancel()
+
+    def _man(self) -> None:
+        """Start the workers' processes, all at once: each takes seconds."""
+        for node in (f"worker{rank}" for rank in range(self.workers)):
+            if not self.failure_schedule.dead(node):
+                self._actors[node] = self._actor(node)
+        self._connected = asyncio.ensure_future(self._connect())
+
+    async def _watch(self, progress: Callable[[int], None]) -> None:
+        while True:
+            await asyncio.sleep(0.5)
+            await self._advance(progress)
+
+    async def _advance(self, progress: Callable[[int], None]) -> None:
+        workers = [actor for node, actor in self._actors.items() if node.startswith("worker")]
+        for samples in await asyncio.gather(
+            *(actor.take_progress.remote() for actor in workers), return_exceptions=True
+        ):
+            progress(samples if isinstance(samples, int) else 0)  # who has just died has made none
+
+    async def host(self, part: type, *args, node: str) -> RayHandle:
+        if node == "master" and not self.cluster.fails:
+            # A process of its own would cost seconds to start and do next to nothing.
+            node = "server0" if "server0" in self._actors else "worker0"
+        if self.failure_schedule.dead(node):
+            raise NodeLost(node)
+        if node not in self._actors:
+            self._actors[node] = self._actor(node)
+            if node.startswith("worker"):  # it was lost before
+                await self._actors[node].join.remote((self._store.host, self._store.port))
+        elif node.startswith("worker"):
+            await self._connected
+        if self._incarnations[node] > 1:
+            self._watch_over(node)
+        number = next(self._ids)
+        await self._actors[node].create.remote(number, part, args)
+        return RayHandle(self._actors[node], number, node, self._incarnations[node], self._caller)
+
+    def _actor(self, node: str) -> Any:
+        gpus = 1 if self.cluster.device == "cuda" and node.startswith("worker") else 0
+        # Every node may hold any number of waiting calls: gates are inside the parts.
+        actor = self.ray.remote(num_cpus=0, num_gpus=gpus, max_concurrency=1_000_000)(Host)
+        path = [os.path.abspath(entry) for entry in sys.path]
+        self._incarnations[node] += 1
+        incarnation, batches = self._incarnations[node], self._batches[node]
+        return actor.remote(self.cluster, self.seed, node, incarnation, batches, "cuda" if gpus else "cpu", path)
+
+    async def _connect(self) -> None:
+        """Make the workers' process group."""
+        if self.workers == 1:
+            return
+        workers = [actor for node, actor in self._actors.items() if node.startswith("worker")]
+        where = self._store.host, self._store.port
+        await asyncio.gather(*(worker.join.remote(where) for worker in workers))
+        if len(workers) == self.workers and not self.cluster.fails:
+            everyone = Meeting("all", tuple(range(self.workers)))
+            await asyncio.gather(*(worker.meet.remote(everyone) for worker in workers))
+
+    def begin(self) -> None:
+        if not self.failure_schedule.begun:
+            self._began = time.time()
+        self.failure_schedule.begin(list(self._actors))
+        for node in self._actors:
+            self._watch_over(node)
+
+    async def back(self, node: str) -> bool:
+        return await self.failure_schedule.back(node)
+
+    def records_left(self, node: str) -> list[Any]:
+        return self._records_left.pop(node, [])
+
+    async def clear(self) -> None:
+        calls = (actor.clear.remote() for actor in self._actors.values())
+        await asyncio.gather(*calls, return_exceptions=True)  # the dead hold nothing
+
+    async def restart(self) -> list[Any]:
+        nodes = list(self._actors)
+        await asyncio.gather(*(self._end(node) for node in nodes))
+        self._man()
+        return [record for node in nodes for record in self.records_left(node)]
+
+    def _watch_over(self, node: str) -> None:
+        """Let a node know that the training goes on, and hear when it has come to its last batch."""
+        self._actors[node].begin.remote(time.time() - self._began)
+        incarnation = node, self._incarnations[node]
+        if incarnation not in self._heard and any(f.at_batch for f in self.cluster.failures if f.hits(node)):
+            self._heard.add(incarnation)
+            self._aside(self._listen(node, self._actors[node]))
+
+    async def _listen(self, node: str, actor: Any) -> None:
+        """Hear when a worker has come to the batch after which it dies."""
+        try:
+            self.failure_schedule.computed(node, await actor.doomed.remote())
+        except self.ray.exceptions.RayActorError:  # it died of something else
+            return
+
+    def _kill(self, node: str) -> None:
+        self._aside(self._end(node))
+
+    async def _end(self, node: str) -> None:
+        """Take the notes out of a node's process, then kill it."""
+        actor = self._actors.pop(node, None)
+        if actor is not None:
+            self._batches[node], records = await actor.freeze.remote()
+            self._records_left[node] = [*self._records_left.get(node, []), *records]
+            self.ray.kill(actor)
+
+    def _aside(self, work: Coroutine) -> None:
+        task = asyncio.ensure_future(work)
+        self._ends.add(task)  # the loop itself keeps no hold of it
+        task.add_done_callback(self._ends.discard)
+
+    def now(self) -> float:
+        return time.time()
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Ctrl-C comes through at the end: Ray interrupted while it starts or stops leaves processes for a minute."""
+    if threading.current_thread() is not threading.main_thread():  # Ctrl-C goes to the main thread alone
+        yield
+        return
+    caught: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, frame: caught.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before or signal.default_int_handler)
+    if caught:
+        raise KeyboardInterrupt
+
+
+def _address() -> str:
+    """This machine's address as its peers see it; the loopback's where it has no other."""
+    import ray
+
+    return ray.util.get_node_ip_address()
+
+
+def _import_ray() -> Any:
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)  # in a notebook it asks for widgets, which nothing here shows
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            import ray
+    except ImportError as error:
+        raise LockstepError("the ray cluster needs Ray: pip install ray, or use the local cluster") from error
+    finally:
+        logging.disable(before)
+    logging.getLogger("ray").setLevel(logging.ERROR)  # news of its defaults would stand in every report
+    return ray

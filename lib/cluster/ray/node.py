@@ -1,0 +1,265 @@
+"""One node of a Ray cluster: the actor that holds its parts, what they see of their world, and the handles that call them."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as distributed
+
+from lib.cluster.base import Cluster, Handle, Meeting, Site
+from lib.cluster.faults.wall_clock import InjectedDelays, MessageDelays, until
+from lib.cluster.spec import Work
+from lib.errors import MemberLost, NodeLost, first_cause
+
+COLLECTIVE = timedelta(minutes=5)
+"""A member of a group that has not come by then is taken for lost."""
+MORTAL_COLLECTIVE = timedelta(seconds=30)
+"""The same where members may die while their group forms: nothing else tells the others."""
+
+
+class Host:
+    """A node: an actor that holds parts and runs their methods in the order of each caller's calls."""
+
+    def __init__(
+        self, cluster: Cluster, seed: int, node: str, incarnation: int, batches: int, device: str, path: list[str]
+    ):
+        # A user's own protocol or workload is found where the driver found it.
+        sys.path.extend(entry for entry in path if entry not in sys.path)
+        torch.set_num_threads(1)
+        self.site = RaySite(cluster, seed, node, incarnation, batches, device)
+        self._parts: dict[int, Any] = {}
+        self._next: defaultdict[str, int] = defaultdict(int)
+        self._early: dict[tuple[str, int], asyncio.Future] = {}
+
+    async def create(self, number: int, part: type, args: tuple) -> None:
+        self._parts[number] = part(self.site, *args)
+
+    async def clear(self) -> None:
+        self._parts.clear()
+
+    async def call(self, caller: str, turn: int, number: int, method: str, *args) -> Any:
+        # Ray may start an actor's async calls out of order; a pull must not overtake the push before it.
+        if turn != self._next[caller]:
+            self._early[caller, turn] = asyncio.get_running_loop().create_future()
+            await self._early[caller, turn]
+        self._next[caller] += 1
+        running = asyncio.ensure_future(getattr(self._parts[number], method)(*args))
+        await asyncio.sleep(0)  # let it start before the next in turn
+        waiting = self._early.pop((caller, self._next[caller]), None)
+        if waiting is not None:
+            waiting.set_result(None)
+        return await running
+
+    async def begin(self, ago: float) -> None:
+        self.site.begin(ago)
+
+    async def doomed(self) -> int:
+        """The number of batches after which this node stops."""
+        return await self.site.stopped
+
+    async def freeze(self) -> tuple[int, list[Any]]:
+        """Stop here and now; the batches that were computed, and what the parts have written down."""
+        self.site.frozen = True
+        return self.site.batches, [part.record for part in self._parts.values() if hasattr(part, "record")]
+
+    async def take_progress(self) -> int:
+        samples, self.site.samples = self.site.samples, 0
+        return samples
+
+    async def join(self, where: tuple[str, int]) -> None:
+        """Know the store at which the workers' process groups form."""
+        self.site.store = distributed.TCPStore(*where)
+
+    async def meet(self, meeting: Meeting) -> None:
+        await self.site.collective(self.site.group, meeting)
+
+
+class Caller:
+    """Who calls, and how often it has called each actor."""
+
+    def __init__(self, name: str, road: MessageDelays | None = None):
+        self.name, self.road = name, road
+        """`road`: what befalls its messages, where nodes may die."""
+        self.frozen = False
+        self.turns: defaultdict[str, int] = defaultdict(int)
+
+
+class RaySite(Site):
+    """A node's process."""
+
+    store: distributed.Store
+    """Where this worker's process groups find their members."""
+
+    def __init__(self, cluster: Cluster, seed: int, node: str, incarnation: int, batches: int, device: str):
+        self.node = node
+        self.device = torch.device(device)
+        self.samples = 0
+        self._delay = InjectedDelays(cluster, seed, node, self.device, batches)
+        self.caller = Caller(f"{node}/{incarnation}", MessageDelays(cluster, seed, node) if cluster.fails else None)
+        self.stopped = asyncio.get_running_loop().create_future()
+        self._objects: dict[str, Any] = {}
+        self._groups: dict[tuple, Any] = {}
+        self._pool = ThreadPoolExecutor(2, initializer=torch.set_num_threads, initargs=(1,))
+        # Collectives of one process must run in one order, so they have one thread.
+        self._collectives = ThreadPoolExecutor(1)
+
+    @property
+    def frozen(self) -> bool:
+        """Whether this node has died, though its process is still there: nothing leaves it any more."""
+        return self.caller.frozen
+
+    @frozen.setter
+    def frozen(self, frozen: bool) -> None:
+        self.caller.frozen = frozen
+
+    @property
+    def batches(self) -> int:
+        """Computed in this incarnation and those before."""
+        return self._delay.health.batches
+
+    def begin(self, ago: float) -> None:
+        """The training started so many seconds ago."""
+        self._delay.begin(ago)
+        if self.caller.road:
+            self.caller.road.begin(ago)
+
+    def now(self) -> float:
+        return time.time()
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+    async def compute(self, work: Work | None, function: Callable, *args) -> Any:
+        if self._delay.at_once(work):
+            return function(*args)
+        return await self._delay.run(self._pool, work, function, *args)
+
+    async def mean(self, meeting: Meeting, mine: np.ndarray) -> np.ndarray:
+        if len(meeting.members) == 1:
+            return mine.copy()
+        return await self.collective(self._mean, meeting, mine)
+
+    async def gather(self, meeting: Meeting, mine: np.ndarray) -> list[np.ndarray]:
+        if len(meeting.members) == 1:
+            return [mine]
+        return await self.collective(self._gather, meeting, mine)
+
+    async def collective(self, function: Callable, meeting: Meeting, *args) -> Any:
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._collectives, function, meeting, *args)
+        except RuntimeError as error:
+            if self.caller.road is None:
+                raise
+            # Closing the group's connections tells the members who wait for this one.
+            self._groups.pop(_identity(meeting), None)
+            raise MemberLost(f"a member of {meeting.members} died: {error}") from error
+
+    def _mean(self, meeting: Meeting, mine: np.ndarray) -> np.ndarray:
+        tensor = torch.tensor(mine, device=self.device)
+        self.group(meeting).allreduce(tensor).wait()
+        return (tensor / len(meeting.members)).cpu().numpy()
+
+    def _gather(self, meeting: Meeting, mine: np.ndarray) -> list[np.ndarray]:
+        group = self.group(meeting)
+        sizes = [torch.zeros(1, dtype=torch.int64, device=self.device) for _ in meeting.members]
+        group.allgather([sizes], [torch.tensor([len(mine)], device=self.device)]).wait()
+        longest = max(int(size) for size in sizes)
+        padded = np.zeros(longest, mine.dtype)
+        padded[: len(mine)] = mine
+        parts = [
+            torch.empty(longest, dtype=torch.from_numpy(padded).dtype, device=self.device) for _ in meeting.members
+        ]
+        group.allgather([parts], [torch.from_numpy(padded).to(self.device)]).wait()
+        return [part[: int(size)].cpu().numpy() for part, size in zip(parts, sizes, strict=True)]
+
+    def group(self, meeting: Meeting) -> Any:
+        """One process group for each distinct set of members, made by them alone when they first meet.
+
+        `new_group(use_local_synchronization=True)` would name a group by how many its process made before, so members
+        that were in different numbers of groups would wait for each other for ever."""
+        identity = _identity(meeting)
+        if identity not in self._groups:
+            kind = distributed.ProcessGroupNCCL if self.device.type == "cuda" else distributed.ProcessGroupGloo
+            store = distributed.PrefixStore("-".join(map(str, identity)), self.store)
+            rank = meeting.members.index(int(self.node.removeprefix("worker")))
+            patience = COLLECTIVE if self.caller.road is None else MORTAL_COLLECTIVE
+            self._groups[identity] = kind(store, rank, len(meeting.members), patience)
+        return self._groups[identity]
+
+    def shared(self, key: str, make: Callable[[], Any]) -> Any:
+        if key not in self._objects:
+            self._objects[key] = make()
+        return self._objects[key]
+
+    def progress(self, samples: int) -> None:
+        self.samples += samples
+        if self.caller.road is not None:
+            batches = self._delay.computed()
+            if self._delay.health.dies_after(batches):
+                self.frozen = True
+                self.stopped.set_result(batches)
+
+
+class RayHandle(Handle):
+    """A part in an actor. Arrays travel as numpy's, which Ray moves without pickling them."""
+
+    def __init__(self, actor: Any, number: int, node: str, incarnation: int, caller: Caller):
+        self._actor, self._number, self._node, self._incarnation, self._caller = (
+            actor,
+            number,
+            node,
+            incarnation,
+            caller,
+        )
+
+    def __reduce__(self):
+        return RayHandle, (self._actor, self._number, self._node, self._incarnation, Caller("unbound"))
+
+    def seen_from(self, site: RaySite) -> RayHandle:
+        return RayHandle(self._actor, self._number, self._node, self._incarnation, site.caller)
+
+    def _call(self, method: str, args: tuple):
+        actor = f"{self._node}/{self._incarnation}"
+        turn = self._caller.turns[actor]
+        self._caller.turns[actor] += 1
+        if self._caller.road is None:
+            return self._actor.call.remote(self._caller.name, turn, self._number, method, *args)
+        arrival = self._caller.road.there(self._node)
+        return asyncio.ensure_future(self._send(arrival, turn, method, args))
+
+    async def _send(self, arrival: float | None, turn: int, method: str, args: tuple) -> Any:
+        """Call a node that may die, from one that may die."""
+        import ray
+
+        await until(arrival)
+        if self._caller.frozen:
+            await asyncio.Event().wait()
+        try:
+            result = await self._actor.call.remote(self._caller.name, turn, self._number, method, *args)
+        except ray.exceptions.RayActorError as error:
+            raise NodeLost(self._node) from error
+        except ray.exceptions.RayTaskError as error:
+            raise cause_of(error) from error
+        await until(self._caller.road.back(self._node))
+        return result
+
+
+def cause_of(error: BaseException) -> BaseException:
+    """What went wrong in the first place: an error may have passed through several actors and groups of tasks."""
+    error = first_cause(error)
+    inner = getattr(error, "cause", None)
+    return cause_of(inner) if isinstance(inner, BaseException) else error
+
+
+def _identity(meeting: Meeting) -> tuple:
+    """What a process group is known by: its members, each in one of its incarnations."""
+    return (*meeting.members, "incarnations", *meeting.incarnations) if any(meeting.incarnations) else meeting.members

@@ -1,0 +1,1 @@
+"""A modelled cluster in virtual time."""

@@ -1,0 +1,105 @@
+"""How a group of W nodes averages a vector of D bytes, as steps of transfers.
+
+Each algorithm comes in two ways of counting. `whole`: the vector travels as one piece, hop after hop, as DS-Sync's Table 1
+counts it. `chunked`: it travels in W pieces, so that all links work at the same time, as NCCL and gloo run it; there a ring
+costs 2 (W - 1) / W x D / B plus 2 (W - 1) latencies, and making groups smaller saves little but latency.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from lib.cluster.virtual.network import Transfer
+
+
+def ring(workers: int, size: float) -> list[Transfer]:
+    """Chunked: reduce-scatter, then all-gather, each of W - 1 steps in which every node sends a chunk to the next."""
+    everyone = np.arange(workers)
+    step = everyone, (everyone + 1) % workers, size / workers
+    return [step] * (2 * (workers - 1))
+
+
+def whole_ring(workers: int, size: float) -> list[Transfer]:
+    """W hops to gather the sum and come back to its owner, W - 1 to show it to the others."""
+    return [_hop(hop % workers, (hop + 1) % workers, size) for hop in range(2 * workers - 1)]
+
+
+def tree(workers: int, size: float) -> list[Transfer]:
+    """Chunked: halving and doubling over pairs at distances 1, 2, 4, ...; D (1 - 1/W) each way in log W steps.
+
+    Ranks beyond the largest power of two hand their vector to a partner first, and get the result last.
+    """
+    power = 1 << (workers.bit_length() - 1)
+    spare, ranks = np.arange(power, workers), np.arange(power)
+    first = [(spare, spare - power, size)] if spare.size else []
+    last = [(spare - power, spare, size)] if spare.size else []
+    distances = [1 << level for level in range(power.bit_length() - 1)]
+    halving = [(ranks, ranks ^ distance, size / (2 * distance)) for distance in distances]
+    return [*first, *halving, *reversed(halving), *last]
+
+
+def whole_tree(workers: int, size: float) -> list[Transfer]:
+    """A binary tree, level by level: a parent takes its two children one after the other (2 hops a level), and shows both
+    the result at once (1 hop). Levels are whole numbers: log W is rounded up."""
+    levels = math.ceil(math.log2(workers)) if workers > 1 else 0
+    # Which pair stands for a level does not matter to the time: a level is over when its last parent is served.
+    return [_hop(hop % 2, (hop + 1) % 2, size) for hop in range(3 * levels)]
+
+
+def through_server(workers: int, size: float, servers: int = 1) -> list[Transfer]:
+    """Chunked: everyone sends its share to every server (nodes W, W + 1, ...) and gets it back; servers are the bottleneck."""
+    up = [
+        (np.array([worker]), np.array([workers + server]), size / servers)
+        for worker in range(workers)
+        for server in range(servers)
+    ]
+    down = [(receiver, sender, share) for sender, receiver, share in up]
+    return [*up, *down]
+
+
+def whole_through_server(workers: int, size: float) -> list[Transfer]:
+    """2 W transfers one after the other: W pulls and W pushes; each is held to a worker's share of the servers' bandwidth."""
+    one, server = np.array([0]), np.array([workers])
+    return [step for _ in range(workers) for step in ((one, server, size), (server, one, size))]
+
+
+def hierarchical(workers: int, size: float, inside: int) -> list[Transfer]:
+    """Chunked, two levels: a ring in each group of `inside` neighbours, a ring among the groups' first, then a hop back down
+    each group's ring. The last group may be smaller."""
+    groups = [np.arange(first, min(first + inside, workers)) for first in range(0, workers, inside)]
+    within = _together([_among(group, ring(len(group), size)) for group in groups])
+    leaders = np.array([group[0] for group in groups])
+    above = _among(leaders, ring(len(leaders), size)) if len(leaders) > 1 else []
+    down = _together(
+        [[(group[k : k + 1], group[k + 1 : k + 2], size) for k in range(len(group) - 1)] for group in groups]
+    )
+    return [*within, *above, *down]
+
+
+ALGORITHMS: dict[str, Callable[[int, float], list[Transfer]]] = {
+    "ring": ring,
+    "tree": tree,
+    "whole-ring": whole_ring,
+    "whole-tree": whole_tree,
+}
+"""What a virtual cluster may be told to average with."""
+
+
+def _hop(sender: int, receiver: int, size: float) -> Transfer:
+    return np.array([sender]), np.array([receiver]), size
+
+
+def _among(members: np.ndarray, steps: list[Transfer]) -> list[Transfer]:
+    return [(members[senders], members[receivers], size) for senders, receivers, size in steps]
+
+
+def _together(schedules: list[list[Transfer]]) -> list[Transfer]:
+    """Schedules of disjoint nodes side by side."""
+    joined = []
+    for number in range(max(map(len, schedules))):
+        for schedule in schedules:
+            joined.extend(schedule[number : number + 1])
+    return joined

@@ -1,0 +1,174 @@
+"""One node of a virtual cluster: lanes that compute, an interface that sends and receives, each a queue in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from lib.cluster.base import Meeting, Site
+from lib.cluster.board import mean
+from lib.cluster.faults.nodes import Health, Incarnation
+from lib.cluster.spec import Node, Work
+from lib.cluster.virtual.collectives import ALGORITHMS
+from lib.cluster.virtual.network import Exchange, Interface, Queue, Transfer, send
+
+if TYPE_CHECKING:
+    from lib.cluster.virtual.cluster import VirtualWorld
+
+HEADER = 64
+"""Bytes of a message beside its arrays."""
+
+
+def interface(spec: Node) -> Interface:
+    """A node's network interface, idle."""
+    return Interface(Queue(spec.bandwidth), Queue(spec.bandwidth_in or spec.bandwidth), spec.latency)
+
+
+class VirtualSite(Site):
+    """What a node's parts see, and what the node has done."""
+
+    device = torch.device("cpu")
+
+    def __init__(self, world: VirtualWorld, node: str):
+        self.node = node
+        self.spec = world.cluster.node(node)
+        self.interface = interface(self.spec)
+        self.computed = 0.0
+        """Seconds that its lanes were busy, summed."""
+        self._world, self._loop = world, world.loop
+        self._lanes = [0.0] * self.spec.lanes
+        role = node.rstrip("0123456789")
+        self.rank = int(node[len(role) :]) if role == "worker" else None
+        self.incarnation = Incarnation(node)
+        self._fails, self._health = world.cluster.fails, Health(world.cluster, world.seed, node)
+        self._stretch = self._slowed(world.cluster.stretch(world.seed, node))
+        self.calls: list[tuple[float, float]] = []
+        """What the slowdown was asked for, where the run is to be restarted."""
+
+    def now(self) -> float:
+        return self._loop.time()
+
+    async def sleep(self, seconds: float) -> None:
+        await self.until(self._loop.time() + seconds)
+
+    async def compute(self, work: Work | None, function: Callable, *args) -> Any:
+        if work is None:
+            return function(*args)
+        start, seconds = self._occupy(work)
+        # The function sees its node's memory as it is when its turn comes.
+        if start > self._loop.time():
+            await self.until(start)
+        result = function(*args)
+        if seconds:
+            await self.until(start + seconds)
+        return result
+
+    async def staged(
+        self, work: Work, shares: Sequence[float], emit: Callable[[int, Any], None], function: Callable, *args
+    ) -> Any:
+        start, seconds = self._occupy(work)
+        if start > self._loop.time():
+            await self.until(start)
+        result = function(*args, lambda k, part: self._loop.call_at(start + shares[k] * seconds, emit, k, part))
+        await self.until(start + seconds)
+        return result
+
+    def _occupy(self, work: Work) -> tuple[float, float]:
+        """Take the lane that is free first; from when, and for how long."""
+        start = max(heapq.heappop(self._lanes), self._loop.time())
+        running = 1 + sum(free > start for free in self._lanes) if self.spec.memory else 1
+        seconds = self.spec.seconds(work, running)
+        if self._stretch:
+            if self._world.keeps:
+                self.calls.append((start, seconds))
+            seconds = self._stretch(start, seconds)
+        heapq.heappush(self._lanes, start + seconds)
+        self.computed += seconds
+        return start, seconds
+
+    def repeat(self, calls: np.ndarray) -> None:
+        """Bring an idle node to where these calls of its slowdown have brought another."""
+        for start, seconds in calls[len(self.calls) :].tolist():
+            self.calls.append((start, seconds))
+            self._stretch(start, seconds)
+        self._lanes = [0.0] * self.spec.lanes
+
+    async def mean(self, meeting: Meeting, mine: np.ndarray) -> np.ndarray:
+        workers = len(meeting.members)
+        if workers == 1:
+            return mine.copy()
+        schedule = ALGORITHMS[self._world.cluster.collective](workers, mine.nbytes)
+        result, done = await self._meet(meeting, "mean", mine, mean, schedule)
+        await self.until(done[meeting.members.index(self.rank)])
+        return result.copy()
+
+    async def gather(self, meeting: Meeting, mine: np.ndarray) -> list[np.ndarray]:
+        everyone = np.arange(len(meeting.members))
+        arrays, _ = await self._meet(meeting, "gather", mine, list, [])
+        step = everyone, np.roll(everyone, -1), sum(array.nbytes for array in arrays) / everyone.size
+        _, done = await self._meet(meeting, "gathered", mine, list, [step] * (everyone.size - 1))
+        await self.until(done[meeting.members.index(self.rank)])
+        return arrays
+
+    def shared(self, key: str, make: Callable[[], Any]) -> Any:
+        """One for the whole world: `compute` runs a function to its end before any other."""
+        if key not in self._world.objects:
+            self._world.objects[key] = make()
+        return self._world.objects[key]
+
+    def progress(self, samples: int) -> None:
+        self._world.report(samples)
+        if self._fails:
+            failure_schedule = self._world.failure_schedule
+            failure_schedule.computed(self.node, self._health.computed(self._loop.time() - failure_schedule.start))
+
+    def end(self) -> list[Any]:
+        """The node's processes end, and others may start; the records of its parts."""
+        records = self.incarnation.end()
+        self.incarnation, self._lanes = Incarnation(self.node), [0.0] * self.spec.lanes
+        return records
+
+    def book(self, other: VirtualSite, size: int) -> float:
+        """Queue a message to another node; when it has arrived."""
+        link = self._world.links.get((self.node, other.node))
+        source, target = link or (self.interface, other.interface)
+        arrival = send(source, target, self._loop.time(), size + HEADER)
+        if self._fails:
+            start = self._world.failure_schedule.start
+            connection = self._world.connection(self.node, other.node)
+            return start + connection.arrival(self._loop.time() - start, arrival - start)
+        return arrival
+
+    def until(self, when: float) -> asyncio.Future:
+        future = self._loop.create_future()
+        self._loop.call_at(when, _wake, future)
+        return future
+
+    def _slowed(self, slowdown: Callable[[float, float], float] | None) -> Callable[[float, float], float] | None:
+        """The slowdown, and what the node's failures add to it."""
+        if not self._health:
+            return slowdown
+        failure_schedule, health = self._world.failure_schedule, self._health
+        return lambda start, seconds: health.stretch(
+            start - failure_schedule.start, slowdown(start, seconds) if slowdown else seconds
+        )
+
+    async def _meet(self, meeting: Meeting, kind: str, mine: np.ndarray, function: Callable, steps: list[Transfer]):
+        """What `function` makes of the members' arrays, and when each member is done with the transfers."""
+
+        def together(arrays: list[np.ndarray]):
+            members = [self._world.site(f"worker{rank}").interface for rank in meeting.members]
+            ready = np.full(len(members), self._loop.time())
+            return function(arrays), Exchange(members, ready).run(steps)
+
+        return await self._world.board.combine(meeting, kind, self.rank, mine, together)
+
+
+def _wake(future: asyncio.Future) -> None:
+    if not future.done():
+        future.set_result(None)

@@ -1,0 +1,180 @@
+"""What the table is held against: torch, fbgemm, arrays that are indexed directly, and the memory itself.
+
+Each is built for a number of rows and a dimension, and `step(rows, grads)` gives a look-up and an update of these rows, ready to
+run. Peers index arrays: no id is hashed, and nothing is evicted.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from numba import njit, types
+
+from lib.store.optim import Adagrad
+from lib.store.table import gradients, lookup
+from lib.store.table.fork import as_job, boards, fork, spill, stretch, unspill
+from lib.store.table.kernels import _INTS, _NEW_BLOCK, _OPTIONS
+from lib.store.table.simd import add, copy, prefetch_range
+
+FEATURES = 26
+_TASK = types.Tuple((_NEW_BLOCK, _INTS, _NEW_BLOCK, types.int64))
+Step = Callable[[], Any]
+
+
+class Torch:
+    """torch.nn.EmbeddingBag(sparse=True) with torch.optim.Adagrad."""
+
+    name, claim = "torch", "torch"
+
+    def __init__(self, size: int, dim: int, optimizer: Adagrad):
+        self.weight = torch.zeros(size, dim)
+        self.bag = torch.nn.EmbeddingBag.from_pretrained(self.weight, freeze=False, mode="sum", sparse=True)
+        self.weight.fill_(0.0)  # memory that was never written to would be one page
+        self.stepper = torch.optim.Adagrad(self.bag.parameters(), lr=optimizer.lr, eps=optimizer.eps)
+
+    def step(self, rows: np.ndarray, grads: np.ndarray) -> Step:
+        ids, offsets, grad = torch.from_numpy(rows), torch.arange(rows.size), torch.from_numpy(grads)
+
+        def run() -> None:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # torch's sparse tensors speak of checks
+                self.stepper.zero_grad()
+                self.bag(ids, offsets).backward(grad)
+                self.stepper.step()
+
+        return run
+
+
+class Fbgemm:
+    """fbgemm's table-batched embedding for the CPU, as 26 features of one table: the form in which it is fastest.
+
+    With all rows as one feature, row-wise Adagrad takes five times as long. Raises ImportError or OSError where it is not
+    installed, or is built for another torch.
+    """
+
+    name, claim = "fbgemm", "fbgemm"
+
+    def __init__(self, size: int, dim: int, optimizer: Adagrad):
+        from fbgemm_gpu.split_embedding_configs import EmbOptimType
+        from fbgemm_gpu.split_table_batched_embeddings_ops_common import BoundsCheckMode, EmbeddingLocation
+        from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
+            ComputeDevice,
+            SplitTableBatchedEmbeddingBagsCodegen,
+        )
+
+        self.bags = SplitTableBatchedEmbeddingBagsCodegen(
+            [(size, dim, EmbeddingLocation.HOST, ComputeDevice.CPU)],
+            feature_table_map=[0] * FEATURES,
+            optimizer=EmbOptimType.EXACT_ROWWISE_ADAGRAD if optimizer.rowwise else EmbOptimType.EXACT_ADAGRAD,
+            learning_rate=optimizer.lr,
+            eps=optimizer.eps,
+            bounds_check_mode=BoundsCheckMode.NONE,
+        )
+        self.weight = self.bags.split_embedding_weights()[0]
+        self.weight.zero_()
+
+    def step(self, rows: np.ndarray, grads: np.ndarray) -> Step:
+        """Row k is the bag of sample k // 26 in feature k % 26; bags at the end may be empty."""
+        batch = -(-rows.size // FEATURES)
+        order = np.arange(batch * FEATURES).reshape(batch, FEATURES).T.ravel()
+        there = order < rows.size
+        ids = torch.from_numpy(rows[order[there]])
+        offsets = torch.from_numpy(np.concatenate([[0], np.cumsum(there)]))
+        padded = np.zeros((batch * FEATURES, grads.shape[1]), np.float32)
+        padded[: rows.size] = grads
+        grad = torch.from_numpy(padded.reshape(batch, -1))
+        return lambda: self.bags(ids, offsets).backward(grad)
+
+
+class Direct:
+    """What a table costs whose ids are its slots: duplicates summed once, rows gathered, one step of the same kernels."""
+
+    name, claim = "arrays", "hashing"
+
+    def __init__(self, size: int, dim: int, optimizer: Adagrad):
+        self.optimizer = optimizer
+        self.array = np.zeros((size, dim + optimizer.columns(dim)), np.float32)
+
+    def step(self, rows: np.ndarray, grads: np.ndarray) -> Step:
+        out, room, places = np.empty_like(grads), np.empty_like(grads), np.empty(rows.size, np.int32)
+
+        def run() -> None:
+            distinct, lists = numbered(rows)
+            gather(self.array, rows, out)
+            gradients.total(lists, rows.size, distinct.size, grads, room, places)
+            self.optimizer.update_slots(self.array, distinct, grads, sums=room, places=places)
+
+        return run
+
+
+class Ceiling:
+    """Every row read once and changed once, all of its numbers, knowing where it is and nothing else."""
+
+    name, claim = "ceiling", "ceiling"
+
+    def __init__(self, size: int, dim: int, optimizer: Adagrad):
+        self.array = np.zeros((size, dim + optimizer.columns(dim)), np.float32)
+
+    def step(self, rows: np.ndarray, threads: int) -> Step:
+        out = np.empty((rows.size, self.array.shape[1]), np.float32)
+        added = np.full_like(out, 1e-6)
+
+        def run() -> None:
+            for job, block in ((_gather_job, out), (_modify_job, added)):
+                _shared_out(boards(threads), np.uint64(job.address), self.array, rows, block, threads)
+
+        return run
+
+
+@njit(**_OPTIONS)
+def numbered(rows):
+    """The distinct rows, and `lookup.number`'s lists."""
+    lists, distinct = np.empty((3, rows.size), np.int32), np.empty(rows.size, np.int64)
+    lists[0] = np.arange(rows.size)
+    count = lookup.number(rows, rows.size, lists, distinct, np.empty(lookup.heads_for(rows.size), np.int32))
+    return distinct[:count].copy(), lists
+
+
+@njit(**_OPTIONS)
+def gather(array, slots, out):
+    dim, many = out.shape[1], slots.size
+    start, to = np.uint64(array.ctypes.data), np.uint64(out.ctypes.data)
+    stride, step = np.uint64(4 * array.shape[1]), np.uint64(4 * dim)
+    for i in range(many):
+        if i + 16 < many:
+            prefetch_range(start + np.uint64(slots[i + 16]) * stride, step)
+        copy(dim, (to + np.uint64(i) * step, start + np.uint64(slots[i]) * stride), ())
+
+
+@njit(**_OPTIONS)
+def modify(array, slots, block):
+    width, many = array.shape[1], slots.size
+    start, stride = np.uint64(array.ctypes.data), np.uint64(4 * array.shape[1])
+    source = np.uint64(block.ctypes.data)
+    for i in range(many):
+        if i + 16 < many:
+            prefetch_range(start + np.uint64(slots[i + 16]) * stride, stride)
+        add(width, (start + np.uint64(slots[i]) * stride, source + np.uint64(i) * stride), ())
+
+
+@as_job
+def _gather_job(part, at):
+    array, slots, out, parts = unspill(at, _TASK)
+    first, last = stretch(part, parts, slots.size)
+    gather(array, slots[first:last], out[first:last])
+
+
+@as_job
+def _modify_job(part, at):
+    array, slots, block, parts = unspill(at, _TASK)
+    first, last = stretch(part, parts, slots.size)
+    modify(array, slots[first:last], block[first:last])
+
+
+@njit(**_OPTIONS)
+def _shared_out(boards, job, array, slots, block, parts):
+    fork(boards, job, spill(_TASK, (array, slots, block, parts)), parts)

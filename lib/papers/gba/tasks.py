@@ -1,0 +1,291 @@
+"""GBA's three tasks, the setting of every mode in them, and the switching study of its Figure 6.
+
+Su et al., "GBA", NeurIPS 2022, Section 5 and Tab. 5.1. Kept are the models, the numbers of workers, the local batches relative
+to each other (so that Sync's and GBA's global batches are equal), the thresholds and the optimisers' kinds. Scaled down are the
+data, the models' widths and the batches.
+
+Adam's learning rates are the paper's for Criteo and half of them for Alimama: what GBA's delay of one update costs grows with the
+rate, and our few samples of a day are taken at a stage where the paper's rate costs it 0.001 (Figure 6 shows how much at which).
+The private task does not train in so few steps with its 0.0006; it has about three times as much. Async has Adagrad with a rate
+of its own: the best AUC after two days from scratch, on a seed that no notebook uses, of 0.001, 0.003 and 0.01, for Criteo of
+0.003, 0.01, 0.03 and 0.1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pandas as pd
+
+from lib import workloads
+from lib.cluster.slowdowns import Lognormal, Slowdown
+from lib.cluster.virtual.cluster import VirtualCluster
+from lib.papers import clusters
+from lib.protocols.baselines import BSP, Async, Sync
+from lib.protocols.gba import GBA
+from lib.protocols.hop import HopBS, HopBW
+from lib.protocols.rule import Rule
+from lib.results.run import Run
+from lib.store.optim import Adagrad, Adam
+from lib.training.schedule import Phase, Schedule
+from lib.workloads import Workload
+
+MODES = ("sync", "gba", "hop-bw", "hop-bs", "bsp", "async")
+MOVING = 0.05
+"""Time to bring the dense vector to a worker and back over its idle link, over that of computing Async's batch.
+
+Tab. 5.2 leaves room for no more: on Criteo, GBA with batches of 12.8 thousand is as fast as Async with 5 thousand, to 0.4 % and
+with a standard deviation of 3 % each. If a batch cost 5 % of Async's whatever its samples, GBA would be 3 % faster."""
+SERVERS = 12 / 100
+"""Machines of servers for each worker: in Fig. 7, 800 workers take and bring 300 dense vectors a second (see Figure 1)."""
+LATENCY = 1e-6
+"""50 us beside the paper's batches of 0.15 to 4.4 s (Tab. 5.2, workers * batch / QPS), shortened as our batches are."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Size:
+    """How much of a task is trained, in one profile."""
+
+    base: int
+    """Days of Sync before the study."""
+    days: int
+    """Days under each mode, and days under Sync after them."""
+    day: int
+    """Samples of a day."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Further options of the workload."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """One of the paper's tasks."""
+
+    name: str
+    workload_name: str
+    sync: tuple[int, int]
+    """Sync's workers, and the samples of a worker's step."""
+    others: tuple[int, int]
+    """Those of the other modes: the global batch is the same."""
+    lone: int
+    """Samples of a step under Async."""
+    iota: float
+    bound: int
+    """b1 of Hop-BS."""
+    gathered: int
+    """b2 of BSP."""
+    spare: int
+    """b3 of Hop-BW."""
+    adam: tuple[float, float]
+    """Learning rates of the dense parameters and the rows, for all modes but Async."""
+    adagrad: tuple[float, float]
+    """Async's own."""
+    sizes: Mapping[str, Size]
+    """Profile -> size."""
+    moving: float = MOVING
+
+    def workload(self, profile: str) -> Workload:
+        """The stream: base, the modes' days, and Sync's days after them."""
+        size = self.sizes[profile]
+        days = size.base + 2 * size.days
+        dense, rows = (Adam(lr=lr) for lr in self.adam)
+        return workloads.get(
+            self.workload_name,
+            samples=days * size.day,
+            days=days,
+            batch_size=self.sync[1],
+            dense_optimizer=dense,
+            row_optimizer=rows,
+            **size.options,
+        )
+
+    def rule(self, mode: str) -> Rule:
+        """A row's gradient is that of the joined global batch in every mode: see the notebook on `rows_divided_by`."""
+        joined = {"rows_divided_by": "all"}
+        return {
+            "sync": lambda: Sync(**joined),
+            "gba": lambda: GBA(iota=self.iota, **joined),
+            "hop-bw": lambda: HopBW(spare=self.spare, **joined),
+            "hop-bs": lambda: HopBS(bound=self.bound, **joined),
+            "bsp": lambda: BSP(size=self.gathered, **joined),
+            "async": lambda: Async(**joined),
+        }[mode]()
+
+    def phase(self, mode: str, **options) -> Phase:
+        """A phase in that mode; `options` are a Phase's own and go before the task's."""
+        workers, batch_size = self.sync if mode == "sync" else self.others
+        own: dict[str, Any] = {"protocol": self.rule(mode), "workers": workers, "batch_size": batch_size}
+        if mode == "async":
+            dense, rows = (Adagrad(lr=lr) for lr in self.adagrad)
+            own |= {"batch_size": self.lone, "dense_optimizer": dense, "row_optimizer": rows}
+        return Phase(**own | options)
+
+    def workers(self, mode: str) -> int:
+        return (self.sync if mode == "sync" else self.others)[0]
+
+    def cluster(
+        self,
+        profile: str,
+        mode: str,
+        slowdown: Slowdown | float = 0.6,
+        workers: int | None = None,
+        each: bool = False,
+    ) -> VirtualCluster:
+        """The paper's cluster. However many workers there are, they have the same cores, links and servers together; with `each`,
+        more workers bring more of them."""
+        cluster = clusters.get("gba")
+        workers = workers or self.workers(mode)
+        nodes = workers if each else self.others[0]
+        share = nodes / workers
+        worker, server = cluster.worker, cluster.server
+        alone = replace(self.workload(profile), batch_size=self.lone)
+        vector = 4 * sum(part.numel() for part in alone.model(0).parameters())
+        flops = alone.work().flops / (2 * vector / worker.bandwidth / self.moving)
+        fold = SERVERS * nodes / cluster.servers  # so many machines are simulated as one
+        return replace(
+            cluster,
+            workers=workers,
+            worker=replace(worker, flops=flops * share, bandwidth=worker.bandwidth * share, latency=LATENCY),
+            server=replace(
+                server,
+                flops=server.flops * fold,
+                memory=server.memory * fold,
+                core_memory=server.core_memory * fold,
+                bandwidth=server.bandwidth * fold,
+                latency=LATENCY,
+            ),
+            slowdown=Lognormal(sigma=slowdown) if isinstance(slowdown, (int, float)) else slowdown,
+        )
+
+    def job(self, profile: str, mode: str, seed: int, slowdown: Slowdown | float = 0.6, **phase) -> dict[str, Any]:
+        """What `lib.train` takes for one phase in a mode, without a trace."""
+        return {
+            "workload": self.workload(profile),
+            "protocol": Schedule(phases=(self.phase(mode, **phase),)),
+            "cluster": self.cluster(profile, mode, slowdown, phase.get("workers")),
+            "seed": seed,
+            "trace": False,
+        }
+
+    def speed_job(self, profile: str, mode: str, seed: int, slowdown: Slowdown | float, batches: int) -> dict[str, Any]:
+        """A run from scratch for its throughput alone. With as many batches for each worker, modes with as many workers meet
+        the same slowdowns; with others, two equally fast modes of 100 workers and 16 batches differ by 3 per cent by chance."""
+        phase = self.phase(mode)
+        samples = batches * phase.workers * phase.batch_size
+        workload = replace(self.workload(profile), samples=samples, days=1, evaluation_samples=100)
+        return self.job(profile, mode, seed, slowdown) | {"workload": workload}
+
+
+TASKS: Mapping[str, Task] = {
+    task.name: task
+    for task in (
+        Task(
+            name="criteo",
+            workload_name="criteo-deepfm",
+            sync=(32, 100),
+            others=(100, 32),
+            lone=12,
+            iota=3,
+            bound=2,
+            gathered=20,
+            spare=20,
+            adam=(0.0011, 0.0011),
+            adagrad=(0.01, 0.01),
+            sizes={
+                "smoke": Size(base=2, days=1, day=6_400, options={"evaluation_samples": 4_000}),
+                "laptop": Size(
+                    base=20, days=3, day=96_000, options={"vocabulary": 10_000, "evaluation_samples": 20_000}
+                ),
+                "full": Size(base=12, days=11, day=3_200_000, options={"vocabulary": 100_000, "dim": 16}),
+            },
+        ),
+        Task(
+            name="alimama",
+            workload_name="alimama-dien",
+            sync=(32, 96),
+            others=(128, 24),
+            lone=32,
+            iota=4,
+            bound=2,
+            gathered=20,
+            spare=20,
+            adam=(0.00075, 0.00075),
+            adagrad=(0.003, 0.003),
+            sizes={
+                "smoke": Size(base=2, days=1, day=3_072, options={"evaluation_samples": 4_000}),
+                "laptop": Size(base=14, days=3, day=49_152, options={"evaluation_samples": 20_000}),
+                "full": Size(base=5, days=3, day=3_072_000, options={"vocabulary": 5_000, "length": 20}),
+            },
+        ),
+        Task(
+            name="private",
+            workload_name="private-youtubednn",
+            sync=(64, 100),
+            others=(400, 16),
+            lone=16,
+            iota=4,
+            bound=2,
+            gathered=50,
+            spare=100,
+            adam=(0.0015, 0.002),
+            adagrad=(0.003, 0.003),
+            sizes={
+                "smoke": Size(base=2, days=1, day=6_400, options={"evaluation_samples": 4_000}),
+                "laptop": Size(base=40, days=3, day=64_000, options={"evaluation_samples": 10_000}),
+                "full": Size(base=14, days=8, day=6_400_000, options={"per_topic": 500, "dim": 32}),
+            },
+        ),
+    )
+}
+
+
+def settings(tasks: Iterable[Task], profile: str) -> pd.DataFrame:
+    """What is trained, and how, beside the paper's Tab. 5.1."""
+    rows = []
+    for task in tasks:
+        size = task.sizes[profile]
+        rows.append(
+            {
+                "task": task.name,
+                "base + days (+ days of Sync)": f"{size.base} + {size.days} + {size.days}",
+                "samples a day": size.day,
+                "Sync": "{} x {}".format(*task.sync),
+                "the others": "{} x {}".format(*task.others),
+                "Async": f"{task.others[0]} x {task.lone}",
+                "iota": task.iota,
+                "b1, b2, b3": f"{task.bound}, {task.gathered}, {task.spare}",
+                "Adam (dense, rows)": "{:g}, {:g}".format(*task.adam),
+                "Adagrad (Async)": "{:g}, {:g}".format(*task.adagrad),
+            }
+        )
+    return pd.DataFrame(rows).set_index("task").T
+
+
+def days_of(run: Run) -> dict[str, Any]:
+    """The summary of a run that was evaluated daily, with the mean AUC over its days."""
+    daily = run.history["auc"].dropna()
+    kept = {name: run.summary[name] for name in ("qps", "staleness_mean", "staleness_max", "decayed", "dropped")}
+    return {"seed": run.provenance["seed"], "auc": daily.mean(), "first": daily.iloc[0], **kept}
+
+
+def steady(run: Run) -> float:
+    """Samples per second between a fifth and four fifths of a run's samples."""
+    history = run.history.dropna(subset=["step"])
+    time, samples = history["time"].to_numpy(), history["samples"].to_numpy()
+    first, last = (int((samples >= share * samples[-1]).argmax()) for share in (0.2, 0.8))
+    return float((samples[last] - samples[first]) / (time[last] - time[first]))
+
+
+def inside(run: Run) -> dict[str, Any]:
+    """What Tab. 5.3 shows of a run beside its speed."""
+    found = days_of(run)
+    return found | {"thrown": found["dropped"] + found["decayed"]}
+
+
+def lines(table: pd.DataFrame) -> pd.DataFrame:
+    """Tab. 5.3 as claims read it: a subject for each protocol at each time, and Hop-BW's batches for each of GBA's."""
+    own = table.assign(subject=table["protocol"] + " " + table["time"])
+    thrown = own.pivot_table(index=["time", "seed"], columns="protocol", values="thrown")
+    fewer = (thrown["hop-bw"] / thrown["gba"].clip(lower=1)).rename("fewer").reset_index()
+    return own.merge(fewer, on=["time", "seed"], how="left")

@@ -1,0 +1,75 @@
+"""What every protocol is: a rule for the dense parameters and one for the rows, that decides and does nothing.
+
+A rule is a frozen dataclass, so its fields are its configuration, with an explicit state that the driver carries from hook
+to hook. Hooks are pure: they return a new state and decisions; they never wait, draw random numbers or look at a clock.
+Its three families are in `server_rule.py`, `replica_rule.py` and `pipeline_rule.py`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from lib.errors import BadOption
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rule(ABC):
+    """What every protocol declares about itself; `tests/protocols/test_protocols.py` measures each declaration."""
+
+    name: ClassVar[str]
+    """The registered name."""
+    cite: ClassVar[str]
+    """Where it comes from."""
+    family: ClassVar[Literal["server", "replica", "pipeline"]]
+    blocks: ClassVar[bool]
+    """Whether a fast worker ever waits for a slower one."""
+    drops: ClassVar[bool]
+    """Whether a gradient that was computed may be thrown away."""
+    data: ClassVar[Literal["split", "queue"]] = "split"
+    """How workers share the batches: by rank, or whoever asks next takes the next (no gain where `blocks`)."""
+
+    @property
+    def max_staleness(self) -> float:
+        """No applied gradient is older than this many updates."""
+        return float("inf")
+
+    def batches_a_step(self, workers: int) -> int:
+        """Batches that go into one step: into one update, or into one step of each worker."""
+        return 1
+
+    @property
+    def sparse(self) -> Rule:
+        """The rule that the rows follow; a protocol may name another than its own."""
+        return self
+
+    @property
+    def dense(self) -> Rule:
+        """The rule that the dense parameters follow."""
+        return self
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pair:
+    """Two rules as one protocol: rows follow `sparse`, dense parameters follow `dense`."""
+
+    sparse: Rule
+    dense: Rule
+
+    def __post_init__(self):
+        allowed = {"server": {"server"}, "replica": {"server", "replica"}, "pipeline": {"pipeline"}}
+        if self.sparse.family not in allowed[self.dense.family]:
+            raise BadOption(
+                f"dense {self.dense.name!r} ({self.dense.family}) cannot carry sparse {self.sparse.name!r} "
+                f"({self.sparse.family}); its rows may follow a rule of: {', '.join(sorted(allowed[self.dense.family]))}"
+            )
+
+    @property
+    def name(self) -> str:
+        return f"{self.sparse.name}+{self.dense.name}"
+
+    @property
+    def data(self) -> str:
+        """Batches are shared by rank only where both halves want it: a gated half would starve the queue's fast workers."""
+        return "split" if "split" in (self.sparse.data, self.dense.data) else "queue"

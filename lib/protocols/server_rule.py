@@ -1,0 +1,100 @@
+"""Server rules: gradients travel to a server, and the rule says what becomes of them."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from lib.protocols.rule import Rule
+
+
+@dataclass(frozen=True, slots=True)
+class Push:
+    """What a rule knows of a gradient that reached the server."""
+
+    worker: int
+    token: int
+    batch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Apply:
+    """One update from these pushes: the sum of weight x gradient, over `divisor`."""
+
+    pushes: tuple[Push, ...]
+    weights: tuple[float, ...]
+    divisor: float
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """These pushes are thrown away. A push that is in no decision is held."""
+
+    pushes: tuple[Push, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ServerState:
+    """What a server rule remembers; the same for all, so that one protocol can take over from another."""
+
+    active: frozenset[int]
+    """Workers that have not left."""
+    clocks: tuple[int, ...]
+    """Gradients received from each worker."""
+    step: int = 0
+    """Updates applied: the global step."""
+    issued: int = 0
+    """Tokens handed out."""
+    held: tuple[Push, ...] = ()
+    """Pushes that wait for their update."""
+
+    def receive(self, push: Push) -> ServerState:
+        clocks = (*self.clocks[: push.worker], self.clocks[push.worker] + 1, *self.clocks[push.worker + 1 :])
+        return replace(self, clocks=clocks, held=(*self.held, push))
+
+    def release(self) -> ServerState:
+        """All that was held is applied as one update."""
+        return replace(self, step=self.step + 1, held=())
+
+
+Decisions = tuple[Apply | Drop, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerRule(Rule):
+    """May this worker start? Which token does it carry? What becomes of this gradient?"""
+
+    family: ClassVar = "server"
+
+    rows_divided_by: Literal["met", "all"] = "met"
+    """A row's summed gradient is divided by the pushes that met its id (GBA, Algorithm 2), or by the update's divisor."""
+
+    def init(self, workers: int) -> ServerState:
+        return ServerState(active=frozenset(range(workers)), clocks=(0,) * workers)
+
+    def may_start(self, state: ServerState, worker: int) -> bool:
+        return True
+
+    def on_start(self, state: ServerState, worker: int) -> tuple[ServerState, int]:
+        """The token of a starting worker: by default the global step whose parameters it reads."""
+        return replace(state, issued=state.issued + 1), state.step
+
+    @abstractmethod
+    def on_push(self, state: ServerState, push: Push) -> tuple[ServerState, Decisions]: ...
+
+    def on_leave(self, state: ServerState, worker: int) -> tuple[ServerState, Decisions]:
+        """A worker has no more data, or died: whoever waited for it must not wait for ever."""
+        return replace(state, active=state.active - {worker}), ()
+
+    def on_join(self, state: ServerState, worker: int) -> ServerState:
+        """A worker that died is there again: level with the slowest of the others, so that it is nobody's straggler."""
+        level = min((state.clocks[other] for other in state.active), default=state.step)
+        clocks = (*state.clocks[:worker], level, *state.clocks[worker + 1 :])
+        return replace(state, active=state.active | {worker}, clocks=clocks)
+
+    def row_weights(self, token: int, stamps: np.ndarray) -> np.ndarray | None:
+        """A weight for each row of one push, given the step at which each was last updated; None: the push's own weight."""
+        return None

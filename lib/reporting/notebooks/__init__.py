@@ -1,0 +1,31 @@
+"""Runs the notebooks: papermill, but strict, and with whole results or none.
+
+A notebook runs in its own folder with the kernel `python3`. Its figures and verdicts go to a stage beside the reports
+and are put in place by renaming when its last cell has succeeded; after a failure the notebook as far as it came stays
+as `<name>.failed.ipynb`, and an earlier report stays as it was.
+"""
+
+from __future__ import annotations
+
+from lib.reporting.notebooks.declared import Parameter, check_parameters, parameters, parse_parameters
+from lib.reporting.notebooks.finding import PROFILES, Experiment, experiments, read, resolve, source
+from lib.reporting.notebooks.running import KERNEL, NotebookFailed, complete, facts, run, run_all
+
+__all__ = [
+    "KERNEL",
+    "PROFILES",
+    "Experiment",
+    "NotebookFailed",
+    "Parameter",
+    "check_parameters",
+    "complete",
+    "experiments",
+    "facts",
+    "parameters",
+    "parse_parameters",
+    "read",
+    "resolve",
+    "run",
+    "run_all",
+    "source",
+]

@@ -1,0 +1,97 @@
+"""The parameters that a notebook declares, and values for them that are checked before a kernel starts."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import io
+import os
+import tokenize
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from lib.errors import BadOption, LockstepError, nearest, unknown_option
+from lib.reporting.notebooks.finding import Experiment, read, source
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Parameter:
+    name: str
+    type: str
+    default: Any
+    help: str
+
+
+def parameters(path: str | os.PathLike) -> dict[str, Parameter]:
+    """What the cell tagged `parameters` declares: literals, one per line, typed, with a comment."""
+    for number, cell in enumerate(read(path)["cells"], 1):
+        if "parameters" in cell.get("metadata", {}).get("tags", []):
+            return _declared(source(cell), f"{path}, cell {number}")
+    return {}
+
+
+def _declared(text: str, where: str) -> dict[str, Parameter]:
+    try:
+        body = ast.parse(text).body
+        tokens = tokenize.generate_tokens(io.StringIO(text).readline)
+        comments = {t.start[0]: t.string.lstrip("# ") for t in tokens if t.type == tokenize.COMMENT}
+    except (SyntaxError, tokenize.TokenError) as error:
+        raise LockstepError(f"{where}: the parameters cell is not Python: {error}") from error
+    found = {}
+    for node in body:
+        target = node.targets[0] if isinstance(node, ast.Assign) else getattr(node, "target", None)
+        try:
+            assert isinstance(node, ast.Assign | ast.AnnAssign) and isinstance(target, ast.Name) and node.value
+            value = ast.literal_eval(node.value)
+        except (AssertionError, ValueError) as error:
+            what = f"line {node.lineno} is no literal (papermill would not recompute it)"
+            raise LockstepError(f"{where}: {what}; write name: type = literal  # what it is") from error
+        kind = ast.unparse(node.annotation) if isinstance(node, ast.AnnAssign) else type(value).__name__
+        line = node.end_lineno or node.lineno
+        found[target.id] = Parameter(name=target.id, type=kind, default=value, help=comments.get(line, ""))
+    return found
+
+
+_TYPES: dict[str, tuple[type, ...]] = {"str": (str,), "int": (int,), "float": (float, int), "bool": (bool,)}
+_TYPES |= {"list": (list, tuple), "dict": (dict,)}
+
+
+def check_parameters(experiment: Experiment, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values, if the notebook declares every one of them and each has its type."""
+    declared = parameters(experiment.path)
+    checked = {}
+    for name, value in values.items():
+        if name not in declared:
+            raise unknown_option(f"notebook {experiment.name}", name, declared)
+        kind = declared[name].type.partition("[")[0]
+        valid = _TYPES.get(kind)
+        if valid and (not isinstance(value, valid) or (isinstance(value, bool) and kind != "bool")):
+            what = f"must be {declared[name].type}, not {value!r} ({type(value).__name__})"
+            raise BadOption(
+                f"notebook {experiment.name}: parameter {name!r} {what}; {declared[name].help}".rstrip("; ")
+            )
+        checked[name] = float(value) if kind == "float" else list(value) if kind == "list" else value
+    return checked
+
+
+def parse_parameters(experiment: Experiment, pairs: Iterable[str]) -> dict[str, Any]:
+    """`["seeds=5", "protocols=[gba, sync]"]` from a command line, read by the types that the notebook declares."""
+    import yaml
+
+    declared = parameters(experiment.path)
+    values = {}
+    for pair in pairs:
+        name, equals, text = pair.partition("=")
+        if not equals:
+            raise BadOption(f"{pair!r}: a parameter is given as name=value; {nearest(name, declared)}")
+        if name in declared and declared[name].type == "str":
+            values[name] = text
+            continue
+        try:
+            value = yaml.safe_load(text)
+            if name in declared and declared[name].type == "float" and isinstance(value, str):
+                value = float(value)  # YAML takes 1e-3 for text
+        except (yaml.YAMLError, ValueError) as error:
+            raise BadOption(f"parameter {name!r}: cannot read {text!r}") from error
+        values[name] = value
+    return check_parameters(experiment, values)

@@ -1,0 +1,260 @@
+"""Executes notebooks by papermill, which is imported where it is used, as Jupyter is."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from lib import paths
+from lib.errors import BadOption, LockstepError, unknown
+from lib.progress import Progress
+from lib.reporting import claims
+from lib.reporting.notebooks.declared import check_parameters
+from lib.reporting.notebooks.finding import Experiment, read, resolve, source
+
+KERNEL = "python3"
+STALE = 24 * 3600
+"""Seconds after which a stage that a killed run left behind is removed."""
+
+
+class NotebookFailed(LockstepError, RuntimeError):
+    """A notebook's cell raised, or a kernel died."""
+
+
+def run(name: str, profile: str = "smoke", parameters: Mapping[str, Any] | None = None, resume: bool = False) -> Path:
+    """Execute one notebook; the path of the executed one. Nothing half-written is left, whatever happens.
+
+    With `resume` a notebook that is `complete` is left as it is.
+    """
+    chosen = resolve(name)
+    if len(chosen) != 1:
+        raise BadOption(f"{name!r} stands for {len(chosen)} notebooks; run_all takes them")
+    experiment = chosen[0]
+    values = _values(experiment, profile, parameters)
+    if resume and complete(experiment, profile, parameters):
+        print(f"{experiment.name}: complete, left as it is", file=sys.stderr)
+        return experiment.executed
+    _need_kernel()
+    from lib.results.provenance import machine
+
+    paths.check_writable(experiment.executed.parent)
+    made_of = fingerprint(experiment, values)
+    extra = {key: value for key, value in values.items() if key != "profile"}
+    options = "".join(f" -p {key}={_shell(value)}" for key, value in extra.items())
+    command = f"python -m lib run {experiment.name} --profile {profile}{options}"
+    with _stage() as stage, _environment({paths.STAGE: str(stage), paths.COMMAND: command}):
+        started = time.time()
+        nb = _execute(experiment, values, stage)
+        nb.metadata["lockstep"] = {
+            "name": experiment.name,
+            "profile": profile,
+            "parameters": extra,
+            "command": command,
+            "seconds": round(time.time() - started, 1),
+            "fingerprint": made_of,
+            "machine": machine(),
+        }
+        return _publish(experiment, nb, stage)
+
+
+def run_all(
+    name: str = "all", profile: str = "smoke", parameters: Mapping[str, Any] | None = None, resume: bool = False
+) -> list[Path]:
+    """Execute every notebook that the name stands for; those that fail are named together at the end."""
+    chosen = resolve(name)
+    for experiment in chosen:
+        check_parameters(experiment, dict(parameters or {}))
+    done, failures = [], []
+    for experiment in chosen:
+        try:
+            done.append(run(experiment.name, profile, parameters, resume))
+        except LockstepError as error:
+            if len(chosen) == 1:
+                raise
+            failures.append(str(error))
+    if failures:
+        raise NotebookFailed(f"{len(failures)} of {len(chosen)} notebooks failed:\n" + "\n".join(failures))
+    return done
+
+
+def complete(experiment: Experiment, profile: str, parameters: Mapping[str, Any] | None = None) -> bool:
+    """Whether the reports folder holds what running the notebook now would be run for: its last run succeeded, with this
+    profile and these parameters, and neither the notebook nor its claims nor lib has changed since."""
+    values = _values(experiment, profile, parameters)
+    if experiment.failed.exists() or not experiment.executed.exists():
+        return False
+    try:
+        kept = facts(experiment)
+        judged = all(claims.stored(claim).verdict != "not run" for claim in _claims(experiment))
+    except LockstepError:  # what cannot be read is made anew
+        return False
+    return judged and kept.get("fingerprint") == fingerprint(experiment, values)
+
+
+def facts(experiment: Experiment) -> dict[str, Any]:
+    """What the runner noted of a notebook's last successful run: profile, parameters, command, seconds, machine."""
+    return read(experiment.executed)["metadata"].get("lockstep", {})
+
+
+def fingerprint(experiment: Experiment, values: Mapping[str, Any]) -> str:
+    """A hash of what a notebook's results follow from; how they are shown does not count."""
+    from lib.results.run import source as made_by
+
+    parts = {
+        "cells": [(cell["cell_type"], source(cell)) for cell in read(experiment.path)["cells"]],
+        "lib": made_by(),
+        "claims": [claim.hash for claim in _claims(experiment)],
+        "parameters": dict(values),
+    }
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+def _claims(experiment: Experiment) -> list[claims.Claim]:
+    return [claim for claim in claims.load().values() if claim.notebook == experiment.name]
+
+
+def _values(experiment: Experiment, profile: str, parameters: Mapping[str, Any] | None) -> dict[str, Any]:
+    """All the values that are to be injected, checked."""
+    if profile not in experiment.profiles:
+        raise unknown(f"profile of {experiment.name}:", profile, experiment.profiles)
+    given = dict(parameters or {})
+    if given.setdefault("profile", profile) != profile:
+        raise BadOption(f"profile {profile!r} and parameter profile={given['profile']!r} differ; give one of them")
+    return check_parameters(experiment, given)
+
+
+def _shell(value: Any) -> str:
+    import shlex
+
+    return shlex.quote(value if isinstance(value, str) else json.dumps(value))
+
+
+def _need_kernel() -> None:
+    advice = "install it with: python -m pip install papermill nbconvert ipykernel"
+    try:
+        import papermill  # noqa: F401
+        from jupyter_client.kernelspec import KernelSpecManager, NoSuchKernel
+    except ImportError as error:
+        raise LockstepError(f"notebooks need papermill and Jupyter ({error}); {advice}") from error
+    try:
+        KernelSpecManager().get_kernel_spec(KERNEL)
+    except NoSuchKernel as error:
+        advice = "python -m pip install ipykernel && python -m ipykernel install --sys-prefix"
+        raise LockstepError(f"there is no Jupyter kernel {KERNEL!r} here; install it with: {advice}") from error
+
+
+@contextmanager
+def _stage() -> Iterator[Path]:
+    """A folder on the reports' file system, gone afterwards."""
+    folder = paths.check_writable(paths.reports())
+    for old in folder.glob(".stage-*"):
+        if time.time() - old.stat().st_mtime > STALE:
+            shutil.rmtree(old, ignore_errors=True)
+    stage = Path(tempfile.mkdtemp(dir=folder, prefix=".stage-"))
+    try:
+        yield stage
+    finally:
+        shutil.rmtree(stage, ignore_errors=True)
+
+
+@contextmanager
+def _environment(values: Mapping[str, str]) -> Iterator[None]:
+    """What the kernel inherits: the same folders, and the same `lib`, installed or not."""
+    package = str(Path(__file__).resolve().parents[3])
+    search = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))
+    places = {"LOCKSTEP_REPORTS": str(paths.reports()), "LOCKSTEP_ROOT": str(paths.root()), "PYTHONPATH": search}
+    values = {**values, **places}
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def _execute(experiment: Experiment, values: dict[str, Any], stage: Path) -> Any:
+    """The executed notebook. An interrupt shuts the kernel down (nbclient) and goes on to the caller."""
+    import papermill
+    from nbclient.exceptions import CellTimeoutError, DeadKernelError
+    from papermill.engines import NBClientEngine, papermill_engines
+
+    cells = [i for i, cell in enumerate(read(experiment.path)["cells"]) if cell["cell_type"] == "code"]
+    output = stage / "notebook.ipynb"
+    with Progress(len(cells), experiment.name, "cells") as progress:
+
+        class Engine(NBClientEngine):
+            """nbclient, with our progress line for papermill's bar."""
+
+            @classmethod
+            def execute_managed_notebook(cls, nb_man, kernel_name, **options):  # type: ignore[no-untyped-def]
+                complete = nb_man.cell_complete
+
+                def counted(cell, **more):  # type: ignore[no-untyped-def]
+                    complete(cell, **more)
+                    injected = "injected-parameters" in cell.metadata.get("tags", [])
+                    progress.advance(cell.cell_type == "code" and not injected)
+
+                nb_man.cell_complete = counted
+                return super().execute_managed_notebook(nb_man, kernel_name, **options)
+
+        papermill_engines.register("lockstep", Engine)
+        try:
+            nb = papermill.execute_notebook(
+                str(experiment.path),
+                str(output),
+                parameters=values,
+                engine_name="lockstep",
+                kernel_name=KERNEL,
+                language="python",
+                progress_bar=False,
+                cwd=str(experiment.path.parent),
+                extra_arguments=["--IPKernelApp.log_level=40"],
+            )
+        except papermill.PapermillExecutionError as error:
+            kept = paths.write_bytes_atomic(experiment.failed, output.read_bytes())
+            cell = _number(experiment.path, error.source)
+            what = f"notebook {experiment.name}, cell {cell}: {error.ename}: {error.evalue}"
+            raise NotebookFailed(f"{what}\n  as far as it came: {kept}") from error
+        except (DeadKernelError, CellTimeoutError) as error:
+            kept = paths.write_bytes_atomic(experiment.failed, output.read_bytes()) if output.exists() else "nothing"
+            what = f"notebook {experiment.name}: the kernel died (out of memory?): {error}"
+            raise NotebookFailed(f"{what}\n  as far as it came: {kept}") from error
+    for key in ("input_path", "output_path"):
+        nb.metadata.papermill[key] = experiment.name
+    return nb
+
+
+def _number(path: Path, text: str) -> str:
+    """The failing cell's number in the notebook as its author sees it, counting every cell from 1."""
+    for number, cell in enumerate(read(path)["cells"], 1):
+        if source(cell).strip() == text.strip():
+            return str(number)
+    return "with the injected parameters"
+
+
+def _publish(experiment: Experiment, nb: Any, stage: Path) -> Path:
+    """Put figures, verdicts and, last, the notebook in their places."""
+    import nbformat
+
+    figures = stage / experiment.name
+    if figures.is_dir():
+        paths.replace_folder(figures, paths.reports() / experiment.name)
+    for verdict in sorted((stage / "claims").glob("*.json")):
+        target = paths.reports() / "claims" / verdict.name
+        target.parent.mkdir(exist_ok=True)
+        os.replace(verdict, target)
+    experiment.failed.unlink(missing_ok=True)
+    return paths.write_text_atomic(experiment.executed, nbformat.writes(nb))

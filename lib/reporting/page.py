@@ -1,0 +1,184 @@
+"""An executed notebook -> one HTML page that needs no network, no script and no other file."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from html import escape
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+from lib import paths
+from lib.errors import LockstepError
+from lib.reporting import notebooks
+from lib.reporting.cards import slug
+
+TEMPLATES = Path(__file__).parent / "templates"
+POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
+"""The browser itself refuses every request and script."""
+LARGEST = 2_000_000
+"""Bytes of a page, at most."""
+
+
+class PageError(LockstepError, ValueError):
+    """A notebook that makes no readable offline page."""
+
+
+def style() -> str:
+    return (TEMPLATES / "lockstep" / "style.css").read_text(encoding="utf-8")
+
+
+def export(executed: str | os.PathLike) -> Path:
+    """Write the page beside the executed notebook; its path."""
+    return paths.write_text_atomic(Path(executed).with_suffix(".html"), render(executed))
+
+
+def render(executed: str | os.PathLike) -> str:
+    """The page of an executed notebook."""
+    try:
+        import nbformat
+        from nbconvert import HTMLExporter
+        from pygments.formatters import HtmlFormatter
+    except ImportError as error:
+        advice = "python -m pip install nbconvert ipykernel"
+        raise LockstepError(f"reports need nbconvert ({error}); install it with: {advice}") from error
+
+    executed = Path(executed)
+    notebooks.read(executed)  # its errors are sentences
+    nb = nbformat.read(executed, as_version=4)
+    facts = nb.metadata.get("lockstep", {})
+    name = facts.get("name", executed.stem)
+    markdown = "\n".join(cell.source for cell in nb.cells if cell.cell_type == "markdown")
+    title = re.search(r"^#\s+(.+?)\s*#*$", markdown, re.MULTILINE)
+    code = HtmlFormatter(style="friendly", nobackground=True).get_style_defs(".highlight")
+    page = {
+        "title": title[1] if title else name,
+        "name": name,
+        "profile": f"profile {facts['profile']}" if facts.get("profile") else "",
+        "home": "../" * name.count("/") + "index.html",
+        "policy": POLICY,
+        "style": f"{style()}\n{code}",
+        "label": _label,
+        "made": _made(facts),
+    }
+    exporter = HTMLExporter(template_name="lockstep", extra_template_basedirs=[str(TEMPLATES)])
+    exporter.exclude_anchor_links = True
+    body, _ = exporter.from_notebook_node(nb, resources={"lockstep": page})
+    html = _contents(body)
+    check_offline(html, name)
+    if len(html.encode()) >= LARGEST:
+        size = len(html.encode()) / 1e6
+        raise PageError(f"{name}: the page has {size:.1f} MB, 2 is the most; draw fewer or smaller figures")
+    return html
+
+
+def _made(facts: Mapping[str, Any]) -> str:
+    """How the page came about: the command, the machine, the versions."""
+    machine = facts.get("machine", {})
+    hardware, versions = (
+        ", ".join(f"{name} {value}" for name, value in machine.get(kind, {}).items() if value is not None)
+        for kind in ("hardware", "versions")
+    )
+    commit = f"commit {machine['commit']}" if machine.get("commit") else ""
+    seconds = f"{facts['seconds']:.0f} s" if facts.get("seconds") else ""
+    command = f"<code>{escape(facts['command'])}</code>" if facts.get("command") else ""
+    return " · ".join(filter(None, [command, *map(escape, (hardware, versions, commit, seconds))]))
+
+
+def _label(cell: Any) -> str:
+    """What the folded code says of itself."""
+    tags = cell.metadata.get("tags", [])
+    if "parameters" in tags or "injected-parameters" in tags:
+        return "Parameters" if "parameters" in tags else "Parameters of this run"
+    count = len(cell.source.splitlines())
+    return f"{count} line{'s' * (count != 1)} of code"
+
+
+def _contents(html: str) -> str:
+    """Give every h2 and h3 an id of its own and list them."""
+    seen: set[str] = set()
+    entries = []
+
+    def anchor(match: re.Match) -> str:
+        level, attributes, inner = match[1], match[2], match[3]
+        text = re.sub(r"<[^>]+>", "", inner).strip()
+        base = name = slug(text)
+        count = 1
+        while name in seen:
+            count += 1
+            name = f"{base}-{count}"
+        seen.add(name)
+        if level in "23":
+            entries.append(f'<li{" class=sub" if level == "3" else ""}><a href="#{name}">{text}</a></li>')
+        attributes = re.sub(r'\s+id="[^"]*"', "", attributes)
+        return f'<h{level}{attributes} id="{name}">{inner}</h{level}>'
+
+    html = re.sub(r"<h([1-6])((?:\s[^>]*)?)>(.*?)</h\1>", anchor, html, flags=re.DOTALL)
+    return html.replace("<!--contents-->", f"<ol>{''.join(entries)}</ol>", 1)
+
+
+class _Loads(HTMLParser):
+    """Collects whatever a browser would fetch or run, and images without words."""
+
+    FETCH = frozenset(
+        ["src", "srcset", "data", "poster", "background", "manifest", "action", "formaction", "xlink:href"]
+    )
+    FORBIDDEN = frozenset(["script", "iframe", "object", "embed", "link", "base", "frame", "applet", "portal", "form"])
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+        self._style = False
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self._style = tag == "style"
+        if tag in self.FORBIDDEN:
+            self.found.append(f"<{tag}>")
+        given = {name: value or "" for name, value in attrs}
+        for name, value in given.items():
+            if name in self.FETCH and not value.startswith("data:"):
+                self.found.append(f"<{tag} {name}={value[:60]!r}>")
+            if name.startswith("on"):
+                self.found.append(f"<{tag} {name}>")
+            if name == "style":
+                self._css(value)
+            if name == "href" and (value.strip().lower().startswith("javascript:") or tag not in ("a", "area")):
+                self.found.append(f"<{tag} href={value[:60]!r}>")
+        if tag == "meta" and given.get("http-equiv", "").lower() == "refresh":
+            self.found.append("<meta refresh>")
+        if tag == "img" and given.get("alt", "").strip() in ("", "No description has been provided for this image"):
+            self.found.append("an image without alternative text (show it with lib.reporting.plots.show)")
+
+    def handle_endtag(self, tag: str) -> None:
+        self._style = False
+
+    def handle_data(self, data: str) -> None:
+        if self._style:
+            self._css(data)
+
+    def _css(self, text: str) -> None:
+        for use in re.findall(r"@import[^;]*|url\(\s*['\"]?(?!data:)[^)]*\)|image-set\([^)]*\)", text, re.IGNORECASE):
+            self.found.append(use[:60])
+
+
+def check_offline(html: str, name: str = "the page") -> None:
+    """An error that lists everything in the page that would load or run something, or that cannot be read aloud."""
+    parser = _Loads()
+    parser.feed(html)
+    parser.close()
+    if parser.found:
+        raise PageError(
+            f"{name}: a report loads and runs nothing, but there is {', '.join(dict.fromkeys(parser.found))}"
+        )
+
+
+def document(title: str, body: str) -> str:
+    """A page that no notebook made, in the same clothes."""
+    return (
+        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{escape(title)}</title>\n<style>{style()}</style>\n</head>\n<body>\n{body}\n</body>\n</html>\n"
+    )

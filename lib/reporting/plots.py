@@ -1,0 +1,342 @@
+"""Figures in one style, each with a caption, alternative text and the numbers behind it; and the notebooks' tables."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+import matplotlib as mpl
+import pandas as pd
+import seaborn as sns
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+
+from lib import paths
+from lib.errors import BadOption, unknown
+from lib.reporting.cards import Fragment, claims, intervals, provenance_card, settings, verdicts
+
+if TYPE_CHECKING:
+    from lib.results.run import Run
+
+__all__ = [
+    "claims",
+    "clock",
+    "colour",
+    "curves",
+    "gantt",
+    "histories",
+    "intervals",
+    "modes",
+    "panels",
+    "provenance_card",
+    "settings",
+    "show",
+    "style",
+    "traces",
+    "verdicts",
+]
+
+# Okabe and Ito's colours, which colour-blind readers tell apart.
+BLUE, VERMILLION, GREEN, PINK = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
+ORANGE, SKY, BLACK, GREY = "#E69F00", "#56B4E9", "#222222", "#BDBDBD"
+SOLID, DASHED, DOTTED, DASHDOT = "-", (0, (5, 2)), (0, (1.2, 1.5)), (0, (5, 1.5, 1.2, 1.5))
+
+PROTOCOLS: dict[str, tuple[str, Any]] = {
+    "sync": (BLUE, SOLID),
+    "async": (VERMILLION, DASHED),
+    "gba": (GREEN, DASHDOT),
+    "s-easgd": (PINK, SOLID),
+    "ds-sync": (ORANGE, SOLID),
+    "all-reduce": (SKY, SOLID),
+    "sequential": (BLACK, SOLID),
+    "pipelined": (VERMILLION, DOTTED),
+    "oac": (GREEN, SOLID),
+    "hop-bs": (SKY, DASHED),
+    "bsp": (ORANGE, DASHED),
+    "hop-bw": (PINK, DASHED),
+    "prague": (BLACK, DOTTED),
+    "swarm-adam": (PINK, DOTTED),
+    "persia": (BLUE, DASHDOT),
+    "persia-raw": (BLUE, DOTTED),
+    "s-ma": (ORANGE, DOTTED),
+    "s-bmuf": (SKY, DOTTED),
+    "fr-easgd": (PINK, DASHDOT),
+    "fr-ma": (ORANGE, DASHDOT),
+    "fr-bmuf": (SKY, DASHDOT),
+    "asp": (VERMILLION, SOLID),
+    "ssp": (BLACK, DASHED),
+    "local-sgd": (BLACK, DASHDOT),
+    "automatic": (VERMILLION, DASHDOT),
+}
+"""A protocol looks the same in every figure."""
+
+COMMON = ("sync", "async", "gba", "oac", "pipelined", "sequential")
+"""What a stranger is most often compared with, and must not look like."""
+
+KINDS = {
+    "compute": GREEN,
+    "pull": SKY,
+    "push": ORANGE,
+    "wait": "#E4E4E4",
+    "mix": PINK,
+    "apply": BLUE,
+    "read": SKY,
+    "transfer": VERMILLION,
+    "validate": BLACK,
+    "write": ORANGE,
+}
+"""What a node does, in a Gantt chart."""
+
+WIDTH = 6.4
+"""Inches: a report's column, and letters that can still be read on a phone."""
+DPI = 150
+
+
+def colour(name: str) -> tuple[str, Any]:
+    """A protocol's colour and dashes: by its name, before any options; a stranger's follow from its name too."""
+    for base in (name, re.split(r"[\s(+/]", name)[0]):
+        if base in PROTOCOLS:
+            return PROTOCOLS[base]
+    spare = [look for look in dict.fromkeys(PROTOCOLS.values()) if look not in map(PROTOCOLS.get, COMMON)]
+    return spare[int(hashlib.sha256(name.encode()).hexdigest(), 16) % len(spare)]
+
+
+@contextmanager
+def style() -> Iterator[None]:
+    """The one style. matplotlib's own font, so that a figure is the same bytes on every machine."""
+    sns_style = sns.axes_style("ticks") | sns.plotting_context("notebook", font_scale=0.85)
+    ours = {
+        "font.family": "DejaVu Sans",
+        "axes.grid": True,
+        "axes.grid.axis": "y",
+        "grid.color": "#E6E6E6",
+        "axes.edgecolor": "#777777",
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "axes.axisbelow": True,
+        "legend.frameon": False,
+        "lines.linewidth": 1.6,
+        "savefig.dpi": DPI,
+        "svg.hashsalt": "lockstep",
+    }
+    with mpl.rc_context(sns_style | ours):
+        yield
+
+
+def clock(runs: Mapping[str, Iterable[Run]] | Iterable[Run]) -> str:
+    """`virtual` or `wall`: the clock of these runs, which must be one."""
+    clocks = {_clock(run) for _, run in _pairs(runs)}
+    if len(clocks) != 1:
+        raise BadOption(
+            f"runs of {' and '.join(sorted(clocks)) or 'no'} clock: virtual and wall seconds are never mixed"
+        )
+    return clocks.pop()
+
+
+def _clock(run: Run) -> str:
+    for place in (run.summary, run.provenance):
+        if place.get("clock") in ("virtual", "wall"):
+            return place["clock"]
+    return getattr(run, "clock", "virtual")
+
+
+def _pairs(runs: Mapping[str, Iterable[Run]] | Iterable[Run]) -> list[tuple[str, Run]]:
+    if isinstance(runs, Mapping):
+        return [
+            (name, run) for name, group in runs.items() for run in ([group] if hasattr(group, "history") else group)
+        ]
+    return [("", run) for run in runs]
+
+
+def histories(runs: Mapping[str, Iterable[Run]]) -> pd.DataFrame:
+    """The runs' histories as one table: protocol (the key), seed, and the histories' columns."""
+    clock(runs)
+    frames = [
+        run.history.assign(protocol=name, seed=int(run.provenance["seed"]))
+        for name, run in _pairs(runs)
+        if len(run.history)
+    ]
+    frame = pd.concat(frames, ignore_index=True)
+    return frame[["protocol", "seed", *(c for c in frame.columns if c not in ("protocol", "seed"))]]
+
+
+def traces(runs: Mapping[str, Run], workers: int = 6, until: float | None = None) -> pd.DataFrame:
+    """The first few workers' spans up to a moment, as one table."""
+    clock(runs)
+    frames = []
+    for name, run in _pairs(runs):
+        trace = run.trace[run.trace["node"].astype(str).str.startswith("worker")]
+        nodes = sorted(trace["node"].astype(str).unique(), key=_natural)[:workers]
+        trace = trace[trace["node"].isin(nodes) & (trace["end"] > trace["start"])]
+        if until is not None:
+            trace = trace[trace["start"] < until].assign(end=lambda t: t["end"].clip(upper=until))
+        frames.append(trace.assign(protocol=name))
+    return pd.concat(frames, ignore_index=True)[["protocol", "node", "kind", "start", "end", "batch"]]
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    return [(int(part), "") if part.isdigit() else (0, part) for part in re.split(r"(\d+)", name)]
+
+
+_LABELS = {
+    "auc": "AUC",
+    "ne": "normalised entropy",
+    "train_ne": "training NE",
+    "logloss": "log loss",
+    "mrr": "MRR",
+    "qps": "samples per second",
+    "train_loss": "training loss",
+    "staleness_mean": "mean staleness (steps)",
+    "sync_gap": "sync gap (steps)",
+    "samples": "samples",
+    "step": "global step",
+}
+
+
+def label(column: str, seconds: str = "virtual") -> str:
+    """An axis label; time says which seconds it counts."""
+    return f"{seconds} seconds" if column == "time" else _LABELS.get(column, column.replace("_", " "))
+
+
+def curves(
+    data: pd.DataFrame, x: str = "time", y: str = "auc", hue: str = "protocol", seconds: str = "virtual"
+) -> Figure:
+    """One thin line for every seed: the spread is seen, not averaged away."""
+    for column in (x, y, hue):
+        if column not in data.columns:
+            raise unknown("column", column, data.columns)
+    data = data.dropna(subset=[x, y])
+    with style():
+        fig = Figure(figsize=(WIDTH, 3.7), layout="constrained")
+        ax = fig.subplots()
+        for name, group in data.groupby(hue, sort=False):
+            tone, dashes = colour(str(name))
+            for i, (_, one) in enumerate(group.groupby("seed") if "seed" in group else [(0, group)]):
+                one = one.sort_values(x)
+                ax.plot(one[x], one[y], color=tone, linestyle=dashes, alpha=0.85, label=None if i else str(name))
+        ax.set(xlabel=label(x, seconds), ylabel=label(y, seconds))
+        ax.ticklabel_format(axis="y", useOffset=False)
+        ax.legend(title=None, loc="best", handlelength=3)
+    return fig
+
+
+def panels(data: pd.DataFrame, x: str, y: str, row: str, column: str, hue: str = "protocol", unit: str = "") -> Figure:
+    """A panel for each pair of `row` and `column`: the mean over seeds as a line, the seeds' range behind it. Rows have axes
+    of their own."""
+    rows, columns = list(dict.fromkeys(data[row])), list(dict.fromkeys(data[column]))
+    with style():
+        fig = Figure(figsize=(WIDTH, 2.1 * len(rows) + 0.7), layout="constrained")
+        grid = fig.subplots(len(rows), len(columns), sharey="row", squeeze=False)
+        handles: dict[str, Any] = {}
+        for i, j in ((i, j) for i in range(len(rows)) for j in range(len(columns))):
+            ax = grid[i, j]
+            here, looks = data[(data[row] == rows[i]) & (data[column] == columns[j])], set()
+            for name, group in here.groupby(hue, sort=False):
+                tone, dashes = colour(str(name))
+                dashes = DOTTED if (tone, dashes) in looks else dashes  # two of one protocol
+                looks.add((tone, dashes))
+                spread = group.groupby(x)[y].agg(["mean", "min", "max"])
+                ax.fill_between(spread.index, spread["min"], spread["max"], color=tone, alpha=0.15, linewidth=0)
+                handles[str(name)] = ax.plot(spread.index, spread["mean"], ".", color=tone, linestyle=dashes)[0]
+            ax.set_title(", ".join(filter(None, (rows[i], columns[j]))), loc="left", fontsize=10, pad=3)
+            ax.set_ylabel(label(y) if j == 0 else "")
+            ax.set_xlabel(unit or label(x) if i == len(rows) - 1 else "")
+            ax.ticklabel_format(axis="y", useOffset=False)
+            ax.xaxis.get_major_locator().set_params(integer=True)
+        fig.legend(
+            handles.values(),
+            handles,
+            loc="outside upper center",
+            ncols=min(5, len(handles)),
+            handlelength=3,
+            fontsize=9,
+        )
+    return fig
+
+
+def modes(data: pd.DataFrame, chosen: pd.DataFrame, x: str = "time", y: str = "qps", panel: str = "case") -> Figure:
+    """A panel for each case: every protocol's `y`, and below it a band with the protocol chosen from `start` to `end`."""
+    names = list(dict.fromkeys(data[panel]))
+    with style():
+        fig = Figure(figsize=(WIDTH, 2.2 * len(names) + 0.7), layout="constrained")
+        axes = fig.subplots(2 * len(names), 1, sharex=True, squeeze=False, height_ratios=[9, 1] * len(names))[:, 0]
+        handles: dict[str, Any] = {}
+        for name, ax, band in zip(names, axes[::2], axes[1::2], strict=True):
+            for protocol, group in data[data[panel] == name].groupby("protocol", sort=False):
+                tone, dashes = colour(str(protocol))
+                (handles[str(protocol)],) = ax.plot(
+                    group[x], group[y], color=tone, linestyle=dashes, label=str(protocol)
+                )
+            for stretch in chosen[chosen[panel] == name].itertuples():
+                spans = [(stretch.start, stretch.end - stretch.start)]
+                band.broken_barh(spans, (0, 1), color=colour(stretch.protocol)[0], linewidth=0)
+            ax.set(ylabel=label(y), ylim=(0, None))
+            ax.set_title(name, loc="left", fontsize=10, pad=3)
+            ax.tick_params(bottom=False)
+            band.set(yticks=[0.5], yticklabels=["chosen"], ylim=(0, 1))
+            band.tick_params(left=False)
+            band.grid(False)
+        axes[-1].set(xlabel=label(x), xlim=(0, data[x].max()))
+        fig.legend(handles.values(), handles, loc="outside upper right", ncols=len(handles), handlelength=3)
+    return fig
+
+
+def gantt(data: pd.DataFrame, seconds: str = "virtual") -> Figure:
+    """Who did what when: a panel for every protocol, a row for every worker (the table is `traces`')."""
+    names = list(dict.fromkeys(data["protocol"]))
+    rows = sum(data[data["protocol"] == name]["node"].nunique() for name in names)
+    with style():
+        fig = Figure(figsize=(WIDTH, 0.215 * rows + 0.42 * len(names) + 0.9), layout="constrained")
+        axes: Sequence[Any] = fig.subplots(len(names), 1, sharex=True, squeeze=False)[:, 0]
+        for ax, name in zip(axes, names, strict=True):
+            panel = data[data["protocol"] == name]
+            nodes = sorted(panel["node"].astype(str).unique(), key=_natural)
+            for row, node in enumerate(nodes):
+                for kind, spans in panel[panel["node"] == node].groupby("kind"):
+                    bars = list(zip(spans["start"], spans["end"] - spans["start"], strict=True))
+                    ax.broken_barh(bars, (row - 0.4, 0.8), color=KINDS.get(str(kind), GREY), linewidth=0)
+            ax.set_yticks(range(len(nodes)), [re.sub(r"(\D)(\d+)$", r"\1 \2", node) for node in nodes], fontsize=9)
+            ax.set_title(str(name), loc="left", fontsize=10, pad=3)
+            ax.invert_yaxis()
+            ax.grid(False)
+        axes[-1].set_xlabel(label("time", seconds))
+        shown = [kind for kind in KINDS if kind in set(data["kind"])]
+        handles = [Patch(color=KINDS[kind], label=kind) for kind in shown]
+        fig.legend(handles=handles, loc="outside upper right", ncols=len(handles), fontsize=9, handlelength=1.2)
+    return fig
+
+
+def png(fig: Figure) -> bytes:
+    """The figure without software, version or date: equal figures are equal bytes."""
+    buffer = io.BytesIO()
+    with style():
+        fig.savefig(buffer, format="png", dpi=DPI, metadata={"Software": None})
+    return buffer.getvalue()
+
+
+def show(fig: Figure, data: pd.DataFrame, *, name: str, caption: str, alt: str) -> Fragment:
+    """The figure as HTML, saved with the CSV behind it; `name` is the notebook's and the figure's, joined by '/'."""
+    path = paths.relative(name)
+    if len(path.parts) not in (2, 3):
+        raise BadOption(f"figure name {name!r}: write the notebook's name and the figure's: 00_quickstart/auc")
+    for what, text in (("caption", caption), ("alternative text", alt)):
+        if not text.strip():
+            raise BadOption(f"figure {name!r}: the {what} is empty; say what the figure shows")
+    picture = png(fig)
+    target = paths.results() / path
+    paths.write_bytes_atomic(target.with_name(f"{path.name}.png"), picture)
+    table = data.to_csv(index=False, lineterminator="\n", float_format="%.9g")
+    paths.write_text_atomic(target.with_name(f"{path.name}.csv"), table)
+    link = escape("/".join(path.parts[-2:]) + ".csv")
+    source = f"data:image/png;base64,{base64.b64encode(picture).decode()}"
+    html = (
+        f'<figure id="figure-{escape(path.name)}"><img src="{source}" alt="{escape(alt)}">'
+        f'<figcaption>{escape(caption)} <a class="data" href="{link}">The numbers (CSV)</a></figcaption></figure>'
+    )
+    return Fragment(html, f"{caption} [{alt}]")

@@ -1,0 +1,186 @@
+"""The committed results: what the reports folder holds at the laptop profile, and the README's table made of it.
+
+`reports/reference/` has a page for every notebook, the numbers behind its figures, a file for every verdict, and an index.
+It is replaced whole or not at all, and the same reports give the same bytes.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+import tempfile
+from html import unescape
+from itertools import groupby
+from pathlib import Path
+
+from lib import paths
+from lib.errors import LockstepError
+from lib.reporting import claims, notebooks
+from lib.reporting.cards import flat, ours
+from lib.reporting.claims import Verdict
+from lib.reporting.index import PAPERS, front, in_order
+from lib.reporting.notebooks import Experiment
+from lib.reporting.page import LARGEST, render
+
+PROFILE = "laptop"
+START = "<!-- verdicts: `python -m lib report --reference` writes what stands here -->"
+END = "<!-- end of the verdicts -->"
+NONE_YET = "No results are published yet; `make reproduce PROFILE=laptop` makes them."
+
+
+class NotPublished(LockstepError, ValueError):
+    """The reports are not what is to be published; the reference and the README are as they were."""
+
+
+def publish() -> Path:
+    """Put the reference results and the README's table in their places; the reference's index."""
+    known = notebooks.experiments()
+    experiments = [experiment for experiment in known if experiment.executed.exists()]
+    verdicts = [verdict for verdict in claims.verdicts(paths.reports()) if verdict.verdict != "not run"]
+    lost = [
+        f"notebook {experiment.name} is published, and has not been run here"
+        for experiment in known
+        if experiment not in experiments and (paths.reference() / f"{experiment.name}.html").exists()
+    ]
+    if problems := [*_unfit(experiments), *_unjudged(experiments, verdicts), *lost]:
+        raise NotPublished(
+            f"the reports are not those of the {PROFILE} profile; `make reproduce PROFILE={PROFILE}` makes them:\n"
+            + "\n".join(problems)
+        )
+    if not experiments:
+        raise NotPublished(f"nothing has been run; `make reproduce PROFILE={PROFILE}` makes what is published")
+    target = paths.reference()
+    paths.check_writable(target.parent)
+    stage = Path(tempfile.mkdtemp(dir=target.parent, prefix=".reference-"))
+    try:
+        _fill(stage, experiments, verdicts)
+        text = readme(stage)
+        stage.chmod(0o755)  # mkdtemp's 0700 would hide it
+        paths.replace_folder(stage, target)
+    finally:
+        shutil.rmtree(stage, ignore_errors=True)
+    paths.write_text_atomic(paths.root() / "README.md", text)
+    return target / "index.html"
+
+
+def _unfit(experiments: list[Experiment]) -> list[str]:
+    """Why pages cannot be published."""
+    problems = []
+    for experiment in experiments:
+        facts = notebooks.facts(experiment)
+        if facts.get("profile") != PROFILE:
+            problems.append(f"notebook {experiment.name} was run at the profile {facts.get('profile') or '(none)'}")
+        if facts.get("parameters"):
+            given = ", ".join(f"{name}={value}" for name, value in facts["parameters"].items())
+            problems.append(f"notebook {experiment.name} was run with parameters of its own: {given}")
+        if not facts.get("machine") or not facts.get("command"):
+            problems.append(f"notebook {experiment.name} does not say how and on what machine it was run")
+        if experiment.failed.exists():
+            problems.append(f"notebook {experiment.name} failed when it was last run")
+    return problems
+
+
+def _unjudged(experiments: list[Experiment], verdicts: list[Verdict]) -> list[str]:
+    """Why verdicts cannot be published."""
+    names = {experiment.name for experiment in experiments}
+    judged = {verdict.claim.id for verdict in verdicts}
+    problems = []
+    for verdict in verdicts:
+        claim = verdict.claim
+        if verdict.profile != PROFILE:
+            problems.append(f"claim {claim.id} was judged at the profile {verdict.profile or '(none)'}")
+        if verdict.changed:
+            problems.append(f"claim {claim.id} was changed since it was judged")
+        if claim.notebook not in names:
+            problems.append(f"claim {claim.id} was judged by {claim.notebook}, which has no executed copy")
+    for claim in claims.load().values():
+        if claim.notebook in names and claim.id not in judged:
+            problems.append(f"claim {claim.id} was not judged by {claim.notebook}, which was run")
+    return problems
+
+
+def _fill(folder: Path, experiments: list[Experiment], verdicts: list[Verdict]) -> None:
+    for experiment in experiments:
+        page = render(experiment.executed)
+        _write(folder / f"{experiment.name}.html", page)
+        for link in re.findall(r'class="data" href="([^"]+)"', page):
+            place = Path(experiment.name).parent / unescape(link)
+            try:
+                text = (paths.reports() / place).read_text(encoding="utf-8")
+            except OSError as error:
+                raise NotPublished(
+                    f"{experiment.name}: its page leads to {place}, which cannot be read; run the notebook again"
+                ) from error
+            _write(folder / place, text)
+    for verdict in verdicts:
+        source = claims.file_of(verdict.claim.id, paths.reports())
+        _write(claims.file_of(verdict.claim.id, folder), source.read_text(encoding="utf-8"))
+    note = f" These are the results of the {PROFILE} profile that are kept with the code."
+    _write(folder / "index.html", front(experiments, verdicts, {e.name for e in experiments}, note))
+
+
+def _write(path: Path, text: str) -> None:
+    """Write a file that may go to everybody: small enough, and without a path of this machine."""
+    size = len(text.encode())
+    if size >= LARGEST:
+        raise NotPublished(f"{path.name} has {size / 1e6:.1f} MB, 2 is the most; draw fewer or smaller figures")
+    if found := machine_path(text):
+        raise NotPublished(
+            f"{path.name} names a path of this machine, {found}; change the cell that shows it (a warning's text, a "
+            "parameter) and run the notebook again"
+        )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8", newline="\n")
+
+
+def machine_path(text: str) -> str | None:
+    """The first path of this machine, or of anybody's home, in a text; pictures are not read."""
+    here = {
+        paths.root(),
+        paths.reports(),
+        Path.home(),
+        Path(tempfile.gettempdir()),
+        Path(sys.prefix),
+        Path(sys.base_prefix),
+    }
+    places = [re.escape(str(place)) for place in sorted(here, key=str) if len(place.parts) > 1]
+    places += [r"/(?:home|Users)/\w[\w.-]*", r"[A-Z]:\\Users\\\w[\w.-]*"]
+    text = re.sub(r"data:image/[^\"')]*", "", text)
+    found = re.search(rf"(?<![\w.:/-])(?:{'|'.join(places)})(?![\w-])[^\s\"'<>)]*", text)
+    return found[0] if found else None
+
+
+def readme(folder: Path | None = None) -> str:
+    """The README as it should be: with the table of the verdicts that the reference in `folder` holds."""
+    path = paths.root() / "README.md"
+    text = path.read_text(encoding="utf-8")
+    before, start, rest = text.partition(START)
+    _, end, after = rest.partition(END)
+    if not (start and end):
+        raise NotPublished(f"{path} has no place for the verdicts: a line {START} and after it a line {END}")
+    return f"{before}{START}\n\n{table(folder or paths.reference())}\n\n{END}{after}"
+
+
+def table(folder: Path) -> str:
+    """The verdicts that a folder holds as Markdown, a table for each paper; negative ones stand like the others."""
+    verdicts = sorted(claims.kept(folder), key=lambda v: (*in_order(_paper(v)), v.claim.notebook, v.claim.id))
+    if not verdicts:
+        return NONE_YET
+    parts = []
+    for paper, group in groupby(verdicts, _paper):
+        rows = ["| claim | what is claimed | the paper | ours [95 % interval] | verdict |", "|---|---|---|---|---|"]
+        for verdict in group:
+            claim = verdict.claim
+            cells = [f"`{claim.id}`", claim.sentence, flat(claim.paper) or "–", ours(verdict), verdict.verdict]
+            rows.append(f"| {' | '.join(map(_cell, cells))} |")
+        parts.append(f"### {PAPERS.get(paper, paper) if paper else 'Across the papers'}\n\n" + "\n".join(rows))
+    return "\n\n".join(parts)
+
+
+def _paper(verdict: Verdict) -> str:
+    return verdict.claim.notebook.rpartition("/")[0]
+
+
+def _cell(text: str) -> str:
+    return re.sub(r"[ \n\t]+", " ", text).strip().replace("|", "\\|").replace("<", "&lt;")

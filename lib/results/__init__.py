@@ -1,0 +1,1 @@
+"""What a run leaves: its tables and figures, how it is saved and found again."""

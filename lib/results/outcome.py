@@ -1,0 +1,210 @@
+"""From what the parts of a leg wrote down to what it leaves."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from lib.data.feed import account
+from lib.drivers.ledger import settle
+from lib.drivers.plan import Plan
+from lib.drivers.record import Finished, Record, Snapshot
+from lib.models.flat import FlatModel
+from lib.results.run import digest
+from lib.workloads.metrics import entropy
+
+
+class Outcome:
+    """All records of one leg, on a clock that starts with it."""
+
+    def __init__(self, plan: Plan, finished: Finished):
+        self.plan, self.seconds = plan, finished.end - finished.start
+        self._start, self._records = finished.start, finished.records
+        self._undone, self._returns, self._lost_worker = finished.undone, finished.returns, finished.lost_worker
+
+    def digest(self) -> str:
+        return digest(
+            {record.node + "/" + "+".join(record.final): record.final for record in self._records if record.final}
+        )
+
+    def trace(self) -> pd.DataFrame:
+        """`norm` is the L2 norm of a server's update of its share of the dense parameters, whose number is in `batch`."""
+        spans = [
+            (record.node, *span, record.norms.get(span[3], np.nan) if span[0] == "apply" else np.nan)
+            for record in self._records
+            for span in record.spans or ()
+        ]
+        table = pd.DataFrame(spans, columns=["node", "kind", "start", "end", "batch", "norm"])
+        table[["start", "end"]] -= self._start
+        return table.sort_values(["start", "node"], kind="stable", ignore_index=True)
+
+    def history(self) -> pd.DataFrame:
+        """One row for each twentieth of the samples, and one for each evaluation."""
+        steps = self._steps()
+        evaluated = self._evaluations()
+        marks = sorted({*np.linspace(0, len(steps), 21)[1:].round().astype(int)} - {0})
+        staleness, gaps = self._staleness(), self._gaps()
+        rows, done, start = [], 0, 0.0
+        for mark in marks:
+            part = steps.iloc[done:mark]
+            time = part["time"].iloc[-1]
+            samples = int(steps["samples"].iloc[:mark].sum())
+            rows.append(
+                {
+                    "time": time,
+                    "step": mark,
+                    "samples": samples,
+                    "train_loss": float(np.average(part["loss"], weights=part["samples"])),
+                    "train_ne": _normalised(part),
+                    "staleness_mean": _mean_within(staleness, start, time),
+                    "sync_gap": _mean_within(gaps, start, time),
+                }
+            )
+            done, start = mark, time
+        if not rows:  # every batch was left out
+            return pd.DataFrame(evaluated)
+        history = pd.DataFrame(rows)
+        history["qps"] = history["samples"].diff().fillna(history["samples"]) / history["time"].diff().fillna(
+            history["time"]
+        )
+        history = pd.concat([history, pd.DataFrame(evaluated)], ignore_index=True)
+        return history.sort_values("time", kind="stable", ignore_index=True)
+
+    def summary(self, clock: str) -> dict[str, Any]:
+        if not self._lost_worker:
+            account((index for record in self._records for index in record.taken), self.plan.batches)
+        steps = self._steps()
+        staleness = Counter(count for _, count in self._staleness())
+        gaps = [gap for _, gap in self._gaps()]
+        moved = sum((record.bytes for record in self._records), Counter())
+        final = self._evaluate(self._snapshots()[-1])
+        counts = sum(staleness.values())
+        by_worker = steps.groupby("node")["samples"].sum() / self.seconds if self.seconds else pd.Series(dtype=float)
+        return {
+            "clock": clock,
+            **final,
+            **self._replicas(),
+            "train_loss": float(np.average(steps["loss"], weights=steps["samples"])) if len(steps) else float("nan"),
+            "train_ne": _normalised(steps),
+            "samples": int(steps["samples"].sum()),
+            "qps": float(steps["samples"].sum() / self.seconds) if self.seconds else float("nan"),
+            "qps_worker_mean": float(by_worker.mean()),
+            "qps_worker_std": float(by_worker.std(ddof=0)),
+            "staleness_mean": sum(key * count for key, count in staleness.items()) / counts if counts else 0.0,
+            "staleness_max": max(staleness, default=0),
+            "staleness": {str(key): staleness[key] for key in sorted(staleness)},
+            "sync_gap": float(np.mean(gaps)) if gaps else float("nan"),
+            **settle(self._records, self._undone),
+            "returns_to_a_cut": self._returns,
+            "bytes": int(moved.total()),
+            "bytes_by_kind": dict(sorted(moved.items())),
+            "virtual_seconds": self.seconds if clock == "virtual" else None,
+            "wall_seconds": self.seconds if clock == "wall" else None,
+            "busy": self._busy(),
+            **{name.replace(" ", "_"): count for name, count in self._extra().items()},
+            "order": next((record.order for record in self._records if record.order), None),
+        }
+
+    def _steps(self) -> pd.DataFrame:
+        columns = ["time", "batch", "samples", "loss", "logloss", "positives"]
+        parts = [
+            pd.DataFrame(record.steps, columns=columns).assign(node=record.node)
+            for record in self._records
+            if record.steps
+        ]
+        if not parts:
+            return pd.DataFrame(columns=[*columns, "node"])
+        steps = pd.concat(parts, ignore_index=True)
+        steps["time"] -= self._start
+        return steps.sort_values(["time", "batch"], ignore_index=True)
+
+    def _snapshots(self) -> list[Snapshot]:
+        """The parts' snapshots of the same mark as one; a mark that some part never came to is left out."""
+        parts = [record.snapshots for record in self._records if record.snapshots and not self._other_replica(record)]
+        whole = []
+        for pieces in zip(*(part[:-1] for part in parts), strict=False):
+            whole.append(pieces)
+        whole.append(tuple(part[-1] for part in parts))
+        return [self._joined(pieces) for pieces in whole]
+
+    def _other_replica(self, record: Record) -> bool:
+        """Evaluated is the first worker's replica, of those that came to the end."""
+        first = next((each for each in self._records if "replica" in each.final), None)
+        return not record.final or ("replica" in record.final and record is not first)
+
+    def _joined(self, pieces: tuple[Snapshot, ...]) -> Snapshot:
+        shards = {shard: values for piece in pieces for shard, values in piece.dense.items()}
+        ids = self.plan.workload.evaluation_ids(self.plan.seed, self.plan.day)
+        rows = {
+            name: np.empty((ids[name].size, spec.dim), np.float32) for name, spec in self.plan.workload.tables().items()
+        }
+        for piece in pieces:
+            for name, (positions, values) in piece.rows.items():
+                rows[name][positions] = values
+        time, samples = max(piece.time for piece in pieces), max(piece.samples for piece in pieces)
+        dense = np.concatenate([shards[shard] for shard in sorted(shards)])
+        return Snapshot(time - self._start, min(samples, self.plan.samples), {0: dense}, rows)
+
+    def _evaluations(self) -> list[dict[str, float]]:
+        snapshots = self._snapshots()
+        snapshots[-1].time = self.seconds
+        return [{"time": shot.time, "samples": shot.samples, **self._evaluate(shot)} for shot in snapshots]
+
+    def _evaluate(self, snapshot: Snapshot) -> dict[str, float]:
+        model = FlatModel(self.plan.workload.model(self.plan.seed))
+        model.load(snapshot.dense[0])
+        return self.plan.workload.evaluate(model.module, snapshot.rows, self.plan.seed, self.plan.day)
+
+    def _replicas(self) -> dict[str, float]:
+        """The metrics of the replicas' average; the summary's own are those of the first worker's replica."""
+        ends = [record.snapshots[-1] for record in self._records if "replica" in record.final]
+        if len(ends) < 2:
+            return {}
+        joined = self._snapshots()[-1]
+        joined.dense[0] = np.mean([end.dense[0] for end in ends], axis=0)
+        for name in ends[0].rows:
+            joined.rows[name] = np.mean([end.rows[name][1] for end in ends], axis=0)
+        return {f"{metric}_of_average": value for metric, value in self._evaluate(joined).items()}
+
+    def _staleness(self) -> list[tuple[float, int]]:
+        """Staleness arises where gradients travel; replicas alone have none."""
+        servers = [record.staleness for record in self._records if not record.ledger["issued"] and record.staleness]
+        return self._on_clock(servers[:1] or [record.staleness for record in self._records])
+
+    def _gaps(self) -> list[tuple[float, int]]:
+        return self._on_clock([record.gaps for record in self._records])
+
+    def _on_clock(self, notes: list[list[tuple[float, int]]]) -> list[tuple[float, int]]:
+        return [(time - self._start, value) for note in notes for time, value in note]
+
+    def _busy(self) -> dict[str, float]:
+        """Share of the workers' time by what they did. Stages of a pipeline and a shadow's mixing overlap with compute."""
+        trace = self.trace()
+        trace = trace[trace["node"].str.startswith("worker") & (trace["kind"] != "push")]
+        total = self.seconds * max(1, trace["node"].nunique())
+        if not total:
+            return {}
+        spent = (trace["end"] - trace["start"]).groupby(trace["kind"]).sum() / total
+        return {str(kind): float(share) for kind, share in spent.items()}
+
+    def _extra(self) -> Counter:
+        total = Counter()
+        for record in self._records:
+            total.update(record.extra)
+        return total
+
+
+def _normalised(steps: pd.DataFrame) -> float:
+    """Normalised entropy of predictions made before the update: log loss over that of the constant base rate."""
+    samples = steps["samples"].sum()
+    if not samples or steps["logloss"].isna().any():
+        return float("nan")
+    return float(steps["logloss"].sum() / samples / entropy(steps["positives"].sum() / samples))
+
+
+def _mean_within(notes: list[tuple[float, int]], start: float, end: float) -> float:
+    values = [value for time, value in notes if start < time <= end]
+    return float(np.mean(values)) if values else float("nan")

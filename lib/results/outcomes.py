@@ -1,0 +1,126 @@
+"""What the legs of a run leave together: one clock, one count of samples, one ledger."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, fields
+from typing import Any
+
+import pandas as pd
+
+from lib.cluster.spec import Usage
+from lib.drivers.record import Leg
+from lib.results.outcome import Outcome
+
+SUMS = (
+    *("samples", "issued", "applied", "decayed", "dropped", "lost", "in_flight", "returns_to_a_cut", "bytes"),
+    *("not_finite", "row_gradients_decayed", "rows_read", "rows_validated_away", "rows_evicted", "mixes_repeated"),
+)
+"""Figures of a summary that add up over legs."""
+
+
+class Outcomes:
+    """A run with one leg is that leg's outcome; more, or those that were chosen, are put one after another."""
+
+    def __init__(self, legs: Sequence[Leg]):
+        self._legs = legs
+        self._outcomes = [Outcome(leg.plan, leg.finished) for leg in legs]
+        self._joined = len(legs) > 1 or legs[0].plan.watch is not None
+        self._start = legs[0].finished.start
+        self.seconds = legs[-1].finished.end - self._start
+        self.events = legs[-1].finished.events
+
+    def digest(self) -> str:
+        return self._outcomes[-1].digest()
+
+    def history(self) -> pd.DataFrame:
+        """The legs' histories; where legs are joined, `leg` and `protocol`; with daily evaluations, the `day` tested on."""
+        parts, samples, step = [], 0, 0
+        for number, (leg, outcome) in enumerate(zip(self._legs, self._outcomes, strict=True)):
+            part = outcome.history()
+            steps = part["step"].max() if "step" in part else 0
+            for column, before in (("time", self._before(leg)), ("samples", samples), ("step", step)):
+                if column in part:
+                    part[column] += before
+            place = {"leg": number, "protocol": leg.plan.protocol.name} if self._joined else {}
+            parts.append(part.assign(**place, **({} if leg.plan.day is None else {"day": leg.plan.day})))
+            samples, step = samples + leg.plan.samples, step + steps
+        return pd.concat(parts, ignore_index=True) if len(parts) > 1 else parts[0]
+
+    def trace(self) -> pd.DataFrame:
+        """The legs' traces; batches are counted on."""
+        parts, batches = [], 0
+        for leg, outcome in zip(self._legs, self._outcomes, strict=True):
+            part = outcome.trace()
+            part[["start", "end"]] += self._before(leg)
+            part["batch"] += batches
+            parts.append(part)
+            batches += leg.plan.batches
+        return pd.concat(parts, ignore_index=True) if len(parts) > 1 else parts[0]
+
+    def usage(self) -> pd.DataFrame:
+        """A row for each node and link: shares of the run's time, queueing and bytes. Empty on a wall clock."""
+        rows = [asdict(usage) for usage in self._legs[-1].finished.usage]  # a world's books go on over the legs
+        table = pd.DataFrame(rows, columns=[field.name for field in fields(Usage)])
+        for share in ("sent", "received"):
+            table[share] /= self.seconds or 1.0
+        table["computed"] /= table["lanes"].clip(lower=1) * (self.seconds or 1.0)
+        return table
+
+    def summary(self, clock: str) -> dict[str, Any]:
+        """The last leg's metrics; sums, means over samples or gradients, and maxima of what belongs to the whole; and where
+        legs are joined each one's summary, under `legs`. A choice leaves its `decisions` too."""
+        summaries = [outcome.summary(clock) for outcome in self._outcomes]
+        if not self._joined:
+            return summaries[0]
+        whole = summaries[-1] | {name: sum(each.get(name, 0) for each in summaries) for name in SUMS}
+        whole = {name: value for name, value in whole.items() if value or name in summaries[-1]}
+        staleness = sum((Counter(each["staleness"]) for each in summaries), Counter())
+        counted = sum(staleness.values())
+        for name in ("train_loss", "train_ne", "sync_gap", "qps_worker_mean", "qps_worker_std"):
+            whole[name] = sum(each[name] * each["samples"] for each in summaries) / whole["samples"]
+        whole |= {
+            "qps": whole["samples"] / self.seconds if self.seconds else float("nan"),
+            "staleness": dict(sorted(staleness.items(), key=lambda item: int(item[0]))),
+            "staleness_mean": sum(int(age) * n for age, n in staleness.items()) / counted if counted else 0.0,
+            "staleness_max": max(map(int, staleness), default=0),
+            "bytes_by_kind": dict(
+                sorted(sum((Counter(each["bytes_by_kind"]) for each in summaries), Counter()).items())
+            ),
+            f"{clock}_seconds": self.seconds,
+            "busy": self._busy(summaries, clock),
+        }
+        if decisions := self._decisions():
+            whole["decisions"] = decisions
+        return whole | {"legs": [self._leg(*pair) for pair in zip(self._legs, summaries, strict=True)]}
+
+    def _decisions(self) -> list[dict[str, Any]]:
+        """When the controller decided, for which phase, and the samples per second that it foretold of each."""
+        watches = [leg.finished.watch for leg in self._legs if leg.finished.watch]
+        return [
+            {"time": decision.time - self._start, "phase": decision.phase, "predicted": list(decision.predicted)}
+            for watch in watches
+            for decision in watch.decisions
+        ]
+
+    def _before(self, leg: Leg) -> float:
+        """Seconds of the run before a leg."""
+        return leg.finished.start - self._start
+
+    def _busy(self, summaries: Sequence[dict[str, Any]], clock: str) -> dict[str, float]:
+        total: Counter = Counter()
+        for each in summaries:
+            total.update({kind: share * each[f"{clock}_seconds"] for kind, share in each["busy"].items()})
+        return {kind: seconds / self.seconds for kind, seconds in total.items()} if self.seconds else {}
+
+    def _leg(self, leg: Leg, summary: dict[str, Any]) -> dict[str, Any]:
+        plan = leg.plan
+        place = {
+            "protocol": plan.protocol.name,
+            "workers": plan.workers,
+            "batch_size": plan.workload.batch_size,
+            "first": plan.first,
+            "start": self._before(leg),
+        }
+        return place | {"day": plan.day} | summary

@@ -1,0 +1,191 @@
+"""What a training run leaves: history, summary, trace, provenance, and how it is saved and found again."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import tempfile
+from dataclasses import dataclass, fields, is_dataclass
+from functools import cache
+from pathlib import Path
+from types import CodeType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from lib import paths
+from lib.errors import LockstepError, NotSaved
+
+if TYPE_CHECKING:
+    from lib.drivers.model_state import ModelState
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """One training run. Seconds are the cluster's: `clock` says whether virtual or wall; the two are never mixed."""
+
+    history: pd.DataFrame
+    """Over the run's time: samples, losses before update, throughput, staleness, and the metrics where it was evaluated."""
+    summary: dict[str, Any]
+    """The end: metrics, throughput, the ledger, bytes."""
+    trace: pd.DataFrame
+    """Who did what from when to when."""
+    usage: pd.DataFrame
+    """How busy each node and link of a virtual cluster was, and how long messages queued; empty on a wall clock."""
+    provenance: dict[str, Any]
+    """What it takes to repeat the run."""
+    digest: str
+    """sha256 over all final parameters, rows, optimiser state and timestamps: equal digests mean identical to the bit."""
+    kept: ModelState | Path | None = None
+    """The model at the end, or where it is saved; None: it was not kept."""
+
+    @property
+    def model(self) -> ModelState | None:
+        """The model at the end, for another run to start from, where it was kept."""
+        if isinstance(self.kept, Path):
+            from lib.drivers.model_state import ModelState
+            from lib.store import checkpoint
+
+            return checkpoint.load(self.kept, [ModelState])["model"]
+        return self.kept
+
+    @property
+    def clock(self) -> str:
+        return self.summary["clock"]
+
+    def save(self, folder: Path) -> None:
+        """Write the whole run or nothing: it appears under its name only when it is complete."""
+        try:
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            new = Path(tempfile.mkdtemp(prefix=".new-", dir=folder.parent))
+        except OSError as error:
+            raise self._not_saved(folder, error) from error
+        try:
+            self.history.to_parquet(new / "history.parquet")
+            self.trace.to_parquet(new / "trace.parquet")
+            self.usage.to_parquet(new / "usage.parquet")
+            texts = {"summary": self.summary, "provenance": self.provenance, "digest": self.digest}
+            (new / "run.json").write_text(json.dumps(texts, indent=1, default=_plain))
+            if self.kept is not None:
+                from lib.store import checkpoint
+
+                checkpoint.save(new / "model", {"model": self.model}, durable=False)
+            new.chmod(0o755)
+            paths.replace_folder(new, folder)
+        except OSError as error:
+            raise self._not_saved(folder, error) from error
+        finally:
+            shutil.rmtree(new, ignore_errors=True)
+
+    def _not_saved(self, folder: Path, error: OSError) -> NotSaved:
+        problem = NotSaved(
+            f"the run is complete but could not be saved to {folder}: {error.strerror or error}. Nothing saved before was "
+            "touched. Free some space or set LOCKSTEP_REPORTS to another folder; this error's `run` holds the run, and "
+            "`run.save(folder)` tries again"
+        )
+        problem.run = self
+        return problem
+
+    @classmethod
+    def load(cls, folder: Path) -> Run:
+        try:
+            texts = json.loads((folder / "run.json").read_text())
+            history, trace, usage = (
+                pd.read_parquet(folder / f"{name}.parquet") for name in ("history", "trace", "usage")
+            )
+            kept = folder / "model" if (folder / "model").is_dir() else None
+            return cls(history, texts["summary"], trace, usage, texts["provenance"], texts["digest"], kept)
+        except (OSError, ValueError, KeyError) as error:
+            raise LockstepError(
+                f"the saved run {folder} cannot be read ({error}); delete that folder to train anew"
+            ) from error
+
+
+def describe(thing: Any) -> Any:
+    """A configuration object as plain data: its name and its fields; with a hash of its code where that is not lib's."""
+    if is_dataclass(thing):
+        name = {"name": thing.name} if hasattr(thing, "name") else {}
+        code = {} if type(thing).__module__.startswith("lib.") else {"code": _code(type(thing))}
+        return {**name, **code, **{field.name: describe(getattr(thing, field.name)) for field in fields(thing)}}
+    if isinstance(thing, (list, tuple)):
+        return [describe(item) for item in thing]
+    if isinstance(thing, dict):
+        return {str(key): describe(value) for key, value in thing.items()}
+    return thing
+
+
+def key(configuration: dict[str, Any]) -> str:
+    """The name under which a run with this configuration is saved: its hash and that of the source that made it."""
+    text = json.dumps({"configuration": configuration, "source": source()}, sort_keys=True, default=_plain)
+    return hashlib.sha256(text.encode()).hexdigest()[:24]
+
+
+PRESENTATION = ("__main__.py", "measure", "paths.py", "progress.py", "reporting")
+
+
+@cache
+def source() -> str:
+    """A hash of lib's source, but for what only asks for runs or shows them: a run made by other code is another run."""
+    digest = hashlib.sha256()
+    package = Path(__file__).parents[1]
+    for path in sorted(package.rglob("*.py")):
+        if path.relative_to(package).parts[0] in PRESENTATION:
+            continue
+        digest.update(str(path.relative_to(package)).encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()
+
+
+def _code(kind: type) -> str:
+    """A hash of the methods and constants that a class of a notebook or a script defines: change one, and the run is another."""
+    digest = hashlib.sha256()
+    for base in kind.__mro__:
+        if not base.__module__.startswith(("lib.", "builtins")):
+            for name, value in sorted(vars(base).items()):
+                function = getattr(value, "fget", None) or getattr(value, "__func__", value)
+                if hasattr(function, "__code__"):
+                    digest.update(name.encode() + _instructions(function.__code__))
+                elif isinstance(value, (bool, int, float, str, tuple)) and not name.startswith("__"):
+                    digest.update(f"{name}={value!r}".encode())
+    return digest.hexdigest()
+
+
+def _instructions(code: CodeType) -> bytes:
+    return b"\0".join([code.co_code, repr(code.co_names).encode(), *map(_constant, code.co_consts)])
+
+
+def _constant(value: Any) -> bytes:
+    if isinstance(value, CodeType):
+        return _instructions(value)
+    # The order of a set of strings differs from process to process.
+    return repr(sorted(map(repr, value)) if isinstance(value, frozenset) else value).encode()
+
+
+def digest(final: dict[str, Any]) -> str:
+    """sha256 over named arrays in canonical order: names sorted, each array with its type and shape."""
+    result = hashlib.sha256()
+    for name, array in sorted(_arrays("", final)):
+        array = np.ascontiguousarray(array)
+        result.update(f"{name} {array.dtype.str} {array.shape}\n".encode())
+        result.update(array.tobytes())
+    return result.hexdigest()
+
+
+def _arrays(name: str, thing: Any):
+    if isinstance(thing, dict):
+        for inner, value in thing.items():
+            yield from _arrays(f"{name}/{inner}", value)
+    elif is_dataclass(thing):
+        for field in fields(thing):
+            yield from _arrays(f"{name}/{field.name}", getattr(thing, field.name))
+    else:
+        yield name, thing
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, (set, frozenset)):
+        return sorted(value)
+    return str(value)

@@ -1,0 +1,212 @@
+"""Which server holds which parameters: equal slices of the dense vector, rows by a placement.
+
+A placement is a pure function (table, id) -> shard. The three of the papers:
+
+- `Uniform`: the ids of a feature group are shuffled over all servers (Persia, Section 4.2.3), so that no fashion among the
+  groups can congest one of them;
+- `ByGroup`: a feature group lives on one server, the straightforward design that congests (the same section);
+- `ByCost`: feature groups are packed on servers by what their look-ups cost in a profiling pass, and a group that is too
+  large for one server is cut into pieces (ShadowSync, Section 3.1).
+
+A feature group is a table, or with `shift` the ids of a table that agree in the bits above it.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+import time
+import zlib
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+
+from lib.errors import BadOption
+from lib.store.inputs import whole
+from lib.store.rows import Rows
+from lib.store.table.table import Table
+
+_ODD = np.uint64(0x9E3779B97F4A7C15)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Placement(ABC):
+    """Which of `shards` servers owns a row."""
+
+    shards: int
+    """Number of servers."""
+
+    def __post_init__(self):
+        whole(self.shards, f"{type(self).__name__}.shards", 1)
+
+    @abstractmethod
+    def owner(self, table: str, ids: np.ndarray) -> np.ndarray:
+        """The shard of each id, int64[n]."""
+
+    def split(self, table: str, ids: np.ndarray) -> list[np.ndarray | slice]:
+        """For each shard, an index into `ids` of what it owns, in the order of `ids`."""
+        if self.shards == 1:
+            return [slice(None)]
+        owner = self.owner(table, ids)
+        return [np.flatnonzero(owner == shard) for shard in range(self.shards)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Uniform(Placement):
+    """Every group's ids are shuffled evenly over all servers."""
+
+    def owner(self, table: str, ids: np.ndarray) -> np.ndarray:
+        return _spread(ids, self.shards)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ByGroup(Placement):
+    """Each feature group belongs to one server, or to a few among which its ids are shuffled."""
+
+    owners: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """Group, "table" or "table/number", -> its servers; a group that is not named here goes where its name's hash says."""
+    shift: int | None = None
+    """The bits of an id above this one are its group's number; None: a table is one group."""
+
+    def __post_init__(self):
+        super().__post_init__()
+        for group, shards in self.owners.items():
+            if not shards or not all(0 <= shard < self.shards for shard in shards):
+                raise BadOption(f"group {group!r} is placed on {shards}, and there are shards 0 to {self.shards - 1}")
+
+    @classmethod
+    def in_turn(cls, groups: Iterable[str], shards: int, shift: int | None = None) -> ByGroup:
+        """The groups dealt out one by one, in their names' order."""
+        owners = {group: (number % shards,) for number, group in enumerate(sorted(groups))}
+        return cls(shards=shards, owners=owners, shift=shift)
+
+    def owner(self, table: str, ids: np.ndarray) -> np.ndarray:
+        if self.shift is None:
+            return self._among(self._of(table), ids)
+        owner = np.empty(ids.size, np.int64)
+        numbers, where = np.unique(ids >> self.shift, return_inverse=True)
+        for position, number in enumerate(numbers):
+            mine = where == position
+            owner[mine] = self._among(self._of(f"{table}/{number}"), ids[mine])
+        return owner
+
+    def _of(self, group: str) -> tuple[int, ...]:
+        return self.owners.get(group) or (zlib.crc32(group.encode()) % self.shards,)
+
+    def _among(self, shards: tuple[int, ...], ids: np.ndarray) -> np.ndarray:
+        return np.array(shards, np.int64)[_spread(ids, len(shards))]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ByCost(ByGroup):
+    """Feature groups packed by cost: the largest that is left goes to the server with the least to do.
+
+    Guarantee (Graham 1969): of the pieces that are packed, the busiest server has at most 4/3 - 1/(3 shards) times the
+    least possible.
+    """
+
+    loads: tuple[float, ...] = ()
+    """Cost on each server."""
+
+    @classmethod
+    def pack(cls, costs: Mapping[str, float], shards: int, *, shift: int | None = None, cut: bool = True) -> ByCost:
+        """`cut`: a group that costs more than a server's fair share is cut into equal pieces of at most that share."""
+        whole(shards, "shards", 1)
+        if bad := [group for group, cost in costs.items() if not (cost >= 0 and math.isfinite(cost))]:
+            raise BadOption(f"the cost of group {bad[0]!r} must be finite and 0 or more, not {costs[bad[0]]}")
+        share = sum(costs.values()) / shards
+        pieces = []
+        for group, cost in costs.items():
+            count = min(shards, max(1, math.ceil(cost / share * (1 - 1e-12)))) if cut and share else 1
+            pieces += [(cost / count, group)] * count
+        idle = [(0.0, shard) for shard in range(shards)]
+        owners: dict[str, list[int]] = {group: [] for group in costs}
+        for cost, group in sorted(pieces, key=lambda piece: (-piece[0], piece[1])):
+            load, shard = heapq.heappop(idle)
+            owners[group].append(shard)
+            heapq.heappush(idle, (load + cost, shard))
+        loads = tuple(load for load, _ in sorted(idle, key=lambda entry: entry[1]))
+        placed = {group: tuple(sorted(shards)) for group, shards in owners.items()}
+        return cls(shards=shards, owners=placed, shift=shift, loads=loads)
+
+    @property
+    def balance(self) -> float:
+        """The mean load over the largest: 1 when every server has the same."""
+        return sum(self.loads) / len(self.loads) / max(self.loads) if self.loads and max(self.loads) else 1.0
+
+
+def profile(
+    tables: Mapping[str, Table],
+    batches: Iterable[Mapping[str, np.ndarray]],
+    *,
+    shift: int | None = None,
+    measure: Literal["seconds", "bytes"] = "seconds",
+) -> dict[str, float]:
+    """What the look-ups of each feature group cost over some batches (table -> ids): for `ByCost.pack`.
+
+    "seconds" are measured on this machine and "bytes" are counted, so only those are the same each time. Nothing is admitted.
+    """
+    costs: dict[str, float] = {}
+    for batch in batches:
+        for name, ids in batch.items():
+            groups = [(name, ids)]
+            if shift is not None:
+                numbers = ids >> shift
+                groups = [(f"{name}/{number}", ids[numbers == number]) for number in np.unique(numbers)]
+            for group, mine in groups:
+                start = time.perf_counter()
+                block = tables[name].peek(mine)
+                cost = time.perf_counter() - start if measure == "seconds" else block.nbytes
+                costs[group] = costs.get(group, 0.0) + cost
+    return costs
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """A dense vector and any number of rows over servers."""
+
+    dense: int
+    """Length of the dense vector."""
+    placement: Placement
+    """Where the rows are."""
+
+    def slice(self, shard: int) -> slice:
+        shards = self.placement.shards
+        return slice(self.dense * shard // shards, self.dense * (shard + 1) // shards)
+
+    def split(self, table: str, ids: np.ndarray) -> list[np.ndarray | slice]:
+        return self.placement.split(table, ids)
+
+
+def place_rows(parts: Sequence[Rows], table: str, placement: Placement) -> list[Rows]:
+    """The rows of any number of shards over the placement's, each sorted by id."""
+    rows = [np.concatenate([getattr(part, name) for part in parts]) for name in ("ids", "values", "state", "stamps")]
+    order = np.argsort(rows[0], kind="stable")
+    ids = rows[0][order]
+    if ids.size and (ids[1:] == ids[:-1]).any():
+        twice = ids[1:][ids[1:] == ids[:-1]][0]
+        raise BadOption(f"table {table!r}: id {twice} is in more than one shard")
+    return [Rows(*(array[order[mine]] for array in rows)) for mine in placement.split(table, ids)]
+
+
+def place_dense(parts: Sequence[Mapping[str, np.ndarray]], shards: int) -> list[dict[str, np.ndarray]]:
+    """What `DenseStore.export` gave on any number of shards, in their order, as it would be on `shards` of them."""
+    size = sum(part["values"].size for part in parts)
+    partition = Partition(size, Uniform(shards=shards))
+    joined = {
+        name: first if first.ndim == 0 else np.concatenate([part[name] for part in parts])
+        for name, first in parts[0].items()
+    }
+    return [
+        {name: array if array.ndim == 0 else array[partition.slice(shard)] for name, array in joined.items()}
+        for shard in range(shards)
+    ]
+
+
+def _spread(ids: np.ndarray, shards: int) -> np.ndarray:
+    """From the high bits of a multiplicative hash: neighbouring ids spread evenly."""
+    mixed = (ids.view(np.uint64) * _ODD) >> np.uint64(32)
+    return (mixed % np.uint64(shards)).astype(np.int64)

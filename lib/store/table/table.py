@@ -1,0 +1,322 @@
+"""Sparse parameters: 64-bit ids -> rows with their optimiser state and the timestamp of their last update.
+
+Guaranteed:
+- a new id's first row depends on the table's seed and the id alone, whoever asks for it and when;
+- `push` makes one optimiser step per distinct id, with the sum of the gradients that the call holds for it, in their order;
+- results depend on the calls and their order alone, not on `threads`, on growth, or on what else the machine does;
+- a gradient changes the row of its own id or none; what went nowhere is counted in `lost`;
+- `export` depends on the content alone, not on the order in which ids were met.
+
+By default a table never forgets an id: it grows by doubling. With a limit, rows make room for others (`policy.py`), and
+only training look-ups (`pull`, `read`) count as use. Calls from several threads: `locking` says what they may rely on.
+
+- "call": every call is atomic. Kernels release the GIL, and a call's own threads work inside it.
+- "striped": every row is. Look-ups and updates run at once; each takes the locks of its rows' stripes in ascending order, one
+  at a time, so no update is lost and no look-up sees half of one, but a call may see some rows before another's update and
+  some after.
+- "hogwild": nothing is locked for rows that exist. Two updates of one row at once may lose one, element by element.
+
+In all three, whatever moves rows (a new id, growth, eviction, `write`, `load`) is alone in the table: ids never mix.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+from lib.errors import BadOption
+from lib.store.inputs import floats_of, ids_of, number, whole
+from lib.store.optim import Optimizer
+from lib.store.rows import Rows
+from lib.store.table import gradients, kernels, lookup
+from lib.store.table.gate import Gate
+from lib.store.table.index import LARGEST_STAMP, NEVER, UNSET
+from lib.store.table.policy import L2, LRU, Admission, Age, Always, Eviction
+from lib.store.table.records import Allocate, Layout, Records, private
+from lib.store.table.traffic import Locking, Traffic
+
+
+class Table:
+    """Rows of `dim` float32 numbers, found by any int64 id."""
+
+    def __init__(
+        self,
+        dim: int,
+        optimizer: Optimizer,
+        *,
+        seed: int,
+        scale: float = 0.01,
+        capacity: int = 1024,
+        max_rows: int | None = None,
+        max_bytes: int | None = None,
+        eviction: Eviction = LRU(),  # noqa: B008, frozen
+        admission: Admission = Always(),  # noqa: B008
+        unknown: Literal["admit", "lose"] = "admit",
+        threads: int = 1,
+        locking: Locking = "call",
+        allocate: Allocate = private,
+    ):
+        """First rows are uniform in (-scale, scale); `capacity` is the number of rows to have room for at the start.
+
+        `max_rows` or `max_bytes` limits the table (the lesser counts); `unknown` says what becomes of a pushed gradient whose
+        id has no row; `allocate(name, shape, dtype)` gives the memory of the arrays, each time that the table grows.
+        """
+        self.dim = whole(dim, "dim", 1)
+        self.optimizer = optimizer
+        self.seed = whole(seed, "seed")
+        self.scale = number(scale, "scale")
+        self._layout = Layout(self.dim, optimizer.columns(self.dim), max_rows is not None or max_bytes is not None)
+        self._atomic = _one_of(locking, get_args(Locking), "locking") == "call"
+        self._lock: Any = threading.Lock() if self._atomic else Gate()
+        self.max_rows = _limit(self._layout, max_rows, max_bytes)
+        self._records = Records(
+            self._layout,
+            optimizer,
+            seed=self.seed,
+            scale=self.scale,
+            capacity=whole(capacity, "capacity", 1),
+            limit=self.max_rows,
+            eviction=eviction,
+            admission=admission,
+            allocate=allocate,
+        )
+        self._traffic = Traffic(
+            self._records,
+            optimizer,
+            threads=whole(threads, "threads", 1),
+            locking=locking,
+            admits=_one_of(unknown, ("admit", "lose"), "unknown") == "admit",
+        )
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the table's arrays take, room for growth included."""
+        return self._records.nbytes
+
+    @property
+    def bytes_per_row(self) -> float:
+        """What each row of a full table takes."""
+        return self._layout.bytes_per_row
+
+    @property
+    def threads(self) -> int:
+        """How many threads work on a large batch; may be set between calls."""
+        return self._traffic.threads
+
+    @threads.setter
+    def threads(self, number: int) -> None:
+        self._traffic.threads = whole(number, "threads", 1)
+
+    @property
+    def lost(self) -> int:
+        """How many gradients and written rows went nowhere, since their ids were unknown and not admitted, or had no room."""
+        return self._traffic.lost
+
+    @property
+    def evicted(self) -> int:
+        """How many rows were evicted so far."""
+        return self._records.evicted
+
+    def pull(self, ids: Any) -> np.ndarray:
+        """Copies of the rows, float32[n, dim]; unknown ids are admitted. One that is not admitted has its first row."""
+        ids = ids_of(ids)
+        values = _aligned(ids.size, self.dim)
+        with self._sharing():
+            if self._traffic.look_up(ids, values, self._atomic):
+                return values
+        with self._lock:
+            self._traffic.look_up(ids, values, True)
+        return values
+
+    def peek(self, ids: Any) -> np.ndarray:
+        """What `pull` would give, without admitting anything."""
+        ids = ids_of(ids)
+        values = np.empty((ids.size, self.dim), np.float32)
+        with self._sharing():
+            slots = np.empty(ids.size, np.int64)
+            records = self._records
+            missing = lookup.fetch(ids, records.index, records.words, records.column, 0, slots, values)
+        if missing:
+            values[slots < 0] = self._records.first_rows(ids[slots < 0])
+        return values
+
+    def push(self, ids: Any, grads: Any, stamp: int) -> None:
+        """One optimiser step per distinct id, whose stamp becomes `stamp`; unknown ids are admitted first, or lost."""
+        ids = ids_of(ids)
+        grads = floats_of(grads, (ids.size, self.dim), "grads")
+        stamp = _stamp(stamp)
+        with self._sharing():
+            if self._traffic.update(ids, grads, stamp, self._atomic):
+                return
+        with self._lock:
+            self._traffic.update(ids, grads, stamp, True)
+
+    def stamps(self, ids: Any) -> np.ndarray:
+        """Timestamps of the last updates, int64[n]; -1 for an id that is unknown or was never updated."""
+        ids = ids_of(ids)
+        with self._sharing():
+            return self._records.stamps(self._records.find(ids)[0])
+
+    def updates(self, ids: Any) -> np.ndarray:
+        """How often each row was pushed to since it was admitted, int64[n]; a table with a limit has no room for it."""
+        if self._layout.limited:
+            raise BadOption("a table with a limit counts no updates: the count's place holds when a row was looked up")
+        ids = ids_of(ids)
+        with self._sharing():
+            slots = self._records.find(ids)[0]
+            return np.where(slots >= 0, self._records.words[slots, self._records.column + 3], 0).astype(np.int64)
+
+    def read(self, ids: Any) -> Rows:
+        """Copies of everything that the rows hold; unknown ids are admitted as by `pull`."""
+        ids = ids_of(ids).copy()
+        with self._lock:
+            now = self._traffic.now()
+            slots, missing = self._records.find(ids, self._traffic.touch(now))
+            if missing:
+                self._traffic.admit(ids, slots, now)
+            rows = self._copy(ids, slots)
+        strange = slots < 0
+        if strange.any():
+            rows.values[strange] = self._records.first_rows(ids[strange])
+            rows.state[strange] = self.optimizer.first_state(int(strange.sum()), self.dim)
+        return rows
+
+    def write(self, rows: Rows, *, newer: bool = True) -> int:
+        """Store rows as they are, in input order, and return how many were stored.
+
+        With `newer`, a row that the table holds is replaced only by one with a strictly larger stamp.
+        """
+        rows = self._checked(rows)
+        with self._lock:
+            slots, kept = self._traffic.place(rows.ids, UNSET)
+            block, stamps = np.hstack([rows.values, rows.state])[kept], rows.stamps[kept]
+            words, column = self._records.words, self._records.column
+            if newer:
+                chosen = gradients.advance(words, slots, column, stamps)
+                slots, block = slots[chosen], block[chosen]
+            else:
+                words[slots, column] = stamps.astype(np.int32).view(np.uint32)
+            kernels.scatter(self._records.rows, slots, block)
+            return slots.size
+
+    def assign(self, ids: Any, values: Any) -> None:
+        """Replace the rows' values and keep their state and stamps; unknown ids are admitted first."""
+        ids = ids_of(ids)
+        values = floats_of(values, (ids.size, self.dim), "values")
+        with self._lock:
+            slots, kept = self._traffic.place(ids, NEVER)
+            kernels.scatter(self._records.rows, slots, values[kept])
+
+    def evict(self, ids: Any) -> int:
+        """Forget these ids; how many had a row."""
+        ids = kernels.unique(ids_of(ids))[0]
+        with self._lock:
+            slots, _ = self._records.find(ids)
+            self._records.drop(slots[slots >= 0])
+            return int((slots >= 0).sum())
+
+    def sweep(self, policy: Age | L2, now: int = 0) -> int:
+        """Evict the rows beyond the policy's limit, at stamp `now` for an `Age`; how many went."""
+        if policy.limit is None:
+            raise BadOption(f"{policy!r} has no limit to sweep by")
+        bound = whole(now, "now", 0) - policy.limit if isinstance(policy, Age) else np.float32(policy.limit) ** 2
+        with self._lock:
+            slots, _ = self._records.used()
+            keys = policy.keys(self._records.words, slots, self._records.column, self.dim)
+            self._records.drop(slots[keys < bound])
+            return int((keys < bound).sum())
+
+    def export(self) -> Rows:
+        """The whole content, sorted by id."""
+        with self._lock:
+            slots, ids = self._records.used()
+            return self._copy(ids, slots)
+
+    def memory(self) -> dict[str, np.ndarray]:
+        """What beside `export` decides the future: recency or update counts in its order, and the admission's memory."""
+        with self._lock:
+            slots, _ = self._records.used()
+            numbers = {"calls": self._traffic.calls, "lost": self._traffic.lost, "evicted": self._records.evicted}
+            last = "touches" if self._layout.limited else "updates"
+            arrays = {
+                last: self._records.words[slots, self._records.column + 3],
+                "admission": self._records.sketch.copy(),
+            }
+            return {**arrays, **{name: np.array(value, np.int64) for name, value in numbers.items()}}
+
+    def load(self, rows: Rows, memory: Mapping[str, np.ndarray] | None = None) -> None:
+        """Replace the whole content; with what `memory` gave, the table goes on as the one did whose content it is."""
+        rows = self._checked(rows)
+        if kernels.unique(rows.ids)[0].size < rows.ids.size:
+            raise BadOption("rows.ids must be distinct to be loaded as a table's content")
+        if self.max_rows is not None and rows.ids.size > self.max_rows:
+            raise BadOption(f"{rows.ids.size} rows do not fit in a table of at most {self.max_rows}")
+        with self._lock:
+            records = self._records
+            records.clear(max(records.capacity, rows.ids.size))
+            slots = records.admit(rows.ids, 0, values=rows.values, always=True)
+            kernels.scatter(records.rows, slots, np.hstack([rows.values, rows.state]))
+            records.words[slots, records.column] = rows.stamps.astype(np.int32).view(np.uint32)
+            self._traffic.calls = 0
+            if memory is not None:
+                records.words[slots, records.column + 3] = memory["touches" if self._layout.limited else "updates"]
+                records.sketch = memory["admission"].copy()
+                self._traffic.calls, self._traffic.lost, records.evicted = (
+                    int(memory[name]) for name in ("calls", "lost", "evicted")
+                )
+
+    def _sharing(self) -> AbstractContextManager:
+        return self._lock if self._atomic else self._lock.shared()
+
+    def _copy(self, ids: np.ndarray, slots: np.ndarray) -> Rows:
+        records, width = self._records, self._layout.stamp
+        values = kernels.gather(records.rows, slots, 0, self.dim)
+        return Rows(ids, values, kernels.gather(records.rows, slots, self.dim, width), records.stamps(slots))
+
+    def _checked(self, rows: Rows) -> Rows:
+        ids = ids_of(rows.ids, "rows.ids")
+        values = floats_of(rows.values, (ids.size, self.dim), "rows.values")
+        state = floats_of(rows.state, (ids.size, self._layout.columns), "rows.state")
+        stamps = ids_of(rows.stamps, "rows.stamps")
+        if stamps.size != ids.size or (stamps.size and not NEVER <= stamps.min() <= stamps.max() <= LARGEST_STAMP):
+            raise BadOption(
+                f"rows.stamps must be {ids.size} timestamps of at least {NEVER} and at most {LARGEST_STAMP}"
+            )
+        return Rows(ids, values, state, stamps)
+
+
+def _limit(layout: Layout, max_rows: int | None, max_bytes: int | None) -> int | None:
+    rows = [] if max_rows is None else [whole(max_rows, "max_rows", 1)]
+    if max_bytes is not None:
+        rows.append(int(whole(max_bytes, "max_bytes", 1) / layout.bytes_per_row))
+        if not rows[-1]:
+            raise BadOption(f"max_bytes must hold a row, which takes {layout.bytes_per_row:g} bytes, not {max_bytes}")
+    return min(rows, default=None)
+
+
+def _stamp(stamp: Any) -> int:
+    if whole(stamp, "stamp", 0) > LARGEST_STAMP:
+        raise BadOption(f"stamp must be at most {LARGEST_STAMP}, not {stamp}")
+    return int(stamp)
+
+
+def _one_of(value: Any, known: tuple[str, ...], name: str) -> Any:
+    if value not in known:
+        raise BadOption(f"{name} must be one of {', '.join(known)}, not {value!r}")
+    return value
+
+
+def _aligned(n: int, dim: int) -> np.ndarray:
+    """Memory for rows that starts a cache line, so that two threads that fill in neighbours share none where a row is one."""
+    if n * dim < 1024:
+        return np.empty((n, dim), np.float32)
+    block = np.empty(n * dim + 16, np.float32)
+    start = -block.ctypes.data % 64 // 4
+    return block[start : start + n * dim].reshape(n, dim)

@@ -1,0 +1,81 @@
+"""Who goes next from a full table: exact least-recently-used order for four bytes a row, without a list.
+
+A list through the rows (previous and next) costs eight bytes a row and three scattered writes for each row that is looked
+up. Here a look-up writes the number of its call into the record, which it has in its hands anyway. When a victim is needed,
+one pass over the table picks the sixteenth with the least numbers, in order, and they serve until they are used up: a row that
+is looked up meanwhile has a larger number than all that were picked, so it is passed over, and the order is that of the list.
+
+Other policies' keys may fall as well as rise, so what was picked serves one call: each that needs room looks at every row.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from lib.store.table.index import FREE, ids_at
+from lib.store.table.policy import Eviction
+
+_PART = 16
+
+
+class Victims:
+    """Slots of a table in the order in which they go."""
+
+    def __init__(self, eviction: Eviction, dim: int, column: int):
+        self._eviction, self._dim, self._column = eviction, dim, column
+        self.forget()
+
+    @property
+    def nbytes(self) -> int:
+        return self._queue.nbytes
+
+    def forget(self) -> None:
+        """The table's content was replaced."""
+        self._queue, self._cut = np.empty(0, np.int32), 0
+
+    def take(self, words: np.ndarray, count: int, many: int, now: int, spared: np.ndarray) -> np.ndarray:
+        """Up to `many` slots among the first `count`; none that call `now` touched, none that are to be spared."""
+        none = np.empty(0, np.int64)
+        taken, held, missing, spared = [none], none, many, np.sort(spared)
+        while missing:
+            if not self._queue.size:
+                held = none  # picked again
+                self._refill(words, count, missing + spared.size, now, np.concatenate(taken))
+                if _among(self._queue, spared).all():
+                    break
+            slots, self._queue = self._queue[:missing].astype(np.int64), self._queue[missing:]
+            slots = slots[self._goes(words, slots, now) & (self._keys(words, slots) <= self._cut)]
+            stays = _among(slots, spared)
+            held = np.concatenate([held, slots[stays]])
+            taken.append(slots[~stays])
+            missing -= taken[-1].size
+        self._queue = np.concatenate([held.astype(np.int32), self._queue])
+        if not self._eviction.rising:
+            self.forget()
+        return np.concatenate(taken)
+
+    def _refill(self, words: np.ndarray, count: int, many: int, now: int, taken: np.ndarray) -> None:
+        goes = self._goes(words, slice(0, count), now)
+        goes[taken] = False
+        slots = np.flatnonzero(goes)
+        if not slots.size:
+            return
+        keys = self._keys(words, slice(0, count))[slots]
+        want = max(many, slots.size // _PART)
+        self._cut = np.partition(keys, want - 1)[want - 1] if want < slots.size else keys.max()
+        picked = keys <= self._cut
+        slots = slots[picked]
+        self._queue = slots[np.lexsort((ids_at(words, slots, self._column), keys[picked]))].astype(np.int32)
+
+    def _goes(self, words: np.ndarray, slots: np.ndarray | slice, now: int) -> np.ndarray:
+        return (words[slots, self._column] != np.uint32(FREE % 2**32)) & (words[slots, self._column + 3] != now)
+
+    def _keys(self, words: np.ndarray, slots: np.ndarray | slice) -> np.ndarray:
+        return self._eviction.keys(words, slots, self._column, self._dim)
+
+
+def _among(slots: np.ndarray, ordered: np.ndarray) -> np.ndarray:
+    """Which of the slots are in an ascending list."""
+    if not ordered.size:
+        return np.zeros(slots.size, bool)
+    return ordered[np.minimum(np.searchsorted(ordered, slots), ordered.size - 1)] == slots

@@ -1,0 +1,281 @@
+"""Which protocol to be in, from the cluster's status: what Su et al., "GBA: A Tuning-free Approach to Switch between Synchronous
+and Asynchronous Training for Recommendation Models", NeurIPS 2022, leave as future work.
+
+The rule in one sentence: foretell every mode's throughput from the workers' recent times, and switch as soon as the best
+past that ends in the present mode is one that has just come from another mode.
+
+Prediction. A mode that waits for all trains `workers x batch` samples in the expected maximum of one draw from each worker's
+recent times; one that does not trains at the sum of its workers' own speeds. Both are ideals: what they leave out (network,
+servers, framework) is seconds for each sample, which are learnt while the mode is there and remembered afterwards. They do not
+change with the workers' speed: a link that vacant workers wait for is no obstacle to slow ones. Reached / ideal, the mode's
+efficiency, therefore rises when the workers become slower.
+A mode that was never there has the optimistic efficiency `prior`: it is tried when what it might gain has paid for the
+switch, and never where even its ideal would be slower, so no trial is wasted on it.
+
+Decision. A mode is `behind` by the samples that the best past ending in it, switches and all, has lost to the best past of
+all (the work function of Borodin, Linial and Saks, An Optimal On-line Algorithm for Metrical Task Systems, JACM 1992). For
+two modes that is accumulated regret: never below 0, and after a switch 2 x price from the next one.
+
+Guarantee, for K modes whose throughputs are foretold exactly and change only where decisions are taken, every h seconds.
+Let X be the best mode's throughput, `rho` its largest over its smallest, e = h / cost, and `lost` the samples by which a
+schedule stays behind one that is always in the best mode and switches for nothing. With patience 1,
+
+    lost <= (1 + (K - 1)(2 + e) rho) x lost by the best schedule in hindsight + (1 + (K - 1)(2 + e)) x cost x max X
+
+where every switch costs `cost` x X at once: 3 x for two modes, the least that any deterministic controller can have, as h
+becomes small and X does not change. Where a switch takes time, in which the cluster changes too, and cost is a multiple of
+h, the hindsight's part is (1 + rho) times as much. With patience a it is
+max(1, a)(1 + (K - 1)(1 + a + e) rho / a) and the rest (a + (K - 1)(1 + a + e)) x cost x max X. A `cost` that is wrong by a
+factor has the effect of that patience.
+
+Why. While it stays, a mode loses what its own work function rises by; when it is left it stands at most a price and an
+interval above the lowest, and the lowest has risen by a price since K - 1 switches ago.
+
+Limits. Predictions lag by about half a window. Workers' times are taken for independent: where all change together, several times
+in a window, a mode that waits is foretold too slow. What a mode loses is what it lost when it was last there; if it was bad luck,
+the mode comes back only when the cluster has changed by more than that. A rule that waits for some workers, or
+for some steps (Hop-BW, Hop-BS), lies between the two ideals.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+
+from lib.errors import BadOption
+
+TRIAL = 5
+"""Steps of all workers that the prior efficiency counts for: the first step of a mode must not be taken for a stall."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mode:
+    """What has to be known of a protocol to foretell its throughput."""
+
+    waits: bool
+    """Whether a step ends with its slowest worker (`Rule.blocks`)."""
+    batch: int
+    """Samples in one worker's batch."""
+    workers: int | None = None
+    """How many workers it uses, the first ones; None: all."""
+
+    def __post_init__(self):
+        for option in ("batch", "workers"):
+            value = getattr(self, option)
+            if value is not None and value < 1:
+                raise BadOption(f"automatic: a mode's {option} must be at least 1, not {value}")
+
+
+@dataclass(frozen=True, slots=True)
+class Computation:
+    """A worker computed a batch."""
+
+    worker: int
+    seconds: float
+    """The computation alone: no waiting, no network."""
+    samples: int
+
+
+@dataclass(frozen=True, slots=True)
+class AutomaticState:
+    """What the controller remembers."""
+
+    modes: tuple[Mode, ...]
+    present: int
+    """The mode that training is in, or on its way to."""
+    now: float
+    """Up to when everything is reckoned."""
+    active: frozenset[int]
+    """Workers that have not left."""
+    recent: tuple[tuple[float, ...], ...]
+    """Each worker's latest seconds per sample."""
+    fresh: tuple[int, ...]
+    """How many of them are newer than `learnt`."""
+    behind: tuple[float, ...]
+    """Samples that the best past ending in each mode has lost to the best past of all."""
+    reached: tuple[float, ...]
+    """Samples that each mode trained while it was there, older ones counting less,"""
+    ideal: tuple[float, ...]
+    """those that it would ideally have trained in that time,"""
+    spent: tuple[float, ...]
+    """and that time."""
+    learnt: float
+    """Up to when these are known,"""
+    trained: float = 0.0
+    """and the samples trained since."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Automatic:
+    """Chooses the mode with the best throughput, and counts what a switch costs.
+
+    A driver tells each computation (`on_step`), asks now and then (`decide`, several times in the `cost` of a switch and
+    in a `window` of steps), and says when a switch is over (`on_switch`); in between it does not ask.
+    """
+
+    name: ClassVar = "automatic"
+    cite: ClassVar = (
+        "Borodin, Linial and Saks, Metrical Task Systems, JACM 1992; Su et al., GBA, NeurIPS 2022, future work"
+    )
+
+    cost: float = 10.0
+    """Seconds that a switch takes, in which nothing is trained."""
+    window: int = 20
+    """Steps of each worker that tell what it will do next; an efficiency is remembered from as many."""
+    patience: float = 1.0
+    """How many times its cost a switch is taken to cost; more is calmer where predictions are bad."""
+    prior: float = 1.0
+    """Efficiency of a mode that was never there."""
+
+    def __post_init__(self):
+        if not 0 <= self.cost < math.inf:
+            raise BadOption(f"automatic: cost must be 0 or more and finite, not {self.cost}")
+        if self.window < 1:
+            raise BadOption(f"automatic: window must be at least 1, not {self.window}")
+        for option in ("patience", "prior"):
+            if not 0 < getattr(self, option) < math.inf:
+                raise BadOption(f"automatic: {option} must be positive and finite, not {getattr(self, option)}")
+
+    def init(self, modes: Iterable[Mode], workers: int, present: int = 0, now: float = 0.0) -> AutomaticState:
+        modes = tuple(modes)
+        for mode in modes:
+            if mode.workers is not None and mode.workers > workers:
+                raise BadOption(f"automatic: a mode for {mode.workers} workers, where there are {workers}")
+        if not 0 <= present < len(modes):
+            raise BadOption(f"automatic: it cannot begin in mode {present} of {len(modes)}; modes count from 0")
+        trial = tuple(float(TRIAL * mode.batch * (mode.workers or workers)) for mode in modes)
+        return AutomaticState(
+            modes=modes,
+            present=present,
+            now=now,
+            active=frozenset(range(workers)),
+            recent=((),) * workers,
+            fresh=(0,) * workers,
+            behind=(0.0,) * len(modes),
+            reached=tuple(self.prior * samples for samples in trial),
+            ideal=trial,
+            spent=(0.0,) * len(modes),
+            learnt=now,
+        )
+
+    def on_step(self, state: AutomaticState, step: Computation) -> AutomaticState:
+        if not (step.seconds > 0 and step.samples > 0):
+            raise BadOption(f"automatic: a step of {step.samples} samples in {step.seconds} s; both must be above 0")
+        times = (*state.recent[step.worker], step.seconds / step.samples)[-self.window :]
+        fresh = min(state.fresh[step.worker] + 1, self.window)
+        return replace(
+            state, recent=_put(state.recent, step.worker, times), fresh=_put(state.fresh, step.worker, fresh)
+        )
+
+    def on_leave(self, state: AutomaticState, worker: int) -> AutomaticState:
+        return replace(state, active=state.active - {worker})
+
+    def on_join(self, state: AutomaticState, worker: int) -> AutomaticState:
+        """A worker is there again, and what it was like before says nothing."""
+        return replace(
+            state,
+            active=state.active | {worker},
+            recent=_put(state.recent, worker, ()),
+            fresh=_put(state.fresh, worker, 0),
+        )
+
+    def decide(self, state: AutomaticState, now: float, samples: float) -> tuple[AutomaticState, int]:
+        """The mode to be in from `now`, given the samples trained since the last call (or since `on_switch`)."""
+        state = self._learn(replace(state, trained=state.trained + samples), now)
+        return self.reckon(state, now, self.predict(state))
+
+    def on_switch(self, state: AutomaticState, now: float) -> AutomaticState:
+        """The switch is over and training goes on: the seconds that it took tell nothing of the mode."""
+        return replace(state, now=now, learnt=now, trained=0.0, fresh=(0,) * len(state.fresh))
+
+    def predict(self, state: AutomaticState) -> tuple[float, ...]:
+        """Samples per second that each mode would reach now; all 0 before any worker was heard of."""
+        ideals = [_throughput(mode, self._times(state, mode)) for mode in state.modes]
+        return tuple(self._reach(state, mode, ideal) if ideal else 0.0 for mode, ideal in enumerate(ideals))
+
+    def efficiency(self, state: AutomaticState, mode: int) -> float:
+        """What the mode reached of its ideal when it was last there."""
+        return state.reached[mode] / state.ideal[mode]
+
+    def reckon(self, state: AutomaticState, now: float, rates: Sequence[float]) -> tuple[AutomaticState, int]:
+        """The decision alone: the mode to be in, if the modes' throughputs have been `rates` since the last decision."""
+        best = max(rates)
+        lost = [behind + (best - rate) * (now - state.now) for behind, rate in zip(state.behind, rates, strict=True)]
+        least = min(lost)
+        price = self.patience * self.cost * best
+        left = lost[state.present] - least
+        present = lost.index(least) if left > 0 and left >= price else state.present
+        behind = tuple(min(each - least, price) for each in lost)
+        return replace(state, present=present, now=now, behind=behind), present
+
+    def _reach(self, state: AutomaticState, mode: int, ideal: float) -> float:
+        """What a mode reaches of an ideal throughput: each sample takes longer than ideally by as much as it did before. One
+        that was never there, or reached more than its ideal, goes by its efficiency."""
+        efficiency = self.efficiency(state, mode)
+        longer = (1 / efficiency - 1) * state.spent[mode] / state.ideal[mode]
+        return 1 / (1 / ideal + longer) if longer > 0 else efficiency * ideal
+
+    def _learn(self, state: AutomaticState, now: float) -> AutomaticState:
+        """What was reached is held against the ideal of the very steps that reached it, as soon as every worker has made one:
+        other steps, of another time, would have the mode blamed for what the cluster did."""
+        index, mode = state.present, state.modes[state.present]
+        ranks = self._ranks(state, mode)
+        if not ranks or not all(state.fresh[rank] for rank in ranks):
+            return state
+        rate = _throughput(mode, [state.recent[rank][-state.fresh[rank] :] for rank in ranks])
+        seconds = now - state.learnt
+        spent = state.spent[index] or state.ideal[index] / rate  # the prior is one of the present conditions
+        kept = math.exp(-state.trained / (len(ranks) * mode.batch * self.window))
+        return replace(
+            state,
+            reached=_put(state.reached, index, kept * state.reached[index] + state.trained),
+            ideal=_put(state.ideal, index, kept * state.ideal[index] + rate * seconds),
+            spent=_put(state.spent, index, kept * spent + seconds),
+            learnt=now,
+            trained=0.0,
+            fresh=(0,) * len(state.fresh),
+        )
+
+    def _ranks(self, state: AutomaticState, mode: Mode) -> list[int]:
+        return sorted(state.active)[: mode.workers]
+
+    def _times(self, state: AutomaticState, mode: Mode) -> list[Sequence[float]]:
+        """The mode's workers' times; a worker that was never heard of is taken to be like all the others together."""
+        everyone = [seconds for rank in sorted(state.active) for seconds in state.recent[rank]]
+        return [state.recent[rank] or everyone for rank in self._ranks(state, mode)] if everyone else []
+
+
+def expected_max(draws: Sequence[Sequence[float]]) -> float:
+    """The exact expectation of the maximum of one value from each of `draws`, all values of one being equally likely.
+
+    The maximum's distribution function is the product of theirs; it steps up at each value, by that factor by which the
+    value's own function does.
+    """
+    counts = np.array([len(values) for values in draws])
+    values = np.concatenate([np.sort(values) for values in draws])
+    places = np.concatenate([np.arange(1, count + 1) for count in counts])
+    # Below the largest of the minima the product is 0; from there on every function has made its first step.
+    first = values[places == 1].max()
+    growth = np.log(places / np.maximum(places - 1, 1))
+    order = np.argsort(values, kind="stable")
+    values = values[order]
+    below = np.exp(np.cumsum(growth[order]) - np.log(counts).sum())
+    below[values < first] = 0.0
+    return float(values @ np.diff(below, prepend=0.0))
+
+
+def _throughput(mode: Mode, times: Sequence[Sequence[float]]) -> float:
+    """Samples per second if nothing but computation took time, given each worker's seconds per sample."""
+    if not times:
+        return 0.0
+    if mode.waits:
+        return len(times) / expected_max(times)
+    return sum(len(each) / sum(each) for each in times)
+
+
+def _put(values: tuple, place: int, value) -> tuple:
+    return (*values[:place], value, *values[place + 1 :])

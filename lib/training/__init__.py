@@ -1,0 +1,1 @@
+"""Training runs: one, many, and several protocols one after another."""

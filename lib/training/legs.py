@@ -1,0 +1,128 @@
+"""The legs of a run: stretches under one protocol, at whose ends the model is evaluated, or goes over to the next protocol."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from lib.cluster.base import World
+from lib.drivers import pipeline, replica, server
+from lib.drivers.attempts import Attempt, carry_through
+from lib.drivers.model_state import ModelState, left_by
+from lib.drivers.plan import Plan
+from lib.drivers.record import Finished, Leg
+from lib.errors import BadOption
+from lib.training.ended_legs import EndedLegs
+from lib.training.schedule import Choice, Phase, Schedule
+from lib.training.watch import Watch
+
+DRIVERS = {"server": server.drive, "replica": replica.drive, "pipeline": pipeline.drive}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Course:
+    """A whole run: phases over a stretch of the stream, evaluated on the way."""
+
+    schedule: Schedule | Choice
+    plan: Plan
+    """What all legs have in common; its workers are all that there are."""
+    model: ModelState | None = None
+    """What it starts from."""
+    daily: bool = False
+    """A leg ends with each day, and is evaluated on the next one."""
+    keep: bool = False
+    """The model at the end is wanted."""
+
+    async def run(self, world: World) -> tuple[list[Leg], ModelState | None]:
+        """All legs, and the model at the end if it is kept."""
+        legs: list[Leg] = []
+        model, place = self.model, self.plan.first
+        past = EndedLegs(world, self.plan.cuts)
+        for phase in self.turns(legs):
+            end = self.end(phase, place)
+            if place >= end:
+                continue
+            if legs and self.schedule.restart and not past:
+                await asyncio.sleep(self.schedule.restart)
+            began = past.now()
+            over = False
+            while place < end and not over:
+                plan = self.leg(phase, place, end, legs, past.now() - began)
+                if plan.seconds is not None and plan.seconds <= 0:
+                    break
+                finished = past.recall() if past else await self.train(world, plan, model, past)
+                place = reached(plan, finished)
+                legs.append(Leg(replace(plan, last=place), finished))
+                if place < self.last or self.keep:
+                    model = left_by(plan, finished.records, place)
+                over = plan.watch is not None and finished.watch.present != plan.watch.present
+        if not legs:
+            raise BadOption(f"schedule: every phase ends before sample {place}, where this run begins")
+        return legs, model if self.keep else None
+
+    async def train(self, world: World, plan: Plan, model: ModelState | None, past: EndedLegs) -> Finished:
+        """One leg, which is kept unless it is the last."""
+        began, drive = world.now(), DRIVERS[plan.protocol.dense.family]
+        finished = await carry_through(world, plan, drive, model and model.for_plan(plan))
+        await world.clear()
+        if reached(plan, finished) < self.last:
+            past.keep(plan.leg, began, finished)
+        return finished
+
+    @property
+    def last(self) -> int:
+        """The sample before which it ends."""
+        return self.plan.first + self.plan.samples
+
+    def turns(self, legs: Sequence[Leg]) -> Iterator[Phase]:
+        """The phases as they follow one another, given the legs so far whenever the next one is asked for."""
+        if isinstance(self.schedule, Schedule):
+            yield from self.schedule.phases
+            return
+        yield self.schedule.phases[0]
+        while legs[-1].plan.last < self.last:
+            yield self.schedule.phases[legs[-1].finished.watch.present]
+
+    def watch(self, legs: Sequence[Leg]) -> Watch | None:
+        """The choice as the last leg left it."""
+        if isinstance(self.schedule, Schedule):
+            return None
+        return legs[-1].finished.watch if legs else Watch.of(self.schedule, self.plan)
+
+    def workers(self, phase: Phase) -> int:
+        return phase.workers or self.plan.workers
+
+    def end(self, phase: Phase, place: int) -> int:
+        return min(self.last, phase.last(phase.workload(self.plan.workload), place, self.workers(phase)))
+
+    def leg(self, phase: Phase, place: int, end: int, legs: Sequence[Leg], spent: float) -> Plan:
+        """The next stretch of a phase that has lasted for `spent` seconds and ends at `end`."""
+        workload = phase.workload(self.plan.workload)
+        day = None
+        if self.daily:
+            day = workload.day(place) + 1
+            end = min(end, workload.day_begins(day))
+        return replace(
+            self.plan,
+            workload=workload,
+            protocol=phase.protocol,
+            workers=self.workers(phase),
+            first=place,
+            last=end,
+            seconds=None if phase.seconds is None else phase.seconds - spent,
+            watch=self.watch(legs),
+            day=day,
+            leg=len(legs),
+            marks=tuple(mark - place for mark in self.plan.marks if place < mark < end),
+            cuts=self.plan.cuts and self.plan.cuts.of(len(legs)),
+            attempt=Attempt(),
+        )
+
+
+def reached(plan: Plan, finished: Finished) -> int:
+    """The sample that nobody has taken yet."""
+    if not plan.open:
+        return plan.last
+    taken = 1 + max((index for record in finished.records for index in record.taken), default=-1)
+    return min(plan.last, plan.first + taken * plan.workload.batch_size)

@@ -1,0 +1,315 @@
+"""`lib.train`: one call for every workload, protocol and cluster."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, is_dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from lib import cluster as clusters
+from lib import paths, protocols, workloads
+from lib.cluster.base import Cluster
+from lib.data import source
+from lib.data.feed import KINDS, stretches
+from lib.drivers.cut import Cuts
+from lib.drivers.plan import Plan
+from lib.errors import BadOption, UnknownOption, unknown_option
+from lib.progress import Progress
+from lib.protocols.rule import Pair, Rule
+from lib.results.outcomes import Outcomes
+from lib.results.provenance import machine
+from lib.results.run import Run, describe, key
+from lib.training.legs import Course
+from lib.training.schedule import Choice, Phase, Schedule, single
+from lib.workloads import Workload
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """How a run is carried out and kept; nothing here belongs to the workload, the protocol or the cluster."""
+
+    evaluations: int | Literal["daily"] = 1
+    """How often the model is evaluated: after each of so many equal parts of the samples, which costs the run no time; or
+    "daily", on each next day's unseen samples, for which the run pauses at the end of every day, as continual training does."""
+    on_nan: Literal["stop", "skip"] = "stop"
+    """What to do when a loss or gradient is not finite: stop with an error, or leave that batch out."""
+    trace: bool = True
+    """Keep who did what when."""
+    feed: Literal["rule", "split", "stream", "queue"] = "rule"
+    """How workers share the batches: as the rule says; every N-th; a stretch each; or the next to whoever asks."""
+    partitions: tuple[float, ...] = ()
+    """feed="stream": relative lengths of the workers' stretches; empty: equal ones."""
+    prefetch: int | None = None
+    """Batches that a worker makes in other threads before it needs them. None: 1 on a wall clock; under virtual time, where
+    making a batch takes no time, 0."""
+    save: bool = True
+    """Save the run, and return the saved one when it was already made with this configuration and this source."""
+    force: bool = False
+    """Train even if the run is saved already, and replace it."""
+    checkpoint_every: int | None = None
+    """Pause after about so many samples and save a consistent cut, under the reports folder until the run is complete. Where
+    protocols or days follow one another, each is kept when it is over; one that ends by time has no cut before."""
+    keep: bool = False
+    """Keep the model with the run, so that another one can start from it."""
+    resume: bool = False
+    """Go on from the cut that a run with this configuration left when it was stopped, if there is one."""
+
+    def __post_init__(self):
+        if self.evaluations != "daily" and (not isinstance(self.evaluations, int) or self.evaluations < 1):
+            raise BadOption(f"train: evaluations must be at least 1, or 'daily', not {self.evaluations!r}")
+        if self.checkpoint_every is not None and self.checkpoint_every < 1:
+            raise BadOption(f"train: checkpoint_every must be at least 1, not {self.checkpoint_every}")
+        if self.resume and self.checkpoint_every is None:
+            raise BadOption("train: resume needs the checkpoint_every of the run that is to go on")
+        if self.feed not in ("rule", *KINDS):
+            raise BadOption(f"train: feed must be rule, {', '.join(KINDS)}, not {self.feed!r}")
+        if not isinstance(self.partitions, (tuple, list)) or not all(
+            isinstance(p, (int, float)) for p in self.partitions
+        ):
+            raise BadOption(f"train: partitions must be numbers such as (1, 2, 1), not {self.partitions!r}")
+        object.__setattr__(self, "partitions", tuple(self.partitions))
+        if self.partitions and self.feed != "stream":
+            raise BadOption(f"train: partitions are for feed='stream', not for {self.feed!r}")
+        if self.prefetch is not None and self.prefetch < 0:
+            raise BadOption(f"train: prefetch must be 0 or more, not {self.prefetch}")
+        if self.on_nan not in ("stop", "skip"):
+            raise BadOption(f"train: on_nan must be 'stop' or 'skip', not {self.on_nan!r}")
+
+
+def train(
+    workload: Workload | str,
+    protocol: Rule | Pair | Schedule | Choice | str,
+    cluster: Cluster | str,
+    *,
+    seed: int = 0,
+    samples: int | None = None,
+    start: Run | None = None,
+    **options,
+) -> Run:
+    """Train a workload under a protocol on a cluster, each an object or a registered name; under several, by a `Schedule` or
+    as a controller chooses, by a `Choice`.
+
+    `samples` is the length of the pass (default: the workload's). `start` is a run of that workload with `keep=True`: this one
+    goes on with its model, at its place in the stream. Further options belong to whatever was given by name
+    (`workers=32`, `iota=4`, `batch_size=256`) or are those of `Options`. The run is saved under the reports folder and
+    found there the next time, unless `force=True`; `save=False` neither looks nor saves. `lib.sweep` makes many at once.
+    """
+    job = Job.of(workload, protocol, cluster, seed=seed, samples=samples, start=start, **options)
+    if (found := job.saved()) is not None:
+        return found
+    with Progress(job.samples, job.title, "samples") as progress:
+        return job.run(progress.advance)
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """A run that is settled and checked, and that is still to be found or made."""
+
+    title: str
+    course: Course
+    cluster: Cluster
+    settings: Options
+    configuration: dict[str, Any]
+    key: str
+    """The name under which the run is saved."""
+
+    @classmethod
+    def of(
+        cls,
+        workload: Workload | str,
+        protocol: Rule | Pair | Schedule | Choice | str,
+        cluster: Cluster | str,
+        *,
+        seed: int = 0,
+        samples: int | None = None,
+        start: Run | None = None,
+        **options,
+    ) -> Job:
+        """What `train` takes."""
+        workload, protocol, cluster, settings = _resolve(workload, protocol, cluster, options)
+        if samples is not None:
+            if samples < 1:
+                raise BadOption(f"train: samples must be at least 1, not {samples}")
+            workload = replace(workload, samples=samples)
+        course = _course(workload, protocol, cluster, seed, settings, start)
+        configuration = {
+            **{
+                name: describe(thing)
+                for name, thing in (("workload", workload), ("protocol", protocol), ("cluster", cluster))
+            },
+            # A folder that is prepared anew under the same name is other data.
+            **({"data": source.digest(data)} if (data := getattr(workload, "data", None)) else {}),
+            "seed": seed,
+            "evaluations": settings.evaluations,
+            "on_nan": settings.on_nan,
+            "trace": settings.trace,
+            "feed": settings.feed,
+            "partitions": settings.partitions,
+            "prefetch": settings.prefetch,
+            **({"checkpoint_every": settings.checkpoint_every} if settings.checkpoint_every else {}),
+            **({"keep": True} if settings.keep else {}),
+            **({"start": {"digest": start.digest, "place": course.plan.first}} if start else {}),
+        }
+        title = f"{workload.name} {protocol.name} {cluster.name}"
+        return cls(title, course, cluster, settings, configuration, key(configuration))
+
+    @property
+    def samples(self) -> int:
+        """Samples that it trains on."""
+        return self.course.plan.samples
+
+    @property
+    def folder(self) -> Path:
+        return paths.runs() / self.key
+
+    def saved(self) -> Run | None:
+        """The run that was saved before, unless the settings ask for a new one."""
+        if self.settings.save and not self.settings.force and self.folder.is_dir():
+            return Run.load(self.folder)
+        return None
+
+    def run(self, progress: Callable[[int], None]) -> Run:
+        """Train, and save the run if the settings say so; `progress` hears of samples."""
+        course, settings = self.course, self.settings
+        cuts = paths.reports() / "cuts" / self.key
+        if settings.checkpoint_every:
+            every = max(1, settings.checkpoint_every // course.plan.workload.batch_size)
+            kept = Cuts(every=every, folder=cuts, resume=settings.resume)
+            if not settings.resume:
+                shutil.rmtree(cuts, ignore_errors=True)
+            course = replace(course, plan=replace(course.plan, cuts=kept))
+        if settings.save:
+            paths.check_writable(paths.runs())
+        legs, model = self.cluster.open(course.plan.seed, course.plan.workers).run(course.run, progress)
+        outcome = Outcomes(legs)
+        run = Run(
+            outcome.history(),
+            outcome.summary(self.cluster.clock),
+            outcome.trace(),
+            outcome.usage(),
+            {**self.configuration, **machine(), "clock": self.cluster.clock, "events": outcome.events},
+            outcome.digest(),
+            model,
+        )
+        if settings.save:
+            run.save(self.folder)
+        if settings.checkpoint_every:
+            shutil.rmtree(cuts, ignore_errors=True)
+        return run
+
+
+def _course(
+    workload: Workload,
+    protocol: Rule | Pair | Schedule | Choice,
+    cluster: Cluster,
+    seed: int,
+    settings: Options,
+    start: Run | None,
+) -> Course:
+    schedule = protocol if isinstance(protocol, Schedule | Choice) else single(protocol)
+    workers = cluster.workers or max(phase.workers or 4 for phase in schedule.phases)
+    if settings.partitions:
+        stretches(1, workers, settings.partitions)
+    for phase in schedule.phases:
+        _check(phase, workload, cluster, workers, settings)
+    if isinstance(schedule, Choice) and settings.feed not in ("rule", "queue"):
+        raise BadOption(f"choice: its workers take their batches from a queue, not from feed={settings.feed!r}")
+    if all(phase.protocol.dense.family == "pipeline" for phase in schedule.phases):
+        workers = 1
+    if settings.evaluations == "daily":
+        workload.day_begins(0)
+    first = _place(start, workload) if start else 0
+    marks = () if settings.evaluations == "daily" else range(1, settings.evaluations)
+    plan = Plan(
+        workload=workload,
+        protocol=schedule.phases[0].protocol,
+        workers=workers,
+        servers=cluster.servers,
+        seed=seed,
+        on_nan=settings.on_nan,
+        trace=settings.trace,
+        feed=settings.feed,
+        partitions=settings.partitions,
+        ahead=(1 if cluster.clock == "wall" else 0) if settings.prefetch is None else settings.prefetch,
+        first=first,
+        marks=tuple(first + (workload.samples - first) * mark / settings.evaluations for mark in marks),
+    )
+    model, daily = start and start.model, settings.evaluations == "daily"
+    return Course(schedule=schedule, plan=plan, model=model, daily=daily, keep=settings.keep)
+
+
+def _place(start: Run, workload: Workload) -> int:
+    """Where a run goes on that starts from another's model."""
+    if not isinstance(start, Run):
+        raise BadOption(f"train: start must be a Run, not {start!r}")
+    if start.model is None:
+        raise BadOption("train: the run to start from has no model; train it with keep=True")
+    if start.provenance["workload"]["name"] != workload.name:
+        raise BadOption(f"train: start is a run of {start.provenance['workload']['name']!r}, not of {workload.name!r}")
+    if start.model.place >= workload.samples:
+        raise BadOption(
+            f"train: the run to start from has come to sample {start.model.place}, where this pass of {workload.samples} ends"
+        )
+    return start.model.place
+
+
+def _check(phase: Phase, workload: Workload, cluster: Cluster, workers: int, settings: Options) -> None:
+    protocol = phase.protocol
+    if (phase.workers or 0) > workers:
+        raise BadOption(f"phase {phase.name!r}: {phase.workers} workers, of {workers} in the cluster")
+    if phase.seconds is not None and settings.feed not in ("rule", "queue"):
+        raise BadOption(f"phase {phase.name!r}: seconds needs feed='queue', not {settings.feed!r}")
+    if protocol.dense.family == "pipeline":
+        if (cluster.workers or 1) > 1:
+            raise BadOption(
+                f"{protocol.name} drives one device, not {cluster.workers} workers; leave workers out, "
+                "and set readers, writers and in_flight for its parallelism"
+            )
+        if settings.feed != "rule" or settings.prefetch:
+            raise BadOption(
+                f"{protocol.name} drives one device, whose readers take the batches in order; leave feed and prefetch out, "
+                "and set readers for how many it reads at once"
+            )
+        if not workload.tables():
+            raise BadOption(
+                f"{protocol.name} moves rows between host and device, and {workload.name!r} has no tables; "
+                "choose another workload, or a protocol of another family"
+            )
+
+
+def _resolve(workload, protocol, cluster, options: Mapping[str, Any]):
+    """Give each option to the thing that has it; an option that nothing has is an error that names the nearest."""
+    given = [(workload, workloads), (protocol, protocols), (cluster, clusters)]
+    owners = [(thing, registry, _options(registry, thing)) for thing, registry in given if isinstance(thing, str)]
+    valid = {field.name for field in fields(Options)} | {"seed", "samples"}
+    for option in options:
+        if option not in valid and not any(option in known for _, _, known in owners):
+            for thing, _ in given:
+                if is_dataclass(thing) and option in {field.name for field in fields(thing)}:
+                    raise UnknownOption(
+                        f"{option!r} is an option of {thing.name!r}, which was given as an object: set it there, as in "
+                        f"{type(thing).__name__}({option}={options[option]!r})"
+                    )
+            raise unknown_option("this run", option, valid.union(*(known for _, _, known in owners)))
+    made = [
+        registry.get(thing, **{name: value for name, value in options.items() if name in _options(registry, thing)})
+        if isinstance(thing, str)
+        else thing
+        for thing, registry in given
+    ]
+    for thing, kind, what in zip(
+        made, (Workload, Rule | Pair | Schedule | Choice, Cluster), ("workload", "protocol", "cluster"), strict=True
+    ):
+        if not isinstance(thing, kind):
+            raise BadOption(f"train: {thing!r} is no {what}; give a registered name or an object")
+    return *made, Options(**{field.name: options[field.name] for field in fields(Options) if field.name in options})
+
+
+def _options(registry, name: str) -> set[str]:
+    if name not in registry.ALL:
+        registry.get(name)
+    if registry is workloads:
+        return workloads.options(name)
+    return {field.name for field in fields(registry.ALL[name])}

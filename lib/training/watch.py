@@ -1,0 +1,116 @@
+"""A controller at the queue: it hears what every computation took, and ends a leg by handing out no more batches.
+
+So what was handed out is always the stream's beginning, and a leg ends as one does whose seconds are over. A worker says how
+long its last computation took when it asks for its next batch: the controller needs no messages of its own, and does not hear
+of the last computation before the data ends.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from lib.cluster.base import Site
+from lib.data.feed import WorkQueue
+from lib.drivers.plan import Plan
+from lib.switching.controller import Automatic, AutomaticState, Computation, Mode
+from lib.training.schedule import Choice
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What the controller thought at one moment."""
+
+    time: float
+    """On the cluster's clock."""
+    phase: int
+    """The one to be in from now on."""
+    predicted: tuple[float, ...]
+    """Samples per second of each phase."""
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """How far a choice has come: it goes from leg to leg."""
+
+    rule: Automatic
+    every: float
+    state: AutomaticState
+    decisions: tuple[Decision, ...] = ()
+    """Those of the leg that ended last."""
+
+    @classmethod
+    def of(cls, choice: Choice, plan: Plan) -> Watch:
+        """Before the first leg; `plan` is what all legs have in common."""
+        modes = [
+            Mode(
+                waits=phase.protocol.sparse.blocks or phase.protocol.dense.blocks,
+                batch=phase.workload(plan.workload).batch_size,
+                workers=phase.workers,
+            )
+            for phase in choice.phases
+        ]
+        return cls(choice.rule, choice.every, choice.rule.init(modes, plan.workers))
+
+    @property
+    def queue(self) -> type[Watched]:
+        """The part that hands out the batches of a leg."""
+        return Watched
+
+    @property
+    def present(self) -> int:
+        """The phase to be in."""
+        return self.state.present
+
+    def shifted(self, seconds: float) -> Watch:
+        """The clock that its times were taken from has been replaced."""
+        state = replace(self.state, now=self.state.now + seconds, learnt=self.state.learnt + seconds)
+        decisions = tuple(replace(each, time=each.time + seconds) for each in self.decisions)
+        return replace(self, state=state, decisions=decisions)
+
+
+class Watched(WorkQueue):
+    """The queue of a leg that a controller may end."""
+
+    def __init__(self, site: Site, batches: int, watch: Watch):
+        super().__init__(site, batches)
+        self._rule, self._every, self._state = watch.rule, watch.every, watch.state
+        self._begin = self._state.present
+        self._asked: float | None = None
+        """When it was last asked for a decision, or the leg began."""
+        self._samples = 0
+        """Computed since then, as far as is known."""
+        self._decisions: list[Decision] = []
+        for rank in set(range(len(self._state.recent))) - self._state.active:
+            self._state = self._rule.on_join(self._state, rank)  # whoever is still away, leaves at once
+
+    async def take(self, until: int, step: Computation | None = None) -> int | None:
+        """As ever; `step` is the asking worker's last computation."""
+        now = self._site.now()
+        if step:
+            self._state = self._rule.on_step(self._state, step)
+            self._samples += step.samples
+        if self._asked is None:
+            self._state, self._asked = self._rule.on_switch(self._state, now), now
+        elif now >= self._asked + self._every and self._goes_on:
+            self._decide(now)
+        return await super().take(until) if self._goes_on else None
+
+    async def leave(self, rank: int, lost: bool) -> None:
+        """A worker was lost."""
+        self._state = self._rule.on_leave(self._state, rank)
+
+    async def join(self, rank: int) -> None:
+        self._state = self._rule.on_join(self._state, rank)
+
+    async def watch(self) -> Watch:
+        """What the next leg begins with."""
+        return Watch(self._rule, self._every, self._state, tuple(self._decisions))
+
+    @property
+    def _goes_on(self) -> bool:
+        return self._state.present == self._begin
+
+    def _decide(self, now: float) -> None:
+        self._state, phase = self._rule.decide(self._state, now, self._samples)
+        self._asked, self._samples = now, 0
+        self._decisions.append(Decision(now, phase, self._rule.predict(self._state)))

@@ -1,0 +1,126 @@
+"""OAC equals a serial execution in its computation order, bit for bit; plain asynchrony does not."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lib import LocalCluster, Node, VirtualCluster, protocols, workloads
+from lib.results.run import digest
+from lib.store.optim import SGD, Adagrad, Adam
+from tests.toys import Letters, finals, records, serial_pipeline
+
+GRAPH = {"entities": 60, "triples": 600, "dim": 4, "batch_size": 16, "negatives": 4}
+
+
+def trained(workload, protocol, cluster, seed=0):
+    """The final parameters and the order in which the device computed the batches."""
+    parts = records(workload, protocol, cluster, seed)
+    return finals(parts), next(part.order for part in parts if part.order)
+
+
+def letters(final):
+    rows = final["server0/rows"]["letter"]
+    return {chr(i): (v, t) for i, v, t in zip(rows.ids, rows.values[:, 0], rows.stamps, strict=True)}
+
+
+def test_the_papers_example_loses_no_update_under_oac():
+    final, order = trained(Letters(), protocols.get("oac"), VirtualCluster())
+    assert order == [0, 1]
+    assert letters(final) == {"a": (2, 1), "b": (1, 1), "c": (1, 0), "f": (1, 0), "h": (1, 1)}  # d, e, g were never met
+
+
+def test_the_papers_example_loses_an_update_without_validation():
+    final, _ = trained(Letters(), protocols.get("pipelined"), VirtualCluster())
+    assert letters(final)["a"][0] == 1
+
+
+def test_the_papers_example_one_by_one():
+    final, order = trained(Letters(), protocols.get("sequential"), VirtualCluster())
+    assert order == [0, 1]
+    assert letters(final)["a"][0] == 2
+
+
+@settings(max_examples=25, deadline=None, derandomize=True)
+@given(
+    seed=st.integers(0, 10),
+    in_flight=st.integers(1, 12),
+    readers=st.integers(1, 5),
+    writers=st.integers(1, 5),
+    bandwidth=st.sampled_from([1e6, 1e7, 1e9]),
+    memory=st.sampled_from([1e6, 1e9]),
+    optimizer=st.sampled_from([SGD(lr=0.1), Adagrad(lr=0.1), Adam(lr=0.01)]),
+)
+def test_random_graphs_and_schedules_equal_a_serial_run(
+    seed, in_flight, readers, writers, bandwidth, memory, optimizer
+):
+    workload = workloads.get("kg-synthetic", samples=400, row_optimizer=optimizer, dense_optimizer=optimizer, **GRAPH)
+    cluster = VirtualCluster(
+        worker=Node(bandwidth=bandwidth), server=Node(cores=4, bandwidth=bandwidth, core_memory=memory)
+    )
+    rule = protocols.get("oac", in_flight=in_flight, readers=readers, writers=writers)
+    final, order = trained(workload, rule, cluster, seed)
+    assert sorted(order) == list(range(workload.batches()))
+    assert digest(final) == digest(serial_pipeline(workload, seed, order))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_real_threads_equal_a_serial_run(seed):
+    workload = workloads.get("kg-synthetic", samples=1600, **GRAPH)
+    final, order = trained(workload, protocols.get("oac"), LocalCluster(threads=8), seed)
+    assert digest(final) == digest(serial_pipeline(workload, seed, order))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_plain_asynchrony_does_not_equal_a_serial_run(seed):
+    workload = workloads.get("kg-synthetic", samples=400, **GRAPH)
+    final, order = trained(workload, protocols.get("pipelined"), VirtualCluster(), seed)
+    assert digest(final) != digest(serial_pipeline(workload, seed, order))
+
+
+def test_sequential_keeps_the_order_of_the_data_and_equals_a_serial_run():
+    workload = workloads.get("kg-synthetic", samples=400, **GRAPH)
+    final, order = trained(workload, protocols.get("sequential"), LocalCluster())
+    assert order == list(range(workload.batches()))
+    assert digest(final) == digest(serial_pipeline(workload, 0, order))
+
+
+def test_the_cache_stays_bounded():
+    sparse = GRAPH | {"entities": 3000, "triples": 20_000}
+    workload = workloads.get("kg-synthetic", samples=3200, **sparse)
+    rule = protocols.get("oac", in_flight=3)
+    parts = records(workload, rule, VirtualCluster())
+    largest = max(part.extra["largest cache"] for part in parts)
+    rows_of_a_batch = 2 * GRAPH["batch_size"] + 2 * GRAPH["negatives"]
+    # Live are the updates after STE: at most in_flight outstanding and as many finished while one was; eviction is lazy (x2).
+    assert 0 < largest <= 2 * 2 * rule.in_flight * rows_of_a_batch
+    assert sum(part.extra["rows evicted"] for part in parts) > 0
+
+
+class TestPlantedFaults:
+    """A broken rule must be caught by the comparison with a serial run."""
+
+    @pytest.mark.parametrize("fault", ["no validation", "late stamps", "early eviction"])
+    def test_fault_is_caught(self, fault):
+        workload = workloads.get("kg-synthetic", samples=800, **GRAPH)
+        final, order = trained(workload, broken(fault), VirtualCluster())
+        assert digest(final) != digest(serial_pipeline(workload, 0, order))
+
+
+def broken(fault):
+    from dataclasses import replace
+
+    from lib.protocols.oac import OAC
+
+    class Broken(OAC):
+        def stale(self, read, cached):
+            if fault == "no validation":
+                return super().stale(read, cached) & False
+            return cached > read + 1 if fault == "late stamps" else super().stale(read, cached)
+
+        def on_read(self, state, batch):
+            state, admission = super().on_read(state, batch)
+            return state, replace(admission, safe=admission.safe + 6) if fault == "early eviction" else admission
+
+    return Broken()

@@ -1,0 +1,223 @@
+"""Every protocol of ALL: what it declares about itself is measured."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import inspect
+
+import pytest
+
+import lib
+from lib import Node, VirtualCluster, protocols, workloads
+from lib.errors import BadOption, UnknownName, UnknownOption
+from lib.protocols import ALL, Pair
+from lib.protocols.server_rule import Push, ServerState
+
+SMALL = {"batch_size": 16, "vocabulary": 50, "fields": 3, "dim": 2, "hidden": (4,), "evaluation_samples": 100}
+EVERY = pytest.mark.parametrize("name", ALL)
+
+
+def run(name, workers=8, batches=200, **cluster):
+    if ALL[name].family == "pipeline":
+        workload = workloads.get(
+            "kg-synthetic", entities=200, triples=2_000, dim=4, batch_size=16, samples=16 * batches
+        )
+        return lib.train(workload, name, VirtualCluster(**cluster), save=False)
+    workload = workloads.get("ctr-synthetic", samples=16 * batches, **SMALL)
+    # Nodes so slow that computing, not the network's latency, decides who is late.
+    return lib.train(workload, name, VirtualCluster(workers=workers, worker=Node(flops=1e7), **cluster), save=False)
+
+
+@EVERY
+def test_is_configuration_only(name):
+    kind = ALL[name]
+    assert kind.name == name
+    assert kind.__doc__
+    assert len(kind.cite) > 10
+    assert kind.__dataclass_params__.frozen
+    assert all(field.kw_only and field.default is not dataclasses.MISSING for field in dataclasses.fields(kind))
+    assert protocols.get(name) == protocols.get(name)
+    assert hash(protocols.get(name)) == hash(kind())
+
+
+@EVERY
+def test_every_option_is_documented(name):
+    """Each field is followed by its one-line docstring."""
+    for kind in ALL[name].__mro__:
+        if "__dataclass_fields__" not in vars(kind):
+            continue
+        body = ast.parse(inspect.cleandoc("\n" + inspect.getsource(kind)).lstrip()).body[0].body
+        for statement, following in zip(body, [*body[1:], None], strict=True):
+            if isinstance(statement, ast.AnnAssign) and "ClassVar" not in ast.unparse(statement.annotation):
+                documented = isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant)
+                assert documented, f"{kind.__name__}.{statement.target.id} has no docstring"
+
+
+@EVERY
+def test_staleness_stays_within_what_is_declared(name):
+    rule, summary = protocols.get(name), run(name, slowdown=1.0).summary
+    bounds = [rule.dense.max_staleness, rule.sparse.max_staleness]
+    assert summary["staleness_max"] <= max(bounds)
+    if max(bounds) == float("inf"):
+        assert summary["staleness_max"] > 1, "the test's stragglers cause no staleness: the bound above is never tried"
+
+
+@EVERY
+def test_drops_only_where_declared(name):
+    summary = run(name, slowdown=1.5).summary
+    thrown_away = summary["dropped"] + summary["decayed"]
+    assert summary["issued"] == 200
+    assert thrown_away > 0 if ALL[name].drops else thrown_away == 0
+
+
+@pytest.mark.parametrize("name", [name for name in ALL if ALL[name].family != "pipeline"])
+def test_waits_for_the_slowest_only_where_declared(name):
+    """Eight workers, two ten times slower (a step may do without one): at best 6.2 of 8 workers' throughput is left, at a
+    barrier 0.8."""
+    fast = run(name).summary["qps"]
+    slowed = run(name, speeds=(0.1, 0.1, *[1.0] * 6)).summary["qps"]
+    # Rounds that end with the slow worker's last batch cost everybody a little, and groups wait for their slow member.
+    assert slowed < 0.4 * fast if ALL[name].blocks else slowed > 0.5 * fast
+
+
+@EVERY
+def test_same_seed_same_bits_other_seed_others(name):
+    assert run(name, slowdown=0.6, batches=60).digest == run(name, slowdown=0.6, batches=60).digest
+    workload = workloads.get("kg-synthetic" if ALL[name].family == "pipeline" else "ctr-synthetic", samples=2_000)
+    first, second = (lib.train(workload, name, "virtual", seed=seed, save=False).digest for seed in (0, 1))
+    assert first != second
+
+
+@EVERY
+def test_every_batch_is_computed_once(name):
+    run_ = run(name, slowdown=0.6, batches=61)
+    computed = run_.trace[run_.trace["kind"] == "compute"]["batch"]
+    assert sorted(computed) == list(range(61))
+
+
+@pytest.mark.parametrize("name", [name for name in ALL if ALL[name].family == "server"])
+def test_server_rules_do_not_change_the_state_they_are_given(name):
+    rule = protocols.get(name)
+    state = rule.init(2)
+    before = dataclasses.asdict(state)
+    after, token = rule.on_start(state, 0)
+    rule.on_push(after, Push(0, token, 0))
+    rule.on_leave(state, 1)
+    assert dataclasses.asdict(state) == before
+    assert isinstance(after, ServerState)
+
+
+def test_gba_by_hand():
+    """M = 2: tokens 0 0 1 1; three steps late with iota 1 is excluded, and still counts in the divisor."""
+    rule = protocols.get("gba", buffer=2, iota=1)
+    state, tokens = rule.init(3), []
+    for _ in range(4):
+        state, token = rule.on_start(state, 0)
+        tokens.append(token)
+    assert tokens == [0, 0, 1, 1]
+    for batch in range(4):
+        state, decisions = rule.on_push(state, Push(0, batch // 2, batch))
+        assert bool(decisions) == (batch % 2 == 1)
+    assert state.step == 2
+    state, decisions = rule.on_push(state, Push(1, 0, 4))
+    assert decisions == ()
+    state, (update,) = rule.on_push(state, Push(0, 2, 5))
+    assert update.weights == (0.0, 1.0)
+    assert update.divisor == 2
+
+
+def test_sync_shrinks_its_barrier_when_a_worker_leaves():
+    rule = protocols.get("sync")
+    state, decisions = rule.on_push(rule.init(2), Push(0, 0, 0))
+    assert decisions == ()
+    assert not rule.may_start(state, 0)
+    state, (update,) = rule.on_leave(state, 1)
+    assert update.divisor == 1
+    assert rule.may_start(state, 0)
+
+
+def test_ds_sync_groups_of_the_paper():
+    rule = protocols.get("ds-sync")
+    assert rule.groups(0, 4) == ((0, 1), (2, 3))
+    assert rule.groups(1, 4) == ((0, 2), (1, 3))
+    assert rule.groups(2, 9) == ((0, 1, 2), (3, 4, 5), (6, 7, 8))
+    assert rule.groups(3, 9) == ((0, 3, 6), (1, 4, 7), (2, 5, 8))
+
+
+@pytest.mark.parametrize("workers", range(1, 18))
+@pytest.mark.parametrize("round", [0, 1])
+def test_ds_sync_groups_are_a_partition_for_any_world(workers, round):
+    groups = protocols.get("ds-sync").groups(round, workers)
+    assert sorted(rank for group in groups for rank in group) == list(range(workers))
+
+
+def test_mft_and_ste_by_hand():
+    """The paper's example: after 0, 1, 2, 5, 6 MFT is 2; when 3 and 4 arrive it is 6."""
+    rule = protocols.get("oac", in_flight=10)
+    state = rule.init()
+    for batch in range(7):
+        state, admission = rule.on_read(state, batch)
+        assert (admission.seen, admission.safe) == (0, -1)
+    for stamp in (0, 1, 2, 5, 6):
+        state = rule.on_written(state, stamp, stamp)
+    assert state.finished == 2
+    state, admission = rule.on_read(state, 7)
+    assert admission.seen == 5
+    assert admission.safe == -1  # batches 3 and 4 were admitted before anything was finished
+    for stamp in (3, 4):
+        state = rule.on_written(state, stamp, stamp)
+    assert state.finished == 6
+    state, admission = rule.on_read(state, 8)
+    assert admission.safe == 2  # batch 7 knows the updates up to 2
+
+
+class TestErrors:
+    def test_unknown_protocol_names_the_nearest(self):
+        with pytest.raises(UnknownName, match=r"unknown protocol 'gbaa'; did you mean 'gba'"):
+            protocols.get("gbaa")
+
+    def test_unknown_option_names_the_nearest(self):
+        with pytest.raises(UnknownOption, match=r"protocol 'gba' has no option 'iotta'; did you mean 'iota'"):
+            protocols.get("gba", iotta=1)
+
+    @pytest.mark.parametrize(
+        ("name", "option", "value"),
+        [
+            ("gba", "buffer", 0),
+            ("gba", "iota", -1),
+            ("gba", "iota", float("nan")),
+            ("s-easgd", "alpha", 1.5),
+            ("s-easgd", "every", 0),
+            ("ds-sync", "size", 0),
+            ("oac", "in_flight", 0),
+            ("pipelined", "writers", 0),
+            ("sequential", "in_flight", 2),
+        ],
+    )
+    def test_values_that_cannot_work(self, name, option, value):
+        with pytest.raises(BadOption, match=option):
+            protocols.get(name, **{option: value})
+
+    def test_a_pair_that_no_driver_carries(self):
+        with pytest.raises(BadOption, match="cannot carry sparse"):
+            Pair(sparse=protocols.get("oac"), dense=protocols.get("s-easgd"))
+
+
+@pytest.mark.parametrize(
+    ("sparse", "dense"),
+    [
+        ("gba", "ds-sync"),
+        ("async", "sync"),
+        ("sync", "s-easgd"),
+        ("gba", "all-reduce"),
+        ("async", "gba"),
+        ("gba", "async"),
+    ],
+)
+def test_free_combinations_train(sparse, dense):
+    pair = Pair(sparse=protocols.get(sparse), dense=protocols.get(dense))
+    workload = workloads.get("ctr-synthetic", samples=16 * 50, **SMALL)
+    summary = lib.train(workload, pair, VirtualCluster(workers=4, slowdown=0.6), save=False).summary
+    assert summary["issued"] == 50
+    assert summary["auc"] == summary["auc"]

@@ -1,0 +1,323 @@
+"""The runner: what it refuses before a kernel starts, and what it leaves behind when a cell fails."""
+
+import ast
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from lib import paths
+from lib.errors import BadOption, LockstepError, UnknownName, UnknownOption
+from lib.reporting import notebooks
+from tests.reporting.test_claims import GOOD
+
+PARAMETERS = 'profile: str = "smoke"  # how long\nseeds: int = 3  # how many\nrate: float = 0.5\nnames: list = ["a"]\n'
+
+
+@pytest.fixture
+def known(house):
+    house.notebook("00_start", "# Title of it\n\ntext", "x = seeds", parameters=PARAMETERS)
+    house.notebook("gba/figure_6_switching", "# Six", 'PROFILES = {"smoke": 1, "laptop": {"a": 2}}\nprint(1)')
+    house.notebook("gba/table_5", "# Five")
+    house.notebook("oac/table_5", "# Other")
+    return house
+
+
+def test_what_is_known_without_running(known):
+    first, six, *_ = notebooks.experiments()
+    assert (first.name, first.paper, first.title, first.profiles) == ("00_start", "", "Title of it", notebooks.PROFILES)
+    assert (six.paper, six.profiles) == ("gba", ("smoke", "laptop"))
+    declared = notebooks.parameters(first.path)
+    assert (declared["seeds"].type, declared["seeds"].default, declared["seeds"].help) == ("int", 3, "how many")
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("00_start", ["00_start"]),
+        ("gba/table_5", ["gba/table_5"]),
+        ("notebooks/gba/table_5.ipynb", ["gba/table_5"]),
+        ("figure_6_switching", ["gba/figure_6_switching"]),
+        ("gba", ["gba/figure_6_switching", "gba/table_5"]),
+        ("all", ["00_start", "gba/figure_6_switching", "gba/table_5", "oac/table_5"]),
+    ],
+)
+def test_names(known, name, found):
+    assert [e.name for e in notebooks.resolve(name)] == found
+
+
+def test_a_name_that_is_none_or_several(known):
+    with pytest.raises(UnknownName, match="did you mean 'gba/figure_6_switching'"):
+        notebooks.resolve("gba/figure_6")
+    with pytest.raises(UnknownName, match="ambiguous: gba/table_5, oac/table_5"):
+        notebooks.resolve("table_5")
+    with pytest.raises(BadOption, match="stands for 2 notebooks"):
+        notebooks.run("gba")
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "message"),
+    [
+        ({"seed": 3}, UnknownOption, "notebook 00_start has no option 'seed'; did you mean 'seeds'"),
+        ({"seeds": "3"}, BadOption, r"parameter 'seeds' must be int, not '3' \(str\); how many"),
+        ({"seeds": True}, BadOption, "must be int, not True"),
+        ({"seeds": 3.0}, BadOption, "must be int, not 3.0"),
+        ({"rate": "x"}, BadOption, "must be float"),
+        ({"profile": "laptop"}, BadOption, "differ; give one of them"),
+    ],
+)
+def test_wrong_parameters_are_refused_before_a_kernel_starts(known, monkeypatch, given, error, message):
+    monkeypatch.setattr(notebooks.running, "_execute", lambda *_: pytest.fail("a kernel was started"))
+    with pytest.raises(error, match=message):
+        notebooks.run("00_start", parameters=given)
+    assert not known.reports.exists()
+
+
+def test_an_unknown_profile(known):
+    with pytest.raises(UnknownName, match="did you mean 'smoke'"):
+        notebooks.run("00_start", profile="smok")
+
+
+def test_parameters_from_a_command_line(known):
+    (start,) = notebooks.resolve("00_start")
+    given = notebooks.parse_parameters(start, ["seeds=5", "rate=1e-3", "names=[b, c]", "profile=laptop"])
+    assert given == {"seeds": 5, "rate": 0.001, "names": ["b", "c"], "profile": "laptop"}
+    for pair, message in (("seeds", "name=value"), ("seeds=[", "cannot read"), ("sed=1", "did you mean 'seeds'")):
+        with pytest.raises(LockstepError, match=message):
+            notebooks.parse_parameters(start, [pair])
+
+
+@pytest.mark.parametrize("text", ["a = 1 + b", "import os", "a, b = 1, 2", "a: int", "a ="])
+def test_a_parameters_cell_is_literals_only(house, text):
+    path = house.notebook("n", parameters=text)
+    with pytest.raises(LockstepError, match=r"n\.ipynb, cell 1: .*(no literal|not Python)"):
+        notebooks.parameters(path)
+
+
+def test_a_file_that_is_no_notebook(house):
+    (house.notebooks / "x.ipynb").write_text("{}")
+    with pytest.raises(LockstepError, match=r"x\.ipynb: not a notebook"):
+        notebooks.experiments()
+
+
+def test_a_missing_kernel_says_how_to_get_it(known, monkeypatch):
+    from jupyter_client.kernelspec import KernelSpecManager, NoSuchKernel
+
+    def none(self, name):
+        raise NoSuchKernel(name)
+
+    monkeypatch.setattr(KernelSpecManager, "get_kernel_spec", none)
+    with pytest.raises(LockstepError, match="no Jupyter kernel 'python3' here; install it with: python -m pip install"):
+        notebooks.run("00_start")
+
+
+def test_without_papermill_a_sentence(known, monkeypatch):
+    monkeypatch.setitem(sys.modules, "papermill", None)
+    with pytest.raises(LockstepError, match="install it with: python -m pip install papermill"):
+        notebooks.run("00_start")
+
+
+WRITES = """from lib import paths
+paths.write_text_atomic(paths.results() / "n" / "a.csv", "1")
+_ = paths.write_text_atomic(paths.results() / "claims" / "c.json", "{}")"""
+
+
+def test_a_run_leaves_everything_in_its_place(house):
+    """Also: the kernel stands in the notebook's folder, and progress in a kernel ends as one line."""
+    thread = """import threading
+from lib.progress import Progress
+line = Progress(4, "thread").__enter__()
+thread = threading.Thread(target=line.advance, args=[3]); thread.start(); thread.join()
+_ = line.__exit__"""
+    whole = """from lib.progress import _open, track
+_open.clear()
+for _ in track(range(4), "whole"): pass"""
+    house.notebook(
+        "n", "# N", "import os\nprint(os.getcwd(), seeds, rate)", WRITES, thread, whole, parameters=PARAMETERS
+    )
+    (house.reports / "n").mkdir(parents=True)
+    (house.reports / "n" / "of_an_older_run.csv").touch()
+    path = notebooks.run("n", parameters={"seeds": 4, "rate": 2})
+    nb = json.loads(path.read_text())
+    outputs = [output for cell in nb["cells"] for output in cell.get("outputs", [])]
+    assert "".join(outputs[0]["text"]) == f"{house.notebooks} 4 2.0\n"
+    lines = ["".join(output["data"]["text/plain"]) for output in outputs[1:]]
+    assert len(lines) == 2 and lines[0].startswith("thread: 3/4, ") and lines[1].startswith("whole: 4/4, ")
+    assert [p.name for p in (house.reports / "n").iterdir()] == ["a.csv"]
+    assert (house.reports / "claims" / "c.json").exists()
+    facts = nb["metadata"]["lockstep"]
+    assert facts["command"] == "python -m lib run n --profile smoke -p seeds=4 -p rate=2.0"
+    assert house.left_behind() == [] and paths.STAGE not in os.environ
+
+
+def test_a_failing_cell_is_named_and_changes_nothing(house):
+    house.notebook("n", "# N", "seeds", WRITES, 'raise ValueError("no such thing")', "1", parameters=PARAMETERS)
+    house.reports.mkdir()
+    (house.reports / "n.ipynb").write_text("of an older run")
+    with pytest.raises(
+        notebooks.NotebookFailed, match=r"notebook n, cell 5: ValueError: no such thing\n.*n\.failed\.ipynb"
+    ):
+        notebooks.run("n")
+    assert (house.reports / "n.ipynb").read_text() == "of an older run"
+    assert {p.name for p in house.reports.iterdir()} == {"n.ipynb", "n.failed.ipynb"}
+    assert "no such thing" in (house.reports / "n.failed.ipynb").read_text()
+
+
+def test_a_dead_kernel_is_named(house):
+    house.notebook("n", "# N", "import os; os._exit(1)", parameters=PARAMETERS)
+    with pytest.raises(notebooks.NotebookFailed, match="notebook n: the kernel died"):
+        notebooks.run("n")
+    assert not (house.reports / "n.ipynb").exists() and house.left_behind() == []
+
+
+def test_all_go_on_after_one_fails(house, monkeypatch):
+    for name in ("a", "b", "c"):
+        house.notebook(name, "# N")
+
+    def run(name, *_):
+        if name == "b":
+            raise LockstepError("b broke")
+        return name
+
+    monkeypatch.setattr(notebooks.running, "run", run)
+    with pytest.raises(notebooks.NotebookFailed, match="1 of 3 notebooks failed:\nb broke"):
+        notebooks.run_all("all")
+
+
+COUNTED = """from lib import claims, paths
+import pandas as pd
+with open("../executions", "a") as file:
+    file.write("x")
+claims.record(pd.DataFrame({"subject": ["gba", "sync"], "seed": 0, "auc": [0.7, 0.5]}), "n", profile=profile)"""
+
+
+def test_what_is_complete_is_left_as_it_is(house, capsys):
+    """Each change that a result follows from is a reason to run again, and nothing else is."""
+
+    def executions(**options):
+        before = count.stat().st_size if count.exists() else 0
+        notebooks.run("n", resume=True, **options)
+        return count.stat().st_size - before
+
+    count = house.root / "executions"
+    path = house.notebook("n", "# N", COUNTED, parameters=PARAMETERS)
+    house.claims(GOOD.replace("notebook: one", "notebook: n"))
+    (experiment,) = notebooks.resolve("n")
+    assert not notebooks.complete(experiment, "smoke")
+    assert executions() == 1 and notebooks.complete(experiment, "smoke")
+    assert executions() == 0 and capsys.readouterr().err.endswith("n: complete, left as it is\n")
+    nb = json.loads(path.read_text())
+    nb["cells"][2]["outputs"] = [{"output_type": "stream", "name": "stdout", "text": "1"}]
+    path.write_text(json.dumps(nb))
+    assert executions() == 0, "an output is no source"
+    for options in ({"profile": "laptop"}, {"parameters": {"seeds": 4}}):
+        assert not notebooks.complete(experiment, **{"profile": "smoke", **options})
+    notebooks.run("n")
+    assert count.stat().st_size == 2, "without resume it runs anew"
+
+
+def test_what_a_result_follows_from(house, monkeypatch):
+    """Planted: each of these changes must show."""
+    from lib.results import run
+
+    def now(**values):
+        return notebooks.running.fingerprint(experiment, {"profile": "smoke", **values})
+
+    path = house.notebook("n", "# N", "1", parameters=PARAMETERS)
+    house.claims(GOOD.replace("notebook: one", "notebook: n"))
+    (experiment,) = notebooks.resolve("n")
+    seen = [now(), now(profile="laptop"), now(seeds=4)]
+    house.claims(GOOD.replace("notebook: one", "notebook: n").replace("0.1", "0.2"))
+    seen.append(now())
+    path.write_text(path.read_text().replace('"source": "1"', '"source": "2"'))
+    seen.append(now())
+    monkeypatch.setattr(run, "source", lambda: "other code")
+    seen.append(now())
+    assert len(set(seen)) == 6 and now() == seen[-1]
+
+
+def test_a_run_that_lost_a_verdict_or_failed_since_is_not_complete(house):
+    house.notebook("n", "# N", COUNTED, parameters=PARAMETERS)
+    house.claims(GOOD.replace("notebook: one", "notebook: n"))
+    (experiment,) = notebooks.resolve("n")
+    notebooks.run("n")
+    assert notebooks.complete(experiment, "smoke")
+    experiment.failed.touch()
+    assert not notebooks.complete(experiment, "smoke")
+    experiment.failed.unlink()
+    (house.reports / "claims" / "a.b.json").write_text("{")
+    assert not notebooks.complete(experiment, "smoke")
+    (house.reports / "claims" / "a.b.json").unlink()
+    assert not notebooks.complete(experiment, "smoke")
+
+
+def test_an_interrupt_leaves_no_kernel_and_no_half(house):
+    house.notebook(
+        "n", "# N", 'import os, time\nopen("pid", "w").write(str(os.getpid()))\ntime.sleep(60)', parameters=PARAMETERS
+    )
+    code = "from lib import notebooks; notebooks.run('n')"
+    environment = {**os.environ, "PYTHONPATH": str(Path(notebooks.__file__).parents[3])}
+    process = subprocess.Popen([sys.executable, "-c", code], env=environment, stderr=subprocess.PIPE, text=True)
+    marker = house.notebooks / "pid"
+    deadline = time.monotonic() + 60
+    while not (marker.exists() and marker.read_text()) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    _, text = process.communicate(timeout=30)
+    assert "KeyboardInterrupt" in text and process.returncode != 0
+    kernel = int(marker.read_text())
+    for _ in range(50):
+        if not _alive(kernel):
+            break
+        time.sleep(0.1)
+    assert not _alive(kernel)
+    assert list(house.reports.iterdir()) == []
+
+
+def _alive(pid):
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+COMMITTED = sorted((Path(notebooks.__file__).parents[3] / "notebooks").rglob("[!.]*.ipynb"))
+
+
+@pytest.mark.parametrize("path", COMMITTED, ids=lambda p: p.stem)
+class TestCommitted:
+    """What STYLE.md asks of every notebook of the repository."""
+
+    def test_stripped(self, path):
+        nb = notebooks.read(path)
+        code = [cell for cell in nb["cells"] if cell["cell_type"] == "code"]
+        assert all(cell["outputs"] == [] and cell["execution_count"] is None for cell in code)
+        assert "papermill" not in nb["metadata"] and not any("papermill" in c["metadata"] for c in nb["cells"])
+        ids = [cell["id"] for cell in nb["cells"]]
+        assert len(set(ids)) == len(ids) and not any(re.fullmatch(r"[0-9a-f]{8}", i) for i in ids), "ids are words"
+
+    def test_kernel(self, path):
+        spec = notebooks.read(path)["metadata"]["kernelspec"]
+        assert (spec["name"], spec["language"]) == ("python3", "python")
+
+    def test_short(self, path):
+        cells = notebooks.read(path)["cells"]
+        assert len(cells) <= 12
+        assert max(len(notebooks.source(cell).splitlines()) for cell in cells) <= 13
+
+    def test_parameters(self, path):
+        declared = notebooks.parameters(path)
+        (cell,) = [c for c in notebooks.read(path)["cells"] if "parameters" in c["metadata"].get("tags", [])]
+        assert all(isinstance(node, ast.AnnAssign) for node in ast.parse(notebooks.source(cell)).body)
+        assert declared["profile"].default == "smoke" and all(p.help for p in declared.values())
+
+    def test_no_mathematics_that_needs_a_script(self, path):
+        markdown = [notebooks.source(c) for c in notebooks.read(path)["cells"] if c["cell_type"] == "markdown"]
+        assert not any("$" in text or "\\(" in text for text in markdown)

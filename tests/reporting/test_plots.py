@@ -1,0 +1,122 @@
+import base64
+import re
+
+import pandas as pd
+import pytest
+
+from lib.errors import BadOption, UnknownName
+from lib.reporting import cards, plots
+from lib.reporting.claims import Verdict
+from tests.reporting.test_claims import claim
+
+
+def shown(house, runs):
+    data = plots.histories(runs)
+    return plots.show(plots.curves(data, y="auc"), data, name="gba/figure_1/auc", caption="C & c.", alt='A "rise".')
+
+
+def test_a_figure_has_words_and_numbers(house, runs):
+    html = shown(house, runs).html
+    assert 'alt="A &quot;rise&quot;."' in html and "C &amp; c." in html and 'href="figure_1/auc.csv"' in html
+    saved = pd.read_csv(house.reports / "gba" / "figure_1" / "auc.csv")
+    assert len(saved) == 12 and saved["auc"].dropna().tolist() == pytest.approx([0.5, 0.7, 0.5, 0.71] * 2)
+    embedded = re.search(r"base64,([^\"]+)", html)[1]
+    assert base64.b64decode(embedded) == (house.reports / "gba" / "figure_1" / "auc.png").read_bytes()
+
+
+def test_equal_figures_are_equal_bytes(runs):
+    data = plots.histories(runs)
+    first, second = (plots.png(plots.curves(data, y="auc")) for _ in range(2))
+    assert first == second
+    assert not re.search(rb"tEXt|Software|matplotlib|tIME", first)
+
+
+@pytest.mark.parametrize(("field", "word"), [("caption", "caption"), ("alt", "alternative text")])
+def test_a_figure_without_words_is_refused(house, runs, field, word):
+    given = {"name": "a/b", "caption": "c", "alt": "a", field: " "}
+    data = plots.histories(runs)
+    with pytest.raises(BadOption, match=word):
+        plots.show(plots.curves(data), data, **given)
+
+
+@pytest.mark.parametrize("name", ["b", "a/b/c/d", "../a/b"])
+def test_a_figure_belongs_to_a_notebook(house, runs, name):
+    data = plots.histories(runs)
+    with pytest.raises(BadOption, match=r"figure name|no name of a result"):
+        plots.show(plots.curves(data), data, name=name, caption="c", alt="a")
+
+
+def test_axes_say_which_seconds(runs):
+    for seconds in ("virtual", "wall"):
+        assert plots.curves(plots.histories(runs), seconds=seconds).axes[0].get_xlabel() == f"{seconds} seconds"
+    assert plots.gantt(plots.traces({"gba": runs["gba"][0]}), "wall").axes[-1].get_xlabel() == "wall seconds"
+
+
+def test_virtual_and_wall_are_never_mixed(runs):
+    runs["gba"][1].summary["clock"] = "wall"
+    with pytest.raises(BadOption, match="virtual and wall"):
+        plots.histories(runs)
+
+
+def test_an_unknown_column(runs):
+    with pytest.raises(UnknownName, match="did you mean 'auc'"):
+        plots.curves(plots.histories(runs), y="acu")
+
+
+def test_traces_are_the_first_workers_in_the_window(runs):
+    table = plots.traces({"gba": runs["gba"][0]}, workers=2, until=1.5)
+    assert table[["node", "end"]].values.tolist() == [["worker0", 1.0], ["worker2", 1.5]]
+    assert plots.traces({"gba": runs["gba"][0]})["node"].unique().tolist() == ["worker0", "worker10", "worker2"]
+
+
+def test_protocols_look_alike_everywhere_and_unlike_each_other():
+    looks = list(plots.PROTOCOLS.values())
+    assert len(set(looks)) == len(looks)
+    assert plots.colour("gba(iota=4)") == plots.colour("gba") == plots.PROTOCOLS["gba"]
+    assert plots.colour("mine") == plots.colour("mine")
+
+
+def test_the_provenance_card_says_what_is_shared_once(runs, monkeypatch):
+    monkeypatch.delenv("LOCKSTEP_COMMAND", raising=False)
+    card = plots.provenance_card(runs, command="python -m lib run x")
+    assert card.html.count("abc") == 1 and "sync; gba" in card.html and "0; 1" in card.html
+    assert "<code>python -m lib run x</code>" in card.html and "d" * 16 in card.html
+    monkeypatch.setenv("LOCKSTEP_COMMAND", "python -m lib run x -p seeds=5")
+    assert "seeds=5" in plots.provenance_card(runs["gba"][0], command="python -m lib run x").html
+
+
+def test_every_verdict_is_shown_alike():
+    rows = [Verdict(claim=claim(id=f"c.{i}"), verdict=v) for i, v in enumerate(("not replicated", "replicated"))]
+    html = plots.verdicts([*rows, Verdict(claim=claim(), verdict="replicated", changed=True)]).html
+    assert html.count("<tr>") == 4 and "claim changed since its run" in html
+    assert html.index("c.0") < html.index("c.1")
+
+
+def test_intervals():
+    results = pd.DataFrame({"subject": ["b"] * 3 + ["a"], "seed": [0, 1, 2, 0], "auc": [0.1, 0.2, 0.3, 0.5]})
+    text = repr(plots.intervals(results, ["auc"]))
+    assert text == "b: auc 0.2 ± 0.25\na: auc 0.5"
+
+
+def test_markup_in_values_is_text():
+    assert "<b>" not in plots.settings(x="<b>").html
+    assert "<b>" not in cards.table(["<b>"], [["<b>"]], "<b>")
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, "–"),
+        (float("nan"), "–"),
+        (0.6, "0.6"),
+        (0.0, "0"),
+        (-0.00575, "−0.00575"),
+        (2.3456, "2.346"),
+        (1e-8, "1.00e−08"),
+        (1234567, "1\u202f234\u202f567"),
+        (True, "True"),
+        ("x", "x"),
+    ],
+)
+def test_numbers(value, text):
+    assert cards.number(value) == text

@@ -1,0 +1,243 @@
+"""The published results: whole, the same bytes each time, of one profile, without a trace of the machine's paths."""
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from lib import paths
+from lib import reporting as report
+from lib.__main__ import main
+from lib.reporting import claims, notebooks, reference
+from lib.reporting.reference import END, NONE_YET, START, NotPublished, machine_path, table
+from tests.reporting.test_claims import GOOD, results_of
+
+ROOT = Path(__file__).parents[2]
+FIGURE = """import pandas as pd
+from lib.reporting import claims
+from lib.reporting import plots
+data = pd.DataFrame({"protocol": ["sync", "gba"], "time": [1, 2], "auc": [0.5, 0.7]})
+plots.show(plots.curves(data), data, name="gba/one/auc", caption="What is seen.", alt="A curve.")"""
+JUDGED = """rows = [(s, seed, value) for s, value in (("gba", 0.2), ("sync", 0.0)) for seed in range(3)]
+results = pd.DataFrame(rows, columns=["subject", "seed", "auc"])
+plots.verdicts(claims.record(results, "gba/one", profile=profile))"""
+README = f"# Kit\n\nbefore\n\n{START}\n\nold\n\n{END}\n\nafter\n"
+PARAMETERS = 'profile: str = "smoke"  # how long\nseeds: int = 3  # how many'
+
+
+def contents(folder):
+    return {p.relative_to(folder).as_posix(): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+@pytest.fixture(scope="module")
+def executed(tmp_path_factory):
+    """What running one notebook at the laptop profile leaves."""
+    from tests.reporting.conftest import House
+
+    house = House(tmp_path_factory.mktemp("executed"))
+    house.notebook("gba/one", "# One", FIGURE, JUDGED, parameters=PARAMETERS)
+    house.claims(GOOD, "gba")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LOCKSTEP_ROOT", str(house.root))
+        patch.setenv("LOCKSTEP_REPORTS", str(house.reports))
+        notebooks.run("gba/one", "laptop")
+    return contents(house.root)
+
+
+@pytest.fixture
+def ran(house, executed):
+    """A house of the test's own with it, and with a notebook that was not run."""
+    for name, data in executed.items():
+        (house.root / name).parent.mkdir(parents=True, exist_ok=True)
+        (house.root / name).write_bytes(data)
+    house.notebook("gba/two", "# Not run")
+    (house.root / "README.md").write_text(README)
+    return house
+
+
+def change(path, **facts):
+    nb = json.loads(path.read_text())
+    nb["metadata"]["lockstep"] |= facts
+    path.write_text(json.dumps(nb))
+
+
+def test_what_is_published(ran):
+    index = report.publish()
+    found = contents(paths.reference())
+    assert index == paths.reference() / "index.html"
+    assert found.keys() == {"index.html", "gba/one.html", "gba/one/auc.csv", "claims/a.b.json"}
+    page, front = found["gba/one.html"].decode(), found["index.html"].decode()
+    assert 'href="one/auc.csv"' in page and 'href="../index.html"' in page
+    assert found["gba/one/auc.csv"].startswith(b"protocol,time,auc\nsync,1,0.5\n")
+    assert 'href="gba/one.html"' in front and "gba/two" not in front and "profile laptop" in front
+    foot = page[page.index("<footer") :]
+    for told in ("python -m lib run gba/one --profile laptop", "cores", "torch 2.", "python 3."):
+        assert told in foot, "how, where and with what each page was made"
+    for html in (page, front):
+        report.check_offline(html)
+    assert not any(str(ran.root).encode() in data for data in found.values())
+    assert ran.left_behind() == []
+
+
+def test_a_second_time_changes_no_byte(ran):
+    first = (contents(report.publish().parent), (ran.root / "README.md").read_bytes())
+    assert (contents(report.publish().parent), (ran.root / "README.md").read_bytes()) == first
+    (paths.reference() / "of_an_older_time.html").touch()
+    assert contents(report.publish().parent) == first[0]
+
+
+def test_the_readme_has_the_table(ran):
+    report.publish()
+    text = (ran.root / "README.md").read_text()
+    assert text.partition(START)[0] == "# Kit\n\nbefore\n\n" and text.partition(END)[2] == "\n\nafter\n"
+    assert "### GBA\n" in text and "old" not in text
+    assert "| `a.b` | Better. | value 2 | 0.2 | replicated |" in text
+    assert report.readme() == text
+
+
+def test_a_table_of_two_papers_with_all_verdicts(house, monkeypatch):
+    monkeypatch.setenv("LOCKSTEP_STAGE", str(paths.reference()))
+    assert table(paths.reference()) == NONE_YET
+    for paper in ("oac", "gba"):
+        house.claims(GOOD.replace("a.b", f"{paper}.x").replace("Better.", '"a | b\\n<i>"'), paper)
+    claims.record(results_of(-1), "gba/one", "laptop")
+    claims.record(results_of(0.05), "oac/one", "laptop")
+    lines = [line for line in table(paths.reference()).splitlines() if line.startswith(("###", "| `"))]
+    assert lines == [
+        "### GBA",
+        "| `gba.x` | a \\| b &lt;i> | value 2 | −1 | not replicated |",
+        "### Optimistic asynchrony control (OAC)",
+        "| `oac.x` | a \\| b &lt;i> | value 2 | 0.05 | direction only |",
+    ]
+    rows = results_of(0.2).assign(auc=[0.2, 0.3, 0.1, 0, 0, 0])  # 0.2 ± 4.303 x 0.1 / sqrt(3) = 0.2 ± 0.24841
+    claims.record(rows, "oac/one", "laptop")
+    assert "| 0.2 [−0.04841, 0.44841] | inconclusive |" in table(paths.reference())
+
+
+def planted_profile(house):
+    change(house.reports / "gba" / "one.ipynb", profile="smoke")
+
+
+def planted_parameters(house):
+    change(house.reports / "gba" / "one.ipynb", parameters={"seeds": 1})
+
+
+def planted_machine(house):
+    change(house.reports / "gba" / "one.ipynb", machine=None)
+
+
+def planted_failure(house):
+    (house.reports / "gba" / "one.failed.ipynb").touch()
+
+
+def planted_verdict(house):
+    path = house.reports / "claims" / "a.b.json"
+    path.write_text(path.read_text().replace('"profile": "laptop"', '"profile": "smoke"'))
+
+
+def planted_change(house):
+    house.claims(GOOD.replace("margin: 0.1", "margin: 0.01"), "gba")
+
+
+def planted_claim(house):
+    house.claims(GOOD + GOOD.replace("a.b", "a.c"), "gba")
+
+
+def planted_stranger(house):
+    house.claims(GOOD.replace("a.b", "a.c"), "oac")
+    claims.record(results_of(1), "oac/one", "laptop")
+
+
+def planted_loss(house):
+    (house.root / "reports" / "reference" / "gba" / "two.html").touch()
+
+
+def planted_csv(house):
+    (house.reports / "gba" / "one" / "auc.csv").unlink()
+
+
+def planted_path(house):
+    path = house.reports / "gba" / "one.ipynb"
+    path.write_text(path.read_text().replace("What is seen.", f"Read from {house.root}/data/x."))
+
+
+def planted_size(house):
+    (house.reports / "gba" / "one" / "auc.csv").write_text("1" * 2_100_000)
+
+
+@pytest.mark.parametrize(
+    ("plant", "message"),
+    [
+        (planted_profile, "notebook gba/one was run at the profile smoke"),
+        (planted_parameters, "notebook gba/one was run with parameters of its own: seeds=1"),
+        (planted_machine, "gba/one does not say how and on what machine"),
+        (planted_failure, "notebook gba/one failed when it was last run"),
+        (planted_verdict, r"`make reproduce PROFILE=laptop` makes them:\nclaim a\.b was judged at the profile smoke"),
+        (planted_change, r"claim a\.b was changed since it was judged"),
+        (planted_claim, r"claim a\.c was not judged by gba/one, which was run"),
+        (planted_stranger, r"claim a\.c was judged by oac/one, which has no executed copy"),
+        (planted_loss, "notebook gba/two is published, and has not been run here"),
+        (planted_csv, r"gba/one: its page leads to gba/one/auc\.csv, which cannot be read"),
+        (planted_path, r"one\.html names a path of this machine, /.*/data/x"),
+        (planted_size, r"auc\.csv has 2\.1 MB, 2 is the most"),
+    ],
+)
+def test_what_is_not_fit_is_refused_and_nothing_changes(ran, plant, message):
+    report.publish()
+    plant(ran)
+    before = (contents(paths.reference()), (ran.root / "README.md").read_bytes())
+    with pytest.raises(NotPublished, match=message):
+        report.publish()
+    assert (contents(paths.reference()), (ran.root / "README.md").read_bytes()) == before
+    assert ran.left_behind() == []
+
+
+def test_nothing_to_publish_and_no_place_for_it(ran, capsys):
+    (ran.root / "README.md").write_text("# Kit")
+    with pytest.raises(NotPublished, match=r"README\.md has no place for the verdicts: a line <!-- verdicts"):
+        report.publish()
+    assert not paths.reference().exists() and ran.left_behind() == []
+    (ran.reports / "gba" / "one.ipynb").unlink()
+    (ran.reports / "claims" / "a.b.json").unlink()
+    assert main(["report", "--reference"]) == 2
+    assert "nothing has been run" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("warning: /home/ann/kit/lib/x.py:3: bad", "/home/ann/kit/lib/x.py:3:"),
+        ("'/Users/ann'", "/Users/ann"),
+        (r"C:\Users\ann\kit", r"C:\Users\ann\kit"),
+        ("the log is at https://example.org/home/ann", None),
+        ("a home/work balance, reports/home/ann", None),
+        ('<img src="data:image/png;base64,AA+/home/ann/AA==">', None),
+    ],
+)
+def test_paths_of_a_machine(text, found):
+    assert machine_path(text) == found
+
+
+def test_the_repositorys_readme_says_what_its_reference_holds(monkeypatch):
+    """When this fails, `python -m lib report --reference` has not been run, or its table was edited by hand."""
+    monkeypatch.delenv("LOCKSTEP_ROOT", raising=False)
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert paths.root() == ROOT and reference.readme() == text
+    if not list((paths.reference() / "claims").glob("*.json")):
+        assert NONE_YET in text
+
+
+def test_git_keeps_the_reference_and_nothing_else_of_the_reports():
+    names = ["reports/reference/gba/one.html", "reports/reference/claims/a.b.json", "reports/reference/gba/one/auc.csv"]
+    others = [
+        "reports/gba/one.html",
+        "reports/runs/x/run.json",
+        "reports/claims/a.b.json",
+        "reports/.reference-x/index.html",
+    ]
+    command = ["git", "check-ignore", *names, *others]
+    ignored = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+    if ignored.returncode == 128:
+        pytest.skip("no checkout of git")
+    assert ignored.stdout.split() == others

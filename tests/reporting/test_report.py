@@ -1,0 +1,161 @@
+"""Pages: offline, readable, whole."""
+
+import re
+
+import pytest
+
+from lib import paths
+from lib import reporting as report
+from lib.reporting import notebooks
+from lib.reporting.page import PageError
+from tests.reporting.test_claims import GOOD, results_of
+
+FIGURE = """import pandas as pd
+from lib.reporting import claims
+from lib.reporting import plots
+data = pd.DataFrame({"protocol": ["sync", "gba"] * 2, "time": [1, 1, 2, 2], "auc": [0.5, 0.6, 0.7, 0.7]})
+plots.show(plots.curves(data), data, name="gba/one/auc", caption="What is seen.", alt="A curve.")"""
+HEADINGS = "# Title & all\n\n## Same\n\ntext with `code`, [a link](https://example.org)\n\n## Same\n\n### Below"
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """One small notebook executed and exported for all the tests below."""
+    from tests.reporting.conftest import House
+
+    house = House(tmp_path_factory.mktemp("built"))
+    house.notebook(
+        "gba/one",
+        HEADINGS,
+        FIGURE,
+        "plots.settings(a=1)",
+        "data",
+        'print("a <b>")',
+        parameters='profile: str = "smoke"',
+    )
+    house.notebook("gba/two", "# Not run")
+    house.claims(GOOD, "gba")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LOCKSTEP_ROOT", str(house.root))
+        patch.setenv("LOCKSTEP_REPORTS", str(house.reports))
+        house.index = report.build(name="gba/one")
+    house.page = (house.reports / "gba" / "one.html").read_text()
+    return house
+
+
+def test_nothing_is_loaded(built):
+    for html in (built.page, built.index.read_text()):
+        report.check_offline(html)
+        assert "default-src &#x27;none&#x27;" in html or "default-src 'none'" in html
+        assert not re.search(r"<(script|link|iframe|object|embed)\b", html)
+        assert not re.search(r"""\s(src|srcset|poster|data)\s*=\s*["'](?!data:)""", html)
+        assert not re.search(r"@import|url\((?!data:)", html)
+    assert 'href="https://example.org"' in built.page  # a link that a reader may follow loads nothing
+
+
+def test_code_is_folded(built):
+    outside = re.sub(r"<details.*?</details>", "", built.page, flags=re.DOTALL)
+    assert "import pandas" not in re.sub(r"<[^>]+>", "", outside)
+    assert "import" in built.page and "<details open" not in built.page
+
+
+def test_the_contents_lead_somewhere(built):
+    nav = re.search(r"<nav.*?</nav>", built.page, re.DOTALL)[0]
+    targets = re.findall(r'href="#([^"]+)"', nav)
+    ids = re.findall(r'\sid="([^"]+)"', built.page)
+    assert targets == ["same", "same-2", "below", "settings"]
+    assert set(targets) <= set(ids) and len(ids) == len(set(ids))
+
+
+def test_figures_have_words_and_numbers(built):
+    assert re.search(r'<img alt="A curve\." src="data:image/png|<img[^>]+alt="A curve\."', built.page)
+    assert "What is seen." in re.search(r"<figcaption>.*?</figcaption>", built.page, re.DOTALL)[0]
+    link = re.search(r'class="data" href="([^"]+)"', built.page)[1]
+    assert (built.reports / "gba" / link).read_text().startswith("protocol,time,auc\nsync,1,0.5\n")
+
+
+def test_text_is_escaped(built):
+    assert "a &lt;b&gt;" in built.page and "<title>Title &amp; all · Lockstep</title>" in built.page
+
+
+def test_pages_are_small_and_lead_home(built):
+    assert len(built.page) < 200_000 and 'href="../index.html"' in built.page
+
+
+def test_the_index_has_every_experiment(built):
+    html = built.index.read_text()
+    assert 'href="gba/one.html"' in html and "python -m lib run gba/two" in html and "profile smoke" in html
+    assert "not run" in html and "a.b" in html and "value 2" in html
+
+
+def test_the_index_shows_a_verdict_and_a_changed_claim(house):
+    from lib.reporting import claims
+
+    house.notebook("one", "# One")
+    house.claims(GOOD)
+    claims.record(results_of(-1), "one")
+    assert '<span class="verdict not-replicated">not replicated</span>' in report.index().read_text()
+    house.claims(GOOD.replace("margin: 0.1", "margin: -2"))
+    assert "claim changed since its run" in report.index().read_text()
+
+
+def test_the_index_shows_claims_whose_notebook_is_missing(house):
+    house.claims(GOOD)
+    assert "still to be written" in report.index().read_text()
+
+
+@pytest.mark.parametrize(
+    ("html", "found"),
+    [
+        ("<script>1</script>", "<script>"),
+        ('<link rel="stylesheet" href="a.css">', "<link>"),
+        ('<img src="https://x/y.png" alt="a">', "<img src="),
+        ('<img src="y.png" alt="a">', "<img src="),
+        ('<img src="data:image/png;base64,AA">', "without alternative text"),
+        ("<style>@import 'x'</style>", "@import"),
+        ('<div style="background: url(https://x)">', "url(https"),
+        ('<a href="javascript:1">', "javascript"),
+        ('<p onclick="1">', "onclick"),
+        ('<meta http-equiv="refresh" content="0;url=x">', "meta refresh"),
+        ('<svg><use xlink:href="https://x"/></svg>', "xlink:href"),
+        ('<video poster="x">', "poster"),
+    ],
+)
+def test_what_loads_or_runs_is_found(html, found):
+    with pytest.raises(PageError, match=re.escape(found)):
+        report.check_offline(html)
+    report.check_offline('<a href="https://example.org">x</a><img src="data:image/png;base64,AA" alt="a">')
+
+
+@pytest.mark.parametrize(
+    ("output", "message"),
+    [
+        ({"text/html": "<script src='https://cdn/x.js'></script>"}, "n: a report loads and runs nothing"),
+        ({"image/png": "AAAA"}, "without alternative text"),
+        ({"text/html": "x" * 2_100_000}, r"the page has 2\.1 MB, 2 is the most"),
+    ],
+)
+def test_a_notebook_that_makes_no_offline_page_is_refused(house, output, message):
+    import json
+
+    path = house.notebook("n", "x")
+    nb = json.loads(path.read_text())
+    nb["cells"][0]["outputs"] = [{"output_type": "display_data", "data": output, "metadata": {}}]
+    executed = paths.write_text_atomic(house.reports / "n.ipynb", json.dumps(nb))
+    with pytest.raises(PageError, match=message):
+        report.export(executed)
+    assert not (house.reports / "n.html").exists()
+
+
+def test_what_works_is_built_before_a_failure_is_told(house):
+    house.notebook("a", "# A", "1 / 0", parameters='profile: str = "smoke"')
+    house.notebook("b", "# B", parameters='profile: str = "smoke"')
+    with pytest.raises(notebooks.NotebookFailed, match=r"(?s)1 notebooks failed.*cell 3: ZeroDivisionError"):
+        report.build()
+    assert (house.reports / "b.html").exists() and not (house.reports / "a.html").exists()
+    assert "its last run failed" in (house.reports / "index.html").read_text()
+
+
+def test_the_template_is_packaged():
+    folder = paths.Path(report.__file__).parent / "templates" / "lockstep"
+    assert {p.name for p in folder.iterdir()} >= {"conf.json", "index.html.j2", "style.css"}

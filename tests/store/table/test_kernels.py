@@ -1,0 +1,112 @@
+"""The kernels against plain Python, at the ends of int64, and on memory that may only be read."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lib.store.table import kernels
+
+LOW, HIGH = -(2**63), 2**63 - 1
+IDS = st.lists(st.one_of(st.integers(-3, 3), st.integers(LOW, HIGH), st.sampled_from([LOW, HIGH])), max_size=60)
+
+
+def ints(*values):
+    return np.array(values, np.int64)
+
+
+def read_only(array):
+    array = array.copy()
+    array.flags.writeable = False
+    return array
+
+
+def test_unique_by_hand():
+    distinct, positions = kernels.unique(ints(7, -1, 7, LOW, HIGH, -1, 0))
+    assert distinct.tolist() == [7, -1, LOW, HIGH, 0]
+    assert positions.tolist() == [0, 1, 0, 2, 3, 1, 4]
+
+
+@settings(derandomize=True, deadline=None, max_examples=200)
+@given(IDS)
+def test_unique_is_order_of_first_appearance(ids):
+    distinct, positions = kernels.unique(np.array(ids, np.int64))
+    assert distinct.tolist() == list(dict.fromkeys(ids))
+    assert distinct[positions].tolist() == ids
+
+
+@pytest.mark.parametrize("stride", [1, 2**20, 2**40, -(2**52)])
+def test_unique_takes_regular_ids_of_any_stride(stride):
+    ids = np.arange(2000, dtype=np.int64) * stride
+    distinct, positions = kernels.unique(np.concatenate([ids, ids[::-1]]))
+    assert np.array_equal(distinct, ids)
+    assert np.array_equal(positions, np.r_[0:2000, 1999:-1:-1])
+
+
+def test_unique_of_a_zipf_batch_agrees_with_numpy():
+    ids = np.random.default_rng(0).zipf(1.05, 20_000).astype(np.int64)
+    distinct, positions = kernels.unique(ids)
+    assert np.array_equal(np.sort(distinct), np.unique(ids))
+    assert np.array_equal(distinct[positions], ids)
+
+
+def test_first_rows_depend_on_seed_id_and_column_alone():
+    ids = ints(5, -1, LOW, HIGH, 0)
+    rows = kernels.first_rows(ids, 3, 8, 0.5)
+    assert rows.dtype == np.float32
+    assert np.array_equal(kernels.first_rows(ids[::-1].copy(), 3, 8, 0.5), rows[::-1])
+    assert np.array_equal(kernels.first_rows(ids, 3, 5, 0.5), rows[:, :5])
+    assert np.array_equal(kernels.first_rows(ids, 3 + 2**64, 8, 0.5), rows)
+    assert len(np.unique(np.vstack([rows, kernels.first_rows(ids, 4, 8, 0.5)]))) == 80
+
+
+def test_first_rows_are_the_same_on_every_machine():
+    rows = kernels.first_rows(ints(0, -1), 42, 2, 1.0)
+    bits = [["0x1.1695fcp-1", "-0x1.e4c1acp-3"], ["-0x1.744274p-1", "-0x1.ab8cf4p-1"]]
+    assert rows.tolist() == [[float.fromhex(number) for number in row] for row in bits]
+
+
+def test_first_rows_are_uniform():
+    rows = kernels.first_rows(np.arange(20_000, dtype=np.int64), 0, 4, 0.01)
+    assert np.abs(rows).max() < 0.01
+    shares = np.histogram(rows, bins=10, range=(-0.01, 0.01))[0] / rows.size
+    assert np.allclose(shares, 0.1, atol=0.005)  # five standard deviations
+    assert np.abs(np.corrcoef(rows.T) - np.eye(4)).max() < 0.04
+
+
+def test_combine_by_hand():
+    grads = np.array([[1, 2], [10, 20], [100, 200]], np.float32)
+    ids, sums, met = kernels.combine(ints(4, -1, 4), grads, np.array([1, 0.5, 2], np.float32))
+    assert (ids.tolist(), met.tolist()) == ([4, -1], [2, 1])
+    assert sums.tolist() == [[201, 402], [5, 10]]
+
+
+def test_combine_adds_in_input_order():
+    grads = np.array([[1e8], [1], [-1e8]], np.float32)
+    ones = np.ones(3, np.float32)
+    assert kernels.combine(ints(1, 1, 1), grads, ones)[1].item() == 0
+    assert kernels.combine(ints(1, 1, 1), grads[[0, 2, 1]], ones)[1].item() == 1
+
+
+def test_empty_input():
+    none, block = ints(), np.empty((0, 3), np.float32)
+    assert [len(part) for part in kernels.unique(none)] == [0, 0]
+    assert kernels.first_rows(none, 0, 3, 1.0).shape == (0, 3)
+    assert [part.shape for part in kernels.combine(none, block, np.empty(0, np.float32))] == [(0,), (0, 3), (0,)]
+
+
+def test_read_only_input_runs_the_same_compiled_kernel():
+    ids, grads, weights = ints(1, 2, 1), np.ones((3, 2), np.float32), np.ones(3, np.float32)
+    free = kernels.combine(ids, grads, weights)
+    frozen = kernels.combine(read_only(ids), read_only(grads), read_only(weights))
+    assert all(np.array_equal(a, b) for a, b in zip(free, frozen, strict=True))
+    assert len(kernels.unique.signatures) == len(kernels.add_up.signatures) == 1
+
+
+def test_find_after_insert_in_a_crowded_index():
+    index = np.full((64, 2), -1, np.int64)
+    ids = ints(LOW, HIGH, -1, *range(0, 57 * 64, 64))
+    kernels.insert(index, ids, 10)
+    slots, missing = kernels.find(index, np.append(ids, ints(1, -2)))
+    assert slots.tolist() == [*range(10, 70), -1, -1]
+    assert missing == 2

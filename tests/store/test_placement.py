@@ -1,0 +1,142 @@
+"""Placements: what each promises, numbers by hand, the packing's bound, and shards that become others."""
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lib.errors import BadOption
+from lib.store.dense import DenseStore
+from lib.store.optim import SGD, Adagrad, Adam
+from lib.store.placement import ByCost, ByGroup, Partition, Uniform, place_dense, place_rows, profile
+from lib.store.rows import Rows
+from lib.store.table.table import Table
+
+IDS = np.random.default_rng(0).integers(-(2**63), 2**63 - 1, 4000)
+FIELD = 48
+FIELDS = np.concatenate([(np.int64(field) << FIELD) | np.arange(500) for field in range(5)])
+PLACEMENTS = [
+    Uniform(shards=3),
+    ByGroup.in_turn(["a", "b", "c", "d"], 3),
+    ByGroup.in_turn([f"a/{field}" for field in range(5)], 3, shift=FIELD),
+    ByCost.pack({"a": 5.0, "b": 1.0}, 3),
+    ByCost.pack({f"a/{field}": 1.0 + field for field in range(5)}, 4, shift=FIELD),
+]
+
+
+@pytest.mark.parametrize("placement", PLACEMENTS, ids=lambda placement: type(placement).__name__)
+@pytest.mark.parametrize("ids", [IDS, FIELDS, IDS[:0]], ids=["any", "fields", "none"])
+def test_every_id_has_one_owner_that_depends_on_it_alone(placement, ids):
+    owner = placement.owner("a", ids)
+    assert owner.dtype == np.int64 and owner.shape == ids.shape
+    assert ((owner >= 0) & (owner < placement.shards)).all()
+    order = np.random.default_rng(1).permutation(ids.size)
+    assert np.array_equal(placement.owner("a", ids[order]), owner[order])
+    split = placement.split("a", ids)
+    assert len(split) == placement.shards
+    assert sorted(itertools.chain(*split)) == list(range(ids.size))
+    assert all((np.diff(mine) > 0).all() for mine in split)
+
+
+@pytest.mark.parametrize("shards", [1, 2, 7, 16])
+@pytest.mark.parametrize("ids", [IDS, np.arange(4000), FIELDS], ids=["any", "neighbours", "fields"])
+def test_uniform_shuffle_is_even_inside_a_group(shards, ids):
+    counts = np.bincount(Uniform(shards=shards).owner("a", ids), minlength=shards)
+    fair = ids.size / shards
+    assert counts.max() < fair + 5 * np.sqrt(fair) and counts.min() > fair - 5 * np.sqrt(fair)
+
+
+def test_by_group_congests_where_uniform_does_not():
+    """Nine of ten look-ups ask for one group: its server gets them all, or a third."""
+    hot = np.repeat(np.int64(0) << FIELD | np.arange(500), 9)
+    ids = np.concatenate([hot, (np.int64(1) << FIELD) | np.arange(500)])
+    by_group = ByGroup.in_turn(["a/0", "a/1", "a/2"], 3, shift=FIELD)
+    assert np.bincount(by_group.owner("a", ids), minlength=3).tolist() == [4500, 500, 0]
+    assert np.bincount(Uniform(shards=3).owner("a", ids), minlength=3).max() < 0.4 * ids.size
+
+
+def test_packing_by_hand():
+    """7, 6, 5, 4, 3 on two servers: 7 | 6, 6 + 5, 7 + 4, then 3 goes where 11 stands first."""
+    packed = ByCost.pack({"a": 7, "b": 6, "c": 5, "d": 4, "e": 3}, 2, cut=False)
+    assert packed.owners == {"a": (0,), "b": (1,), "c": (1,), "d": (0,), "e": (0,)}
+    assert packed.loads == (14, 11)
+    assert packed.balance == pytest.approx(12.5 / 14)
+
+
+def test_a_group_that_is_too_large_is_cut():
+    packed = ByCost.pack({"a": 9, "b": 2, "c": 1}, 4)
+    assert packed.owners["a"] == (0, 1, 2) and packed.balance == 1
+    assert set(packed.owner("a", IDS)) == {0, 1, 2} and set(packed.owner("b", IDS)) == {3}
+    assert ByCost.pack({"a": 9, "b": 2, "c": 1}, 4, cut=False).balance == pytest.approx(3 / 9)
+    assert ByCost.pack({"a": 0, "b": 0}, 4).balance == ByCost.pack({}, 4).balance == 1
+
+
+@settings(derandomize=True, deadline=None, max_examples=60, database=None)
+@given(costs=st.lists(st.integers(0, 30), min_size=1, max_size=7), shards=st.integers(1, 3))
+def test_packing_is_within_its_bound(costs, shards):
+    packed = ByCost.pack({str(number): cost for number, cost in enumerate(costs)}, shards, cut=False)
+    assert sum(packed.loads) == sum(costs)
+    assignments = itertools.product(range(shards), repeat=len(costs))
+    best = min(max(np.bincount(a, weights=costs, minlength=shards)) for a in assignments)
+    assert max(packed.loads) <= (4 / 3 - 1 / (3 * shards)) * best + 1e-9
+    cut = ByCost.pack({str(number): cost for number, cost in enumerate(costs)}, shards)
+    assert max(cut.loads) <= 4 / 3 * max(packed.loads) + 1e-9
+
+
+def test_profile_costs_what_is_looked_up():
+    tables = {"a": Table(4, SGD(lr=1.0), seed=0), "b": Table(8, SGD(lr=1.0), seed=0)}
+    batches = [{"a": np.arange(10), "b": np.arange(5)}, {"a": np.arange(20)}]
+    assert profile(tables, batches, measure="bytes") == {"a": 4 * 4 * 30, "b": 4 * 8 * 5}
+    by_field = profile(tables, [{"a": FIELDS[:1200]}], shift=FIELD, measure="bytes")
+    assert by_field == {"a/0": 8000, "a/1": 8000, "a/2": 3200}
+    seconds = profile(tables, batches)
+    assert seconds.keys() == {"a", "b"} and min(seconds.values()) > 0
+    assert len(tables["a"]) == 0, "profiling admits nothing"
+    assert 0 < ByCost.pack(seconds, 2).balance <= 1
+
+
+@pytest.mark.parametrize("before", [1, 2, 5])
+@pytest.mark.parametrize("after", [1, 3])
+@pytest.mark.parametrize("optimizer", [SGD(lr=0.1), Adam(lr=0.1)], ids=["sgd", "adam"])
+def test_shards_of_any_number_become_any_other(before, after, optimizer):
+    whole = Table(3, optimizer, seed=0)
+    whole.push(IDS[:300], np.ones((300, 3), np.float32), 4)
+    whole.pull(IDS[300:400])
+    exported = whole.export()
+    shards = place_rows([exported], "a", Uniform(shards=before))
+    placement = Uniform(shards=after)
+    again = place_rows(shards, "a", placement)
+    for shard, rows in enumerate(again):
+        assert (placement.owner("a", rows.ids) == shard).all()
+        assert (np.diff(rows.ids.astype(object)) > 0).all()
+    joined = place_rows(again, "a", Uniform(shards=1))[0]
+    for name in ("ids", "values", "state", "stamps"):
+        assert np.array_equal(getattr(joined, name), getattr(exported, name))
+
+
+@pytest.mark.parametrize("optimizer", [SGD(lr=0.1), Adagrad(lr=0.1), Adam(lr=0.1)], ids=["sgd", "adagrad", "adam"])
+def test_dense_shards_become_others_and_train_on(optimizer):
+    whole = DenseStore(np.arange(10, dtype=np.float32), optimizer)
+    whole.apply(np.ones(10, np.float32))
+    parts = place_dense(place_dense([whole.export()], 3), 4)
+    partition = Partition(10, Uniform(shards=4))
+    whole.apply(np.full(10, 2, np.float32))
+    for shard, arrays in enumerate(parts):
+        store = DenseStore(np.zeros(arrays["values"].size, np.float32), optimizer)
+        store.load(arrays)
+        store.apply(np.full(arrays["values"].size, 2, np.float32))
+        assert np.array_equal(store.pull(), whole.pull()[partition.slice(shard)])
+
+
+def test_what_cannot_be_placed_is_named():
+    one = Rows(np.array([5]), np.ones((1, 1), np.float32), np.empty((1, 0), np.float32), np.array([0]))
+    with pytest.raises(BadOption, match="table 'a': id 5 is in more than one shard"):
+        place_rows([one, one], "a", Uniform(shards=2))
+    with pytest.raises(BadOption, match=r"Uniform.shards must be an integer of at least 1, not 0"):
+        Uniform(shards=0)
+    with pytest.raises(BadOption, match=r"group 'a' is placed on \(2,\), and there are shards 0 to 1"):
+        ByGroup(shards=2, owners={"a": (2,)})
+    with pytest.raises(BadOption, match="the cost of group 'a' must be finite"):
+        ByCost.pack({"a": float("nan")}, 2)

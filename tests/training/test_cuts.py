@@ -1,0 +1,107 @@
+"""Cuts of a running training: what was stopped and goes on equals what paused and was never stopped, to the bit."""
+
+from __future__ import annotations
+
+import pytest
+
+import lib
+from lib import VirtualCluster, paths, workloads
+from lib.drivers import cut
+from lib.errors import BadOption, Damaged
+from lib.protocols import ALL, Pair, get
+from tests.training.stopping import assert_same, killed
+
+CLICKS = workloads.get(
+    "ctr-synthetic", samples=16 * 41 - 5, batch_size=16, vocabulary=40, fields=3, hidden=(8,), evaluation_samples=100
+)
+GRAPH = workloads.get("kg-synthetic", samples=16 * 41 - 5, batch_size=16, entities=60, triples=400, relations=3)
+PROTOCOLS = {
+    **{name: get(name) for name in ALL},
+    "gba + sync": Pair(sparse=get("gba"), dense=get("sync")),
+    "async + all-reduce": Pair(sparse=get("async"), dense=get("all-reduce")),
+    "gba + s-easgd": Pair(sparse=get("gba", buffer=2), dense=get("s-easgd")),
+}
+
+
+def train(protocol, *, dies_after=None, cluster=None, monkeypatch=None, **options):
+    rule = PROTOCOLS.get(protocol, protocol)
+    pipeline = rule.dense.family == "pipeline"
+    cluster = cluster or VirtualCluster(workers=None if pipeline else 3, servers=1 if pipeline else 2, slowdown=0.7)
+    workload = GRAPH if pipeline else CLICKS
+    options = {"evaluations": 3, "checkpoint_every": 16 * 10, "save": False} | options
+    if dies_after is None:
+        return lib.train(workload, rule, cluster, **options)
+    with killed(monkeypatch, dies_after):
+        lib.train(workload, rule, cluster, **options)
+    return None
+
+
+@pytest.mark.parametrize(
+    "name, options",
+    [
+        ("gba", {"feed": "stream", "partitions": (1, 2, 3)}),
+        ("ds-sync", {"feed": "stream"}),
+        ("sync", {"feed": "queue"}),
+        ("async", {"feed": "split", "prefetch": 2}),
+        ("s-easgd", {"prefetch": 1}),
+    ],
+)
+def test_it_is_so_however_batches_are_shared_and_read_ahead(name, options, reports, monkeypatch):
+    whole = train(name, **options)
+    train(name, dies_after=27, monkeypatch=monkeypatch, **options)
+    [_] = (reports / "cuts").glob("*/leg-0000/cut-*")
+    assert_same(train(name, resume=True, **options), whole)
+
+
+@pytest.mark.parametrize("name", PROTOCOLS)
+def test_a_resumed_run_equals_the_uninterrupted_one_bit_for_bit(name, reports, monkeypatch):
+    whole = train(name)
+    assert not list((reports / "cuts").iterdir()), "a complete run leaves no cut"
+    train(name, dies_after=27, monkeypatch=monkeypatch)
+    [folder] = (reports / "cuts").glob("*/leg-0000/cut-*")
+    assert int(folder.name[4:]) in (20, 24)
+    train(name, dies_after=5, monkeypatch=monkeypatch, resume=True)  # and again, before the next cut
+    assert_same(train(name, resume=True), whole)
+    assert not list((reports / "cuts").iterdir())
+
+
+@pytest.mark.parametrize("name", ["gba", "sync", "s-easgd", "oac"])
+def test_a_cut_costs_only_the_wait_for_the_slowest(name, reports, monkeypatch):
+    """With one cut, the pause is the only difference to a run without."""
+    monkeypatch.setattr(
+        cut, "checkpoint", type("Nothing", (), {"save": lambda *args: 0, "latest": lambda folder: None})
+    )
+    never, once = train(name, checkpoint_every=None), train(name, checkpoint_every=16 * 21)
+    assert once.summary["samples"] == never.summary["samples"]
+    longest = (once.trace["end"] - once.trace["start"]).max()
+    assert once.summary["virtual_seconds"] <= never.summary["virtual_seconds"] + 4 * longest
+
+
+def test_a_damaged_cut_is_named_and_not_trained_on(reports, monkeypatch):
+    train("gba", dies_after=27, monkeypatch=monkeypatch)
+    [file] = (reports / "cuts").glob("*/leg-0000/cut-*/dense+rows-server1.bin")
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 8
+    file.write_bytes(data)
+    with pytest.raises(Damaged, match=r"file dense\+rows-server1.bin"):
+        train("gba", resume=True)
+
+
+def test_options_are_checked(reports):
+    with pytest.raises(BadOption, match="checkpoint_every must be at least 1"):
+        train("gba", checkpoint_every=0)
+    with pytest.raises(BadOption, match="resume needs the checkpoint_every"):
+        train("gba", checkpoint_every=None, resume=True)
+    train("gba", resume=True)  # nothing to go on from: from the start
+    assert paths.reports() == reports
+
+
+def test_on_a_wall_clock_a_run_pauses_and_goes_on_too(reports, monkeypatch):
+    cluster = lib.LocalCluster(workers=2)
+    train("gba", cluster=cluster, dies_after=27, monkeypatch=monkeypatch)
+    run = train("gba", cluster=cluster, resume=True)
+    assert run.summary["issued"] == CLICKS.batches()
+    assert run.summary["samples"] == CLICKS.samples
+    assert run.history["time"].min() > 0 and run.history["time"].max() <= run.summary["wall_seconds"] < 60
+    computed = run.trace[run.trace["kind"] == "compute"]
+    assert sorted(computed["batch"]) == list(range(CLICKS.batches())) and computed["start"].min() >= 0

@@ -1,0 +1,141 @@
+"""Runs of several legs that are stopped: they go on in the leg that they had come to, and nothing of it shows."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+
+import pytest
+
+import lib
+from lib import Automatic, Choice, Failure, LocalCluster, Phase, Schedule, VirtualCluster
+from lib.errors import Damaged
+from lib.store.optim import SGD
+from tests.training.stopping import assert_same, killed
+
+BATCH = 16
+CLICKS = lib.workloads.get(
+    "ctr-synthetic",
+    samples=BATCH * 60,
+    batch_size=BATCH,
+    fields=3,
+    vocabulary=40,
+    dim=4,
+    hidden=(8,),
+    days=4,
+    evaluation_samples=100,
+)
+CLUSTER = VirtualCluster(workers=3, servers=2, slowdown=0.7)
+FAMILIES = Schedule(
+    phases=(
+        Phase(protocol="sync", until_samples=BATCH * 15),
+        Phase(protocol="all-reduce", workers=2, steps=6),
+        Phase(protocol="s-easgd", until_samples=BATCH * 40, dense_optimizer=SGD(lr=0.01)),
+        Phase(protocol="gba", batch_size=8),
+    ),
+    restart=0.25,
+)
+SECONDS = Schedule(phases=(Phase(protocol="async", seconds=5e-4), Phase(protocol="gba")))
+CHOICE = Choice(
+    phases=(Phase(protocol="all-reduce"), Phase(protocol="async")), rule=Automatic(cost=5e-5, window=2), every=5e-5
+)
+
+
+def train(protocol, cluster=CLUSTER, **options):
+    return lib.train(CLICKS, protocol, cluster, **({"checkpoint_every": BATCH * 6, "save": False} | options))
+
+
+@pytest.mark.parametrize("after", [4, 20, 33, 55])
+@pytest.mark.parametrize(
+    "protocol, options",
+    [
+        (FAMILIES, {}),
+        (FAMILIES, {"evaluations": "daily", "keep": True}),
+        ("gba", {"evaluations": "daily"}),
+        (SECONDS, {}),
+        (CHOICE, {}),
+    ],
+    ids=["families", "families daily", "gba daily", "seconds", "choice"],
+)
+def test_a_resumed_run_equals_the_uninterrupted_one_bit_for_bit(protocol, options, after, reports, monkeypatch):
+    whole = train(protocol, **options)
+    with killed(monkeypatch, after):
+        train(protocol, **options)
+    with killed(monkeypatch, 3):  # and once more, soon after
+        train(protocol, resume=True, **options)
+    again = train(protocol, resume=True, **options)
+    assert_same(again, whole)
+    assert not list((reports / "cuts").iterdir())
+
+
+def test_the_courses_have_the_legs_that_they_are_to_have(reports):
+    for protocol, expected in [
+        (FAMILIES, [("sync", 15 * BATCH), ("all-reduce", 12 * BATCH), ("s-easgd", 13 * BATCH), ("gba", 20 * BATCH)]),
+        (SECONDS, [("async", 9 * BATCH), ("gba", 51 * BATCH)]),
+        (CHOICE, [("all-reduce", 6 * BATCH), ("async", 54 * BATCH)]),
+    ]:
+        assert [(leg["protocol"], leg["samples"]) for leg in train(protocol).summary["legs"]] == expected
+
+
+def test_what_is_kept_of_a_stopped_run(reports, monkeypatch):
+    with killed(monkeypatch, 33):
+        train(FAMILIES)
+    [folder] = (reports / "cuts").iterdir()
+    assert sorted(path.name for path in folder.iterdir()) == ["done-0000", "done-0001", "leg-0002", "world"]
+    assert [path.name for path in (folder / "leg-0002").iterdir()] == [f"cut-{6:012}"]
+
+
+def test_a_leg_of_which_the_world_does_not_know_is_trained_again(reports, monkeypatch):
+    """As if the power had gone between the two; and a run that is not to go on takes nothing from one that was stopped."""
+    whole = train(FAMILIES)
+    with killed(monkeypatch, 33):
+        train(FAMILIES)
+    [world] = (reports / "cuts").glob("*/world")
+    shutil.rmtree(world)
+    assert_same(train(FAMILIES, resume=True), whole)
+    with killed(monkeypatch, 33):
+        train(FAMILIES)
+    assert_same(train(FAMILIES), whole)
+
+
+def test_a_damaged_leg_is_named(reports, monkeypatch):
+    with killed(monkeypatch, 33):
+        train(FAMILIES)
+    [file] = (reports / "cuts").glob("*/done-0001/leg.bin")
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 8
+    file.write_bytes(data)
+    with pytest.raises(Damaged, match=r"file leg\.bin"):
+        train(FAMILIES, resume=True)
+
+
+def test_a_server_that_dies_takes_its_leg_back_and_not_those_before(reports, monkeypatch):
+    """The failures' clock runs on where the stopped run was."""
+    legs = train(FAMILIES).summary["legs"]
+    [third, fourth] = legs[2:]
+    when = (third["start"] + fourth["start"] - FAMILIES.restart) / 2
+    plan = (Failure(node="server0", kind="dies", at=when, lasts=0.01),)
+    cluster = replace(CLUSTER, failures=plan, patience=0.001)
+    whole = train(FAMILIES, cluster)
+    assert [leg["returns_to_a_cut"] for leg in whole.summary["legs"]] == [0, 0, 1, 0]
+    for after in (20, 29):
+        with killed(monkeypatch, after):
+            train(FAMILIES, cluster)
+        again = train(FAMILIES, cluster, resume=True)
+        assert [leg["returns_to_a_cut"] for leg in again.summary["legs"]] == [0, 0, 1, 0]
+        assert_same(again, whole)
+
+
+@pytest.mark.parametrize("protocol", [FAMILIES, CHOICE], ids=["families", "choice"])
+def test_on_a_wall_clock_it_goes_on_too(protocol, reports, monkeypatch):
+    cluster = LocalCluster(workers=3)
+    with killed(monkeypatch, 33):
+        train(protocol, cluster)
+    run = train(protocol, cluster, resume=True)
+    assert run.summary["samples"] == CLICKS.samples
+    assert (
+        run.history["time"].is_monotonic_increasing
+        and 0 < run.history["time"].max() <= run.summary["wall_seconds"] < 60
+    )
+    computed = run.trace[run.trace["kind"] == "compute"]
+    assert len(computed) == run.summary["issued"] and computed["start"].min() >= 0

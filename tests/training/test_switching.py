@@ -1,0 +1,245 @@
+"""One run under several protocols: what goes over at a switch, when it happens, and what the run says of it."""
+
+import numpy as np
+import pytest
+
+import lib
+from lib import Phase, Schedule
+from lib.drivers.model_state import _average_rows
+from lib.errors import BadOption
+from lib.store.optim import SGD, Adagrad, Adam
+from lib.store.rows import Rows
+
+TINY = {"samples": 32 * 24, "batch_size": 32, "fields": 3, "vocabulary": 40, "dim": 4, "hidden": (8,), "days": 4}
+CLICKS = lib.workloads.get("ctr-synthetic", evaluation_samples=200, **TINY)
+EVEN = lib.VirtualCluster(workers=4)
+
+
+def train(protocol, cluster=EVEN, workload=CLICKS, **options):
+    return lib.train(workload, protocol, cluster, **({"save": False} | options))
+
+
+def halves(first, second, **limit):
+    return Schedule(phases=(Phase(protocol=first, **(limit or {"until_samples": 32 * 12})), Phase(protocol=second)))
+
+
+def weights(run):
+    """Parameters and optimiser state at the end, apart from timestamps."""
+    model = run.model
+    rows = [array for each in model.rows.values() for array in (each.ids, each.values, each.state)]
+    return [*(model.dense[name] for name in sorted(model.dense)), *rows]
+
+
+def same(one, other):
+    return all(np.array_equal(a, b) for a, b in zip(weights(one), weights(other), strict=True))
+
+
+@pytest.mark.parametrize("servers", [1, 3])
+@pytest.mark.parametrize("pair", [("sync", "sync"), ("sync", "gba"), ("gba", "sync"), ("bsp", "hop-bw")])
+def test_protocols_that_are_sync_among_equals_switch_without_a_trace(pair, servers):
+    # Among equal workers each of them is Sync, so a run that switches between them is Sync all along, to the bit.
+    cluster = lib.VirtualCluster(workers=4, servers=servers)
+    rules = [lib.protocols.get("hop-bw", spare=0) if name == "hop-bw" else name for name in pair]
+    assert same(train(halves(*rules), cluster, keep=True), train("sync", cluster, keep=True))
+
+
+def test_adams_count_of_steps_goes_over():
+    # A fresh Adam would take a first step of its whole learning rate again.
+    fresh = lib.workloads.get("ctr-synthetic", evaluation_samples=200, **TINY)
+    lost = Schedule(
+        phases=(
+            Phase(protocol="sync", until_samples=32 * 8),
+            Phase(protocol="sync", until_samples=32 * 12, dense_optimizer=SGD(lr=1e-9), row_optimizer=SGD(lr=1e-9)),
+            Phase(protocol="sync"),
+        )
+    )
+    carried, afresh = train(halves("sync", "sync"), keep=True), train(lost, workload=fresh, keep=True)
+    assert carried.model.dense["step"] == 6
+    assert afresh.model.dense["step"] == 3
+
+
+def test_the_state_starts_afresh_with_another_kind_of_optimiser():
+    schedule = Schedule(
+        phases=(
+            Phase(protocol="sync", until_day=2, dense_optimizer=Adagrad(lr=0.1), row_optimizer=Adagrad(lr=0.1)),
+            Phase(protocol="async", dense_optimizer=Adam(lr=0.01), row_optimizer=Adam(lr=0.01)),
+        )
+    )
+    assert set(train(schedule, keep=True).model.dense) == {"values", "step", "exp_avg", "exp_avg_sq"}
+
+
+NAMES = [name for name, kind in lib.protocols.ALL.items() if kind.family != "pipeline"]
+
+
+@pytest.mark.parametrize("first", NAMES)
+@pytest.mark.parametrize("second", ["sync", "all-reduce", "gba", "ds-sync"])
+def test_every_protocol_hands_over_to_every_kind(first, second):
+    run = train(halves(first, second), lib.VirtualCluster(workers=4, slowdown=0.5, servers=2))
+    legs = run.summary["legs"]
+    assert [leg["protocol"] for leg in legs] == [first, second]
+    assert run.summary["samples"] == CLICKS.samples == sum(leg["samples"] for leg in legs)
+    assert run.summary["issued"] == 24
+    assert run.summary["auc"] == legs[-1]["auc"]
+
+
+@pytest.mark.parametrize("order", [("oac", "sync"), ("sync", "oac"), ("sequential", "all-reduce")])
+def test_a_pipeline_hands_over_too(order):
+    run = train(halves(*order), lib.VirtualCluster(workers=1))
+    assert [leg["samples"] for leg in run.summary["legs"]] == [384, 384]
+
+
+def test_a_pipeline_goes_on_where_another_one_stopped():
+    alone = lib.VirtualCluster(workers=1)
+    assert same(train(halves("sequential", "sequential"), alone, keep=True), train("sequential", alone, keep=True))
+
+
+@pytest.mark.parametrize("cluster", [lib.LocalCluster, lib.RayCluster])
+def test_real_clusters_switch_as_the_virtual_one_does(cluster, request):
+    if cluster is lib.RayCluster:
+        request.getfixturevalue("joined_ray")
+    schedule = Schedule(
+        phases=(
+            Phase(protocol="all-reduce", until_day=2),
+            Phase(protocol="sync", until_day=3),
+            Phase(protocol="all-reduce"),
+        )
+    )
+    real, virtual = (
+        train(schedule, cluster(workers=2), keep=True),
+        train(schedule, lib.VirtualCluster(workers=2), keep=True),
+    )
+    for ours, theirs in zip(weights(real), weights(virtual), strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-5)
+
+
+# When
+
+
+def first_leg(**limit):
+    return train(halves("sync", "gba", **limit)).summary["legs"][0]
+
+
+def test_a_phase_ends_with_its_limit():
+    assert first_leg(until_day=3)["samples"] == 576
+    assert first_leg(until_samples=100)["samples"] == 100  # its last batch has 4 samples
+    assert first_leg(steps=2)["samples"] == 2 * 4 * 32
+
+
+def test_steps_are_global_batches():
+    schedule = Schedule(
+        phases=(
+            Phase(protocol=lib.protocols.get("gba", buffer=3), steps=2),
+            Phase(protocol=lib.protocols.get("bsp", size=5), steps=1),
+            Phase(protocol="async", steps=3),
+        )
+    )
+    legs = train(schedule).summary["legs"]
+    assert [leg["samples"] // 32 for leg in legs] == [6, 5, 3]
+
+
+@pytest.mark.parametrize("protocol", ["sync", "async", "gba", "all-reduce"])
+def test_a_phase_of_seconds_leaves_no_batch_out(protocol):
+    cluster = lib.VirtualCluster(workers=4, slowdown=0.5)
+    whole = train(protocol, cluster).summary["virtual_seconds"]
+    run = train(halves(protocol, "gba", seconds=whole / 2), cluster)
+    first, second = run.summary["legs"]
+    assert 0.3 * CLICKS.samples < first["samples"] < 0.8 * CLICKS.samples
+    assert whole / 2 <= first["virtual_seconds"] < whole
+    assert second["first"] == first["samples"] and run.summary["samples"] == CLICKS.samples
+
+
+def test_workers_and_batches_may_change():
+    schedule = Schedule(
+        phases=(
+            Phase(protocol="sync", workers=2, batch_size=64, until_day=2),
+            Phase(protocol="gba", workers=8, batch_size=16),
+        )
+    )
+    run = train(schedule, lib.VirtualCluster(workers=8))
+    assert [(leg["workers"], leg["applied"]) for leg in run.summary["legs"]] == [(2, 6), (8, 24)]
+
+
+def test_the_clock_goes_on_and_a_restart_costs_its_seconds():
+    quick, slow = (train(Schedule(phases=halves("sync", "gba").phases, restart=restart)) for restart in (0, 5))
+    assert slow.summary["virtual_seconds"] == pytest.approx(quick.summary["virtual_seconds"] + 5)
+    start = slow.summary["legs"][1]["start"]
+    assert start >= 5 + slow.summary["legs"][0]["virtual_seconds"]
+    assert slow.history["time"].is_monotonic_increasing
+    assert slow.trace["start"].max() > start and slow.trace["batch"].max() >= 23
+
+
+@pytest.mark.parametrize("when", [0.25, 0.75])
+@pytest.mark.parametrize("comes_back", [True, False])
+def test_workers_may_die_in_any_leg(when, comes_back):
+    cluster = lib.VirtualCluster(workers=4, slowdown=0.5)
+    schedule = halves("gba", "async")
+    whole = train(schedule, cluster)
+    spent = whole.summary["virtual_seconds"]
+    failure = lib.Failure(node="worker1", kind="dies", at=when * spent, lasts=0.1 * spent if comes_back else None)
+    mortal = lib.VirtualCluster(workers=4, slowdown=0.5, failures=(failure,), patience=0.01 * spent)
+    run = train(schedule, mortal)
+    assert [leg["protocol"] for leg in run.summary["legs"]] == ["gba", "async"]
+    # At most the batch that it computed and the one that it had asked for are gone with it.
+    assert run.summary["lost"] <= 2 and 22 <= run.summary["issued"] <= 24
+    assert run.summary["virtual_seconds"] < 2 * spent
+
+
+# From day to day
+
+
+def test_daily_evaluations_are_of_the_next_day():
+    run = train("sync", evaluations="daily")
+    daily = run.history.dropna(subset=["auc"])
+    assert daily["day"].tolist() == [1, 2, 3, 4] and daily["samples"].tolist() == [192, 384, 576, 768]
+    assert daily["auc"].iloc[-1] == run.summary["auc"] and daily["auc"].nunique() == 4
+    # Six batches a day are three whole steps of two equal workers: pausing between them changes nothing.
+    two = lib.VirtualCluster(workers=2)
+    assert train("sync", two, evaluations="daily").summary["auc"] == train("sync", two).summary["auc"]
+
+
+def test_a_run_starts_from_anothers_model(reports):
+    base = train(Schedule(phases=(Phase(protocol="sync", until_day=2),)), keep=True, save=True)
+    again = train(Schedule(phases=(Phase(protocol="sync", until_day=2),)), keep=True, save=True)
+    assert base.model.place == again.model.place == 384  # the second was read from its folder
+    assert same(train("sync", start=again, keep=True), train("sync", keep=True))
+    assert train("gba", start=base).summary["samples"] == 384
+
+
+def test_what_cannot_be_is_an_error():
+    two_days = Schedule(phases=(Phase(protocol="sync", until_day=2),))
+    for make, message in [
+        (lambda: Phase(protocol="sink"), "sync"),
+        (lambda: Phase(protocol="sync", steps=3, seconds=4), "not at steps and seconds"),
+        (lambda: Phase(protocol="sync", steps=0), "steps must be positive"),
+        (lambda: Schedule(phases=(Phase(protocol="sync"), Phase(protocol="gba"))), "'sync' never ends"),
+        (lambda: Schedule(phases=()), "one Phase"),
+        (lambda: Schedule(phases=(Phase(protocol="sync"),), restart=-1), "restart"),
+        (lambda: train(Schedule(phases=(Phase(protocol="sync", workers=5),))), "5 workers, of 4"),
+        (lambda: train("sync", start=train("sync")), "keep=True"),
+        (lambda: train("sync", start=train("sync", keep=True)), "has come to sample 768"),
+        (lambda: train("sync", evaluations="weekly"), "'daily'"),
+        (lambda: train(two_days, start=train(two_days, keep=True)), "every phase ends before sample 384"),
+        (lambda: train("sync", workload=lib.workloads.get("quadratic"), evaluations="daily"), "no days"),
+        (lambda: train(halves("sync", "gba", seconds=1), feed="split"), "feed='queue'"),
+    ]:
+        with pytest.raises((BadOption, lib.errors.UnknownName), match=message):
+            make()
+
+
+def test_replicas_are_averaged_and_a_row_over_those_that_have_met_it():
+    def rows(ids, values, stamps):
+        values = np.array(values, np.float32)[:, None]
+        return Rows(np.array(ids), values, 10 * values, np.array(stamps))
+
+    joined = _average_rows([rows([1, 2], [1, 2], [5, -1]), rows([2, 7], [4, 8], [3, 2])])
+    assert joined.ids.tolist() == [1, 2, 7] and joined.stamps.tolist() == [5, 3, 2]
+    assert joined.values[:, 0].tolist() == [1, 3, 8] and joined.state[:, 0].tolist() == [10, 30, 80]
+
+
+def test_of_replicas_that_mix_gradients_the_most_advanced_goes_over():
+    # Six batches among four workers: two of them take a step more than the others, whose copies lag behind.
+    six = lib.workloads.get("ctr-synthetic", evaluation_samples=200, **TINY | {"samples": 32 * 6, "days": 1})
+    reduced = train("all-reduce", workload=six, keep=True)
+    served = train("sync", workload=six, keep=True)
+    for ours, theirs in zip(weights(reduced), weights(served), strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-6)
