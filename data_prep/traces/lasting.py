@@ -51,8 +51,10 @@ def exponentials(noise: pd.Series, trace: Trace) -> tuple[tuple[float, ...], tup
             (),
             [f"the trace is too short to tell how long its noise lasts ({lags.size} lags): taken as independent"],
         )
-    times = np.geomspace(0.5, 2 * LAGS, 40)  # slower than that, it could not be told from a steady difference
-    shapes = np.exp(-lags / times[:, None])
+    times = np.geomspace(0.5, 4 * LAGS, 45)  # slower than that, it could not be told from a steady difference
+    # A worker's level was taken out, and with it the mean of what lasts: of a correlation rho, (rho - v) / (1 - v) is left.
+    level = np.array([_of_mean(time, int(scores.count().median())) for time in times])[:, None]
+    shapes = np.exp(-lags / times[:, None]) - level * (1 - measured)
     best = min(
         (_nearest(shapes[[fast, slow]], measured, (fast, slow)) for fast, slow in combinations(range(times.size), 2)),
         key=lambda tried: tried[0],
@@ -73,6 +75,12 @@ def exponentials(noise: pd.Series, trace: Trace) -> tuple[tuple[float, ...], tup
         tuple(np.round(seconds[kept], 1).tolist()),
         remarks,
     )
+
+
+def _of_mean(time: float, count: int) -> float:
+    """The variance of the mean of that many samples, of variance 1, whose correlation falls to 1/e in `time` steps."""
+    lags = np.arange(1, count)
+    return float((1 + 2 * ((1 - lags / count) * np.exp(-lags / time)).sum()) / count)
 
 
 def _nearest(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -45,8 +47,9 @@ def transients(fitted):
 def test_jitter_that_does_not_last_is_no_period(sigma, seed):
     fitted = fit(trace(np.exp(sigma * np.random.default_rng(seed).standard_normal((10, 600)))))
     assert transients(fitted) == [] and fitted.remarks == ()
-    assert sum(fitted.slowdown.parts[-1].shares) < 0.1
-    logs = np.log(fitted.slowdown.parts[-1].quantiles)
+    noise = fitted.slowdown.parts[-1]
+    assert sum(s * math.exp(-STEP / seconds) for s, seconds in zip(noise.shares, noise.seconds, strict=True)) < 0.05
+    logs = np.log(noise.quantiles)
     assert logs[[1, -4]] == pytest.approx([-2.33 * sigma, 2.33 * sigma], rel=0.15)
 
 

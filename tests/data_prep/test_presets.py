@@ -34,7 +34,7 @@ LIMITS = {
     # (ks, largest error of a worker's median, largest error of the autocorrelation at 1, 5 and 20 steps)
     "alibaba-pai-job-1": (0.05, 0.03, 0.10),
     "alibaba-pai-job-2": (0.05, 0.01, 0.08),
-    "alibaba-machines-2018": (0.08, 0.06, 0.18),
+    "alibaba-machines-2018": (0.07, 0.06, 0.15),
     "bytedance-64-gpus": (0.02, 0.01, 0.05),
 }
 
@@ -56,7 +56,7 @@ def test_a_preset_is_the_fit_to_its_sample_and_the_fit_is_good(name, traced):
         one, other = fitted.to_dict(), shipped.to_dict()
         assert one.keys() == other.keys() and one.pop("name") == other.pop("name")
         assert all(one[field] == pytest.approx(other[field], rel=1e-3) for field in one)
-    found = quality(preset.slowdown, trace, seeds=3 if trace.daily else 10)
+    found = quality(preset.slowdown, trace, seeds=6 if trace.daily else 10)
     ks, steady, correlation = LIMITS[name]
     assert found["ks"] < ks < found["ks_lognormal"]
     assert found["steady"] < steady
@@ -101,7 +101,7 @@ def test_how_far_the_jobs_carry(samples, traced):
         trace = jobs[other]
         others = np.concatenate([play(PRESETS[name].slowdown, trace, seed) for seed in range(5)])
         found = distance(trace.table["factor"], others)
-        said = re.search(r"the other of these two jobs is at a distance \(KS\) of ([\d.]+)", PRESETS[name].carries)
+        said = re.search(r"the other of these two jobs is at a distance \(KS\) of (0\.\d+)", PRESETS[name].carries)
         assert found == pytest.approx(float(said[1]), abs=0.02)
         times = trace.table.groupby("time")["factor"]
         spread[other] = (times.std() / times.mean()).mean()

@@ -60,8 +60,8 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
                             *(1.0256, 1.0423, 1.0688, 1.096, 1.1429, 1.1597, 1.1809, 1.2178),
                         ),
                         levels=TAILS,
-                        seconds=(15.4, 400.0),
-                        shares=(0.42, 0.58),
+                        seconds=(15.8, 800.0),
+                        shares=(0.317, 0.683),
                     ),
                 )
             ),
@@ -79,8 +79,8 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
                             *(1.0094, 1.014, 1.0213, 1.027, 1.0473, 1.0521, 1.0958, 1.1038),
                         ),
                         levels=TAILS,
-                        seconds=(12.3, 37.8),
-                        shares=(0.64, 0.36),
+                        seconds=(12.6, 50.2),
+                        shares=(0.682, 0.318),
                     ),
                 )
             ),
@@ -104,8 +104,8 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
                             *(1.0771, 1.1417, 1.2839, 1.4597, 2.4919, 4.8893, 8.0059, 10.7834),
                         ),
                         levels=TAILS,
-                        seconds=(300.0, 15311.7),
-                        shares=(0.446, 0.401),
+                        seconds=(300.0, 16998.0),
+                        shares=(0.466, 0.41),
                     ),
                 )
             ),
@@ -136,8 +136,8 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
                             *(1.0101, 1.0164, 1.0272, 1.0355, 1.0408, 1.0421, 1.0447, 1.0915),
                         ),
                         levels=TAILS,
-                        seconds=(0.9, 25.4),
-                        shares=(0.26, 0.215),
+                        seconds=(1.1, 45.3),
+                        shares=(0.251, 0.209),
                     ),
                 )
             ),
