@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import fields
 
 from lib.errors import unknown, unknown_option
-from lib.protocols.baselines import BSP, AllReduce, Async, Sync
+from lib.protocols.all_reduce import AllReduce
+from lib.protocols.baselines import BSP, Async, Sync
 from lib.protocols.dssync import DSSync
 from lib.protocols.gba import GBA
 from lib.protocols.gossip import Prague, SwarmAdam
