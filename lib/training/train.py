@@ -308,8 +308,6 @@ def _resolve(workload, protocol, cluster, options: Mapping[str, Any]):
 
 
 def _options(registry, name: str) -> set[str]:
-    if name not in registry.ALL:
-        registry.get(name)
     if registry is workloads:
         return workloads.options(name)
     return {field.name for field in fields(registry.ALL[name])}
