@@ -83,9 +83,9 @@ class Replica:
             await self._site.compute(work, self._merge, mix)
 
     async def absorb(self, theirs: np.ndarray) -> np.ndarray:
-        """Take in another worker's message; the answer."""
+        """Take in another worker's message, beside the cores that train; the answer."""
         async with self._gate.alone():
-            return await self._site.compute(Work(bytes=3 * theirs.nbytes), absorb, self._rule, self._dense, theirs)
+            return await self._site.compute(None, absorb, self._rule, self._dense, theirs)
 
     def inherit(self, dense: dict[str, np.ndarray], rows: dict[str, Rows]) -> None:
         """Begin with what another protocol has trained."""
