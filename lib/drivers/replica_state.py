@@ -1,4 +1,4 @@
-"""One worker's own parameters: its dense vector with the optimiser, what its rule remembers, its rows where no server has them."""
+"""One worker's own parameters: dense vector and optimiser, what its rule remembers, and rows where no server has them."""
 
 from __future__ import annotations
 
@@ -60,6 +60,10 @@ class Replica:
         """The live vector."""
         return self._dense.values
 
+    def pull(self) -> np.ndarray:
+        """A copy of the vector."""
+        return self._dense.pull()
+
     def model(self) -> np.ndarray:
         """The dense parameters that it stands for."""
         return self._rule.stands_for(self._memory, self._dense.pull())
@@ -73,9 +77,7 @@ class Replica:
 
     def message(self, round: int) -> np.ndarray:
         """What it sends in a mix."""
-        sent = self._rule.send(self._memory, self._dense.pull(), round)
-        self._record.bytes["mix dense"] += sent.nbytes
-        return sent
+        return self._rule.send(self._memory, self._dense.pull(), round)
 
     async def merge(self, mix: Mix) -> None:
         async with self._gate.alone():

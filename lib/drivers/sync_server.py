@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from lib.drivers.replica_state import absorb
 def parts(size: int, servers: int) -> list[slice]:
     """Which part of a vector each of them holds."""
     ends = [size * server // servers for server in range(servers + 1)]
-    return [slice(*pair) for pair in zip(ends, ends[1:], strict=False)]
+    return [slice(*pair) for pair in pairwise(ends)]
 
 
 class SyncServer:

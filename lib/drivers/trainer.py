@@ -21,9 +21,14 @@ from lib.switching.controller import Computation
 class Trainer:
     """Makes batches and gradients on one node."""
 
-    def __init__(self, site: Site, plan: Plan, rank: int, record: Record):
+    def __init__(self, site: Site, plan: Plan, rank: int, record: Record, threads: int = 1):
+        """`threads`: computations at the same time."""
         self._site, self._plan, self._rank, self.record = site, plan, rank, record
-        self._model = site.shared("model", lambda: FlatModel(plan.workload.model(plan.seed), site.device))
+        self._models = [
+            site.shared(f"model {thread}", lambda: FlatModel(plan.workload.model(plan.seed), site.device))
+            for thread in range(threads)
+        ]
+        """Those that nobody uses now."""
         self._cost = plan.workload.work()
         self.latest: Computation | None = None
         """The last computation, until somebody takes note of it."""
@@ -33,7 +38,7 @@ class Trainer:
 
     def buckets(self, count: int) -> list[slice]:
         """The dense gradient in about so many parts, in the order in which they get ready."""
-        return self._model.buckets(count)
+        return self._models[0].buckets(count)
 
     async def step(
         self, batch: Batch, dense: Any, rows: dict[str, Any], early: Overlap | None = None
@@ -69,8 +74,12 @@ class Trainer:
         return result
 
     def _run(self, batch: Batch, dense: Any, rows: dict[str, Any], *buckets) -> StepResult:
-        self._model.load(dense)
-        return self._model.step(batch, rows, *buckets)
+        model = self._models.pop()
+        try:
+            model.load(dense)
+            return model.step(batch, rows, *buckets)
+        finally:
+            self._models.append(model)
 
 
 class Telling:

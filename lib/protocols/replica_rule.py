@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from lib.errors import BadOption
-from lib.protocols.mixing import Background, Exchange, Gradients, Loop, Mean, Mix
+from lib.protocols.mixing import Background, Exchange, Gradients, Loop, Mean, Mix, Peer
 from lib.protocols.rule import Rule
 from lib.protocols.server_rule import ServerRule
 
@@ -46,13 +46,17 @@ class ReplicaRule(Rule):
 
     def __post_init__(self):
         try:
-            exchange, _ = self.exchange, self.when
+            exchange, when = self.exchange, self.when
         except BadOption as error:
             raise BadOption(f"{self.name}: {error}") from None
         if self.threads < 1:
             raise BadOption(f"{self.name}: threads must be at least 1, not {self.threads}")
-        if self.threads > 1 and isinstance(exchange, Gradients):
-            raise BadOption(f"{self.name}: threads must be 1 where gradients are averaged, not {self.threads}")
+        if isinstance(exchange, Gradients) and (self.threads > 1 or when != Loop()):
+            raise BadOption(f"{self.name}: gradients are averaged by one thread in every step of the loop")
+        if self.last and isinstance(exchange, (Gradients, Peer)):
+            raise BadOption(f"{self.name}: what is exchanged has no last mix")
+        if isinstance(when, Loop) and when.place == "beside" and exchange.together and self.threads > 1:
+            raise BadOption(f"{self.name}: threads stand still while they mix, so that they cannot compute beside it")
 
     @property
     def sparse(self) -> Rule:
@@ -130,3 +134,15 @@ def _partition(rule: ReplicaRule, round: int, workers: int) -> dict[int, tuple[i
             f"it gave {groups}"
         )
     return {rank: group for group in groups for rank in group}
+
+
+@functools.lru_cache(maxsize=4096)
+def neighbours(rule: ReplicaRule, round: int, rank: int, workers: int) -> Mapping[int, float]:
+    """A worker's row of the mixing matrix, checked."""
+    row = dict(rule.weights(round, rank, workers))
+    if rank not in row or not row.keys() <= set(range(workers)) or abs(sum(row.values()) - 1) > 1e-6:
+        raise BadOption(
+            f"{rule.name}: weights(round={round}, rank={rank}, workers={workers}) must weigh rank {rank} and others from 0 to "
+            f"{workers - 1}, 1 in all; it gave {row}"
+        )
+    return row
