@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from typing import Any
 
@@ -26,6 +27,8 @@ class Outcome:
         self._undone, self._returns, self._lost_worker = finished.undone, finished.returns, finished.lost_worker
 
     def digest(self) -> str:
+        if not self.plan.gradients:  # all that such a run has
+            return digest({"steps": self._steps.drop(columns="node").to_numpy()})
         return digest(
             {record.node + "/" + "+".join(record.final): record.final for record in self._records if record.final}
         )
@@ -43,7 +46,7 @@ class Outcome:
 
     def history(self) -> pd.DataFrame:
         """One row for each twentieth of the samples, and one for each evaluation."""
-        steps = self._steps()
+        steps = self._steps
         evaluated = self._evaluations()
         marks = sorted({*np.linspace(0, len(steps), 21)[1:].round().astype(int)} - {0})
         staleness, gaps = self._staleness(), self._gaps()
@@ -76,17 +79,17 @@ class Outcome:
     def summary(self, clock: str) -> dict[str, Any]:
         if not self._lost_worker:
             account((index for record in self._records for index in record.taken), self.plan.batches)
-        steps = self._steps()
+        steps = self._steps
         staleness = Counter(count for _, count in self._staleness())
         gaps = [gap for _, gap in self._gaps()]
         moved = sum((record.bytes for record in self._records), Counter())
-        final = self._evaluate(self._snapshots()[-1])
+        final = self._evaluate(self._snapshots()[-1]) if self.plan.gradients else {}
         counts = sum(staleness.values())
         by_worker = steps.groupby("node")["samples"].sum() / self.seconds if self.seconds else pd.Series(dtype=float)
         return {
             "clock": clock,
             **final,
-            **self._replicas(),
+            **(self._replicas() if self.plan.gradients else {}),
             "train_loss": float(np.average(steps["loss"], weights=steps["samples"])) if len(steps) else float("nan"),
             "train_ne": _normalised(steps),
             "samples": int(steps["samples"].sum()),
@@ -108,18 +111,14 @@ class Outcome:
             "order": next((record.order for record in self._records if record.order), None),
         }
 
+    @functools.cached_property
     def _steps(self) -> pd.DataFrame:
-        columns = ["time", "batch", "samples", "loss", "logloss", "positives"]
-        parts = [
-            pd.DataFrame(record.steps, columns=columns).assign(node=record.node)
-            for record in self._records
-            if record.steps
-        ]
-        if not parts:
-            return pd.DataFrame(columns=[*columns, "node"])
-        steps = pd.concat(parts, ignore_index=True)
-        steps["time"] -= self._start
-        return steps.sort_values(["time", "batch"], ignore_index=True)
+        """Every gradient that was computed, in the order of time."""
+        steps = [(record.node, *step) for record in self._records for step in record.steps]
+        columns = ["node", "time", "batch", "samples", "loss", "logloss", "positives"]
+        table = pd.DataFrame(steps, columns=columns)
+        table["time"] -= self._start
+        return table.sort_values(["time", "batch"], ignore_index=True)
 
     def _snapshots(self) -> list[Snapshot]:
         """The parts' snapshots of the same mark as one; a mark that some part never came to is left out."""
@@ -149,6 +148,8 @@ class Outcome:
         return Snapshot(time - self._start, min(samples, self.plan.samples), {0: dense}, rows)
 
     def _evaluations(self) -> list[dict[str, float]]:
+        if not self.plan.gradients:
+            return []
         snapshots = self._snapshots()
         snapshots[-1].time = self.seconds
         return [{"time": shot.time, "samples": shot.samples, **self._evaluate(shot)} for shot in snapshots]
