@@ -9,18 +9,24 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from lib.data.batch import Batch
+from lib.data.clicks import FIELD_SHIFT
 from lib.data.outline import Outlines, outlines
 from lib.drivers.attempts import Attempt
 from lib.models.flat import FlatModel
 from lib.protocols.rule import Pair, Rule
 from lib.store.blank import BlankDense, BlankTable, blank
 from lib.store.dense import DenseStore
+from lib.store.placement import Placement, look_up_costs
+from lib.store.spec import RowStore
 from lib.store.table.table import Table
 from lib.workloads import Workload
 
 if TYPE_CHECKING:
     from lib.drivers.cut import Cuts
     from lib.training.watch import Watch
+
+PROFILED = 8
+"""Batches that a placement by cost looks at."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +62,8 @@ class Plan:
     """The workers take no batch after so long."""
     watch: Watch | None = None
     """The choice that may end it."""
+    store: RowStore = field(default_factory=RowStore)
+    """How rows are kept."""
     day: int | None = None
     """The day whose samples it is evaluated on; None: the one after the pass."""
     leg: int = 0
@@ -91,7 +99,7 @@ class Plan:
 
     @functools.cached_property
     def _outlines(self) -> Outlines:
-        return outlines(self.workload, self.seed)
+        return outlines(self.workload, self.seed, places=self.store.ids != "distinct")
 
     def evaluation_ids(self) -> dict[str, np.ndarray]:
         """Table -> the unique ids whose rows the evaluation needs."""
@@ -116,9 +124,19 @@ class Plan:
             rows = self.workload.row_optimizer
             return {name: BlankTable(spec.dim, rows) for name, spec in self.workload.tables().items()}
         return {
-            name: Table(spec.dim, self.workload.row_optimizer, seed=self.seed, scale=spec.scale)
+            name: self.store.table(name, spec.dim, self.workload.row_optimizer, seed=self.seed, scale=spec.scale)
             for name, spec in self.workload.tables().items()
         }
+
+    @functools.cached_property
+    def placement(self) -> Placement:
+        """Which server has which row, the same on every node."""
+        return self.store.place(self.servers, shift=FIELD_SHIFT, costs=self._look_up_costs)
+
+    def _look_up_costs(self) -> dict[str, float]:
+        widths = {name: spec.dim for name, spec in self.workload.tables().items()}
+        first = (self.batch(index).ids for index in range(min(PROFILED, self.batches)))
+        return look_up_costs(first, widths, shift=FIELD_SHIFT)
 
 
 @functools.lru_cache(maxsize=8)
