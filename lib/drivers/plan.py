@@ -16,6 +16,7 @@ from lib.store.table.table import Table
 from lib.workloads import Workload
 
 if TYPE_CHECKING:
+    from lib.cluster.base import Site
     from lib.drivers.cut import Cuts
     from lib.training.watch import Watch
 
@@ -82,9 +83,15 @@ class Plan:
         size = min(self.workload.batch_size, self.samples - done)
         return self.workload.draw(self.seed, self.first + done, size, index)
 
-    def start(self) -> np.ndarray:
-        """The dense parameters before training: the same on every node."""
-        return FlatModel(self.workload.model(self.seed)).vector.numpy()
+    def start(self, site: Site) -> np.ndarray:
+        """The dense parameters before training: the same on every node, made once for all parts that share it."""
+
+        def made() -> np.ndarray:
+            start = FlatModel(self.workload.model(self.seed)).vector.numpy()
+            start.flags.writeable = False
+            return start
+
+        return site.shared("start", made)
 
     def dense_store(self, start: np.ndarray, device="cpu") -> DenseStore:
         return DenseStore(start, self.workload.dense_optimizer, device=device)

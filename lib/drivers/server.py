@@ -22,7 +22,7 @@ class ServerWorker:
     def __init__(self, site: Site, plan: Plan, rank: int, banks: tuple[Bank, ...], queue: Handle | None):
         self.record = Record(site.node, [] if plan.trace else None)
         self._trainer = Trainer(site, plan, rank, self.record)
-        self._banks = [BankClient(site, bank, rank, plan.start().size, self.record) for bank in banks]
+        self._banks = [BankClient(site, bank, rank, self._trainer.size, self.record) for bank in banks]
         self._plan = plan
         self._input = Input(site, plan, rank, queue, self._trainer)
 
