@@ -18,6 +18,7 @@ _HOMES = {
     "Node": "lib.cluster",
     "Phase": "lib.training.schedule",
     "RayCluster": "lib.cluster",
+    "RowStore": "lib.store.spec",
     "Run": "lib.results.run",
     "Schedule": "lib.training.schedule",
     "Slowdown": "lib.cluster",

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from lib.data.batch import Batch
+from lib.data.clicks import FIELD_SHIFT
 from lib.drivers.attempts import Attempt
 from lib.models.flat import FlatModel
 from lib.protocols.rule import Pair, Rule
 from lib.store.dense import DenseStore
+from lib.store.placement import Placement, look_up_costs
+from lib.store.spec import RowStore
 from lib.store.table.table import Table
 from lib.workloads import Workload
 
@@ -19,6 +23,9 @@ if TYPE_CHECKING:
     from lib.cluster.base import Site
     from lib.drivers.cut import Cuts
     from lib.training.watch import Watch
+
+PROFILED = 8
+"""Batches that a placement by cost looks at."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +59,8 @@ class Plan:
     """The workers take no batch after so long."""
     watch: Watch | None = None
     """The choice that may end it."""
+    store: RowStore = field(default_factory=RowStore)
+    """How rows are kept."""
     day: int | None = None
     """The day whose samples it is evaluated on; None: the one after the pass."""
     leg: int = 0
@@ -99,6 +108,16 @@ class Plan:
     def tables(self) -> dict[str, Table]:
         """Empty tables: a row appears when its id is first met, from (seed, id) alone."""
         return {
-            name: Table(spec.dim, self.workload.row_optimizer, seed=self.seed, scale=spec.scale)
+            name: self.store.table(name, spec.dim, self.workload.row_optimizer, seed=self.seed, scale=spec.scale)
             for name, spec in self.workload.tables().items()
         }
+
+    @cached_property
+    def placement(self) -> Placement:
+        """Which server has which row, the same on every node."""
+        return self.store.place(self.servers, shift=FIELD_SHIFT, costs=self._look_up_costs)
+
+    def _look_up_costs(self) -> dict[str, float]:
+        widths = {name: spec.dim for name, spec in self.workload.tables().items()}
+        first = (self.batch(index).ids for index in range(min(PROFILED, self.batches)))
+        return look_up_costs(first, widths, shift=FIELD_SHIFT)

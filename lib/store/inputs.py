@@ -54,6 +54,13 @@ def number(value: Any, name: str, least: float = 0.0, *, above: bool = False, be
     raise BadOption(f"{name} must be a finite number {bounds}, not {value!r}")
 
 
+def one_of(value: Any, known: tuple[Any, ...], name: str) -> Any:
+    """One of these values, of the same type."""
+    if not any(type(value) is type(each) and value == each for each in known):
+        raise BadOption(f"{name} must be one of {', '.join(map(str, known))}, not {value!r}")
+    return value
+
+
 def _fits(array: np.ndarray) -> bool:
     return array.dtype.kind == "u" and int(array.max()) <= np.iinfo(np.int64).max
 

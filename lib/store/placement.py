@@ -2,11 +2,12 @@
 
 A placement is a pure function (table, id) -> shard. The three of the papers:
 
-- `Uniform`: the ids of a feature group are shuffled over all servers (Persia, Section 4.2.3), so that no fashion among the
+- "uniform": the ids of every feature group are shuffled over all servers (Persia, Section 4.2.3), so that no fashion among the
   groups can congest one of them;
-- `ByGroup`: a feature group lives on one server, the straightforward design that congests (the same section);
-- `ByCost`: feature groups are packed on servers by what their look-ups cost in a profiling pass, and a group that is too
-  large for one server is cut into pieces (ShadowSync, Section 3.1).
+- "by-group": a feature group lives on one server, the straightforward design that congests (the same section);
+- "by-cost": feature groups are packed on servers by what their look-ups cost in a profiling pass, and a group that is too
+  large for one server is cut into pieces (ShadowSync, Section 3.1). The cost is counted in bytes, so that every node comes to
+  the same placement.
 
 A feature group is a table, or with `shift` the ids of a table that agree in the bits above it.
 """
@@ -15,19 +16,17 @@ from __future__ import annotations
 
 import heapq
 import math
-import time
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
 
 import numpy as np
 
 from lib.errors import BadOption
 from lib.store.inputs import whole
 from lib.store.rows import Rows
-from lib.store.table.table import Table
 
 _ODD = np.uint64(0x9E3779B97F4A7C15)
 
@@ -77,91 +76,47 @@ class ByGroup(Placement):
             if not shards or not all(0 <= shard < self.shards for shard in shards):
                 raise BadOption(f"group {group!r} is placed on {shards}, and there are shards 0 to {self.shards - 1}")
 
-    @classmethod
-    def in_turn(cls, groups: Iterable[str], shards: int, shift: int | None = None) -> ByGroup:
-        """The groups dealt out one by one, in their names' order."""
-        owners = {group: (number % shards,) for number, group in enumerate(sorted(groups))}
-        return cls(shards=shards, owners=owners, shift=shift)
-
     def owner(self, table: str, ids: np.ndarray) -> np.ndarray:
-        if self.shift is None:
-            return self._among(self._of(table), ids)
         owner = np.empty(ids.size, np.int64)
-        numbers, where = np.unique(ids >> self.shift, return_inverse=True)
-        for position, number in enumerate(numbers):
-            mine = where == position
-            owner[mine] = self._among(self._of(f"{table}/{number}"), ids[mine])
+        for group, mine in _groups(table, ids, self.shift):
+            shards = self.owners.get(group) or (zlib.crc32(group.encode()) % self.shards,)
+            owner[mine] = np.array(shards, np.int64)[_spread(ids[mine], len(shards))]
         return owner
 
-    def _of(self, group: str) -> tuple[int, ...]:
-        return self.owners.get(group) or (zlib.crc32(group.encode()) % self.shards,)
 
-    def _among(self, shards: tuple[int, ...], ids: np.ndarray) -> np.ndarray:
-        return np.array(shards, np.int64)[_spread(ids, len(shards))]
-
-
-@dataclass(frozen=True, kw_only=True)
-class ByCost(ByGroup):
+def packed(costs: Mapping[str, float], shards: int, *, shift: int | None = None, cut: bool = True) -> ByGroup:
     """Feature groups packed by cost: the largest that is left goes to the server with the least to do.
 
-    Guarantee (Graham 1969): of the pieces that are packed, the busiest server has at most 4/3 - 1/(3 shards) times the
-    least possible.
+    `cut`: a group that costs more than a server's fair share is cut into equal pieces of at most that share. Guarantee
+    (Graham 1969): of the pieces that are packed, the busiest server has at most 4/3 - 1/(3 shards) times the least possible.
     """
-
-    loads: tuple[float, ...] = ()
-    """Cost on each server."""
-
-    @classmethod
-    def pack(cls, costs: Mapping[str, float], shards: int, *, shift: int | None = None, cut: bool = True) -> ByCost:
-        """`cut`: a group that costs more than a server's fair share is cut into equal pieces of at most that share."""
-        whole(shards, "shards", 1)
-        if bad := [group for group, cost in costs.items() if not (cost >= 0 and math.isfinite(cost))]:
-            raise BadOption(f"the cost of group {bad[0]!r} must be finite and 0 or more, not {costs[bad[0]]}")
-        share = sum(costs.values()) / shards
-        pieces = []
-        for group, cost in costs.items():
-            count = min(shards, max(1, math.ceil(cost / share * (1 - 1e-12)))) if cut and share else 1
-            pieces += [(cost / count, group)] * count
-        idle = [(0.0, shard) for shard in range(shards)]
-        owners: dict[str, list[int]] = {group: [] for group in costs}
-        for cost, group in sorted(pieces, key=lambda piece: (-piece[0], piece[1])):
-            load, shard = heapq.heappop(idle)
-            owners[group].append(shard)
-            heapq.heappush(idle, (load + cost, shard))
-        loads = tuple(load for load, _ in sorted(idle, key=lambda entry: entry[1]))
-        placed = {group: tuple(sorted(shards)) for group, shards in owners.items()}
-        return cls(shards=shards, owners=placed, shift=shift, loads=loads)
-
-    @property
-    def balance(self) -> float:
-        """The mean load over the largest: 1 when every server has the same."""
-        return sum(self.loads) / len(self.loads) / max(self.loads) if self.loads and max(self.loads) else 1.0
+    whole(shards, "shards", 1)
+    if bad := [group for group, cost in costs.items() if not (cost >= 0 and math.isfinite(cost))]:
+        raise BadOption(f"the cost of group {bad[0]!r} must be finite and 0 or more, not {costs[bad[0]]}")
+    share = sum(costs.values()) / shards
+    pieces = []
+    for group, cost in costs.items():
+        count = min(shards, max(1, math.ceil(cost / share * (1 - 1e-12)))) if cut and share else 1
+        pieces += [(cost / count, group)] * count
+    idle = [(0.0, shard) for shard in range(shards)]
+    owners: dict[str, list[int]] = {group: [] for group in costs}
+    for cost, group in sorted(pieces, key=lambda piece: (-piece[0], piece[1])):
+        load, shard = heapq.heappop(idle)
+        owners[group].append(shard)
+        heapq.heappush(idle, (load + cost, shard))
+    return ByGroup(shards=shards, owners={group: tuple(sorted(each)) for group, each in owners.items()}, shift=shift)
 
 
-def profile(
-    tables: Mapping[str, Table],
-    batches: Iterable[Mapping[str, np.ndarray]],
-    *,
-    shift: int | None = None,
-    measure: Literal["seconds", "bytes"] = "seconds",
+def look_up_costs(
+    batches: Iterable[Mapping[str, np.ndarray]], widths: Mapping[str, int], *, shift: int | None = None
 ) -> dict[str, float]:
-    """What the look-ups of each feature group cost over some batches (table -> ids): for `ByCost.pack`.
-
-    "seconds" are measured on this machine and "bytes" are counted, so only those are the same each time. Nothing is admitted.
-    """
-    costs: dict[str, float] = {}
+    """Bytes that the look-ups of each feature group take over some batches (table -> ids) of rows with so many numbers."""
+    costs: Counter[str] = Counter()
     for batch in batches:
-        for name, ids in batch.items():
-            groups = [(name, ids)]
-            if shift is not None:
-                numbers = ids >> shift
-                groups = [(f"{name}/{number}", ids[numbers == number]) for number in np.unique(numbers)]
-            for group, mine in groups:
-                start = time.perf_counter()
-                block = tables[name].peek(mine)
-                cost = time.perf_counter() - start if measure == "seconds" else block.nbytes
-                costs[group] = costs.get(group, 0.0) + cost
-    return costs
+        for table, ids in batch.items():
+            for group, mine in _groups(table, ids, shift):
+                costs[group] += 4 * widths[table] * ids[mine].size
+    return dict(costs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,6 +159,16 @@ def place_dense(parts: Sequence[Mapping[str, np.ndarray]], shards: int) -> list[
         {name: array if array.ndim == 0 else array[partition.slice(shard)] for name, array in joined.items()}
         for shard in range(shards)
     ]
+
+
+def _groups(table: str, ids: np.ndarray, shift: int | None) -> Iterator[tuple[str, np.ndarray | slice]]:
+    """Each feature group among the ids, with what indexes its own."""
+    if shift is None:
+        yield table, slice(None)
+        return
+    numbers, where = np.unique(ids >> shift, return_inverse=True)
+    for position, number in enumerate(numbers):
+        yield f"{table}/{number}", np.flatnonzero(where == position)
 
 
 def _spread(ids: np.ndarray, shards: int) -> np.ndarray:

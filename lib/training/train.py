@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,6 +21,7 @@ from lib.protocols.rule import Pair, Rule
 from lib.results.outcomes import Outcomes
 from lib.results.provenance import machine
 from lib.results.run import Run, describe, key
+from lib.store.spec import RowStore
 from lib.training.legs import Course
 from lib.training.schedule import Choice, Phase, Schedule, single
 from lib.workloads import Workload
@@ -44,6 +45,8 @@ class Options:
     prefetch: int | None = None
     """Batches that a worker makes in other threads before it needs them. None: 1 on a wall clock; under virtual time, where
     making a batch takes no time, 0."""
+    store: RowStore = field(default_factory=RowStore)
+    """How the rows of embedding tables are kept, placed and sent; one field alone is given as `store.max_rows=...`."""
     save: bool = True
     """Save the run, and return the saved one when it was already made with this configuration and this source."""
     force: bool = False
@@ -74,6 +77,8 @@ class Options:
             raise BadOption(f"train: partitions are for feed='stream', not for {self.feed!r}")
         if self.prefetch is not None and self.prefetch < 0:
             raise BadOption(f"train: prefetch must be 0 or more, not {self.prefetch}")
+        if not isinstance(self.store, RowStore):
+            raise BadOption(f"train: store must be a RowStore, as in lib.RowStore(max_rows=1000), not {self.store!r}")
         if self.on_nan not in ("stop", "skip"):
             raise BadOption(f"train: on_nan must be 'stop' or 'skip', not {self.on_nan!r}")
 
@@ -148,6 +153,7 @@ class Job:
             "feed": settings.feed,
             "partitions": settings.partitions,
             "prefetch": settings.prefetch,
+            **({"store": describe(settings.store)} if settings.store != RowStore() else {}),
             **({"checkpoint_every": settings.checkpoint_every} if settings.checkpoint_every else {}),
             **({"keep": True} if settings.keep else {}),
             **({"start": {"digest": start.digest, "place": course.plan.first}} if start else {}),
@@ -230,6 +236,7 @@ def _course(
         seed=seed,
         on_nan=settings.on_nan,
         trace=settings.trace,
+        store=settings.store,
         feed=settings.feed,
         partitions=settings.partitions,
         ahead=(1 if cluster.clock == "wall" else 0) if settings.prefetch is None else settings.prefetch,
@@ -256,7 +263,13 @@ def _place(start: Run, workload: Workload) -> int:
 
 
 def _check(phase: Phase, workload: Workload, cluster: Cluster, workers: int, settings: Options) -> None:
-    protocol = phase.protocol
+    protocol, bounds = phase.protocol, ("max_rows", "max_bytes", "shared_memory")
+    if not workload.tables():
+        settings.store.only((), f"{workload.name!r} has no tables")
+    elif protocol.dense.family == "pipeline":
+        settings.store.only(bounds, f"{protocol.name} has one host store, and sends rows with their state")
+    elif protocol.sparse.family == "replica":
+        settings.store.only(bounds, f"{protocol.name} keeps rows with each worker, and none travel")
     if (phase.workers or 0) > workers:
         raise BadOption(f"phase {phase.name!r}: {phase.workers} workers, of {workers} in the cluster")
     if phase.seconds is not None and settings.feed not in ("rule", "queue"):
@@ -281,6 +294,7 @@ def _check(phase: Phase, workload: Workload, cluster: Cluster, workers: int, set
 
 def _resolve(workload, protocol, cluster, options: Mapping[str, Any]):
     """Give each option to the thing that has it; an option that nothing has is an error that names the nearest."""
+    options = _with_store(options)
     given = [(workload, workloads), (protocol, protocols), (cluster, clusters)]
     owners = [(thing, registry, _options(registry, thing)) for thing, registry in given if isinstance(thing, str)]
     valid = {field.name for field in fields(Options)} | {"seed", "samples"}
@@ -305,6 +319,16 @@ def _resolve(workload, protocol, cluster, options: Mapping[str, Any]):
         if not isinstance(thing, kind):
             raise BadOption(f"train: {thing!r} is no {what}; give a registered name or an object")
     return *made, Options(**{field.name: options[field.name] for field in fields(Options) if field.name in options})
+
+
+def _with_store(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options with those of `RowStore` alone, "store.NAME", in one of that type."""
+    others = {name: value for name, value in options.items() if not name.startswith("store.")}
+    changes = {name.removeprefix("store."): value for name, value in options.items() if name not in others}
+    known = {field.name for field in fields(RowStore)}
+    for name in changes.keys() - known:
+        raise unknown_option("store", name, known)
+    return {**others, "store": replace(others.get("store", RowStore()), **changes)} if changes else others
 
 
 def _options(registry, name: str) -> set[str]:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from lib.errors import BadOption
 from lib.store.dense import DenseStore
 from lib.store.optim import SGD, Adagrad, Adam
-from lib.store.placement import ByCost, ByGroup, Partition, Uniform, place_dense, place_rows, profile
+from lib.store.placement import ByGroup, Partition, Uniform, look_up_costs, packed, place_dense, place_rows
 from lib.store.rows import Rows
 from lib.store.table.table import Table
 
@@ -19,10 +19,10 @@ FIELD = 48
 FIELDS = np.concatenate([(np.int64(field) << FIELD) | np.arange(500) for field in range(5)])
 PLACEMENTS = [
     Uniform(shards=3),
-    ByGroup.in_turn(["a", "b", "c", "d"], 3),
-    ByGroup.in_turn([f"a/{field}" for field in range(5)], 3, shift=FIELD),
-    ByCost.pack({"a": 5.0, "b": 1.0}, 3),
-    ByCost.pack({f"a/{field}": 1.0 + field for field in range(5)}, 4, shift=FIELD),
+    ByGroup(shards=3),
+    ByGroup(shards=3, shift=FIELD),
+    packed({"a": 5.0, "b": 1.0}, 3),
+    packed({f"a/{field}": 1.0 + field for field in range(5)}, 4, shift=FIELD),
 ]
 
 
@@ -52,49 +52,52 @@ def test_by_group_congests_where_uniform_does_not():
     """Nine of ten look-ups ask for one group: its server gets them all, or a third."""
     hot = np.repeat(np.int64(0) << FIELD | np.arange(500), 9)
     ids = np.concatenate([hot, (np.int64(1) << FIELD) | np.arange(500)])
-    by_group = ByGroup.in_turn(["a/0", "a/1", "a/2"], 3, shift=FIELD)
+    by_group = ByGroup(shards=3, shift=FIELD, owners={f"a/{field}": (field,) for field in range(3)})
     assert np.bincount(by_group.owner("a", ids), minlength=3).tolist() == [4500, 500, 0]
     assert np.bincount(Uniform(shards=3).owner("a", ids), minlength=3).max() < 0.4 * ids.size
 
 
+def loads(placed, costs):
+    """Cost on each server."""
+    each = np.zeros(placed.shards)
+    for group, cost in costs.items():
+        each[list(placed.owners[group])] += cost / len(placed.owners[group])
+    return each.tolist()
+
+
 def test_packing_by_hand():
     """7, 6, 5, 4, 3 on two servers: 7 | 6, 6 + 5, 7 + 4, then 3 goes where 11 stands first."""
-    packed = ByCost.pack({"a": 7, "b": 6, "c": 5, "d": 4, "e": 3}, 2, cut=False)
-    assert packed.owners == {"a": (0,), "b": (1,), "c": (1,), "d": (0,), "e": (0,)}
-    assert packed.loads == (14, 11)
-    assert packed.balance == pytest.approx(12.5 / 14)
+    costs = {"a": 7, "b": 6, "c": 5, "d": 4, "e": 3}
+    placed = packed(costs, 2, cut=False)
+    assert placed.owners == {"a": (0,), "b": (1,), "c": (1,), "d": (0,), "e": (0,)}
+    assert loads(placed, costs) == [14, 11]
 
 
 def test_a_group_that_is_too_large_is_cut():
-    packed = ByCost.pack({"a": 9, "b": 2, "c": 1}, 4)
-    assert packed.owners["a"] == (0, 1, 2) and packed.balance == 1
-    assert set(packed.owner("a", IDS)) == {0, 1, 2} and set(packed.owner("b", IDS)) == {3}
-    assert ByCost.pack({"a": 9, "b": 2, "c": 1}, 4, cut=False).balance == pytest.approx(3 / 9)
-    assert ByCost.pack({"a": 0, "b": 0}, 4).balance == ByCost.pack({}, 4).balance == 1
+    costs = {"a": 9, "b": 2, "c": 1}
+    placed = packed(costs, 4)
+    assert placed.owners["a"] == (0, 1, 2) and loads(placed, costs) == [3, 3, 3, 3]
+    assert set(placed.owner("a", IDS)) == {0, 1, 2} and set(placed.owner("b", IDS)) == {3}
+    assert max(loads(packed(costs, 4, cut=False), costs)) == 9
+    assert packed({"a": 0, "b": 0}, 4).owners == {"a": (0,), "b": (0,)} and packed({}, 4).owners == {}
 
 
 @settings(derandomize=True, deadline=None, max_examples=60, database=None)
 @given(costs=st.lists(st.integers(0, 30), min_size=1, max_size=7), shards=st.integers(1, 3))
 def test_packing_is_within_its_bound(costs, shards):
-    packed = ByCost.pack({str(number): cost for number, cost in enumerate(costs)}, shards, cut=False)
-    assert sum(packed.loads) == sum(costs)
+    costs = {str(number): cost for number, cost in enumerate(costs)}
+    whole = loads(packed(costs, shards, cut=False), costs)
+    assert sum(whole) == sum(costs.values())
     assignments = itertools.product(range(shards), repeat=len(costs))
-    best = min(max(np.bincount(a, weights=costs, minlength=shards)) for a in assignments)
-    assert max(packed.loads) <= (4 / 3 - 1 / (3 * shards)) * best + 1e-9
-    cut = ByCost.pack({str(number): cost for number, cost in enumerate(costs)}, shards)
-    assert max(cut.loads) <= 4 / 3 * max(packed.loads) + 1e-9
+    best = min(max(np.bincount(a, weights=list(costs.values()), minlength=shards)) for a in assignments)
+    assert max(whole) <= (4 / 3 - 1 / (3 * shards)) * best + 1e-9
+    assert max(loads(packed(costs, shards), costs)) <= 4 / 3 * max(whole) + 1e-9
 
 
-def test_profile_costs_what_is_looked_up():
-    tables = {"a": Table(4, SGD(lr=1.0), seed=0), "b": Table(8, SGD(lr=1.0), seed=0)}
+def test_costs_are_the_bytes_that_are_looked_up():
     batches = [{"a": np.arange(10), "b": np.arange(5)}, {"a": np.arange(20)}]
-    assert profile(tables, batches, measure="bytes") == {"a": 4 * 4 * 30, "b": 4 * 8 * 5}
-    by_field = profile(tables, [{"a": FIELDS[:1200]}], shift=FIELD, measure="bytes")
-    assert by_field == {"a/0": 8000, "a/1": 8000, "a/2": 3200}
-    seconds = profile(tables, batches)
-    assert seconds.keys() == {"a", "b"} and min(seconds.values()) > 0
-    assert len(tables["a"]) == 0, "profiling admits nothing"
-    assert 0 < ByCost.pack(seconds, 2).balance <= 1
+    assert look_up_costs(batches, {"a": 4, "b": 8}) == {"a": 4 * 4 * 30, "b": 4 * 8 * 5}
+    assert look_up_costs([{"a": FIELDS[:1200]}], {"a": 4}, shift=FIELD) == {"a/0": 8000, "a/1": 8000, "a/2": 3200}
 
 
 @pytest.mark.parametrize("before", [1, 2, 5])
@@ -139,4 +142,4 @@ def test_what_cannot_be_placed_is_named():
     with pytest.raises(BadOption, match=r"group 'a' is placed on \(2,\), and there are shards 0 to 1"):
         ByGroup(shards=2, owners={"a": (2,)})
     with pytest.raises(BadOption, match="the cost of group 'a' must be finite"):
-        ByCost.pack({"a": float("nan")}, 2)
+        packed({"a": float("nan")}, 2)

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from lib.data.zipf import probabilities
 from lib.drivers.cut import KINDS
 from lib.measure.bench.pairs import against, at_most, timed
 from lib.measure.bench.pairs import best as least
@@ -24,22 +23,19 @@ from lib.store.rows import Rows
 from lib.store.shared_memory import segment
 from lib.store.shared_memory.table import SharedTable
 from lib.store.table.table import Table
-from lib.store.wire.codecs import CODECS, Index
-from lib.store.wire.pooling import Bags
+from lib.store.wire.codecs import CODECS
 
 PAIRS = 5
 ROWS = 2_000_000
 """Of dim 16 with element-wise Adagrad: 303 MB in a checkpoint."""
 GIGABYTE = 7_000_000
 """Such rows in a gigabyte of shared memory."""
-FIELDS, BATCH = 26, 4096
 
 
 def measure() -> Iterator[dict[str, Any]]:
     yield from checkpoints(ROWS, PAIRS, (False, True))
     yield from attaching()
     yield from values()
-    yield from ids()
 
 
 def checkpoints(rows: int, rounds: int, waits: Sequence[bool] = (False,)) -> Iterator[dict[str, Any]]:
@@ -100,8 +96,9 @@ def values() -> Iterator[dict[str, Any]]:
         block = np.random.default_rng(0).normal(0, 1, (2**24 // dim, dim)).astype(np.float32)
         copy = block.nbytes / 1e9 / best(block.copy)
         for name, kind in CODECS.items():
-            coded = kind().encode(block)
-            encode, decode = best(partial(kind().encode, block)), best(coded.decode)
+            codec = kind()
+            coded = codec.encode(block)
+            encode, decode = best(partial(codec.encode, block)), best(partial(codec.decode, coded))
             yield {
                 "what": name,
                 "dim": dim,
@@ -109,40 +106,8 @@ def values() -> Iterator[dict[str, Any]]:
                 "encode GB/s": None if name == "fp32" else round(block.nbytes / 1e9 / encode, 2),
                 "decode GB/s": round(block.nbytes / 1e9 / decode, 2),
                 "copy GB/s": round(copy, 2),
-                "largest error": float(np.abs(coded.decode() - block).max()),
+                "largest error": float(np.abs(codec.decode(coded) - block).max()),
             }
-
-
-def ids() -> Iterator[dict[str, Any]]:
-    """The index of one batch of Zipf(1.05) ids, a map a field, against lists of int64."""
-    rng = np.random.default_rng(0)
-    for what, vocabulary, hashed in (
-        ("26 fields of a thousand", 1000, False),
-        ("26 fields, a million in all", 1_000_000 // FIELDS, False),
-        ("26 fields, a million in all, ids hashed to 64 bits", 1_000_000 // FIELDS, True),
-        ("26 fields of a million", 1_000_000, False),
-    ):
-        chances = np.cumsum(probabilities(vocabulary, 1.05))
-        drawn = np.searchsorted(chances, rng.random((FIELDS, BATCH)) * chances[-1]).astype(np.int64)
-        drawn |= np.arange(FIELDS, dtype=np.int64)[:, None] << 48
-        if hashed:
-            drawn = (drawn.view(np.uint64) * np.uint64(0x9E3779B97F4A7C15)).view(np.int64)
-        bags = [Bags(field, np.arange(BATCH), BATCH) for field in drawn]
-        indices = [Index.of(each) for each in bags]
-        packed = [index.packed() for index in indices]
-        yield {
-            "what": what,
-            "bytes": drawn.nbytes,
-            "uint16 index, times smaller": round(drawn.nbytes / sum(index.nbytes for index in indices), 2),
-            "packed, times smaller": round(drawn.nbytes / sum(each.nbytes for each in packed), 2),
-            "index M ids/s": round(drawn.size / 1e6 / best(lambda bags=bags: [Index.of(each) for each in bags]), 1),
-            "pack M ids/s": round(
-                drawn.size / 1e6 / best(lambda indices=indices: [index.packed() for index in indices]), 1
-            ),
-            "unpack M ids/s": round(
-                drawn.size / 1e6 / best(lambda packed=packed: [each.index() for each in packed]), 1
-            ),
-        }
 
 
 def some_rows(count: int) -> Rows:

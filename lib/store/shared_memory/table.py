@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from dataclasses import asdict
 from typing import Any
 
@@ -66,6 +67,7 @@ class SharedTable(Table):
         except BaseException:
             self.segment.close()
             raise
+        weakref.finalize(self, self.segment.close)
 
     def close(self, *, remove: bool | None = None) -> None:
         """Let go of the segment; its owner removes it."""

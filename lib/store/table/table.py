@@ -28,7 +28,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from lib.errors import BadOption, Damaged
-from lib.store.inputs import floats_of, ids_of, number, whole
+from lib.store.inputs import floats_of, ids_of, number, one_of, whole
 from lib.store.optim import Optimizer
 from lib.store.rows import Dump, Rows
 from lib.store.table import gradients, index, kernels, lookup
@@ -69,7 +69,7 @@ class Table:
         self.seed = whole(seed, "seed")
         self.scale = number(scale, "scale")
         self._layout = Layout(self.dim, optimizer.columns(self.dim), max_rows is not None or max_bytes is not None)
-        self._atomic = _one_of(locking, get_args(Locking), "locking") == "call"
+        self._atomic = one_of(locking, get_args(Locking), "locking") == "call"
         self._lock: Any = threading.Lock() if self._atomic else Gate()
         self.max_rows = _limit(self._layout, max_rows, max_bytes)
         self._records = Records(
@@ -88,7 +88,7 @@ class Table:
             optimizer,
             threads=whole(threads, "threads", 1),
             locking=locking,
-            admits=_one_of(unknown, ("admit", "lose"), "unknown") == "admit",
+            admits=one_of(unknown, ("admit", "lose"), "unknown") == "admit",
         )
 
     def __len__(self) -> int:
@@ -313,12 +313,6 @@ def _stamp(stamp: Any) -> int:
     if whole(stamp, "stamp", 0) > LARGEST_STAMP:
         raise BadOption(f"stamp must be at most {LARGEST_STAMP}, not {stamp}")
     return int(stamp)
-
-
-def _one_of(value: Any, known: tuple[str, ...], name: str) -> Any:
-    if value not in known:
-        raise BadOption(f"{name} must be one of {', '.join(known)}, not {value!r}")
-    return value
 
 
 def _aligned(n: int, dim: int) -> np.ndarray:

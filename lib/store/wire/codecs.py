@@ -1,11 +1,7 @@
-"""What travels between workers and servers in place of int64 ids and float32 rows (Persia, Section 4.2.3).
+"""What travels between workers and servers in place of float32 rows and gradients (Persia, Section 4.2.3).
 
-Ids: a batch of one feature group is a map {unique id: the samples that have it}, sample indices as uint16 (`Index`); lossless.
-`Index.packed` writes the same map as bits: gaps of ascending ids, counts, and gaps of ascending sample indices in Rice codes,
-whose parameter follows from the id's count; lossless too, and several times smaller.
-
-Values: a codec makes `Coded` of a float32 block and back. Everything that travels is numpy arrays in frozen dataclasses, so
-pickle's protocol 5 ships the arrays' own memory out of band, and `nbytes` is what the network carries.
+A codec makes a message of a float32 block and a block of the message: an array, or arrays in a frozen dataclass, so that
+pickle's protocol 5 ships their own memory out of band, and `nbytes` is what the network carries.
 
 | codec | bytes a number | of a finite x comes back | NaN | infinities |
 |---|---|---|---|---|
@@ -23,113 +19,30 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from lib.errors import BadOption
 from lib.store.inputs import floats_of, number, whole
-from lib.store.table.kernels import unique
 from lib.store.wire import kernels
-from lib.store.wire.pooling import Bags
 
 HALF_MAX = 65504.0
 """The largest finite fp16 number."""
-NARROW = 65_535
-"""A batch of at most so many samples has uint16 indices; a larger one has uint32."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Index:
-    """{unique id: samples that have it} of one feature group in one batch.
+class Scaled:
+    """Codes of a block, and what each part of it was divided by."""
 
-    A sample that has an id twice stands there twice. The order of the ids inside a sample is not kept: a bag has none.
-    """
-
-    ids: np.ndarray
-    """int64[u], ascending."""
-    counts: np.ndarray
-    """uint16 or uint32[u], entries of each id."""
-    samples: np.ndarray
-    """uint16 or uint32[n], the ids' samples one after another, ascending inside an id."""
-    batch: int
-    """Number of samples."""
-
-    @classmethod
-    def of(cls, bags: Bags) -> Index:
-        whole(bags.count, "batch", 0)
-        distinct, positions = unique(bags.ids)
-        order = np.argsort(distinct)
-        rank = np.empty_like(order)
-        rank[order] = np.arange(order.size)
-        owners = bags.bags
-        if owners.size and (owners[1:] < owners[:-1]).any():
-            by_sample = np.argsort(owners, kind="stable")
-            owners, positions = owners[by_sample], positions[by_sample]
-        counts, samples = kernels.grouped(rank[positions], owners, distinct.size)
-        return cls(distinct[order], _narrow(counts), samples.astype(_width(bags.count)), bags.count)
-
-    @property
-    def nbytes(self) -> int:
-        return self.ids.nbytes + self.counts.nbytes + self.samples.nbytes
-
-    def bags(self) -> Bags:
-        """Entries by sample; inside a sample by id."""
-        owners = self.samples.astype(np.int64)
-        order = np.argsort(owners, kind="stable")
-        return Bags(np.repeat(self.ids, self.counts)[order], owners[order], self.batch)
-
-    def places(self) -> np.ndarray:
-        """int64[n]: for each entry of `bags()`, the position of its id in `ids`, so in the block of rows that came with it."""
-        order = np.argsort(self.samples, kind="stable")
-        return np.repeat(np.arange(self.ids.size), self.counts)[order]
-
-    def packed(self) -> PackedIndex:
-        data = kernels.pack(self.ids, self.counts.astype(np.int64), self.samples.astype(np.int64), self.batch)
-        return PackedIndex(data, self.ids.size, self.samples.size, self.batch)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class PackedIndex:
-    """An `Index` as bits."""
-
-    data: np.ndarray
-    """uint8."""
-    unique: int
-    entries: int
-    batch: int
-
-    @property
-    def nbytes(self) -> int:
-        return self.data.nbytes + 12  # three uint32
-
-    def index(self) -> Index:
-        """An error if the bits are not what `Index.packed` wrote of so many ids and entries."""
-        done, ids, counts, samples = kernels.unpack(self.data, self.unique, self.entries, self.batch)
-        if not done:
-            raise BadOption(
-                f"a packed index of {self.data.nbytes} bytes does not hold {self.unique} ids and {self.entries} entries"
-            )
-        return Index(ids, _narrow(counts), samples.astype(_width(self.batch)), self.batch)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Coded:
-    """A block of float32 as it travels."""
-
-    codec: Codec
     codes: np.ndarray
-    """[n, dim]; fp16, bf16's upper halves as uint16, int8, or float32."""
-    scales: np.ndarray | None = None
-    """float32, a norm for each block or row."""
+    """[n, dim], fp16 or int8."""
+    norms: np.ndarray
+    """float32, of each block or row."""
 
     @property
     def nbytes(self) -> int:
-        return self.codes.nbytes + (0 if self.scales is None else self.scales.nbytes)
-
-    def decode(self) -> np.ndarray:
-        """float32[n, dim], an array of its own."""
-        return self.codec.decode(self)
+        return self.codes.nbytes + self.norms.nbytes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,29 +51,30 @@ class Codec(ABC):
 
     name: ClassVar[str]
 
-    def encode(self, block: np.ndarray) -> Coded:
+    def encode(self, block: np.ndarray) -> np.ndarray | Scaled:
         if block.ndim != 2:
             raise BadOption(f"a block must be two-dimensional, not of shape {block.shape}")
         return self._encode(floats_of(block, block.shape, "block"))
 
     @abstractmethod
-    def _encode(self, block: np.ndarray) -> Coded: ...
+    def _encode(self, block: np.ndarray) -> np.ndarray | Scaled: ...
 
     @abstractmethod
-    def decode(self, coded: Coded) -> np.ndarray: ...
+    def decode(self, message: Any) -> np.ndarray:
+        """float32[n, dim]."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Fp32(Codec):
-    """As it is; encoding copies nothing."""
+    """As it is; nothing is copied."""
 
     name: ClassVar = "fp32"
 
-    def _encode(self, block: np.ndarray) -> Coded:
-        return Coded(self, block)
+    def _encode(self, block: np.ndarray) -> np.ndarray:
+        return block
 
-    def decode(self, coded: Coded) -> np.ndarray:
-        return coded.codes.copy()
+    def decode(self, message: np.ndarray) -> np.ndarray:
+        return message
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,14 +83,14 @@ class Fp16(Codec):
 
     name: ClassVar = "fp16"
 
-    def _encode(self, block: np.ndarray) -> Coded:
+    def _encode(self, block: np.ndarray) -> np.ndarray:
         codes = np.empty(block.shape, np.float16)
         kernels.to_half(block.view(np.uint32).ravel(), codes.view(np.uint16).ravel())
-        return Coded(self, codes)
+        return codes
 
-    def decode(self, coded: Coded) -> np.ndarray:
-        block = np.empty(coded.codes.shape, np.float32)
-        kernels.from_half(coded.codes.view(np.uint16).ravel(), block.ravel())
+    def decode(self, message: np.ndarray) -> np.ndarray:
+        block = np.empty(message.shape, np.float32)
+        kernels.from_half(message.view(np.uint16).ravel(), block.ravel())
         return block
 
 
@@ -196,17 +110,17 @@ class ScaledFp16(Codec):
         if self.block is not None:
             whole(self.block, "ScaledFp16.block", 1)
 
-    def _encode(self, block: np.ndarray) -> Coded:
+    def _encode(self, block: np.ndarray) -> Scaled:
         codes, size = np.empty(block.shape, np.float16), self._size(block.shape)
         norms = np.empty(-(-block.size // size), np.float32)
         values, words = block.ravel(), block.view(np.uint32).ravel()
         kernels.to_scaled_half(values, words, size, self.kappa, codes.view(np.uint16).ravel(), norms)
-        return Coded(self, codes, norms)
+        return Scaled(codes, norms)
 
-    def decode(self, coded: Coded) -> np.ndarray:
-        block, size = np.empty(coded.codes.shape, np.float32), self._size(coded.codes.shape)
-        codes = coded.codes.view(np.uint16).ravel()
-        kernels.from_scaled_half(codes, coded.scales, size, 1 / self.kappa, block.ravel())
+    def decode(self, message: Scaled) -> np.ndarray:
+        block, size = np.empty(message.codes.shape, np.float32), self._size(message.codes.shape)
+        codes = message.codes.view(np.uint16).ravel()
+        kernels.from_scaled_half(codes, message.norms, size, 1 / self.kappa, block.ravel())
         return block
 
     def _size(self, shape: tuple[int, ...]) -> int:
@@ -219,14 +133,14 @@ class Bf16(Codec):
 
     name: ClassVar = "bf16"
 
-    def _encode(self, block: np.ndarray) -> Coded:
+    def _encode(self, block: np.ndarray) -> np.ndarray:
         codes = np.empty(block.shape, np.uint16)
         kernels.to_bfloat(block.view(np.uint32).ravel(), codes.ravel())
-        return Coded(self, codes)
+        return codes
 
-    def decode(self, coded: Coded) -> np.ndarray:
-        block = np.empty(coded.codes.shape, np.float32)
-        kernels.from_bfloat(coded.codes.ravel(), block.view(np.uint32).ravel())
+    def decode(self, message: np.ndarray) -> np.ndarray:
+        block = np.empty(message.shape, np.float32)
+        kernels.from_bfloat(message.ravel(), block.view(np.uint32).ravel())
         return block
 
 
@@ -236,23 +150,15 @@ class Int8(Codec):
 
     name: ClassVar = "int8"
 
-    def _encode(self, block: np.ndarray) -> Coded:
+    def _encode(self, block: np.ndarray) -> Scaled:
         codes, norms = np.empty(block.shape, np.int8), np.empty(block.shape[0], np.float32)
         kernels.to_int8(block.ravel(), block.view(np.uint32).ravel(), block.shape[1], codes.ravel(), norms)
-        return Coded(self, codes, norms)
+        return Scaled(codes, norms)
 
-    def decode(self, coded: Coded) -> np.ndarray:
-        block = np.empty(coded.codes.shape, np.float32)
-        kernels.from_int8(coded.codes.ravel(), coded.scales, block.shape[1], block.ravel())
+    def decode(self, message: Scaled) -> np.ndarray:
+        block = np.empty(message.codes.shape, np.float32)
+        kernels.from_int8(message.codes.ravel(), message.norms, block.shape[1], block.ravel())
         return block
 
 
 CODECS: dict[str, type[Codec]] = {kind.name: kind for kind in (Fp32, Fp16, ScaledFp16, Bf16, Int8)}
-
-
-def _width(batch: int) -> type[np.unsignedinteger]:
-    return np.uint16 if batch <= NARROW else np.uint32
-
-
-def _narrow(counts: np.ndarray) -> np.ndarray:
-    return counts.astype(np.uint16 if not counts.size or counts.max() <= NARROW else np.uint32)

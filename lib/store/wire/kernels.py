@@ -1,14 +1,14 @@
-"""The wire's inner loops, compiled by numba: bits of floats and of packed indices. They release the GIL and take no lock.
+"""The wire's inner loops, compiled by numba: bits of floats. They release the GIL and take no lock.
 
 Floats are read as their bits where that lets the compiler use SIMD: magnitudes order like the integers of their bits, and
-everything at or above `_INFINITE` is no finite number. Bits of a packed index run from each 64-bit word's lowest upwards.
+everything at or above `_INFINITE` is no finite number.
 """
 
 from __future__ import annotations
 
 import numpy as np
 from numba import njit, types
-from numba.types import boolean, float32, float64, int8, int64, uint8, uint16, uint32, uint64, void
+from numba.types import boolean, float32, float64, int8, int64, uint16, uint32, uint64, void
 
 _OPTIONS = {"nogil": True, "cache": True, "error_model": "numpy"}
 _INTS = types.Array(int64, 1, "C", readonly=True)
@@ -22,8 +22,6 @@ _TINY = np.float32(1e-30)
 """Below it float32 has no room for the inverse, or few bits for the product."""
 _HUGE = np.float32(2.5e36)
 """127 steps of more than this may round to infinity."""
-_ESCAPE = 24
-"""A Rice code's quotient of so many is followed by the number itself."""
 
 
 @njit(uint16(uint32, boolean), **_OPTIONS)
@@ -183,143 +181,3 @@ def grouped(positions, owners, groups):
         sorted_[following[positions[i]]] = owners[i]
         following[positions[i]] += 1
     return counts, sorted_
-
-
-@njit(int64(uint64[::1], int64, uint64, int64), **_OPTIONS)
-def _put(words, at, value, width):
-    word, offset = at >> 6, np.uint64(at & 63)
-    words[word] |= value << offset
-    if np.int64(offset) + width > 64:
-        words[word + 1] |= value >> (np.uint64(64) - offset)
-    return at + width
-
-
-@njit(int64(uint64[::1], int64, uint64, int64), **_OPTIONS)
-def _put_rice(words, at, value, low):
-    """The quotient by 2^low in unary, then the rest in `low` bits."""
-    quotient = value >> np.uint64(low)
-    if quotient >= np.uint64(_ESCAPE):
-        at = _put(words, at, (np.uint64(1) << np.uint64(_ESCAPE)) - np.uint64(1), _ESCAPE)
-        return _put(words, at, value, 64)
-    at = _put(words, at, (np.uint64(1) << quotient) - np.uint64(1), np.int64(quotient) + 1)
-    return _put(words, at, value & ((np.uint64(1) << np.uint64(low)) - np.uint64(1)), low) if low else at
-
-
-@njit(int64(uint64), **_OPTIONS)
-def _low(mean):
-    """The Rice parameter for numbers of this mean: the bits of about 0.7 times it, less one."""
-    value, low = (mean // np.uint64(16)) * np.uint64(11) + (mean % np.uint64(16)) * np.uint64(11) // np.uint64(16), 0
-    while value > np.uint64(1):
-        value >>= np.uint64(1)
-        low += 1
-    return low
-
-
-@njit(int64(_INTS, int64), **_OPTIONS)
-def _best(ids, most):
-    """The parameter up to `most` with the fewest bits: ids of several fields stand in far clusters."""
-    best, least = most, np.int64(2**62)
-    for low in range(max(0, min(most, 62)), -1, -1):
-        total = 0
-        for i in range(1, ids.size):
-            quotient = (np.uint64(ids[i]) - np.uint64(ids[i - 1]) - np.uint64(1)) >> np.uint64(low)
-            total += _ESCAPE + 64 if quotient >= np.uint64(_ESCAPE) else np.int64(quotient) + 1 + low
-        if total < least:
-            best, least = low, total
-        elif total > 2 * least:
-            break
-    return best
-
-
-@njit(uint8[::1](_INTS, _INTS, _INTS, int64), **_OPTIONS)
-def pack(ids, counts, samples, batch):
-    """First id, width of the gaps; then for each id its gap, its count, and the gaps of its samples."""
-    words = np.zeros(3 + (ids.size * 176 + samples.size * 96) // 64, np.uint64)
-    at = 0
-    if ids.size:
-        # The gaps' median-like scale is what fits most of them; a few far ones escape.
-        span = np.uint64(ids[-1]) - np.uint64(ids[0])
-        low = _best(ids, _low(span // np.uint64(ids.size)))
-        at = _put(words, at, np.uint64(ids[0]), 64)
-        at = _put(words, at, np.uint64(low), 6)
-    start = 0
-    for i in range(ids.size):
-        if i:
-            at = _put_rice(words, at, np.uint64(ids[i]) - np.uint64(ids[i - 1]) - np.uint64(1), low)
-        at = _put_rice(words, at, np.uint64(counts[i] - 1), 0)
-        step = _low(np.uint64(batch) // np.uint64(counts[i] + 1))
-        last = 0
-        for j in range(start, start + counts[i]):
-            at = _put_rice(words, at, np.uint64(samples[j] - last), step)
-            last = samples[j]
-        start += counts[i]
-    return words.view(np.uint8)[: (at + 7) // 8].copy()
-
-
-@njit(uint64(uint64[::1], int64, int64), **_OPTIONS)
-def _get(words, at, width):
-    word, offset = at >> 6, np.uint64(at & 63)
-    value = words[word] >> offset
-    if np.int64(offset) + width > 64:
-        value |= words[word + 1] << (np.uint64(64) - offset)
-    return value if width == 64 else value & ((np.uint64(1) << np.uint64(width)) - np.uint64(1))
-
-
-@njit(types.UniTuple(uint64, 2)(uint64[::1], int64, int64), **_OPTIONS)
-def _get_rice(words, at, low):
-    """The number and where the next one starts."""
-    window = ~_get(words, at, 64)
-    quotient = 0
-    while quotient < _ESCAPE and not (window >> np.uint64(quotient)) & np.uint64(1):
-        quotient += 1
-    if quotient == _ESCAPE:
-        return _get(words, at + _ESCAPE, 64), np.uint64(at + _ESCAPE + 64)
-    at += quotient + 1
-    value = np.uint64(quotient) << np.uint64(low)
-    if low:
-        value |= _get(words, at, low)
-    return value, np.uint64(at + low)
-
-
-@njit(
-    types.Tuple((boolean, int64[::1], int64[::1], int64[::1]))(
-        types.Array(uint8, 1, "C", readonly=True), int64, int64, int64
-    ),
-    **_OPTIONS,
-)
-def unpack(data, unique, entries, batch):
-    """Whether the bits end where they must with indices that are in the batch; then ids, counts, samples."""
-    words = np.zeros(4 + (data.size + 7) // 8, np.uint64)
-    words.view(np.uint8)[: data.size] = data
-    end = np.int64(data.size) * 8
-    ids, counts, samples = np.zeros(unique, np.int64), np.zeros(unique, np.int64), np.zeros(entries, np.int64)
-    at, low, start = 0, 0, 0
-    if unique:
-        if end < 70:
-            return False, ids, counts, samples
-        ids[0] = np.int64(_get(words, at, 64))
-        low = np.int64(_get(words, at + 64, 6))
-        at += 70
-    for i in range(unique):
-        if i:
-            gap, following = _get_rice(words, at, low)
-            at = np.int64(following)
-            ids[i] = np.int64(np.uint64(ids[i - 1]) + gap + np.uint64(1))
-        if at > end:
-            return False, ids, counts, samples
-        count, following = _get_rice(words, at, 0)
-        at = np.int64(following)
-        if at > end or count >= np.uint64(entries - start):
-            return False, ids, counts, samples
-        counts[i] = np.int64(count) + 1
-        step = _low(np.uint64(batch) // np.uint64(counts[i] + 1))
-        last = np.uint64(0)
-        for j in range(start, start + counts[i]):
-            gap, following = _get_rice(words, at, step)
-            at = np.int64(following)
-            last += gap
-            if at > end or last >= np.uint64(batch):
-                return False, ids, counts, samples
-            samples[j] = np.int64(last)
-        start += counts[i]
-    return start == entries and (at + 7) // 8 == data.size, ids, counts, samples

@@ -1,0 +1,97 @@
+"""How the rows of a run's tables are kept, where they lie, and how they travel: `lib.train(..., store=lib.RowStore(...))`."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Literal, get_args
+
+import numpy as np
+
+from lib.errors import BadOption
+from lib.store.inputs import one_of, whole
+from lib.store.optim import Optimizer
+from lib.store.placement import ByGroup, Placement, Uniform, packed
+from lib.store.shared_memory import segment
+from lib.store.shared_memory.table import SharedTable
+from lib.store.table.table import Table
+from lib.store.wire import ids as wire
+from lib.store.wire.codecs import CODECS, Codec, Fp32
+
+Locking = Literal["striped", "none"]
+_numbers = itertools.count()
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowStore:
+    """Rows as they are by default: as many as are met, shuffled over the servers, and sent as float32."""
+
+    max_rows: int | None = None
+    """Most rows of a table in each place that keeps rows (a server, a replica, the host store). Beyond it the row goes that
+    training looked up longest ago. None: no limit."""
+    max_bytes: int | None = None
+    """Most bytes of such a table; with `max_rows` too, the lesser limit counts."""
+    locking: Locking = "striped"
+    """What updates that run at once may rely on: "striped" loses none; "none", as in Hogwild, may lose one of two of a row."""
+    shared_memory: bool = False
+    """Tables lie in memory that outlives their process, with a journal of what is being changed; a call is alone in its table."""
+    placement: Literal["uniform", "by-group", "by-cost"] = "uniform"
+    """Which server has a row: every feature group's ids shuffled over all; a group on one server; or groups packed by the
+    bytes that their look-ups take in the first batches (`lib/store/placement.py`)."""
+    rows: Codec | str = field(default_factory=Fp32)
+    """How rows travel to workers: a codec, or the name of one (`lib/store/wire/codecs.py`)."""
+    gradients: Codec | str = field(default_factory=Fp32)
+    """How the rows' gradients travel to servers."""
+    ids: wire.Form = "distinct"
+    """How workers ask for rows: "distinct", "entries" or "samples" (`lib/store/wire/ids.py`)."""
+
+    def __post_init__(self):
+        for limit in ("max_rows", "max_bytes"):
+            if getattr(self, limit) is not None:
+                whole(getattr(self, limit), f"RowStore.{limit}", 1)
+        one_of(self.locking, get_args(Locking), "RowStore.locking")
+        one_of(self.shared_memory, (False, True), "RowStore.shared_memory")
+        one_of(self.placement, ("uniform", "by-group", "by-cost"), "RowStore.placement")
+        one_of(self.ids, get_args(wire.Form), "RowStore.ids")
+        for what in ("rows", "gradients"):
+            codec = getattr(self, what)
+            if not isinstance(codec, Codec):
+                object.__setattr__(self, what, CODECS[one_of(codec, tuple(CODECS), f"RowStore.{what}")]())
+
+    def only(self, options: Iterable[str], reason: str) -> None:
+        """An error if any other option is set: nothing would honour it, for this reason."""
+        for option in (each.name for each in fields(self)):
+            if option not in options and getattr(self, option) != getattr(RowStore(), option):
+                raise BadOption(f"store.{option} would change nothing: {reason}; leave it out")
+
+    def table(self, name: str, dim: int, optimizer: Optimizer, *, seed: int, scale: float) -> Table:
+        """An empty table: a row appears when its id is first met, from (seed, id) alone."""
+        limits = {"max_rows": self.max_rows, "max_bytes": self.max_bytes}
+        if not self.shared_memory:
+            return Table(
+                dim,
+                optimizer,
+                seed=seed,
+                scale=scale,
+                locking="hogwild" if self.locking == "none" else "call",
+                **limits,
+            )
+        segment.sweep()  # what processes left that were killed
+        unlike_others = f"{os.getpid()}-{next(_numbers)}-{name}"
+        return SharedTable(dim, optimizer, name=unlike_others, seed=seed, scale=scale, **limits)
+
+    def place(self, shards: int, *, shift: int | None, costs: Callable[[], Mapping[str, float]]) -> Placement:
+        """Rows over so many servers; `costs` says what each feature group's look-ups take, and is asked only if that matters."""
+        if self.placement == "by-group":
+            return ByGroup(shards=shards, shift=shift)
+        return packed(costs(), shards, shift=shift) if self.placement == "by-cost" else Uniform(shards=shards)
+
+    def ask(self, ids: np.ndarray, where: np.ndarray, mine: np.ndarray | slice) -> object:
+        """The message in which a worker asks one server for `ids[mine]`; `where` is the batch's map to positions in `ids`."""
+        return wire.encode(self.ids, ids, where, mine)
+
+    def asked(self, message: object) -> np.ndarray:
+        """The distinct ids of such a message, in their order."""
+        return wire.decode(self.ids, message)

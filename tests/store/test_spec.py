@@ -1,0 +1,98 @@
+"""The rows' specification: what it refuses, what a run makes of it, and that nothing is ignored."""
+
+import gc
+
+import numpy as np
+import pytest
+
+import lib
+from lib.errors import BadOption, UnknownOption
+from lib.results.run import describe
+from lib.store.optim import SGD
+from lib.store.placement import ByGroup, Uniform
+from lib.store.shared_memory import segment
+from lib.store.shared_memory.table import SharedTable
+from lib.store.spec import RowStore
+from lib.store.wire.codecs import Int8, ScaledFp16
+
+SMALL = {"workers": 4, "samples": 3000, "evaluation_samples": 300, "save": False}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"max_rows": 0}, r"RowStore.max_rows must be an integer of at least 1, not 0"),
+        ({"max_bytes": 2.5}, r"RowStore.max_bytes must be an integer of at least 1, not 2.5"),
+        ({"locking": "all"}, "RowStore.locking must be one of striped, none, not 'all'"),
+        ({"shared_memory": 1}, "RowStore.shared_memory must be one of False, True, not 1"),
+        ({"placement": "hash"}, "RowStore.placement must be one of uniform, by-group, by-cost, not 'hash'"),
+        ({"rows": "fp8"}, "RowStore.rows must be one of fp32, fp16, scaled-fp16, bf16, int8, not 'fp8'"),
+        ({"ids": "packed"}, "RowStore.ids must be one of distinct, entries, samples, not 'packed'"),
+    ],
+)
+def test_what_cannot_be_is_named_when_it_is_made(options, message):
+    with pytest.raises(BadOption, match=message):
+        RowStore(**options)
+
+
+def test_a_codec_is_given_as_one_or_by_its_name():
+    store = RowStore(rows="int8", gradients=ScaledFp16(kappa=1024.0, block=64))
+    assert store.rows == Int8() and store == RowStore(rows=Int8(), gradients=ScaledFp16(kappa=1024.0, block=64))
+    assert describe(store)["gradients"] == {"name": "scaled-fp16", "kappa": 1024.0, "block": 64}
+
+
+def test_tables_are_as_it_says():
+    options = {"seed": 3, "scale": 0.5}
+    table = RowStore(max_rows=2).table("t", 4, SGD(lr=1.0), **options)
+    table.pull([1, 2, 3])
+    assert len(table) == table.max_rows == 2
+    shared = RowStore(shared_memory=True, max_bytes=4096).table("t", 4, SGD(lr=1.0), **options)
+    assert isinstance(shared, SharedTable) and shared.segment.name in segment.names()
+    assert np.array_equal(shared.pull([5]), RowStore().table("t", 4, SGD(lr=1.0), **options).pull([5]))
+    name = shared.segment.name
+    del shared
+    gc.collect()
+    assert name not in segment.names(), "a table that nobody has is gone from memory"
+
+
+def test_placements():
+    def never():
+        raise AssertionError
+
+    costs = {"t/0": 3.0, "t/1": 1.0}
+    assert RowStore().place(4, shift=48, costs=never) == Uniform(shards=4)
+    assert RowStore(placement="by-group").place(4, shift=48, costs=never) == ByGroup(shards=4, shift=48)
+    by_cost = RowStore(placement="by-cost").place(4, shift=48, costs=lambda: costs)
+    assert by_cost.owners == {"t/0": (0, 1, 2), "t/1": (3,)}
+
+
+def test_a_limit_shows_in_a_run():
+    plain = lib.train("ctr-synthetic", "async", "virtual", **SMALL)
+    assert lib.train("ctr-synthetic", "async", "virtual", store=RowStore(), **SMALL).digest == plain.digest
+    bounded = lib.train("ctr-synthetic", "async", "virtual", **SMALL, **{"store.max_rows": 40}, keep=True)
+    assert bounded.digest != plain.digest
+    assert len(bounded.model.rows["feature"]) == 40
+    shared = lib.train("ctr-synthetic", "async", "virtual", store=RowStore(shared_memory=True), **SMALL)
+    assert shared.digest == plain.digest
+
+
+@pytest.mark.parametrize(
+    ("protocol", "options", "message"),
+    [
+        ("ds-sync", {"store.rows": "fp16"}, "store.rows would change nothing: ds-sync keeps rows with each worker"),
+        ("ds-sync", {"store.locking": "none"}, "store.locking would change nothing: ds-sync"),
+        ("gba", {"store": 3}, r"train: store must be a RowStore, as in lib.RowStore\(max_rows=1000\), not 3"),
+    ],
+)
+def test_what_a_family_cannot_honour_is_refused(protocol, options, message):
+    with pytest.raises(BadOption, match=message):
+        lib.train("ctr-synthetic", protocol, "virtual", **SMALL, **options)
+
+
+def test_other_refusals():
+    with pytest.raises(BadOption, match=r"store.placement would change nothing: oac has one host store"):
+        lib.train("ctr-synthetic", "oac", "virtual", samples=500, save=False, store=RowStore(placement="by-group"))
+    with pytest.raises(BadOption, match=r"store.max_rows would change nothing: 'quadratic' has no tables"):
+        lib.train("quadratic", "gba", "virtual", samples=500, save=False, store=RowStore(max_rows=3))
+    with pytest.raises(UnknownOption, match="store has no option 'max_row'; did you mean 'max_rows'"):
+        lib.train("ctr-synthetic", "gba", "virtual", **SMALL, **{"store.max_row": 40})
