@@ -20,14 +20,19 @@ EXAMPLES = """examples:
   python -m data_prep avazu raw/twin --twin --rows 50000
   python -m data_prep avazu raw/twin prepared/twin
   python -m data_prep avazu raw/avazu prepared/avazu --check
+  python -m data_prep trace batch_times.csv slowdown.yaml
   python -m data_prep bench
 """
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    options = _parser().parse_args(arguments)
+    arguments = sys.argv[1:] if arguments is None else list(arguments)
     try:
-        return _run(options)
+        if arguments[:1] == ["trace"]:
+            from data_prep.traces import command
+
+            return command.main(arguments[1:])
+        return _run(_parser().parse_args(arguments))
     except BrokenPipeError:  # the reader of our output went away, as `head` does
         sys.stderr.close()
         return 0
@@ -84,7 +89,11 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("dataset", nargs="?", help="a name of --list, or bench: speed against pyarrow")
+    add(
+        "dataset",
+        nargs="?",
+        help="a name of --list; trace: fit a slowdown, see `trace --help`; bench: speed against pyarrow",
+    )
     add("raw", nargs="?", type=Path, metavar="RAW", help="the folder with the raw files")
     add("out", nargs="?", type=Path, metavar="OUT", help="the folder to write to")
     add("--list", action="store_true", help="where each data set comes from, its licence, sizes and checksums")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +25,40 @@ class RawFile:
         size = f"{self.bytes:,} bytes" if self.bytes else "size not published"
         digest = f"sha256 {self.sha256}" if self.sha256 else f"md5 {self.md5}" if self.md5 else "checksum not published"
         return f"{self.name}  ({size}; {digest})"
+
+
+_PACKED = {
+    b"PK\x03\x04": "a zip archive",
+    b"BZh": "a bzip2 file",
+    b"\xfd7zXZ\x00": "an xz file",
+    b"7z\xbc\xaf": "a 7z archive",
+    b"\x28\xb5\x2f\xfd": "a zstd file",
+    b"Rar!": "a rar archive",
+}
+
+
+def packed(path: Path) -> str | None:
+    """What kind of archive or compressed file this is by its bytes, whatever it is called; None for any other file."""
+    with path.open("rb") as file:
+        begin = file.read(1 << 12)
+    kind = "a tar archive"
+    if begin[:2] == b"\x1f\x8b":
+        begin, kind = _inflated(begin), "a tar.gz archive"
+        if begin[257:262] != b"ustar":
+            return GZIP
+    if begin[257:262] == b"ustar":
+        return kind
+    return next((kind for start, kind in _PACKED.items() if begin.startswith(start)), None)
+
+
+def _inflated(begin: bytes) -> bytes:
+    try:
+        return zlib.decompressobj(31).decompress(begin)
+    except zlib.error:
+        return b""
+
+
+GZIP = "a gzip file"
 
 
 def find(raw: Path, name: str) -> Path:

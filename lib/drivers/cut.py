@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from lib.cluster.base import Handle, World
-from lib.drivers.bank import Gradient
 from lib.drivers.crew import Crew
+from lib.drivers.parameter_server import Gradient
 from lib.drivers.plan import Plan
 from lib.drivers.record import Finished, Record, Snapshot
 from lib.errors import BadOption

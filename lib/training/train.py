@@ -332,8 +332,6 @@ def _with_store(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _options(registry, name: str) -> set[str]:
-    if name not in registry.ALL:
-        registry.get(name)
     if registry is workloads:
         return workloads.options(name)
     return {field.name for field in fields(registry.ALL[name])}

@@ -17,9 +17,6 @@ from lib.data.batch import Batch
 from lib.errors import BadOption, nearest
 from lib.store.optim import Optimizer
 
-PROFILES = ("smoke", "laptop", "full")
-"""How large a workload is: for a look at every experiment in minutes, for results on a laptop, for a GPU or a cluster."""
-
 
 @dataclass(frozen=True, slots=True)
 class TableSpec:
