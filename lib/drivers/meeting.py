@@ -90,7 +90,7 @@ class SyncServer:
     """The central copy of rules that have one."""
 
     def __init__(self, site: Site, plan: Plan, rule: ReplicaRule):
-        self._site, self._rule, self._copy = site, rule, plan.start()
+        self._site, self._rule, self._copy = site, rule, plan.start(site)
         self.record = Record(site.node, [] if plan.trace else None)
 
     async def inherit(self, values: np.ndarray) -> None:

@@ -55,7 +55,7 @@ class ParameterServer:
         """Steps that each worker has started and not pushed."""
         self._losses: Counter[int] = Counter()
         self._turn = asyncio.Condition()
-        start = plan.start() if "dense" in holds else np.empty(0, np.float32)
+        start = plan.start(site) if "dense" in holds else np.empty(0, np.float32)
         self._partition = Partition(start.size, Uniform(shards=plan.servers))
         self._dense = plan.dense_store(start[self._partition.slice(shard)]) if "dense" in holds else None
         self._tables = plan.tables() if "rows" in holds else {}
@@ -119,8 +119,7 @@ class ParameterServer:
             "rule": self._state,
             "waiting": list(self._waiting.values()),
             "dense": self._dense.export() if self._dense else None,
-            "rows": {name: table.export() for name, table in self._tables.items()},
-            "recency": {name: table.memory() for name, table in self._tables.items()},
+            "tables": {name: table.dump() for name, table in self._tables.items()},
             "samples": self._samples,
             "record": self.record,
         }
@@ -131,7 +130,7 @@ class ParameterServer:
         if self._dense:
             self._dense.load(state["dense"])
         for name, table in self._tables.items():
-            table.load(state["rows"][name], state["recency"][name])
+            table.restore(state["tables"][name])
         self._samples = state["samples"]
         self._marks.skip(self._samples)
         self.record.become(state["record"])

@@ -68,8 +68,7 @@ class HostStore:
     async def save(self) -> dict[str, Any]:
         return {
             "rule": self._state,
-            "rows": {name: table.export() for name, table in self._tables.items()},
-            "recency": {name: table.memory() for name, table in self._tables.items()},
+            "tables": {name: table.dump() for name, table in self._tables.items()},
             "samples": self._samples,
             "record": self.record,
         }
@@ -77,7 +76,7 @@ class HostStore:
     async def load(self, state: dict[str, Any]) -> None:
         self._state, self._samples = state["rule"], state["samples"]
         for name, table in self._tables.items():
-            table.load(state["rows"][name], state["recency"][name])
+            table.restore(state["tables"][name])
         self._marks.skip(self._samples)
         self.record.become(state["record"])
 
@@ -125,7 +124,7 @@ class Device:
         self.record = Record(site.node, [] if plan.trace else None)
         self._trainer = Trainer(site, plan, 0, self.record)
         self._feed = Split(0, 1, plan.batches)
-        self._dense = plan.dense_store(plan.start(), site.device)
+        self._dense = plan.dense_store(plan.start(site), site.device)
         self._optimizer = plan.workload.row_optimizer
         widths = {name: spec.dim + self._optimizer.columns(spec.dim) for name, spec in plan.workload.tables().items()}
         self._caches = {name: Cache(width, site.device) for name, width in widths.items()} if rule.validates else {}

@@ -22,6 +22,7 @@ from lib.store.table.table import Table
 from lib.workloads import Workload
 
 if TYPE_CHECKING:
+    from lib.cluster.base import Site
     from lib.drivers.cut import Cuts
     from lib.training.watch import Watch
 
@@ -107,11 +108,17 @@ class Plan:
             return {name: np.empty(0, np.int64) for name in self.workload.tables()}
         return self.workload.evaluation_ids(self.seed, self.day)
 
-    def start(self) -> np.ndarray:
-        """The dense parameters before training: the same on every node."""
-        if not self.gradients:
-            return blank(_parameters(self.workload))
-        return FlatModel(self.workload.model(self.seed)).vector.numpy()
+    def start(self, site: Site) -> np.ndarray:
+        """The dense parameters before training: the same on every node, made once for all parts that share it."""
+
+        def made() -> np.ndarray:
+            if not self.gradients:
+                return blank(FlatModel(self.workload.model(self.seed)).size)
+            start = FlatModel(self.workload.model(self.seed)).vector.numpy()
+            start.flags.writeable = False
+            return start
+
+        return site.shared("start", made)
 
     def dense_store(self, start: np.ndarray, device="cpu") -> DenseStore | BlankDense:
         if not self.gradients:
@@ -137,9 +144,3 @@ class Plan:
         widths = {name: spec.dim for name, spec in self.workload.tables().items()}
         first = (self.batch(index).ids for index in range(min(PROFILED, self.batches)))
         return look_up_costs(first, widths, shift=FIELD_SHIFT)
-
-
-@functools.lru_cache(maxsize=8)
-def _parameters(workload: Workload) -> int:
-    """Dense parameters of the workload's model."""
-    return FlatModel(workload.model(0)).size

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from copy import deepcopy
 from typing import Any
 
 import numpy as np
@@ -43,7 +44,7 @@ class ReplicaWorker:
         self.record = Record(site.node, [] if plan.trace else None)
         self._trainer = Trainer(site, plan, rank, self.record)
         self._input = Input(site, plan, rank, queue, self._trainer)
-        start = plan.start()
+        start = plan.start(site)
         self._dense = plan.dense_store(start, site.device)
         self._memory = self._rule.init(start)
         self._tables = {} if servers else plan.tables()
@@ -86,8 +87,7 @@ class ReplicaWorker:
         async with self._replica:
             return {
                 "dense": self._dense.export(),
-                "rows": {name: table.export() for name, table in self._tables.items()},
-                "recency": {name: table.memory() for name, table in self._tables.items()},
+                "tables": deepcopy({name: table.dump() for name, table in self._tables.items()}),
                 "memory": self._memory,
                 "steps": self._steps,
             }
@@ -99,15 +99,14 @@ class ReplicaWorker:
         if copy:
             self._dense.load(copy["dense"])
             for name, table in self._tables.items():
-                table.load(copy["rows"][name], copy["recency"][name])
+                table.restore(copy["tables"][name])
             self._memory, self._steps = copy["memory"], copy["steps"]
 
     async def save(self) -> dict[str, Any]:
         return {
             "feed": await self._input.save(),
             "dense": self._dense.export(),
-            "rows": {name: table.export() for name, table in self._tables.items()},
-            "recency": {name: table.memory() for name, table in self._tables.items()},
+            "tables": {name: table.dump() for name, table in self._tables.items()},
             "memory": self._memory,
             "counts": [self._steps, self._mixed_at, self._round, self._samples],
             "record": self.record,
@@ -117,7 +116,7 @@ class ReplicaWorker:
         await self._input.load(state["feed"])
         self._dense.load(state["dense"])
         for name, table in self._tables.items():
-            table.load(state["rows"][name], state["recency"][name])
+            table.restore(state["tables"][name])
         self._memory = state["memory"]
         self._steps, self._mixed_at, self._round, self._samples = state["counts"]
         self._marks.skip(self._samples)

@@ -34,6 +34,11 @@ class Trainer:
         self.latest: Computation | None = None
         """The last computation, until somebody takes note of it."""
 
+    @property
+    def size(self) -> int:
+        """Number of dense parameters."""
+        return self._model.size
+
     async def batch(self, index: int) -> Batch:
         return await self._site.compute(None, self._plan.batch, index)
 

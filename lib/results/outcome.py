@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 from collections import Counter
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,10 @@ class Outcome:
         self._start, self._records = finished.start, finished.records
         self._undone, self._returns, self._lost_worker = finished.undone, finished.returns, finished.lost_worker
 
+    @cached_property
+    def _model(self) -> FlatModel:
+        return FlatModel(self.plan.workload.model(self.plan.seed))
+
     def digest(self) -> str:
         if not self.plan.gradients:  # all that such a run has
             return digest({"steps": self._steps.drop(columns="node").to_numpy()})
@@ -47,7 +51,12 @@ class Outcome:
     def history(self) -> pd.DataFrame:
         """One row for each twentieth of the samples, and one for each evaluation."""
         steps = self._steps
-        evaluated = self._evaluations()
+        evaluated = [
+            {"time": shot.time, "samples": shot.samples, **metrics}
+            for shot, metrics in zip(self._snapshots, self._evaluations, strict=True)
+        ]
+        if evaluated:
+            evaluated[-1]["time"] = self.seconds
         marks = sorted({*np.linspace(0, len(steps), 21)[1:].round().astype(int)} - {0})
         staleness, gaps = self._staleness(), self._gaps()
         rows, done, start = [], 0, 0.0
@@ -83,13 +92,12 @@ class Outcome:
         staleness = Counter(count for _, count in self._staleness())
         gaps = [gap for _, gap in self._gaps()]
         moved = sum((record.bytes for record in self._records), Counter())
-        final = self._evaluate(self._snapshots()[-1]) if self.plan.gradients else {}
         counts = sum(staleness.values())
         by_worker = steps.groupby("node")["samples"].sum() / self.seconds if self.seconds else pd.Series(dtype=float)
         return {
             "clock": clock,
-            **final,
-            **(self._replicas() if self.plan.gradients else {}),
+            **(self._evaluations[-1] if self.plan.gradients else {}),
+            **self._replicas(),
             "train_loss": float(np.average(steps["loss"], weights=steps["samples"])) if len(steps) else float("nan"),
             "train_ne": _normalised(steps),
             "samples": int(steps["samples"].sum()),
@@ -111,7 +119,7 @@ class Outcome:
             "order": next((record.order for record in self._records if record.order), None),
         }
 
-    @functools.cached_property
+    @cached_property
     def _steps(self) -> pd.DataFrame:
         """Every gradient that was computed, in the order of time."""
         steps = [(record.node, *step) for record in self._records for step in record.steps]
@@ -120,8 +128,11 @@ class Outcome:
         table["time"] -= self._start
         return table.sort_values(["time", "batch"], ignore_index=True)
 
+    @cached_property
     def _snapshots(self) -> list[Snapshot]:
         """The parts' snapshots of the same mark as one; a mark that some part never came to is left out."""
+        if not self.plan.gradients:
+            return []
         parts = [record.snapshots for record in self._records if record.snapshots and not self._other_replica(record)]
         whole = []
         for pieces in zip(*(part[:-1] for part in parts), strict=False):
@@ -147,28 +158,23 @@ class Outcome:
         dense = np.concatenate([shards[shard] for shard in sorted(shards)])
         return Snapshot(time - self._start, min(samples, self.plan.samples), {0: dense}, rows)
 
+    @cached_property
     def _evaluations(self) -> list[dict[str, float]]:
-        if not self.plan.gradients:
-            return []
-        snapshots = self._snapshots()
-        snapshots[-1].time = self.seconds
-        return [{"time": shot.time, "samples": shot.samples, **self._evaluate(shot)} for shot in snapshots]
+        return [self._evaluate(shot.dense[0], shot.rows) for shot in self._snapshots]
 
-    def _evaluate(self, snapshot: Snapshot) -> dict[str, float]:
-        model = FlatModel(self.plan.workload.model(self.plan.seed))
-        model.load(snapshot.dense[0])
-        return self.plan.workload.evaluate(model.module, snapshot.rows, self.plan.seed, self.plan.day)
+    def _evaluate(self, dense: np.ndarray, rows: dict[str, np.ndarray]) -> dict[str, float]:
+        self._model.load(dense)
+        return self.plan.workload.evaluate(self._model.module, rows, self.plan.seed, self.plan.day)
 
     def _replicas(self) -> dict[str, float]:
         """The metrics of the replicas' average; the summary's own are those of the first worker's replica."""
         ends = [record.snapshots[-1] for record in self._records if "replica" in record.final]
-        if len(ends) < 2:
+        if len(ends) < 2 or not self.plan.gradients:
             return {}
-        joined = self._snapshots()[-1]
-        joined.dense[0] = np.mean([end.dense[0] for end in ends], axis=0)
-        for name in ends[0].rows:
-            joined.rows[name] = np.mean([end.rows[name][1] for end in ends], axis=0)
-        return {f"{metric}_of_average": value for metric, value in self._evaluate(joined).items()}
+        dense = np.mean([end.dense[0] for end in ends], axis=0)
+        apart = {name: np.mean([end.rows[name][1] for end in ends], axis=0) for name in ends[0].rows}
+        metrics = self._evaluate(dense, self._snapshots[-1].rows | apart)
+        return {f"{metric}_of_average": value for metric, value in metrics.items()}
 
     def _staleness(self) -> list[tuple[float, int]]:
         """Staleness arises where gradients travel; replicas alone have none."""
