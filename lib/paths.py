@@ -70,8 +70,11 @@ def relative(name: str) -> Path:
     return Path(*parts)
 
 
-def write_atomic(path: str | os.PathLike, write: Callable[[Path], object]) -> Path:
-    """Let `write` fill a temporary file beside `path`, then rename it: a reader sees the old file or the new one."""
+def write_atomic(path: str | os.PathLike, write: Callable[[Path], object], *, durable: bool = False) -> Path:
+    """Let `write` fill a temporary file beside `path`, then rename it: a reader sees the old file or the new one.
+
+    `durable` waits for the disk, so that this holds when the power goes, too.
+    """
     path = Path(path)
     check_writable(path.parent)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}-", suffix=path.suffix)
@@ -80,12 +83,24 @@ def write_atomic(path: str | os.PathLike, write: Callable[[Path], object]) -> Pa
     try:
         write(temporary)
         temporary.chmod(0o644)  # mkstemp's 0600 would hide a report from a colleague
+        if durable:
+            _sync(temporary)
         os.replace(temporary, path)
+        if durable:
+            _sync(path.parent)
     except OSError as error:
         raise LockstepError(f"cannot write {path}: {error.strerror or error}; nothing there was changed") from error
     finally:
         temporary.unlink(missing_ok=True)
     return path
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def write_bytes_atomic(path: str | os.PathLike, data: bytes) -> Path:

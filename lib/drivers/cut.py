@@ -12,8 +12,7 @@ never stopped, to the bit, in its parameters and in its records. A run without c
 from __future__ import annotations
 
 import asyncio
-import shutil
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,20 +25,26 @@ from lib.errors import BadOption
 from lib.protocols.pipeline_rule import HostState
 from lib.protocols.server_rule import Push, ServerState
 from lib.store import checkpoint
+from lib.store.rows import Dump, Rows
 
-KINDS = (ServerState, HostState, Push, Gradient, Record, Snapshot)
+KINDS = (ServerState, HostState, Push, Gradient, Record, Snapshot, Rows, Dump)
 """The dataclasses that a cut may hold."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cuts:
-    """When a run is cut, and where its cuts are kept: the newest alone."""
+    """When a run is cut, and where each leg's newest cut is kept."""
 
     every: int
     """Batches between two cuts; where workers share the data by rank, as many whole rounds as that needs."""
     folder: Path
+    leg: int = 0
     resume: bool = False
-    """Go on from the newest cut in the folder, if there is one."""
+    """Go on from the newest cut, if there is one."""
+
+    @property
+    def newest(self) -> Path:
+        return self.folder / f"leg-{self.leg:04}.safetensors"
 
     def marks(self, plan: Plan) -> list[int]:
         """The batches before which the run pauses; the last is its end. What may end at any batch is not cut on the way."""
@@ -48,10 +53,6 @@ class Cuts:
         by_rank = plan.data == "split" and plan.protocol.dense.family != "pipeline"
         step = -(-self.every // plan.workers) * plan.workers if by_rank else self.every
         return [*range(step, plan.batches, step), plan.batches]
-
-    def of(self, leg: int) -> Cuts:
-        """Those of one leg, in a folder of their own."""
-        return replace(self, folder=self.folder / f"leg-{leg:04}")
 
 
 async def carry_out(
@@ -64,8 +65,8 @@ async def carry_out(
     await crew.muster()
     attempt = plan.attempt
     start = attempt.begin(world)
-    if cuts and (cuts.resume or attempt.number) and (found := checkpoint.latest(cuts.folder)) is not None:
-        start, done = await _go_on(world, plan, found, crew, parts)
+    if cuts and (cuts.resume or attempt.number) and cuts.newest.exists():
+        start, done = await _go_on(world, plan, crew, parts)
         marks = [mark for mark in marks if mark > done]
     else:
         attempt.stand([])
@@ -90,26 +91,23 @@ async def carry_out(
 
 
 async def _cut(world: World, plan: Plan, mark: int, start: float, crew: Crew, parts: dict[str, Handle]) -> None:
-    here, cuts = world.cut(), plan.cuts
+    here = world.cut()
     states = await crew.save()
     states |= dict(zip(parts, await asyncio.gather(*(part.save() for part in parts.values())), strict=True))
     world.go_on(here)  # as if nobody had asked
-    name = cuts.folder / f"cut-{mark:012}"
     run = {"mark": mark, "start": start, "now": world.now(), "world": here, "lost": plan.attempt.lost}
-    checkpoint.save(name, {"run": run, **states})
-    for old in cuts.folder.glob("cut-*"):
-        if old != name:
-            shutil.rmtree(old, ignore_errors=True)
+    checkpoint.save(plan.cuts.newest, {"run": run, **states})
 
 
-async def _go_on(world: World, plan: Plan, folder: Path, crew: Crew, parts: dict[str, Handle]) -> tuple[float, int]:
+async def _go_on(world: World, plan: Plan, crew: Crew, parts: dict[str, Handle]) -> tuple[float, int]:
     """Put every part where it was; when the training clock had started, and the mark that was reached."""
-    states: dict[str, Any] = checkpoint.load(folder, KINDS)
+    states: dict[str, Any] = checkpoint.load(plan.cuts.newest, KINDS)
     run = states.pop("run")
     reached = {f"worker{rank}" for rank in range(plan.workers)} | parts.keys()
     if not states.keys() <= reached or not parts.keys() <= states.keys():
         raise BadOption(
-            f"the checkpoint {folder} holds the parts {', '.join(sorted(states))}; this run has {', '.join(sorted(reached))}"
+            f"the checkpoint {plan.cuts.newest} holds the parts {', '.join(sorted(states))}; "
+            f"this run has {', '.join(sorted(reached))}"
         )
     records = [state["record"] for state in states.values() if "record" in state] + run["lost"]
     start = run["start"]

@@ -75,7 +75,7 @@ class After(NoMix):
     """The group is asked for when the step begins, by a worker of one thread: others cannot say which step ends next."""
 
     async def before(self) -> None:
-        self._asked = self._worker.way.ahead() if self._worker.rule.threads == 1 else None
+        self._asked = self._worker.way.ahead() if self._worker.rule.worker_threads == 1 else None
 
     async def after(self, result: StepResult | None) -> None:
         await self._mix(self._asked)

@@ -58,7 +58,7 @@ class ReplicaWorker:
     ):
         self.site, self._plan, self._rank, self.rule = site, plan, rank, plan.protocol.dense
         self.record = Record(site.node, [] if plan.trace else None)
-        self._trainer = Trainer(site, plan, rank, self.record, self.rule.threads)
+        self._trainer = Trainer(site, plan, rank, self.record, self.rule.worker_threads)
         self._input = Input(site, plan, rank, queue, self._trainer)
         self.replica = Replica(site, plan, self.record, rows=servers is None)
         self._servers = ServerClient(site, servers, rank, self.replica.size, self.record) if servers else None
@@ -77,13 +77,13 @@ class ReplicaWorker:
         )
         self._background = isinstance(when, Background)
         one = exchange.together or self._background
-        self._counts = [Count() for _ in range(1 if one else self.rule.threads)]
-        self._stepping = Gate(self.rule.threads)
+        self._counts = [Count() for _ in range(1 if one else self.rule.worker_threads)]
+        self._stepping = Gate(self.rule.worker_threads)
         """Threads in a step."""
         self._stepped = asyncio.Event()
         self._finished = False
         self._marks = Marks(mark / plan.workers for mark in plan.marks if rank == 0 or self.rule.model == "average")
-        self._evaluated = plan.workload.evaluation_ids(plan.seed, plan.day) if self.replica.tables else {}
+        self._evaluated = plan.evaluation_ids() if self.replica.tables else {}
         self._kind = NoMix if self._background else OfGradients if exchange.copies else PLACES[when.place]
         self.buckets = self._trainer.buckets(exchange.buckets if exchange.copies and plan.on_nan == "stop" else 1)
 
@@ -102,7 +102,7 @@ class ReplicaWorker:
         async with asyncio.TaskGroup() as beside:
             shadow = beside.create_task(self._shadow(), name=f"shadow {self._rank}") if self._background else None
             async with asyncio.TaskGroup() as threads:
-                for thread in range(1, self.rule.threads):
+                for thread in range(1, self.rule.worker_threads):
                     threads.create_task(self._train_all(thread, until, beside), name=f"thread {thread} of {self._rank}")
                 await self._train_all(0, until, beside)
             if self._background and self.rule.when.until == "all":
@@ -297,9 +297,11 @@ def check(plan: Plan) -> None:
                 f"{rule.name}: rows of {plan.workload.name!r} would stay in each worker's replica, where this rule never mixes "
                 "them; let them follow a server rule (Pair(sparse=..., dense=...)), or say rows = 'apart'"
             )
-        if sparse.family == "server" and sparse.blocks and rule.threads > 1:
+        if sparse.family == "replica" and rule.model == "centre":
+            raise BadOption(f"{rule.name}: the model is the sync servers' copy, so rows must follow a server rule")
+        if sparse.family == "server" and sparse.blocks and rule.worker_threads > 1:
             raise BadOption(
-                f"{rule.name}: {rule.threads} threads of a worker cannot wait for their turn with {sparse.name!r}"
+                f"{rule.name}: {rule.worker_threads} threads of a worker cannot wait for their turn with {sparse.name!r}"
             )
     steps = -(-plan.batches // plan.workers)
     if plan.data == "stream":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from copy import deepcopy
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,8 @@ from lib.cluster.spec import Work
 from lib.drivers.plan import Plan
 from lib.drivers.record import Record
 from lib.protocols.mixing import Background, Mix
+from lib.store.blank import BlankDense
+from lib.store.dense import DenseStore
 from lib.store.rows import Rows
 
 
@@ -44,13 +47,13 @@ class Replica:
 
     def __init__(self, site: Site, plan: Plan, record: Record, rows: bool):
         """`rows`: they are here, and not on servers."""
-        self._site, self._rule, self._record = site, plan.protocol.dense, record
-        start = plan.start()
+        self._site, self._plan, self._rule, self._record = site, plan, plan.protocol.dense, record
+        start = plan.start(site)
         self.size = start.size
         self._dense = plan.dense_store(start, site.device)
         self._memory = self._rule.init(start)
         self.tables = plan.tables() if rows else {}
-        self._gate = Gate(self._rule.threads)
+        self._gate = Gate(self._rule.worker_threads)
         # A shadow thread's merges are beside the cores that train.
         self._modelled = not isinstance(self._rule.when, Background)
         self.steps = self.samples = 0
@@ -87,7 +90,7 @@ class Replica:
     async def absorb(self, theirs: np.ndarray) -> np.ndarray:
         """Take in another worker's message, beside the cores that train; the answer."""
         async with self._gate.alone():
-            return await self._site.compute(None, absorb, self._rule, self._dense, theirs)
+            return await self._site.compute(None, absorb, self._plan, self._dense, theirs)
 
     def inherit(self, dense: dict[str, np.ndarray], rows: dict[str, Rows]) -> None:
         """Begin with what another protocol has trained."""
@@ -99,13 +102,12 @@ class Replica:
     async def copy(self) -> dict[str, Any]:
         """What another worker starts from."""
         async with self._gate.alone():
-            return self.save()
+            return deepcopy(self.save())
 
     def save(self) -> dict[str, Any]:
         return {
             "dense": self._dense.export(),
-            "rows": {name: table.export() for name, table in self.tables.items()},
-            "recency": {name: table.memory() for name, table in self.tables.items()},
+            "tables": {name: table.dump() for name, table in self.tables.items()},
             "memory": self._memory,
             "steps": self.steps,
             "samples": self.samples,
@@ -114,7 +116,7 @@ class Replica:
     def load(self, state: dict[str, Any]) -> None:
         self._dense.load(state["dense"])
         for name, table in self.tables.items():
-            table.load(state["rows"][name], state["recency"][name])
+            table.restore(state["tables"][name])
         self._memory, self.steps, self.samples = state["memory"], state["steps"], state["samples"]
 
     def final(self) -> dict[str, Any]:
@@ -124,12 +126,16 @@ class Replica:
         }
 
     def _merge(self, mix: Mix) -> None:
+        if not self._plan.gradients:
+            return
         self._memory, merged = self._rule.merge(self._memory, self._dense.pull(), mix)
         self._dense.assign(merged)
 
 
-def absorb(rule: Any, dense: Any, theirs: np.ndarray) -> np.ndarray:
+def absorb(plan: Plan, dense: DenseStore | BlankDense, theirs: np.ndarray) -> np.ndarray:
     """Change a copy by what a worker brought; what the worker is told."""
-    changed, answer = rule.absorb(dense.pull(), theirs)
+    if not plan.gradients:
+        return theirs
+    changed, answer = plan.protocol.dense.absorb(dense.pull(), theirs)
     dense.assign(changed)
     return answer

@@ -26,9 +26,9 @@ class SyncServer:
     """One part of the copy."""
 
     def __init__(self, site: Site, plan: Plan, server: int):
-        self._site, self._plan, self._server, self._rule = site, plan, server, plan.protocol.dense
-        start = plan.start()
-        self._part = parts(start.size, self._rule.exchange.servers)[server]
+        self._site, self._plan, self._server = site, plan, server
+        start = plan.start(site)
+        self._part = parts(start.size, plan.protocol.dense.exchange.servers)[server]
         self._copy = plan.dense_store(start[self._part])
         self._samples = [0] * plan.workers
         self._marks = Marks(plan.marks)
@@ -40,7 +40,7 @@ class SyncServer:
     async def exchange(self, rank: int, samples: int, theirs: np.ndarray) -> np.ndarray:
         """The answer to a worker that has trained on so many samples, once the copy has taken its message in."""
         start = self._site.now()
-        answer = await self._site.compute(Work(bytes=3 * theirs.nbytes), absorb, self._rule, self._copy, theirs)
+        answer = await self._site.compute(Work(bytes=3 * theirs.nbytes), absorb, self._plan, self._copy, theirs)
         self.record.span("absorb", start, self._site.now(), rank)
         self._samples[rank] = samples
         if self._marks.crossed(sum(self._samples)):

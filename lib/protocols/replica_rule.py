@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from lib.errors import BadOption
-from lib.protocols.mixing import Background, Exchange, Gradients, Loop, Mean, Mix, Peer
+from lib.protocols.mixing import Background, Centre, Exchange, Gradients, Loop, Mean, Mix, Peer
 from lib.protocols.rule import Rule
 from lib.protocols.server_rule import ServerRule
 
@@ -41,7 +41,7 @@ class ReplicaRule(Rule):
     last: ClassVar[bool] = False
     """At the end of the data all workers mix once more, as one group."""
 
-    threads: int = 1
+    worker_threads: int = 1
     """Training threads on one replica and its optimiser's state (m), in the manner of Hogwild."""
 
     def __post_init__(self):
@@ -49,13 +49,15 @@ class ReplicaRule(Rule):
             exchange, when = self.exchange, self.when
         except BadOption as error:
             raise BadOption(f"{self.name}: {error}") from None
-        if self.threads < 1:
-            raise BadOption(f"{self.name}: threads must be at least 1, not {self.threads}")
-        if isinstance(exchange, Gradients) and (self.threads > 1 or when != Loop()):
+        if self.worker_threads < 1:
+            raise BadOption(f"{self.name}: worker_threads must be at least 1, not {self.worker_threads}")
+        if isinstance(exchange, Gradients) and (self.worker_threads > 1 or when != Loop()):
             raise BadOption(f"{self.name}: gradients are averaged by one thread in every step of the loop")
         if self.last and isinstance(exchange, (Gradients, Peer)):
             raise BadOption(f"{self.name}: what is exchanged has no last mix")
-        if isinstance(when, Loop) and when.place == "beside" and exchange.together and self.threads > 1:
+        if self.model == "centre" and not isinstance(exchange, Centre):
+            raise BadOption(f"{self.name}: there are no sync servers whose copy could be the model")
+        if isinstance(when, Loop) and when.place == "beside" and exchange.together and self.worker_threads > 1:
             raise BadOption(f"{self.name}: threads stand still while they mix, so that they cannot compute beside it")
 
     @property

@@ -6,7 +6,7 @@ a sync server's copy by elastic interpolation.
 
 Paper -> code: Algorithm 2's two lines -> `absorb` (on the sync server) and `merge` (on the trainer); the shadow thread ->
 `when`; partitioned sync servers -> `exchange`; embeddings on parameter servers with Hogwild updates -> `rows`; worker threads
-on one replica -> `threads`.
+on one replica -> `worker_threads`.
 
 Special cases: alpha = 0 is training without synchronisation.
 
@@ -45,6 +45,8 @@ class ShadowEASGD(ReplicaRule):
     """Sync servers, each of which holds a part of the copy."""
 
     def __post_init__(self):
+        if self.sync_servers < 1:
+            raise BadOption(f"s-easgd: sync_servers must be at least 1, not {self.sync_servers}")
         super().__post_init__()
         if not 0 <= self.alpha <= 1:
             raise BadOption(f"s-easgd: alpha must lie in [0, 1], not {self.alpha}")

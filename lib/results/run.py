@@ -7,7 +7,7 @@ import json
 import shutil
 import tempfile
 from dataclasses import dataclass, fields, is_dataclass
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from types import CodeType
 from typing import TYPE_CHECKING, Any
@@ -20,6 +20,8 @@ from lib.errors import LockstepError, NotSaved
 
 if TYPE_CHECKING:
     from lib.drivers.model_state import ModelState
+
+MODEL = "model.safetensors"
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,14 +43,15 @@ class Run:
     kept: ModelState | Path | None = None
     """The model at the end, or where it is saved; None: it was not kept."""
 
-    @property
+    @cached_property
     def model(self) -> ModelState | None:
         """The model at the end, for another run to start from, where it was kept."""
         if isinstance(self.kept, Path):
             from lib.drivers.model_state import ModelState
             from lib.store import checkpoint
+            from lib.store.rows import Rows
 
-            return checkpoint.load(self.kept, [ModelState])["model"]
+            return checkpoint.load(self.kept, [ModelState, Rows])
         return self.kept
 
     @property
@@ -71,7 +74,7 @@ class Run:
             if self.kept is not None:
                 from lib.store import checkpoint
 
-                checkpoint.save(new / "model", {"model": self.model}, durable=False)
+                checkpoint.save(new / MODEL, self.model, durable=False)
             new.chmod(0o755)
             paths.replace_folder(new, folder)
         except OSError as error:
@@ -95,7 +98,7 @@ class Run:
             history, trace, usage = (
                 pd.read_parquet(folder / f"{name}.parquet") for name in ("history", "trace", "usage")
             )
-            kept = folder / "model" if (folder / "model").is_dir() else None
+            kept = folder / MODEL if (folder / MODEL).is_file() else None
             return cls(history, texts["summary"], trace, usage, texts["provenance"], texts["digest"], kept)
         except (OSError, ValueError, KeyError) as error:
             raise LockstepError(

@@ -27,3 +27,19 @@ class Rows:
     def nbytes(self) -> int:
         """Bytes of all four arrays."""
         return self.ids.nbytes + self.values.nbytes + self.state.nbytes + self.stamps.nbytes
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Dump:
+    """Everything that a table holds, as its records lie in memory: nothing is sorted, so that it costs no more than a copy."""
+
+    words: np.ndarray
+    """uint32[n, width], the records."""
+    index: np.ndarray
+    """uint32[m], where each id's record is: to find it anew would cost as much as reading the rows."""
+    free: np.ndarray
+    """int64[k], records that hold no row."""
+    admission: np.ndarray
+    """What the admission policy remembers."""
+    numbers: tuple[int, int, int]
+    """Calls, lost, evicted."""

@@ -2,18 +2,18 @@
 
 The folder of a run's cuts holds
 
-    done-0002       what the parts of a leg that is over had written down
-    world           how many legs are over, and the world as the last of them left it
-    leg-0003/cut-*  the newest cut of the leg under way
+    done-0002  what the parts of a leg that is over had written down
+    world      how many legs are over, and the world as the last of them left it
+    leg-0003   the newest cut of the leg under way
 
 A leg is over once `world` says so; a run that is stopped before that goes on from the leg's last cut.
 """
 
 from __future__ import annotations
 
-import shutil
 from collections import deque
 from dataclasses import replace
+from pathlib import Path
 
 from lib.cluster.base import World
 from lib.cluster.spec import Usage
@@ -34,8 +34,11 @@ class EndedLegs:
         self._world, self._cuts = world, cuts
         self._over: deque[tuple[float, Finished]] = deque()
         world.keeps = cuts is not None
-        if cuts and cuts.resume and (cuts.folder / "world").is_dir():
-            self._return()
+        if cuts and cuts.resume:
+            for unfinished in cuts.folder.glob(".*"):  # saves that were interrupted
+                unfinished.unlink()
+            if self._file("world").exists():
+                self._return()
 
     def __bool__(self) -> bool:
         return bool(self._over)
@@ -52,19 +55,20 @@ class EndedLegs:
         """A leg is over; nothing is under way."""
         if self._cuts is None:
             return
-        folder = self._cuts.folder
-        checkpoint.save(folder / f"done-{leg:04}", {"leg": {"began": began, "finished": finished}})
+        checkpoint.save(self._file(f"done-{leg:04}"), {"began": began, "finished": finished})
         world = {"legs": leg + 1, "now": self._world.now(), "state": self._world.cut()}
-        checkpoint.save(folder / "world", {"world": world})
-        shutil.rmtree(self._cuts.of(leg).folder, ignore_errors=True)
+        checkpoint.save(self._file("world"), world)
+        replace(self._cuts, leg=leg).newest.unlink(missing_ok=True)
+
+    def _file(self, name: str) -> Path:
+        return self._cuts.folder / f"{name}.safetensors"
 
     def _return(self) -> None:
-        folder = self._cuts.folder
-        world = checkpoint.load(folder / "world")["world"]
+        world = checkpoint.load(self._file("world"))
         self._world.go_on(world["state"])
         shift = self._world.now() - world["now"]  # a wall clock does not stand still between two processes
         for leg in range(world["legs"]):
-            kept = checkpoint.load(folder / f"done-{leg:04}", LEG)["leg"]
+            kept = checkpoint.load(self._file(f"done-{leg:04}"), LEG)
             self._over.append((kept["began"] + shift, _shifted(kept["finished"], shift)))
 
 

@@ -115,7 +115,7 @@ class Course:
             day=day,
             leg=len(legs),
             marks=tuple(mark - place for mark in self.plan.marks if place < mark < end),
-            cuts=self.plan.cuts and self.plan.cuts.of(len(legs)),
+            cuts=self.plan.cuts and replace(self.plan.cuts, leg=len(legs)),
             attempt=Attempt(),
         )
 

@@ -1,33 +1,30 @@
-"""Checkpoints: everything comes back, whole or not at all, chains and shards; and every wrong byte is found and named."""
+"""Checkpoints: everything comes back, old or new whenever it is interrupted, and every wrong byte is found and named."""
 
 import dataclasses
-import json
 import os
-import shutil
+import sys
 from collections import Counter
-from pathlib import Path
+from contextlib import suppress
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from safetensors.numpy import load_file, save_file
 
-from lib import protocols
+from lib import paths, protocols
 from lib.errors import BadOption, Damaged, LockstepError
 from lib.protocols.pipeline_rule import HostState
 from lib.protocols.server_rule import Push, ServerState
 from lib.store import checkpoint
 from lib.store.dense import DenseStore
-from lib.store.dump import Dump, dump, restore
 from lib.store.optim import SGD, Adagrad, Adam
 from lib.store.placement import Uniform, place_rows
-from lib.store.rows import Rows
+from lib.store.rows import Dump, Rows
 from lib.store.table.table import Table
-from lib.store.wire.kernels import XXH64
 from lib.streams import stream
 
-KINDS = [ServerState, HostState, Push]
+KINDS = [ServerState, HostState, Push, Rows, Dump]
 
 
 def same(a, b):
@@ -55,7 +52,7 @@ def table(optimizer=None, pushes=5, seed=0):
     return made
 
 
-def parts():
+def states():
     """All that a training has to keep."""
     rule = protocols.get("gba", buffer=4)
     state = rule.init(3)
@@ -71,7 +68,7 @@ def parts():
         push: (np.ones(6, np.float32), {"t": (np.arange(3), np.ones((3, 3), np.float32))}) for push in state.held
     }
     return {
-        "server0": {"rule": state, "dense": dense.export(), "rows": {"t": table().export()}, "waiting": waiting},
+        "server0": {"rule": state, "dense": dense.export(), "tables": {"t": table().dump()}, "waiting": waiting},
         "host": {"rule": host, "rows": {"t": table(SGD(lr=1.0), seed=1).export()}},
         "worker0": {
             "slowdown": random,
@@ -86,16 +83,15 @@ def parts():
 
 
 def test_everything_comes_back_as_it_was(tmp_path):
-    written = parts()
+    written = states()
     size = checkpoint.save(tmp_path / "a", written)
     read = checkpoint.load(tmp_path / "a", KINDS)
     assert same(read, written)
     assert list(read["server0"]["waiting"]) == [Push(0, 0, 0), Push(1, 0, 1), Push(2, 0, 2)]
-    assert size == sum(path.stat().st_size for path in (tmp_path / "a").iterdir()) - 128
-    assert same(checkpoint.load(tmp_path / "a", KINDS, parts=["worker0"]), {"worker0": read["worker0"]})
+    assert size == (tmp_path / "a").stat().st_size
     read["server0"]["dense"]["values"][:] = 0  # what was loaded may be written to
     assert read["worker0"]["slowdown"].standard_normal() == written["worker0"]["slowdown"].standard_normal()
-    checkpoint.verify(tmp_path / "a")
+    assert load_file(tmp_path / "a").keys() > {"tree", "0"}, "any reader of safetensors can open it"
 
 
 TREES = st.recursive(
@@ -125,214 +121,145 @@ TREES = st.recursive(
 @settings(derandomize=True, deadline=None, max_examples=100, database=None)
 @given(thing=TREES)
 def test_any_tree_comes_back_as_it_was(thing, tmp_path_factory):
-    folder = tmp_path_factory.getbasetemp() / "tree"
-    checkpoint.save(folder, {"part": thing}, durable=False)
-    assert same(checkpoint.load(folder)["part"], thing)
+    path = tmp_path_factory.getbasetemp() / "tree"
+    checkpoint.save(path, thing, durable=False)
+    assert same(checkpoint.load(path), thing)
 
 
 def test_nothing_is_pickled_and_nothing_is_made_that_was_not_named(tmp_path):
     with pytest.raises(BadOption, match=r"a/x: a builtins.object cannot be saved"):
         checkpoint.save(tmp_path / "a", {"a": {"x": object()}})
-    with pytest.raises(BadOption, match=r"a/0: an array of object cannot be saved"):
-        checkpoint.save(tmp_path / "a", {"a": [np.array([object()])]})
-    with pytest.raises(BadOption, match=r"'../a' is no name of a part"):
-        checkpoint.save(tmp_path / "a", {"../a": 1})
+    for unfit in (np.array([object()]), np.zeros(1, complex), np.zeros(1, ">f4"), np.zeros(1, np.longdouble)):
+        with pytest.raises(BadOption, match=r"a/0: an array of \S+ cannot be saved"):
+            checkpoint.save(tmp_path / "a", {"a": [unfit]})
     assert not list(tmp_path.iterdir()), "what fails leaves nothing"
     checkpoint.save(tmp_path / "a", {"a": [Push(1, 2, 3)]})
-    with pytest.raises(BadOption, match=r"a/0 is a Push, which the reader did not name"):
-        checkpoint.load(tmp_path / "a")
-    with pytest.raises(BadOption, match=r"has no part 'b'; it has: a"):
-        checkpoint.load(tmp_path / "a", parts=["b"])
-    assert all(b"pickle" not in path.read_bytes() for path in (tmp_path / "a").iterdir())
+    with pytest.raises(BadOption, match=r"it holds a Push, which the reader did not name; it named: Rows"):
+        checkpoint.load(tmp_path / "a", [Rows])
+    assert b"pickle" not in (tmp_path / "a").read_bytes()
 
 
-def wrong_bytes(folder: Path, rng: np.random.Generator) -> str:
-    """Flip bits in some bytes of one file, or cut it; which."""
-    path = rng.choice(sorted(folder.iterdir()))
-    data = bytearray(path.read_bytes())
-    if rng.random() < 0.3:
-        del data[rng.integers(len(data)) :]
-    else:
-        for at in rng.integers(0, len(data), rng.choice([1, 1, 2, 20])):
-            data[at] ^= rng.integers(1, 256)
-    if bytes(data) == path.read_bytes():
-        data[0] ^= 1
-    path.write_bytes(data)
-    return path.name
-
-
-def test_every_wrong_byte_is_found_and_named(tmp_path):
-    good, rng = tmp_path / "good", np.random.default_rng(0)
-    checkpoint.save(good, parts())
+def test_every_wrong_byte_is_found_and_the_file_is_named(tmp_path):
+    """Bytes that are flipped, and a file that is cut anywhere."""
+    checkpoint.save(tmp_path / "good", states())
+    data, rng, path = (tmp_path / "good").read_bytes(), np.random.default_rng(0), tmp_path / "bad"
     for _ in range(400):
-        bad = tmp_path / "bad"
-        shutil.copytree(good, bad)
-        name = wrong_bytes(bad, rng)
-        with pytest.raises(Damaged) as caught:
-            checkpoint.load(bad, KINDS)
-        expected = f"file {name} (part {name.removesuffix('.bin')!r})" if name.endswith(".bin") else name
-        assert expected in str(caught.value)
-        shutil.rmtree(bad)
+        wrong = bytearray(data)
+        if rng.random() < 0.3:
+            del wrong[rng.integers(len(data)) :]
+        else:
+            for at in rng.integers(0, len(data), rng.choice([1, 1, 2, 20])):
+                wrong[at] ^= 1 << rng.integers(8)
+        if wrong != data:
+            path.write_bytes(wrong)
+            with pytest.raises(Damaged, match=str(path)):
+                checkpoint.load(path, KINDS)
 
 
-def test_each_single_byte_of_a_small_checkpoint_matters(tmp_path):
-    folder = tmp_path / "a"
-    checkpoint.save(folder, {"p": {"x": np.arange(9)}})
-    for path in sorted(folder.iterdir()):
-        data = path.read_bytes()
-        for at in range(len(data)):
-            path.write_bytes(data[:at] + bytes([data[at] ^ 1 << at % 8]) + data[at + 1 :])
+def test_each_single_bit_of_a_small_checkpoint_matters(tmp_path):
+    path = tmp_path / "a"
+    checkpoint.save(path, {"x": np.ones(2, np.float32), "z": np.array([True])})
+    data = path.read_bytes()
+    for at in range(len(data)):
+        for bit in range(8):
+            path.write_bytes(data[:at] + bytes([data[at] ^ 1 << bit]) + data[at + 1 :])
             with pytest.raises(Damaged):
-                checkpoint.load(folder)
-            if at % 7 == 0:
-                path.write_bytes(data[:at])
-                with pytest.raises(Damaged):
-                    checkpoint.load(folder)
-        path.write_bytes(data)
-    checkpoint.verify(folder)
+                checkpoint.load(path)
+        path.write_bytes(data[:at])
+        with pytest.raises(Damaged):
+            checkpoint.load(path)
 
 
-@pytest.mark.parametrize("name", ["manifest.json", "complete", "server0.bin"])
-def test_a_missing_file_is_named(tmp_path, name):
-    checkpoint.save(tmp_path / "a", parts())
-    (tmp_path / "a" / name).unlink()
-    with pytest.raises(Damaged, match=name):
-        checkpoint.load(tmp_path / "a", KINDS)
+def test_what_is_no_checkpoint_is_named(tmp_path):
+    save_file({"x": np.arange(3)}, tmp_path / "strange")
+    (tmp_path / "folder").mkdir()
+    for name in ("missing", "strange", "folder"):
+        with pytest.raises(Damaged, match=f"{name} is no checkpoint"):
+            checkpoint.load(tmp_path / name)
 
 
-class Broken:
-    """Works once at most, then finds the disk full."""
-
-    def __init__(self, function, works):
-        self.function, self.works = function, works
-
-    def __call__(self, *args):
-        if not self.works:
-            raise OSError(28, "No space left on device")
-        self.works = False
-        return self.function(*args)
+STEPS = (checkpoint.__file__, paths.__file__)
+"""The code in which a save does its steps."""
 
 
-def test_a_save_that_fails_in_the_midst_leaves_the_old_one(tmp_path, monkeypatch):
-    folder = tmp_path / "a"
-    checkpoint.save(folder, {"x": {"n": 1}, "y": {}})
-    for failing in ("_write", "_put", "_replace"):
-        broken = Broken(getattr(checkpoint, failing), works=failing != "_replace")
-        with monkeypatch.context() as patched:
-            patched.setattr(checkpoint, failing, broken)
-            with pytest.raises(LockstepError, match=r"cannot save the checkpoint .*: No space left on device"):
-                checkpoint.save(folder, {"x": {"n": 2}, "y": {}})
-        assert checkpoint.load(folder) == {"x": {"n": 1}, "y": {}}
-        assert os.listdir(tmp_path) == ["a"]
-    checkpoint.save(folder, {"x": {"n": 3}})
-    assert checkpoint.load(folder) == {"x": {"n": 3}}
+def at_step(number, act, work):
+    """Do the work, and `act` before its step of that number, a line of code; whether there was one."""
+    left = number
+
+    def step(frame, event, _):
+        nonlocal left
+        if frame.f_code.co_filename not in STEPS:
+            return None
+        if event == "line":
+            left -= 1
+            if left == 0:
+                sys.settrace(None)
+                act()
+        return step
+
+    sys.settrace(step)
+    try:
+        work()
+    finally:
+        sys.settrace(None)
+    return left <= 0
+
+
+@pytest.mark.parametrize("durable", [False, True])
+def test_killed_between_any_two_steps_the_old_or_the_new_one_is_there(tmp_path, durable):
+    path, seen, number = tmp_path / "a", [], 0
+    while True:
+        number += 1
+        checkpoint.save(path, {"n": np.zeros(4)})
+        child = os.fork()
+        if child == 0:
+            try:
+                save = lambda: checkpoint.save(path, {"n": np.ones(4)}, durable=durable)  # noqa: E731
+                os._exit(0 if not at_step(number, lambda: os._exit(9), save) else 1)
+            finally:
+                os._exit(1)
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        seen.append(checkpoint.load(path)["n"].sum())
+        if status == 0:  # it has no such step
+            break
+        assert status == 9
+    assert set(seen) == {0, 4} and seen == sorted(seen) and len(seen) > 30
+
+
+def test_interrupted_between_any_two_steps_the_old_or_the_new_one_is_there(tmp_path):
+    path, seen, number, left = tmp_path / "a", [], 0, True
+
+    def interrupt():
+        raise KeyboardInterrupt
+
+    while left:
+        number += 1
+        checkpoint.save(path, {"n": 1})
+        with suppress(KeyboardInterrupt):
+            left = at_step(number, interrupt, lambda: checkpoint.save(path, {"n": 2}))
+        seen.append(checkpoint.load(path)["n"])
+    assert seen == sorted(seen) and set(seen) == {1, 2}
+    assert [name for name in os.listdir(tmp_path) if not name.startswith(".")] == ["a"]
+
+
+@pytest.mark.parametrize("failing", [(checkpoint, "save_file"), (paths, "_sync"), (paths.os, "replace")])
+def test_a_save_that_fails_in_the_midst_leaves_the_old_one(tmp_path, monkeypatch, failing):
+    path = tmp_path / "a"
+    checkpoint.save(path, {"n": 1})
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(*failing, full)
+        with pytest.raises(
+            LockstepError, match=r"cannot write .*a: No space left on device; nothing there was changed"
+        ):
+            checkpoint.save(path, {"n": 2})
+    assert checkpoint.load(path) == {"n": 1}
+    checkpoint.save(path, {"n": 3})
+    assert checkpoint.load(path) == {"n": 3}
     assert os.listdir(tmp_path) == ["a"]
-
-
-def test_the_latest_complete_one_is_found(tmp_path):
-    assert checkpoint.latest(tmp_path) is None
-    for number in (1, 2, 10):
-        checkpoint.save(tmp_path / f"cut-{number:06}", {})
-    shutil.copytree(tmp_path / "cut-000010", tmp_path / ".cut-000011-new-x")
-    shutil.copytree(tmp_path / "cut-000010", tmp_path / "cut-000012")
-    (tmp_path / "cut-000012" / "complete").unlink()
-    assert checkpoint.latest(tmp_path) == tmp_path / "cut-000010"
-
-
-def test_an_incremental_one_holds_what_changed(tmp_path):
-    """Stamps 0 to 4 are in the base; then 3 of some 60 ids change, one is new, one was only looked up."""
-    server = table()
-    checkpoint.save(tmp_path / "0", {"s": {"t": server.export()}})
-    server.push([-40, 7, 9999], np.ones((3, 3), np.float32), 5)
-    server.pull([5000])
-    checkpoint.save(tmp_path / "1", {"s": {"t": server.export(), "n": 1}}, base=tmp_path / "0")
-    manifest = json.loads((tmp_path / "1" / "manifest.json").read_text())
-    assert manifest["base"]["folder"] == "0" and manifest["stamps"] == {"s/t": 5}
-    assert (tmp_path / "1" / "s.bin").stat().st_size < 0.6 * (tmp_path / "0" / "s.bin").stat().st_size
-    assert same(checkpoint.load(tmp_path / "1"), {"s": {"t": server.export(), "n": 1}})
-    assert checkpoint.chain(tmp_path / "1") == [tmp_path / "1", tmp_path / "0"]
-    shutil.copytree(tmp_path, moved := tmp_path.parent / f"{tmp_path.name}-moved")
-    assert same(checkpoint.load(moved / "1")["s"]["t"], server.export()), "a chain may move as a whole"
-    checkpoint.save(tmp_path / "0", {"s": {"t": table(seed=3).export()}})
-    with pytest.raises(Damaged, match=r"builds on another .*0 than the one that is there"):
-        checkpoint.load(tmp_path / "1")
-    shutil.rmtree(tmp_path / "0")
-    with pytest.raises(Damaged, match=r"builds on .*0, which is not there"):
-        checkpoint.load(tmp_path / "1")
-    data = (moved / "0" / "s.bin").read_bytes()
-    (moved / "0" / "s.bin").write_bytes(data[:-1])
-    with pytest.raises(Damaged, match=r"0: file s.bin \(part 's'\) has"):
-        checkpoint.load(moved / "1")
-    with pytest.raises(Damaged, match=r"file s.bin"):
-        checkpoint.verify(moved / "1")
-
-
-class Chains(RuleBasedStateMachine):
-    """Whole and incremental checkpoints in turn, of tables that also lose rows, against what was there."""
-
-    def __init__(self):
-        super().__init__()
-        self.folder = Path(os.environ["LOCKSTEP_REPORTS"]) / "chains"
-        shutil.rmtree(self.folder, ignore_errors=True)
-        self.table, self.now, self.saved = Table(2, Adagrad(lr=0.5), seed=0), 0, []
-
-    @rule(ids=st.lists(st.integers(0, 30), max_size=8), value=st.integers(-3, 3))
-    def push(self, ids, value):
-        self.table.push(ids, np.full((len(ids), 2), value, np.float32), self.now)
-        self.now += 1
-
-    @rule(ids=st.lists(st.integers(0, 60), max_size=3))
-    def pull(self, ids):
-        self.table.pull(ids)
-
-    @rule(ids=st.sets(st.integers(0, 60), max_size=5))
-    def evict(self, ids):
-        rows = self.table.export()
-        stays = ~np.isin(rows.ids, list(ids))
-        self.table.load(Rows(rows.ids[stays], rows.values[stays], rows.state[stays], rows.stamps[stays]))
-
-    @rule(whole=st.booleans())
-    def save(self, whole):
-        folder = self.folder / f"{len(self.saved):03}"
-        base = None if whole or not self.saved else self.saved[-1][0]
-        checkpoint.save(folder, {"s": {"t": self.table.export()}}, base=base, durable=False)
-        self.saved.append((folder, self.table.export()))
-
-    @invariant()
-    def every_checkpoint_is_what_was_saved(self):
-        for folder, rows in self.saved[-2:]:
-            assert same(checkpoint.load(folder)["s"]["t"], rows)
-
-
-TestChains = Chains.TestCase
-TestChains.settings = settings(derandomize=True, deadline=None, max_examples=25, stateful_step_count=20, database=None)
-
-
-def test_the_checksum_is_xxh64():
-    """Against the algorithm as it is written down, with Python's integers; and a published value."""
-    p1, p2, p3, p4 = 0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0x85EBCA77C2B2AE63
-    mask = 2**64 - 1
-
-    def turn(x, by):
-        return (x << by | x >> 64 - by) & mask
-
-    def plain(data):
-        lanes = [(p1 + p2) & mask, p2, 0, -p1 & mask]
-        for at, word in enumerate(np.frombuffer(data, "<u8").tolist()):
-            lanes[at % 4] = turn((lanes[at % 4] + word * p2) & mask, 31) * p1 & mask
-        whole = sum(turn(lane, by) for lane, by in zip(lanes, (1, 7, 12, 18), strict=True)) & mask
-        for lane in lanes:
-            whole = ((whole ^ (turn(lane * p2 & mask, 31) * p1 & mask)) * p1 + p4) & mask
-        whole = (whole + len(data)) & mask
-        whole = (whole ^ whole >> 33) * p2 & mask
-        whole = (whole ^ whole >> 29) * p3 & mask
-        return f"{whole ^ whole >> 32:016x}"
-
-    for size in (32, 64, 96, 4096):
-        data, seal = np.random.default_rng(size).integers(0, 256, size, np.uint8), XXH64()
-        seal.update(data[:32])
-        seal.update(data[32:])
-        assert seal.hexdigest() == plain(data.tobytes())
 
 
 @pytest.mark.parametrize("limits", [{}, {"max_rows": 500}])
@@ -348,28 +275,29 @@ def test_a_dump_goes_on_bit_for_bit(tmp_path, limits):
 
     use(original)
     original.evict(np.arange(10))
-    checkpoint.save(tmp_path / "a", {"s": {"t": dump(original)}})
-    restore(again, checkpoint.load(tmp_path / "a", [Dump])["s"]["t"])
+    checkpoint.save(tmp_path / "a", {"t": original.dump()})
+    again.restore(checkpoint.load(tmp_path / "a", [Dump])["t"])
     for _ in range(4):
-        assert same(again.export(), original.export()) and same(again.memory(), original.memory())
+        assert same(again.export(), original.export())
+        assert (again.lost, again.evicted) == (original.lost, original.evicted)
         use(original, again)
     with pytest.raises(BadOption, match="do not fit a table"):
-        restore(Table(4, Adagrad(lr=0.1), seed=0), dump(original))
+        Table(4, Adagrad(lr=0.1), seed=0).restore(original.dump())
     empty = Table(3, SGD(lr=1.0), seed=0)
-    restore(empty, dump(Table(3, SGD(lr=1.0), seed=0)))
+    empty.restore(Table(3, SGD(lr=1.0), seed=0).dump())
     assert len(empty) == 0
 
 
 def test_an_index_that_leads_elsewhere_is_refused():
     table = Table(2, SGD(lr=1.0), seed=0)
     table.pull(np.arange(10))
-    content, entries = dump(table), dump(table).index
+    content, entries = table.dump(), table.dump().index
     used = np.flatnonzero(entries)
     for place, entry in ((used[0], 11), (used[0], 0), (np.flatnonzero(entries == 0)[0], entries[used[0]])):
         wrong = entries.copy()
         wrong[place] = entry
         with pytest.raises(Damaged, match="does not lead to 10 records"):
-            restore(Table(2, SGD(lr=1.0), seed=0), dataclasses.replace(content, index=wrong))
+            Table(2, SGD(lr=1.0), seed=0).restore(dataclasses.replace(content, index=wrong))
 
 
 @pytest.mark.parametrize(("before", "after"), [(1, 3), (3, 1), (2, 5)])
@@ -377,7 +305,7 @@ def test_restart_on_another_number_of_shards(tmp_path, before, after):
     whole = table(Adam(lr=0.1))
     shards = place_rows([whole.export()], "t", Uniform(shards=before))
     checkpoint.save(tmp_path / "a", {f"server{n}": {"t": rows} for n, rows in enumerate(shards)})
-    read = [part["t"] for part in checkpoint.load(tmp_path / "a").values()]
+    read = [part["t"] for part in checkpoint.load(tmp_path / "a", [Rows]).values()]
     again = place_rows(read, "t", placement := Uniform(shards=after))
     servers = [Table(3, Adam(lr=0.1), seed=0) for _ in again]
     for server, rows in zip(servers, again, strict=True):

@@ -6,9 +6,10 @@ import pytest
 
 import lib
 from lib import VirtualCluster, paths, workloads
-from lib.drivers import cut
+from lib.drivers.cut import KINDS
 from lib.errors import BadOption, Damaged
 from lib.protocols import ALL, Pair, get
+from lib.store import checkpoint
 from tests.training.stopping import assert_same, killed
 
 CLICKS = workloads.get(
@@ -49,7 +50,7 @@ def train(protocol, *, dies_after=None, cluster=None, monkeypatch=None, **option
 def test_it_is_so_however_batches_are_shared_and_read_ahead(name, options, reports, monkeypatch):
     whole = train(name, **options)
     train(name, dies_after=27, monkeypatch=monkeypatch, **options)
-    [_] = (reports / "cuts").glob("*/leg-0000/cut-*")
+    [_] = (reports / "cuts").glob("*/leg-0000.safetensors")
     assert_same(train(name, resume=True, **options), whole)
 
 
@@ -58,8 +59,8 @@ def test_a_resumed_run_equals_the_uninterrupted_one_bit_for_bit(name, reports, m
     whole = train(name)
     assert not list((reports / "cuts").iterdir()), "a complete run leaves no cut"
     train(name, dies_after=27, monkeypatch=monkeypatch)
-    [folder] = (reports / "cuts").glob("*/leg-0000/cut-*")
-    assert int(folder.name[4:]) in (20, 24)
+    [cut] = (reports / "cuts").glob("*/*")
+    assert checkpoint.load(cut, KINDS)["run"]["mark"] in (20, 24)
     train(name, dies_after=5, monkeypatch=monkeypatch, resume=True)  # and again, before the next cut
     assert_same(train(name, resume=True), whole)
     assert not list((reports / "cuts").iterdir())
@@ -68,9 +69,7 @@ def test_a_resumed_run_equals_the_uninterrupted_one_bit_for_bit(name, reports, m
 @pytest.mark.parametrize("name", ["gba", "sync", "s-easgd", "oac"])
 def test_a_cut_costs_only_the_wait_for_the_slowest(name, reports, monkeypatch):
     """With one cut, the pause is the only difference to a run without."""
-    monkeypatch.setattr(
-        cut, "checkpoint", type("Nothing", (), {"save": lambda *args: 0, "latest": lambda folder: None})
-    )
+    monkeypatch.setattr(checkpoint, "save", lambda *args: 0)
     never, once = train(name, checkpoint_every=None), train(name, checkpoint_every=16 * 21)
     assert once.summary["samples"] == never.summary["samples"]
     longest = (once.trace["end"] - once.trace["start"]).max()
@@ -79,11 +78,11 @@ def test_a_cut_costs_only_the_wait_for_the_slowest(name, reports, monkeypatch):
 
 def test_a_damaged_cut_is_named_and_not_trained_on(reports, monkeypatch):
     train("gba", dies_after=27, monkeypatch=monkeypatch)
-    [file] = (reports / "cuts").glob("*/leg-0000/cut-*/dense+rows-server1.bin")
+    [file] = (reports / "cuts").glob("*/leg-0000.safetensors")
     data = bytearray(file.read_bytes())
     data[len(data) // 2] ^= 8
     file.write_bytes(data)
-    with pytest.raises(Damaged, match=r"file dense\+rows-server1.bin"):
+    with pytest.raises(Damaged, match=r"leg-0000.safetensors is damaged: the XXH3 of array"):
         train("gba", resume=True)
 
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import shutil
+import os
 from dataclasses import replace
 
 import pytest
 
 import lib
-from lib import Automatic, Choice, Failure, LocalCluster, Phase, Schedule, VirtualCluster
+from lib import Automatic, Choice, Failure, LocalCluster, Phase, Schedule, VirtualCluster, paths
+from lib.drivers.cut import KINDS
 from lib.errors import Damaged
+from lib.store import checkpoint
 from lib.store.optim import SGD
-from tests.training.stopping import assert_same, killed
+from tests.training.stopping import Killed, assert_same, killed
 
 BATCH = 16
 CLICKS = lib.workloads.get(
@@ -81,8 +83,8 @@ def test_what_is_kept_of_a_stopped_run(reports, monkeypatch):
     with killed(monkeypatch, 33):
         train(FAMILIES)
     [folder] = (reports / "cuts").iterdir()
-    assert sorted(path.name for path in folder.iterdir()) == ["done-0000", "done-0001", "leg-0002", "world"]
-    assert [path.name for path in (folder / "leg-0002").iterdir()] == [f"cut-{6:012}"]
+    assert sorted(path.stem for path in folder.iterdir()) == ["done-0000", "done-0001", "leg-0002", "world"]
+    assert checkpoint.load(folder / "leg-0002.safetensors", KINDS)["run"]["mark"] == 6
 
 
 def test_a_leg_of_which_the_world_does_not_know_is_trained_again(reports, monkeypatch):
@@ -90,22 +92,47 @@ def test_a_leg_of_which_the_world_does_not_know_is_trained_again(reports, monkey
     whole = train(FAMILIES)
     with killed(monkeypatch, 33):
         train(FAMILIES)
-    [world] = (reports / "cuts").glob("*/world")
-    shutil.rmtree(world)
+    [world] = (reports / "cuts").glob("*/world.safetensors")
+    world.unlink()
     assert_same(train(FAMILIES, resume=True), whole)
     with killed(monkeypatch, 33):
         train(FAMILIES)
     assert_same(train(FAMILIES), whole)
 
 
+@pytest.mark.parametrize("where", ["before", "after"])
+@pytest.mark.parametrize("file", ["done-0000", "world", "leg-0002", "done-0002"])
+def test_stopped_while_it_saves_it_goes_on_as_if_it_had_not_been(file, where, reports, monkeypatch):
+    whole, saved, put = train(FAMILIES), [], os.replace
+
+    def replace(source, target):
+        if target.stem == file:
+            saved.append(target)
+            if len(saved) == (2 if file == "world" else 1):
+                if where == "after":
+                    put(source, target)
+                raise Killed
+        put(source, target)
+
+    with monkeypatch.context() as patched, pytest.raises(Killed):
+        patched.setattr(paths.os, "replace", replace)
+        train(FAMILIES)
+    [folder] = (reports / "cuts").iterdir()
+    (folder / ".half-written").write_bytes(b"what a killed process leaves")
+    with killed(monkeypatch, 1):
+        train(FAMILIES, resume=True)
+    assert not list(folder.glob(".*"))
+    assert_same(train(FAMILIES, resume=True), whole)
+
+
 def test_a_damaged_leg_is_named(reports, monkeypatch):
     with killed(monkeypatch, 33):
         train(FAMILIES)
-    [file] = (reports / "cuts").glob("*/done-0001/leg.bin")
+    [file] = (reports / "cuts").glob("*/done-0001.safetensors")
     data = bytearray(file.read_bytes())
     data[len(data) // 2] ^= 8
     file.write_bytes(data)
-    with pytest.raises(Damaged, match=r"file leg\.bin"):
+    with pytest.raises(Damaged, match=r"done-0001.safetensors is damaged"):
         train(FAMILIES, resume=True)
 
 

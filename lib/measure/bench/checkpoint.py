@@ -7,17 +7,17 @@ import shutil
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from lib.measure.bench.pairs import against, at_most, seconds_of, timed
+from lib.drivers.cut import KINDS
+from lib.measure.bench.pairs import against, at_most, timed
 from lib.measure.bench.pairs import best as least
 from lib.store import checkpoint
-from lib.store.dump import Dump, dump, restore
 from lib.store.optim import Adagrad
 from lib.store.rows import Rows
 from lib.store.shared_memory import segment
@@ -27,89 +27,42 @@ from lib.store.wire.codecs import CODECS
 
 PAIRS = 5
 ROWS = 2_000_000
-"""Of dim 16 with element-wise Adagrad: 288 MB in a checkpoint."""
+"""Of dim 16 with element-wise Adagrad: 303 MB in a checkpoint."""
 GIGABYTE = 7_000_000
 """Such rows in a gigabyte of shared memory."""
 
 
 def measure() -> Iterator[dict[str, Any]]:
-    yield from checkpoints()
+    yield from checkpoints(ROWS, PAIRS, (False, True))
     yield from attaching()
     yield from values()
 
 
-def checkpoints() -> Iterator[dict[str, Any]]:
-    """Each beside a plain copy of the same file, pair by pair; `waits` is for the disk (fsync), of both or of neither."""
-    table = Table(16, Adagrad(lr=0.1), seed=0, capacity=ROWS)
-    table.load(some_rows(ROWS))
-    part = {"server0": {"rows": {"t": table.export()}}}
-    with tempfile.TemporaryDirectory() as root:
-        whole, change, copy = Path(root) / "whole", Path(root) / "change", Path(root) / "copy"
-        size = checkpoint.save(whole, part)
-        for waits in (False, True):
-            yield beside_copy(
-                f"save{', waits' * waits}",
-                size,
-                whole,
-                copy,
-                waits,
-                lambda waits=waits: checkpoint.save(whole, part, durable=waits),
-            )
-        yield beside_copy("load", size, whole, copy, False, lambda: checkpoint.load(whole))
-        yield beside_copy("table to checkpoint", size, whole, copy, False, lambda: save_of(table, whole, dump))
-        yield beside_copy("checkpoint to table", size, whole, copy, False, lambda: fill(whole))
-        yield beside_copy(
-            "table to checkpoint, sorted", size, whole, copy, False, lambda: save_of(table, whole, Table.export)
-        )
-        yield beside_copy("checkpoint to table, sorted", size, whole, copy, False, lambda: fill(whole))
-        checkpoint.save(whole, part)
-        ids = np.random.default_rng(0).choice(ROWS, ROWS // 20, replace=False)
-        table.push(ids, np.ones((ids.size, 16), np.float32), 2**20)
-        part = {"server0": {"rows": {"t": table.export()}}}
-        less = checkpoint.save(change, part, base=whole, durable=False)
-        seconds = best(lambda: checkpoint.save(change, part, base=whole, durable=False))
-        yield {
-            "what": "save what changed, 5 % of the rows",
-            "bytes": less,
-            "share of whole": round(less / size, 3),
-            "s": seconds,
-        }
+def checkpoints(rows: int, rounds: int, waits: Sequence[bool] = (False,)) -> Iterator[dict[str, Any]]:
+    """A table on the way that a run's cuts take, there and back, beside a plain copy of the same file, pair by pair.
 
-
-def demanded(rows: int, shared: int, rounds: int) -> Iterator[dict[str, Any]]:
-    """What is demanded of keeping a table, in the columns of the store's benchmark: rows in a file, rows in shared memory."""
+    `waits` is for the disk (fsync), of both or of neither.
+    """
     table = Table(16, Adagrad(lr=0.1), seed=0, capacity=rows)
     table.load(some_rows(rows))
     with tempfile.TemporaryDirectory() as root:
-        whole, copy = Path(root) / "whole", Path(root) / "copy"
-        size = save_of(table, whole, dump)
-        for what, work in (
-            ("table to checkpoint", lambda: save_of(table, whole, dump)),
-            ("checkpoint to table", lambda: fill(whole)),
-        ):
-            pairs = timed(partial(plain_copy, whole / "server0.bin", copy, False), work, rounds)
+        cut, copy = Path(root) / "cut.safetensors", Path(root) / "copy"
+        size = save(table, cut, False)
+        works = [(f"table to checkpoint{', waits' * wait}", wait, partial(save, table, cut, wait)) for wait in waits]
+        for what, wait, work in [*works, ("checkpoint to table", False, partial(restored, cut))]:
+            pairs = timed(partial(plain_copy, cut, copy, wait), work, rounds)
             theirs, mine = (size / 1e9 / statistics.median(seconds) for seconds in zip(*pairs, strict=True))
             rates = {"peer's rate": round(theirs, 2), "our rate": round(mine, 2), "unit": "GB/s"}
             where = {"claim": "checkpoint", "what": what, "peer": "file copy", "rows": rows, "dim": 16}
             yield where | against(0.6, pairs) | rates
+
+
+def demanded(rows: int, shared: int, rounds: int) -> Iterator[dict[str, Any]]:
+    """What is demanded of keeping a table, in the columns of the store's benchmark: rows in a file, rows in shared memory."""
+    yield from checkpoints(rows, rounds)
     for row in attaching(shared):
         what = f"seconds to {row['what']}, {row['bytes'] / 1e9:.2f} GB"
         yield {"claim": "re-attach", "what": what, "rows": shared, "dim": 16, **at_most(1.0, row["s"])}
-
-
-def beside_copy(what: str, size: int, whole: Path, copy: Path, waits: bool, work: Callable[[], Any]) -> dict[str, Any]:
-    file = whole / "server0.bin"
-    pairs = [(seconds_of(lambda: plain_copy(file, copy, waits)), seconds_of(work)) for _ in range(PAIRS)]
-    ratios = sorted(plain / mine for plain, mine in pairs)
-    return {
-        "what": what,
-        "bytes": size,
-        "GB/s": round(size / 1e9 / statistics.median(mine for _, mine in pairs), 2),
-        "copy GB/s": round(size / 1e9 / statistics.median(plain for plain, _ in pairs), 2),
-        "ratio": round(statistics.median(ratios), 2),
-        "least": round(ratios[0], 2),
-        "greatest": round(ratios[-1], 2),
-    }
 
 
 def attaching(rows: int = GIGABYTE) -> Iterator[dict[str, Any]]:
@@ -162,14 +115,14 @@ def some_rows(count: int) -> Rows:
     return Rows(np.arange(count), values, values * values, np.arange(count) % 1000)
 
 
-def save_of(table: Table, folder: Path, form: Callable[[Table], Any]) -> int:
-    return checkpoint.save(folder, {"server0": {"rows": {"t": form(table)}}}, durable=False)
+def save(table: Table, cut: Path, durable: bool) -> int:
+    cut.unlink(missing_ok=True)  # as `plain_copy` does
+    return checkpoint.save(cut, {"rows-server0": {"tables": {"t": table.dump()}}}, durable=durable)
 
 
-def fill(folder: Path) -> Table:
-    content = checkpoint.load(folder, [Dump])["server0"]["rows"]["t"]
+def restored(cut: Path) -> Table:
     table = Table(16, Adagrad(lr=0.1), seed=0, capacity=1)
-    restore(table, content) if type(content) is Dump else table.load(content)
+    table.restore(checkpoint.load(cut, KINDS)["rows-server0"]["tables"]["t"])
     return table
 
 

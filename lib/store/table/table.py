@@ -22,17 +22,16 @@ In all three, whatever moves rows (a new id, growth, eviction, `write`, `load`) 
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from typing import Any, Literal, get_args
 
 import numpy as np
 
-from lib.errors import BadOption
+from lib.errors import BadOption, Damaged
 from lib.store.inputs import floats_of, ids_of, number, one_of, whole
 from lib.store.optim import Optimizer
-from lib.store.rows import Rows
-from lib.store.table import gradients, kernels, lookup
+from lib.store.rows import Dump, Rows
+from lib.store.table import gradients, index, kernels, lookup
 from lib.store.table.gate import Gate
 from lib.store.table.index import LARGEST_STAMP, NEVER, UNSET
 from lib.store.table.policy import L2, LRU, Admission, Age, Always, Eviction
@@ -239,20 +238,8 @@ class Table:
             slots, ids = self._records.used()
             return self._copy(ids, slots)
 
-    def memory(self) -> dict[str, np.ndarray]:
-        """What beside `export` decides the future: recency or update counts in its order, and the admission's memory."""
-        with self._lock:
-            slots, _ = self._records.used()
-            numbers = {"calls": self._traffic.calls, "lost": self._traffic.lost, "evicted": self._records.evicted}
-            last = "touches" if self._layout.limited else "updates"
-            arrays = {
-                last: self._records.words[slots, self._records.column + 3],
-                "admission": self._records.sketch.copy(),
-            }
-            return {**arrays, **{name: np.array(value, np.int64) for name, value in numbers.items()}}
-
-    def load(self, rows: Rows, memory: Mapping[str, np.ndarray] | None = None) -> None:
-        """Replace the whole content; with what `memory` gave, the table goes on as the one did whose content it is."""
+    def load(self, rows: Rows) -> None:
+        """Replace the whole content."""
         rows = self._checked(rows)
         if kernels.unique(rows.ids)[0].size < rows.ids.size:
             raise BadOption("rows.ids must be distinct to be loaded as a table's content")
@@ -265,12 +252,33 @@ class Table:
             kernels.scatter(records.rows, slots, np.hstack([rows.values, rows.state]))
             records.words[slots, records.column] = rows.stamps.astype(np.int32).view(np.uint32)
             self._traffic.calls = 0
-            if memory is not None:
-                records.words[slots, records.column + 3] = memory["touches" if self._layout.limited else "updates"]
-                records.sketch = memory["admission"].copy()
-                self._traffic.calls, self._traffic.lost, records.evicted = (
-                    int(memory[name]) for name in ("calls", "lost", "evicted")
-                )
+
+    def dump(self) -> Dump:
+        """All that decides the table's future, without a copy: save it before the table is used again."""
+        records, traffic = self._records, self._traffic
+        numbers = traffic.calls, traffic.lost, records.evicted
+        return Dump(records.words[: records.count], records.index, records.free, records.sketch, numbers)
+
+    def restore(self, dump: Dump) -> None:
+        """Go on as the table did whose dump it is, with the same rows, optimiser and limits; its arrays become this table's."""
+        records, (count, width) = self._records, dump.words.shape
+        if width != self._layout.width or (self.max_rows is not None and count > self.max_rows):
+            raise BadOption(
+                f"{count} records of {width} words do not fit a table of {self._layout.width} words and "
+                f"{'no limit' if self.max_rows is None else f'{self.max_rows} rows'}"
+            )
+        words, entries, sketch = (
+            np.require(each, requirements="W") for each in (dump.words, dump.index, dump.admission)
+        )
+        if not index.plausible(entries, count, dump.free.size):
+            raise Damaged(f"an index of {entries.size} entries does not lead to {count} records")
+        with self._lock:
+            if count:
+                records.become(words, entries, dump.free)
+            else:
+                records.clear(1)
+            records.sketch = sketch
+            self._traffic.calls, self._traffic.lost, records.evicted = dump.numbers
 
     def _sharing(self) -> AbstractContextManager:
         return self._lock if self._atomic else self._lock.shared()

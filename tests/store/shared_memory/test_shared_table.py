@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from lib.errors import BadOption
-from lib.store.dump import dump, restore
 from lib.store.optim import SGD, Adagrad, Adam
 from lib.store.rows import Rows
 from lib.store.shared_memory import segment
@@ -92,7 +91,7 @@ def test_it_is_a_table_and_is_found_again(name, limits):
     ours.load(rows)
     assert same(ours, theirs)
     theirs.push([10**9], np.ones((1, DIM), np.float32), 61)
-    restore(ours, dump(theirs))
+    ours.restore(theirs.dump())
     ours.close(remove=False)
     ours = shared(name, **limits)
     assert same(ours, theirs)

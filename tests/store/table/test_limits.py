@@ -1,6 +1,7 @@
 """Tables that forget: who goes, who comes in, what is lost, what a row takes; against Python's own containers."""
 
 from collections import OrderedDict
+from copy import deepcopy
 
 import numpy as np
 import pytest
@@ -207,7 +208,7 @@ def test_a_loaded_table_forgets_as_the_one_that_was_saved():
     one, two = (Table(2, Adagrad(lr=0.1), seed=0, max_rows=50, admission=Counter(times=2, cells=512)) for _ in range(2))
     for stamp in range(60):
         if stamp == 30:
-            two.load(one.export(), one.memory())
+            two.restore(deepcopy(one.dump()))
         for each in (one, two) if stamp >= 30 else (one,):
             ids = np.random.default_rng(stamp).integers(0, 200, 20)
             each.pull(ids)
@@ -221,7 +222,7 @@ def test_updates_are_counted_and_travel():
     for stamp, ids in enumerate([[1, 2, 1], [2], [3, 2]]):
         one.push(ids, np.ones((len(ids), 1), np.float32), stamp)
     one.pull([4])
-    two.load(one.export(), one.memory())
+    two.restore(deepcopy(one.dump()))
     assert one.updates([1, 2, 3, 4, 5]).tolist() == two.updates([1, 2, 3, 4, 5]).tolist() == [1, 3, 1, 0, 0]
     with pytest.raises(BadOption, match="a table with a limit counts no updates"):
         table(3).updates([1])

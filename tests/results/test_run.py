@@ -1,0 +1,63 @@
+"""What a run does once: it makes its model, evaluates what it has trained, and reads what it has kept."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+
+import lib
+from lib import VirtualCluster, workloads
+from lib.protocols import Pair, get
+from lib.store import checkpoint
+
+CLICKS = workloads.get(
+    "ctr-synthetic", samples=16 * 21, batch_size=16, vocabulary=40, fields=3, hidden=(8,), evaluation_samples=100
+)
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """How often the workload's methods were called."""
+    counted = Counter()
+    for name in ("model", "evaluate"):
+        original = getattr(type(CLICKS), name)
+
+        def count(self, *args, name=name, original=original):
+            counted[name] += 1
+            return original(self, *args)
+
+        monkeypatch.setattr(type(CLICKS), name, count)
+    return counted
+
+
+@pytest.mark.parametrize("protocol", ["gba", "s-easgd", Pair(sparse=get("async"), dense=get("all-reduce"))])
+@pytest.mark.parametrize("workers", [2, 5])
+def test_a_model_is_made_for_computing_for_the_start_and_for_evaluating_however_many_parts_there_are(
+    protocol, workers, calls, reports
+):
+    CLICKS.work()  # which counts the parameters of a model, and remembers it
+    calls.clear()
+    lib.train(CLICKS, protocol, VirtualCluster(workers=workers, servers=2), save=False, evaluations=1)
+    assert calls["model"] == 3
+
+
+@pytest.mark.parametrize("evaluations", [1, 3])
+def test_each_snapshot_is_evaluated_once(evaluations, calls, reports):
+    run = lib.train(CLICKS, "gba", VirtualCluster(workers=2), save=False, evaluations=evaluations)
+    assert calls["evaluate"] == evaluations == run.history["auc"].notna().sum()
+    last = run.history[run.history["auc"].notna()].iloc[-1]
+    assert last["auc"] == run.summary["auc"] and last["time"] == run.summary["virtual_seconds"]
+
+
+def test_a_kept_model_is_read_once_and_only_when_it_is_asked_for(reports, monkeypatch):
+    options = {"workload": CLICKS, "protocol": "gba", "cluster": VirtualCluster(workers=2), "keep": True}
+    made = lib.train(**options)
+    read, load = [], checkpoint.load
+    monkeypatch.setattr(checkpoint, "load", lambda *args: read.append(args) or load(*args))
+    found = lib.train(**options)
+    assert not read
+    assert found.model is found.model and len(read) == 1
+    assert found.model.rows.keys() == made.model.rows.keys()
+    assert np.array_equal(found.model.dense["values"], made.model.dense["values"])
