@@ -46,6 +46,8 @@ class Way(ABC):
     def __init__(self, here: Here):
         self._here, self._rule = here, here.plan.protocol.dense
         self._site, self._replica, self._record = here.site, here.replica, here.record
+        self._workers: dict[int, Handle] = {}
+        """The others, where they call each other."""
         self.round = 0
 
     def ahead(self) -> asyncio.Task | None:
@@ -65,6 +67,17 @@ class Way(ABC):
     def last(self) -> asyncio.Task | None:
         """Ask for the mix at the end of the data."""
         return None
+
+    def know(self, rank: int, worker: Handle) -> None:
+        """Where another worker is; one that was lost may be elsewhere now."""
+        self._workers[rank] = worker.seen_from(self._site)
+
+    async def call(self, rank: int, method: str, *args) -> Any:
+        """Another worker's answer; None where it is dead."""
+        try:
+            return await getattr(self._workers[rank], method)(*args)
+        except NodeLost:
+            return None
 
     async def deliver(self, rank: int, round: int, message: np.ndarray) -> None:
         """Another worker's message for a round."""
@@ -163,7 +176,6 @@ class WithNeighbours(Averaging):
         self._mail: dict[tuple[int, int], asyncio.Future] = {}
         """(round, worker) -> its message; None where it will never come."""
         self._losses: Counter[int] = Counter()
-        self._others = Others(here)
 
     async def _once(self, met: Meeting) -> bool:
         return await (super()._once(met) if met.round == LAST else self._weigh(met))
@@ -175,7 +187,7 @@ class WithNeighbours(Averaging):
         # Of those who are in its own row, who does not come this time needs nothing either.
         to = [other for other in listening if other != mine and (other in met.members or other not in row)]
         sent = self._message(met.round, len(to))
-        await asyncio.gather(*(self._others.call(other, "deliver", mine, met.round, sent) for other in to))
+        await asyncio.gather(*(self.call(other, "deliver", mine, met.round, sent) for other in to))
         weighted, left = [], 1.0
         for other, losses in zip(met.members, met.incarnations, strict=True):
             message = None if other == mine else await self._mail_of(met.round, other, losses)
@@ -211,20 +223,16 @@ class WithNeighbours(Averaging):
 class WithPartner(Way):
     """One worker's replica after another."""
 
-    def __init__(self, here: Here):
-        super().__init__(here)
-        self._others = Others(here)
-
     async def mix(self, label: int, asked: asyncio.Task | None = None) -> float | None:
         round, rank, workers = self.round, self._here.rank, self._here.plan.workers
         self.round += 1
-        if workers == 1:
+        partner = self._rule.partner(round, rank, workers) if workers > 1 else None
+        if partner is None:
             return None
-        partner = self._rule.partner(round, rank, workers)
         if partner == rank or partner not in range(workers):
             raise BadOption(f"{self._rule.name}: partner(round={round}, rank={rank}, workers={workers}) gave {partner}")
         start, sent = self._site.now(), self._message(round)
-        answer = await self._others.call(partner, "absorb", sent)
+        answer = await self.call(partner, "absorb", sent)
         if answer is None:
             self._record.extra["mixes missed"] += 1
             return None
@@ -249,24 +257,6 @@ class WithCentre(Way):
         theirs = await calls[0] if len(calls) == 1 else np.concatenate(await asyncio.gather(*calls))
         await self._replica.merge(Mix(round, (), sent, theirs))
         return start
-
-
-class Others:
-    """The other workers, who may die and be there again elsewhere."""
-
-    def __init__(self, here: Here):
-        self._here = here
-        self._handles: dict[int, Handle] = {}
-
-    async def call(self, rank: int, method: str, *args) -> Any:
-        """The answer; None where that worker is dead."""
-        if rank not in self._handles:
-            self._handles[rank] = (await self._here.rendezvous.worker(rank)).seen_from(self._here.site)
-        try:
-            return await getattr(self._handles[rank], method)(*args)
-        except NodeLost:
-            self._handles.pop(rank, None)
-            return None
 
 
 WAYS: dict[type[Exchange], type[Way]] = {

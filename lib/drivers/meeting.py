@@ -67,16 +67,16 @@ class Rendezvous:
 
     async def end(self, rank: int) -> None:
         """This worker has no more data: wait until nobody has."""
-        self._ended[rank] = asyncio.get_running_loop().create_future()
+        self._ended[rank] = over = asyncio.get_running_loop().create_future()
         self._release()
-        await self._ended[rank]
+        await over
 
     async def enroll(self, rank: int, worker: Handle) -> None:
-        """Where the others find a worker."""
-        self._handles[rank] = worker.seen_from(self._site)
-
-    async def worker(self, rank: int) -> Handle:
-        return self._handles[rank]
+        """Make a worker known to the others, and the others to it."""
+        self._handles[rank] = worker = worker.seen_from(self._site)
+        told = [worker.know(other, handle) for other, handle in self._handles.items() if other != rank]
+        told += [handle.know(rank, worker) for other, handle in self._handles.items() if other != rank]
+        await asyncio.gather(*told, return_exceptions=True)  # who is dead needs not know
 
     async def save(self) -> dict[str, Any]:
         self._away = frozenset()

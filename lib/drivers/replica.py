@@ -115,6 +115,9 @@ class ReplicaWorker:
         if self._servers and ends:
             await self._servers.leave()
 
+    async def know(self, rank: int, worker: Handle) -> None:
+        self.way.know(rank, worker)
+
     async def deliver(self, rank: int, round: int, message: np.ndarray) -> None:
         await self.way.deliver(rank, round, message)
 
