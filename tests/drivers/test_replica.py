@@ -25,8 +25,8 @@ def test_a_replica_that_is_there_again_shares_no_memory_with_the_one_that_it_cop
     async def noted(self, step, copy):
         await take_over(self, step, copy)
         joined.append(self)
-        for table in self._tables.values():
-            others = [t for each in replicas if each is not self for t in each._tables.values()]
+        for table in self.replica.tables.values():
+            others = [t for each in replicas if each is not self for t in each.replica.tables.values()]
             for mine in (table.dump().words, table.dump().index):
                 assert not any(
                     np.shares_memory(mine, theirs) for t in others for theirs in (t.dump().words, t.dump().index)
@@ -38,4 +38,4 @@ def test_a_replica_that_is_there_again_shares_no_memory_with_the_one_that_it_cop
     plan = [Failure(node="worker1", kind="dies", at=base / 3, lasts=base / 10)]
     lib.train(CLICKS, name, VirtualCluster(workers=4, failures=plan, patience=base / 50), save=False)
     assert joined
-    assert any(each._tables for each in joined) == (name == "ds-sync")
+    assert any(each.replica.tables for each in joined) == (name == "ds-sync")
