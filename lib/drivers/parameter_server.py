@@ -48,7 +48,7 @@ class ParameterServer:
     """One server's share of the parameters, its rule's state and the gradients that wait for their update."""
 
     def __init__(self, site: Site, plan: Plan, rule: ServerRule, shard: int, holds: frozenset[str]):
-        self._site, self._rule, self._shard = site, rule, shard
+        self._site, self._plan, self._rule, self._shard = site, plan, rule, shard
         self._state = rule.init(plan.workers)
         self._waiting: dict[Push, Gradient] = {}
         self._under_way: Counter[int] = Counter()
@@ -61,7 +61,7 @@ class ParameterServer:
         self._tables = plan.tables() if "rows" in holds else {}
         self._marks = Marks(plan.marks)
         self._samples = 0
-        ids = plan.workload.evaluation_ids(plan.seed, plan.day)
+        ids = plan.evaluation_ids()
         owned = {table: self._partition.split(table, ids[table])[shard] for table in self._tables}
         self._evaluated = {table: (positions, ids[table][positions]) for table, positions in owned.items()}
         self.record = Record(site.node, [] if plan.trace else None)
@@ -179,6 +179,10 @@ class ParameterServer:
                 self.record.staleness.append((self._site.now(), max(0, step - gradient.push.token)))
 
     def _update(self, weighted: list[tuple[Gradient, float]], divisor: float, step: int) -> None:
+        if not self._plan.gradients:
+            if self._dense is not None:
+                self._dense.apply(weighted[0][0].dense)
+            return
         if self._dense is not None and any(weight for _, weight in weighted):
             mean = _mean([(gradient.dense, weight) for gradient, weight in weighted], divisor)
             self.record.norms[step] = float(np.linalg.norm(mean))
