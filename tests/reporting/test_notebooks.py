@@ -190,7 +190,8 @@ def test_all_go_on_after_one_fails(house, monkeypatch):
         notebooks.run_all("all")
 
 
-COUNTED = """from lib import claims, paths
+COUNTED = """from lib import paths
+from lib.reporting import claims
 import pandas as pd
 with open("../executions", "a") as file:
     file.write("x")
@@ -261,7 +262,7 @@ def test_an_interrupt_leaves_no_kernel_and_no_half(house):
     house.notebook(
         "n", "# N", 'import os, time\nopen("pid", "w").write(str(os.getpid()))\ntime.sleep(60)', parameters=PARAMETERS
     )
-    code = "from lib import notebooks; notebooks.run('n')"
+    code = "from lib.reporting import notebooks; notebooks.run('n')"
     environment = {**os.environ, "PYTHONPATH": str(Path(notebooks.__file__).parents[3])}
     process = subprocess.Popen([sys.executable, "-c", code], env=environment, stderr=subprocess.PIPE, text=True)
     marker = house.notebooks / "pid"
