@@ -225,7 +225,7 @@ def test_what_is_complete_is_left_as_it_is(house, capsys):
 
 def test_what_a_result_follows_from(house, monkeypatch):
     """Planted: each of these changes must show."""
-    from lib.results import run
+    from lib.results import key
 
     def now(**values):
         return notebooks.running.fingerprint(experiment, {"profile": "smoke", **values})
@@ -238,7 +238,7 @@ def test_what_a_result_follows_from(house, monkeypatch):
     seen.append(now())
     path.write_text(path.read_text().replace('"source": "1"', '"source": "2"'))
     seen.append(now())
-    monkeypatch.setattr(run, "source", lambda: "other code")
+    monkeypatch.setattr(key, "whole", lambda: "other code")
     seen.append(now())
     assert len(set(seen)) == 6 and now() == seen[-1]
 
