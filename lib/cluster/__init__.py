@@ -2,42 +2,47 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+import importlib
+from typing import TYPE_CHECKING, Any
 
-from lib.cluster.base import Cluster
-from lib.cluster.faults.failures import Failure, Mishaps
-from lib.cluster.local import LocalCluster
-from lib.cluster.ray.cluster import RayCluster
-from lib.cluster.slowdowns import Lognormal, Slowdown
-from lib.cluster.spec import Device, Link, Node
-from lib.cluster.virtual.cluster import VirtualCluster
-from lib.errors import unknown, unknown_option
+from lib.registry import Registry
 
-ALL: dict[str, type[Cluster]] = {cluster.name: cluster for cluster in (VirtualCluster, LocalCluster, RayCluster)}
+if TYPE_CHECKING:
+    from lib.cluster.base import Cluster
 
-__all__ = [
-    "ALL",
-    "Cluster",
-    "Device",
-    "Failure",
-    "Link",
-    "LocalCluster",
-    "Lognormal",
-    "Mishaps",
-    "Node",
-    "RayCluster",
-    "Slowdown",
-    "VirtualCluster",
-    "get",
-]
+ALL = Registry(
+    "cluster",
+    {
+        "virtual": "lib.cluster.virtual.cluster:VirtualCluster",
+        "local": "lib.cluster.local:LocalCluster",
+        "ray": "lib.cluster.ray.cluster:RayCluster",
+    },
+)
+
+_HOMES = {
+    "Cluster": "lib.cluster.base",
+    "Device": "lib.cluster.spec",
+    "Failure": "lib.cluster.faults.failures",
+    "Link": "lib.cluster.spec",
+    "LocalCluster": "lib.cluster.local",
+    "Lognormal": "lib.cluster.slowdowns",
+    "Mishaps": "lib.cluster.faults.failures",
+    "Node": "lib.cluster.spec",
+    "RayCluster": "lib.cluster.ray.cluster",
+    "Slowdown": "lib.cluster.slowdowns",
+    "VirtualCluster": "lib.cluster.virtual.cluster",
+}
+
+__all__ = ["ALL", "get", *_HOMES]
 
 
 def get(name: str, **options) -> Cluster:
     """The cluster of that name; an unknown name or option is an error that names the nearest valid ones."""
-    if name not in ALL:
-        raise unknown("cluster", name, ALL)
-    valid = [field.name for field in fields(ALL[name])]
-    for option in options:
-        if option not in valid:
-            raise unknown_option(f"cluster {name!r}", option, valid)
-    return ALL[name](**options)
+    return ALL.make(name, **options)
+
+
+def __getattr__(name: str) -> Any:
+    """A name of `_HOMES`, imported with its first use: the registry alone needs no torch."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)

@@ -166,8 +166,8 @@ class Cluster(ABC):
     servers: int = 1
     """Number of parameter servers."""
     slowdown: float | Slowdown = field(default=Lognormal(sigma=0.0))
-    """Stragglers among the workers; a number is the sigma of independent lognormal slowdowns of each batch. On a wall clock
-    a worker really waits that much longer."""
+    """Stragglers among the workers; a number is the sigma of independent lognormal slowdowns of each batch, a word the name of a
+    preset or of a YAML file. On a wall clock a worker really waits that much longer."""
     speeds: tuple[float, ...] = ()
     """Steady speed of each worker relative to the others, by rank; empty: all equal."""
     failures: tuple[Failure, ...] = ()
@@ -178,8 +178,7 @@ class Cluster(ABC):
     """Seconds for which the others hear nothing of a node until they go on without it."""
 
     def __post_init__(self):
-        if isinstance(self.slowdown, (int, float)):
-            object.__setattr__(self, "slowdown", Lognormal(sigma=float(self.slowdown)))
+        object.__setattr__(self, "slowdown", Slowdown.from_dict(self.slowdown))
         object.__setattr__(self, "speeds", tuple(self.speeds))
         object.__setattr__(self, "failures", tuple(self.failures))
         if not all(speed > 0 for speed in self.speeds):

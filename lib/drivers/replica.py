@@ -12,14 +12,15 @@ import numpy as np
 from lib.cluster.base import Handle, Meeting, Site, World
 from lib.cluster.spec import Work
 from lib.data.batch import Batch
-from lib.drivers.bank import Bank, BankClient, open_bank
 from lib.drivers.crew import Crew
 from lib.drivers.cut import carry_out
 from lib.drivers.meeting import Rendezvous, SyncServer
 from lib.drivers.model_state import ModelState
 from lib.drivers.overlap import Overlap
+from lib.drivers.parameter_server import Servers, open_servers
 from lib.drivers.plan import Plan
 from lib.drivers.record import Finished, Marks, Record, Snapshot
+from lib.drivers.server_client import ServerClient
 from lib.drivers.trainer import Input, Trainer, open_queue
 from lib.errors import MemberLost
 from lib.models.flat import StepResult
@@ -34,7 +35,7 @@ class ReplicaWorker:
         site: Site,
         plan: Plan,
         rank: int,
-        bank: Bank | None,
+        servers: Servers | None,
         rendezvous: Handle,
         centre: Handle | None,
         queue: Handle | None,
@@ -46,8 +47,8 @@ class ReplicaWorker:
         start = plan.start(site)
         self._dense = plan.dense_store(start, site.device)
         self._memory = self._rule.init(start)
-        self._tables = {} if bank else plan.tables()
-        self._bank = BankClient(site, bank, rank, start.size, self.record) if bank else None
+        self._tables = {} if servers else plan.tables()
+        self._servers = ServerClient(site, servers, rank, start.size, self.record) if servers else None
         self._rendezvous = rendezvous.seen_from(site)
         self._centre = centre and centre.seen_from(site)
         self._replica = asyncio.Lock()  # a merge and a local step must not both start from the same values
@@ -55,7 +56,7 @@ class ReplicaWorker:
         self._finished = False
         self._steps = self._mixed_at = self._round = self._samples = 0
         self._marks = Marks(mark / plan.workers for mark in plan.marks if rank == 0)
-        self._evaluated = plan.workload.evaluation_ids(plan.seed, plan.day) if self._tables else {}
+        self._evaluated = plan.evaluation_ids() if self._tables else {}
         self._buckets = self._trainer.buckets(self._rule.buckets if plan.on_nan == "stop" else 1)
 
     async def inherit(self, dense: dict[str, np.ndarray], rows: dict[str, Rows]) -> None:
@@ -78,8 +79,8 @@ class ReplicaWorker:
             await self._rendezvous.leave(self._rank, False, not ends)
             if shadow:
                 self._stepped.set()
-        if self._bank and ends:
-            await self._bank.leave()
+        if self._servers and ends:
+            await self._servers.leave()
 
     async def copy(self) -> dict[str, Any]:
         """What a worker that is there again starts from."""
@@ -242,13 +243,13 @@ class ReplicaWorker:
             self.record.span("apply", start, self._site.now(), batch.index)
 
     async def _pull(self, batch: Batch) -> dict[str, np.ndarray]:
-        if self._bank:
-            return (await self._bank.pull(batch))[1]
+        if self._servers:
+            return (await self._servers.pull(batch))[1]
         return {name: table.pull(batch.ids[name]) for name, table in self._tables.items()}
 
     async def _push(self, batch: Batch, result: StepResult | None, beside: asyncio.TaskGroup) -> None:
-        if self._bank:
-            beside.create_task(self._bank.push(batch, result), name=f"push of batch {batch.index}")
+        if self._servers:
+            beside.create_task(self._servers.push(batch, result), name=f"push of batch {batch.index}")
             await asyncio.sleep(0)
         elif result is not None:
             for name, gradient in result.rows.items():
@@ -278,8 +279,8 @@ class ReplicaWorker:
 async def drive(world: World, plan: Plan, model: ModelState | None = None) -> Finished:
     sparse, dense = plan.protocol.sparse, plan.protocol.dense
     # A workload without tables has nothing to keep on a server.
-    apart = sparse.family == "server" and plan.workload.tables()
-    bank = await open_bank(world, plan, sparse, ("rows",), model) if apart else None
+    on_servers = sparse.family == "server" and plan.workload.tables()
+    apart = await open_servers(world, plan, sparse, ("rows",), model) if on_servers else None
     rendezvous = await world.host(Rendezvous, plan, dense, node="master")
     centre = await world.host(SyncServer, plan, dense, node="sync0") if dense.centre else None
     if model and centre:
@@ -287,12 +288,12 @@ async def drive(world: World, plan: Plan, model: ModelState | None = None) -> Fi
     queue = await open_queue(world, plan)
 
     async def host(rank: int) -> Handle:
-        worker = await world.host(ReplicaWorker, plan, rank, bank, rendezvous, centre, queue, node=f"worker{rank}")
+        worker = await world.host(ReplicaWorker, plan, rank, apart, rendezvous, centre, queue, node=f"worker{rank}")
         if model:
-            await worker.inherit(model.dense, {} if bank else model.rows)
+            await worker.inherit(model.dense, {} if apart else model.rows)
         return worker
 
-    servers = bank.named() if bank else {}
+    servers = apart.named() if apart else {}
     crew = Crew(world, plan, host, [*servers.values(), rendezvous, *([queue] if plan.watch else [])])
     others = {**servers, **({"centre": centre} if centre else {})}
     return await carry_out(world, plan, crew, others, {"rendezvous": rendezvous, **({"queue": queue} if queue else {})})

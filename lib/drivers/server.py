@@ -7,22 +7,23 @@ from collections.abc import Awaitable
 from typing import Any
 
 from lib.cluster.base import Handle, Site, World
-from lib.drivers.bank import Bank, BankClient, open_bank
 from lib.drivers.crew import Crew
 from lib.drivers.cut import carry_out
 from lib.drivers.model_state import ModelState
+from lib.drivers.parameter_server import Servers, open_servers
 from lib.drivers.plan import Plan
 from lib.drivers.record import Finished, Record
+from lib.drivers.server_client import ServerClient
 from lib.drivers.trainer import Input, Trainer, open_queue
 
 
 class ServerWorker:
     """A worker without parameters of its own."""
 
-    def __init__(self, site: Site, plan: Plan, rank: int, banks: tuple[Bank, ...], queue: Handle | None):
+    def __init__(self, site: Site, plan: Plan, rank: int, servers: tuple[Servers, ...], queue: Handle | None):
         self.record = Record(site.node, [] if plan.trace else None)
         self._trainer = Trainer(site, plan, rank, self.record)
-        self._banks = [BankClient(site, bank, rank, self._trainer.size, self.record) for bank in banks]
+        self._servers = [ServerClient(site, each, rank, self._trainer.size, self.record) for each in servers]
         self._plan = plan
         self._input = Input(site, plan, rank, queue, self._trainer)
 
@@ -32,13 +33,13 @@ class ServerWorker:
             async for batch in self._input.batches(until, sending):
                 dense, rows = await self._pull(batch)
                 result = await self._trainer.step(batch, dense, rows)
-                for bank in self._banks:
+                for servers in self._servers:
                     # The worker goes on at once; whether the next pull must wait for this push is the rule's affair.
-                    sending.create_task(bank.push(batch, result), name=f"push of batch {batch.index}")
+                    sending.create_task(servers.push(batch, result), name=f"push of batch {batch.index}")
                 await asyncio.sleep(0)  # the pushes leave before the next pull asks
         if until == self._plan.batches:
-            for bank in self._banks:
-                await bank.leave()
+            for servers in self._servers:
+                await servers.leave()
 
     async def copy(self) -> None:
         """A worker that is there again needs nothing of this one: the servers have it all."""
@@ -58,9 +59,9 @@ class ServerWorker:
         return self.record
 
     async def _pull(self, batch):
-        if len(self._banks) == 1:
-            return await self._banks[0].pull(batch)
-        pulled = await asyncio.gather(*(bank.pull(batch) for bank in self._banks))
+        if len(self._servers) == 1:
+            return await self._servers[0].pull(batch)
+        pulled = await asyncio.gather(*(servers.pull(batch) for servers in self._servers))
         dense = next(dense for dense, _ in pulled if dense is not None)
         return dense, {table: block for _, rows in pulled for table, block in rows.items()}
 
@@ -68,15 +69,15 @@ class ServerWorker:
 async def drive(world: World, plan: Plan, model: ModelState | None = None) -> Finished:
     sparse, dense = plan.protocol.sparse, plan.protocol.dense
     if sparse is dense:
-        banks = (await open_bank(world, plan, dense, ("dense", "rows"), model),)
+        sets = (await open_servers(world, plan, dense, ("dense", "rows"), model),)
     else:
-        first = await open_bank(world, plan, dense, ("dense",), model)
-        banks = (first, await open_bank(world, plan, sparse, ("rows",), model))
+        first = await open_servers(world, plan, dense, ("dense",), model)
+        sets = (first, await open_servers(world, plan, sparse, ("rows",), model))
     queue = await open_queue(world, plan)
 
     def host(rank: int) -> Awaitable[Handle]:
-        return world.host(ServerWorker, plan, rank, banks, queue, node=f"worker{rank}")
+        return world.host(ServerWorker, plan, rank, sets, queue, node=f"worker{rank}")
 
-    servers = {name: handle for bank in banks for name, handle in bank.named().items()}
+    servers = {name: handle for each in sets for name, handle in each.named().items()}
     crew = Crew(world, plan, host, [*servers.values(), *([queue] if plan.watch else [])])
     return await carry_out(world, plan, crew, servers, {"queue": queue} if queue else {})

@@ -2,36 +2,32 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
-
-from lib.errors import unknown, unknown_option
-from lib.protocols.baselines import BSP, AllReduce, Async, Sync
-from lib.protocols.dssync import DSSync
-from lib.protocols.gba import GBA
-from lib.protocols.gossip import Prague, SwarmAdam
-from lib.protocols.hop import HopBS, HopBW
-from lib.protocols.oac import OAC, Pipelined, Sequential
 from lib.protocols.rule import Pair, Rule
-from lib.protocols.shadowsync import ShadowEASGD
+from lib.registry import Registry
 
-ALL: dict[str, type[Rule]] = {
-    rule.name: rule
-    for rule in (
-        *(Sync, Async, AllReduce, BSP, HopBS, HopBW, GBA),
-        *(Prague, SwarmAdam, ShadowEASGD, DSSync),
-        *(Sequential, Pipelined, OAC),
-    )
-}
+ALL = Registry(
+    "protocol",
+    {
+        "sync": "lib.protocols.baselines:Sync",
+        "async": "lib.protocols.baselines:Async",
+        "all-reduce": "lib.protocols.baselines:AllReduce",
+        "bsp": "lib.protocols.baselines:BSP",
+        "hop-bs": "lib.protocols.hop:HopBS",
+        "hop-bw": "lib.protocols.hop:HopBW",
+        "gba": "lib.protocols.gba:GBA",
+        "prague": "lib.protocols.gossip:Prague",
+        "swarm-adam": "lib.protocols.gossip:SwarmAdam",
+        "s-easgd": "lib.protocols.shadowsync:ShadowEASGD",
+        "ds-sync": "lib.protocols.dssync:DSSync",
+        "sequential": "lib.protocols.oac:Sequential",
+        "pipelined": "lib.protocols.oac:Pipelined",
+        "oac": "lib.protocols.oac:OAC",
+    },
+)
 
 __all__ = ["ALL", "Pair", "get"]
 
 
 def get(name: str, **options) -> Rule:
     """The protocol of that name; an unknown name or option is an error that names the nearest valid ones."""
-    if name not in ALL:
-        raise unknown("protocol", name, ALL)
-    valid = [field.name for field in fields(ALL[name])]
-    for option in options:
-        if option not in valid:
-            raise unknown_option(f"protocol {name!r}", option, valid)
-    return ALL[name](**options)
+    return ALL.make(name, **options)

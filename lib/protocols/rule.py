@@ -27,6 +27,8 @@ class Rule(ABC):
     """Whether a fast worker ever waits for a slower one."""
     drops: ClassVar[bool]
     """Whether a gradient that was computed may be thrown away."""
+    states: ClassVar[tuple[type, ...]] = ()
+    """The dataclasses that its state is made of: what a cut of a run may hold."""
     data: ClassVar[Literal["split", "queue"]] = "split"
     """How workers share the batches: by rank, or whoever asks next takes the next (no gain where `blocks`)."""
 

@@ -68,6 +68,7 @@ class ServerRule(Rule):
     """May this worker start? Which token does it carry? What becomes of this gradient?"""
 
     family: ClassVar = "server"
+    states: ClassVar = (ServerState, Push)
 
     rows_divided_by: Literal["met", "all"] = "met"
     """A row's summed gradient is divided by the pushes that met its id (GBA, Algorithm 2), or by the update's divisor."""

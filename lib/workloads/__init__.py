@@ -2,24 +2,51 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING, Any
 
 from lib.errors import unknown, unknown_option
-from lib.workloads import named
-from lib.workloads.base import PROFILES, TableSpec, Workload
-from lib.workloads.ctr import ClickThrough
-from lib.workloads.graph import LinkPrediction
-from lib.workloads.quadratic import QuadraticBowl
+from lib.registry import Registry
+
+if TYPE_CHECKING:
+    from lib.workloads.base import TableSpec, Workload
 
 __all__ = ["ALL", "PROFILES", "TableSpec", "Workload", "get", "options"]
 
-ALL: dict[str, type[Workload]] = {
-    kind.name: kind for kind in (QuadraticBowl, ClickThrough, LinkPrediction, *named.WORKLOADS)
-}
+PROFILES = ("smoke", "laptop", "full")
+"""How large a workload is: for a look at every experiment in minutes, for results on a laptop, for a GPU or a cluster."""
+
+ALL = Registry(
+    "workload",
+    {
+        "quadratic": "lib.workloads.quadratic:QuadraticBowl",
+        "ctr-synthetic": "lib.workloads.ctr:ClickThrough",
+        "kg-synthetic": "lib.workloads.graph:LinkPrediction",
+        "criteo-deepfm": "lib.workloads.named:CriteoDeepFM",
+        "criteo-dlrm": "lib.workloads.named:CriteoDLRM",
+        "criteo-ffnn": "lib.workloads.named:CriteoFFNN",
+        "criteo-syn": "lib.workloads.named:CriteoSyn",
+        "alimama-dien": "lib.workloads.named:AlimamaDIEN",
+        "private-youtubednn": "lib.workloads.named:PrivateYouTubeDNN",
+        "taobao-ffnn": "lib.workloads.named:TaobaoFFNN",
+        "avazu-ffnn": "lib.workloads.named:AvazuFFNN",
+        "kwai-ffnn": "lib.workloads.named:KwaiFFNN",
+        "fb15k-237-distmult": "lib.workloads.named:FB15k237",
+        "freebase86m-distmult": "lib.workloads.named:Freebase86mDistMult",
+        "freebase86m-graphsage": "lib.workloads.named:Freebase86mGraphSage",
+        "cifar10-wrn": "lib.workloads.named:Cifar10WRN",
+        "cifar100-wrn": "lib.workloads.named:Cifar100WRN",
+        "imagenet-wrn50-2": "lib.workloads.named:ImageNetWRN",
+        "squad-bert": "lib.workloads.named:SquadBert",
+    },
+)
 
 
 def get(name: str, profile: str = "smoke", **given) -> Workload:
-    """The workload registered under `name` at the size of a profile, with its options set."""
+    """The workload registered under `name` at the size of a profile, with its options set.
+
+    On real data (`data=`) the profile's samples are at most one pass over the folder, and more only where `samples` says so;
+    but the full profile of images, graphs and questions keeps the papers' epochs."""
     valid = options(name)
     if profile not in PROFILES:
         raise unknown("profile", profile, PROFILES)
@@ -28,11 +55,24 @@ def get(name: str, profile: str = "smoke", **given) -> Workload:
             raise unknown_option(f"workload {name!r}", option, valid)
     kind = ALL[name]
     given = {kind.spelled.get(option, option): value for option, value in given.items()}
-    return kind(**{**kind.profiles.get(profile, {}), **given})
+    from lib.data import source  # not for a list of names
+
+    made = kind(**{**kind.profiles.get(profile, {}), **given})
+    if given.get("data") and "samples" not in given and not (kind.epochs and profile == "full"):
+        made = replace(made, samples=min(made.samples, source.samples(made.data)))
+    return made
 
 
 def options(name: str) -> set[str]:
     """All that `get` takes for that workload."""
-    if name not in ALL:
-        raise unknown("workload", name, ALL)
-    return {"profile", *(field.name for field in fields(ALL[name])), *ALL[name].spelled}
+    kind = ALL[name]
+    return {"profile", *(field.name for field in fields(kind)), *kind.spelled}
+
+
+def __getattr__(name: str) -> Any:
+    """The contract, which is imported with its first use, since it needs torch."""
+    if name not in ("TableSpec", "Workload"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from lib.workloads import base
+
+    return getattr(base, name)

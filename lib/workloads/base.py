@@ -17,9 +17,6 @@ from lib.data.batch import Batch
 from lib.errors import BadOption, nearest
 from lib.store.optim import Optimizer
 
-PROFILES = ("smoke", "laptop", "full")
-"""How large a workload is: for a look at every experiment in minutes, for results on a laptop, for a GPU or a cluster."""
-
 
 @dataclass(frozen=True, slots=True)
 class TableSpec:
@@ -43,6 +40,9 @@ class Workload(ABC):
     """Option -> field, for an option whose name a method has taken."""
     profiles: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     """Profile -> the options that it sets; a profile that is missing, as smoke is by custom, has the class's own defaults."""
+
+    epochs: ClassVar[bool] = True
+    """Whether its full profile goes through real data again and again, as papers do; a click log is passed once."""
 
     samples: int
     """Samples in one pass; the last batch may be smaller."""

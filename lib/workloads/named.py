@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from lib.store.optim import Adagrad, Adam, Optimizer
-from lib.workloads.base import Workload
 from lib.workloads.ctr import ClickThrough
 from lib.workloads.graph import LinkPrediction
 from lib.workloads.retrieval import NextItem
@@ -354,23 +353,3 @@ class SquadBert(Answers):
             "evaluation_samples": 10_570,
         },
     }
-
-
-WORKLOADS: tuple[type[Workload], ...] = (
-    CriteoDeepFM,
-    CriteoDLRM,
-    CriteoFFNN,
-    CriteoSyn,
-    AlimamaDIEN,
-    PrivateYouTubeDNN,
-    TaobaoFFNN,
-    AvazuFFNN,
-    KwaiFFNN,
-    FB15k237,
-    Freebase86mDistMult,
-    Freebase86mGraphSage,
-    Cifar10WRN,
-    Cifar100WRN,
-    ImageNetWRN,
-    SquadBert,
-)

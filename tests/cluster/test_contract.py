@@ -12,7 +12,7 @@ import pytest
 from lib import LocalCluster, RayCluster, VirtualCluster, workloads
 from lib.cluster.base import Meeting
 from lib.cluster.spec import Work
-from lib.drivers.bank import Gradient, ParameterServer
+from lib.drivers.parameter_server import Gradient, ParameterServer
 from lib.drivers.plan import Plan
 from lib.errors import BadOption, NotFinite
 from lib.protocols import get

@@ -1,18 +1,15 @@
-"""What slows workers down, from a formula or fitted to a trace of a real cluster."""
+"""What slows workers down, from a formula or fitted to a trace of a real cluster, see `PRESETS`."""
 
 from lib.cluster.slowdowns.base import BadField, Course, Pace, Slowdown
 from lib.cluster.slowdowns.batchwise import Empirical, Lognormal, Steady
-from lib.cluster.slowdowns.fitting import fit, fit_shared, from_trace, quality
 from lib.cluster.slowdowns.presets import PRESETS, Preset, get
 from lib.cluster.slowdowns.product import Product
 from lib.cluster.slowdowns.reading import SLOWDOWNS, from_dict
 from lib.cluster.slowdowns.shared_machines import UTILISATION, Shared
 from lib.cluster.slowdowns.timed import CURVES, Bursts, Day, Transient
-from lib.cluster.slowdowns.traces import FORMATS, Trace, read_trace
 
 __all__ = [
     "CURVES",
-    "FORMATS",
     "PRESETS",
     "SLOWDOWNS",
     "UTILISATION",
@@ -28,13 +25,7 @@ __all__ = [
     "Shared",
     "Slowdown",
     "Steady",
-    "Trace",
     "Transient",
-    "fit",
-    "fit_shared",
     "from_dict",
-    "from_trace",
     "get",
-    "quality",
-    "read_trace",
 ]

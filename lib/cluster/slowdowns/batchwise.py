@@ -12,8 +12,8 @@ import numpy as np
 
 from lib.cluster.slowdowns.base import Course, Slowdown, draws
 
-TAILS = (0.0, 0.01, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 1.0)
-"""Levels of quantiles that follow both tails closely enough for a straggler."""
+TAILS = (0.0, 0.01, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 0.995, 0.999, 1.0)
+"""Levels of quantiles that follow both tails closely enough for a straggler: a heavy one is no straight line from 0.99 on."""
 
 _ROOT_2 = math.sqrt(2)
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import MISSING, fields
 from numbers import Real
+from pathlib import Path
 from typing import Any
+
+import yaml
 
 from lib.cluster.slowdowns.base import BadField, Slowdown
 from lib.cluster.slowdowns.batchwise import Empirical, Lognormal, Steady
@@ -21,13 +24,16 @@ SLOWDOWNS: dict[str, type[Slowdown]] = {
 
 
 def from_dict(data: Any, where: str = "slowdown") -> Slowdown:
-    """A slowdown from `{name: kind, field: value, ...}`; from a preset's name, or `{name: preset, scale: 0.001}`; or from
-    a number, which is the sigma of a lognormal one. `where` is the data's place in its file, for errors."""
+    """A slowdown from `{name: kind, field: value, ...}`; from a preset's name, or `{name: preset, scale: 0.001}`; from the name
+    of a YAML file with either, as `python -m data_prep trace` writes it; or from a number, which is the sigma of a lognormal
+    one. `where` is the data's place in its file, for errors."""
     if isinstance(data, Slowdown):
         return data
     data = _number(data)
     if isinstance(data, Real) and not isinstance(data, bool):
-        data = {"name": Lognormal.name, "sigma": data}
+        data = {"name": Lognormal.name, "sigma": float(data)}
+    elif isinstance(data, str) and data.endswith((".yaml", ".yml")):
+        return from_dict(_loaded(data, where), data)
     elif isinstance(data, str):
         data = {"name": data}
     if not isinstance(data, Mapping):
@@ -46,6 +52,14 @@ def from_dict(data: Any, where: str = "slowdown") -> Slowdown:
     if kind is Product and isinstance(values["parts"], (list, tuple)):
         values["parts"] = [from_dict(part, f"{where}.parts[{place}]") for place, part in enumerate(values["parts"])]
     return _made(kind, values, where)
+
+
+def _loaded(path: str, where: str) -> Any:
+    try:
+        found = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise BadOption(f"{where}: {path} cannot be read: {error}") from error
+    return found["slowdown"] if isinstance(found, Mapping) and [*found] == ["slowdown"] else found
 
 
 def _check(name: str, values: Mapping[str, Any], known: Any, needed: Any, where: str) -> None:

@@ -15,7 +15,7 @@ from lib.errors import nearest
 
 UTILISATION: Mapping[str, tuple[float, ...]] = MappingProxyType(
     {
-        # Fitted by `lib.cluster.slowdowns.fitting.fit_shared` to 14 machines over 8 days of Alibaba's cluster-trace-v2018
+        # Fitted by `data_prep.traces.fitting.fit_shared` to 14 machines over 8 days of Alibaba's cluster-trace-v2018
         # (github.com/alibaba/clusterdata, machine_usage.csv): the mean share of a machine's CPU in use, hour by hour.
         "alibaba-2018": (
             *(0.3348, 0.3442, 0.339, 0.3775, 0.4173, 0.4807, 0.6082, 0.5238, 0.4801, 0.4834, 0.4378, 0.4633),

@@ -15,7 +15,7 @@ from lib.errors import nearest
 
 CURVES: Mapping[str, tuple[float, ...]] = MappingProxyType(
     {
-        # Fitted by `lib.cluster.slowdowns.fitting` to 16 machines over 8 days of Alibaba's cluster-trace-v2018
+        # Fitted by `data_prep.traces.fitting.fit` to 16 machines over 8 days of Alibaba's cluster-trace-v2018
         # (github.com/alibaba/clusterdata, machine_usage.csv): the free share of a typical machine's CPU, hour by hour.
         "alibaba-2018": (
             *(0.6688, 0.6501, 0.66, 0.6366, 0.612, 0.5625, 0.43, 0.4943, 0.5512, 0.5487, 0.5956, 0.569),

@@ -12,8 +12,7 @@ from pathlib import Path
 
 from lib import paths
 from lib.errors import LockstepError, UnknownName, unknown
-
-PROFILES = ("smoke", "laptop", "full")
+from lib.workloads import PROFILES
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -149,6 +149,8 @@ class SharedTableAgainstDictionary(TableAgainstDictionary):
 
     def new(self):
         self.name = f"test-model-{os.getpid()}"
+        if hasattr(self, "table"):
+            self.table.close()  # it would take its successor's segment away when it is collected
         segment.remove(self.name)
         return self.attach()
 

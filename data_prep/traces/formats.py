@@ -1,6 +1,8 @@
-"""Public traces of real clusters, read strictly: what is missing or cannot be is an error with its file, row and column.
+"""Traces of real clusters, read strictly: what is missing or cannot be is an error with its file, row and column.
 
-Formats:
+A file's form tells its format:
+- `batch-times`: any job's, as comma-separated values with a header that has worker (a name or a number), time (seconds, when a
+  step began or ended) and took (how long it was, in any unit); steps of several workers, in any order;
 - `alibaba-pai`: mini-batch times of one training job's workers, as in alibaba/clusterdata,
   cluster-trace-gpu-v2020/mini-batch-time/data/job_*_norm.csv: worker, time (seconds), batch_time_norm (of any scale);
 - `alibaba-usage`: machine_usage.csv of alibaba/clusterdata, cluster-trace-v2018, without a header: machine, time (seconds),
@@ -14,6 +16,7 @@ Rows are counted from 1; in a CSV file the first line is row 1, so that a row is
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +24,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from lib.errors import BadOption, unknown
+from data_prep.lines import first_line
+from data_prep.source import packed
+from lib.errors import BadOption
 
 SECONDS_A_DAY = 86_400.0
 LEAST_FREE = 0.01
@@ -50,27 +55,63 @@ class Trace:
     """Whether the factors follow the time of day."""
 
 
-def read_trace(path: str | Path, format: str, gap: float | None = None) -> Trace:
-    """The trace in that file. A worker that says nothing for more than `gap` seconds is an error; None: 60 for
-    mini-batch times, an hour for machines; for operations, a micro-batch that is missing is a gap whatever `gap` says."""
+def read_trace(path: str | Path, gap: float | None = None) -> Trace:
+    """The trace in that file. A worker that says nothing for more than `gap` seconds is an error; None: 60 or six usual steps
+    for the times of batches, an hour for machines; for operations, a micro-batch that is missing is a gap whatever `gap` says."""
     path = Path(path)
-    if format not in FORMATS:
-        raise unknown("trace format", format, FORMATS)
     if not path.is_file():
         raise BadTrace(path, "there is no such file")
-    return FORMATS[format](path, gap)
+    if gap is not None and not 0 < gap < math.inf:
+        raise BadOption(f"gap is {gap}; expected seconds, more than 0")
+    return FORMATS[recognised(path)](path, gap)
+
+
+def recognised(path: Path) -> str:
+    """The format that the file has, by how it begins."""
+    if kind := packed(path):
+        raise BadTrace(path, f"this is {kind}; unpack it, and give the file that is in it")
+    with path.open("rb") as file:
+        if file.read(4) == b"PAR1":
+            return "bytedance"
+    cells = first_line(path).decode("utf-8", "replace").replace('"', "").split(",")
+    if "batch_time_norm" in cells:
+        return "alibaba-pai"
+    if "took" in cells:
+        return "batch-times"
+    if len(cells) == 9 and "worker" not in cells:
+        return "alibaba-usage"
+    raise BadTrace(
+        path,
+        f"no trace that is known here begins so: {','.join(cells)[:60]!r}; expected a header with worker, time and took, or one "
+        f"of {', '.join(FORMATS)}, as data_prep/traces/formats.py describes them",
+        row=1,
+    )
+
+
+def _batches(path: Path, gap: float | None) -> Trace:
+    return _times(path, "took", gap)
 
 
 def _pai(path: Path, gap: float | None) -> Trace:
+    return _times(path, "batch_time_norm", gap)
+
+
+def _times(path: Path, took: str, gap: float | None) -> Trace:
     raw = _csv(path, None)
+    _has(path, raw, ["worker", "time", took])
+    nameless = np.flatnonzero((raw["worker"] == "").to_numpy())
+    if nameless.size:
+        raise BadTrace(path, "no worker is named", int(nameless[0]) + 2, "worker")
+    names = pd.to_numeric(raw["worker"], errors="coerce")  # 10 comes after 9 where all are numbers
     table = pd.DataFrame(
         {
-            "worker": _column(path, raw, "worker", 2),
+            "worker": pd.factorize(raw["worker"] if names.isna().any() else names, sort=True)[0],
             "time": _column(path, raw, "time", 2),
-            "took": _column(path, raw, "batch_time_norm", 2, positive=True),
+            "took": _column(path, raw, took, 2, positive=True),
         }
     )
-    table = _in_order(path, table, gap or 60.0, "time", 2)
+    step = table.sort_values(["worker", "time"]).groupby("worker")["time"].diff().median()
+    table = _in_order(path, table, gap or np.fmax(60.0, 6 * step), "time", 2)
     return _trace(path, table.assign(factor=table["took"] / table.groupby("worker")["took"].median().median()))
 
 
@@ -148,6 +189,7 @@ def _bytedance(path: Path, gap: float | None) -> Trace:
 
 
 FORMATS: dict[str, Callable[[Path, float | None], Trace]] = {
+    "batch-times": _batches,
     "alibaba-pai": _pai,
     "alibaba-usage": _usage,
     "bytedance": _bytedance,
@@ -165,8 +207,6 @@ def _csv(path: Path, names: list[str] | None) -> pd.DataFrame:
         raw = pd.read_csv(path, names=names, dtype=str, keep_default_na=False, skip_blank_lines=False, index_col=False)
     except (OSError, ValueError) as error:  # pandas' parser errors name the line
         raise BadTrace(path, f"not a table of comma-separated values: {' '.join(str(error).split())}") from error
-    if names is None:
-        _has(path, raw, ["worker", "time", "batch_time_norm"])
     if raw.empty:
         raise BadTrace(path, "no rows")
     return raw
@@ -205,8 +245,8 @@ def _in_order(path: Path, table: pd.DataFrame, gap: float, column: str, first: i
         count = int((silence > gap).sum())
         raise BadTrace(
             path,
-            f"a gap of {silence.max():g} seconds before it, and {count - 1} more of over {gap:g}; "
-            f"gap={silence.max():g} accepts them",
+            f"a gap of {silence.max():.12g} seconds before it, and {count - 1} more of over {gap:g}; "
+            f"a gap of {math.ceil(silence.max())} accepts them (--gap {math.ceil(silence.max())})",
             int(row),
             column,
         )

@@ -1,33 +1,19 @@
-"""Traces: strict reading of three formats, and fits to small files made here and, where they lie, to the real samples."""
+"""Traces: strict reading of every format, and fits to small files made here."""
 
 from __future__ import annotations
 
+import gzip
 import math
-from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from lib import paths
-from lib.cluster.slowdowns import (
-    PRESETS,
-    Day,
-    Empirical,
-    Product,
-    Shared,
-    Steady,
-    Transient,
-    fit,
-    fit_shared,
-    from_trace,
-    quality,
-    read_trace,
-)
-from lib.errors import BadOption, UnknownName
-
-SAMPLES = paths.root().parent / "shared" / "data" / "traces"
-real = pytest.mark.skipif(not SAMPLES.is_dir(), reason=f"no samples in {SAMPLES}")
+from data_prep.traces.fitting import fit, fit_shared
+from data_prep.traces.formats import read_trace
+from data_prep.traces.quality import quality
+from lib.cluster.slowdowns import Day, Empirical, Product, Shared, Steady, Transient
+from lib.errors import BadOption
 
 
 def pai(path, slowdown, workers=4, count=400, step=10.0):
@@ -82,8 +68,8 @@ def test_a_fit_finds_what_a_trace_was_made_of(tmp_path):
             Empirical(quantiles=(0.9, 1.0, 1.1), seconds=(30.0,), shares=(0.9,)),
         )
     )
-    trace = read_trace(pai(tmp_path / "job.csv", truth, count=3_000), "alibaba-pai")
-    steady, transient, noise = fit(trace).parts
+    trace = read_trace(pai(tmp_path / "job.csv", truth, count=3_000))
+    steady, transient, noise = fit(trace).slowdown.parts
     assert steady.factors == pytest.approx(truth.parts[0].factors, rel=0.02)
     assert transient.mean_on == pytest.approx(200, rel=0.3) and transient.mean_off == pytest.approx(3_000, rel=0.4)
     assert transient.factor == pytest.approx(2.0, rel=0.05)
@@ -91,12 +77,12 @@ def test_a_fit_finds_what_a_trace_was_made_of(tmp_path):
     assert [noise.quantiles[place] for place in (0, 7, -2)] == pytest.approx([0.9, 1.0, 1.1], abs=0.015)
     lag = sum(share * math.exp(-10 / seconds) for share, seconds in zip(noise.shares, noise.seconds, strict=True))
     assert lag == pytest.approx(0.9 * math.exp(-10 / 30), abs=0.1)
-    found = quality(fit(trace), trace, seeds=3)
+    found = quality(fit(trace).slowdown, trace, seeds=3)
     assert found["ks"] < 0.05 < found["ks_lognormal"] and found["steady"] < 0.05
 
 
 def test_a_day_is_found_in_machine_usage(tmp_path):
-    steady, day, _ = from_trace(usage(tmp_path / "usage.csv"), "alibaba-usage").parts
+    steady, day, _ = fit(read_trace(usage(tmp_path / "usage.csv"))).slowdown.parts
     assert isinstance(day, Day) and day.period == 86_400
     free = np.array(day.free)
     assert free[:12] == pytest.approx(0.8, abs=0.03) and free[12:] == pytest.approx(0.4, abs=0.03)
@@ -112,26 +98,26 @@ def test_sharing_is_found_in_machine_usage(tmp_path):
             lines.append(f"m_{machine},{time},{100 * (1 - course.speed(time)[0]):.6g},80,,,40.0,30.0,5\n")
     lines += [f"m_99,{time},2,80,,,40.0,30.0,5\n" for time in range(0, 20 * 86_400, 600)]  # nobody shares it
     (tmp_path / "usage.csv").write_text("".join(lines))
-    found = fit_shared(read_trace(tmp_path / "usage.csv", "alibaba-usage"))
+    found = fit_shared(read_trace(tmp_path / "usage.csv"))
     night, day = found.used[2:11], found.used[14:23]  # what is held reaches into the hours at which the mean changes
     assert night == pytest.approx([0.25] * 9, abs=0.04) and day == pytest.approx([0.4] * 9, abs=0.04)
     assert found.concentration == pytest.approx(12, rel=0.1) and found.hold == pytest.approx(6_000, rel=0.1)
 
 
 def test_sharing_is_fitted_to_machines_alone(tmp_path):
-    trace = read_trace(pai(tmp_path / "job.csv", Steady(factors=(1.0, 2.0)), workers=2, count=5), "alibaba-pai")
+    trace = read_trace(pai(tmp_path / "job.csv", Steady(factors=(1.0, 2.0)), workers=2, count=5))
     with pytest.raises(BadOption, match="a trace of machines is needed"):
         fit_shared(trace)
 
 
 def test_a_slow_rank_is_found_in_operations_whatever_its_stage_does(tmp_path):
-    steady, noise = from_trace(operations(tmp_path / "trace.parquet"), "bytedance").parts
+    steady, noise = fit(read_trace(operations(tmp_path / "trace.parquet"))).slowdown.parts
     assert steady.factors == pytest.approx((1.0, 1.0, 0.5, 1.5), abs=0.01)  # of two ranks, the median lies in between
     assert noise.quantiles[0] == pytest.approx(0.99) and noise.quantiles[-1] == pytest.approx(1.01)
 
 
 def test_a_trace_without_any_noise_is_steady(tmp_path):
-    fitted = from_trace(pai(tmp_path / "job.csv", Steady(factors=(1.0, 2.0)), workers=2, count=5), "alibaba-pai")
+    fitted = fit(read_trace(pai(tmp_path / "job.csv", Steady(factors=(1.0, 2.0)), workers=2, count=5))).slowdown
     assert fitted.parts[0].factors == pytest.approx((2 / 3, 4 / 3), rel=1e-3)
     assert set(fitted.parts[1].quantiles) == {1.0} and fitted.parts[1].seconds == ()
 
@@ -168,19 +154,20 @@ def drop(first, last):
 @pytest.mark.parametrize(
     "change, words",
     [
-        (put(1, 5, "seconds"), "job.csv, column batch_time_norm: the column is missing; found"),
+        (put(1, 5, "seconds"), "job.csv, row 1: no trace that is known here begins so: ',worker,gpu,time,seconds'"),
+        (put(1, 2, "rank"), "job.csv, column worker: the column is missing; found"),
         (put(7, 5, "-3"), "job.csv, row 7, column batch_time_norm: expected a positive number, found '-3'"),
         (put(7, 5, "0"), "row 7, column batch_time_norm: expected a positive number, found '0'"),
         (put(9, 5, "fast"), "row 9, column batch_time_norm: expected a finite number, found 'fast'"),
         (put(9, 4, ""), "row 9, column time: expected a finite number, found ''"),
         (put(9, 4, "inf"), "row 9, column time: expected a finite number, found 'inf'"),
-        (put(9, 2, "w1"), "row 9, column worker: expected a finite number, found 'w1'"),
+        (put(9, 2, ""), "row 9, column worker: no worker is named"),
         (
             drop(10, 40),
-            "row 11, column time: a gap of 90 seconds before it, and 3 more of over 60; gap=90 accepts them",
+            "row 11, column time: a gap of 90 seconds before it, and 3 more of over 60; a gap of 90 accepts them",
         ),
         (drop(2, 10_000), "job.csv: no rows"),
-        (drop(1, 10_000), "job.csv: not a table of comma-separated values"),
+        (drop(1, 10_000), "job.csv, row 1: no trace that is known here begins so: ''"),
         (drop(6, 10_000), "no worker has two samples at different times"),
         (lambda lines: lines.insert(4, "1,2,3,4,5,6,7"), "not a table of comma-separated values: .*line 5"),
     ],
@@ -188,7 +175,7 @@ def drop(first, last):
 def test_a_job_that_cannot_be_names_its_row_and_column(tmp_path, change, words):
     path = broken(pai(tmp_path / "job.csv", Steady(sigma=0.1), count=30), change)
     with pytest.raises(BadOption, match=words):
-        read_trace(path, "alibaba-pai")
+        read_trace(path)
 
 
 @pytest.mark.parametrize(
@@ -205,15 +192,15 @@ def test_a_job_that_cannot_be_names_its_row_and_column(tmp_path, change, words):
 def test_usage_that_cannot_be_names_its_row_and_column(tmp_path, change, words):
     path = broken(usage(tmp_path / "usage.csv"), change)
     with pytest.raises(BadOption, match=words):
-        read_trace(path, "alibaba-usage")
+        read_trace(path)
 
 
 def test_a_gap_is_accepted_where_the_other_days_fill_it(tmp_path):
     path = broken(usage(tmp_path / "usage.csv"), drop(20, 50))
-    assert read_trace(path, "alibaba-usage", gap=20_000.0).table["time"].size == 3 * 3 * 144 - 31
+    assert read_trace(path, gap=20_000.0).table["time"].size == 3 * 3 * 144 - 31
     path = broken(usage(tmp_path / "usage.csv", machines=1, days=1), drop(13, 30))
     with pytest.raises(BadOption, match=r"no sample between 2:00 and 3:00 of any day"):
-        read_trace(path, "alibaba-usage", gap=20_000.0)
+        read_trace(path, gap=20_000.0)
 
 
 @pytest.mark.parametrize(
@@ -249,84 +236,38 @@ def test_operations_that_cannot_be_name_their_row_and_column(tmp_path, change, w
     path = operations(tmp_path / "trace.parquet")
     change(pd.read_parquet(path)).to_parquet(path)
     with pytest.raises(BadOption, match=words):
-        read_trace(path, "bytedance")
+        read_trace(path)
 
 
-def test_files_and_formats_that_are_not_there(tmp_path):
-    with pytest.raises(UnknownName, match="valid: alibaba-pai, alibaba-usage, bytedance"):
-        read_trace(tmp_path / "job.csv", "alibaba")
+def test_files_that_are_not_there_or_no_trace(tmp_path):
     with pytest.raises(BadOption, match=r"job.csv: there is no such file"):
-        read_trace(tmp_path / "job.csv", "alibaba-pai")
-    (tmp_path / "trace.parquet").write_text("no parquet")
+        read_trace(tmp_path / "job.csv")
+    (tmp_path / "trace.parquet").write_text("PAR1 no parquet")
     with pytest.raises(BadOption, match=r"trace.parquet: not a parquet file"):
-        read_trace(tmp_path / "trace.parquet", "bytedance")
-    (tmp_path / "job.csv").write_bytes(b"worker,time\xff\n")
-    with pytest.raises(BadOption, match=r"job.csv: not a table"):
-        read_trace(tmp_path / "job.csv", "alibaba-pai")
+        read_trace(tmp_path / "trace.parquet")
+    (tmp_path / "job.csv").write_bytes(b"worker,time,took\xff\n")
+    with pytest.raises(BadOption, match=r"row 1: no trace that is known here begins so"):
+        read_trace(tmp_path / "job.csv")
+    (tmp_path / "job.csv.gz").write_bytes(gzip.compress(b"worker,time,took\n"))
+    with pytest.raises(BadOption, match=r"job.csv.gz: this is a gzip file; unpack it, and give the file that is in it"):
+        read_trace(tmp_path / "job.csv.gz")
+    with pytest.raises(BadOption, match="gap is 0; expected seconds, more than 0"):
+        read_trace(pai(tmp_path / "job.csv", Steady()), gap=0)
 
 
-# The presets against the samples that they were fitted to
-
-LIMITS = {
-    # (ks, largest error of a worker's median, largest error of the autocorrelation at 1, 5 and 20 steps)
-    "alibaba-pai-job-1": (0.05, 0.03, 0.10),
-    "alibaba-pai-job-2": (0.05, 0.01, 0.08),
-    "alibaba-machines-2018": (0.08, 0.06, 0.18),
-    "bytedance-64-gpus": (0.02, 0.01, 0.05),
-}
+def test_the_gap_that_is_named_is_accepted(tmp_path):
+    path = tmp_path / "job.csv"
+    path.write_text("worker,time,took\n" + "".join(f"a,{time},1\n" for time in (0, 10, 20, 1_234_587.5, 1_234_597.5)))
+    with pytest.raises(BadOption, match=r"a gap of 1234567.5 seconds before it.* \(--gap 1234568\)"):
+        read_trace(path)
+    assert len(read_trace(path, gap=1_234_568).table) == 5
 
 
-def test_every_preset_has_its_limits_and_its_source():
-    assert set(LIMITS) == {name for name, preset in PRESETS.items() if isinstance(preset.slowdown, Product)}
-    assert all("github.com/" in preset.source or "OSDI" in preset.source for preset in PRESETS.values())
-
-
-@real
-@pytest.mark.parametrize("name", LIMITS)
-def test_a_preset_is_the_fit_to_its_sample_and_the_fit_is_good(name):
-    preset = PRESETS[name]
-    trace = read_trace(SAMPLES / preset.sample, preset.format, preset.gap)
-    for fitted, shipped in zip(fit(trace).parts, preset.slowdown.parts, strict=True):
-        if isinstance(shipped, Day):
-            fitted, shipped = Steady(factors=fitted.free), Steady(factors=shipped.free)
-        one, other = fitted.to_dict(), shipped.to_dict()
-        assert one.keys() == other.keys() and one.pop("name") == other.pop("name")
-        assert all(one[field] == pytest.approx(other[field], rel=1e-3) for field in one)
-    found = quality(preset.slowdown, trace, seeds=3 if trace.daily else 10)
-    ks, steady, correlation = LIMITS[name]
-    assert found["ks"] < ks < found["ks_lognormal"]
-    assert found["steady"] < steady
-    for lag in (1, 5, 20):
-        assert found[f"correlation_{lag}_played"] == pytest.approx(found[f"correlation_{lag}"], abs=correlation)
-
-
-@real
-def test_the_sharing_preset_is_the_fit_to_its_sample_and_follows_its_distribution():
-    preset = PRESETS["alibaba-shared-2018"]
-    trace = read_trace(SAMPLES / preset.sample, preset.format, preset.gap)
-    found = fit_shared(trace)
-    assert found.used == pytest.approx(preset.slowdown.used, rel=1e-3)
-    assert (found.concentration, found.hold) == pytest.approx((preset.slowdown.concentration, preset.slowdown.hold))
-    in_use = trace.table["factor"].groupby(trace.table["worker"]).transform("median") > 1 / 0.9
-    shared = replace(trace, table=trace.table[in_use].reset_index(drop=True))
-    ours = quality(preset.slowdown, shared, seeds=3)
-    assert ours["ks"] < 0.06 < ours["ks_lognormal"]
-    # One hold time is too slow for the first minutes and too fast for hours.
-    assert (
-        ours["correlation_1_played"] > ours["correlation_1"] and ours["correlation_20_played"] < ours["correlation_20"]
-    )
-
-
-@real
-def test_the_machines_sample_has_gaps_and_says_so():
-    with pytest.raises(BadOption, match=r"16machines.csv, row \d+, column time \(2nd\): a gap of 26660 seconds"):
-        read_trace(SAMPLES / "alibaba_v2018_machine_usage.16machines.csv", "alibaba-usage")
-
-
-@real
-def test_in_the_samples_the_straggler_strays_and_the_workers_differ():
-    first, second = (PRESETS[f"alibaba-pai-job-{number}"].slowdown for number in (1, 2))
-    assert any(isinstance(part, Transient) for part in first.parts)
-    assert not any(isinstance(part, Transient) for part in second.parts)
-    steady = [max(each.parts[0].factors) / min(each.parts[0].factors) for each in (first, second)]
-    assert steady[1] > 1.3 > steady[0]
+def test_times_of_any_job_are_read_whatever_its_workers_are_called(tmp_path):
+    path = tmp_path / "job.csv"
+    path.write_text("took,worker,time\n" + "".join(f"{3 + 3 * (w == 'b')},{w},{t}\n" for t in (0, 5, 9) for w in "ba"))
+    trace = read_trace(path)
+    assert trace.table["worker"].tolist() == [0, 0, 0, 1, 1, 1] and trace.table["time"].tolist() == [0, 5, 9] * 2
+    assert trace.table["factor"].tolist() == pytest.approx([2 / 3] * 3 + [4 / 3] * 3) and trace.step == 4.5
+    path.write_text("worker,time,took\n" + "".join(f"{w},{t},{w}\n" for w in (10, 9) for t in (0, 1)))
+    assert fit(read_trace(path)).slowdown.parts[0].factors == pytest.approx((18 / 19, 20 / 19), abs=1e-4)

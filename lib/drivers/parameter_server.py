@@ -1,4 +1,4 @@
-"""Parameter servers that follow one server rule: the part on each server's node, and a worker's view of all of them."""
+"""Parameter servers: the part that holds one server's share of the parameters and follows a server rule."""
 
 from __future__ import annotations
 
@@ -12,11 +12,9 @@ import numpy as np
 
 from lib.cluster.base import Handle, Site, World
 from lib.cluster.spec import Work
-from lib.data.batch import Batch
 from lib.drivers.model_state import ModelState
 from lib.drivers.plan import Plan
 from lib.drivers.record import Marks, Record, Snapshot
-from lib.models.flat import StepResult
 from lib.protocols.server_rule import Apply, Drop, Push, ServerRule
 from lib.store.placement import Partition, Uniform
 from lib.store.rows import Rows
@@ -50,7 +48,7 @@ class ParameterServer:
     """One server's share of the parameters, its rule's state and the gradients that wait for their update."""
 
     def __init__(self, site: Site, plan: Plan, rule: ServerRule, shard: int, holds: frozenset[str]):
-        self._site, self._rule, self._shard = site, rule, shard
+        self._site, self._plan, self._rule, self._shard = site, plan, rule, shard
         self._state = rule.init(plan.workers)
         self._waiting: dict[Push, Gradient] = {}
         self._under_way: Counter[int] = Counter()
@@ -63,7 +61,7 @@ class ParameterServer:
         self._tables = plan.tables() if "rows" in holds else {}
         self._marks = Marks(plan.marks)
         self._samples = 0
-        ids = plan.workload.evaluation_ids(plan.seed, plan.day)
+        ids = plan.evaluation_ids()
         owned = {table: self._partition.split(table, ids[table])[shard] for table in self._tables}
         self._evaluated = {table: (positions, ids[table][positions]) for table, positions in owned.items()}
         self.record = Record(site.node, [] if plan.trace else None)
@@ -181,6 +179,10 @@ class ParameterServer:
                 self.record.staleness.append((self._site.now(), max(0, step - gradient.push.token)))
 
     def _update(self, weighted: list[tuple[Gradient, float]], divisor: float, step: int) -> None:
+        if not self._plan.gradients:
+            if self._dense is not None:
+                self._dense.apply(weighted[0][0].dense)
+            return
         if self._dense is not None and any(weight for _, weight in weighted):
             mean = _mean([(gradient.dense, weight) for gradient, weight in weighted], divisor)
             self.record.norms[step] = float(np.linalg.norm(mean))
@@ -246,98 +248,28 @@ def _size(gradient: Gradient) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Bank:
-    """The servers of one rule, as `open_bank` put them up."""
+class Servers:
+    """The servers of one rule, as `open_servers` put them up."""
 
     handles: tuple[Handle, ...]
     holds: frozenset[str]
 
     def named(self) -> dict[str, Handle]:
-        """The servers by names that no other bank of the run has."""
+        """The servers by names that no others of the run has."""
         return {f"{'+'.join(sorted(self.holds))}-server{shard}": handle for shard, handle in enumerate(self.handles)}
 
 
-async def open_bank(
+async def open_servers(
     world: World, plan: Plan, rule: ServerRule, holds: Iterable[str], model: ModelState | None = None
-) -> Bank:
+) -> Servers:
     """One server on each server node, holding "dense", "rows" or both."""
     holds = frozenset(holds)
     nodes = range(plan.servers)
     hosted = (world.host(ParameterServer, plan, rule, shard, holds, node=f"server{shard}") for shard in nodes)
-    bank = Bank(tuple(await asyncio.gather(*hosted)), holds)
+    servers = Servers(tuple(await asyncio.gather(*hosted)), holds)
     if model:
         placement = Uniform(shards=plan.servers)
-        await asyncio.gather(*(bank.handles[shard].inherit(*model.shard(shard, placement, holds)) for shard in nodes))
-    return bank
-
-
-class BankClient:
-    """A worker's view: it pulls one vector and one block a table, however many servers hold them."""
-
-    def __init__(self, site: Site, bank: Bank, rank: int, size: int, record: Record):
-        self._handles = [handle.seen_from(site) for handle in bank.handles]
-        self._site, self._rank, self._record, self.holds = site, rank, record, bank.holds
-        placement = Uniform(shards=len(self._handles))
-        self._partition = Partition(size if "dense" in bank.holds else 0, placement)
-        self._tokens: dict[int, int] = {}
-
-    async def pull(self, batch: Batch) -> tuple[np.ndarray | None, dict[str, np.ndarray]]:
-        start = self._site.now()
-        wanted = batch.ids if "rows" in self.holds else {}
-        parts = {table: self._partition.split(table, ids) for table, ids in wanted.items()}
-        calls = [
-            handle.pull(self._rank, {table: ids[parts[table][shard]] for table, ids in wanted.items()})
-            for shard, handle in enumerate(self._handles)
-        ]
-        pulled = [await calls[0]] if len(calls) == 1 else await asyncio.gather(*calls)
-        self._tokens[batch.index] = pulled[0].token  # tokens come from shard 0 alone
-        waited, end = max(part.waited for part in pulled), self._site.now()
-        self._record.span("wait", start, start + waited, batch.index)
-        self._record.span("pull", start + waited, end, batch.index)
-        dense, rows = self._joined(pulled, parts)
-        self._record.bytes["pull dense"] += 0 if dense is None else dense.nbytes
-        self._record.bytes["pull rows"] += sum(block.nbytes for block in rows.values())
-        return dense, rows
-
-    async def push(self, batch: Batch, result: StepResult | None) -> None:
-        """Send the gradients; awaiting it is waiting for the servers to have taken them."""
-        start = self._site.now()
-        token = self._tokens.pop(batch.index)
-        calls = [
-            handle.push(gradient)
-            for handle, gradient in zip(self._handles, self._parts(batch, token, result), strict=True)
-        ]
-        await (calls[0] if len(calls) == 1 else asyncio.gather(*calls))
-        self._record.span("push", start, self._site.now(), batch.index)
-
-    async def leave(self) -> None:
-        await asyncio.gather(*(handle.leave(self._rank) for handle in self._handles))
-
-    def _joined(self, pulled: list[Pulled], parts: dict[str, list[np.ndarray]]):
-        if len(pulled) == 1:
-            return pulled[0].dense, pulled[0].rows
-        dense = np.concatenate([part.dense for part in pulled]) if "dense" in self.holds else None
-        rows = {}
-        for table, positions in parts.items():
-            blocks = [part.rows[table] for part in pulled]
-            rows[table] = np.empty((sum(map(len, blocks)), blocks[0].shape[1]), np.float32)
-            for where, block in zip(positions, blocks, strict=True):
-                rows[table][where] = block
-        return dense, rows
-
-    def _parts(self, batch: Batch, token: int, result: StepResult | None) -> Iterable[Gradient]:
-        push = Push(self._rank, token, batch.index)
-        dense = result.dense.cpu().numpy() if result and "dense" in self.holds else None
-        rows = result.rows if result and "rows" in self.holds else {}
-        self._record.bytes["push dense"] += 0 if dense is None else dense.nbytes
-        self._record.bytes["push rows"] += sum(batch.ids[table].nbytes + block.nbytes for table, block in rows.items())
-        if len(self._handles) == 1:
-            yield Gradient(
-                push, batch.size, dense, {table: (batch.ids[table], rows[table]) for table in rows}, result is None
-            )
-            return
-        parts = {table: self._partition.split(table, batch.ids[table]) for table in rows}
-        for shard in range(len(self._handles)):
-            mine = {t: (batch.ids[t][parts[t][shard]], block[parts[t][shard]]) for t, block in rows.items()}
-            share = None if dense is None else dense[self._partition.slice(shard)]
-            yield Gradient(push, batch.size, share, mine, result is None)
+        await asyncio.gather(
+            *(servers.handles[shard].inherit(*model.shard(shard, placement, holds)) for shard in nodes)
+        )
+    return servers

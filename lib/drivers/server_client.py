@@ -1,0 +1,88 @@
+"""A worker's view of parameter servers: one vector and one block a table, however many servers hold them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+
+import numpy as np
+
+from lib.cluster.base import Site
+from lib.data.batch import Batch
+from lib.drivers.parameter_server import Gradient, Pulled, Servers
+from lib.drivers.record import Record
+from lib.models.flat import StepResult
+from lib.protocols.server_rule import Push
+from lib.store.placement import Partition, Uniform
+
+
+class ServerClient:
+    """A worker's view: it pulls one vector and one block a table, however many servers hold them."""
+
+    def __init__(self, site: Site, servers: Servers, rank: int, size: int, record: Record):
+        self._handles = [handle.seen_from(site) for handle in servers.handles]
+        self._site, self._rank, self._record, self.holds = site, rank, record, servers.holds
+        placement = Uniform(shards=len(self._handles))
+        self._partition = Partition(size if "dense" in servers.holds else 0, placement)
+        self._tokens: dict[int, int] = {}
+
+    async def pull(self, batch: Batch) -> tuple[np.ndarray | None, dict[str, np.ndarray]]:
+        start = self._site.now()
+        wanted = batch.ids if "rows" in self.holds else {}
+        parts = {table: self._partition.split(table, ids) for table, ids in wanted.items()}
+        calls = [
+            handle.pull(self._rank, {table: ids[parts[table][shard]] for table, ids in wanted.items()})
+            for shard, handle in enumerate(self._handles)
+        ]
+        pulled = [await calls[0]] if len(calls) == 1 else await asyncio.gather(*calls)
+        self._tokens[batch.index] = pulled[0].token  # tokens come from shard 0 alone
+        waited, end = max(part.waited for part in pulled), self._site.now()
+        self._record.span("wait", start, start + waited, batch.index)
+        self._record.span("pull", start + waited, end, batch.index)
+        dense, rows = self._joined(pulled, parts)
+        self._record.bytes["pull dense"] += 0 if dense is None else dense.nbytes
+        self._record.bytes["pull rows"] += sum(block.nbytes for block in rows.values())
+        return dense, rows
+
+    async def push(self, batch: Batch, result: StepResult | None) -> None:
+        """Send the gradients; awaiting it is waiting for the servers to have taken them."""
+        start = self._site.now()
+        token = self._tokens.pop(batch.index)
+        calls = [
+            handle.push(gradient)
+            for handle, gradient in zip(self._handles, self._parts(batch, token, result), strict=True)
+        ]
+        await (calls[0] if len(calls) == 1 else asyncio.gather(*calls))
+        self._record.span("push", start, self._site.now(), batch.index)
+
+    async def leave(self) -> None:
+        await asyncio.gather(*(handle.leave(self._rank) for handle in self._handles))
+
+    def _joined(self, pulled: list[Pulled], parts: dict[str, list[np.ndarray]]):
+        if len(pulled) == 1:
+            return pulled[0].dense, pulled[0].rows
+        dense = np.concatenate([part.dense for part in pulled]) if "dense" in self.holds else None
+        rows = {}
+        for table, positions in parts.items():
+            blocks = [part.rows[table] for part in pulled]
+            rows[table] = np.empty((sum(map(len, blocks)), blocks[0].shape[1]), np.float32)
+            for where, block in zip(positions, blocks, strict=True):
+                rows[table][where] = block
+        return dense, rows
+
+    def _parts(self, batch: Batch, token: int, result: StepResult | None) -> Iterable[Gradient]:
+        push = Push(self._rank, token, batch.index)
+        dense = result.dense.cpu().numpy() if result and "dense" in self.holds else None
+        rows = result.rows if result and "rows" in self.holds else {}
+        self._record.bytes["push dense"] += 0 if dense is None else dense.nbytes
+        self._record.bytes["push rows"] += sum(batch.ids[table].nbytes + block.nbytes for table, block in rows.items())
+        if len(self._handles) == 1:
+            yield Gradient(
+                push, batch.size, dense, {table: (batch.ids[table], rows[table]) for table in rows}, result is None
+            )
+            return
+        parts = {table: self._partition.split(table, batch.ids[table]) for table in rows}
+        for shard in range(len(self._handles)):
+            mine = {t: (batch.ids[t][parts[t][shard]], block[parts[t][shard]]) for t, block in rows.items()}
+            share = None if dense is None else dense[self._partition.slice(shard)]
+            yield Gradient(push, batch.size, share, mine, result is None)

@@ -1,0 +1,46 @@
+"""Names and the classes that they stand for, each imported when it is asked for.
+
+So a name can be checked or listed without torch, and the code of a run's class does not lead to that of all the others: see
+`lib/results/closure.py`.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator, Mapping
+from dataclasses import fields
+from typing import Any
+
+from lib.errors import unknown, unknown_option
+
+
+class Registry(Mapping[str, type]):
+    """Name -> class. Iteration, length and `in` import nothing."""
+
+    def __init__(self, what: str, homes: Mapping[str, str]):
+        """`what` the names stand for, in a word; name -> `module:Class`."""
+        self.what, self.homes = what, homes
+
+    def __getitem__(self, name: str) -> type:
+        if name not in self.homes:
+            raise unknown(self.what, name, self.homes)
+        module, _, kind = self.homes[name].partition(":")
+        return getattr(importlib.import_module(module), kind)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.homes
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.homes)
+
+    def __len__(self) -> int:
+        return len(self.homes)
+
+    def make(self, name: str, **options: Any) -> Any:
+        """An instance; an unknown name or option is an error that names the nearest valid ones."""
+        kind = self[name]
+        valid = [field.name for field in fields(kind)]
+        for option in options:
+            if option not in valid:
+                raise unknown_option(f"{self.what} {name!r}", option, valid)
+        return kind(**options)

@@ -1,0 +1,50 @@
+"""Names that stand for classes: known without them, and true."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import dataclass
+
+import pytest
+
+from lib import cluster, protocols, workloads
+from lib.errors import UnknownName, UnknownOption
+from lib.registry import Registry
+
+
+@dataclass(frozen=True, kw_only=True)
+class Thing:
+    size: int = 1
+
+
+HERE = Registry("thing", {"thing": f"{__name__}:Thing"})
+
+
+def test_an_instance_by_its_name():
+    assert HERE.make("thing", size=2) == Thing(size=2)
+    with pytest.raises(UnknownName, match="unknown thing 'thign'; did you mean 'thing'"):
+        HERE.make("thign")
+    with pytest.raises(UnknownOption, match="thing 'thing' has no option 'siez'; did you mean 'size'"):
+        HERE.make("thing", siez=2)
+
+
+@pytest.mark.parametrize("registry", [protocols.ALL, workloads.ALL, cluster.ALL], ids=lambda registry: registry.what)
+def test_a_class_stands_under_its_own_name(registry):
+    assert {name: kind.name for name, kind in registry.items()} == {name: name for name in registry}
+
+
+def test_names_need_no_torch():
+    program = """
+import sys
+from lib import cluster, protocols, workloads
+print(*[name in registry.ALL for name, registry in (("gba", protocols), ("quadratic", workloads), ("ray", cluster))])
+try:
+    workloads.get("quadratc")
+except LookupError as error:
+    print(error)
+print("torch" in sys.modules)
+"""
+    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    assert said.splitlines()[0] == "True True True" and "did you mean 'quadratic'" in said
+    assert said.endswith("False\n")
