@@ -20,7 +20,7 @@ from lib.drivers.record import Record
 from lib.drivers.replica_state import Replica
 from lib.drivers.sync_server import parts
 from lib.errors import BadOption, MemberLost, NodeLost
-from lib.protocols.mixing import Centre, Exchange, Gradients, Mean, Mix, Neighbours, Peer
+from lib.protocols.mixing import Background, Centre, Exchange, Gradients, Mean, Mix, Neighbours, Peer
 from lib.protocols.replica_rule import neighbours
 
 
@@ -50,6 +50,9 @@ class Way(ABC):
         """The others, where they call each other."""
         self.round = 0
 
+    async def start(self) -> None:  # noqa: B027 - most ways have nothing to do
+        """Training begins, or goes on after a pause."""
+
     def ahead(self) -> asyncio.Task | None:
         """What can be asked when a step begins, so that the answer travels while the worker computes."""
         return None
@@ -61,7 +64,7 @@ class Way(ABC):
         return sent
 
     @abstractmethod
-    async def mix(self, label: int, asked: asyncio.Task | None = None) -> float | None:
+    async def mix(self, label: int, asked: asyncio.Task | None = None, last: bool = False) -> float | None:
         """Mix once; when that began, after all waiting for others. None: it did not take place."""
 
     def last(self) -> asyncio.Task | None:
@@ -90,6 +93,10 @@ class Way(ABC):
 
 class InGroups(Way):
     """Groups are formed by a rendezvous and mix by collectives."""
+
+    async def start(self) -> None:
+        if isinstance(self._rule.when, Background):
+            self.round = 0  # shadows leave before a pause after unlike numbers of rounds
 
     def ask(self) -> asyncio.Task:
         self.round += 1
@@ -127,7 +134,7 @@ class Averaging(InGroups):
     def ahead(self) -> asyncio.Task | None:
         return self.ask() if self._rule.exchange.ahead else None
 
-    async def mix(self, label: int, asked: asyncio.Task | None = None) -> float | None:
+    async def mix(self, label: int, asked: asyncio.Task | None = None, last: bool = False) -> float | None:
         start, met = await self.meet(label, asked)
         return start if await self.together(met, self._once) else None
 
@@ -150,7 +157,7 @@ class Averaging(InGroups):
 class AveragingGradients(InGroups):
     """The members' mean gradient; a mix belongs to a step."""
 
-    async def mix(self, label: int, asked: asyncio.Task | None = None) -> float | None:
+    async def mix(self, label: int, asked: asyncio.Task | None = None, last: bool = False) -> float | None:
         raise NotImplementedError
 
     async def mean(self, label: int, asked: asyncio.Task, mine: np.ndarray, overlap: Overlap | None):
@@ -177,20 +184,30 @@ class WithNeighbours(Averaging):
         """(round, worker) -> its message; None where it will never come."""
         self._losses: Counter[int] = Counter()
 
-    async def _once(self, met: Meeting) -> bool:
-        return await (super()._once(met) if met.round == LAST else self._weigh(met))
+    async def start(self) -> None:
+        self.round = await self._here.rendezvous.first(self._here.rank)
 
-    async def _weigh(self, met: Meeting) -> bool:
-        mine, workers = self._here.rank, self._here.plan.workers
-        row = neighbours(self._rule, met.round, mine, workers)
-        listening = [other for other in range(workers) if mine in neighbours(self._rule, met.round, other, workers)]
-        # Of those who are in its own row, who does not come this time needs nothing either.
-        to = [other for other in listening if other != mine and (other in met.members or other not in row)]
-        sent = self._message(met.round, len(to))
-        await asyncio.gather(*(self.call(other, "deliver", mine, met.round, sent) for other in to))
+    async def mix(self, label: int, asked: asyncio.Task | None = None, last: bool = False) -> float | None:
+        if last:
+            return await super().mix(label, asked)
+        asked = asked or self.ask()
+        rank, round, workers = self._here.rank, self.round - 1, self._here.plan.workers
+        to = [
+            other for other in range(workers) if other != rank and rank in neighbours(self._rule, round, other, workers)
+        ]
+        sent = self._message(round, len(to))
+        sending = asyncio.gather(*(self.call(other, "deliver", rank, round, sent) for other in to))
+        start, met = await self.meet(label, asked)
+        if met is not None:
+            await self._weigh(met, sent)
+        await sending
+        return start if met else None
+
+    async def _weigh(self, met: Meeting, sent: np.ndarray) -> None:
+        row = neighbours(self._rule, met.round, self._here.rank, self._here.plan.workers)
         weighted, left = [], 1.0
         for other, losses in zip(met.members, met.incarnations, strict=True):
-            message = None if other == mine else await self._mail_of(met.round, other, losses)
+            message = None if other == self._here.rank else await self._mail_of(met.round, other, losses)
             if message is not None:
                 weighted.append((row[other], message))
                 left -= row[other]
@@ -198,7 +215,6 @@ class WithNeighbours(Averaging):
         work = Work(bytes=4 * sent.nbytes * len(weighted))
         theirs = await self._site.compute(work, _sum, [(left, sent), *weighted])
         await self._replica.merge(Mix(met.round, met.members, sent, theirs))
-        return True
 
     async def _mail_of(self, round: int, other: int, losses: int) -> np.ndarray | None:
         waiting = self._slot(round, other)
@@ -223,7 +239,7 @@ class WithNeighbours(Averaging):
 class WithPartner(Way):
     """One worker's replica after another."""
 
-    async def mix(self, label: int, asked: asyncio.Task | None = None) -> float | None:
+    async def mix(self, label: int, asked: asyncio.Task | None = None, last: bool = False) -> float | None:
         round, rank, workers = self.round, self._here.rank, self._here.plan.workers
         self.round += 1
         partner = self._rule.partner(round, rank, workers) if workers > 1 else None
@@ -247,7 +263,7 @@ class WithCentre(Way):
         super().__init__(here)
         self._servers = [server.seen_from(here.site) for server in here.sync_servers]
 
-    async def mix(self, label: int, asked: asyncio.Task | None = None) -> float | None:
+    async def mix(self, label: int, asked: asyncio.Task | None = None, last: bool = False) -> float | None:
         start, round = self._site.now(), self.round
         self.round += 1
         sent = self._message(round)

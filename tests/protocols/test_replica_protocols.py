@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import lib
-from lib import Failure, LocalCluster, Node, VirtualCluster, workloads
+from lib import Failure, LocalCluster, Node, RayCluster, VirtualCluster, workloads
 from lib.models.flat import FlatModel
 from lib.store.optim import SGD
 from tests.protocols import replica_protocols
@@ -209,3 +209,13 @@ def test_easgd_in_the_loop(workers, steps, every, servers):
             centre, row[:] = centre + force, row - force
     same(ours, serial.x)
     same(np.concatenate([final[f"sync{server}/centre"] for server in range(servers)]), centre)
+
+
+@pytest.mark.ray
+def test_on_ray_workers_really_call_each_other(joined_ray):
+    workload, ring = bowl(6, 3), DPSGD()
+    modelled, real = (finals(records(workload, ring, kind(workers=3))) for kind in (VirtualCluster, RayCluster))
+    for rank in range(3):
+        same(real[f"worker{rank}/replica"]["values"], modelled[f"worker{rank}/replica"]["values"])
+    pairs = finals(records(Letters(samples=20), ADPSGD(), RayCluster(workers=2)))
+    assert sum(pairs[f"worker{rank}/replica"]["values"][0] for rank in range(2)) == pytest.approx(20, abs=1e-4)
