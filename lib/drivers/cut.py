@@ -18,16 +18,16 @@ from typing import Any
 
 from lib.cluster.base import Handle, World
 from lib.drivers.crew import Crew
-from lib.drivers.parameter_server import Gradient
 from lib.drivers.plan import Plan
 from lib.drivers.record import Finished, Record, Snapshot
+from lib.drivers.shard import Gradient, Read
 from lib.errors import BadOption
 from lib.protocols.pipeline_rule import HostState
 from lib.protocols.server_rule import Push, ServerState
 from lib.store import checkpoint
 from lib.store.rows import Dump, Rows
 
-KINDS = (ServerState, HostState, Push, Gradient, Record, Snapshot, Rows, Dump)
+KINDS = (ServerState, HostState, Push, Gradient, Read, Record, Snapshot, Rows, Dump)
 """The dataclasses that a cut may hold."""
 
 

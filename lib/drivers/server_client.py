@@ -9,8 +9,9 @@ import numpy as np
 
 from lib.cluster.base import Site
 from lib.data.batch import Batch
-from lib.drivers.parameter_server import Gradient, Pulled, Servers
+from lib.drivers.parameter_server import Pulled, Servers
 from lib.drivers.record import Record
+from lib.drivers.shard import Gradient
 from lib.models.flat import StepResult
 from lib.protocols.server_rule import Push
 from lib.store.placement import Partition, Uniform

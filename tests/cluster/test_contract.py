@@ -12,8 +12,9 @@ import pytest
 from lib import LocalCluster, RayCluster, VirtualCluster, workloads
 from lib.cluster.base import Meeting
 from lib.cluster.spec import Work
-from lib.drivers.parameter_server import Gradient, ParameterServer
+from lib.drivers.parameter_server import ParameterServer
 from lib.drivers.plan import Plan
+from lib.drivers.shard import Gradient
 from lib.errors import BadOption, NotFinite
 from lib.protocols import get
 from lib.protocols.server_rule import Push
