@@ -33,7 +33,7 @@ class HostStore:
         self._state = rule.init()
         self._tables = plan.tables()
         self._room = asyncio.Condition()
-        self._evaluated = plan.workload.evaluation_ids(plan.seed, plan.day)
+        self._evaluated = plan.evaluation_ids()
         self._samples = 0
         self._marks = Marks(plan.marks)
         self.record = Record(site.node, [] if plan.trace else None)
@@ -181,7 +181,7 @@ class Device:
     async def _compute_all(self) -> None:
         while (work := await self._ready.get()) is not None:
             await self._validate(work)
-            rows = {name: self._on_device(block) for name, block in work.rows.items()}
+            rows = {name: self._on_device(block) for name, block in work.rows.items()} if self._plan.gradients else {}
             values = {name: block[:, : self._dim(name)].clone() for name, block in rows.items()}
             result = await self._trainer.step(work.batch, self._dense.values, values)
             work.stamp, self._stamp = self._stamp, self._stamp + 1
@@ -203,7 +203,7 @@ class Device:
 
     async def _validate(self, work: InFlight) -> None:
         start = self._site.now()
-        for name, cache in self._caches.items():
+        for name, cache in self._caches.items() if self._plan.gradients else ():
             read = work.rows[name]
             conflicts = np.flatnonzero(self._rule.stale(read.stamps, cache.stamps(read.ids)))
             if conflicts.size:
@@ -231,6 +231,9 @@ class Device:
 
     def _update(self, work: InFlight, rows: dict[str, torch.Tensor], result: StepResult | None) -> None:
         """The optimiser's step on the device: dense parameters in place, rows with the new timestamp, also in the cache."""
+        if not self._plan.gradients:
+            self._dense.apply(result.dense)
+            return
         if result is not None:
             self._dense.apply(result.dense)
         for name, block in rows.items():

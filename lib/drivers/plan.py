@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from lib.data.batch import Batch
 from lib.data.clicks import FIELD_SHIFT
+from lib.data.outline import Outlines, outlines
 from lib.drivers.attempts import Attempt
 from lib.models.flat import FlatModel
 from lib.protocols.rule import Pair, Rule
+from lib.store.blank import BlankDense, BlankTable, blank
 from lib.store.dense import DenseStore
 from lib.store.placement import Placement, look_up_costs
 from lib.store.spec import RowStore
@@ -37,6 +39,8 @@ class Plan:
     workers: int
     servers: int
     seed: int
+    gradients: bool = True
+    """False: a timing run, whose parts hold and send arrays without content."""
     marks: tuple[float, ...] = ()
     """Samples after which the model is evaluated on the way; at the end it always is."""
     on_nan: Literal["stop", "skip"]
@@ -90,29 +94,48 @@ class Plan:
         """The index-th batch of this plan."""
         done = index * self.workload.batch_size
         size = min(self.workload.batch_size, self.samples - done)
+        if not self.gradients:
+            return self._outlines.batch(self.first + done, size, index)
         return self.workload.draw(self.seed, self.first + done, size, index)
+
+    @functools.cached_property
+    def _outlines(self) -> Outlines:
+        return outlines(self.workload, self.seed, places=self.store.ids != "distinct")
+
+    def evaluation_ids(self) -> dict[str, np.ndarray]:
+        """Table -> the unique ids whose rows the evaluation needs."""
+        if not self.gradients:
+            return {name: np.empty(0, np.int64) for name in self.workload.tables()}
+        return self.workload.evaluation_ids(self.seed, self.day)
 
     def start(self, site: Site) -> np.ndarray:
         """The dense parameters before training: the same on every node, made once for all parts that share it."""
 
         def made() -> np.ndarray:
+            if not self.gradients:
+                return blank(FlatModel(self.workload.model(self.seed)).size)
             start = FlatModel(self.workload.model(self.seed)).vector.numpy()
             start.flags.writeable = False
             return start
 
         return site.shared("start", made)
 
-    def dense_store(self, start: np.ndarray, device="cpu") -> DenseStore:
+    def dense_store(self, start: np.ndarray, device="cpu") -> DenseStore | BlankDense:
+        if not self.gradients:
+            return BlankDense(start.size, self.workload.dense_optimizer)
         return DenseStore(start, self.workload.dense_optimizer, device=device)
 
-    def tables(self) -> dict[str, Table]:
+    def tables(self) -> dict[str, Table | BlankTable]:
         """Empty tables: a row appears when its id is first met, from (seed, id) alone."""
+        if not self.gradients:
+            rows = self.workload.row_optimizer
+            return {name: BlankTable(spec.dim, rows) for name, spec in self.workload.tables().items()}
         return {
             name: self.store.table(name, spec.dim, self.workload.row_optimizer, seed=self.seed, scale=spec.scale)
             for name, spec in self.workload.tables().items()
         }
 
-    @cached_property
+    @functools.cached_property
     def placement(self) -> Placement:
         """Which server has which row, the same on every node."""
         return self.store.place(self.servers, shift=FIELD_SHIFT, costs=self._look_up_costs)

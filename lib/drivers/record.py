@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 class Snapshot:
     """Parameters as they were at one moment of the run, for an evaluation that costs the run no time."""
 
+    weightless: ClassVar[bool] = True
+    """It travels at no cost."""
     time: float
     samples: int
     """Samples in the model, as far as this part knows."""

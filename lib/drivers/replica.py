@@ -56,7 +56,7 @@ class ReplicaWorker:
         self._finished = False
         self._steps = self._mixed_at = self._round = self._samples = 0
         self._marks = Marks(mark / plan.workers for mark in plan.marks if rank == 0)
-        self._evaluated = plan.workload.evaluation_ids(plan.seed, plan.day) if self._tables else {}
+        self._evaluated = plan.evaluation_ids() if self._tables else {}
         self._buckets = self._trainer.buckets(self._rule.buckets if plan.on_nan == "stop" else 1)
 
     async def inherit(self, dense: dict[str, np.ndarray], rows: dict[str, Rows]) -> None:

@@ -7,6 +7,8 @@ import math
 from collections.abc import AsyncIterator
 from typing import Any
 
+import torch
+
 from lib.cluster.base import Handle, Site, World
 from lib.data.batch import Batch
 from lib.data.feed import WorkQueue, feed, read
@@ -15,6 +17,7 @@ from lib.drivers.plan import Plan
 from lib.drivers.record import Record
 from lib.errors import NotFinite
 from lib.models.flat import FlatModel, StepResult
+from lib.store.blank import blank
 from lib.switching.controller import Computation
 
 
@@ -25,6 +28,9 @@ class Trainer:
         self._site, self._plan, self._rank, self.record = site, plan, rank, record
         self._model = site.shared("model", lambda: FlatModel(plan.workload.model(plan.seed), site.device))
         self._cost = plan.workload.work()
+        self._compute = self._run if plan.gradients else self._pretend
+        self._blank = torch.zeros(1).expand(self._model.size)
+        self._dims = {name: spec.dim for name, spec in plan.workload.tables().items()}
         self.latest: Computation | None = None
         """The last computation, until somebody takes note of it."""
 
@@ -50,17 +56,17 @@ class Trainer:
         start = self._site.now()
         if early:
             result = await self._site.staged(
-                self._cost, early.shares, early.emit, self._run, batch, dense, rows, early.buckets
+                self._cost, early.shares, early.emit, self._compute, batch, dense, rows, early.buckets
             )
         else:
-            result = await self._site.compute(self._cost, self._run, batch, dense, rows)
+            result = await self._site.compute(self._cost, self._compute, batch, dense, rows)
         end = self._site.now()
         self._site.progress(batch.size)
         self.latest = Computation(self._rank, end - start, batch.size)
         self.record.span("compute", start, end, batch.index)
         self.record.ledger["issued"] += 1
         self.record.taken.append(batch.index)
-        if not finite(result):
+        if self._plan.gradients and not finite(result):
             if self._plan.on_nan == "stop":
                 raise NotFinite(
                     f"loss {result.loss} or its gradient is not finite at batch {batch.index} (day {batch.day}) on worker "
@@ -72,6 +78,17 @@ class Trainer:
         logloss, positives = seen if seen is not None else (math.nan, math.nan)
         self.record.steps.append((end, batch.index, batch.size, result.loss, logloss, positives))
         return result
+
+    def _pretend(self, batch: Batch, dense: Any, rows: dict[str, Any], buckets=(), tell=None) -> StepResult:
+        """What a timing run has for gradients."""
+        for number, bucket in enumerate(buckets):
+            tell(number, blank(bucket.stop - bucket.start))
+        return StepResult(
+            loss=math.nan,
+            dense=self._blank,
+            rows={name: blank(ids.size, self._dims[name]) for name, ids in batch.ids.items()},
+            scores=None,
+        )
 
     def _run(self, batch: Batch, dense: Any, rows: dict[str, Any], *buckets) -> StepResult:
         self._model.load(dense)

@@ -31,6 +31,8 @@ class Outcome:
         return FlatModel(self.plan.workload.model(self.plan.seed))
 
     def digest(self) -> str:
+        if not self.plan.gradients:  # all that such a run has
+            return digest({"steps": self._steps.drop(columns="node").to_numpy()})
         return digest(
             {record.node + "/" + "+".join(record.final): record.final for record in self._records if record.final}
         )
@@ -48,12 +50,13 @@ class Outcome:
 
     def history(self) -> pd.DataFrame:
         """One row for each twentieth of the samples, and one for each evaluation."""
-        steps = self._steps()
+        steps = self._steps
         evaluated = [
             {"time": shot.time, "samples": shot.samples, **metrics}
             for shot, metrics in zip(self._snapshots, self._evaluations, strict=True)
         ]
-        evaluated[-1]["time"] = self.seconds
+        if evaluated:
+            evaluated[-1]["time"] = self.seconds
         marks = sorted({*np.linspace(0, len(steps), 21)[1:].round().astype(int)} - {0})
         staleness, gaps = self._staleness(), self._gaps()
         rows, done, start = [], 0, 0.0
@@ -85,7 +88,7 @@ class Outcome:
     def summary(self, clock: str) -> dict[str, Any]:
         if not self._lost_worker:
             account((index for record in self._records for index in record.taken), self.plan.batches)
-        steps = self._steps()
+        steps = self._steps
         staleness = Counter(count for _, count in self._staleness())
         gaps = [gap for _, gap in self._gaps()]
         moved = sum((record.bytes for record in self._records), Counter())
@@ -93,7 +96,7 @@ class Outcome:
         by_worker = steps.groupby("node")["samples"].sum() / self.seconds if self.seconds else pd.Series(dtype=float)
         return {
             "clock": clock,
-            **self._evaluations[-1],
+            **(self._evaluations[-1] if self.plan.gradients else {}),
             **self._replicas(),
             "train_loss": float(np.average(steps["loss"], weights=steps["samples"])) if len(steps) else float("nan"),
             "train_ne": _normalised(steps),
@@ -116,22 +119,20 @@ class Outcome:
             "order": next((record.order for record in self._records if record.order), None),
         }
 
+    @cached_property
     def _steps(self) -> pd.DataFrame:
-        columns = ["time", "batch", "samples", "loss", "logloss", "positives"]
-        parts = [
-            pd.DataFrame(record.steps, columns=columns).assign(node=record.node)
-            for record in self._records
-            if record.steps
-        ]
-        if not parts:
-            return pd.DataFrame(columns=[*columns, "node"])
-        steps = pd.concat(parts, ignore_index=True)
-        steps["time"] -= self._start
-        return steps.sort_values(["time", "batch"], ignore_index=True)
+        """Every gradient that was computed, in the order of time."""
+        steps = [(record.node, *step) for record in self._records for step in record.steps]
+        columns = ["node", "time", "batch", "samples", "loss", "logloss", "positives"]
+        table = pd.DataFrame(steps, columns=columns)
+        table["time"] -= self._start
+        return table.sort_values(["time", "batch"], ignore_index=True)
 
     @cached_property
     def _snapshots(self) -> list[Snapshot]:
         """The parts' snapshots of the same mark as one; a mark that some part never came to is left out."""
+        if not self.plan.gradients:
+            return []
         parts = [record.snapshots for record in self._records if record.snapshots and not self._other_replica(record)]
         whole = []
         for pieces in zip(*(part[:-1] for part in parts), strict=False):
@@ -168,7 +169,7 @@ class Outcome:
     def _replicas(self) -> dict[str, float]:
         """The metrics of the replicas' average; the summary's own are those of the first worker's replica."""
         ends = [record.snapshots[-1] for record in self._records if "replica" in record.final]
-        if len(ends) < 2:
+        if len(ends) < 2 or not self.plan.gradients:
             return {}
         dense = np.mean([end.dense[0] for end in ends], axis=0)
         apart = {name: np.mean([end.rows[name][1] for end in ends], axis=0) for name in ends[0].rows}

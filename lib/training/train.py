@@ -34,6 +34,9 @@ class Options:
     evaluations: int | Literal["daily"] = 1
     """How often the model is evaluated: after each of so many equal parts of the samples, which costs the run no time; or
     "daily", on each next day's unseen samples, for which the run pauses at the end of every day, as continual training does."""
+    gradients: bool = True
+    """False: a timing run, for virtual time. It sends the same messages, waits as long and leaves the same throughput, staleness
+    and bytes to the last digit, and computes nothing: no model, no evaluation."""
     on_nan: Literal["stop", "skip"] = "stop"
     """What to do when a loss or gradient is not finite: stop with an error, or leave that batch out."""
     trace: bool = True
@@ -148,6 +151,7 @@ class Job:
             **({"data": source.digest(data)} if (data := getattr(workload, "data", None)) else {}),
             "seed": seed,
             "evaluations": settings.evaluations,
+            **({} if settings.gradients else {"gradients": False}),
             "on_nan": settings.on_nan,
             "trace": settings.trace,
             "feed": settings.feed,
@@ -214,6 +218,8 @@ def _course(
     settings: Options,
     start: Run | None,
 ) -> Course:
+    if not settings.gradients:
+        _check_timing(cluster, settings, start)
     schedule = protocol if isinstance(protocol, Schedule | Choice) else single(protocol)
     workers = cluster.workers or max(phase.workers or 4 for phase in schedule.phases)
     if settings.partitions:
@@ -234,6 +240,7 @@ def _course(
         workers=workers,
         servers=cluster.servers,
         seed=seed,
+        gradients=settings.gradients,
         on_nan=settings.on_nan,
         trace=settings.trace,
         store=settings.store,
@@ -245,6 +252,22 @@ def _course(
     )
     model, daily = start and start.model, settings.evaluations == "daily"
     return Course(schedule=schedule, plan=plan, model=model, daily=daily, keep=settings.keep)
+
+
+def _check_timing(cluster: Cluster, settings: Options, start: Run | None) -> None:
+    if cluster.clock == "wall":
+        raise BadOption(
+            f"train: gradients=False is for virtual time; the {cluster.name} cluster's seconds are those of the computing itself"
+        )
+    for option, given in (
+        ("evaluations", settings.evaluations != 1),
+        ("keep", settings.keep),
+        ("start", start is not None),
+    ):
+        if given:
+            raise BadOption(
+                f"train: {option} needs a model, and a timing run (gradients=False) has none; leave one of them out"
+            )
 
 
 def _place(start: Run, workload: Workload) -> int:

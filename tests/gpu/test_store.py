@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+from lib.store.device import ways
 from lib.store.device.device_cache import DeviceCache
-from lib.store.device.table import DeviceTable, ways
+from lib.store.device.table import DeviceTable
 from lib.store.optim import Adagrad
 
 pytestmark = [

@@ -7,7 +7,7 @@ import pytest
 
 import lib
 from lib.models.flat import FlatModel
-from lib.workloads import QuadraticBowl
+from lib.workloads.quadratic import QuadraticBowl
 
 BOWL = QuadraticBowl(samples=48, batch_size=8, dim=6)
 

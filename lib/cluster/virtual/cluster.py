@@ -238,17 +238,25 @@ def nbytes(message: Any) -> int:
     kind = type(message)
     if kind is np.ndarray:
         return message.nbytes
-    if kind in (int, float, NoneType, bool, str):
-        return 0
-    if kind in (tuple, list):
-        return sum(map(nbytes, message))
     if kind is dict:
-        return sum(map(nbytes, message.values()))
-    return sum([nbytes(getattr(message, name)) for name in _names(kind)])
+        message = message.values()
+    elif kind is not tuple and kind is not list:
+        message = [getattr(message, name) for name in _names(kind)]
+    total = 0
+    for part in message:
+        if type(part) not in _WEIGHTLESS:
+            total += nbytes(part)
+    return total
+
+
+_WEIGHTLESS = frozenset((int, float, NoneType, bool, str))
 
 
 @cache
 def _names(kind: type) -> tuple[str, ...]:
+    """The fields of a message that may hold arrays, unless it is `weightless`."""
+    if getattr(kind, "weightless", False):
+        return ()
     return tuple(each.name for each in fields(kind)) if is_dataclass(kind) else ()
 
 

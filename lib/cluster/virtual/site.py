@@ -145,9 +145,7 @@ class VirtualSite(Site):
         return arrival
 
     def until(self, when: float) -> asyncio.Future:
-        future = self._loop.create_future()
-        self._loop.call_at(when, _wake, future)
-        return future
+        return self._loop.sleep_until(when)
 
     def _slowed(self, slowdown: Callable[[float, float], float] | None) -> Callable[[float, float], float] | None:
         """The slowdown, and what the node's failures add to it."""
@@ -167,8 +165,3 @@ class VirtualSite(Site):
             return function(arrays), Exchange(members, ready).run(steps)
 
         return await self._world.board.combine(meeting, kind, self.rank, mine, together)
-
-
-def _wake(future: asyncio.Future) -> None:
-    if not future.done():
-        future.set_result(None)

@@ -1,0 +1,112 @@
+"""Stores without numbers, for runs that only ask how long things take: what they give has the right size and no content.
+
+An array here is one zero, seen at every place: it has the shape and the bytes of what it stands for and takes no memory, so a
+message with it takes as long. Ids are real, since which rows there are decides how many bytes a model has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from lib.store.dense import DenseStore
+from lib.store.optim import Optimizer
+from lib.store.rows import Rows
+
+_ZEROS = {np.dtype(kind): np.zeros(1, kind) for kind in (np.float32, np.int64)}
+
+
+def blank(*shape: int, kind: type = np.float32) -> np.ndarray:
+    """An array of zeros, not to be written to."""
+    dtype = np.dtype(kind)
+    return np.ndarray(shape, dtype, _ZEROS[dtype], 0, (0,) * len(shape))
+
+
+class BlankDense:
+    """A `DenseStore`, but for its values."""
+
+    def __init__(self, size: int, optimizer: Optimizer):
+        self.optimizer, self.values = optimizer, blank(size)
+        one = DenseStore(np.zeros(1, np.float32), optimizer)
+        self._state = _state_of(one)
+        one.apply(np.zeros(1, np.float32))
+        self._state_later = _state_of(one)
+
+    def __len__(self) -> int:
+        return self.values.size
+
+    @property
+    def nbytes(self) -> int:
+        return sum(array.nbytes for array in self.export().values())
+
+    def pull(self) -> np.ndarray:
+        return self.values
+
+    def apply(self, grad: np.ndarray) -> None:
+        self._state = self._state_later
+
+    def assign(self, vector: np.ndarray) -> None:
+        """There are no values to be replaced."""
+
+    def export(self) -> dict[str, np.ndarray]:
+        return {"values": self.values, **{name: blank() if name == "step" else self.values for name in self._state}}
+
+    def load(self, arrays: Mapping[str, np.ndarray]) -> None:
+        self._state = tuple(name for name in arrays if name != "values")
+
+
+def _state_of(store: DenseStore) -> tuple[str, ...]:
+    return tuple(name for name in store.export() if name != "values")
+
+
+class BlankTable:
+    """A `Table`, but for its values: it knows which ids it has met."""
+
+    def __init__(self, dim: int, optimizer: Optimizer):
+        self.dim, self.optimizer = dim, optimizer
+        self._met: list[np.ndarray] = []
+
+    def __len__(self) -> int:
+        return self._ids().size
+
+    def pull(self, ids: np.ndarray) -> np.ndarray:
+        self._met.append(ids)
+        return blank(ids.size, self.dim)
+
+    def peek(self, ids: np.ndarray) -> np.ndarray:
+        return blank(ids.size, self.dim)
+
+    def push(self, ids: np.ndarray, grads: np.ndarray, stamp: int) -> None:
+        """These rows were pulled before."""
+
+    def assign(self, ids: np.ndarray, values: np.ndarray) -> None:
+        self._met.append(ids)
+
+    def stamps(self, ids: np.ndarray) -> np.ndarray:
+        return blank(ids.size, kind=np.int64)
+
+    def read(self, ids: np.ndarray) -> Rows:
+        self._met.append(ids)
+        return self._rows(ids)
+
+    def write(self, rows: Rows, *, newer: bool = True) -> None:
+        self._met.append(rows.ids)
+
+    def export(self) -> Rows:
+        return self._rows(self._ids())
+
+    def load(self, rows: Rows, memory: Mapping[str, np.ndarray] | None = None) -> None:
+        self._met = [rows.ids]
+
+    def memory(self) -> dict[str, np.ndarray]:
+        return {}
+
+    def _rows(self, ids: np.ndarray) -> Rows:
+        n, columns = ids.size, self.optimizer.columns(self.dim)
+        return Rows(ids, blank(n, self.dim), blank(n, columns), blank(n, kind=np.int64))
+
+    def _ids(self) -> np.ndarray:
+        if len(self._met) != 1:
+            self._met = [np.unique(np.concatenate(self._met)) if self._met else np.empty(0, np.int64)]
+        return self._met[0]

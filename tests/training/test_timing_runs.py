@@ -1,0 +1,115 @@
+"""Runs without gradients: the same messages at the same times as with them, and nothing computed."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import lib
+from lib.errors import BadOption
+from lib.protocols import ALL, get
+from lib.protocols.rule import Pair
+from lib.store.optim import SGD, Adagrad
+
+SMALL = {"samples": 4000, "batch_size": 32, "evaluation_samples": 200, "vocabulary": 500}
+CLUSTER = {"workers": 5, "servers": 3, "slowdown": 0.7}
+
+
+def both(protocol, **options):
+    """A run with gradients and its timing run."""
+    options = {"workload": "ctr-synthetic", "cluster": "virtual", "save": False, **SMALL, **options}
+    return [lib.train(protocol=protocol, gradients=gradients, **options) for gradients in (True, False)]
+
+
+def timed(summary):
+    """What a summary says of time and messages."""
+    numbers = ("auc", "ne", "logloss", "calibration", "train_", "rows_", "row_", "largest")
+    kept = {name: value for name, value in summary.items() if not name.startswith(numbers) and value == value}
+    return {name: [timed(leg) for leg in value] if name == "legs" else value for name, value in kept.items()}
+
+
+def assert_as_long(real, timing):
+    """Equal to the last digit: seconds, bytes, staleness, ledger, who waited for what, and how busy every node was."""
+    assert timed(timing.summary) == timed(real.summary)
+    assert real.provenance["events"] == timing.provenance["events"]
+    shown = ["node", "kind", "start", "end", "batch"]
+    assert real.trace[shown].equals(timing.trace[shown])
+    assert real.usage.equals(timing.usage)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_every_protocol_takes_as_long_as_with_gradients(name):
+    cluster = {"slowdown": 0.7} if ALL[name].family == "pipeline" else CLUSTER
+    assert_as_long(*both(name, **cluster))
+
+
+@pytest.mark.parametrize("dense", ["all-reduce", "s-easgd"])
+def test_a_pair_takes_as_long(dense):
+    assert_as_long(*both(Pair(sparse=get("gba"), dense=get(dense)), **CLUSTER))
+
+
+def test_buckets_beside_backward_take_as_long():
+    assert_as_long(*both(get("all-reduce", buckets=3), **CLUSTER))
+
+
+@pytest.mark.parametrize("optimizer", [Adagrad(lr=0.1), SGD(lr=0.1)])
+def test_the_optimisers_state_counts(optimizer):
+    assert_as_long(*both("gba", dense_optimizer=optimizer, row_optimizer=optimizer, **CLUSTER))
+
+
+def test_a_schedule_moves_a_model_of_the_same_size():
+    phases = (lib.Phase(protocol="sync", until_samples=1500), lib.Phase(protocol="ds-sync", workers=4, steps=60))
+    phases = (*phases, lib.Phase(protocol="gba", batch_size=16))
+    assert_as_long(*both(lib.Schedule(phases=phases), **CLUSTER))
+
+
+def test_workers_that_die_do_so_at_the_same_time():
+    failure = lib.Failure(node="worker*", kind="dies", every=0.4, lasts=0.1)
+    real, timing = both("gba", failures=[failure], patience=0.05, **CLUSTER)
+    assert real.summary["lost"] > 0
+    assert_as_long(real, timing)
+
+
+def test_nothing_is_computed_and_nothing_evaluated(monkeypatch):
+    monkeypatch.setattr("lib.models.flat.FlatModel.step", lambda *_: pytest.fail("a gradient was computed"))
+    monkeypatch.setattr("lib.store.table.table.Table.pull", lambda *_: pytest.fail("a row was moved"))
+    monkeypatch.setattr("lib.workloads.ctr.ClickThrough.evaluate", lambda *_: pytest.fail("a model was evaluated"))
+    run = lib.train("ctr-synthetic", "gba", "virtual", gradients=False, save=False, **SMALL, **CLUSTER)
+    assert "auc" not in run.summary and np.isnan(run.summary["train_loss"])
+
+
+def test_ids_are_drawn_once_for_all_modes(monkeypatch):
+    from lib.workloads.ctr import ClickThrough
+
+    drawn, draw = [], ClickThrough.draw
+    monkeypatch.setattr(ClickThrough, "draw", lambda *given: drawn.append(given[1:]) or draw(*given))
+    options = {"gradients": False, "save": False, **SMALL, "samples": 3200, "world": 77, **CLUSTER}
+    for mode in ("gba", "async", "hop-bw"):
+        lib.train("ctr-synthetic", mode, "virtual", **options)
+    assert len(drawn) == 100
+
+
+def test_a_timing_run_is_another_run_and_is_saved_as_one(reports):
+    real, timing = both("gba", save=True, **CLUSTER)
+    assert real.digest != timing.digest
+    again = both("gba", save=True, **CLUSTER)
+    assert [run.digest for run in again] == [real.digest, timing.digest]
+
+
+def test_the_same_seed_gives_the_same_run_and_another_seed_another():
+    runs = [both("gba", seed=seed, **CLUSTER)[1].digest for seed in (1, 1, 2)]
+    assert runs[0] == runs[1] != runs[2]
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"cluster": "local"}, "virtual time"),
+        ({"evaluations": 4}, "evaluations"),
+        ({"evaluations": "daily"}, "evaluations"),
+        ({"keep": True}, "keep"),
+    ],
+)
+def test_what_needs_a_model_is_refused(options, named):
+    with pytest.raises(BadOption, match=named):
+        lib.train(**{"workload": "ctr-synthetic", "protocol": "gba", "cluster": "virtual"} | options, gradients=False)
