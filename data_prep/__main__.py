@@ -20,6 +20,9 @@ EXAMPLES = """examples:
   python -m data_prep avazu raw/twin --twin --rows 50000
   python -m data_prep avazu raw/twin prepared/twin
   python -m data_prep avazu raw/avazu prepared/avazu --check
+  python -m data_prep criteo-kaggle train.txt prepared/mine --test later.txt
+  python -m data_prep triples graph.csv prepared/graph --test held_out.csv
+  python -m data_prep fb15k-237 FB15k-237.tar.gz prepared/fb15k-237
   python -m data_prep trace batch_times.csv slowdown.yaml
   python -m data_prep bench
 """
@@ -60,6 +63,11 @@ def _run(options: argparse.Namespace) -> int:
     for name in chosen:
         if name not in kind.takes:
             raise unknown_option(f"data set {kind.name!r}", f"--{name.replace('_', '-')}", kind.takes)
+    held_out = {role: getattr(options, role) for role in ("valid", "test") if getattr(options, role) is not None}
+    for role in held_out:
+        if role not in kind.roles:
+            valid = [f"--{each}" for each in kind.roles]
+            raise unknown_option(f"data set {kind.name!r}", f"--{role}", valid)
     if options.twin:
         print(
             *(f"{name}: {value}" for name, value in kind.twin(options.raw, options.rows, options.seed).items()),
@@ -70,7 +78,7 @@ def _run(options: argparse.Namespace) -> int:
         return _check(kind, options.raw, options.out)
     if options.out is None:
         raise BadOption(f"where to? python -m data_prep {kind.name} {options.raw} OUT")
-    print(manifest.summary(kind.prepare(options.raw, options.out, Options(**chosen)), options.out / REJECTS))
+    print(manifest.summary(kind.prepare(options.raw, options.out, Options(**chosen), held_out), options.out / REJECTS))
     return 0
 
 
@@ -94,7 +102,9 @@ def _parser() -> argparse.ArgumentParser:
         nargs="?",
         help="a name of --list; trace: fit a slowdown, see `trace --help`; bench: speed against pyarrow",
     )
-    add("raw", nargs="?", type=Path, metavar="RAW", help="the folder with the raw files")
+    add(
+        "raw", nargs="?", type=Path, metavar="RAW", help="the folder with the raw files, or the file where there is one"
+    )
     add("out", nargs="?", type=Path, metavar="OUT", help="the folder to write to")
     add("--list", action="store_true", help="where each data set comes from, its licence, sizes and checksums")
     add("--check", action="store_true", help="compare RAW with the published checksums, and OUT with its manifest")
@@ -108,6 +118,9 @@ def _parser() -> argparse.ArgumentParser:
         metavar="N",
         help="the first N days, on which values are counted (default: all but one)",
     )
+    add("--valid", type=Path, metavar="FILE", help="a file of its own for the validation split, where RAW has none")
+    add("--test", type=Path, metavar="FILE", help="a file of its own to be judged by, where RAW has none")
+    add("--order", metavar="LETTERS", help="triples: where head, relation and tail stand (default hrt)")
     add("--history", type=int, metavar="N", help="behaviours kept of each sample (default 50)")
     add("--max-rejects", type=int, metavar="N", help="bad rows to set aside before giving up (default 1000)")
     add("--workers", type=int, metavar="N", help="threads (default: one for each core)")

@@ -10,7 +10,7 @@ import numpy as np
 from data_prep import planted
 from data_prep.clicks import ClickLog, Part
 from data_prep.parse import HEX, INTEGER, LABEL, NUMBER, SKIP, Layout, Rows
-from data_prep.source import RawFile, find
+from data_prep.source import RawFile
 
 FIRST = 141021
 """The first day, as the hour column has it: YYMMDD."""
@@ -40,15 +40,15 @@ class Avazu(ClickLog):
     licence: ClassVar = "the competition's rules on kaggle.com: for research, no redistribution"
     files: ClassVar = (RawFile("train.csv"),)
     days: ClassVar = 10
+    gzip: ClassVar = True
+    roles: ClassVar = ("test",)
 
     @classmethod
     def sources(cls, raw: Path) -> list[tuple[Path, RawFile | None]]:
         compressed = raw / "train.gz"
-        return (
-            [(compressed, None)]
-            if compressed.is_file() and not (raw / "train.csv").exists()
-            else [(find(raw, "train.csv"), cls.files[0])]
-        )
+        if compressed.is_file() and not (raw / "train.csv").exists():
+            return [(compressed, None)]
+        return super().sources(raw)
 
     @classmethod
     def layout(cls, path: Path) -> Layout:

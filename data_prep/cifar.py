@@ -25,6 +25,8 @@ class Cifar(Dataset):
     """A subclass names its files and label bytes; the last of these is the class that is predicted."""
 
     some_suffice: ClassVar = True
+    unpacks: ClassVar = True
+    roles: ClassVar = ("test",)
     labels: ClassVar[dict[str, int]]
     """Label byte -> number of classes."""
     licence: ClassVar = "not stated; cite Krizhevsky, Learning Multiple Layers of Features from Tiny Images, 2009"
@@ -113,7 +115,7 @@ def _schema(kind: type[Cifar]) -> dict[str, tuple[str, tuple[int, ...]]]:
 
 
 def _prepare(kind: type[Cifar], job: Job, key: str, path: Path, progress: Progress) -> dict[str, Any]:
-    split = "test" if "test" in path.name else "train"
+    split = job.roles.get(path, "test" if "test" in path.name else "train")
     writer = partitions.Writer(job.out, key, _schema(kind), split="split")
     bytes_each, limits = len(kind.labels) + PIXELS, np.array(list(kind.labels.values()))
     bad, read = [], 0

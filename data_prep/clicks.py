@@ -39,7 +39,7 @@ class ClickLog(Dataset):
 
     @classmethod
     def work(cls, job: Job) -> dict[str, Any]:
-        train_days = job.options.training(cls.days)
+        train_days = job.options.training(cls.days, held_out=bool(job.roles))
         parts = {part.key: part for part in cut(job, cls.layout)}
         total = sum(part.rows for part in parts.values()) if all(p.rows is not None for p in parts.values()) else None
         sketch = _fit(cls, job, parts, train_days, total) if job.options.min_count else None
@@ -52,7 +52,7 @@ class ClickLog(Dataset):
             "dense": list(cls.dense(layout)),
             "schema": {name: [dtype, list(shape)] for name, (dtype, shape) in _schema(cls, job, layout).items()},
             "codes": {"missing": MISSING, "rare": RARE, "from": RESERVED, "buckets": job.options.buckets},
-            "days": cls.days,
+            "days": cls.days + bool(job.roles),
             "train_days": train_days,
         }
         if sketch:
@@ -66,6 +66,11 @@ def _schema(kind: type[ClickLog], job: Job, layout: Layout) -> dict[str, tuple[s
     return schema | ({"dense": ("<i4", (len(dense),))} if (dense := kind.dense(layout)) else {})
 
 
+def _days(kind: type[ClickLog], job: Job, part: Part, at: np.ndarray, rows: Rows) -> np.ndarray:
+    """The day of each row; a file that was given to be held out is the day after the last."""
+    return np.full(len(at), kind.days) if part.span.path in job.roles else kind.day_of(part, at, rows)
+
+
 def _fit(
     kind: type[ClickLog], job: Job, parts: dict[str, Part], train_days: int, total: int | None
 ) -> threshold.Sketch:
@@ -77,7 +82,7 @@ def _fit(
 
     def count(part: Part) -> None:
         for rows, at, _ in Reading(job, part, buckets=job.options.buckets):
-            day = kind.day_of(part, at, rows)
+            day = _days(kind, job, part, at, rows)
             sketch.add(rows.codes[(day >= 0) & (day < train_days)])
             progress.advance(len(at))
 
@@ -95,7 +100,7 @@ def _prepare(
     reading = Reading(job, part, job.limit, job.options.buckets)
     try:
         for rows, at, block in reading:
-            day = kind.day_of(part, at, rows)
+            day = _days(kind, job, part, at, rows)
             if sketch:
                 sketch.drop_rare(rows.codes, job.options.min_count)
             for each in np.unique(day):

@@ -25,6 +25,5 @@ def layout(path: Path) -> Layout:
         return WITH_ID
     if first.count(b"\t") == 39 or not first:
         return LAYOUT
-    raise BadOption(
-        f"{path}, line 1: {first[:80]!r}; expected 40 fields between tabs: label, 13 integers, 26 categories"
-    )
+    found = first[:60].decode("utf-8", "replace")
+    raise BadOption(f"{path}, line 1: {found!r}; expected 40 fields between tabs: label, 13 integers, 26 categories")

@@ -10,7 +10,7 @@ import numpy as np
 from data_prep import criteo, planted
 from data_prep.clicks import ClickLog, Part
 from data_prep.parse import Layout, Rows
-from data_prep.source import RawFile, find
+from data_prep.source import RawFile, missing
 from lib.errors import BadOption
 
 
@@ -26,19 +26,19 @@ class Criteo1TB(ClickLog):
     licence: ClassVar = "CC BY-NC-SA 4.0"
     files: ClassVar = tuple(RawFile(f"day_{day}.gz") for day in range(24))
     days: ClassVar = 24
+    some_suffice: ClassVar = True
+    gzip: ClassVar = True
 
     @classmethod
     def sources(cls, raw: Path) -> list[tuple[Path, RawFile | None]]:
-        if not raw.is_dir():
-            return [(find(raw, raw.name), None)]
+        if raw.is_file():
+            return super().sources(raw)
         found: list[tuple[Path, RawFile | None]] = []
         for file in cls.files:
             paths = [path for path in (raw / file.name, raw / file.name.removesuffix(".gz")) if path.is_file()]
             found += [(path, file) for path in paths[:1]]
         if not found:
-            raise BadOption(
-                f"there is no day_0.gz to day_23.gz in {raw}; `python -m data_prep --list` says where they are"
-            )
+            raise missing(raw, ["day_0.gz ... day_23.gz"])
         return found
 
     @classmethod

@@ -9,10 +9,8 @@ import numpy as np
 
 from data_prep import criteo, planted
 from data_prep.clicks import ClickLog, Part
-from data_prep.lines import compressed
 from data_prep.parse import Layout, Rows
 from data_prep.source import RawFile
-from lib.errors import BadOption
 
 
 class CriteoKaggle(ClickLog):
@@ -28,13 +26,10 @@ class CriteoKaggle(ClickLog):
     archives: ClassVar = (RawFile("dac.tar.gz", 4_576_820_670, md5="df9b1b3766d9ff91d5ca3eb3d23bed27"),)
     files: ClassVar = (RawFile("train.txt", md5="4dcfe6c4b7783585d4ae3c714994f26a"),)
     days: ClassVar = 7
+    roles: ClassVar = ("test",)
 
     @classmethod
     def layout(cls, path: Path) -> Layout:
-        if compressed(path):
-            raise BadOption(
-                f"{path} is compressed; unpack it: the days are stretches of rows, which must be counted first"
-            )
         return criteo.layout(path)
 
     @classmethod

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -26,19 +28,27 @@ class Dataset(ABC):
     """What is downloaded, where that is not the files themselves."""
     some_suffice: ClassVar[bool] = False
     """Whether any of the files can be prepared without the others."""
+    unpacks: ClassVar[bool] = False
+    """Whether the archive may be given as it is: its official form, and small."""
+    gzip: ClassVar[bool] = False
+    """Whether the files are read compressed by gzip, too."""
+    roles: ClassVar[tuple[str, ...]] = ()
+    """Held-out splits for which a file of its own can be given."""
     takes: ClassVar[frozenset[str]] = frozenset({"sample", "max_rejects", "workers"})
     """The options that mean something here."""
 
     @classmethod
     def sources(cls, raw: Path) -> list[tuple[Path, RawFile | None]]:
-        """The raw files, in their order; with `some_suffice` those that are there."""
-        if not cls.some_suffice:
-            return [(source.find(raw, file.name), file) for file in cls.files]
-        if not raw.is_dir():
-            return [(source.find(raw, raw.name), None)]
+        """The raw files, in their order; with `some_suffice` those that are there. The path may be that of a file itself."""
+        names = [file.name for file in cls.files]
+        if raw.is_file():
+            if len(names) > 1 and not cls.some_suffice:
+                raise BadOption(f"{cls.name} has {len(names)} files, {', '.join(names)}; give their folder, not {raw}")
+            return [(raw, next((file for file in cls.files if file.name == raw.name), None))]
         found = [(raw / file.name, file) for file in cls.files if (raw / file.name).is_file()]
-        if not found:
-            raise BadOption(f"there is none of {', '.join(file.name for file in cls.files)} in {raw}")
+        lacking = [name for name in names if not (raw / name).is_file()]
+        if lacking and not (cls.some_suffice and found):
+            raise source.missing(raw, lacking, cls.some_suffice or cls.unpacks or len(names) == 1)
         return found
 
     @classmethod
@@ -47,11 +57,29 @@ class Dataset(ABC):
         return []
 
     @classmethod
-    def prepare(cls, raw: Path, out: Path, options: Options) -> dict[str, Any]:
-        """Writes the prepared files and returns the manifest."""
-        raw = Path(raw)
-        with Job(cls.name, cls.sources(raw), Path(out), options, cls.folders(raw)) as job:
-            return job.manifest or cls.work(job)
+    def prepare(
+        cls, raw: Path, out: Path, options: Options, held_out: Mapping[str, Path] | None = None
+    ) -> dict[str, Any]:
+        """Writes the prepared files and returns the manifest; `held_out` has the files of single splits."""
+        with cls.opened(Path(raw)) as raw:
+            files = cls.sources(raw)
+            given = {role: Path(path) for role, path in (held_out or {}).items()}
+            for role, path in given.items():
+                if not path.is_file():
+                    raise BadOption(f"there is no {role} file {path}")
+                if any(path.samefile(other) for other, _ in files):
+                    raise BadOption(f"{path} is given twice, for training and as the {role} file")
+            files += [(path, None) for path in given.values()]
+            for path, _ in files:
+                source.refuse_packed(path, cls.gzip, f"the folder with {', '.join(f.name for f in cls.files[:3])}")
+            roles = {path: role for role, path in given.items()}
+            with Job(cls.name, files, Path(out), options, cls.folders(raw), roles) as job:
+                return job.manifest or cls.work(job)
+
+    @classmethod
+    def opened(cls, raw: Path) -> AbstractContextManager[Path]:
+        """The raw path, or the folder with what is in its archive."""
+        return source.unpacked(raw, [file.name for file in cls.files]) if cls.unpacks else nullcontext(raw)
 
     @classmethod
     @abstractmethod

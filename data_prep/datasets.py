@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from data_prep.any_triples import Triples
 from data_prep.avazu import Avazu
 from data_prep.cifar import Cifar10, Cifar100
 from data_prep.criteo_1tb import Criteo1TB
@@ -15,7 +16,20 @@ from data_prep.taobao import Taobao
 from data_prep.wn18rr import WN18RR
 from lib.errors import unknown
 
-_KINDS = (CriteoKaggle, Criteo1TB, Avazu, Taobao, Freebase86m, FB15k237, WN18RR, Cifar10, Cifar100, ImageNet, Squad)
+_KINDS = (
+    CriteoKaggle,
+    Criteo1TB,
+    Avazu,
+    Taobao,
+    Freebase86m,
+    FB15k237,
+    WN18RR,
+    Triples,
+    Cifar10,
+    Cifar100,
+    ImageNet,
+    Squad,
+)
 
 ALL: dict[str, type[Dataset]] = {kind.name: kind for kind in _KINDS}
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -15,12 +14,15 @@ from typing import Any
 from data_prep import lines, partitions, rejects
 from data_prep.source import RawFile, standing
 from data_prep.threshold import LARGEST
-from lib.errors import BadOption
+from lib.errors import BadOption, Damaged, LockstepError
 from lib.paths import check_writable, write_text_atomic
 from lib.progress import Progress
+from lib.training.processes import usable_cores
 
 FORMAT = 1
 MANIFEST, REJECTS = "manifest.json", "rejects.jsonl"
+REFUSED = "refused"
+"""What the plan of a preparation says that ended with an error."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +41,8 @@ class Options:
     """The days, from the first, on which the frequencies are counted; all but the last."""
     history: int = 50
     """Behaviours of a sample that are kept, the latest."""
+    order: str = ""
+    """Where head, relation and tail stand in a file without a header: hrt, htr, ...; empty is hrt."""
     max_rejects: int = 1000
     """Bad rows that are set aside before the run stops."""
     workers: int = 0
@@ -49,18 +53,19 @@ class Options:
             value = getattr(self, name)
             if value is not None and not least <= value <= most:
                 raise BadOption(f"--{name.replace('_', '-')} is {value}; expected {least:,} to {most:,}")
+        if self.order and sorted(self.order) != sorted("hrt"):
+            raise BadOption(f"--order is {self.order!r}; expected the letters h, r and t, in the order of the fields")
 
-    def training(self, days: int) -> int:
-        """The number of training days, of `days`."""
-        chosen = days - 1 if self.train_days is None else self.train_days
+    def training(self, days: int, held_out: bool = False) -> int:
+        """The number of training days, of `days`; all of them where other data is held out."""
+        chosen = days - (not held_out) if self.train_days is None else self.train_days
         if chosen > days:
             raise BadOption(f"--train-days is {chosen}; expected 1 to {days}")
         return chosen
 
     @property
     def threads(self) -> int:
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        return self.workers or cores
+        return self.workers or usable_cores()
 
     @property
     def block(self) -> int:
@@ -94,9 +99,11 @@ class Job:
         out: Path,
         options: Options,
         folders: Sequence[Path] = (),
+        roles: Mapping[Path, str] | None = None,
     ):
         self.dataset, self.files, self.out, self.options = dataset, files, Path(out), options
-        self.folders = folders
+        self.folders, self.roles = folders, roles or {}
+        """`roles` has the split of each file that was given for one."""
         self.limit = rejects.Limit(options.max_rejects)
         self.manifest: dict[str, Any] | None = None
         """What an earlier run of the same plan has finished already: then there is nothing to do."""
@@ -109,15 +116,16 @@ class Job:
         before = path if path.exists() else self.out / MANIFEST
         if before.exists():
             earlier = json.loads(before.read_text())
-            earlier = earlier.get("plan", earlier)
-            for name in plan:
-                if earlier.get(name) != plan[name]:
-                    raise BadOption(
-                        f"{self.out} holds a preparation with another {name}: {earlier.get(name)}, now {plan[name]}; "
-                        "give another folder, or delete that one"
-                    )
-            if before != path:
-                self.manifest = json.loads(before.read_text())
+            other = [name for name in plan if earlier.get("plan", earlier).get(name) != plan[name]]
+            if other and earlier.get(REFUSED):
+                partitions.clear(self.out)
+            elif other:
+                raise BadOption(
+                    f"{self.out} holds a preparation with {' and '.join(f'other {name}' for name in other)}: "
+                    f"{_difference(earlier.get('plan', earlier), plan, other[0])}; give another folder, or delete that one"
+                )
+            elif before != path:
+                self.manifest = earlier
                 return self
         write_text_atomic(path, json.dumps(plan))
         self._pool = ThreadPoolExecutor(self.options.threads, "prepare")
@@ -129,6 +137,17 @@ class Job:
             self._stop.set()
         if self._pool:
             self._pool.shutdown(cancel_futures=kind is not None)
+        if kind and issubclass(kind, LockstepError):
+            self._give_way()
+
+    def _give_way(self) -> None:
+        """What was refused does not stand in the way of another plan; of the same plan, what is finished is kept."""
+        if any(self.out.glob("*=*/part-*")):
+            write_text_atomic(self.out / partitions.WORK / "plan.json", json.dumps(self.plan() | {REFUSED: True}))
+            return
+        partitions.clear(self.out)
+        if not any(self.out.iterdir()):
+            self.out.rmdir()
 
     def plan(self) -> dict[str, Any]:
         """What must be the same for the work of an earlier run to be of use."""
@@ -136,7 +155,8 @@ class Job:
         del options["workers"], options["max_rejects"]
         files = [[path.name, path.stat().st_size, path.stat().st_mtime_ns] for path, _ in self.files]
         files += [[f"{path.parent.name}/{path.name}", None, path.stat().st_mtime_ns] for path in self.folders]
-        return {"format": FORMAT, "dataset": self.dataset, "options": options, "files": files}
+        plan = {"format": FORMAT, "dataset": self.dataset, "options": options, "files": files}
+        return plan | ({"roles": {path.name: role for path, role in self.roles.items()}} if self.roles else {})
 
     def check(self) -> None:
         """Called between two blocks, so that a run that must end does so soon."""
@@ -181,11 +201,18 @@ class Job:
     def finish(self, records: list[dict[str, Any]], tables: Sequence[Path] = (), **facts: Any) -> dict[str, Any]:
         """Writes the rejects and the manifest, which closes the preparation; `tables` lie beside the partitions."""
         bad = [row for record in records for row in record["rejects"]]
-        rejects.write(self.out / REJECTS, bad)
         counts = {name: sum(record[name] for record in records) for name in ("read", "written")}
         counts["rejected"] = len(bad)
         if counts["read"] != counts["written"] + counts["rejected"]:
             raise AssertionError(f"rows are lost: {counts}")
+        if not counts["written"]:
+            first = (
+                f"{bad[0]['file']}, line {bad[0]['line']}: {bad[0]['reason']}: {bad[0]['text'][:60]!r}"
+                if bad
+                else "none"
+            )
+            raise Damaged(f"none of the {counts['read']:,} rows is one of {self.dataset}; the first one: {first}")
+        rejects.write(self.out / REJECTS, bad)
         self.wait(self._digests)
         sources = [
             {"file": path.name, "bytes": path.stat().st_size, "sha256": future.result()}
@@ -208,3 +235,14 @@ class Job:
 
     def _digest(self, path: Path) -> str:
         return lines.sha256(path, lambda size: self.check())
+
+
+def _difference(earlier: Mapping[str, Any], plan: Mapping[str, Any], name: str) -> str:
+    """What is not the same in a part of two plans, in a few words."""
+    before, now = earlier.get(name), plan.get(name)
+    if name == "options":
+        return ", ".join(f"{each} {before.get(each)}, now {now[each]}" for each in now if before.get(each) != now[each])
+    if name == "files" and (changed := [one[0] for one, other in zip(before, now, strict=False) if one != other]):
+        same = {each[0] for each in before} == {each[0] for each in now}
+        return f"{changed[0]} {'was another file of that name' if same else f'there, now {now[0][0]}'}"
+    return f"{before}, now {now}"

@@ -39,7 +39,8 @@ def check(out: Path) -> list[str]:
 
 def check_raw(kind: type[Dataset], raw: Path) -> list[str]:
     """What differs from the published sizes and digests."""
-    return [fault for path, file in kind.sources(raw) if file is not None for fault in verify(path, file)]
+    with kind.opened(raw) as folder:
+        return [fault for path, file in kind.sources(folder) if file is not None for fault in verify(path, file)]
 
 
 def summary(manifest: dict[str, Any], rejects: Path) -> str:

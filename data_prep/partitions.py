@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -137,3 +138,13 @@ def record(out: Path, key: str) -> dict[str, Any] | None:
     """The record of a part that an earlier run finished."""
     path = done(out, key)
     return json.loads(path.read_text()) if path.exists() else None
+
+
+def clear(out: Path) -> None:
+    """Removes what a preparation that has not ended wrote."""
+    for path in (out / WORK / "done").glob("*.json"):
+        for output in json.loads(path.read_text())["outputs"]:
+            shutil.rmtree(out / output["folder"], ignore_errors=True)
+            with suppress(OSError):  # another part's are in it
+                (out / output["folder"]).parent.rmdir()
+    shutil.rmtree(out / WORK, ignore_errors=True)

@@ -42,7 +42,8 @@ def cut(job: Job, layout_of: Callable[[Path], Layout], names: Collection[str] | 
         layout = layout_of(path)
         header = layout.header is not None
         if header and lines.first_line(path).strip() != layout.header:
-            raise BadOption(f"{path}, line 1: {lines.first_line(path)[:80]!r}; expected the header {layout.header!r}")
+            found, right = (line.decode("utf-8", "replace") for line in (lines.first_line(path), layout.header))
+            raise BadOption(f"{path}, line 1: {found[:60]!r}; expected the header {right[:60]!r} ...")
         spans = lines.spans(path, STRETCH)
         if lines.compressed(path):
             found.append(Part(f"{number:03}", spans[0], layout, 1 + header, job.options.sample, None))

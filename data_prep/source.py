@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import tarfile
+import zipfile
 import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
-from lib.errors import BadOption
+from lib.errors import BadOption, Damaged
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +33,7 @@ class RawFile:
         return f"{self.name}  ({size}; {digest})"
 
 
+GZIP = "a gzip file"
 _PACKED = {
     b"PK\x03\x04": "a zip archive",
     b"BZh": "a bzip2 file",
@@ -58,16 +65,57 @@ def _inflated(begin: bytes) -> bytes:
         return b""
 
 
-GZIP = "a gzip file"
+def missing(raw: Path, names: Sequence[str], itself: bool = True) -> BadOption:
+    """The error that says which of the files there should be, and what there is instead; `itself`: whether a file under another
+    name, or an archive, may be given in place of the folder."""
+    if not raw.exists():
+        return BadOption(f"there is no {raw}; `python -m data_prep --list` says where to get what belongs there")
+    there = sorted(path.name for path in raw.iterdir() if path.is_file())
+    instead = f"; there is {', '.join(there[:5])}{' ...' if there[5:] else ''}" if there else ""
+    instead += ". If that is it under another name, give the file itself" if there and itself else ""
+    wanted = " or ".join(names if len(names) < 4 else (names[0], "..."))
+    return BadOption(
+        f"there is no {wanted} in {raw}{instead}; `python -m data_prep --list` says which files are needed"
+    )
 
 
-def find(raw: Path, name: str) -> Path:
-    """The file of that name under the raw folder; the raw path may also be the file itself."""
-    raw = Path(raw)
-    path = raw / name if raw.is_dir() else raw
-    if not path.is_file():
-        raise BadOption(f"there is no file {path}; `python -m data_prep --list` says where to get it")
-    return path
+def refuse_packed(path: Path, gzip: bool, then: str) -> None:
+    """An archive is no data; a gzip file is where they are read as they are. `then` says what to give once it is unpacked."""
+    kind = packed(path)
+    if kind == GZIP and gzip:
+        if path.suffix == ".gz":
+            return
+        raise BadOption(f"{path} is a gzip file under another name; call it {path.name}.gz, or unpack it")
+    if kind:
+        raise BadOption(f"{path} is {kind}; unpack it, and give {then}")
+
+
+@contextmanager
+def unpacked(raw: Path, names: Sequence[str]) -> Iterator[Path]:
+    """The folder with the named files: the raw path itself or, while it is needed, what is in it where it is an archive."""
+    if not raw.is_file() or not (tarfile.is_tarfile(raw) or zipfile.is_zipfile(raw)):
+        yield raw
+        return
+    with TemporaryDirectory(prefix="data_prep-") as folder:
+        try:
+            if zipfile.is_zipfile(raw):
+                with zipfile.ZipFile(raw) as archive:
+                    archive.extractall(folder)
+            else:
+                with tarfile.open(raw) as archive:
+                    archive.extractall(folder, filter="data")
+        except (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, OSError) as error:
+            raise Damaged(f"{raw} cannot be unpacked: {error}") from error
+        time = raw.stat().st_mtime_ns
+        for path in Path(folder).rglob("*"):
+            os.utime(path, ns=(time, time))  # what was unpacked again is the same
+        found = sorted({path.parent for name in names for path in Path(folder).rglob(name)})
+        if len(found) != 1:
+            held = sorted(path.relative_to(folder).as_posix() for path in Path(folder).rglob("*") if path.is_file())
+            raise BadOption(
+                f"{raw} holds {', '.join(held[:8])}{' ...' if held[8:] else ''}; expected one folder with {', '.join(names)}"
+            )
+        yield found[0]
 
 
 def standing(raw: RawFile | None, sha256: str) -> str:

@@ -44,6 +44,7 @@ class Squad(Dataset):
     where: ClassVar = "https://rajpurkar.github.io/SQuAD-explorer/dataset/ (train-v1.1.json, dev-v1.1.json)"
     licence: ClassVar = "CC BY-SA 4.0"
     some_suffice: ClassVar = True
+    roles: ClassVar = ("test",)
     files: ClassVar = (
         RawFile("train-v1.1.json", 30_288_272, "3527663986b8295af4f7fcdff1ba1ff3f72d07d61a20f487cb238a6ef92fd955"),
         RawFile("dev-v1.1.json", 4_854_279, "95aa6a52d5d6a735563366753ca50492a658031da74f301ac5238b03966972c9"),
@@ -145,7 +146,7 @@ def _fault(row: dict[str, Any]) -> str | None:
 
 
 def _prepare(job: Job, key: str, path: Path, progress: Progress) -> dict[str, Any]:
-    split = "dev" if path.name.startswith("dev") else "train"
+    split = "dev" if path in job.roles or path.name.startswith("dev") else "train"
     writer = partitions.TableWriter(job.out, key, SCHEMA, "split")
     bad, waiting, read = [], [], 0
 

@@ -5,8 +5,9 @@ Prepared, a split's triples are int32 (triples, 3), head, relation, tail, and en
 
 from __future__ import annotations
 
+import csv
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -28,11 +29,29 @@ SCHEMA = {"triples": ("<i4", (3,))}
 _CHUNK = 1 << 16  # triples written at once
 
 
+class Form(NamedTuple):
+    """How a file is laid out."""
+
+    delimiter: str | None = "\t"
+    """What stands between two names; None: any white space."""
+    places: tuple[int, int, int] = (0, 1, 2)
+    """The fields of head, relation and tail."""
+    fields: int = 3
+    header: bool = False
+    """Whether the first line names the fields."""
+
+
 class NamedTriples(Dataset):
     """Triples of names, between tabs. Numbers are given in the order of first appearance in train, valid, test."""
 
+    unpacks: ClassVar = True
     planted: ClassVar[tuple[int, int, int, int]]
     """The real one's entities, relations, training triples and held-out triples."""
+
+    @classmethod
+    def splits(cls, job: Job) -> list[tuple[str, Path, Form]]:
+        """The files, training first."""
+        return [(split, path, Form()) for split, (path, _) in zip(SPLITS, job.files, strict=True)]
 
     @classmethod
     def work(cls, job: Job) -> dict[str, Any]:
@@ -40,8 +59,8 @@ class NamedTriples(Dataset):
         relations: dict[str, int] = {}
         records, unseen, known = [], {}, (0, 0)
         with Progress(None, cls.name, "triples") as progress:
-            for split, (path, _) in zip(SPLITS, job.files, strict=True):
-                record, new = _number(job, split, path, entities, relations, known, progress)
+            for split, path, form in cls.splits(job):
+                record, new = _number(job, split, path, form, entities, relations, known, progress)
                 known = known if split != "train" else (len(entities), len(relations))
                 if split != "train":
                     unseen[split] = new
@@ -74,6 +93,7 @@ def _number(
     job: Job,
     split: str,
     path: Path,
+    form: Form,
     entities: dict[str, int],
     relations: dict[str, int],
     known: tuple[int, int],
@@ -81,7 +101,7 @@ def _number(
 ) -> tuple[dict[str, Any], int]:
     """One file as numbers; how many of its triples hold an entity or relation beyond the `known`."""
     writer = partitions.Writer(job.out, f"{SPLITS.index(split):05}", SCHEMA, split="split")
-    bad, read, unseen = [], 0, 0
+    bad, read, unseen, first = [], 0, 0, 1 + form.header
     buffer: list[tuple[int, int, int]] = []
 
     def flush() -> int:
@@ -92,16 +112,16 @@ def _number(
         return int(new.sum())
 
     try:
-        for block in lines.blocks(Span(path)):
+        for place, block in enumerate(lines.blocks(Span(path))):
             job.check()
-            texts = block.tobytes().split(b"\n")[:-1]
+            texts = block.tobytes().split(b"\n")[form.header and not place : -1]
             if job.options.sample is not None:
                 texts = texts[: job.options.sample - read]
             for text in texts:
                 read += 1
-                fault, names = _names(text)
+                fault, names = _names(text, form)
                 if fault:
-                    bad.append(reject(path.name, read, fault, text))
+                    bad.append(reject(path.name, read + first - 1, fault, text))
                     job.limit.check(bad[-1:])
                     continue
                 head, relation, tail = names
@@ -123,15 +143,21 @@ def _number(
         writer.close()
 
 
-def _names(text: bytes) -> tuple[str | None, list[str]]:
-    """The three names of a line, or what is wrong with it."""
+def _names(text: bytes, form: Form) -> tuple[str | None, list[str]]:
+    """Head, relation and tail of a line, or what is wrong with it."""
     try:
-        names = text.removesuffix(b"\r").decode().split("\t")
+        names = fields(text.removesuffix(b"\r").decode(), form.delimiter)
     except UnicodeDecodeError:
         return "not UTF-8", []
-    if len(names) != 3:
+    if len(names) != form.fields:
         return "wrong column count", []
+    names = [names[place] for place in form.places]
     return (None if all(names) else "an empty name"), names
+
+
+def fields(line: str, delimiter: str | None) -> list[str]:
+    """A line's fields; between commas and semicolons, they may be quoted."""
+    return next(csv.reader([line], delimiter=delimiter), []) if delimiter in (",", ";") else line.split(delimiter)
 
 
 def plant(full: tuple[int, int, int, int], rows: int, seed: int) -> tuple[Graph, dict[str, Any]]:

@@ -59,7 +59,9 @@ def _parser() -> argparse.ArgumentParser:
     train.add_argument("--seed", type=int, default=0, help="seed of the run (default 0)")
     train.add_argument("--samples", type=int, help="samples of the pass (default: the workload's)")
     train.add_argument("--profile", choices=("smoke", "laptop", "full"), help="the workload's size (default smoke)")
-    train.add_argument("--data", metavar="FOLDER", help="real data instead of planted")
+    train.add_argument(
+        "--data", metavar="FOLDER", help="real data instead of planted, passed once at most; --samples for more"
+    )
     train.add_argument("--force", action="store_true", help="train anew even if the run is saved already")
     train.add_argument("--json", action="store_true", help="print the summary as JSON")
     train.add_argument(

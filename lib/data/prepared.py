@@ -42,7 +42,7 @@ class ClickRows(NamedTuple):
 class Partitions:
     """The rows of each day, or of each split, in the order of its parts."""
 
-    kinds: tuple[str, ...] = ("clicks", "triples", "images")
+    kinds: tuple[str, ...] = ("clicks", "triples", "images", "encoded images", "questions")
 
     def __init__(self, folder: str | Path):
         self.folder = Path(folder)

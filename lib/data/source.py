@@ -2,7 +2,7 @@
 
 This is the one door between files and workloads. Each function takes the folder that the user gave as `data`, as
 `python -m data_prep` wrote it, and returns what the workload of that kind trains on and is judged by. Where a folder holds
-training data alone, as a sample of a data set may, its last tenth is held out.
+training data alone, as a sample of a data set may, a tenth is held out: the last one, of a graph one that is drawn.
 """
 
 from __future__ import annotations
@@ -33,14 +33,32 @@ def digest(path: str) -> str:
     return hashlib.sha256(manifest.read_bytes()).hexdigest() if manifest.is_file() else ""
 
 
+def samples(path: str) -> int:
+    """Training samples in one pass over the folder, whatever it holds."""
+    found = Partitions(path)
+    if found.manifest["kind"] == "clicks":
+        return clicks(path, behaviours=False).samples
+    return found.rows("train") if len(found.names) > 1 else _kept(found.rows(found.names[0]), path)
+
+
+def _kept(rows: int, path: str | Path) -> int:
+    """Rows to train on where a tenth is held out."""
+    if rows < 2:
+        raise BadOption(f"{path} has {rows} rows; expected at least one to train on and one to be judged by")
+    return rows - max(1, rows // 10)
+
+
 @functools.lru_cache(maxsize=4)
 def graph(path: str, held_out: str) -> Graph:
     """A knowledge graph."""
     found = PreparedTriples(path)
     parts = {split: found.triples(split) for split in ("train", "valid", "test")}
+    if found.names == ["train"]:
+        order, kept = stream(0, "held out").permutation(len(parts["train"])), _kept(len(parts["train"]), path)
+        parts["train"], parts[held_out] = (parts["train"][np.sort(rows)] for rows in (order[:kept], order[kept:]))
     if not len(parts[held_out]):
         raise BadOption(
-            f"data={path!r} holds no {held_out} triples to rank; its splits: {', '.join(map(str, found.names))}"
+            f"data={path!r} holds no {held_out} triples to rank; held_out is one of {', '.join(map(str, found.names))}"
         )
     return Graph(
         train=parts["train"],
@@ -68,15 +86,15 @@ class ClickPass:
             )
         self.fields, self.dense_features = len(log.fields), log.dense_features
         self.length = log.manifest["history"]["length"] if behaviours else 0
-        sizes = {day: log.rows(day) for day in log.names}
+        sizes = {day: size for day in log.names if (size := log.rows(day))}
         learnt = {day: size for day, size in sizes.items() if day < log.manifest["train_days"]}
         judged = {day: (0, size) for day, size in sizes.items() if day not in learnt}
-        if not judged:
-            last = max(learnt)
-            kept = learnt[last] - max(1, learnt[last] // 10)
-            judged, learnt[last] = {last: (kept, sizes[last])}, kept
+        if not learnt or not judged:  # a file of a few days, all before or all after the end of training
+            learnt, last = dict(sizes), max(sizes, default=0)
+            learnt[last] = _kept(sizes.get(last, 0), log.folder)
+            judged = {last: (learnt[last], sizes[last])}
         self._judged = judged
-        self._days = [day for day, size in learnt.items() if size]
+        self._days = list(learnt)
         self._ends = np.cumsum([learnt[day] for day in self._days])
 
     @property
@@ -180,7 +198,7 @@ def images(path: str, side: int) -> RealImages:
     for split in found.names:
         pixels, labels = (found.take(split, name, slice(None)) for name in ("images", label))
         parts[split] = pixels, labels.astype(np.int64)
-    train, test = _split(parts, "train", "test")
+    train, test = _split(path, parts, "train", "test")
     return RealImages(*train, *test, classes)
 
 
@@ -208,7 +226,7 @@ def questions(path: str) -> RealQuestions:
                 columns = (table[name].to_pylist() for name in ("question", "context", "answers", "starts"))
                 rows += [Question(q, c, tuple(a), s[0]) for q, c, a, s in zip(*columns, strict=True)]
         parts[split] = (rows,)
-    (train,), (test,) = _split(parts, "train", "dev")
+    (train,), (test,) = _split(path, parts, "train", "dev")
     return RealQuestions(train, test)
 
 
@@ -216,10 +234,10 @@ class _Questions(Partitions):
     kinds = ("questions",)
 
 
-def _split(parts: dict[str, tuple], train: str, test: str) -> tuple[tuple, tuple]:
+def _split(path: str, parts: dict[str, tuple], train: str, test: str) -> tuple[tuple, tuple]:
     """The columns to train on and those to be judged by."""
     if test in parts and train in parts:
         return parts[train], parts[test]
-    whole = next(iter(parts.values()))
-    kept = len(whole[0]) - max(1, len(whole[0]) // 10)
+    whole = next(iter(parts.values()), ((),))
+    kept = _kept(len(whole[0]), path)
     return tuple(column[:kept] for column in whole), tuple(column[kept:] for column in whole)

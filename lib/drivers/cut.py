@@ -22,13 +22,12 @@ from lib.drivers.plan import Plan
 from lib.drivers.record import Finished, Record, Snapshot
 from lib.drivers.shard import Gradient, Read
 from lib.errors import BadOption
-from lib.protocols.pipeline_rule import HostState
-from lib.protocols.server_rule import Push, ServerState
+from lib.protocols.server_rule import Push
 from lib.store import checkpoint
 from lib.store.rows import Dump, Rows
 
-KINDS = (ServerState, HostState, Push, Gradient, Read, Record, Snapshot, Rows, Dump)
-"""The dataclasses that a cut may hold."""
+KINDS = (Gradient, Read, Push, Record, Snapshot, Rows, Dump)
+"""The dataclasses that a cut may hold, beside the rules' states."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,7 +100,8 @@ async def _cut(world: World, plan: Plan, mark: int, start: float, crew: Crew, pa
 
 async def _go_on(world: World, plan: Plan, crew: Crew, parts: dict[str, Handle]) -> tuple[float, int]:
     """Put every part where it was; when the training clock had started, and the mark that was reached."""
-    states: dict[str, Any] = checkpoint.load(plan.cuts.newest, KINDS)
+    rules = (*plan.protocol.sparse.states, *plan.protocol.dense.states)
+    states: dict[str, Any] = checkpoint.load(plan.cuts.newest, (*KINDS, *rules))
     run = states.pop("run")
     reached = {f"worker{rank}" for rank in range(plan.workers)} | parts.keys()
     if not states.keys() <= reached or not parts.keys() <= states.keys():

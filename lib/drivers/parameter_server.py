@@ -60,8 +60,8 @@ class ParameterServer:
         self._state = rule.init(plan.workers)
         self._shard = Shard(site, plan, rule, number, holds)
         self._turn = asyncio.Condition()
-        self._started: dict[int, Read | None] = {}
-        """Workers that have started a step and not pushed, and what of the parameters it was started from, once they have it."""
+        self._started: dict[tuple[int, int], Read | None] = {}
+        """(worker, batch) of steps that were started and not pushed, and from what, once it has been read."""
         self._losses: Counter[int] = Counter()
         self._waiting: dict[Push, Gradient] = {}
         self._under_way: list[Update] = []
@@ -72,7 +72,7 @@ class ParameterServer:
         """Begin with what another protocol has trained."""
         self._shard.inherit(dense, rows)
 
-    async def pull(self, worker: int, ids: dict[str, np.ndarray]) -> Pulled | None:
+    async def pull(self, worker: int, batch: int, ids: dict[str, np.ndarray]) -> Pulled | None:
         """The parameters, once the rule lets the worker start, with the token of its step; None: whoever asked is dead."""
         asked, losses = self._site.now(), self._losses[worker]
         async with self._turn:
@@ -82,24 +82,23 @@ class ParameterServer:
             if self._losses[worker] > losses:
                 return None
             self._state, token = self._rule.on_start(self._state, worker)
-            self._started[worker] = None
+            self._started[worker, batch] = None
             self.record.ledger["started"] += 1
-            before = [update for update in self._under_way if self._rule.blocks or update.worker == worker]
-        await _finished(before)
+            before = [each.done for each in self._under_way if self._rule.blocks or each.worker == worker]
         waited = self._site.now() - asked
-        read, dense, rows = await self._site.compute(self._shard.reading(ids), self._shard.read, ids)
+        work = self._shard.reading(ids)
+        read, dense, rows = await self._site.compute(work, self._shard.read, ids, after=before)
         if self._losses[worker] == losses:
-            self._started[worker] = read
+            self._started[worker, batch] = read
         return Pulled(token, waited, dense, rows)
 
     async def push(self, gradient: Gradient) -> None:
         """Take a gradient; what it sets off is in the store when this returns."""
         push = gradient.push
         async with self._turn:
-            read = self._started.get(push.worker)
+            read = self._started.pop((push.worker, push.batch), None)
             if read is None:  # it was taken for lost, and so was this
                 return
-            del self._started[push.worker]
             self._waiting[push] = replace(gradient, read=read)
             updates = await self._decide(push.worker, *self._rule.on_push(self._state, push))
         await self._carry_out(updates)
@@ -109,8 +108,10 @@ class ParameterServer:
         async with self._turn:
             if lost:
                 self._losses[worker] += 1
-                self.record.ledger["lost"] += worker in self._started
-                self._started.pop(worker, None)
+                steps = [step for step in self._started if step[0] == worker]
+                self.record.ledger["lost"] += len(steps)
+                for step in steps:
+                    del self._started[step]
             updates = await self._decide(worker, *self._rule.on_leave(self._state, worker))
         await self._carry_out(updates)
 
@@ -161,7 +162,7 @@ class ParameterServer:
             await _finished(self._under_way)
         self._under_way += updates
         self._state = state
-        if not updates:
+        if not self._under_way:
             self._turn.notify_all()
         return updates
 

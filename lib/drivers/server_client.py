@@ -32,7 +32,7 @@ class ServerClient:
         wanted = batch.ids if "rows" in self.holds else {}
         parts = {table: self._partition.split(table, ids) for table, ids in wanted.items()}
         calls = [
-            handle.pull(self._rank, {table: ids[parts[table][shard]] for table, ids in wanted.items()})
+            handle.pull(self._rank, batch.index, {table: ids[parts[table][shard]] for table, ids in wanted.items()})
             for shard, handle in enumerate(self._handles)
         ]
         pulled = [await calls[0]] if len(calls) == 1 else await asyncio.gather(*calls)

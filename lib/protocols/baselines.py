@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from lib.errors import BadOption
-from lib.protocols.replica_rule import ReplicaRule
 from lib.protocols.server_rule import Apply, Decisions, Push, ServerRule, ServerState
 
 
@@ -82,7 +81,7 @@ class BSP(ServerRule):
 
     def __post_init__(self):
         if self.size is not None and self.size < 1:
-            raise BadOption(f"bsp: size must be at least 1, not {self.size}")
+            raise BadOption(f"{self.name}: size must be at least 1, not {self.size}")
 
     def batches_a_step(self, workers: int) -> int:
         return self.size or workers
@@ -96,37 +95,9 @@ class BSP(ServerRule):
         state = replace(state, active=state.active - {worker})
         return self._apply(state) if state.held and not state.active else (state, ())
 
+    def weights(self, state: ServerState) -> tuple[float, ...]:
+        """Of the gradients that are held, in the update that follows."""
+        return (1.0,) * len(state.held)
+
     def _apply(self, state: ServerState) -> tuple[ServerState, Decisions]:
-        held = state.held
-        return state.release(), (Apply(held, (1.0,) * len(held), len(held)),)
-
-
-@dataclass(frozen=True, kw_only=True)
-class AllReduce(ReplicaRule):
-    """Every step, every worker averages its dense gradient with all the others; rows follow Sync.
-
-    Sync without a server for the dense part: the same updates, other transfers.
-    """
-
-    name: ClassVar = "all-reduce"
-    cite: ClassVar = "Patarasuk and Yuan, Bandwidth Optimal All-reduce, 2009; Li et al., PyTorch Distributed, VLDB 2020"
-    mixes: ClassVar = "gradients"
-    blocks: ClassVar = True
-    drops: ClassVar = False
-
-    buckets: int = 1
-    """Parts of the gradient, each averaged as soon as backward has it; 1: all of it after backward. Not used where a run
-    may skip a batch: a bucket on its way cannot be taken back."""
-
-    def __post_init__(self):
-        super().__post_init__()
-        if self.buckets < 1:
-            raise BadOption(f"{self.name}: buckets must be at least 1, not {self.buckets}")
-
-    @property
-    def max_staleness(self) -> float:
-        return 0
-
-    @property
-    def sparse(self) -> ServerRule:
-        return Sync()
+        return state.release(), (Apply(state.held, self.weights(state), len(state.held)),)

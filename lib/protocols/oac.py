@@ -4,7 +4,7 @@ for Embedding Model Training".
 The rule in one sentence: batches are read, moved and written concurrently, and each is validated against the device's
 cache of recent updates just before it is computed, so that the result is that of a serial run in computation order.
 
-Paper -> code: MFT, outstanding batches and STE (3.3) -> `HostState` and `on_read`, `on_written` of the contract;
+Paper -> code: MFT, outstanding batches and STE (3.3) -> `OptimisticState`, `OAC.on_read`, `OAC.on_written`;
 validation (3.2) -> `stale`; "smaller timestamps are not allowed to overwrite larger timestamps" -> the driver's write,
 which every pipeline rule shares where `validates` is set.
 
@@ -16,11 +16,14 @@ wins and updates are lost.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
+import numpy as np
+
 from lib.errors import BadOption
-from lib.protocols.pipeline_rule import PipelineRule
+from lib.protocols.pipeline_rule import Admission, PipelineRule
 
 _OAC = "Waleffe and Mohoney, Optimistic Asynchrony Control"
 
@@ -66,14 +69,48 @@ class Pipelined(PipelineRule):
         return self.in_flight - 1
 
 
+@dataclass(frozen=True, slots=True)
+class OptimisticState:
+    """What is known of finished updates, and by batches under way."""
+
+    finished: int = -1
+    """MFT: the largest timestamp such that it and all before it are written."""
+    early: frozenset[int] = frozenset()
+    """Timestamps written out of order, beyond `finished` + 1."""
+    outstanding: Mapping[int, int] = field(default_factory=dict)
+    """Batch -> the MFT that it was read with, until it is written."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class OAC(PipelineRule):
     """Many batches in flight, each validated before compute: the serial result at the pipeline's speed."""
 
     name: ClassVar = "oac"
     cite: ClassVar = _OAC
+    states: ClassVar = (OptimisticState,)
     validates: ClassVar = True
 
     @property
     def max_staleness(self) -> float:
         return 0
+
+    def init(self) -> OptimisticState:
+        return OptimisticState()
+
+    def on_read(self, state: OptimisticState, batch: int) -> tuple[OptimisticState, Admission]:
+        """Atomic with the reading of MFT: the batch becomes outstanding and learns STE, the least MFT of all that are."""
+        outstanding = {**state.outstanding, batch: state.finished}
+        seen = state.finished + 1 + len(state.early)
+        return replace(state, outstanding=outstanding), Admission(seen, safe=min(outstanding.values()))
+
+    def on_written(self, state: OptimisticState, batch: int, stamp: int) -> OptimisticState:
+        """MFT moves over all timestamps that are now without a gap."""
+        early, finished = set(state.early) | {stamp}, state.finished
+        while finished + 1 in early:
+            finished += 1
+            early.discard(finished)
+        outstanding = {key: value for key, value in state.outstanding.items() if key != batch}
+        return OptimisticState(finished=finished, early=frozenset(early), outstanding=outstanding)
+
+    def stale(self, read: np.ndarray, cached: np.ndarray) -> np.ndarray:
+        return cached > read

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -18,20 +17,18 @@ class Admission:
 
     seen: int
     """Updates that are in the store."""
-    safe: int
-    """STE: cached rows up to this timestamp can never be needed again."""
+    safe: int = -1
+    """Rows that the device caches up to this timestamp can never be needed again."""
 
 
 @dataclass(frozen=True, slots=True)
 class HostState:
     """What a pipeline rule remembers beside the host store."""
 
-    finished: int = -1
-    """MFT: the largest timestamp such that it and all before it are written."""
-    early: frozenset[int] = frozenset()
-    """Timestamps written out of order, beyond `finished` + 1."""
-    outstanding: Mapping[int, int] = field(default_factory=dict)
-    """Batch -> the MFT it was admitted with, from its reading to its writing."""
+    outstanding: frozenset[int] = frozenset()
+    """Batches from their reading to their writing."""
+    written: int = 0
+    """Updates that are in the store."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,9 +39,10 @@ class PipelineRule(Rule):
     blocks: ClassVar = False
     drops: ClassVar = False
     data: ClassVar = "queue"
-
+    states: ClassVar = (HostState,)
     validates: ClassVar[bool]
-    """Values that a batch read are replaced by newer ones of the device's cache before compute."""
+    """The device caches its updates; before compute, values that a batch read give way to newer ones there (`stale`), and the
+    store takes nothing older than what it has."""
 
     in_flight: int = 8
     """Most batches between the start of their reading and the end of their writing."""
@@ -65,24 +63,13 @@ class PipelineRule(Rule):
         return len(state.outstanding) < self.in_flight
 
     def on_read(self, state: HostState, batch: int) -> tuple[HostState, Admission]:
-        """Atomic with the reading of MFT: the batch becomes outstanding and learns what may be evicted."""
-        outstanding = {**state.outstanding, batch: state.finished}
-        seen = state.finished + 1 + len(state.early)
-        return replace(state, outstanding=outstanding), Admission(seen, min(outstanding.values()))
+        """A batch is about to be read."""
+        return replace(state, outstanding=state.outstanding | {batch}), Admission(state.written)
 
     def on_written(self, state: HostState, batch: int, stamp: int) -> HostState:
-        """A batch is in the store; MFT moves over all timestamps that are now without a gap."""
-        early, finished = set(state.early) | {stamp}, state.finished
-        while finished + 1 in early:
-            finished += 1
-            early.discard(finished)
-        outstanding = {key: value for key, value in state.outstanding.items() if key != batch}
-        return HostState(finished=finished, early=frozenset(early), outstanding=outstanding)
-
-    def on_abandoned(self, state: HostState, batch: int) -> HostState:
-        """A batch that was read will never be written."""
-        return replace(state, outstanding={key: value for key, value in state.outstanding.items() if key != batch})
+        """A batch is in the store, with the timestamp that the device gave it."""
+        return HostState(state.outstanding - {batch}, state.written + 1)
 
     def stale(self, read: np.ndarray, cached: np.ndarray) -> np.ndarray:
         """Which values of a batch must give way, by the timestamp that was read and the cache's (-1: not cached)."""
-        return cached > read if self.validates else np.zeros(len(read), dtype=bool)
+        return np.zeros(len(read), dtype=bool)

@@ -27,6 +27,8 @@ class Rule(ABC):
     """Whether a fast worker ever waits for a slower one."""
     drops: ClassVar[bool]
     """Whether a gradient that was computed may be thrown away."""
+    states: ClassVar[tuple[type, ...]] = ()
+    """The dataclasses that its state is made of: what a cut of a run may hold."""
     data: ClassVar[Literal["split", "queue"]] = "split"
     """How workers share the batches: by rank, or whoever asks next takes the next (no gain where `blocks`)."""
 
@@ -63,6 +65,11 @@ class Pair:
             raise BadOption(
                 f"dense {self.dense.name!r} ({self.dense.family}) cannot carry sparse {self.sparse.name!r} "
                 f"({self.sparse.family}); its rows may follow a rule of: {', '.join(sorted(allowed[self.dense.family]))}"
+            )
+        if self.sparse.family == "replica" and self.sparse != self.dense:
+            raise BadOption(
+                f"rows in a replica are mixed with it: dense {self.dense.name!r} cannot carry sparse {self.sparse.name!r}; "
+                "give rows the same rule, or a server rule"
             )
 
     @property

@@ -69,6 +69,7 @@ class ServerRule(Rule):
     """May this worker start? Which token does it carry? What becomes of this gradient?"""
 
     family: ClassVar = "server"
+    states: ClassVar = (ServerState, Push)
     row_weights: ClassVar[Callable[..., np.ndarray] | None] = None
     """`row_weights(token, stamps)`: a weight for each row of one push, given the step at which each was last updated; None:
     the push's own weight."""

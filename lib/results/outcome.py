@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
@@ -12,10 +13,13 @@ import pandas as pd
 from lib.data.feed import account
 from lib.drivers.ledger import settle
 from lib.drivers.plan import Plan
-from lib.drivers.record import Finished, Record, Snapshot
+from lib.drivers.record import Finished, Snapshot
 from lib.models.flat import FlatModel
 from lib.results.run import digest
 from lib.workloads.metrics import entropy
+
+STALENESS = ("staleness", "data_staleness")
+"""By updates of the store, and by steps since the token."""
 
 
 class Outcome:
@@ -27,7 +31,7 @@ class Outcome:
         self._undone, self._returns, self._lost_worker = finished.undone, finished.returns, finished.lost_worker
 
     @cached_property
-    def _model(self) -> FlatModel:
+    def _module(self) -> FlatModel:
         return FlatModel(self.plan.workload.model(self.plan.seed))
 
     def digest(self) -> str:
@@ -58,7 +62,7 @@ class Outcome:
         if evaluated:
             evaluated[-1]["time"] = self.seconds
         marks = sorted({*np.linspace(0, len(steps), 21)[1:].round().astype(int)} - {0})
-        staleness, gaps = self._staleness(), self._gaps()
+        staleness, gaps = {name: self._ages(name) for name in STALENESS}, self._gaps()
         rows, done, start = [], 0, 0.0
         for mark in marks:
             part = steps.iloc[done:mark]
@@ -71,7 +75,7 @@ class Outcome:
                     "samples": samples,
                     "train_loss": float(np.average(part["loss"], weights=part["samples"])),
                     "train_ne": _normalised(part),
-                    "staleness_mean": _mean_within(staleness, start, time),
+                    **{f"{name}_mean": _mean_within(ages, start, time) for name, ages in staleness.items() if ages},
                     "sync_gap": _mean_within(gaps, start, time),
                 }
             )
@@ -89,24 +93,20 @@ class Outcome:
         if not self._lost_worker:
             account((index for record in self._records for index in record.taken), self.plan.batches)
         steps = self._steps
-        staleness = Counter(count for _, count in self._staleness())
         gaps = [gap for _, gap in self._gaps()]
         moved = sum((record.bytes for record in self._records), Counter())
-        counts = sum(staleness.values())
         by_worker = steps.groupby("node")["samples"].sum() / self.seconds if self.seconds else pd.Series(dtype=float)
         return {
             "clock": clock,
             **(self._evaluations[-1] if self.plan.gradients else {}),
-            **self._replicas(),
+            **self._others(),
             "train_loss": float(np.average(steps["loss"], weights=steps["samples"])) if len(steps) else float("nan"),
             "train_ne": _normalised(steps),
             "samples": int(steps["samples"].sum()),
             "qps": float(steps["samples"].sum() / self.seconds) if self.seconds else float("nan"),
             "qps_worker_mean": float(by_worker.mean()),
             "qps_worker_std": float(by_worker.std(ddof=0)),
-            "staleness_mean": sum(key * count for key, count in staleness.items()) / counts if counts else 0.0,
-            "staleness_max": max(staleness, default=0),
-            "staleness": {str(key): staleness[key] for key in sorted(staleness)},
+            **stale({name: Counter(age for _, age in self._ages(name)) for name in STALENESS}),
             "sync_gap": float(np.mean(gaps)) if gaps else float("nan"),
             **settle(self._records, self._undone),
             "returns_to_a_cut": self._returns,
@@ -129,21 +129,35 @@ class Outcome:
         return table.sort_values(["time", "batch"], ignore_index=True)
 
     @cached_property
-    def _snapshots(self) -> list[Snapshot]:
-        """The parts' snapshots of the same mark as one; a mark that some part never came to is left out."""
-        if not self.plan.gradients:
-            return []
-        parts = [record.snapshots for record in self._records if record.snapshots and not self._other_replica(record)]
-        whole = []
-        for pieces in zip(*(part[:-1] for part in parts), strict=False):
-            whole.append(pieces)
-        whole.append(tuple(part[-1] for part in parts))
+    def _holders(self) -> dict[str, list[list[Snapshot]]]:
+        """Whose dense parameters can be the model -> the snapshots of each; "" where there is one model alone."""
+        ended = [record for record in self._records if record.final]
+        replicas = [record for record in ended if "replica" in record.final]
+        if not replicas:
+            return {"": [record.snapshots for record in ended if record.snapshots]}
+        holders = {"first": replicas[:1], "average": replicas}
+        if not replicas[0].snapshots[-1].rows:  # sync servers have no rows to go with their copy
+            holders["centre"] = [record for record in ended if "centre" in record.final]
+        return {whose: [record.snapshots for record in records] for whose, records in holders.items() if records}
+
+    def _course(self, whose: str) -> list[Snapshot]:
+        """The model's snapshots; a mark that some part never came to is left out, as a replica's is out of their average."""
+        parts = self._holders[whose]
+        if whose == "average":
+            parts = [_averaged(parts)]
+        if whose:
+            parts = [*parts, *(each.snapshots for each in self._records if "rows" in each.final)]
+        whole = [*zip(*(part[:-1] for part in parts), strict=False), tuple(part[-1] for part in parts)]
         return [self._joined(pieces) for pieces in whole]
 
-    def _other_replica(self, record: Record) -> bool:
-        """Evaluated is the first worker's replica, of those that came to the end."""
-        first = next((each for each in self._records if "replica" in each.final), None)
-        return not record.final or ("replica" in record.final and record is not first)
+    @property
+    def _model(self) -> str:
+        """Whose parameters are the model."""
+        return "" if "" in self._holders else self.plan.protocol.dense.model
+
+    @cached_property
+    def _snapshots(self) -> list[Snapshot]:
+        return self._course(self._model) if self.plan.gradients else []
 
     def _joined(self, pieces: tuple[Snapshot, ...]) -> Snapshot:
         shards = {shard: values for piece in pieces for shard, values in piece.dense.items()}
@@ -163,23 +177,24 @@ class Outcome:
         return [self._evaluate(shot.dense[0], shot.rows) for shot in self._snapshots]
 
     def _evaluate(self, dense: np.ndarray, rows: dict[str, np.ndarray]) -> dict[str, float]:
-        self._model.load(dense)
-        return self.plan.workload.evaluate(self._model.module, rows, self.plan.seed, self.plan.day)
+        self._module.load(dense)
+        return self.plan.workload.evaluate(self._module.module, rows, self.plan.seed, self.plan.day)
 
-    def _replicas(self) -> dict[str, float]:
-        """The metrics of the replicas' average; the summary's own are those of the first worker's replica."""
-        ends = [record.snapshots[-1] for record in self._records if "replica" in record.final]
-        if len(ends) < 2 or not self.plan.gradients:
+    def _others(self) -> dict[str, float]:
+        """The metrics at the end of what the model might have been besides: the first worker's replica, the average of all
+        replicas, the sync servers' copy."""
+        if not self.plan.gradients or self._model == "":
             return {}
-        dense = np.mean([end.dense[0] for end in ends], axis=0)
-        apart = {name: np.mean([end.rows[name][1] for end in ends], axis=0) for name in ends[0].rows}
-        metrics = self._evaluate(dense, self._snapshots[-1].rows | apart)
-        return {f"{metric}_of_average": value for metric, value in metrics.items()}
+        others = self._holders.keys() - {self._model, *(["average"] if len(self._holders["average"]) < 2 else [])}
+        ends = {whose: self._course(whose)[-1] for whose in sorted(others)}
+        metrics = {whose: self._evaluate(end.dense[0], end.rows) for whose, end in ends.items()}
+        return {f"{metric}_of_{whose}": value for whose, each in metrics.items() for metric, value in each.items()}
 
-    def _staleness(self) -> list[tuple[float, int]]:
-        """Staleness arises where gradients travel; replicas alone have none."""
-        servers = [record.staleness for record in self._records if not record.ledger["issued"] and record.staleness]
-        return self._on_clock(servers[:1] or [record.staleness for record in self._records])
+    def _ages(self, name: str) -> list[tuple[float, int]]:
+        """Staleness arises where gradients travel, and is told by the first server; replicas alone have none."""
+        notes = [(record.ledger["issued"], getattr(record, name)) for record in self._records]
+        servers = [ages for issued, ages in notes if ages and not issued]
+        return self._on_clock(servers[:1] or [ages for _, ages in notes])
 
     def _gaps(self) -> list[tuple[float, int]]:
         return self._on_clock([record.gaps for record in self._records])
@@ -204,6 +219,20 @@ class Outcome:
         return total
 
 
+def stale(ages: Mapping[str, Counter[int]]) -> dict[str, Any]:
+    """Mean, maximum and histogram of each; nothing of data staleness where no gradient had a token."""
+    summary = {}
+    for name, counts in ages.items():
+        if counts or name == "staleness":
+            total = sum(age * count for age, count in counts.items())
+            summary |= {
+                f"{name}_mean": total / counts.total() if counts else 0.0,
+                f"{name}_max": max(counts, default=0),
+                name: {str(age): counts[age] for age in sorted(counts)},
+            }
+    return summary
+
+
 def _normalised(steps: pd.DataFrame) -> float:
     """Normalised entropy of predictions made before the update: log loss over that of the constant base rate."""
     samples = steps["samples"].sum()
@@ -215,3 +244,17 @@ def _normalised(steps: pd.DataFrame) -> float:
 def _mean_within(notes: list[tuple[float, int]], start: float, end: float) -> float:
     values = [value for time, value in notes if start < time <= end]
     return float(np.mean(values)) if values else float("nan")
+
+
+def _averaged(courses: list[list[Snapshot]]) -> list[Snapshot]:
+    """The mean replica at each mark, of those that came to it, and at the end."""
+    marks = [
+        [course[mark] for course in courses if mark < len(course) - 1] for mark in range(max(map(len, courses)) - 1)
+    ]
+    return [_mean_snapshot(shots) for shots in [*marks, [course[-1] for course in courses]]]
+
+
+def _mean_snapshot(shots: list[Snapshot]) -> Snapshot:
+    dense = {0: np.mean([shot.dense[0] for shot in shots], axis=0)}
+    rows = {name: (slice(None), np.mean([shot.rows[name][1] for shot in shots], axis=0)) for name in shots[0].rows}
+    return Snapshot(max(shot.time for shot in shots), max(shot.samples for shot in shots), dense, rows)

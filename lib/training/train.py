@@ -196,7 +196,7 @@ class Job:
         outcome = Outcomes(legs)
         run = Run(
             outcome.history(),
-            outcome.summary(self.cluster.clock),
+            self._epochs(outcome.summary(self.cluster.clock)),
             outcome.trace(),
             outcome.usage(),
             {**self.configuration, **machine(), "clock": self.cluster.clock, "events": outcome.events},
@@ -208,6 +208,12 @@ class Job:
         if settings.checkpoint_every:
             shutil.rmtree(cuts, ignore_errors=True)
         return run
+
+    def _epochs(self, summary: dict[str, Any]) -> dict[str, Any]:
+        """On real data, also how many times the run went through it."""
+        data = getattr(self.course.plan.workload, "data", None)
+        told = data and source.digest(data)  # a class of the user's own may mean something else by it
+        return {"epochs": round(summary["samples"] / source.samples(data), 3), **summary} if told else summary
 
 
 def _course(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
 from lib.errors import unknown, unknown_option
@@ -43,7 +43,10 @@ ALL = Registry(
 
 
 def get(name: str, profile: str = "smoke", **given) -> Workload:
-    """The workload registered under `name` at the size of a profile, with its options set."""
+    """The workload registered under `name` at the size of a profile, with its options set.
+
+    On real data (`data=`) the profile's samples are at most one pass over the folder, and more only where `samples` says so;
+    but the full profile of images, graphs and questions keeps the papers' epochs."""
     valid = options(name)
     if profile not in PROFILES:
         raise unknown("profile", profile, PROFILES)
@@ -52,7 +55,12 @@ def get(name: str, profile: str = "smoke", **given) -> Workload:
             raise unknown_option(f"workload {name!r}", option, valid)
     kind = ALL[name]
     given = {kind.spelled.get(option, option): value for option, value in given.items()}
-    return kind(**{**kind.profiles.get(profile, {}), **given})
+    from lib.data import source  # not for a list of names
+
+    made = kind(**{**kind.profiles.get(profile, {}), **given})
+    if given.get("data") and "samples" not in given and not (kind.epochs and profile == "full"):
+        made = replace(made, samples=min(made.samples, source.samples(made.data)))
+    return made
 
 
 def options(name: str) -> set[str]:

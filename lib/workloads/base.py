@@ -41,6 +41,9 @@ class Workload(ABC):
     profiles: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     """Profile -> the options that it sets; a profile that is missing, as smoke is by custom, has the class's own defaults."""
 
+    epochs: ClassVar[bool] = True
+    """Whether its full profile goes through real data again and again, as papers do; a click log is passed once."""
+
     samples: int
     """Samples in one pass; the last batch may be smaller."""
     batch_size: int

@@ -40,6 +40,7 @@ class ClickThrough(Workload):
 
     name: ClassVar[str] = "ctr-synthetic"
     spelled: ClassVar[Mapping[str, str]] = {"model": "network"}
+    epochs: ClassVar[bool] = False
 
     samples: int = 400_000
     batch_size: int = 128

@@ -88,6 +88,35 @@ def test_without_such_days_the_last_tenth_is(tmp_path):
     assert log.samples == 77 and codes(log.held_out(100).ids)[:, 0].tolist() == [77, 78, 79]
 
 
+@pytest.mark.parametrize("train_days", [0, 3])
+def test_days_that_lie_all_on_one_side_of_training_s_end_are_trained_on(train_days, tmp_path):
+    """As those of a single file of a set of days are."""
+    log = source.clicks(clicks_folder(tmp_path, (0, 0, 40), train_days), behaviours=False)
+    assert log.samples == 36 and codes(log.held_out(100).ids)[:, 0].tolist() == [36, 37, 38, 39]
+
+
+def test_too_few_rows_are_told(tmp_path):
+    with pytest.raises(BadOption, match="has 1 rows; expected at least one to train on and one to be judged by"):
+        source.clicks(clicks_folder(tmp_path, (1,), 1), behaviours=False)
+
+
+@pytest.mark.parametrize("options, epochs", [({}, 1.0), ({"samples": 240}, 3.0), ({"profile": "full"}, 1.0)])
+def test_a_click_log_is_passed_once_unless_more_is_asked_for_and_the_run_says_so(options, epochs, tmp_path):
+    data = clicks_folder(tmp_path)
+    if "profile" in options:
+        assert workloads.get("criteo-deepfm", data=data, **options).samples == 80
+        return
+    run = lib.train("criteo-deepfm", "sync", VirtualCluster(workers=2), data=data, batch_size=16, save=False, **options)
+    assert run.summary["epochs"] == epochs and run.summary["samples"] == 80 * epochs
+
+
+def test_the_papers_epochs_stand_at_full_and_smoke_stays_small(tmp_path, monkeypatch):
+    monkeypatch.setattr(source, "samples", lambda path: 10_000_000_000 if path == "large" else 20)
+    assert workloads.get("cifar10-wrn", data="small", profile="full").samples == 200 * 50_000
+    assert workloads.get("cifar10-wrn", data="small").samples == 20
+    assert workloads.get("criteo-deepfm", data="large").samples == workloads.get("criteo-deepfm").samples
+
+
 def test_behaviours_come_with_the_target_and_with_what_others_were_shown(tmp_path):
     log = source.clicks(clicks_folder(tmp_path, behaviours=True), behaviours=True)
     drawn = log.train(0, 40, seed=0)

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import tarfile
+import zipfile
 
 import numpy as np
 import pytest
 from pyarrow import parquet
 
 from data_prep import manifest, reading
+from data_prep.any_triples import Triples
+from data_prep.cifar import Cifar10
 from data_prep.fb15k237 import FB15k237
 from data_prep.freebase86m import Freebase86m
 from data_prep.job import Options
 from data_prep.wn18rr import WN18RR
+from lib.data import source
 from lib.data.prepared import PreparedTriples
 from lib.errors import BadOption
 
@@ -61,6 +66,105 @@ def test_numbers_stay_below_their_counts(raw, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("kind", [FB15k237, WN18RR, Freebase86m])
+def test_one_file_is_no_set_of_three(kind, raw, tmp_path):
+    path = raw("train.txt", "a\tr\tb\n") / "train.txt"
+    with pytest.raises(
+        BadOption, match=rf"{kind.name} has \d files, train.txt, .*; give their folder, not .*train.txt"
+    ):
+        kind.prepare(path, tmp_path / "out", Options())
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("inside", ["", "FB15k-237/"])
+@pytest.mark.parametrize("packing", ["tar.gz", "zip"])
+def test_an_archive_is_read_as_its_folder_would_be(packing, inside, raw, tmp_path):
+    folder = raw("train.txt", "a\tr\tb\n")
+    raw("valid.txt", "b\tr\ta\n")
+    raw("test.txt", "a\ts\ta\n")
+    path = tmp_path / f"it.{packing}"
+    if packing == "zip":
+        with zipfile.ZipFile(path, "w") as archive:
+            for file in folder.iterdir():
+                archive.write(file, inside + file.name)
+    else:
+        with tarfile.open(path, "w:gz") as archive:
+            for file in folder.iterdir():
+                archive.add(file, inside + file.name)
+    made = FB15k237.prepare(path, tmp_path / "out", Options())
+    assert made["counts"]["written"] == 3
+    assert FB15k237.prepare(path, tmp_path / "out", Options()) == made  # and it is the same the next time
+    assert PreparedTriples(tmp_path / "out").triples("test").tolist() == [[0, 1, 0]]
+    assert [fault for fault in manifest.check_raw(FB15k237, path) if "train.txt" in fault]
+    with pytest.raises(BadOption, match=r"it\.\S+ holds .*train.txt.*; expected one folder with data_batch_1.bin"):
+        Cifar10.prepare(path, tmp_path / "other", Options())
+
+
+TRIPLES = [["ann", "likes", "bob"], ["bob", "likes", "cy"], ["cy", "knows", "ann"]]
+
+
+@pytest.mark.parametrize(
+    ("text", "order"),
+    [
+        ("\n".join("\t".join(each) for each in TRIPLES), ""),
+        ("\r\n".join(" ".join(each) for each in TRIPLES), ""),
+        ("\n".join(";".join(each) for each in TRIPLES), "hrt"),
+        ("\n".join(",".join((h, t, r)) for h, r, t in TRIPLES), "htr"),
+        ("weight,Tail,Head,relation\n" + "".join(f"0.5,{t},{h},{r}\n" for h, r, t in TRIPLES), ""),
+        ("subject\tobject\tpredicate\n" + "".join(f"{h}\t{t}\t{r}\n" for h, r, t in TRIPLES), "htr"),
+        ("head,relation,tail\n" + "".join(f'"{h}",{r},"{t}"\n' for h, r, t in TRIPLES), ""),
+    ],
+)
+def test_any_triples_are_read(text, order, raw, tmp_path):
+    made = Triples.prepare(raw("mine.csv", text) / "mine.csv", tmp_path / "out", Options(order=order))
+    assert made["counts"] == {"read": 3, "written": 3, "rejected": 0}
+    assert PreparedTriples(tmp_path / "out").triples("train").tolist() == [[0, 0, 1], [1, 0, 2], [2, 1, 0]]
+    assert parquet.read_table(tmp_path / "out" / "entities.parquet")["name"].to_pylist() == ["ann", "bob", "cy"]
+
+
+def test_the_files_of_a_graph_are_told_by_their_names_or_given(raw, tmp_path):
+    raw("train.tsv", "a\tr\tb\n")
+    raw("held.tsv.gz", gzip.compress(b"b\tr\ta\n"))
+    folder = raw("dev.csv", "head,relation,tail\na,r,a\nb,,b\n")
+    made = Triples.prepare(folder, tmp_path / "one", Options())
+    assert [part["split"] for part in made["partitions"]] == ["train", "valid"]
+    assert rejected(tmp_path / "one") == [(3, "an empty name")]
+    held_out = {"test": folder / "held.tsv.gz", "valid": folder / "dev.csv"}
+    made = Triples.prepare(folder / "train.tsv", tmp_path / "two", Options(), held_out)
+    assert {part["split"]: part["rows"] for part in made["partitions"]} == {"train": 1, "valid": 1, "test": 1}
+    with pytest.raises(BadOption, match=r"train.tsv is given twice, for training and as the test file"):
+        Triples.prepare(folder, tmp_path / "three", Options(), {"test": folder / "train.tsv"})
+    with pytest.raises(BadOption, match="two valid files: "):
+        Triples.prepare(folder, tmp_path / "three", Options(), {"valid": folder / "held.tsv.gz"})
+    raw("train.txt", "a\tr\tb\n")
+    with pytest.raises(BadOption, match=r"which is the train file, train.tsv or train.txt\?"):
+        Triples.prepare(folder, tmp_path / "three", Options())
+
+
+@pytest.mark.parametrize(
+    ("text", "order", "sentence"),
+    [
+        ("a\tb\n", "", r"line 1: 'a\\tb' has 2 fields; expected head, relation and tail"),
+        ("head,relation,tail\na,b,c\n", "htr", "gives another order than --order htr"),
+        (b"\x00\xff\xfe", "", "line 1: not UTF-8; is this a text file?"),
+    ],
+)
+def test_what_is_no_graph_is_told_where(text, order, sentence, raw, tmp_path):
+    with pytest.raises(BadOption, match=sentence):
+        Triples.prepare(raw("mine.txt", text) / "mine.txt", tmp_path / "out", Options(order=order))
+    with pytest.raises(BadOption, match="--order is 'hr'; expected the letters h, r and t"):
+        Options(order="hr")
+
+
+def test_of_a_graph_that_is_one_file_a_tenth_is_held_out(raw, tmp_path):
+    text = "".join(f"{n} {n % 3} {n + 1}\n" for n in range(50))
+    Triples.prepare(raw("mine.txt", text) / "mine.txt", tmp_path / "out", Options())
+    graph = source.graph(str(tmp_path / "out"), "test")
+    assert (len(graph.train), len(graph.held_out), source.samples(str(tmp_path / "out"))) == (45, 5, 45)
+    assert len(np.unique(np.concatenate([graph.train, graph.held_out]), axis=0)) == 50
+    assert source.graph(str(tmp_path / "out"), "valid").held_out.tolist() == graph.held_out.tolist()
+
+
+@pytest.mark.parametrize("kind", [FB15k237, WN18RR, Freebase86m, Triples])
 def test_twins_come_back_whole(kind, tmp_path):
     facts = kind.twin(tmp_path / "raw", 900, 0)
     made = kind.prepare(tmp_path / "raw", tmp_path / "out", Options())
@@ -72,18 +176,19 @@ def test_twins_come_back_whole(kind, tmp_path):
 
 
 def test_the_real_graph(samples, tmp_path):
-    with tarfile.open(samples / "kg" / "FB15k-237.conve.tar.gz") as archive:
-        archive.extractall(tmp_path / "raw", filter="data")
-    made = FB15k237.prepare(tmp_path / "raw", tmp_path / "out", Options())
+    packed = samples / "kg" / "FB15k-237.conve.tar.gz"
+    made = FB15k237.prepare(packed, tmp_path / "out", Options())
     assert made["counts"] == {"read": 310_116, "written": 310_116, "rejected": 0}
     graph = PreparedTriples(tmp_path / "out")
     assert (graph.entities, graph.relations) == (14_541, 237)
     assert [graph.rows(split) for split in ("train", "valid", "test")] == [272_115, 17_535, 20_466]
     assert {source["published"] for source in made["sources"]} == {"equal"}
-    assert manifest.check_raw(FB15k237, tmp_path / "raw") == []
+    assert manifest.check_raw(FB15k237, packed) == []
     names = parquet.read_table(tmp_path / "out" / "entities.parquet")["name"].to_pylist()
     head, _, tail = graph.triples("train", slice(0, 1))[0]
     assert (names[head], names[tail]) == ("/m/027rn", "/m/06cx9")
+    with tarfile.open(packed) as archive:
+        archive.extractall(tmp_path / "raw", filter="data")
     with (tmp_path / "raw" / "test.txt").open("ab") as file:
         file.write(b"x\ty\tz\r\n")
     assert len(manifest.check_raw(FB15k237, tmp_path / "raw")) == 2  # size and digest

@@ -42,7 +42,7 @@ def test_gba_with_equal_workers_is_sync(workers, seed, batches):
 def test_gba_with_a_buffer_of_one_and_no_decay_is_async(workers, seed, batches, sigma):
     cluster = VirtualCluster(workers=workers, slowdown=sigma)
     expected = digest(clicks(batches), protocols.get("async"), cluster, seed)
-    assert digest(clicks(batches), protocols.get("gba", buffer=1, iota=float("inf")), cluster, seed) == expected
+    assert digest(clicks(batches), protocols.get("gba", size=1, iota=float("inf")), cluster, seed) == expected
 
 
 @PROPERTY

@@ -14,7 +14,7 @@ from safetensors.numpy import load_file, save_file
 
 from lib import paths, protocols
 from lib.errors import BadOption, Damaged, LockstepError
-from lib.protocols.pipeline_rule import HostState
+from lib.protocols.oac import OptimisticState
 from lib.protocols.server_rule import Push, ServerState
 from lib.store import checkpoint
 from lib.store.dense import DenseStore
@@ -24,7 +24,7 @@ from lib.store.rows import Dump, Rows
 from lib.store.table.table import Table
 from lib.streams import stream
 
-KINDS = [ServerState, HostState, Push, Rows, Dump]
+KINDS = [ServerState, OptimisticState, Push, Rows, Dump]
 
 
 def same(a, b):
@@ -54,12 +54,12 @@ def table(optimizer=None, pushes=5, seed=0):
 
 def states():
     """All that a training has to keep."""
-    rule = protocols.get("gba", buffer=4)
+    rule = protocols.get("gba", size=4)
     state = rule.init(3)
     for batch in range(3):
         state, token = rule.on_start(state, batch)
         state, _ = rule.on_push(state, Push(batch, token, batch))
-    host = HostState(finished=3, early=frozenset({5, 7}), outstanding={9: 3, 8: 2})
+    host = OptimisticState(finished=3, early=frozenset({5, 7}), outstanding={9: 3, 8: 2})
     random = stream(0, "slowdown", "worker0")
     random.standard_normal(13)
     dense = DenseStore(np.arange(6, dtype=np.float32), Adam(lr=0.1))

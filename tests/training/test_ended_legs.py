@@ -11,6 +11,7 @@ import lib
 from lib import Automatic, Choice, Failure, LocalCluster, Phase, Schedule, VirtualCluster, paths
 from lib.drivers.cut import KINDS
 from lib.errors import Damaged
+from lib.protocols.server_rule import ServerState
 from lib.store import checkpoint
 from lib.store.optim import SGD
 from tests.training.stopping import Killed, assert_same, killed
@@ -84,7 +85,7 @@ def test_what_is_kept_of_a_stopped_run(reports, monkeypatch):
         train(FAMILIES)
     [folder] = (reports / "cuts").iterdir()
     assert sorted(path.stem for path in folder.iterdir()) == ["done-0000", "done-0001", "leg-0002", "world"]
-    assert checkpoint.load(folder / "leg-0002.safetensors", KINDS)["run"]["mark"] == 6
+    assert checkpoint.load(folder / "leg-0002.safetensors", (*KINDS, ServerState))["run"]["mark"] == 6
 
 
 def test_a_leg_of_which_the_world_does_not_know_is_trained_again(reports, monkeypatch):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -56,13 +56,18 @@ class VirtualSite(Site):
     async def sleep(self, seconds: float) -> None:
         await self.until(self._loop.time() + seconds)
 
-    async def compute(self, work: Work | None, function: Callable, *args) -> Any:
+    async def compute(
+        self, work: Work | None, function: Callable, *args, after: Collection[asyncio.Future] = ()
+    ) -> Any:
         if work is None:
             return function(*args)
         start, seconds = self._occupy(work)
         # The function sees its node's memory as it is when its turn comes.
         if start > self._loop.time():
             await self.until(start)
+        if after:
+            await asyncio.wait(after)
+            start = max(start, self._loop.time())
         result = function(*args)
         if seconds:
             await self.until(start + seconds)
