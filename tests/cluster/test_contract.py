@@ -199,7 +199,7 @@ def test_what_was_pulled_stays_as_it_was_while_the_server_goes_on(cluster):
         on_nan="stop",
         trace=True,
     )
-    size = FlatModel(clicks.model(0)).size
+    size = FlatModel(clicks.model(plan.seed)).size
 
     async def main(world):
         server = await world.host(ParameterServer, plan, plan.protocol, 0, frozenset({"dense"}), node="worker0")
