@@ -84,6 +84,8 @@ def fit_shared(trace: Trace) -> Shared:
         raise BadOption(f"{trace.name}: a trace of machines is needed, whose shares in use follow the time of day")
     in_use = 1 - 1 / trace.table["factor"]
     shared = in_use[in_use.groupby(trace.table["worker"]).transform("median") >= IN_USE]
+    if shared.empty or shared.groupby(trace.table["worker"]).nunique().max() == 1:
+        raise BadOption(f"{trace.name}: no machine in it is in use by others, to {IN_USE:.0%} or more and at times more than at others")
     by_hour = shared.groupby(hours(trace.table.loc[shared.index, "time"]))
     mean = by_hour.transform("mean")
     rest = shared - mean
