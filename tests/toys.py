@@ -17,7 +17,7 @@ from lib.drivers.record import Record
 from lib.models.flat import FlatModel
 from lib.store.optim import SGD, Optimizer
 from lib.store.rows import Rows
-from lib.training.legs import DRIVERS
+from lib.training.legs import driver
 from lib.workloads.base import TableSpec, Workload
 
 
@@ -81,7 +81,7 @@ def records(workload: Workload, protocol: Any, cluster: Cluster, seed: int = 0) 
         on_nan="stop",
         trace=True,
     )
-    drive = DRIVERS[protocol.dense.family]
+    drive = driver(protocol)
     return cluster.open(seed, workers).run(lambda world: drive(world, plan)).records
 
 

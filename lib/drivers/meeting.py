@@ -1,4 +1,4 @@
-"""Where replicas meet: the parts that bring workers together, or stand between them."""
+"""Where workers find out whom they mix with."""
 
 from __future__ import annotations
 
@@ -6,24 +6,32 @@ import asyncio
 from collections import Counter
 from typing import Any
 
-import numpy as np
-
-from lib.cluster.base import Meeting, Site
-from lib.cluster.spec import Work
+from lib.cluster.base import Handle, Meeting, Site
 from lib.drivers.plan import Plan
-from lib.drivers.record import Record
-from lib.protocols.replica_rule import ReplicaRule
+from lib.errors import BadOption
+from lib.protocols.replica_rule import neighbours
+
+LAST = 2**62
+"""The round of the mix at the end of the data: one group of all who are left."""
 
 
 class Rendezvous:
-    """Where workers find out whom they mix with: it carries the rule's groups out among those who are still there."""
+    """It carries the rule's groups out among those who are still there."""
 
-    def __init__(self, site: Site, plan: Plan, rule: ReplicaRule):
-        self._rule, self._workers, self._leg = rule, (workers := plan.workers), plan.leg
+    def __init__(self, site: Site, plan: Plan):
+        self._site, self._rule, self._workers, self._leg = (
+            site,
+            plan.protocol.dense,
+            (workers := plan.workers),
+            plan.leg,
+        )
         self._active, self._away = frozenset(range(workers)), frozenset()
         self._new: set[int] = set()
         """Workers that are there again and wait for a group to take them in: nobody waits for them before."""
         self._waiting: dict[int, tuple[int, asyncio.Future]] = {}
+        self._ended: dict[int, asyncio.Future] = {}
+        """Workers that have no more data and wait until nobody has."""
+        self._handles: dict[int, Handle] = {}
         self._losses: Counter[int] = Counter()
         self._met = 0
 
@@ -31,6 +39,8 @@ class Rendezvous:
         """Wait for the group of this round; from here on the worker is certain to come. None: it has left meanwhile."""
         if rank not in self._active | self._new:  # its question was on the way when it died
             return None
+        if rank in self._new and round == LAST:  # nobody can take it in any more
+            self._admit(rank)
         future = asyncio.get_running_loop().create_future()
         if rank in self._waiting:
             self._waiting.pop(rank)[1].set_result(None)
@@ -49,10 +59,24 @@ class Rendezvous:
         if rank in self._waiting:
             self._waiting.pop(rank)[1].set_result(None)
         self._form()
+        self._release()
 
     async def join(self, rank: int) -> None:
         """A worker that was lost is there again; the first group of its that forms says which round it is."""
         self._new.add(rank)
+
+    async def end(self, rank: int) -> None:
+        """This worker has no more data: wait until nobody has."""
+        self._ended[rank] = asyncio.get_running_loop().create_future()
+        self._release()
+        await self._ended[rank]
+
+    async def enroll(self, rank: int, worker: Handle) -> None:
+        """Where the others find a worker."""
+        self._handles[rank] = worker.seen_from(self._site)
+
+    async def worker(self, rank: int) -> Handle:
+        return self._handles[rank]
 
     async def save(self) -> dict[str, Any]:
         self._away = frozenset()
@@ -63,54 +87,100 @@ class Rendezvous:
         self._losses = Counter(state["losses"])
 
     def _form(self) -> None:
-        rounds = {rank: round for rank, (round, _) in self._waiting.items() if rank not in self._new}
+        last = self._last()
+        rounds = {rank: round for rank, (round, _) in self._waiting.items() if rank not in self._new | last}
         for rank in sorted(self._new & self._waiting.keys()):
-            self._take_in(rank, rounds)
-        for group in self._rule.form(rounds, self._active - self._away, self._workers):
-            self._met += 1
-            members = tuple(sorted(group))
-            incarnations = tuple(self._losses[rank] for rank in members) if self._losses else ()
-            meeting = Meeting(f"{self._leg}.{self._met}", members, rounds[members[0]], incarnations)
-            for rank in members:
-                self._waiting.pop(rank)[1].set_result(meeting)
+            self._take_in(rank, rounds, last)
+        there = self._active - self._away - last
+        formed = self._rule.form(rounds, there, self._workers)
+        members = [rank for group in formed for rank in group]
+        if len(set(members)) < len(members) or not rounds.keys() >= set(members):
+            raise BadOption(f"{self._rule.name}: form must make groups of those who wait, each once; it gave {formed}")
+        for group in formed:
+            self._meet(tuple(sorted(group)), rounds[min(group)])
 
-    def _take_in(self, rank: int, rounds: dict[int, int]) -> None:
+    def _meet(self, members: tuple[int, ...], round: int) -> None:
+        self._met += 1
+        incarnations = tuple(self._losses[rank] for rank in members) if self._losses else ()
+        meeting = Meeting(f"{self._leg}.{self._met}", members, round, incarnations)
+        for rank in members:
+            self._waiting.pop(rank)[1].set_result(meeting)
+
+    def _last(self) -> set[int]:
+        """Those who wait for the last mix, which takes place when nobody is left who does not."""
+        last = {rank for rank, (round, _) in self._waiting.items() if round == LAST}
+        if last and self._active - self._away <= last:
+            self._meet(tuple(sorted(last)), LAST)
+        return last
+
+    def _take_in(self, rank: int, rounds: dict[int, int], last: set[int]) -> None:
         """Let a new worker come to the round at which its group can go with it."""
-        there = self._active - self._away
+        there = self._active - self._away - last
         for round in sorted(set(rounds.values())) if there else [0]:
             groups = self._rule.form({**rounds, rank: round}, there | {rank}, self._workers)
             if any(rank in group and (len(group) > 1 or not there) for group in groups):
                 rounds[rank] = round
-                self._active |= {rank}
-                self._new.discard(rank)
+                self._admit(rank)
                 return
 
+    def _admit(self, rank: int) -> None:
+        self._active |= {rank}
+        self._new.discard(rank)
 
-class SyncServer:
-    """The central copy of rules that have one."""
+    def _release(self) -> None:
+        """Where nobody has data left, nobody waits for the others'."""
+        if self._active - self._away <= self._ended.keys():
+            for waiting in self._ended.values():
+                if not waiting.done():
+                    waiting.set_result(None)
+            self._ended.clear()
 
-    def __init__(self, site: Site, plan: Plan, rule: ReplicaRule):
-        self._site, self._rule, self._copy = site, rule, plan.start(site)
-        self.record = Record(site.node, [] if plan.trace else None)
 
-    async def inherit(self, values: np.ndarray) -> None:
-        self._copy = values.copy()
+class Neighbourhoods(Rendezvous):
+    """Every worker goes as soon as its own neighbours have come as far; who has gone past a round has sent what it needs."""
 
-    async def exchange(self, theirs: np.ndarray) -> np.ndarray:
-        """The copy after it took in a worker's."""
-        return await self._site.compute(Work(bytes=3 * theirs.nbytes), self._absorb, theirs)
+    def __init__(self, site: Site, plan: Plan):
+        super().__init__(site, plan)
+        self._since = [0] * plan.workers
+        """The first round that each takes part in."""
+        self._reached = [-1] * plan.workers
+        """The last round that each is certain to come to."""
+
+    async def meet(self, rank: int, round: int) -> Meeting | None:
+        if rank in self._new:
+            self._since[rank] = 1 + max(self._reached)  # nobody has reached it, so everybody will wait
+            self._admit(rank)
+        if rank in self._active and round != LAST:
+            round = self._reached[rank] = max(round, self._since[rank])
+        return await super().meet(rank, round)
+
+    async def leave(self, rank: int, lost: bool = False, returns: bool = False) -> None:
+        if lost:
+            self._reached[rank] = -1
+        await super().leave(rank, lost, returns)
+        if lost:  # what it has not sent will never come
+            told = (
+                self._handles[other].forget(rank, self._losses[rank]) for other in self._active & self._handles.keys()
+            )
+            await asyncio.gather(*told, return_exceptions=True)  # who is dead as well needs not know
 
     async def save(self) -> dict[str, Any]:
-        return {"copy": self._copy, "record": self.record}
+        self._since = [1 + max(self._reached)] * self._workers  # workers pause after unlike numbers of rounds
+        return {**await super().save(), "since": self._since, "reached": self._reached}
 
     async def load(self, state: dict[str, Any]) -> None:
-        self._copy = state["copy"]
-        self.record.become(state["record"])
+        await super().load(state)
+        self._since, self._reached = list(state["since"]), list(state["reached"])
 
-    async def report(self) -> Record:
-        self.record.final = {"centre": self._copy}
-        return self.record
-
-    def _absorb(self, theirs: np.ndarray) -> np.ndarray:
-        self._copy = self._rule.absorb(self._copy, theirs)
-        return self._copy.copy()
+    def _form(self) -> None:
+        there = self._active - self._away - self._last()
+        for rank, (round, future) in list(self._waiting.items()):
+            if round == LAST:
+                continue
+            row = neighbours(self._rule, round, rank, self._workers)
+            near = sorted(other for other in row if self._since[other] <= round)
+            if all(self._reached[other] >= round for other in near if other in there):
+                members = tuple(other for other in near if self._reached[other] >= round)
+                incarnations = tuple(self._losses[other] for other in members)
+                del self._waiting[rank]
+                future.set_result(Meeting(f"{self._leg}.{round}.{rank}", members, round, incarnations))

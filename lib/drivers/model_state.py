@@ -5,8 +5,9 @@ The policy, the same for every pair of protocols:
 - dense parameters and rows go over as they are, to the bit;
 - the optimiser's state goes with them where both phases have the same kind of optimiser, whatever its learning rate; where the
   kinds differ it starts afresh, since Adagrad's sums mean nothing to Adam;
-- replicas that mix gradients are copies of one model, of which the most advanced goes over; those that mix parameters are
-  averaged, state included, and a row over those replicas that have met its id;
+- replicas that mix gradients are copies of one model, of which the most advanced goes over; of those that mix parameters the
+  mean of what they stand for, or the sync servers' copy where that is the rule's model, with the mean of their optimisers'
+  state; and a row is averaged over those replicas that have met its id;
 - nothing is under way at a switch, so steps, tokens and the rows' timestamps count anew from it.
 """
 
@@ -61,10 +62,14 @@ def left_by(plan: Plan, records: Iterable[Record], place: int) -> ModelState:
     replicas = [record for record in records if "replica" in record.final]
     shards = {shard: each for record in records for shard, each in record.final.get("dense", {}).items()}
     rows = [record.final["rows"] for record in records if record.final.get("rows")]
-    if replicas and plan.protocol.dense.mixes == "gradients":
+    centre = [record.final["centre"] for record in records if "centre" in record.final]
+    if replicas and plan.protocol.dense.exchange.copies:
         replicas = [max(replicas, key=lambda record: record.ledger["applied"])]
     if replicas:
-        dense = _average([record.final["replica"] for record in replicas])
+        # The last snapshot has what a replica stands for.
+        dense = _average([{**each.final["replica"], "values": each.snapshots[-1].dense[0]} for each in replicas])
+        if plan.protocol.dense.model == "centre":
+            dense["values"] = np.concatenate(centre)
         tables = plan.workload.tables()
         rows = rows or [{t: _average_rows([r.final["replica rows"][t] for r in replicas]) for t in tables}]
     else:

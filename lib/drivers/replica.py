@@ -3,28 +3,44 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from copy import deepcopy
+import math
+from contextlib import AbstractAsyncContextManager, nullcontext
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
-from lib.cluster.base import Handle, Meeting, Site, World
-from lib.cluster.spec import Work
+from lib.cluster.base import Handle, Site, World
 from lib.data.batch import Batch
+from lib.data.feed import stretches
 from lib.drivers.crew import Crew
 from lib.drivers.cut import carry_out
-from lib.drivers.meeting import Rendezvous, SyncServer
+from lib.drivers.exchanges import WAYS, Here
+from lib.drivers.mix_in_step import PLACES, NoMix, OfGradients
 from lib.drivers.model_state import ModelState
-from lib.drivers.overlap import Overlap
 from lib.drivers.parameter_server import Servers, open_servers
 from lib.drivers.plan import Plan
 from lib.drivers.record import Finished, Marks, Record, Snapshot
+from lib.drivers.replica_state import Gate, Replica
 from lib.drivers.server_client import ServerClient
+from lib.drivers.sync_server import open_sync_servers
 from lib.drivers.trainer import Input, Trainer, open_queue
-from lib.errors import MemberLost
+from lib.errors import BadOption
 from lib.models.flat import StepResult
+from lib.protocols.mixing import Background, Centre, Loop
 from lib.store.rows import Rows
+
+
+@dataclass(slots=True)
+class Count:
+    """Steps of those who mix together: of all threads, or of one."""
+
+    begun: int = 0
+    done: int = 0
+    mixed_at: int = 0
+    """Steps done at the last mix."""
+    since: float = 0.0
+    """When that was, or when training began or went on."""
 
 
 class ReplicaWorker:
@@ -37,215 +53,201 @@ class ReplicaWorker:
         rank: int,
         servers: Servers | None,
         rendezvous: Handle,
-        centre: Handle | None,
+        sync_servers: tuple[Handle, ...],
         queue: Handle | None,
     ):
-        self._site, self._plan, self._rank, self._rule = site, plan, rank, plan.protocol.dense
+        self.site, self._plan, self._rank, self.rule = site, plan, rank, plan.protocol.dense
         self.record = Record(site.node, [] if plan.trace else None)
-        self._trainer = Trainer(site, plan, rank, self.record)
+        self._trainer = Trainer(site, plan, rank, self.record, self.rule.worker_threads)
         self._input = Input(site, plan, rank, queue, self._trainer)
-        start = plan.start(site)
-        self._dense = plan.dense_store(start, site.device)
-        self._memory = self._rule.init(start)
-        self._tables = {} if servers else plan.tables()
-        self._servers = ServerClient(site, servers, rank, start.size, self.record) if servers else None
+        self.replica = Replica(site, plan, self.record, rows=servers is None)
+        self._servers = ServerClient(site, servers, rank, self.replica.size, self.record) if servers else None
         self._rendezvous = rendezvous.seen_from(site)
-        self._centre = centre and centre.seen_from(site)
-        self._replica = asyncio.Lock()  # a merge and a local step must not both start from the same values
+        exchange, when = self.rule.exchange, self.rule.when
+        self.way = WAYS[type(exchange)](
+            Here(
+                site=site,
+                plan=plan,
+                rank=rank,
+                replica=self.replica,
+                record=self.record,
+                rendezvous=self._rendezvous,
+                sync_servers=sync_servers,
+            )
+        )
+        self._background = isinstance(when, Background)
+        one = exchange.together or self._background
+        self._counts = [Count() for _ in range(1 if one else self.rule.worker_threads)]
+        self._stepping = Gate(self.rule.worker_threads)
+        """Threads in a step."""
         self._stepped = asyncio.Event()
         self._finished = False
-        self._steps = self._mixed_at = self._round = self._samples = 0
-        self._marks = Marks(mark / plan.workers for mark in plan.marks if rank == 0)
-        self._evaluated = plan.evaluation_ids() if self._tables else {}
-        self._buckets = self._trainer.buckets(self._rule.buckets if plan.on_nan == "stop" else 1)
+        self._marks = Marks(mark / plan.workers for mark in plan.marks if rank == 0 or self.rule.model == "average")
+        self._evaluated = plan.evaluation_ids() if self.replica.tables else {}
+        self._kind = NoMix if self._background else OfGradients if exchange.copies else PLACES[when.place]
+        self.buckets = self._trainer.buckets(exchange.buckets if exchange.copies and plan.on_nan == "stop" else 1)
 
     async def inherit(self, dense: dict[str, np.ndarray], rows: dict[str, Rows]) -> None:
         """Begin with what another protocol has trained."""
-        self._dense.load(dense)
-        self._memory = self._rule.init(dense["values"])
-        for name, table in self._tables.items():
-            table.load(rows[name])
+        self.replica.inherit(dense, rows)
 
     async def run(self, until: int) -> None:
         """Train on all batches before `until`, and leave if that is the end of the data."""
         ends = until == self._plan.batches
+        began, steps = self.site.now(), self.replica.steps
         self._finished = False
         self._stepped.clear()
+        for count in self._counts:
+            count.since = began
         async with asyncio.TaskGroup() as beside:
-            shadow = beside.create_task(self._shadow(), name=f"shadow {self._rank}") if self._rule.background else None
-            async for batch in self._input.batches(until, beside):
-                await self._train(batch, beside)
+            shadow = beside.create_task(self._shadow(), name=f"shadow {self._rank}") if self._background else None
+            async with asyncio.TaskGroup() as threads:
+                for thread in range(1, self.rule.worker_threads):
+                    threads.create_task(self._train_all(thread, until, beside), name=f"thread {thread} of {self._rank}")
+                await self._train_all(0, until, beside)
+            if self._background and self.rule.when.until == "all":
+                await self._mix_until_all_end(began, self.replica.steps - steps)
             self._finished = True
+            if ends and self.rule.last:
+                await self._last_mix(shadow)
             await self._rendezvous.leave(self._rank, False, not ends)
-            if shadow:
-                self._stepped.set()
+            self._stepped.set()
         if self._servers and ends:
             await self._servers.leave()
 
+    async def deliver(self, rank: int, round: int, message: np.ndarray) -> None:
+        await self.way.deliver(rank, round, message)
+
+    async def forget(self, rank: int, losses: int) -> None:
+        await self.way.forget(rank, losses)
+
+    async def absorb(self, message: np.ndarray) -> np.ndarray:
+        """Take in another worker's message, whatever this one is doing; the answer."""
+        return await self.replica.absorb(message)
+
     async def copy(self) -> dict[str, Any]:
         """What a worker that is there again starts from."""
-        async with self._replica:
-            return {
-                "dense": self._dense.export(),
-                "tables": deepcopy({name: table.dump() for name, table in self._tables.items()}),
-                "memory": self._memory,
-                "steps": self._steps,
-            }
+        return await self.replica.copy()
 
     async def take_over(self, step: int | None, copy: dict[str, Any] | None) -> None:
         """Be a worker that was lost and is there again, with another's parameters, at its step where no server says which;
         the batches of its own that it missed are left out."""
         await self._input.skip(step if step is not None else copy["steps"] if copy else 0)
         if copy:
-            self._dense.load(copy["dense"])
-            for name, table in self._tables.items():
-                table.restore(copy["tables"][name])
-            self._memory, self._steps = copy["memory"], copy["steps"]
+            self.replica.load({**copy, "samples": 0})
+            for count in self._counts:
+                count.begun = count.done = copy["steps"] // len(self._counts)
 
     async def save(self) -> dict[str, Any]:
         return {
             "feed": await self._input.save(),
-            "dense": self._dense.export(),
-            "tables": {name: table.dump() for name, table in self._tables.items()},
-            "memory": self._memory,
-            "counts": [self._steps, self._mixed_at, self._round, self._samples],
+            "replica": self.replica.save(),
+            "round": self.way.round,
+            "counts": [list(asdict(count).values()) for count in self._counts],
             "record": self.record,
         }
 
     async def load(self, state: dict[str, Any]) -> None:
         await self._input.load(state["feed"])
-        self._dense.load(state["dense"])
-        for name, table in self._tables.items():
-            table.restore(state["tables"][name])
-        self._memory = state["memory"]
-        self._steps, self._mixed_at, self._round, self._samples = state["counts"]
-        self._marks.skip(self._samples)
+        self.replica.load(state["replica"])
+        self.way.round = state["round"]
+        self._counts = [Count(*values) for values in state["counts"]]
+        self._marks.skip(self.replica.samples)
         self.record.become(state["record"])
 
     async def report(self) -> Record:
         self.record.snapshots.append(self._snapshot())
-        rows = {name: table.export() for name, table in self._tables.items()}
-        self.record.final = {"replica": self._dense.export(), "replica rows": rows}
+        self.record.final = self.replica.final()
         return self.record
 
-    async def _train(self, batch: Batch, beside: asyncio.TaskGroup) -> None:
-        mixes = not self._rule.background and (self._steps + 1) % self._rule.every == 0
-        meeting = self._announce() if mixes and self._rule.scheduled and not self._rule.centre else None
-        rows = await self._pull(batch)
-        early = Overlap(self._site, self._buckets, meeting) if meeting and len(self._buckets) > 1 else None
-        try:
-            result = await self._trainer.step(batch, self._dense.values, rows, early)
-        except BaseException:
-            if early:
-                early.stop()
-            raise
-        if result is not None and self._rule.mixes == "parameters":
-            await self._update(batch, result.dense)
-        await self._push(batch, result, beside)
-        self._steps += 1
-        self._samples += batch.size
-        if mixes:
-            await self._mix(batch, result, meeting, early)
+    async def _train_all(self, thread: int, until: int, beside: asyncio.TaskGroup) -> None:
+        count = self._counts[thread % len(self._counts)]
+        async for batch in self._input.batches(until, beside):
+            await self._train(batch, count, beside)
+
+    async def _train(self, batch: Batch, count: Count, beside: asyncio.TaskGroup) -> None:
+        mix = self._mix_of_step(batch, count)
+        await mix.before()
+        async with self._stepping.shared:
+            rows = await self._pull(batch)
+            try:
+                result = await self._trainer.step(batch, mix.values(), rows, mix.overlap)
+            except BaseException:
+                mix.stop()
+                raise
+            await mix.computed()
+            if result is not None and mix.own_gradient:
+                await self.replica.update(result.dense, batch.index)
+            await self._push(batch, result, beside)
+            count.done += 1
+            self.replica.steps += 1
+            self.replica.samples += batch.size
+        await mix.after(result)
         self._stepped.set()
         if result is not None:
             self.record.ledger["applied"] += 1
-            self.record.staleness.append((self._site.now(), 0))
+            self.record.staleness.append((self.site.now(), 0))
         else:
             self.record.ledger["dropped"] += 1
-        if self._marks.crossed(self._samples):
+        if self._marks.crossed(self.replica.samples):
             self.record.snapshots.append(self._snapshot())
 
-    def _announce(self) -> asyncio.Task:
-        """Ask for the group: where it is scheduled when the step begins, so that the answer comes while the worker computes."""
-        self._round += 1
-        return asyncio.ensure_future(self._rendezvous.meet(self._rank, self._round - 1))
+    def _mix_of_step(self, batch: Batch, count: Count) -> NoMix:
+        count.begun += 1
+        due = not self._background and self.rule.due(count.begun, self.site.now() - count.since)
+        return (self._kind if due else NoMix)(self, batch, count)
 
-    async def _together(self, met: Meeting | None, mix: Callable[[Meeting], Awaitable[Any]]) -> Any:
-        """`mix` with that group, or with those who are left of it when a member dies; None where there is no group."""
-        while met is not None:
-            self._round = met.round + 1
-            try:
-                return await mix(met)
-            except MemberLost:
-                self.record.extra["mixes repeated"] += 1
-                met = await self._rendezvous.meet(self._rank, met.round)
-        return None
+    async def mix(self, count: Count, label: int, asked: asyncio.Task | None = None) -> None:
+        """Mix once and note it."""
+        start = await self.way.mix(label, asked)
+        if start is not None:
+            self.mixed(count, label, start)
 
-    async def _mix(
-        self, batch: Batch, result: StepResult | None, meeting: asyncio.Task | None, early: Overlap | None
-    ) -> None:
-        start = self._site.now()
-        if self._rule.centre:
-            await self._merge(await self._centre.exchange(self._mine()))
-        else:
-            met = await (meeting or self._announce())
-            start = self._waited(start, batch.index)
-            if self._rule.mixes == "gradients":
-                mine = result.dense.cpu().numpy() if result else np.zeros(len(self._dense), np.float32)
-                first = met
-
-                def average(met: Meeting) -> Awaitable[np.ndarray]:
-                    return early.mean() if early and met is first else self._site.mean(met, mine)
-
-                mean = await self._together(met, average)
-                await self._update(batch, mine if mean is None else mean)
-            else:
-                await self._together(met, self._mix_all)
-        self._mixed(start, batch.index)
-
-    async def _mix_all(self, met: Meeting) -> None:
-        await self._merge(await self._site.mean(met, self._mine()))
-        for table in self._tables.values():
-            await self._mix_rows(met, table)
+    def mixed(self, count: Count, label: int, start: float) -> None:
+        count.since = self.site.now()
+        self.record.span("mix", start, count.since, label)
+        self.record.gaps.append((count.since, count.done - count.mixed_at))
+        count.mixed_at = count.done
 
     async def _shadow(self) -> None:
         """Mix as often as the network lets it, with at least one local step in between, until the data ends.
 
         Rounds are counted anew after a pause: workers leave before it after unlike numbers of them.
         """
-        self._round = 0
+        self.way.round, count = 0, self._counts[0]
         while True:
             await self._stepped.wait()
             self._stepped.clear()
             if self._finished:
                 return
-            start = self._site.now()
-            if self._rule.centre:
-                theirs = await self._centre.exchange(self._mine())
-            else:
-                met = await self._announce()
-                theirs = await self._together(met, lambda met: self._site.mean(met, self._mine()))
-                if theirs is None:
-                    continue
-            await self._merge(theirs)
-            self._mixed(start, self._steps)
+            await self.mix(count, count.done)
 
-    async def _mix_rows(self, met: Meeting, table) -> None:
-        """Average all rows that any member holds; a row that a member never met has its first value there."""
-        ids = np.unique(np.concatenate(await self._site.gather(met, table.export().ids)))
-        mine = table.peek(ids)
-        self.record.bytes["mix rows"] += mine.nbytes
-        table.assign(ids, (await self._site.mean(met, mine.ravel())).reshape(mine.shape))
+    async def _mix_until_all_end(self, began: float, steps: int) -> None:
+        """The shadow goes on while others train, as often as this worker made a step."""
+        ended = asyncio.ensure_future(self._rendezvous.end(self._rank))
+        pace = (self.site.now() - began) / steps if steps else None
+        while pace and not ended.done():
+            rest = asyncio.ensure_future(self.site.sleep(pace))
+            await asyncio.wait({ended, rest}, return_when=asyncio.FIRST_COMPLETED)
+            rest.cancel()
+            self._stepped.set()
+        await ended
 
-    async def _merge(self, theirs: np.ndarray) -> None:
-        async with self._replica:
-            work = Work(bytes=3 * theirs.nbytes)
-            await self._site.compute(None if self._rule.background else work, self._take_in, theirs)
+    async def _last_mix(self, shadow: asyncio.Task | None) -> None:
+        asked = self.way.last()  # a shadow that waits for its group waits no more
+        if shadow:
+            self._stepped.set()
+            await shadow
+        await self.mix(self._counts[0], self._counts[0].done, asked)
 
-    def _take_in(self, theirs: np.ndarray) -> None:
-        self._memory, merged = self._rule.merge(self._memory, self._dense.pull(), theirs)
-        self._dense.assign(merged)
-
-    async def _update(self, batch: Batch, gradient) -> None:
-        async with self._replica:
-            start = self._site.now()
-            await self._site.compute(Work(bytes=3 * self._dense.nbytes), self._dense.apply, gradient)
-            self.record.span("apply", start, self._site.now(), batch.index)
+    def standing(self) -> AbstractAsyncContextManager:
+        """Where a replica mixes as one, its threads stand still."""
+        return self._stepping.alone() if self.rule.exchange.together else nullcontext()
 
     async def _pull(self, batch: Batch) -> dict[str, np.ndarray]:
         if self._servers:
             return (await self._servers.pull(batch))[1]
-        return {name: table.pull(batch.ids[name]) for name, table in self._tables.items()}
+        return {name: table.pull(batch.ids[name]) for name, table in self.replica.tables.items()}
 
     async def _push(self, batch: Batch, result: StepResult | None, beside: asyncio.TaskGroup) -> None:
         if self._servers:
@@ -253,47 +255,60 @@ class ReplicaWorker:
             await asyncio.sleep(0)
         elif result is not None:
             for name, gradient in result.rows.items():
-                self._tables[name].push(batch.ids[name], gradient, self._steps + 1)
-
-    def _mine(self) -> np.ndarray:
-        mine = self._dense.pull()
-        self.record.bytes["mix dense"] += mine.nbytes
-        return mine
-
-    def _waited(self, start: float, batch: int) -> float:
-        now = self._site.now()
-        self.record.span("wait", start, now, batch)
-        return now
-
-    def _mixed(self, start: float, batch: int) -> None:
-        now = self._site.now()
-        self.record.span("mix", start, now, batch)
-        self.record.gaps.append((now, self._steps - self._mixed_at))
-        self._mixed_at = self._steps
+                self.replica.tables[name].push(batch.ids[name], gradient, self.replica.steps + 1)
 
     def _snapshot(self) -> Snapshot:
-        rows = {name: (slice(None), table.peek(self._evaluated[name])) for name, table in self._tables.items()}
-        return Snapshot(self._site.now(), self._samples * self._plan.workers, {0: self._dense.pull()}, rows)
+        tables = self.replica.tables
+        rows = {name: (slice(None), table.peek(self._evaluated[name])) for name, table in tables.items()}
+        samples = self.replica.samples * self._plan.workers
+        return Snapshot(self.site.now(), samples, {0: self.replica.model()}, rows)
 
 
 async def drive(world: World, plan: Plan, model: ModelState | None = None) -> Finished:
-    sparse, dense = plan.protocol.sparse, plan.protocol.dense
+    sparse, rule = plan.protocol.sparse, plan.protocol.dense
+    check(plan)
     # A workload without tables has nothing to keep on a server.
     on_servers = sparse.family == "server" and plan.workload.tables()
     apart = await open_servers(world, plan, sparse, ("rows",), model) if on_servers else None
-    rendezvous = await world.host(Rendezvous, plan, dense, node="master")
-    centre = await world.host(SyncServer, plan, dense, node="sync0") if dense.centre else None
-    if model and centre:
-        await centre.inherit(model.dense["values"])
+    rendezvous = await world.host(WAYS[type(rule.exchange)].rendezvous, plan, node="master")
+    centre = await open_sync_servers(world, plan, model) if isinstance(rule.exchange, Centre) else ()
     queue = await open_queue(world, plan)
 
     async def host(rank: int) -> Handle:
         worker = await world.host(ReplicaWorker, plan, rank, apart, rendezvous, centre, queue, node=f"worker{rank}")
         if model:
             await worker.inherit(model.dense, {} if apart else model.rows)
+        if rule.exchange.meets_workers:
+            await rendezvous.enroll(rank, worker)
         return worker
 
     servers = apart.named() if apart else {}
     crew = Crew(world, plan, host, [*servers.values(), rendezvous, *([queue] if plan.watch else [])])
-    others = {**servers, **({"centre": centre} if centre else {})}
+    others = {**servers, **{f"centre{server}": handle for server, handle in enumerate(centre)}}
     return await carry_out(world, plan, crew, others, {"rendezvous": rendezvous, **({"queue": queue} if queue else {})})
+
+
+def check(plan: Plan) -> None:
+    """Refuse what would train as something else."""
+    sparse, rule = plan.protocol.sparse, plan.protocol.dense
+    if plan.workload.tables():
+        if sparse.family == "replica" and not rule.mixes_rows and rule.rows != "apart":
+            raise BadOption(
+                f"{rule.name}: rows of {plan.workload.name!r} would stay in each worker's replica, where this rule never mixes "
+                "them; let them follow a server rule (Pair(sparse=..., dense=...)), or say rows = 'apart'"
+            )
+        if sparse.family == "replica" and rule.model == "centre":
+            raise BadOption(f"{rule.name}: the model is the sync servers' copy, so rows must follow a server rule")
+        if sparse.family == "server" and sparse.blocks and rule.worker_threads > 1:
+            raise BadOption(
+                f"{rule.name}: {rule.worker_threads} threads of a worker cannot wait for their turn with {sparse.name!r}"
+            )
+    steps = -(-plan.batches // plan.workers)
+    if plan.data == "stream":
+        steps = max(size for _, size in stretches(plan.batches, plan.workers, plan.partitions))
+    never = plan.workers > 1 and not (rule.last or plan.open) and isinstance(rule.when, Loop) and not rule.when.seconds
+    if never and not any(rule.due(step, math.inf) for step in range(1, steps + 1)):
+        raise BadOption(
+            f"{rule.name}: its replicas would never mix: none of the {steps} steps of each of {plan.workers} workers is due; "
+            "mix more often, or train on more samples"
+        )

@@ -24,12 +24,17 @@ from lib.switching.controller import Computation
 class Trainer:
     """Makes batches and gradients on one node."""
 
-    def __init__(self, site: Site, plan: Plan, rank: int, record: Record):
+    def __init__(self, site: Site, plan: Plan, rank: int, record: Record, threads: int = 1):
+        """`threads`: computations at the same time."""
         self._site, self._plan, self._rank, self.record = site, plan, rank, record
-        self._model = site.shared("model", lambda: FlatModel(plan.workload.model(plan.seed), site.device))
+        self._models = [
+            site.shared(f"model {thread}", lambda: FlatModel(plan.workload.model(plan.seed), site.device))
+            for thread in range(threads)
+        ]
+        """Those that nobody uses now."""
         self._cost = plan.workload.work()
         self._compute = self._run if plan.gradients else self._pretend
-        self._blank = torch.zeros(1).expand(self._model.size)
+        self._blank = torch.zeros(1).expand(self._models[0].size)
         self._dims = {name: spec.dim for name, spec in plan.workload.tables().items()}
         self.latest: Computation | None = None
         """The last computation, until somebody takes note of it."""
@@ -37,14 +42,14 @@ class Trainer:
     @property
     def size(self) -> int:
         """Number of dense parameters."""
-        return self._model.size
+        return self._models[0].size
 
     async def batch(self, index: int) -> Batch:
         return await self._site.compute(None, self._plan.batch, index)
 
     def buckets(self, count: int) -> list[slice]:
         """The dense gradient in about so many parts, in the order in which they get ready."""
-        return self._model.buckets(count)
+        return self._models[0].buckets(count)
 
     async def step(
         self, batch: Batch, dense: Any, rows: dict[str, Any], early: Overlap | None = None
@@ -91,8 +96,12 @@ class Trainer:
         )
 
     def _run(self, batch: Batch, dense: Any, rows: dict[str, Any], *buckets) -> StepResult:
-        self._model.load(dense)
-        return self._model.step(batch, rows, *buckets)
+        model = self._models.pop()
+        try:
+            model.load(dense)
+            return model.step(batch, rows, *buckets)
+        finally:
+            self._models.append(model)
 
 
 class Telling:

@@ -10,7 +10,7 @@ ALL = Registry(
     {
         "sync": "lib.protocols.baselines:Sync",
         "async": "lib.protocols.baselines:Async",
-        "all-reduce": "lib.protocols.baselines:AllReduce",
+        "all-reduce": "lib.protocols.all_reduce:AllReduce",
         "bsp": "lib.protocols.baselines:BSP",
         "hop-bs": "lib.protocols.hop:HopBS",
         "hop-bw": "lib.protocols.hop:HopBW",

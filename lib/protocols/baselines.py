@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from lib.errors import BadOption
-from lib.protocols.replica_rule import ReplicaRule
 from lib.protocols.server_rule import Apply, Decisions, Push, ServerRule, ServerState
 
 
@@ -99,34 +98,3 @@ class BSP(ServerRule):
     def _apply(self, state: ServerState) -> tuple[ServerState, Decisions]:
         held = state.held
         return state.release(), (Apply(held, (1.0,) * len(held), len(held)),)
-
-
-@dataclass(frozen=True, kw_only=True)
-class AllReduce(ReplicaRule):
-    """Every step, every worker averages its dense gradient with all the others; rows follow Sync.
-
-    Sync without a server for the dense part: the same updates, other transfers.
-    """
-
-    name: ClassVar = "all-reduce"
-    cite: ClassVar = "Patarasuk and Yuan, Bandwidth Optimal All-reduce, 2009; Li et al., PyTorch Distributed, VLDB 2020"
-    mixes: ClassVar = "gradients"
-    blocks: ClassVar = True
-    drops: ClassVar = False
-
-    buckets: int = 1
-    """Parts of the gradient, each averaged as soon as backward has it; 1: all of it after backward. Not used where a run
-    may skip a batch: a bucket on its way cannot be taken back."""
-
-    def __post_init__(self):
-        super().__post_init__()
-        if self.buckets < 1:
-            raise BadOption(f"{self.name}: buckets must be at least 1, not {self.buckets}")
-
-    @property
-    def max_staleness(self) -> float:
-        return 0
-
-    @property
-    def sparse(self) -> ServerRule:
-        return Sync()

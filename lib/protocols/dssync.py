@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from lib.errors import BadOption
+from lib.protocols.mixing import Loop
 from lib.protocols.replica_rule import Groups, ReplicaRule
 
 
@@ -33,6 +34,8 @@ class DSSync(ReplicaRule):
     blocks: ClassVar = True
     drops: ClassVar = False
 
+    every: int = 1
+    """Local steps between two averages."""
     size: int | None = None
     """Workers in a group (N); None: the root of the number of workers, rounded up."""
 
@@ -40,6 +43,10 @@ class DSSync(ReplicaRule):
         super().__post_init__()
         if self.size is not None and self.size < 1:
             raise BadOption(f"ds-sync: size must be at least 1, not {self.size}")
+
+    @property
+    def when(self) -> Loop:
+        return Loop(every=self.every)
 
     @property
     def max_staleness(self) -> float:

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from lib.errors import BadOption
+from lib.protocols.mixing import Loop, Mean
 from lib.protocols.replica_rule import Groups, ReplicaRule
 
 
@@ -31,8 +32,10 @@ class Prague(ReplicaRule):
     blocks: ClassVar = False
     drops: ClassVar = False
     data: ClassVar = "queue"
-    scheduled: ClassVar = False
+    exchange: ClassVar = Mean(ahead=False)
 
+    every: int = 1
+    """Local steps between two averages."""
     size: int = 3
     """Workers in a group."""
 
@@ -40,6 +43,10 @@ class Prague(ReplicaRule):
         super().__post_init__()
         if self.size < 2:
             raise BadOption(f"{self.name}: size must be at least 2, not {self.size}")
+
+    @property
+    def when(self) -> Loop:
+        return Loop(every=self.every)
 
     @property
     def max_staleness(self) -> float:

@@ -1,7 +1,16 @@
-"""Replica rules: every worker updates its own copy, and the rule says how copies are mixed."""
+"""Replica rules: every worker updates its own copy, and the rule says how copies are mixed.
+
+A rule is a composition of four values with a few pure hooks. A driver executes the values and has nothing for any one rule.
+
+- `exchange`: what is exchanged, and with whom;
+- `when`: in the loop, every k steps or s seconds, or in the background;
+- `rows`: where the rows of embedding tables are, and what becomes of them;
+- `model`: which parameters are the result.
+"""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
@@ -9,7 +18,9 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from lib.errors import BadOption
+from lib.protocols.mixing import Background, Centre, Exchange, Gradients, Loop, Mean, Mix, Peer
 from lib.protocols.rule import Rule
+from lib.protocols.server_rule import ServerRule
 
 Groups = tuple[tuple[int, ...], ...]
 
@@ -19,30 +30,51 @@ class ReplicaRule(Rule):
     """Who mixes with whom, when, in the background or in the loop? How do mine and theirs merge?"""
 
     family: ClassVar = "replica"
-    mixes: ClassVar[Literal["parameters", "gradients"]] = "parameters"
-    background: ClassVar[bool] = False
-    """A shadow task mixes while training goes on; else the worker mixes in its loop."""
-    scheduled: ClassVar[bool] = True
-    """Groups are known beforehand, and asked for while the worker computes; else when it is ready to mix."""
-    centre: ClassVar[bool] = False
-    """Each worker mixes with a copy on a sync server, whenever it likes; else workers meet in groups."""
+    exchange: ClassVar[Exchange] = Mean()
+    when: ClassVar[Loop | Background] = Loop()
+    rows: ClassVar[ServerRule | Literal["averaged", "apart"]] = "averaged"
+    """On servers that follow this rule; or in the replica, averaged with it over all members that hold a row (where `Mean`
+    mixes in the loop); or in the replica and never mixed, which must be said."""
+    model: ClassVar[Literal["first", "average", "centre"]] = "first"
+    """The parameters that are evaluated and handed on: the first worker's, the mean of all workers', or the sync servers'.
+    The others are evaluated at the end under names of their own."""
+    last: ClassVar[bool] = False
+    """At the end of the data all workers mix once more, as one group."""
 
-    buckets: ClassVar[int] = 1
-    """Parts in which a gradient is mixed."""
-
-    every: int = 1
-    """Steps between two mixes in the loop (k); a shadow task mixes as often as the network lets it."""
+    worker_threads: int = 1
+    """Training threads on one replica and its optimiser's state (m), in the manner of Hogwild."""
 
     def __post_init__(self):
-        if self.every < 1:
-            raise BadOption(f"{self.name}: every must be at least 1, not {self.every}")
+        try:
+            exchange, when = self.exchange, self.when
+        except BadOption as error:
+            raise BadOption(f"{self.name}: {error}") from None
+        if self.worker_threads < 1:
+            raise BadOption(f"{self.name}: worker_threads must be at least 1, not {self.worker_threads}")
+        if isinstance(exchange, Gradients) and (self.worker_threads > 1 or when != Loop()):
+            raise BadOption(f"{self.name}: gradients are averaged by one thread in every step of the loop")
+        if self.last and isinstance(exchange, (Gradients, Peer)):
+            raise BadOption(f"{self.name}: what is exchanged has no last mix")
+        if self.model == "centre" and not isinstance(exchange, Centre):
+            raise BadOption(f"{self.name}: there are no sync servers whose copy could be the model")
+        if isinstance(when, Loop) and when.place == "beside" and exchange.together and self.worker_threads > 1:
+            raise BadOption(f"{self.name}: threads stand still while they mix, so that they cannot compute beside it")
+
+    @property
+    def sparse(self) -> Rule:
+        return self.rows if isinstance(self.rows, ServerRule) else self
+
+    @property
+    def mixes_rows(self) -> bool:
+        """Whether rows in the replica can be averaged with it."""
+        return isinstance(self.exchange, Mean) and isinstance(self.when, Loop) and self.rows == "averaged"
 
     def batches_a_step(self, workers: int) -> int:
         return workers
 
-    def init(self, start: np.ndarray) -> Any:
-        """What one replica remembers between mixes (BMUF's global copy, for one); None where nothing."""
-        return None
+    def due(self, step: int, seconds: float) -> bool:
+        """Whether a replica mixes in its `step`-th step (the first is 1), which begins so long after its last mix."""
+        return self.when.due(step, seconds)
 
     def groups(self, round: int, workers: int) -> Groups:
         """The scheduled groups of a mixing round: a partition of the ranks."""
@@ -56,17 +88,63 @@ class ReplicaRule(Rule):
         for rank, round in sorted(waiting.items()):
             if rank in seen or rank not in active:
                 continue
-            scheduled = next(group for group in self.groups(round, workers) if rank in group)
+            scheduled = _partition(self, round, workers)[rank]
             group = tuple(member for member in scheduled if member in active and waiting.get(member, round) <= round)
             if all(waiting.get(member) == round for member in group):
                 formed.append(group)
                 seen.update(group)
         return tuple(formed)
 
-    def absorb(self, centre: np.ndarray, theirs: np.ndarray) -> np.ndarray:
-        """The sync server's copy after a worker brought its own."""
-        raise NotImplementedError(f"{self.name} has no sync server")
+    def weights(self, round: int, rank: int, workers: int) -> Mapping[int, float]:
+        """A worker's row of the mixing matrix: its own weight and its neighbours', which sum to 1. The weight of a neighbour
+        that has left is the worker's own."""
+        raise NotImplementedError(f"{self.name} has no neighbours")
 
-    def merge(self, memory: Any, mine: np.ndarray, theirs: np.ndarray) -> tuple[Any, np.ndarray]:
-        """A replica after it met `theirs`: the group's mean, or the sync server's copy."""
-        return memory, theirs
+    def partner(self, round: int, rank: int, workers: int) -> int:
+        """Whose replica a worker meets."""
+        raise NotImplementedError(f"{self.name} has no partners")
+
+    def init(self, start: np.ndarray) -> Any:
+        """What one replica remembers between mixes (an outer copy, for one); None where nothing."""
+        return None
+
+    def send(self, memory: Any, mine: np.ndarray, round: int) -> np.ndarray:
+        """What a replica sends: the vector itself, or any array made of it (a part, a compressed form), alike for all who mix."""
+        return mine
+
+    def absorb(self, copy: np.ndarray, theirs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The sync servers' copy, or a partner's, after a worker brought `theirs`; and what that worker is told."""
+        raise NotImplementedError(f"{self.name} has no copy to meet")
+
+    def merge(self, memory: Any, mine: np.ndarray, mix: Mix) -> tuple[Any, np.ndarray]:
+        """What a replica remembers, and the replica, after a mix. `mine` may have moved on since `mix.sent`."""
+        return memory, mix.theirs
+
+    def stands_for(self, memory: Any, mine: np.ndarray) -> np.ndarray:
+        """The model that one replica stands for: itself, or an outer copy that it remembers."""
+        return mine
+
+
+@functools.lru_cache(maxsize=64)
+def _partition(rule: ReplicaRule, round: int, workers: int) -> dict[int, tuple[int, ...]]:
+    """Rank -> its scheduled group."""
+    groups = rule.groups(round, workers)
+    ranks = sorted(rank for group in groups for rank in group)
+    if ranks != list(range(workers)):
+        raise BadOption(
+            f"{rule.name}: groups(round={round}, workers={workers}) must hold each rank from 0 to {workers - 1} once; "
+            f"it gave {groups}"
+        )
+    return {rank: group for group in groups for rank in group}
+
+
+@functools.lru_cache(maxsize=4096)
+def neighbours(rule: ReplicaRule, round: int, rank: int, workers: int) -> Mapping[int, float]:
+    """A worker's row of the mixing matrix, checked."""
+    row = dict(rule.weights(round, rank, workers))
+    if rank not in row or not row.keys() <= set(range(workers)) or abs(sum(row.values()) - 1) > 1e-6:
+        raise BadOption(
+            f"{rule.name}: weights(round={round}, rank={rank}, workers={workers}) must weigh rank {rank} and others from 0 to "
+            f"{workers - 1}, 1 in all; it gave {row}"
+        )
+    return row

@@ -66,6 +66,11 @@ class Pair:
                 f"dense {self.dense.name!r} ({self.dense.family}) cannot carry sparse {self.sparse.name!r} "
                 f"({self.sparse.family}); its rows may follow a rule of: {', '.join(sorted(allowed[self.dense.family]))}"
             )
+        if self.sparse.family == "replica" and self.sparse != self.dense:
+            raise BadOption(
+                f"rows in a replica are mixed with it: dense {self.dense.name!r} cannot carry sparse {self.sparse.name!r}; "
+                "give rows the same rule, or a server rule"
+            )
 
     @property
     def name(self) -> str:

@@ -5,7 +5,8 @@ The rule in one sentence: training threads never synchronise; a shadow task besi
 a sync server's copy by elastic interpolation.
 
 Paper -> code: Algorithm 2's two lines -> `absorb` (on the sync server) and `merge` (on the trainer); the shadow thread ->
-the replica driver's background task; embeddings on parameter servers with Hogwild updates -> `sparse`.
+`when`; partitioned sync servers -> `exchange`; embeddings on parameter servers with Hogwild updates -> `rows`; worker threads
+on one replica -> `worker_threads`.
 
 Special cases: alpha = 0 is training without synchronisation.
 
@@ -22,8 +23,8 @@ import numpy as np
 
 from lib.errors import BadOption
 from lib.protocols.baselines import Async
+from lib.protocols.mixing import Background, Centre, Mix
 from lib.protocols.replica_rule import ReplicaRule
-from lib.protocols.server_rule import ServerRule
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,26 +33,31 @@ class ShadowEASGD(ReplicaRule):
 
     name: ClassVar = "s-easgd"
     cite: ClassVar = "Zheng et al., ShadowSync, 2020 (arXiv:2003.03477); Zhang et al., EASGD, NeurIPS 2015"
-    background: ClassVar = True
-    centre: ClassVar = True
+    when: ClassVar = Background()
+    rows: ClassVar = Async()
     blocks: ClassVar = False
     drops: ClassVar = False
     data: ClassVar = "queue"
 
     alpha: float = 0.5
     """Elastic parameter: how far each side moves towards the other."""
+    sync_servers: int = 1
+    """Sync servers, each of which holds a part of the copy."""
 
     def __post_init__(self):
+        if self.sync_servers < 1:
+            raise BadOption(f"s-easgd: sync_servers must be at least 1, not {self.sync_servers}")
         super().__post_init__()
         if not 0 <= self.alpha <= 1:
             raise BadOption(f"s-easgd: alpha must lie in [0, 1], not {self.alpha}")
 
     @property
-    def sparse(self) -> ServerRule:
-        return Async()
+    def exchange(self) -> Centre:
+        return Centre(servers=self.sync_servers)
 
-    def absorb(self, centre: np.ndarray, theirs: np.ndarray) -> np.ndarray:
-        return (1 - self.alpha) * centre + self.alpha * theirs
+    def absorb(self, copy: np.ndarray, theirs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        copy = (1 - self.alpha) * copy + self.alpha * theirs
+        return copy, copy
 
-    def merge(self, memory: None, mine: np.ndarray, theirs: np.ndarray) -> tuple[None, np.ndarray]:
-        return memory, (1 - self.alpha) * mine + self.alpha * theirs
+    def merge(self, memory: None, mine: np.ndarray, mix: Mix) -> tuple[None, np.ndarray]:
+        return memory, (1 - self.alpha) * mine + self.alpha * mix.theirs

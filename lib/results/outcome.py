@@ -12,7 +12,7 @@ import pandas as pd
 from lib.data.feed import account
 from lib.drivers.ledger import settle
 from lib.drivers.plan import Plan
-from lib.drivers.record import Finished, Record, Snapshot
+from lib.drivers.record import Finished, Snapshot
 from lib.models.flat import FlatModel
 from lib.results.run import digest
 from lib.workloads.metrics import entropy
@@ -27,7 +27,7 @@ class Outcome:
         self._undone, self._returns, self._lost_worker = finished.undone, finished.returns, finished.lost_worker
 
     @cached_property
-    def _model(self) -> FlatModel:
+    def _module(self) -> FlatModel:
         return FlatModel(self.plan.workload.model(self.plan.seed))
 
     def digest(self) -> str:
@@ -97,7 +97,7 @@ class Outcome:
         return {
             "clock": clock,
             **(self._evaluations[-1] if self.plan.gradients else {}),
-            **self._replicas(),
+            **self._others(),
             "train_loss": float(np.average(steps["loss"], weights=steps["samples"])) if len(steps) else float("nan"),
             "train_ne": _normalised(steps),
             "samples": int(steps["samples"].sum()),
@@ -129,21 +129,35 @@ class Outcome:
         return table.sort_values(["time", "batch"], ignore_index=True)
 
     @cached_property
-    def _snapshots(self) -> list[Snapshot]:
-        """The parts' snapshots of the same mark as one; a mark that some part never came to is left out."""
-        if not self.plan.gradients:
-            return []
-        parts = [record.snapshots for record in self._records if record.snapshots and not self._other_replica(record)]
-        whole = []
-        for pieces in zip(*(part[:-1] for part in parts), strict=False):
-            whole.append(pieces)
-        whole.append(tuple(part[-1] for part in parts))
+    def _holders(self) -> dict[str, list[list[Snapshot]]]:
+        """Whose dense parameters can be the model -> the snapshots of each; "" where there is one model alone."""
+        ended = [record for record in self._records if record.final]
+        replicas = [record for record in ended if "replica" in record.final]
+        if not replicas:
+            return {"": [record.snapshots for record in ended if record.snapshots]}
+        holders = {"first": replicas[:1], "average": replicas}
+        if not replicas[0].snapshots[-1].rows:  # sync servers have no rows to go with their copy
+            holders["centre"] = [record for record in ended if "centre" in record.final]
+        return {whose: [record.snapshots for record in records] for whose, records in holders.items() if records}
+
+    def _course(self, whose: str) -> list[Snapshot]:
+        """The model's snapshots; a mark that some part never came to is left out, as a replica's is out of their average."""
+        parts = self._holders[whose]
+        if whose == "average":
+            parts = [_averaged(parts)]
+        if whose:
+            parts = [*parts, *(each.snapshots for each in self._records if "rows" in each.final)]
+        whole = [*zip(*(part[:-1] for part in parts), strict=False), tuple(part[-1] for part in parts)]
         return [self._joined(pieces) for pieces in whole]
 
-    def _other_replica(self, record: Record) -> bool:
-        """Evaluated is the first worker's replica, of those that came to the end."""
-        first = next((each for each in self._records if "replica" in each.final), None)
-        return not record.final or ("replica" in record.final and record is not first)
+    @property
+    def _model(self) -> str:
+        """Whose parameters are the model."""
+        return "" if "" in self._holders else self.plan.protocol.dense.model
+
+    @cached_property
+    def _snapshots(self) -> list[Snapshot]:
+        return self._course(self._model) if self.plan.gradients else []
 
     def _joined(self, pieces: tuple[Snapshot, ...]) -> Snapshot:
         shards = {shard: values for piece in pieces for shard, values in piece.dense.items()}
@@ -163,18 +177,18 @@ class Outcome:
         return [self._evaluate(shot.dense[0], shot.rows) for shot in self._snapshots]
 
     def _evaluate(self, dense: np.ndarray, rows: dict[str, np.ndarray]) -> dict[str, float]:
-        self._model.load(dense)
-        return self.plan.workload.evaluate(self._model.module, rows, self.plan.seed, self.plan.day)
+        self._module.load(dense)
+        return self.plan.workload.evaluate(self._module.module, rows, self.plan.seed, self.plan.day)
 
-    def _replicas(self) -> dict[str, float]:
-        """The metrics of the replicas' average; the summary's own are those of the first worker's replica."""
-        ends = [record.snapshots[-1] for record in self._records if "replica" in record.final]
-        if len(ends) < 2 or not self.plan.gradients:
+    def _others(self) -> dict[str, float]:
+        """The metrics at the end of what the model might have been besides: the first worker's replica, the average of all
+        replicas, the sync servers' copy."""
+        if not self.plan.gradients or self._model == "":
             return {}
-        dense = np.mean([end.dense[0] for end in ends], axis=0)
-        apart = {name: np.mean([end.rows[name][1] for end in ends], axis=0) for name in ends[0].rows}
-        metrics = self._evaluate(dense, self._snapshots[-1].rows | apart)
-        return {f"{metric}_of_average": value for metric, value in metrics.items()}
+        others = self._holders.keys() - {self._model, *(["average"] if len(self._holders["average"]) < 2 else [])}
+        ends = {whose: self._course(whose)[-1] for whose in sorted(others)}
+        metrics = {whose: self._evaluate(end.dense[0], end.rows) for whose, end in ends.items()}
+        return {f"{metric}_of_{whose}": value for whose, each in metrics.items() for metric, value in each.items()}
 
     def _staleness(self) -> list[tuple[float, int]]:
         """Staleness arises where gradients travel; replicas alone have none."""
@@ -215,3 +229,17 @@ def _normalised(steps: pd.DataFrame) -> float:
 def _mean_within(notes: list[tuple[float, int]], start: float, end: float) -> float:
     values = [value for time, value in notes if start < time <= end]
     return float(np.mean(values)) if values else float("nan")
+
+
+def _averaged(courses: list[list[Snapshot]]) -> list[Snapshot]:
+    """The mean replica at each mark, of those that came to it, and at the end."""
+    marks = [
+        [course[mark] for course in courses if mark < len(course) - 1] for mark in range(max(map(len, courses)) - 1)
+    ]
+    return [_mean_snapshot(shots) for shots in [*marks, [course[-1] for course in courses]]]
+
+
+def _mean_snapshot(shots: list[Snapshot]) -> Snapshot:
+    dense = {0: np.mean([shot.dense[0] for shot in shots], axis=0)}
+    rows = {name: (slice(None), np.mean([shot.rows[name][1] for shot in shots], axis=0)) for name in shots[0].rows}
+    return Snapshot(max(shot.time for shot in shots), max(shot.samples for shot in shots), dense, rows)

@@ -7,9 +7,8 @@ import json
 import shutil
 import tempfile
 from dataclasses import dataclass, fields, is_dataclass
-from functools import cache, cached_property
+from functools import cached_property
 from pathlib import Path
-from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -70,7 +69,7 @@ class Run:
             self.trace.to_parquet(new / "trace.parquet")
             self.usage.to_parquet(new / "usage.parquet")
             texts = {"summary": self.summary, "provenance": self.provenance, "digest": self.digest}
-            (new / "run.json").write_text(json.dumps(texts, indent=1, default=_plain))
+            (new / "run.json").write_text(json.dumps(texts, indent=1, default=plain))
             if self.kept is not None:
                 from lib.store import checkpoint
 
@@ -106,65 +105,6 @@ class Run:
             ) from error
 
 
-def describe(thing: Any) -> Any:
-    """A configuration object as plain data: its name and its fields; with a hash of its code where that is not lib's."""
-    if is_dataclass(thing):
-        name = {"name": thing.name} if hasattr(thing, "name") else {}
-        code = {} if type(thing).__module__.startswith("lib.") else {"code": _code(type(thing))}
-        return {**name, **code, **{field.name: describe(getattr(thing, field.name)) for field in fields(thing)}}
-    if isinstance(thing, (list, tuple)):
-        return [describe(item) for item in thing]
-    if isinstance(thing, dict):
-        return {str(key): describe(value) for key, value in thing.items()}
-    return thing
-
-
-def key(configuration: dict[str, Any]) -> str:
-    """The name under which a run with this configuration is saved: its hash and that of the source that made it."""
-    text = json.dumps({"configuration": configuration, "source": source()}, sort_keys=True, default=_plain)
-    return hashlib.sha256(text.encode()).hexdigest()[:24]
-
-
-PRESENTATION = ("__main__.py", "measure", "paths.py", "progress.py", "reporting")
-
-
-@cache
-def source() -> str:
-    """A hash of lib's source, but for what only asks for runs or shows them: a run made by other code is another run."""
-    digest = hashlib.sha256()
-    package = Path(__file__).parents[1]
-    for path in sorted(package.rglob("*.py")):
-        if path.relative_to(package).parts[0] in PRESENTATION:
-            continue
-        digest.update(str(path.relative_to(package)).encode() + b"\0" + path.read_bytes() + b"\0")
-    return digest.hexdigest()
-
-
-def _code(kind: type) -> str:
-    """A hash of the methods and constants that a class of a notebook or a script defines: change one, and the run is another."""
-    digest = hashlib.sha256()
-    for base in kind.__mro__:
-        if not base.__module__.startswith(("lib.", "builtins")):
-            for name, value in sorted(vars(base).items()):
-                function = getattr(value, "fget", None) or getattr(value, "__func__", value)
-                if hasattr(function, "__code__"):
-                    digest.update(name.encode() + _instructions(function.__code__))
-                elif isinstance(value, (bool, int, float, str, tuple)) and not name.startswith("__"):
-                    digest.update(f"{name}={value!r}".encode())
-    return digest.hexdigest()
-
-
-def _instructions(code: CodeType) -> bytes:
-    return b"\0".join([code.co_code, repr(code.co_names).encode(), *map(_constant, code.co_consts)])
-
-
-def _constant(value: Any) -> bytes:
-    if isinstance(value, CodeType):
-        return _instructions(value)
-    # The order of a set of strings differs from process to process.
-    return repr(sorted(map(repr, value)) if isinstance(value, frozenset) else value).encode()
-
-
 def digest(final: dict[str, Any]) -> str:
     """sha256 over named arrays in canonical order: names sorted, each array with its type and shape."""
     result = hashlib.sha256()
@@ -186,7 +126,8 @@ def _arrays(name: str, thing: Any):
         yield name, thing
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """What JSON has no word for."""
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, (set, frozenset)):

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from importlib import import_module
 
 from lib.cluster.base import World
-from lib.drivers import pipeline, replica, server
 from lib.drivers.attempts import Attempt, carry_through
 from lib.drivers.model_state import ModelState, left_by
 from lib.drivers.plan import Plan
 from lib.drivers.record import Finished, Leg
 from lib.errors import BadOption
+from lib.protocols.rule import Pair, Rule
 from lib.training.ended_legs import EndedLegs
 from lib.training.schedule import Choice, Phase, Schedule
 from lib.training.watch import Watch
 
-DRIVERS = {"server": server.drive, "replica": replica.drive, "pipeline": pipeline.drive}
+DRIVERS = {"server": "lib.drivers.server", "replica": "lib.drivers.replica", "pipeline": "lib.drivers.pipeline"}
+"""Family -> the module whose `drive` carries it out; by name, so that a run's key leaves the others' code out."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +65,7 @@ class Course:
 
     async def train(self, world: World, plan: Plan, model: ModelState | None, past: EndedLegs) -> Finished:
         """One leg, which is kept unless it is the last."""
-        began, drive = world.now(), DRIVERS[plan.protocol.dense.family]
+        began, drive = world.now(), driver(plan.protocol)
         finished = await carry_through(world, plan, drive, model and model.for_plan(plan))
         await world.clear()
         if reached(plan, finished) < self.last:
@@ -118,6 +120,11 @@ class Course:
             cuts=self.plan.cuts and replace(self.plan.cuts, leg=len(legs)),
             attempt=Attempt(),
         )
+
+
+def driver(protocol: Rule | Pair) -> Callable[..., Awaitable[Finished]]:
+    """What carries a protocol out."""
+    return import_module(DRIVERS[protocol.dense.family]).drive
 
 
 def reached(plan: Plan, finished: Finished) -> int:

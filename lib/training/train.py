@@ -18,11 +18,12 @@ from lib.drivers.plan import Plan
 from lib.errors import BadOption, UnknownOption, unknown_option
 from lib.progress import Progress
 from lib.protocols.rule import Pair, Rule
+from lib.results.key import describe, key
 from lib.results.outcomes import Outcomes
 from lib.results.provenance import machine
-from lib.results.run import Run, describe, key
+from lib.results.run import Run
 from lib.store.spec import RowStore
-from lib.training.legs import Course
+from lib.training.legs import DRIVERS, Course
 from lib.training.schedule import Choice, Phase, Schedule, single
 from lib.workloads import Workload
 
@@ -163,7 +164,13 @@ class Job:
             **({"start": {"digest": start.digest, "place": course.plan.first}} if start else {}),
         }
         title = f"{workload.name} {protocol.name} {cluster.name}"
-        return cls(title, course, cluster, settings, configuration, key(configuration))
+        # What is made here from names is in the configuration; how a run of these families is carried out is in its code.
+        way = {
+            (__name__, "Job"),
+            *((DRIVERS[phase.protocol.dense.family], "drive") for phase in course.schedule.phases),
+        }
+        name = key(configuration, (workload, protocol, cluster, settings.store), way)
+        return cls(title, course, cluster, settings, configuration, name)
 
     @property
     def samples(self) -> int:

@@ -177,4 +177,4 @@ def test_every_protocol_of_a_group_uses_the_chosen_collective():
     other = times["ring"] - 10 * 2 * 3 / 4 * vector
     assert times["whole-ring"] - other == pytest.approx(10 * 7 * vector, rel=0.01)
     assert times["whole-tree"] - other == pytest.approx(10 * 6 * vector, rel=0.01)
-    assert protocols.get("all-reduce").mixes == "gradients"
+    assert protocols.get("all-reduce").exchange.copies

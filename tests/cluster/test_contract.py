@@ -15,6 +15,7 @@ from lib.cluster.spec import Work
 from lib.drivers.parameter_server import Gradient, ParameterServer
 from lib.drivers.plan import Plan
 from lib.errors import BadOption, NotFinite
+from lib.models.flat import FlatModel
 from lib.protocols import get
 from lib.protocols.server_rule import Push
 
@@ -197,7 +198,7 @@ def test_what_was_pulled_stays_as_it_was_while_the_server_goes_on(cluster):
         on_nan="stop",
         trace=True,
     )
-    size = plan.start().size
+    size = FlatModel(clicks.model(plan.seed)).size
 
     async def main(world):
         server = await world.host(ParameterServer, plan, plan.protocol, 0, frozenset({"dense"}), node="worker0")

@@ -15,7 +15,7 @@ from lib import LocalCluster, Lognormal, Node, VirtualCluster, workloads
 from lib.drivers.overlap import FORWARD
 from lib.errors import BadOption
 from lib.models.flat import FlatModel
-from lib.protocols.baselines import AllReduce
+from lib.protocols.all_reduce import AllReduce
 
 CLICKS = workloads.get(
     "ctr-synthetic", samples=2_000, batch_size=50, vocabulary=40, fields=3, hidden=(32, 16), evaluation_samples=300

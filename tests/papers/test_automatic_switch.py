@@ -24,7 +24,8 @@ def run(legs, seconds=4.0):
     spans.append({"kind": "push", "start": 0.0, "end": 4.0})
     summary = {"virtual_seconds": seconds, "auc": 0.7}
     summary["legs"] = [{"protocol": name, "start": start} for name, start, _, _ in legs]
-    return SimpleNamespace(trace=pd.DataFrame(spans), summary=summary)
+    provenance = {"workload": {"batch_size": automatic_switch.BATCH}}
+    return SimpleNamespace(trace=pd.DataFrame(spans), summary=summary, provenance=provenance)
 
 
 def test_throughput_and_hindsight_by_hand():

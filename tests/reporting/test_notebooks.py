@@ -190,7 +190,8 @@ def test_all_go_on_after_one_fails(house, monkeypatch):
         notebooks.run_all("all")
 
 
-COUNTED = """from lib import claims, paths
+COUNTED = """from lib import paths
+from lib.reporting import claims
 import pandas as pd
 with open("../executions", "a") as file:
     file.write("x")
@@ -224,7 +225,7 @@ def test_what_is_complete_is_left_as_it_is(house, capsys):
 
 def test_what_a_result_follows_from(house, monkeypatch):
     """Planted: each of these changes must show."""
-    from lib.results import run
+    from lib.results import key
 
     def now(**values):
         return notebooks.running.fingerprint(experiment, {"profile": "smoke", **values})
@@ -237,7 +238,7 @@ def test_what_a_result_follows_from(house, monkeypatch):
     seen.append(now())
     path.write_text(path.read_text().replace('"source": "1"', '"source": "2"'))
     seen.append(now())
-    monkeypatch.setattr(run, "source", lambda: "other code")
+    monkeypatch.setattr(key, "whole", lambda: "other code")
     seen.append(now())
     assert len(set(seen)) == 6 and now() == seen[-1]
 
@@ -261,7 +262,7 @@ def test_an_interrupt_leaves_no_kernel_and_no_half(house):
     house.notebook(
         "n", "# N", 'import os, time\nopen("pid", "w").write(str(os.getpid()))\ntime.sleep(60)', parameters=PARAMETERS
     )
-    code = "from lib import notebooks; notebooks.run('n')"
+    code = "from lib.reporting import notebooks; notebooks.run('n')"
     environment = {**os.environ, "PYTHONPATH": str(Path(notebooks.__file__).parents[3])}
     process = subprocess.Popen([sys.executable, "-c", code], env=environment, stderr=subprocess.PIPE, text=True)
     marker = house.notebooks / "pid"

@@ -288,6 +288,18 @@ def test_a_dump_goes_on_bit_for_bit(tmp_path, limits):
     assert len(empty) == 0
 
 
+def test_a_dump_in_memory_that_may_only_be_read_is_copied():
+    """As Ray hands it to a server."""
+    original, again = table(), Table(3, Adagrad(lr=0.1), seed=0)
+    content = original.dump()
+    for array in (content.words, content.index, content.free, content.admission):
+        array.flags.writeable = False
+    again.restore(content)
+    assert not np.shares_memory(again.dump().words, content.words)
+    again.push([1, 77], np.ones((2, 3), np.float32), 9)
+    assert len(again) == len(original) + 1
+
+
 def test_an_index_that_leads_elsewhere_is_refused():
     table = Table(2, SGD(lr=1.0), seed=0)
     table.pull(np.arange(10))

@@ -201,13 +201,14 @@ SCRIPT = """
 from dataclasses import dataclass
 import lib
 from lib.protocols.baselines import Sync
+from lib.training import sweep as sweeps
 
 @dataclass(frozen=True, kw_only=True)
 class Mine(Sync):
     name = "mine"
 
 print("once")
-lib.training.sweep._start(1)[0].wait()
+sweeps._start(1)[0].wait()
 cluster = lib.VirtualCluster(workers=2)
 jobs = [dict(workload="quadratic", protocol=p, cluster=cluster, samples=320, seed=s, save=False) for s in (0, 1)
         for p in ("sync", Mine())]

@@ -7,7 +7,7 @@ of a click model of Criteo's size on ordinary machines; the vector that really t
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,7 @@ import pandas as pd
 from lib import workloads
 from lib.cluster import Link, Node, Slowdown, VirtualCluster
 from lib.cluster.slowdowns import Shared, get
+from lib.papers.gba.tasks import trained
 from lib.protocols import get as protocol
 from lib.results.run import Run
 from lib.switching.controller import Automatic
@@ -83,7 +84,7 @@ class Day:
         width = self.seconds / WINDOWS
         count = int(min(run.summary["virtual_seconds"] for run in runs.values()) / width)
         edges = np.arange(count + 1) * width
-        rates = {mode: np.diff(_trained(run, edges)) / width for mode, run in runs.items()}
+        rates = {mode: np.diff(trained(run, edges)) / width for mode, run in runs.items()}
         table = np.array([rates[mode] for mode in MODES])
         seconds, choice = count * width, self.choice(case, 1)
         hindsight = oracle(table, choice.restart, width).samples
@@ -119,9 +120,3 @@ def stretches(run: Run, day: float) -> pd.DataFrame:
     ends = [*(leg["start"] for leg in legs[1:]), run.summary["virtual_seconds"]]
     starts = [leg["start"] / day for leg in legs]
     return pd.DataFrame({"protocol": [leg["protocol"] for leg in legs], "start": starts, "end": np.array(ends) / day})
-
-
-def _trained(run: Run, edges: Sequence[float]) -> np.ndarray:
-    """Samples computed by each of these times; a batch counts as it is being computed."""
-    start, end = run.trace.loc[run.trace["kind"] == "compute", ["start", "end"]].to_numpy().T
-    return ((np.asarray(edges)[:, None] - start) / (end - start)).clip(0, 1).sum(axis=1) * BATCH

@@ -13,10 +13,11 @@ of its own: the best AUC after two days from scratch, on a seed that no notebook
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from lib import workloads
@@ -169,12 +170,12 @@ class Task:
         }
 
     def speed_job(self, profile: str, mode: str, seed: int, slowdown: Slowdown | float, batches: int) -> dict[str, Any]:
-        """A run from scratch for its throughput alone. With as many batches for each worker, modes with as many workers meet
+        """A timing run. With as many batches for each worker, modes with as many workers meet
         the same slowdowns; with others, two equally fast modes of 100 workers and 16 batches differ by 3 per cent by chance."""
         phase = self.phase(mode)
         samples = batches * phase.workers * phase.batch_size
         workload = replace(self.workload(profile), samples=samples, days=1, evaluation_samples=100)
-        return self.job(profile, mode, seed, slowdown) | {"workload": workload}
+        return self.job(profile, mode, seed, slowdown) | {"workload": workload, "gradients": False}
 
 
 TASKS: Mapping[str, Task] = {
@@ -275,6 +276,13 @@ def steady(run: Run) -> float:
     time, samples = history["time"].to_numpy(), history["samples"].to_numpy()
     first, last = (int((samples >= share * samples[-1]).argmax()) for share in (0.2, 0.8))
     return float((samples[last] - samples[first]) / (time[last] - time[first]))
+
+
+def trained(run: Run, times: Sequence[float]) -> np.ndarray:
+    """Samples computed by each of these times; a batch counts as it is being computed."""
+    start, end = run.trace.loc[run.trace["kind"] == "compute", ["start", "end"]].to_numpy().T
+    done = ((np.asarray(times)[:, None] - start) / (end - start)).clip(0, 1).sum(axis=1)
+    return done * run.provenance["workload"]["batch_size"]
 
 
 def inside(run: Run) -> dict[str, Any]:

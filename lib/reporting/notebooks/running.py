@@ -107,11 +107,11 @@ def facts(experiment: Experiment) -> dict[str, Any]:
 
 def fingerprint(experiment: Experiment, values: Mapping[str, Any]) -> str:
     """A hash of what a notebook's results follow from; how they are shown does not count."""
-    from lib.results.run import source as made_by
+    from lib.results.key import whole
 
     parts = {
         "cells": [(cell["cell_type"], source(cell)) for cell in read(experiment.path)["cells"]],
-        "lib": made_by(),
+        "lib": whole(),
         "claims": [claim.hash for claim in _claims(experiment)],
         "parameters": dict(values),
     }

@@ -1,0 +1,285 @@
+"""How a replica's message is exchanged for what comes of it: one way for each value of `ReplicaRule.exchange`."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from lib.cluster.base import Handle, Meeting, Site
+from lib.cluster.spec import Work
+from lib.drivers.meeting import LAST, Neighbourhoods, Rendezvous
+from lib.drivers.overlap import Overlap
+from lib.drivers.plan import Plan
+from lib.drivers.record import Record
+from lib.drivers.replica_state import Replica
+from lib.drivers.sync_server import parts
+from lib.errors import BadOption, MemberLost, NodeLost
+from lib.protocols.mixing import Centre, Exchange, Gradients, Mean, Mix, Neighbours, Peer
+from lib.protocols.replica_rule import neighbours
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Here:
+    """The worker that mixes, and whom it can reach."""
+
+    site: Site
+    plan: Plan
+    rank: int
+    replica: Replica
+    record: Record
+    rendezvous: Handle
+    sync_servers: tuple[Handle, ...]
+
+
+class Way(ABC):
+    """One worker's side of an exchange."""
+
+    rendezvous: ClassVar[type[Rendezvous]] = Rendezvous
+    """What brings its workers together."""
+
+    def __init__(self, here: Here):
+        self._here, self._rule = here, here.plan.protocol.dense
+        self._site, self._replica, self._record = here.site, here.replica, here.record
+        self.round = 0
+
+    def ahead(self) -> asyncio.Task | None:
+        """What can be asked when a step begins, so that the answer travels while the worker computes."""
+        return None
+
+    def _message(self, round: int, copies: int = 1) -> np.ndarray:
+        """What the replica sends, to so many."""
+        sent = self._replica.message(round)
+        self._record.bytes["mix dense"] += copies * sent.nbytes
+        return sent
+
+    @abstractmethod
+    async def mix(self, label: int, asked: asyncio.Task | None = None) -> float | None:
+        """Mix once; when that began, after all waiting for others. None: it did not take place."""
+
+    def last(self) -> asyncio.Task | None:
+        """Ask for the mix at the end of the data."""
+        return None
+
+    async def deliver(self, rank: int, round: int, message: np.ndarray) -> None:
+        """Another worker's message for a round."""
+        raise NotImplementedError
+
+    async def forget(self, rank: int, losses: int) -> None:
+        """A worker has been lost so often: what it has not sent will never come."""
+        raise NotImplementedError
+
+
+class InGroups(Way):
+    """Groups are formed by a rendezvous and mix by collectives."""
+
+    def ask(self) -> asyncio.Task:
+        self.round += 1
+        return asyncio.ensure_future(self._here.rendezvous.meet(self._here.rank, self.round - 1))
+
+    def ahead(self) -> asyncio.Task | None:
+        return self.ask()
+
+    def last(self) -> asyncio.Task:
+        return asyncio.ensure_future(self._here.rendezvous.meet(self._here.rank, LAST))
+
+    async def meet(self, label: int, asked: asyncio.Task | None) -> tuple[float, Meeting | None]:
+        """The group, and when it was there."""
+        start = self._site.now()
+        met = await (asked or self.ask())
+        now = self._site.now()
+        self._record.span("wait", start, now, label)
+        return now, met
+
+    async def together(self, met: Meeting | None, once: Callable[[Meeting], Awaitable[Any]]) -> Any:
+        """`once` with that group, or with those who are left of it when a member dies; None where there is no group."""
+        while met is not None:
+            self.round = met.round + 1
+            try:
+                return await once(met)
+            except MemberLost:
+                self._record.extra["mixes repeated"] += 1
+                met = await self._here.rendezvous.meet(self._here.rank, met.round)
+        return None
+
+
+class Averaging(InGroups):
+    """Every member gets the mean of what they all send, and of the rows that any of them holds."""
+
+    def ahead(self) -> asyncio.Task | None:
+        return self.ask() if self._rule.exchange.ahead else None
+
+    async def mix(self, label: int, asked: asyncio.Task | None = None) -> float | None:
+        start, met = await self.meet(label, asked)
+        return start if await self.together(met, self._once) else None
+
+    async def _once(self, met: Meeting) -> bool:
+        sent = self._message(met.round)
+        theirs = await self._site.mean(met, sent)
+        await self._replica.merge(Mix(met.round, met.members, sent, theirs))
+        for table in self._replica.tables.values() if self._rule.mixes_rows else ():
+            await self._mix_rows(met, table)
+        return True
+
+    async def _mix_rows(self, met: Meeting, table: Any) -> None:
+        """A row that a member never met has its first value there."""
+        ids = np.unique(np.concatenate(await self._site.gather(met, table.export().ids)))
+        mine = table.peek(ids)
+        self._record.bytes["mix rows"] += mine.nbytes
+        table.assign(ids, (await self._site.mean(met, mine.ravel())).reshape(mine.shape))
+
+
+class AveragingGradients(InGroups):
+    """The members' mean gradient; a mix belongs to a step."""
+
+    async def mix(self, label: int, asked: asyncio.Task | None = None) -> float | None:
+        raise NotImplementedError
+
+    async def mean(self, label: int, asked: asyncio.Task, mine: np.ndarray, overlap: Overlap | None):
+        """The mean, and when the group was there."""
+        start, met = await self.meet(label, asked)
+        first = met
+
+        def average(met: Meeting) -> Awaitable[np.ndarray]:
+            return overlap.mean() if overlap and met is first else self._site.mean(met, mine)
+
+        mean = await self.together(met, average)
+        return start, mine if mean is None else mean
+
+
+class WithNeighbours(Averaging):
+    """Messages go from worker to worker."""
+
+    rendezvous = Neighbourhoods
+    ahead = InGroups.ahead
+
+    def __init__(self, here: Here):
+        super().__init__(here)
+        self._mail: dict[tuple[int, int], asyncio.Future] = {}
+        """(round, worker) -> its message; None where it will never come."""
+        self._losses: Counter[int] = Counter()
+        self._others = Others(here)
+
+    async def _once(self, met: Meeting) -> bool:
+        return await (super()._once(met) if met.round == LAST else self._weigh(met))
+
+    async def _weigh(self, met: Meeting) -> bool:
+        mine, workers = self._here.rank, self._here.plan.workers
+        row = neighbours(self._rule, met.round, mine, workers)
+        listening = [other for other in range(workers) if mine in neighbours(self._rule, met.round, other, workers)]
+        # Of those who are in its own row, who does not come this time needs nothing either.
+        to = [other for other in listening if other != mine and (other in met.members or other not in row)]
+        sent = self._message(met.round, len(to))
+        await asyncio.gather(*(self._others.call(other, "deliver", mine, met.round, sent) for other in to))
+        weighted, left = [], 1.0
+        for other, losses in zip(met.members, met.incarnations, strict=True):
+            message = None if other == mine else await self._mail_of(met.round, other, losses)
+            if message is not None:
+                weighted.append((row[other], message))
+                left -= row[other]
+        self._mail = {key: value for key, value in self._mail.items() if key[0] > met.round}
+        work = Work(bytes=4 * sent.nbytes * len(weighted))
+        theirs = await self._site.compute(work, _sum, [(left, sent), *weighted])
+        await self._replica.merge(Mix(met.round, met.members, sent, theirs))
+        return True
+
+    async def _mail_of(self, round: int, other: int, losses: int) -> np.ndarray | None:
+        waiting = self._slot(round, other)
+        if self._losses[other] > losses and not waiting.done():
+            waiting.set_result(None)
+        return await waiting
+
+    async def deliver(self, rank: int, round: int, message: np.ndarray) -> None:
+        if not (slot := self._slot(round, rank)).done():
+            slot.set_result(message)
+
+    async def forget(self, rank: int, losses: int) -> None:
+        self._losses[rank] = losses
+        for (_, other), waiting in self._mail.items():
+            if other == rank and not waiting.done():
+                waiting.set_result(None)
+
+    def _slot(self, round: int, rank: int) -> asyncio.Future:
+        return self._mail.setdefault((round, rank), asyncio.get_running_loop().create_future())
+
+
+class WithPartner(Way):
+    """One worker's replica after another."""
+
+    def __init__(self, here: Here):
+        super().__init__(here)
+        self._others = Others(here)
+
+    async def mix(self, label: int, asked: asyncio.Task | None = None) -> float | None:
+        round, rank, workers = self.round, self._here.rank, self._here.plan.workers
+        self.round += 1
+        if workers == 1:
+            return None
+        partner = self._rule.partner(round, rank, workers)
+        if partner == rank or partner not in range(workers):
+            raise BadOption(f"{self._rule.name}: partner(round={round}, rank={rank}, workers={workers}) gave {partner}")
+        start, sent = self._site.now(), self._message(round)
+        answer = await self._others.call(partner, "absorb", sent)
+        if answer is None:
+            self._record.extra["mixes missed"] += 1
+            return None
+        await self._replica.merge(Mix(round, (), sent, answer))
+        return start
+
+
+class WithCentre(Way):
+    """The sync servers, all at once."""
+
+    def __init__(self, here: Here):
+        super().__init__(here)
+        self._servers = [server.seen_from(here.site) for server in here.sync_servers]
+
+    async def mix(self, label: int, asked: asyncio.Task | None = None) -> float | None:
+        start, round = self._site.now(), self.round
+        self.round += 1
+        sent = self._message(round)
+        slices = parts(sent.size, len(self._servers))
+        rank, samples = self._here.rank, self._replica.samples
+        calls = [server.exchange(rank, samples, sent[part]) for server, part in zip(self._servers, slices, strict=True)]
+        theirs = await calls[0] if len(calls) == 1 else np.concatenate(await asyncio.gather(*calls))
+        await self._replica.merge(Mix(round, (), sent, theirs))
+        return start
+
+
+class Others:
+    """The other workers, who may die and be there again elsewhere."""
+
+    def __init__(self, here: Here):
+        self._here = here
+        self._handles: dict[int, Handle] = {}
+
+    async def call(self, rank: int, method: str, *args) -> Any:
+        """The answer; None where that worker is dead."""
+        if rank not in self._handles:
+            self._handles[rank] = (await self._here.rendezvous.worker(rank)).seen_from(self._here.site)
+        try:
+            return await getattr(self._handles[rank], method)(*args)
+        except NodeLost:
+            self._handles.pop(rank, None)
+            return None
+
+
+WAYS: dict[type[Exchange], type[Way]] = {
+    Gradients: AveragingGradients,
+    Mean: Averaging,
+    Neighbours: WithNeighbours,
+    Peer: WithPartner,
+    Centre: WithCentre,
+}
+
+
+def _sum(weighted: list[tuple[float, np.ndarray]]) -> np.ndarray:
+    total = np.zeros_like(weighted[0][1])
+    for weight, array in weighted:
+        total += array.dtype.type(weight) * array
+    return total

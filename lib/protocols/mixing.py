@@ -1,0 +1,127 @@
+"""What a replica rule is composed of, as values: what is exchanged and with whom, when, and what one mix is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from lib.errors import BadOption
+
+
+@dataclass(frozen=True, slots=True)
+class Mix:
+    """One mix, as a replica sees it when it merges."""
+
+    round: int
+    """Which of the replica's mixes it is."""
+    members: tuple[int, ...]
+    """Who came to it, in ascending order; () where replicas meet one copy at a time."""
+    sent: np.ndarray
+    """What this replica sent."""
+    theirs: np.ndarray
+    """What came of it: the group's mean, the neighbours' weighted sum, or the other copy's answer."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exchange:
+    """What is exchanged, and with whom."""
+
+    together: ClassVar[bool] = True
+    """A replica mixes as one: its threads stand still meanwhile. Else each thread mixes by itself while the others go on."""
+    copies: ClassVar[bool] = False
+    """Replicas are copies of one model."""
+    meets_workers: ClassVar[bool] = False
+    """Workers call each other."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gradients(Exchange):
+    """The mean gradient of a group takes the place of each member's own, before its local step."""
+
+    copies: ClassVar[bool] = True
+
+    buckets: int = 1
+    """Parts of the gradient, each averaged as soon as backward has it; 1: all of it after backward. Not used where a run
+    may skip a batch: a bucket on its way cannot be taken back."""
+
+    def __post_init__(self):
+        _at_least_one("buckets", self.buckets)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mean(Exchange):
+    """Every member of a group gets the mean of what they all send: `groups`, or `form` for those who happen to be ready."""
+
+    ahead: bool = True
+    """A worker asks for its group when its step begins, so that the answer travels while it computes; False: when it is
+    ready to mix, as groups of whoever is there need it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Neighbours(Exchange):
+    """Every worker gets a weighted sum of what it and its neighbours send, and waits for no others: `weights`."""
+
+    meets_workers: ClassVar[bool] = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Peer(Exchange):
+    """A worker meets another's replica, which answers at once, whatever its worker is doing: `partner`, `absorb`."""
+
+    together: ClassVar[bool] = False
+    meets_workers: ClassVar[bool] = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Centre(Exchange):
+    """A worker meets the copy on the sync servers, whenever it likes: `absorb`."""
+
+    together: ClassVar[bool] = False
+
+    servers: int = 1
+    """Sync servers ("sync0", "sync1", ...), each of which holds an equal part of what workers send."""
+
+    def __post_init__(self):
+        _at_least_one("servers", self.servers)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loop:
+    """In the training loop: in every so-many-th step that begins so long after the last mix."""
+
+    every: int = 1
+    """Steps from one mix to the next (k)."""
+    seconds: float = 0.0
+    """Seconds from one mix to the next, at least."""
+    place: Literal["before", "beside", "after"] = "after"
+    """Before the forward pass, after the update, or beside the computation: then the gradient is that of the parameters
+    before the mix, and updates those after it."""
+
+    def __post_init__(self):
+        _at_least_one("every", self.every)
+        if not self.seconds >= 0:
+            raise BadOption(f"seconds must be 0 or more, not {self.seconds}")
+        if self.place not in ("before", "beside", "after"):
+            raise BadOption(f"place must be before, beside or after, not {self.place!r}")
+
+    def due(self, step: int, seconds: float) -> bool:
+        return step % self.every == 0 and seconds >= self.seconds
+
+
+@dataclass(frozen=True, kw_only=True)
+class Background:
+    """By a shadow task that knows nothing of training, as often as the network lets it, at most once a local step."""
+
+    until: Literal["own", "all"] = "own"
+    """When the shadow ends: with its own worker's data, or when all workers have come to the end of theirs."""
+
+    def __post_init__(self):
+        if self.until not in ("own", "all"):
+            raise BadOption(f"until must be own or all, not {self.until!r}")
+
+
+def _at_least_one(name: str, value: int) -> None:
+    if value < 1:
+        raise BadOption(f"{name} must be at least 1, not {value}")

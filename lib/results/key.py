@@ -1,0 +1,70 @@
+"""The name under which a run is saved and found again: what was asked for, the code that makes it, and the packages' versions.
+
+A run is made anew when its configuration, a definition that it leads to (`lib/results/closure.py`) or the version of an installed
+package that these refer to has changed, and for no other reason: an edit of another protocol, of a plot or of a comment leaves
+it as it is. torch, numpy and numba decide the last bits of a run, so another version of one makes another run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import fields, is_dataclass
+from functools import cache
+from pathlib import Path
+from types import FunctionType
+from typing import Any
+
+from lib.results import closure
+from lib.results.memory import Memory
+from lib.results.run import plain
+
+
+def key(configuration: dict[str, Any], things: Iterable[Any], way: Iterable[tuple[str, str]]) -> str:
+    """`things`: the objects that the configuration describes; `way`: (module, name) of what carries the run out."""
+    memory = Memory()
+    code = [(*closure.place(kind), memory.hash(kind)) for kind in kinds(things)]
+    found = closure.of({*way, *memory.roots})
+    parts = {"configuration": configuration, "memory": code, "code": found.code, "packages": found.packages}
+    return hashlib.sha256(json.dumps(parts, sort_keys=True, default=plain).encode()).hexdigest()[:24]
+
+
+def describe(thing: Any) -> Any:
+    """A configuration object as plain data: its name and its fields."""
+    if is_dataclass(thing):
+        name = {"name": thing.name} if hasattr(thing, "name") else {}
+        return {**name, **{field.name: describe(getattr(thing, field.name)) for field in fields(thing)}}
+    if isinstance(thing, (list, tuple)):
+        return [describe(item) for item in thing]
+    if isinstance(thing, dict):
+        return {str(key): describe(value) for key, value in thing.items()}
+    if isinstance(thing, (FunctionType, type)):
+        return f"{thing.__module__}:{thing.__qualname__}"
+    return thing
+
+
+def kinds(things: Iterable[Any]) -> Iterator[type | FunctionType]:
+    """The classes of configuration objects and of what they hold, and the functions and classes that they hold."""
+    for thing in things:
+        if isinstance(thing, (FunctionType, type)):
+            yield thing
+        elif is_dataclass(thing):
+            yield type(thing)
+            yield from kinds(getattr(thing, field.name) for field in fields(thing))
+        elif isinstance(thing, (list, tuple)):
+            yield from kinds(thing)
+        elif isinstance(thing, dict):
+            yield from kinds(thing.values())
+
+
+@cache
+def whole() -> str:
+    """A hash of all of lib's code but for what shows results: what a notebook's results may follow from."""
+    package = Path(__file__).parents[1]
+    code = []
+    for path in sorted(package.rglob("*.py")):
+        name = ".".join(path.relative_to(package.parent).with_suffix("").parts).removesuffix(".__init__")
+        if not closure.left_out(name):
+            code += [statement.hash for statement in closure.source(name).statements]
+    return hashlib.sha256("".join(code).encode()).hexdigest()

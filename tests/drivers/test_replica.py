@@ -1,0 +1,41 @@
+"""Replicas: what a worker that is there again takes from another one."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import lib
+from lib import Failure, VirtualCluster, workloads
+from lib.drivers.replica import ReplicaWorker
+
+CLICKS = workloads.get(
+    "ctr-synthetic", samples=2_000, batch_size=50, vocabulary=40, fields=3, hidden=(8,), evaluation_samples=300
+)
+
+
+@pytest.mark.parametrize("name", ["ds-sync", "s-easgd"])
+def test_a_replica_that_is_there_again_shares_no_memory_with_the_one_that_it_copied(name, monkeypatch):
+    replicas, joined, made, take_over = [], [], ReplicaWorker.__init__, ReplicaWorker.take_over
+
+    def init(self, *args):
+        made(self, *args)
+        replicas.append(self)
+
+    async def noted(self, step, copy):
+        await take_over(self, step, copy)
+        joined.append(self)
+        for table in self.replica.tables.values():
+            others = [t for each in replicas if each is not self for t in each.replica.tables.values()]
+            for mine in (table.dump().words, table.dump().index):
+                assert not any(
+                    np.shares_memory(mine, theirs) for t in others for theirs in (t.dump().words, t.dump().index)
+                )
+
+    monkeypatch.setattr(ReplicaWorker, "__init__", init)
+    monkeypatch.setattr(ReplicaWorker, "take_over", noted)
+    base = lib.train(CLICKS, name, VirtualCluster(workers=4), save=False).summary["virtual_seconds"]
+    plan = [Failure(node="worker1", kind="dies", at=base / 3, lasts=base / 10)]
+    lib.train(CLICKS, name, VirtualCluster(workers=4, failures=plan, patience=base / 50), save=False)
+    assert joined
+    assert any(each.replica.tables for each in joined) == (name == "ds-sync")
