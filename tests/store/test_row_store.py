@@ -7,7 +7,7 @@ import pytest
 
 import lib
 from lib.errors import BadOption, UnknownOption
-from lib.results.run import describe
+from lib.results.key import describe
 from lib.store.optim import SGD
 from lib.store.placement import ByGroup, Uniform
 from lib.store.shared_memory import segment
