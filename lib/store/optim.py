@@ -25,9 +25,8 @@ from torch import Tensor, no_grad, optim
 from lib.errors import BadOption
 from lib.store.inputs import number
 from lib.store.table import optim_kernels
-from lib.store.table.fork import boards
 
-Mark = tuple[int, int, int]
+Mark = tuple[int, int]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,27 +74,22 @@ class Optimizer(ABC):
         mark: Mark = optim_kernels.UNMARKED,
         sums: np.ndarray | None = None,
         places: np.ndarray = optim_kernels.IN_ORDER,
-        ranges: np.ndarray | None = None,
     ) -> None:
         """One step in place on distinct slots of a table, whose rows start with [values | state].
 
-        A `mark` (column, stamp, counts) has the kernel stamp the rows too; `sums` and `places` say which gradient is each slot's
-        (`optim_kernels.py`). With `ranges`, int64[parts, 2], only the slots from a first to a last one are stepped, each
-        range in a thread of its own.
+        A `mark` (column, stamp) has the kernel stamp the rows too; `sums` and `places` say which gradient is each slot's
+        (`lib/store/table/optim_kernels.py`).
         """
-        ranges = np.array([[0, slots.size]]) if ranges is None else ranges
-        job, *numbers = self._kernel()
+        kernel, *numbers = self._kernel()
         numbers = (*map(float, numbers), *(optim_kernels.NUMBERS - len(numbers)) * (0.0,))
-        sums, limit = grads if sums is None else sums, self.weight_bound or 0.0
-        team = boards(len(ranges))
-        optim_kernels.run(team, job.address, ranges, rows, slots, grads, sums, numbers, limit, mark, places)
+        kernel(rows, slots, grads, grads if sums is None else sums, numbers, self.weight_bound or 0.0, mark, places)
 
     @abstractmethod
     def _step(self, values: Tensor, state: Tensor, grads: Tensor) -> None: ...
 
     @abstractmethod
     def _kernel(self) -> tuple[Any, ...]:
-        """The kernel as a job, and its numbers."""
+        """The kernel and its numbers."""
 
     def _only_rows(self, option: str, given: object) -> None:
         if given:
@@ -121,7 +115,7 @@ class SGD(Optimizer):
         values.add_(grads, alpha=-self.lr)
 
     def _kernel(self) -> tuple[Any, ...]:
-        return optim_kernels.sgd_job, self.lr
+        return optim_kernels.sgd, self.lr
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,7 +146,7 @@ class Momentum(Optimizer):
         values.add_(grads.add(state, alpha=self.momentum) if self.nesterov else state, alpha=-self.lr)
 
     def _kernel(self) -> tuple[Any, ...]:
-        return optim_kernels.momentum_job, self.lr, self.momentum, self.nesterov
+        return optim_kernels.momentum, self.lr, self.momentum, self.nesterov
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -197,7 +191,7 @@ class Adagrad(Optimizer):
 
     def _kernel(self) -> tuple[Any, ...]:
         return (
-            optim_kernels.rowwise_adagrad_job if self.rowwise else optim_kernels.adagrad_job,
+            optim_kernels.rowwise_adagrad if self.rowwise else optim_kernels.adagrad,
             self.lr,
             self.eps,
             self.after,
@@ -242,4 +236,4 @@ class Adam(Optimizer):
         values.addcdiv_(m.mul(rate), v.sqrt().div_(root).add_(self.eps), value=-1)
 
     def _kernel(self) -> tuple[Any, ...]:
-        return optim_kernels.adam_job, self.lr, self.beta1, self.beta2, self.eps
+        return optim_kernels.adam, self.lr, self.beta1, self.beta2, self.eps

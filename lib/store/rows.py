@@ -37,9 +37,5 @@ class Dump:
     """uint32[n, width], the records."""
     index: np.ndarray
     """uint32[m], where each id's record is: to find it anew would cost as much as reading the rows."""
-    free: np.ndarray
-    """int64[k], records that hold no row."""
-    admission: np.ndarray
-    """What the admission policy remembers."""
     numbers: tuple[int, int, int]
     """Calls, lost, evicted."""

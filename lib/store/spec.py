@@ -16,11 +16,11 @@ from lib.store.optim import Optimizer
 from lib.store.placement import ByGroup, Placement, Uniform, packed
 from lib.store.shared_memory import segment
 from lib.store.shared_memory.table import SharedTable
+from lib.store.table.requests import Locking
 from lib.store.table.table import Table
 from lib.store.wire import ids as wire
 from lib.store.wire.codecs import CODECS, Codec, Fp32
 
-Locking = Literal["striped", "none"]
 _numbers = itertools.count()
 
 
@@ -75,7 +75,7 @@ class RowStore:
                 optimizer,
                 seed=seed,
                 scale=scale,
-                locking="hogwild" if self.locking == "none" else "call",
+                locking=self.locking,
                 **limits,
             )
         segment.sweep()  # what processes left that were killed

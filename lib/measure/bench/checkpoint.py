@@ -82,7 +82,7 @@ def attaching(rows: int = GIGABYTE) -> Iterator[dict[str, Any]]:
             yield {
                 "what": what,
                 "bytes": size,
-                "s": round(time.perf_counter() - start, 3),
+                "s": float(f"{time.perf_counter() - start:.3g}"),
                 "repaired rows": table.repaired,
             }
         table.close()

@@ -8,20 +8,20 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
-from numba import njit, types
+from numba import njit
 
+from lib.measure.bench.pairs import at_once
 from lib.store.optim import Adagrad
 from lib.store.table import gradients, lookup
-from lib.store.table.fork import as_job, boards, fork, spill, stretch, unspill
-from lib.store.table.kernels import _INTS, _NEW_BLOCK, _OPTIONS
+from lib.store.table.kernels import _OPTIONS
 from lib.store.table.simd import add, copy, prefetch_range
 
 FEATURES = 26
-_TASK = types.Tuple((_NEW_BLOCK, _INTS, _NEW_BLOCK, types.int64))
 Step = Callable[[], Any]
 
 
@@ -100,13 +100,13 @@ class Direct:
         self.array = np.zeros((size, dim + optimizer.columns(dim)), np.float32)
 
     def step(self, rows: np.ndarray, grads: np.ndarray) -> Step:
-        out, room, places = np.empty_like(grads), np.empty_like(grads), np.empty(rows.size, np.int32)
+        out, sums, places = np.empty_like(grads), np.empty_like(grads), np.empty(rows.size, np.int32)
 
         def run() -> None:
             distinct, lists = numbered(rows)
             gather(self.array, rows, out)
-            gradients.total(lists, rows.size, distinct.size, grads, room, places)
-            self.optimizer.update_slots(self.array, distinct, grads, sums=room, places=places)
+            gradients.total(lists, distinct.size, grads, sums, places)
+            self.optimizer.update_slots(self.array, distinct, grads, sums=sums, places=places[: distinct.size])
 
         return run
 
@@ -122,12 +122,13 @@ class Ceiling:
     def step(self, rows: np.ndarray, threads: int) -> Step:
         out = np.empty((rows.size, self.array.shape[1]), np.float32)
         added = np.full_like(out, 1e-6)
+        parts = [slice(rows.size * part // threads, rows.size * (part + 1) // threads) for part in range(threads)]
 
-        def run() -> None:
-            for job, block in ((_gather_job, out), (_modify_job, added)):
-                _shared_out(boards(threads), np.uint64(job.address), self.array, rows, block, threads)
+        def work(part: slice) -> None:
+            gather(self.array, rows[part], out[part])
+            modify(self.array, rows[part], added[part])
 
-        return run
+        return at_once([partial(work, part) for part in parts])
 
 
 @njit(**_OPTIONS)
@@ -159,22 +160,3 @@ def modify(array, slots, block):
         if i + 16 < many:
             prefetch_range(start + np.uint64(slots[i + 16]) * stride, stride)
         add(width, (start + np.uint64(slots[i]) * stride, source + np.uint64(i) * stride), ())
-
-
-@as_job
-def _gather_job(part, at):
-    array, slots, out, parts = unspill(at, _TASK)
-    first, last = stretch(part, parts, slots.size)
-    gather(array, slots[first:last], out[first:last])
-
-
-@as_job
-def _modify_job(part, at):
-    array, slots, block, parts = unspill(at, _TASK)
-    first, last = stretch(part, parts, slots.size)
-    modify(array, slots[first:last], block[first:last])
-
-
-@njit(**_OPTIONS)
-def _shared_out(boards, job, array, slots, block, parts):
-    fork(boards, job, spill(_TASK, (array, slots, block, parts)), parts)

@@ -219,9 +219,15 @@ class Segment:
     def close(self, *, remove: bool | None = None) -> None:
         """Let go; its owner removes it. Arrays that are still in use stay valid until they are given up."""
         if self._handle >= 0:
-            if self._owns if remove is None else remove:
+            if (self._owns if remove is None else remove) and self._there():
                 shutil.rmtree(self.folder, ignore_errors=True)
             self._let_go()
+
+    def _there(self) -> bool:
+        """Whether what has this name is still this segment: it may have been removed, and another been made."""
+        with suppress(OSError):
+            return os.path.samestat(os.fstat(self._handle), os.stat(self.folder / "header"))
+        return False
 
     def __enter__(self) -> Segment:
         return self

@@ -12,10 +12,9 @@ import numpy as np
 from lib.store.optim import Optimizer
 from lib.store.shared_memory.segment import Segment
 from lib.store.table.optim_kernels import IN_ORDER
-from lib.store.table.policy import LRU, Admission, Always, Eviction
 from lib.store.table.records import Records
+from lib.store.table.requests import Found, Requests
 from lib.store.table.table import Table
-from lib.store.table.traffic import Traffic
 
 
 class SharedTable(Table):
@@ -23,10 +22,9 @@ class SharedTable(Table):
 
     Guaranteed beside what `Table` guarantees: a process that is killed in the midst of a call leaves the table as it was before
     that call, and the next process that opens it finds it so; a call that fails changes nothing. `repaired` says how many rows
-    were laid back. The index is built anew, so it need not be right when a process dies. What an admission policy remembers of
-    ids without a row is lost with the process.
+    were laid back. The index is built anew, so it need not be right when a process dies.
 
-    Calls are atomic (`locking="call"`) and work on one thread: a journal has one order.
+    A call is alone in its table: a journal has one order.
     """
 
     def __init__(
@@ -40,11 +38,10 @@ class SharedTable(Table):
         capacity: int = 1024,
         max_rows: int | None = None,
         max_bytes: int | None = None,
-        eviction: Eviction = LRU(),  # noqa: B008, frozen
-        admission: Admission = Always(),  # noqa: B008
     ):
-        limits = {"max_rows": max_rows, "max_bytes": max_bytes, "eviction": eviction, "admission": admission}
-        super().__init__(dim, optimizer, seed=seed, scale=scale, capacity=1, **limits)
+        super().__init__(
+            dim, optimizer, seed=seed, scale=scale, capacity=1, max_rows=max_rows, max_bytes=max_bytes, locking="none"
+        )
         described = {"optimizer": type(optimizer).__name__, **asdict(optimizer), "max_rows": self.max_rows}
         self.segment = Segment(name, config={"dim": self.dim, "seed": self.seed, "scale": self.scale, **described})
         try:
@@ -58,16 +55,22 @@ class SharedTable(Table):
                 scale=self.scale,
                 capacity=capacity,
                 limit=self.max_rows,
-                eviction=eviction,
-                admission=admission,
             )
-            self._traffic = _JournaledTraffic(self._records, optimizer, threads=1, locking="call", admits=True)
-            self._lock = _Committing(self)
+            self._gate = _Committing(self)
+            self._requests = _JournaledRequests(self._records, optimizer, self._gate, "none")
             self._adopt() if self.attached else self._commit()
         except BaseException:
             self.segment.close()
             raise
         weakref.finalize(self, self.segment.close)
+
+    def pull(self, ids: Any) -> np.ndarray:
+        with self._gate:
+            return super().pull(ids)
+
+    def push(self, ids: Any, grads: Any, stamp: int) -> None:
+        with self._gate:
+            super().push(ids, grads, stamp)
 
     def close(self, *, remove: bool | None = None) -> None:
         """Let go of the segment; its owner removes it."""
@@ -77,8 +80,8 @@ class SharedTable(Table):
         if self.segment.armed:
             self.segment.counts[:4] = (
                 self._records.count,
-                self._traffic.calls,
-                self._traffic.lost,
+                self._requests.calls,
+                self._requests.lost,
                 self._records.evicted,
             )
             self.segment.commit()
@@ -90,7 +93,7 @@ class SharedTable(Table):
 
     def _adopt(self) -> None:
         arrays = self.segment.arrays()
-        count, self._traffic.calls, self._traffic.lost, self._records.evicted = map(int, self.segment.counts[:4])
+        count, self._requests.calls, self._requests.lost, self._records.evicted = map(int, self.segment.counts[:4])
         self._records.adopt(arrays["words"], arrays["index"], count)
 
 
@@ -120,18 +123,12 @@ class _Journaled(Records):
             self._segment.arm()
         super().resize(capacity)
 
-    def become(self, words: np.ndarray, entries: np.ndarray, free: np.ndarray) -> None:
+    def become(self, words: np.ndarray, entries: np.ndarray) -> None:
         self._segment.arm()
         for name, array in (("words", words), ("index", entries)):
             self._shared(name, array.shape, array.dtype)[:] = array
         arrays = self._segment.arrays()
-        super().become(arrays["words"], arrays["index"], free)
-
-    def find(self, ids: np.ndarray, touch: int = 0) -> tuple[np.ndarray, int]:
-        if touch:
-            slots, _ = super().find(ids)
-            self.keep_touches(slots[slots >= 0])
-        return super().find(ids, touch)
+        super().become(arrays["words"], arrays["index"])
 
     def renumber(self) -> int:
         self.keep_touches(np.arange(self.count))
@@ -157,49 +154,62 @@ class _Journaled(Records):
         super()._remove(slots)
 
 
-class _JournaledTraffic(Traffic):
+class _JournaledRequests(Requests):
     """Batches that say which records they change before they do."""
 
     def now(self) -> int:
         self._records.arm()  # the number of the call is kept too
         return super().now()
 
-    def look_up(self, ids: np.ndarray, values: np.ndarray, alone: bool) -> bool:
-        if self._limited:
-            slots, _ = self._records.find(ids)
-            self._records.keep_touches(slots[slots >= 0])
-        return super().look_up(ids, values, alone)
+    def look_up(self, ids: np.ndarray, values: np.ndarray, now: int) -> Found | None:
+        self._keep_touches(ids, self.touch(now))
+        return super().look_up(ids, values, now)
+
+    def find(self, ids: np.ndarray, touch: int = 0, *values: np.ndarray) -> Found:
+        self._keep_touches(ids, touch)
+        return super().find(ids, touch, *values)
 
     def place(self, ids: np.ndarray, stamp: int) -> tuple[np.ndarray, np.ndarray]:
         slots, kept = super().place(ids, stamp)
         self._records.keep(slots)
         return slots, kept
 
-    def _apply(
+    def step(
         self,
         slots: np.ndarray,
         grads: np.ndarray,
         stamp: int,
         sums: np.ndarray | None = None,
         places: np.ndarray = IN_ORDER,
-        ranges: np.ndarray | None = None,
     ) -> None:
-        changed = slots if ranges is None else np.concatenate([slots[first:last] for first, last in ranges])
-        self._records.keep(changed[changed >= 0])
-        super()._apply(slots, grads, stamp, sums, places, ranges)
+        self._records.keep(slots[slots >= 0])
+        super().step(slots, grads, stamp, sums, places)
+
+    def _keep_touches(self, ids: np.ndarray, touch: int) -> None:
+        if touch:
+            slots, _ = self._records.find(ids)
+            self._records.keep_touches(slots[slots >= 0])
 
 
 class _Committing:
-    """The table's lock; what is done under it is done wholly or not at all."""
+    """The table's gate, for one call at a time; what is done inside is done wholly or not at all."""
+
+    inside = 1
 
     def __init__(self, table: SharedTable):
-        self._table, self._lock = table, threading.Lock()
+        self._table, self._lock, self._depth = weakref.proxy(table), threading.RLock(), 0
+
+    def shared(self) -> _Committing:
+        return self
 
     def __enter__(self) -> None:
         self._lock.acquire()
+        self._depth += 1
 
     def __exit__(self, kind, *error) -> None:
         try:
-            self._table._undo() if kind else self._table._commit()
+            if self._depth == 1:
+                self._table._undo() if kind else self._table._commit()
         finally:
+            self._depth -= 1
             self._lock.release()

@@ -11,32 +11,26 @@ class Gate:
     """`with gate:` excludes everyone; `with gate.shared():` excludes only those. Whoever wants to be alone goes first."""
 
     def __init__(self):
-        self._turn = threading.Condition(threading.Lock())
-        self._inside = self._waiting = 0
-        self._alone = False
+        self._door = threading.Lock()
+        self._count = threading.Condition(threading.Lock())
+        self.inside = 0
+        """How many share the table."""
 
     def __enter__(self) -> None:
-        with self._turn:
-            self._waiting += 1
-            try:
-                self._turn.wait_for(lambda: not (self._alone or self._inside))
-                self._alone = True
-            finally:
-                self._waiting -= 1
+        self._door.acquire()  # from here on nobody comes in
+        with self._count:
+            self._count.wait_for(lambda: not self.inside)
 
     def __exit__(self, *error: object) -> None:
-        with self._turn:
-            self._alone = False
-            self._turn.notify_all()
+        self._door.release()
 
     @contextmanager
     def shared(self) -> Iterator[None]:
-        with self._turn:
-            self._turn.wait_for(lambda: not (self._alone or self._waiting))
-            self._inside += 1
+        with self._door, self._count:
+            self.inside += 1
         try:
             yield
         finally:
-            with self._turn:
-                self._inside -= 1
-                self._turn.notify_all()
+            with self._count:
+                self.inside -= 1
+                self._count.notify()

@@ -9,7 +9,7 @@ from numba.types import int32, int64, void
 from lib.store.table.index import _ENTRIES, _WORDS
 from lib.store.table.kernels import _BLOCK, _INTS, _NEW_BLOCK, _NEW_INTS, _OPTIONS
 from lib.store.table.lookup import _LISTS, arrange, heads_for
-from lib.store.table.optim_kernels import AHEAD, of
+from lib.store.table.optim_kernels import _PLACES, AHEAD, of
 from lib.store.table.simd import join, prefetch_range
 
 _4 = np.uint64(4)
@@ -17,16 +17,15 @@ _NEW_PLACES = int32[::1]
 
 
 @njit
-def add_up(lists, many, count, grads, sums, base, places):
+def add_up(lists, count, grads, sums, places):
     """Where each distinct id's gradient is: row p of `grads` if its place is p >= 0, row r of `sums` if it is -1 - r.
 
-    An id that stands once has no sum of its own, and the others' lie close together, from row `base` on. Sums run in the order
-    of the batch.
+    An id that stands once has no sum of its own, and the others' lie close together. Sums run in the order of the batch.
     """
-    later, ordinals, dim = lists[0], lists[1], grads.shape[1]
+    later, ordinals, many, dim = lists[0], lists[1], grads.shape[0], grads.shape[1]
     source, target, step = np.uint64(grads.ctypes.data), np.uint64(sums.ctypes.data), _4 * np.uint64(dim)
     places[:count] = lists[2, :count]
-    free = np.int64(base)
+    free = np.int64(0)
     for k in range(many - count):
         if k + AHEAD < many - count:
             prefetch_range(of(source, target, step, places, ordinals[k + AHEAD]), step)
@@ -40,10 +39,10 @@ def add_up(lists, many, count, grads, sums, base, places):
         free += 1 + summed
 
 
-@njit(void(_LISTS, int64, int64, _BLOCK, _NEW_BLOCK, _NEW_PLACES), **_OPTIONS)
-def total(lists, many, count, grads, sums, places):
-    """`add_up` for one part that is the whole."""
-    add_up(lists, many, count, grads, sums, 0, places)
+@njit(void(_LISTS, int64, _BLOCK, _NEW_BLOCK, _NEW_PLACES), **_OPTIONS)
+def total(lists, count, grads, sums, places):
+    """`add_up` by the lists of `lookup.number`, in memory that is there."""
+    add_up(lists, count, grads, sums, places)
 
 
 @njit(types.Tuple((_NEW_INTS, _NEW_BLOCK, _NEW_PLACES, int64))(_INTS, _BLOCK, _ENTRIES, _WORDS, int64), **_OPTIONS)
@@ -52,22 +51,31 @@ def reduce(ids, grads, index, words, column):
 
     If there are such, nothing was summed.
     """
-    lists, distinct, slots = (
-        np.empty((3, ids.size), np.int32),
-        np.empty(ids.size, np.int64),
-        np.empty(ids.size, np.int64),
-    )
-    entries, none, places = (
-        np.empty(heads_for(ids.size), np.int32),
-        np.empty((0, grads.shape[1]), np.float32),
-        np.empty(0, np.int32),
-    )
-    many, count, missing = arrange(ids, lists, distinct, slots, entries, index, words, column, 0, none)
+    many, none = ids.size, np.empty((0, grads.shape[1]), np.float32)
+    lists, distinct, slots = np.empty((3, many), np.int32), np.empty(many, np.int64), np.empty(many, np.int64)
+    heads = np.empty(heads_for(many), np.int32)
+    count, missing = arrange(ids, lists, distinct, slots, heads, index, words, column, 0, none)
     if missing:
-        return slots, none, places, missing
+        return slots, none, np.empty(0, np.int32), missing
     sums, places = np.empty((many - count, grads.shape[1]), np.float32), np.empty(count, np.int32)
-    add_up(lists, many, count, grads, sums, 0, places)
+    add_up(lists, count, grads, sums, places)
     return slots[:count], sums, places, missing
+
+
+@njit(types.Tuple((_NEW_INTS, _NEW_PLACES, _NEW_INTS))(_INTS, _PLACES, int64), **_OPTIONS)
+def by_stripe(slots, places, stripes):
+    """Slots and places sorted by stripe, a slot's low bits, and where each stripe ends; slots of -1 are left out."""
+    ends, last = np.zeros(stripes + 1, np.int64), stripes - 1
+    for slot in slots:
+        ends[(slot & last) + 1] += slot >= 0
+    ends = np.cumsum(ends)
+    following, sorted_, where = ends.copy(), np.empty(ends[-1], np.int64), np.empty(ends[-1], np.int32)
+    for i in range(slots.size):
+        if slots[i] >= 0:
+            at = following[slots[i] & last]
+            sorted_[at], where[at] = slots[i], places[i] if places.size else i
+            following[slots[i] & last] = at + 1
+    return sorted_, where, ends
 
 
 @njit(_NEW_INTS(_WORDS, _INTS, int64, _INTS), **_OPTIONS)
@@ -96,4 +104,5 @@ def settle(words, slots, ids, block, column, stamp, last):
         words[slot, column] = np.uint32(stamp & 0xFFFFFFFF)
         words[slot, column + np.uint64(1)] = np.uint32(key & np.uint64(0xFFFFFFFF))
         words[slot, column + np.uint64(2)] = np.uint32(key >> np.uint64(32))
-        words[slot, column + np.uint64(3)] = np.uint32(last)
+        if last >= 0:
+            words[slot, column + np.uint64(3)] = np.uint32(last)

@@ -5,8 +5,8 @@ is free. So key and slot are one word, sixteen entries share a cache line, and t
 and slot would take. A record holds the id itself, which decides: equal hash bits only propose. Open addressing, linear
 probing. Removal shifts entries back, so there are no tombstones and look-ups never become slower.
 
-A record is a row of uint32 words [values | state | stamp | id, two words | last]; `column` is where the stamp lies. In a table
-with a limit the last word is the touch, the number of the call that last looked the row up; elsewhere it counts updates.
+A record is a row of uint32 words [values | state | stamp | id, two words]; `column` is where the stamp lies. In a table with a
+limit another word follows, the touch: the number of the call that last looked the row up.
 
 As everywhere in the store, a kernel checks no bounds and takes no lock.
 """
@@ -20,8 +20,8 @@ from numba.types import boolean, int64, uint32, void
 from lib.store.table.kernels import _INTS, _OPTIONS, mix
 from lib.store.table.simd import prefetch
 
-NEVER, UNSET, FREE = -1, -2, -3
-"""Stamps of a row that was never updated, of one whose first content is being written, and of a slot without a row."""
+NEVER, UNSET = -1, -2
+"""Stamps of a row that was never updated, and of one whose first content is being written."""
 LARGEST_STAMP = 2**31 - 1
 
 _ENTRIES, _WORDS = uint32[::1], uint32[:, ::1]
@@ -30,7 +30,7 @@ _32 = np.uint64(32)
 _LOW = np.uint64(0xFFFFFFFF)
 
 
-def ids_at(words: np.ndarray, slots: np.ndarray, column: int) -> np.ndarray:
+def ids_at(words: np.ndarray, slots: np.ndarray | slice, column: int) -> np.ndarray:
     """The ids of these records."""
     low, high = words[slots, column + 1].astype(np.uint64), words[slots, column + 2].astype(np.uint64)
     return (low | (high << _32)).view(np.int64)
@@ -91,7 +91,7 @@ def enter(index, words, column, slots):
 
 @njit(void(_ENTRIES, _WORDS, int64, int64), **_OPTIONS)
 def rebuild(index, words, column, count):
-    """The index of the first `count` records, as far as they are in use."""
+    """The index of the first `count` records."""
     column, size, bits = np.uint64(column), np.uint64(index.size), slot_bits(index.size)
     codes = np.empty(_BLOCK, np.uint64)
     entry_at = np.uint64(index.ctypes.data)
@@ -103,8 +103,6 @@ def rebuild(index, words, column, count):
             prefetch(entry_at + np.uint64(4) * home(codes[i], size))
         for i in range(many):
             slot = np.uint64(start + i)
-            if np.int32(words[slot, column]) == FREE:
-                continue
             entry = home(codes[i], size)
             while index[entry] != 0:
                 entry += np.uint64(1)
@@ -113,26 +111,25 @@ def rebuild(index, words, column, count):
             index[entry] = np.uint32((((codes[i] & _LOW) >> bits) << bits) | (slot + np.uint64(1)))
 
 
-@njit(boolean(_ENTRIES, int64, int64), **_OPTIONS)
-def plausible(index, count, free):
-    """Whether this may be the index of `count` records of which some are free: nothing in it can lead out of bounds."""
+@njit(boolean(_ENTRIES, int64), **_OPTIONS)
+def plausible(index, count):
+    """Whether this may be the index of `count` records: nothing in it can lead out of bounds."""
     low = (np.uint64(1) << slot_bits(index.size)) - np.uint64(1)
     most, used = np.uint64(0), 0
     for entry in range(index.size):
         word = np.uint64(index[entry])
         most = max(most, word & low)
         used += word != 0
-    return most <= count and used == count - free and used < index.size
+    return most <= count and used == count and used < index.size
 
 
 @njit(void(_ENTRIES, _WORDS, int64, _INTS), **_OPTIONS)
 def remove(index, words, column, slots):
-    """Take the records of these slots out of the index and mark them as free."""
+    """Take the records of these slots out of the index."""
     column, size, bits = np.uint64(column), np.uint64(index.size), slot_bits(index.size)
     low, one = (np.uint64(1) << bits) - np.uint64(1), np.uint64(1)
     for i in range(slots.size):
         slot = np.uint64(slots[i])
-        words[slot, column] = np.uint32(np.int64(FREE) & 0xFFFFFFFF)
         hole = home(mix(id_at(words, slot, column)), size)
         while np.uint64(index[hole]) & low != slot + one:
             hole = hole + one if hole + one < size else np.uint64(0)

@@ -1,21 +1,21 @@
 """Batches of ids through the index: where each one's record is, and the rows out of the records.
 
 An id's entry is asked for some turns before it is read, and so is the record to which it leads: the misses of many ids overlap.
-A large batch is numbered first, so that an id that it holds many times is looked up once.
+A large batch that holds ids many times is numbered first, so that each is looked up once.
 """
 
 from __future__ import annotations
 
 import numpy as np
 from numba import njit, types
-from numba.types import int32, int64
+from numba.types import boolean, int32, int64
 
 from lib.store.table.index import _BLOCK, _ENTRIES, _LOW, _WORDS, _32, home, id_at, probe, slot_bits
 from lib.store.table.kernels import _INTS, _NEW_BLOCK, _NEW_INTS, _OPTIONS, mix
 from lib.store.table.simd import copy, prefetch, prefetch_range
 
 _LISTS = int32[:, ::1]
-_4 = np.uint64(4)
+_4, _5, _31 = np.uint64(4), np.uint64(5), np.uint64(31)
 _AHEAD, _RING = 12, 31
 """Turns from asking to reading; one less than a power of two that exceeds them twice."""
 
@@ -140,12 +140,12 @@ def number(keys, many, lists, distinct, heads):
 
 
 @njit
-def repeat(lists, first, last, values):
-    """Copy the row at an id's first entry to others, from a first to a last one of those that `number` found."""
+def repeat(lists, later, values):
+    """Copy the row at an id's first entry to its `later` ones, those that `number` found."""
     mine, ordinals, firsts, dim = lists[0], lists[1], lists[2], values.shape[1]
     start, step = np.uint64(values.ctypes.data), _4 * np.uint64(dim)
-    for k in range(first, last):
-        if k + _AHEAD < last:
+    for k in range(later):
+        if k + _AHEAD < later:
             prefetch_range(start + np.uint64(firsts[ordinals[k + _AHEAD]]) * step, step)
             prefetch_range(start + np.uint64(mine[k + _AHEAD]) * step, step)
         source = start + np.uint64(firsts[ordinals[k]]) * step
@@ -154,7 +154,7 @@ def repeat(lists, first, last, values):
 
 @njit
 def arrange(ids, lists, distinct, slots, heads, index, words, column, touch, values):
-    """Find each distinct id of a batch once; how many entries, distinct ids and unknown ids the batch has.
+    """Number a batch's ids and find each once: how many are distinct, and how many of these have no row.
 
     `lists` are those of `number`. If `values` is not empty, the rows go to their entries there.
     """
@@ -164,16 +164,45 @@ def arrange(ids, lists, distinct, slots, heads, index, words, column, touch, val
     count = number(ids, many, lists, distinct, heads)
     missing = seek(distinct, count, index, words, column, touch, slots, lists[2], values)
     if values.shape[0]:
-        repeat(lists, 0, many - count, values)
-    return many, count, missing
+        repeat(lists, many - count, values)
+    return count, missing
 
 
 @njit(
-    types.UniTuple(int64, 3)(
+    types.UniTuple(int64, 2)(
         _INTS, _LISTS, _NEW_INTS, _NEW_INTS, int32[::1], _ENTRIES, _WORDS, int64, int64, _NEW_BLOCK
     ),
     **_OPTIONS,
 )  # fmt: skip
 def plan(ids, lists, distinct, slots, heads, index, words, column, touch, values):
-    """`arrange`, for a batch that is worth memory of its own."""
+    """`arrange`, in memory that is there."""
     return arrange(ids, lists, distinct, slots, heads, index, words, column, touch, values)
+
+
+@njit(boolean(_INTS, _NEW_INTS, int32[::1]), **_OPTIONS)
+def repeats(ids, codes, heads):
+    """Whether an id stands there twice; "yes" if many may. It takes a fraction of the time that numbering takes.
+
+    Every id sets a bit of a map, at a place that its hash says; ids that share a place with another are few, if none stands
+    twice, and only they are compared. `codes` and `heads` are room to work in, for as many ids and `heads_for` them.
+    """
+    size = heads_for(ids.size) // 2
+    bits, mask, few = heads[: 2 * size].view(np.uint32), np.uint64(32 * size - 1), 0
+    bits[:] = 0
+    for i in range(ids.size):
+        code = mix(np.uint64(ids[i]))
+        codes[i] = np.int64(code)
+        place = (code >> _32) & mask
+        word, bit = place >> _5, np.uint32(1) << np.uint32(place & _31)
+        known = bits[word]
+        bits[word] = known | bit
+        bits[np.uint64(size) + word] |= known & bit
+    for i in range(ids.size):
+        code = codes[i]
+        place = (np.uint64(code) >> _32) & mask
+        codes[few] = code
+        few += np.int64((bits[np.uint64(size) + (place >> _5)] >> np.uint32(place & _31)) & np.uint32(1))
+    if few > 1024 + ids.size // 16:
+        return True
+    found = np.sort(codes[:few])  # a hash is a bijection: equal codes are equal ids
+    return bool((found[1:] == found[:-1]).any())

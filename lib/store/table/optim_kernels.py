@@ -1,8 +1,8 @@
 """One step of each row optimiser on distinct slots of a table; `lib/store/optim.py` says what each guarantees.
 
 A record starts with [values | state]; more may follow. Numbers of state that belong to the whole row come last of them. With a
-mark (column, stamp, counts) a step also stamps the row: the stamp goes to that column, and if `counts`, the number three
-columns on grows by one. Here, where the row is in the nearest cache, that costs nothing; anywhere else it costs a look-up.
+mark (column, stamp) a step also stamps the row: the stamp goes to that column. Here, where the row is in the nearest cache,
+that costs nothing; anywhere else it costs a look-up. With a limit that is not 0, values are held within it after the step.
 The i-th slot's gradient is where `places` says (`moves.add_up`), or row i of `grads`, if it is empty; a slot of -1 is passed
 over.
 """
@@ -11,21 +11,20 @@ from __future__ import annotations
 
 import numpy as np
 from numba import njit, types
-from numba.types import float64, int64, uint64, void
+from numba.types import float64, int64, void
 
-from lib.store.table.fork import _BOARDS, as_job, fork, spill, unspill
-from lib.store.table.kernels import _BLOCK, _INTS, _LIVE_ROWS, _OPTIONS, _PAIRS
-from lib.store.table.simd import Lane, lanewise, peek, poke, prefetch_range, summed
+from lib.store.table.kernels import _BLOCK, _INTS, _LIVE_ROWS, _OPTIONS
+from lib.store.table.simd import Lane, lanewise, poke, prefetch_range, summed
 
 AHEAD = 16
 """Turns before it is needed that a row is asked for."""
-UNMARKED = (-1, 0, 0)
+UNMARKED = (-1, 0)
 IN_ORDER = np.empty(0, np.int32)
 NUMBERS = 4
 """Options that a kernel gets, as floats."""
-_MARK, _PLACES = types.UniTuple(int64, 3), types.Array(types.int32, 1, "C", readonly=True)
-_ARGUMENTS = types.Tuple(
-    (_PAIRS, _LIVE_ROWS, _INTS, _BLOCK, _BLOCK, types.UniTuple(float64, NUMBERS), float64, _MARK, _PLACES)
+_PLACES = types.Array(types.int32, 1, "C", readonly=True)
+_KERNEL = void(
+    _LIVE_ROWS, _INTS, _BLOCK, _BLOCK, types.UniTuple(float64, NUMBERS), float64, types.UniTuple(int64, 2), _PLACES
 )
 _4 = np.uint64(4)
 
@@ -34,7 +33,7 @@ _4 = np.uint64(4)
 def start(rows, grads, sums, numbers, mark):
     """Where rows, gradients and their sums lie, the distances between two, and how many bytes of a row a step touches."""
     strides = _4 * np.uint64(rows.shape[1]), _4 * np.uint64(grads.shape[1])
-    touched = numbers if mark[0] < 0 else mark[0] + 4
+    touched = numbers if mark[0] < 0 else mark[0] + 1
     at = np.uint64(rows.ctypes.data), np.uint64(grads.ctypes.data), np.uint64(sums.ctypes.data)
     return *at, *strides, _4 * np.uint64(touched)
 
@@ -42,10 +41,7 @@ def start(rows, grads, sums, numbers, mark):
 @njit
 def sign(row, mark):
     if mark[0] >= 0:
-        stamp = row + _4 * np.uint64(mark[0])
-        poke(stamp, np.uint32(mark[1]))
-        if mark[2]:
-            poke(stamp + np.uint64(12), peek(stamp + np.uint64(12)) + np.uint32(1))
+        poke(row + _4 * np.uint64(mark[0]), np.uint32(mark[1]))
 
 
 @njit
@@ -59,8 +55,8 @@ def of(grads, sums, step, places, i):
 
 
 @njit
-def ahead(row, grad, sum_, stride, step, slots, places, i, last, size):
-    if i + AHEAD < last:
+def ahead(row, grad, sum_, stride, step, slots, places, i, size):
+    if i + AHEAD < slots.size:
         prefetch_range(row + np.uint64(slots[i + AHEAD]) * stride, size)
         if places.size:
             prefetch_range(of(grad, sum_, step, places, i + AHEAD), step)
@@ -133,26 +129,36 @@ def hold(lane: Lane) -> None:
     lane.store(lane.clip(lane.load(0), lane.numbers[0], lane.numbers[1]), 0)
 
 
-@njit(**_OPTIONS)
-def sgd(first, last, rows, slots, grads, sums, numbers, mark, places):
+@njit
+def bound(rows, slots, dim, limit):
+    """Hold every value within [-limit, limit], if the limit is not 0."""
+    row, stride, high = np.uint64(rows.ctypes.data), _4 * np.uint64(rows.shape[1]), np.float32(limit)
+    for i in range(slots.size if limit > 0 else 0):
+        if slots[i] >= 0:
+            hold(dim, (row + np.uint64(slots[i]) * stride,), (-high, high))
+
+
+@njit(_KERNEL, **_OPTIONS)
+def sgd(rows, slots, grads, sums, numbers, limit, mark, places):
     """Numbers: rate."""
     dim, rate = grads.shape[1], np.float32(numbers[0])
     row, grad, sum_, stride, step, size = start(rows, grads, sums, dim, mark)
-    for i in range(first, last):
-        ahead(row, grad, sum_, stride, step, slots, places, i, last, size)
+    for i in range(slots.size):
+        ahead(row, grad, sum_, stride, step, slots, places, i, size)
         if slots[i] >= 0:
             values = row + np.uint64(slots[i]) * stride
             sign(values, mark)
             descend(dim, (values, of(grad, sum_, step, places, i)), (rate,))
+    bound(rows, slots, dim, limit)
 
 
-@njit(**_OPTIONS)
-def momentum(first, last, rows, slots, grads, sums, numbers, mark, places):
+@njit(_KERNEL, **_OPTIONS)
+def momentum(rows, slots, grads, sums, numbers, limit, mark, places):
     """Numbers: rate, what is kept, whether by Nesterov."""
     dim, rate, kept, nesterov = grads.shape[1], np.float32(numbers[0]), np.float32(numbers[1]), numbers[2] != 0
     row, grad, sum_, stride, step, size = start(rows, grads, sums, 2 * dim, mark)
-    for i in range(first, last):
-        ahead(row, grad, sum_, stride, step, slots, places, i, last, size)
+    for i in range(slots.size):
+        ahead(row, grad, sum_, stride, step, slots, places, i, size)
         if slots[i] >= 0:
             values = row + np.uint64(slots[i]) * stride
             sign(values, mark)
@@ -161,15 +167,16 @@ def momentum(first, last, rows, slots, grads, sums, numbers, mark, places):
                 look_ahead(dim, at, (rate, kept))
             else:
                 roll(dim, at, (rate, kept))
+    bound(rows, slots, dim, limit)
 
 
-@njit(**_OPTIONS)
-def adagrad(first, last, rows, slots, grads, sums, numbers, mark, places):
+@njit(_KERNEL, **_OPTIONS)
+def adagrad(rows, slots, grads, sums, numbers, limit, mark, places):
     """Numbers: rate, floor, whether the sum is taken after the step."""
     dim, rate, floor, after = grads.shape[1], np.float32(numbers[0]), np.float32(numbers[1]), numbers[2] != 0
     row, grad, sum_, stride, step, size = start(rows, grads, sums, 2 * dim, mark)
-    for i in range(first, last):
-        ahead(row, grad, sum_, stride, step, slots, places, i, last, size)
+    for i in range(slots.size):
+        ahead(row, grad, sum_, stride, step, slots, places, i, size)
         if slots[i] >= 0:
             values = row + np.uint64(slots[i]) * stride
             sign(values, mark)
@@ -178,15 +185,16 @@ def adagrad(first, last, rows, slots, grads, sums, numbers, mark, places):
                 adapt_after(dim, at, (rate, floor))
             else:
                 adapt(dim, at, (rate, floor))
+    bound(rows, slots, dim, limit)
 
 
-@njit(**_OPTIONS)
-def rowwise_adagrad(first, last, rows, slots, grads, sums, numbers, mark, places):
+@njit(_KERNEL, **_OPTIONS)
+def rowwise_adagrad(rows, slots, grads, sums, numbers, limit, mark, places):
     """Numbers: those of `adagrad`."""
     dim, rate, floor, after = grads.shape[1], np.float32(numbers[0]), np.float32(numbers[1]), numbers[2] != 0
     row, grad, sum_, stride, step, size = start(rows, grads, sums, dim + 1, mark)
-    for i in range(first, last):
-        ahead(row, grad, sum_, stride, step, slots, places, i, last, size)
+    for i in range(slots.size):
+        ahead(row, grad, sum_, stride, step, slots, places, i, size)
         if slots[i] >= 0:
             slot, here = np.uint64(slots[i]), of(grad, sum_, step, places, i)
             before = rows[slot, np.uint64(dim)]
@@ -195,17 +203,18 @@ def rowwise_adagrad(first, last, rows, slots, grads, sums, numbers, mark, places
             reach = rate / (np.sqrt(before if after else total) + floor)
             descend(dim, (row + slot * stride, here), (reach,))
             sign(row + slot * stride, mark)
+    bound(rows, slots, dim, limit)
 
 
-@njit(**_OPTIONS)
-def adam(first, last, rows, slots, grads, sums, numbers, mark, places):
+@njit(_KERNEL, **_OPTIONS)
+def adam(rows, slots, grads, sums, numbers, limit, mark, places):
     """Numbers: rate, decay of the first moment, of the second, floor."""
     dim = grads.shape[1]
     lr, beta1, beta2, eps = numbers
     keep1, fresh1, keep2, fresh2 = np.float32(beta1), np.float32(1 - beta1), np.float32(beta2), np.float32(1 - beta2)
     row, grad, sum_, stride, step, size = start(rows, grads, sums, 3 * dim + 1, mark)
-    for i in range(first, last):
-        ahead(row, grad, sum_, stride, step, slots, places, i, last, size)
+    for i in range(slots.size):
+        ahead(row, grad, sum_, stride, step, slots, places, i, size)
         if slots[i] >= 0:
             slot, last_number = np.uint64(slots[i]), np.uint64(3 * dim)
             rows[slot, last_number] += np.float32(1)
@@ -216,68 +225,4 @@ def adam(first, last, rows, slots, grads, sums, numbers, mark, places):
             sign(values, mark)
             at = values, values + step, values + step + step, of(grad, sum_, step, places, i)
             moments(dim, at, (keep1, fresh1, keep2, fresh2, rate, root, np.float32(eps)))
-
-
-@njit(**_OPTIONS)
-def bound(task, limit):
-    """Hold every value within [-limit, limit], if the limit is not 0."""
-    first, last, rows, slots, grads = task[:5]
-    row, stride = np.uint64(rows.ctypes.data), _4 * np.uint64(rows.shape[1])
-    high = np.float32(limit)
-    for i in range(first, last if limit > 0 else first):
-        if slots[i] >= 0:
-            hold(grads.shape[1], (row + np.uint64(slots[i]) * stride,), (-high, high))
-
-
-@njit(**_OPTIONS)
-def share(part, at):
-    """A kernel's arguments for one part, and the limit of values."""
-    ranges, rows, slots, grads, sums, numbers, limit, mark, places = unspill(at, _ARGUMENTS)
-    return (ranges[part, 0], ranges[part, 1], rows, slots, grads, sums, numbers, mark, places), limit
-
-
-@as_job
-def sgd_job(part, at):
-    task, limit = share(part, at)
-    sgd(*task)
-    bound(task, limit)
-
-
-@as_job
-def momentum_job(part, at):
-    task, limit = share(part, at)
-    momentum(*task)
-    bound(task, limit)
-
-
-@as_job
-def adagrad_job(part, at):
-    task, limit = share(part, at)
-    adagrad(*task)
-    bound(task, limit)
-
-
-@as_job
-def rowwise_adagrad_job(part, at):
-    task, limit = share(part, at)
-    rowwise_adagrad(*task)
-    bound(task, limit)
-
-
-@as_job
-def adam_job(part, at):
-    task, limit = share(part, at)
-    adam(*task)
-    bound(task, limit)
-
-
-@njit(
-    void(
-        _BOARDS, uint64, _PAIRS, _LIVE_ROWS, _INTS, _BLOCK, _BLOCK, types.UniTuple(float64, NUMBERS), float64, _MARK, _PLACES
-    ),
-    **_OPTIONS,
-)  # fmt: skip
-def run(boards, job, ranges, rows, slots, grads, sums, numbers, limit, mark, places):
-    """The job's kernel on the slots of each range, in as many threads; values are held within a limit that is not 0."""
-    arguments = spill(_ARGUMENTS, (ranges, rows, slots, grads, sums, numbers, limit, mark, places))
-    fork(boards, job, arguments, ranges.shape[0])
+    bound(rows, slots, dim, limit)

@@ -33,16 +33,6 @@ def prefetch(context, address):
 
 
 @intrinsic
-def peek(context, address):
-    """The uint32 at an address."""
-
-    def codegen(context, builder, signature, args):
-        return builder.load(builder.inttoptr(args[0], _INT.as_pointer()), typ=_INT)
-
-    return types.uint32(types.uint64), codegen
-
-
-@intrinsic
 def poke(context, address, word):
     """Write a uint32 at an address."""
 

@@ -7,23 +7,20 @@ Guaranteed:
 - a gradient changes the row of its own id or none; what went nowhere is counted in `lost`;
 - `export` depends on the content alone, not on the order in which ids were met.
 
-By default a table never forgets an id: it grows by doubling. With a limit, rows make room for others (`policy.py`), and
-only training look-ups (`pull`, `read`) count as use. Calls from several threads: `locking` says what they may rely on.
+By default a table never forgets an id: it grows by doubling. With a limit, the rows that training looked up longest ago (`pull`,
+`read`) make room for others. Calls come from any number of threads, and look-ups and updates of rows that exist run at once:
+kernels release the GIL. What updates may rely on is said by `locking`:
 
-- "call": every call is atomic. Kernels release the GIL, and a call's own threads work inside it.
-- "striped": every row is. Look-ups and updates run at once; each takes the locks of its rows' stripes in ascending order, one
-  at a time, so no update is lost and no look-up sees half of one, but a call may see some rows before another's update and
-  some after.
-- "hogwild": nothing is locked for rows that exist. Two updates of one row at once may lose one, element by element.
+- "striped": every row's update is atomic, by locks that many rows share: none is lost;
+- "none": two updates of one row at once may lose one of them, element by element (Hogwild).
 
-In all three, whatever moves rows (a new id, growth, eviction, `write`, `load`) is alone in the table: ids never mix.
+In both a look-up takes no lock: it may see a row in the midst of its update, and some rows before another call's update and some
+after. Whatever moves rows (a new id, growth, eviction, `write`, `load`) is alone in the table: ids never mix.
 """
 
 from __future__ import annotations
 
-import threading
-from contextlib import AbstractContextManager
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import numpy as np
 
@@ -34,9 +31,8 @@ from lib.store.rows import Dump, Rows
 from lib.store.table import gradients, index, kernels, lookup
 from lib.store.table.gate import Gate
 from lib.store.table.index import LARGEST_STAMP, NEVER, UNSET
-from lib.store.table.policy import L2, LRU, Admission, Age, Always, Eviction
-from lib.store.table.records import Allocate, Layout, Records, private
-from lib.store.table.traffic import Locking, Traffic
+from lib.store.table.records import Layout, Records
+from lib.store.table.requests import SMALL, Locking, Requests, aligned
 
 
 class Table:
@@ -52,25 +48,17 @@ class Table:
         capacity: int = 1024,
         max_rows: int | None = None,
         max_bytes: int | None = None,
-        eviction: Eviction = LRU(),  # noqa: B008, frozen
-        admission: Admission = Always(),  # noqa: B008
-        unknown: Literal["admit", "lose"] = "admit",
-        threads: int = 1,
-        locking: Locking = "call",
-        allocate: Allocate = private,
+        locking: Locking = "striped",
     ):
         """First rows are uniform in (-scale, scale); `capacity` is the number of rows to have room for at the start.
 
-        `max_rows` or `max_bytes` limits the table (the lesser counts); `unknown` says what becomes of a pushed gradient whose
-        id has no row; `allocate(name, shape, dtype)` gives the memory of the arrays, each time that the table grows.
+        `max_rows` or `max_bytes` limits the table (the lesser counts).
         """
         self.dim = whole(dim, "dim", 1)
         self.optimizer = optimizer
         self.seed = whole(seed, "seed")
         self.scale = number(scale, "scale")
         self._layout = Layout(self.dim, optimizer.columns(self.dim), max_rows is not None or max_bytes is not None)
-        self._atomic = one_of(locking, get_args(Locking), "locking") == "call"
-        self._lock: Any = threading.Lock() if self._atomic else Gate()
         self.max_rows = _limit(self._layout, max_rows, max_bytes)
         self._records = Records(
             self._layout,
@@ -79,17 +67,9 @@ class Table:
             scale=self.scale,
             capacity=whole(capacity, "capacity", 1),
             limit=self.max_rows,
-            eviction=eviction,
-            admission=admission,
-            allocate=allocate,
         )
-        self._traffic = Traffic(
-            self._records,
-            optimizer,
-            threads=whole(threads, "threads", 1),
-            locking=locking,
-            admits=one_of(unknown, ("admit", "lose"), "unknown") == "admit",
-        )
+        self._gate = Gate()
+        self._requests = Requests(self._records, optimizer, self._gate, one_of(locking, get_args(Locking), "locking"))
 
     def __len__(self) -> int:
         return len(self._records)
@@ -105,18 +85,9 @@ class Table:
         return self._layout.bytes_per_row
 
     @property
-    def threads(self) -> int:
-        """How many threads work on a large batch; may be set between calls."""
-        return self._traffic.threads
-
-    @threads.setter
-    def threads(self, number: int) -> None:
-        self._traffic.threads = whole(number, "threads", 1)
-
-    @property
     def lost(self) -> int:
-        """How many gradients and written rows went nowhere, since their ids were unknown and not admitted, or had no room."""
-        return self._traffic.lost
+        """How many gradients and written rows went nowhere, since there was no room."""
+        return self._requests.lost
 
     @property
     def evicted(self) -> int:
@@ -124,22 +95,25 @@ class Table:
         return self._records.evicted
 
     def pull(self, ids: Any) -> np.ndarray:
-        """Copies of the rows, float32[n, dim]; unknown ids are admitted. One that is not admitted has its first row."""
+        """Copies of the rows, float32[n, dim]; unknown ids are admitted. One that finds no room has its first row."""
         ids = ids_of(ids)
-        values = _aligned(ids.size, self.dim)
-        with self._sharing():
-            if self._traffic.look_up(ids, values, self._atomic):
-                return values
-        with self._lock:
-            self._traffic.look_up(ids, values, True)
+        values = aligned(ids.size, self.dim) if ids.size > SMALL else np.empty((ids.size, self.dim), np.float32)
+        if self._requests.exhausted:
+            with self._gate:
+                self._requests.renumber()
+        with self._gate.shared():
+            now = self._requests.now()
+            found = self._requests.look_up(ids, values, now)
+        if found:
+            with self._gate:
+                self._requests.complete(found, values, now)
         return values
 
     def peek(self, ids: Any) -> np.ndarray:
         """What `pull` would give, without admitting anything."""
         ids = ids_of(ids)
-        values = np.empty((ids.size, self.dim), np.float32)
-        with self._sharing():
-            slots = np.empty(ids.size, np.int64)
+        values, slots = np.empty((ids.size, self.dim), np.float32), np.empty(ids.size, np.int64)
+        with self._gate.shared():
             records = self._records
             missing = lookup.fetch(ids, records.index, records.words, records.column, 0, slots, values)
         if missing:
@@ -147,39 +121,34 @@ class Table:
         return values
 
     def push(self, ids: Any, grads: Any, stamp: int) -> None:
-        """One optimiser step per distinct id, whose stamp becomes `stamp`; unknown ids are admitted first, or lost."""
+        """One optimiser step per distinct id, whose stamp becomes `stamp`; unknown ids are admitted first."""
         ids = ids_of(ids)
         grads = floats_of(grads, (ids.size, self.dim), "grads")
         stamp = _stamp(stamp)
-        with self._sharing():
-            if self._traffic.update(ids, grads, stamp, self._atomic):
-                return
-        with self._lock:
-            self._traffic.update(ids, grads, stamp, True)
+        with self._gate.shared():
+            found = self._requests.update(ids, grads, stamp)
+        if found:
+            with self._gate:
+                found = self._requests.admit(found, self._requests.now())
+                self._requests.lost += found.missing
+                self._requests.step_with(found, grads, stamp)
 
     def stamps(self, ids: Any) -> np.ndarray:
         """Timestamps of the last updates, int64[n]; -1 for an id that is unknown or was never updated."""
         ids = ids_of(ids)
-        with self._sharing():
+        with self._gate.shared():
             return self._records.stamps(self._records.find(ids)[0])
-
-    def updates(self, ids: Any) -> np.ndarray:
-        """How often each row was pushed to since it was admitted, int64[n]; a table with a limit has no room for it."""
-        if self._layout.limited:
-            raise BadOption("a table with a limit counts no updates: the count's place holds when a row was looked up")
-        ids = ids_of(ids)
-        with self._sharing():
-            slots = self._records.find(ids)[0]
-            return np.where(slots >= 0, self._records.words[slots, self._records.column + 3], 0).astype(np.int64)
 
     def read(self, ids: Any) -> Rows:
         """Copies of everything that the rows hold; unknown ids are admitted as by `pull`."""
         ids = ids_of(ids).copy()
-        with self._lock:
-            now = self._traffic.now()
-            slots, missing = self._records.find(ids, self._traffic.touch(now))
-            if missing:
-                self._traffic.admit(ids, slots, now)
+        with self._gate:
+            self._requests.renumber()
+            now = self._requests.now()
+            found = self._requests.find(ids, self._requests.touch(now))
+            if found.missing:
+                found = self._requests.admit(found, now)
+            slots = found.slots[found.ordinals()]
             rows = self._copy(ids, slots)
         strange = slots < 0
         if strange.any():
@@ -193,8 +162,8 @@ class Table:
         With `newer`, a row that the table holds is replaced only by one with a strictly larger stamp.
         """
         rows = self._checked(rows)
-        with self._lock:
-            slots, kept = self._traffic.place(rows.ids, UNSET)
+        with self._gate:
+            slots, kept = self._requests.place(rows.ids, UNSET)
             block, stamps = np.hstack([rows.values, rows.state])[kept], rows.stamps[kept]
             words, column = self._records.words, self._records.column
             if newer:
@@ -209,32 +178,13 @@ class Table:
         """Replace the rows' values and keep their state and stamps; unknown ids are admitted first."""
         ids = ids_of(ids)
         values = floats_of(values, (ids.size, self.dim), "values")
-        with self._lock:
-            slots, kept = self._traffic.place(ids, NEVER)
+        with self._gate:
+            slots, kept = self._requests.place(ids, NEVER)
             kernels.scatter(self._records.rows, slots, values[kept])
-
-    def evict(self, ids: Any) -> int:
-        """Forget these ids; how many had a row."""
-        ids = kernels.unique(ids_of(ids))[0]
-        with self._lock:
-            slots, _ = self._records.find(ids)
-            self._records.drop(slots[slots >= 0])
-            return int((slots >= 0).sum())
-
-    def sweep(self, policy: Age | L2, now: int = 0) -> int:
-        """Evict the rows beyond the policy's limit, at stamp `now` for an `Age`; how many went."""
-        if policy.limit is None:
-            raise BadOption(f"{policy!r} has no limit to sweep by")
-        bound = whole(now, "now", 0) - policy.limit if isinstance(policy, Age) else np.float32(policy.limit) ** 2
-        with self._lock:
-            slots, _ = self._records.used()
-            keys = policy.keys(self._records.words, slots, self._records.column, self.dim)
-            self._records.drop(slots[keys < bound])
-            return int((keys < bound).sum())
 
     def export(self) -> Rows:
         """The whole content, sorted by id."""
-        with self._lock:
+        with self._gate:
             slots, ids = self._records.used()
             return self._copy(ids, slots)
 
@@ -245,19 +195,19 @@ class Table:
             raise BadOption("rows.ids must be distinct to be loaded as a table's content")
         if self.max_rows is not None and rows.ids.size > self.max_rows:
             raise BadOption(f"{rows.ids.size} rows do not fit in a table of at most {self.max_rows}")
-        with self._lock:
+        with self._gate:
             records = self._records
             records.clear(max(records.capacity, rows.ids.size))
-            slots = records.admit(rows.ids, 0, values=rows.values, always=True)
+            slots = records.admit(rows.ids, 0, values=rows.values)
             kernels.scatter(records.rows, slots, np.hstack([rows.values, rows.state]))
             records.words[slots, records.column] = rows.stamps.astype(np.int32).view(np.uint32)
-            self._traffic.calls = 0
+            self._requests.calls = 0
 
     def dump(self) -> Dump:
         """All that decides the table's future, without a copy: save it before the table is used again."""
-        records, traffic = self._records, self._traffic
+        records, traffic = self._records, self._requests
         numbers = traffic.calls, traffic.lost, records.evicted
-        return Dump(records.words[: records.count], records.index, records.free, records.sketch, numbers)
+        return Dump(records.words[: records.count], records.index, numbers)
 
     def restore(self, dump: Dump) -> None:
         """Go on as the table did whose dump it is, with the same rows, optimiser and limits; its arrays become this table's."""
@@ -267,21 +217,15 @@ class Table:
                 f"{count} records of {width} words do not fit a table of {self._layout.width} words and "
                 f"{'no limit' if self.max_rows is None else f'{self.max_rows} rows'}"
             )
-        words, entries, sketch = (
-            np.require(each, requirements="W") for each in (dump.words, dump.index, dump.admission)
-        )
-        if not index.plausible(entries, count, dump.free.size):
+        words, entries = (np.require(each, requirements="W") for each in (dump.words, dump.index))
+        if not index.plausible(entries, count):
             raise Damaged(f"an index of {entries.size} entries does not lead to {count} records")
-        with self._lock:
+        with self._gate:
             if count:
-                records.become(words, entries, dump.free)
+                records.become(words, entries)
             else:
                 records.clear(1)
-            records.sketch = sketch
-            self._traffic.calls, self._traffic.lost, records.evicted = dump.numbers
-
-    def _sharing(self) -> AbstractContextManager:
-        return self._lock if self._atomic else self._lock.shared()
+            self._requests.calls, self._requests.lost, records.evicted = dump.numbers
 
     def _copy(self, ids: np.ndarray, slots: np.ndarray) -> Rows:
         records, width = self._records, self._layout.stamp
@@ -313,12 +257,3 @@ def _stamp(stamp: Any) -> int:
     if whole(stamp, "stamp", 0) > LARGEST_STAMP:
         raise BadOption(f"stamp must be at most {LARGEST_STAMP}, not {stamp}")
     return int(stamp)
-
-
-def _aligned(n: int, dim: int) -> np.ndarray:
-    """Memory for rows that starts a cache line, so that two threads that fill in neighbours share none where a row is one."""
-    if n * dim < 1024:
-        return np.empty((n, dim), np.float32)
-    block = np.empty(n * dim + 16, np.float32)
-    start = -block.ctypes.data % 64 // 4
-    return block[start : start + n * dim].reshape(n, dim)

@@ -4,16 +4,14 @@ A list through the rows (previous and next) costs eight bytes a row and three sc
 up. Here a look-up writes the number of its call into the record, which it has in its hands anyway. When a victim is needed,
 one pass over the table picks the sixteenth with the least numbers, in order, and they serve until they are used up: a row that
 is looked up meanwhile has a larger number than all that were picked, so it is passed over, and the order is that of the list.
-
-Other policies' keys may fall as well as rise, so what was picked serves one call: each that needs room looks at every row.
+Rows of one call are equally recent; among them the one with the least id goes first.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from lib.store.table.index import FREE, ids_at
-from lib.store.table.policy import Eviction
+from lib.store.table.index import ids_at
 
 _PART = 16
 
@@ -21,8 +19,8 @@ _PART = 16
 class Victims:
     """Slots of a table in the order in which they go."""
 
-    def __init__(self, eviction: Eviction, dim: int, column: int):
-        self._eviction, self._dim, self._column = eviction, dim, column
+    def __init__(self, column: int):
+        self._column = column
         self.forget()
 
     @property
@@ -44,14 +42,12 @@ class Victims:
                 if _among(self._queue, spared).all():
                     break
             slots, self._queue = self._queue[:missing].astype(np.int64), self._queue[missing:]
-            slots = slots[self._goes(words, slots, now) & (self._keys(words, slots) <= self._cut)]
+            slots = slots[self._goes(words, slots, now) & (words[slots, self._column + 3] <= self._cut)]
             stays = _among(slots, spared)
             held = np.concatenate([held, slots[stays]])
             taken.append(slots[~stays])
             missing -= taken[-1].size
         self._queue = np.concatenate([held.astype(np.int32), self._queue])
-        if not self._eviction.rising:
-            self.forget()
         return np.concatenate(taken)
 
     def _refill(self, words: np.ndarray, count: int, many: int, now: int, taken: np.ndarray) -> None:
@@ -60,18 +56,15 @@ class Victims:
         slots = np.flatnonzero(goes)
         if not slots.size:
             return
-        keys = self._keys(words, slice(0, count))[slots]
+        touches = words[slots, self._column + 3]
         want = max(many, slots.size // _PART)
-        self._cut = np.partition(keys, want - 1)[want - 1] if want < slots.size else keys.max()
-        picked = keys <= self._cut
+        self._cut = np.partition(touches, want - 1)[want - 1] if want < slots.size else touches.max()
+        picked = touches <= self._cut
         slots = slots[picked]
-        self._queue = slots[np.lexsort((ids_at(words, slots, self._column), keys[picked]))].astype(np.int32)
+        self._queue = slots[np.lexsort((ids_at(words, slots, self._column), touches[picked]))].astype(np.int32)
 
     def _goes(self, words: np.ndarray, slots: np.ndarray | slice, now: int) -> np.ndarray:
-        return (words[slots, self._column] != np.uint32(FREE % 2**32)) & (words[slots, self._column + 3] != now)
-
-    def _keys(self, words: np.ndarray, slots: np.ndarray | slice) -> np.ndarray:
-        return self._eviction.keys(words, slots, self._column, self._dim)
+        return words[slots, self._column + 3] != now
 
 
 def _among(slots: np.ndarray, ordered: np.ndarray) -> np.ndarray:

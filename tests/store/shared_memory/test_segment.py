@@ -198,6 +198,16 @@ def test_a_restarted_process_may_take_it_over(name):
     assert name not in segment.names()
 
 
+def test_a_segment_that_is_closed_late_leaves_its_namesake_alone(name):
+    old = Segment(name)
+    segment.remove(name)
+    new = Segment(name)
+    old.close()
+    assert name in segment.names()
+    new.close()
+    assert name not in segment.names()
+
+
 @pytest.mark.parametrize("handed_on", [False, True])
 def test_a_process_that_ends_removes_what_it_owns_without_a_word(name, handed_on):
     program = "from lib.store.shared_memory.segment import Segment; "

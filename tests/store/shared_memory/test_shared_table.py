@@ -55,7 +55,7 @@ def act(table, number):
     elif number % 10 == 5:
         table.assign(ids[:50], block[:50])
     elif number % 10 == 7:
-        table.evict(ids[:100])
+        table.read(ids[:100])
     else:
         table.read(ids[:20])
 
@@ -163,7 +163,7 @@ def test_killed_at_the_worst_moments(name, number, place):
                 object.__setattr__(OPTIMIZER, "update_slots", half)
                 kernels.scatter = half
             else:
-                optim_kernels.run = gradients.advance = die
+                optim_kernels.adagrad = gradients.advance = die
             act(table, number)
             if place == "grow":
                 table.push(np.arange(9000, 19_000), np.ones((10_000, DIM), np.float32), number)
@@ -193,7 +193,7 @@ def test_a_call_that_fails_changes_nothing(name, monkeypatch):
     def broken(*args):
         raise MemoryError
 
-    for module, function in ((gradients, "settle"), (optim_kernels, "run")):
+    for module, function in ((gradients, "settle"), (optim_kernels, "adagrad")):
         with monkeypatch.context() as patched:
             patched.setattr(module, function, broken)
             with pytest.raises(MemoryError):

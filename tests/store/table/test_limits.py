@@ -11,8 +11,6 @@ from hypothesis import strategies as st
 from lib.errors import BadOption
 from lib.store.optim import SGD, Adagrad
 from lib.store.rows import Rows
-from lib.store.table.policy import L2, LRU, Age, Counter, Probability
-from lib.store.table.submaps import SubMaps
 from lib.store.table.table import Table
 
 STEP = SGD(lr=1.0)
@@ -67,39 +65,32 @@ def test_batches_go_by_ordered_dict(batches, limit):
 
 
 BATCHES = st.lists(
-    st.tuples(st.sampled_from(["pull", "push", "evict"]), st.lists(st.integers(-40, 40), min_size=1, max_size=25)),
+    st.tuples(st.sampled_from(["pull", "push"]), st.lists(st.integers(-40, 40), min_size=1, max_size=25)),
     max_size=60,
 )
 
 
 @QUIET
-@given(BATCHES, st.integers(1, 50), st.sampled_from([LRU(), Age(), L2()]))
-def test_every_policy_by_a_list_that_is_sorted_anew_each_time(calls, limit, policy):
+@given(BATCHES, st.integers(1, 50))
+def test_who_goes_by_a_list_that_is_sorted_anew_each_time(calls, limit):
     """A push admits too, and spares the rows of its own batch, though it is no use of them."""
-    ours, rows, numbers = table(limit, eviction=policy), {}, 0  # id -> (touch, stamp, value)
-    column = {LRU: 0, Age: 1, L2: 2}[type(policy)]
+    ours, rows, numbers = table(limit), {}, 0  # id -> its touch
     for stamp, (call, batch) in enumerate(calls):
         met = list(dict.fromkeys(batch))
         new = [number for number in met if number not in rows]
-        if call == "evict":
-            assert ours.evict(batch) == len(met) - len(new)
-            rows = {number: row for number, row in rows.items() if number not in met}
-            continue
         numbers += call == "pull" or bool(new)  # a push takes a number where it admits
         if call == "pull":
             ours.pull(batch)
-            rows |= {number: (numbers, *rows[number][1:]) for number in met if number in rows}
+            rows |= {number: numbers for number in met if number in rows}
         else:
             ours.push(batch, -np.ones((len(batch), 1), np.float32), stamp)
         for number in new:
             if len(rows) == limit:
-                old = [key for key in rows if rows[key][0] < numbers and key not in met]
+                old = [key for key in rows if rows[key] < numbers and key not in met]
                 if not old:
                     continue
-                del rows[min(old, key=lambda key: (rows[key][column], key))]
-            rows[number] = (numbers, -1, 0.0)
-        if call == "push":
-            rows |= {n: (rows[n][0], stamp, rows[n][2] + batch.count(n)) for n in met if n in rows}
+                del rows[min(old, key=lambda key: (rows[key], key))]
+            rows[number] = numbers
         assert held(ours) == sorted(rows)
 
 
@@ -145,14 +136,13 @@ def test_only_training_look_ups_are_use():
 @pytest.mark.parametrize("stale", [1, 2, 3])
 def test_a_push_for_an_evicted_id_never_shifts_the_others(stale):
     """Persia's released code pairs gradients with the rows that are left."""
-    for unknown in ("admit", "lose"):
-        ours = table(3, unknown=unknown)
-        ours.pull([1, 2, 3])
-        ours.evict([stale])
-        ours.push([1, 2, 3], np.float32([[-1], [-2], [-3]]), 0)
-        expected = {1: 1, 2: 2, 3: 3} | ({stale: 0} if unknown == "lose" else {})
-        assert ours.peek([1, 2, 3]).ravel().tolist() == list(expected.values())
-        assert ours.lost == (unknown == "lose")
+    ours, others = table(3), [number for number in (1, 2, 3) if number != stale]
+    ours.pull([stale])
+    ours.pull(others)
+    ours.pull([9])
+    assert held(ours) == sorted([*others, 9])
+    ours.push([1, 2, 3], np.float32([[-1], [-2], [-3]]), 0)
+    assert held(ours) == [1, 2, 3] and ours.peek([1, 2, 3]).ravel().tolist() == [1, 2, 3]
 
 
 def test_what_does_not_fit_in_a_call_is_lost_and_counted():
@@ -166,46 +156,8 @@ def test_what_does_not_fit_in_a_call_is_lost_and_counted():
     assert (len(ours), ours.lost) == (2, 3)
 
 
-def test_age_and_l2_choose_and_sweep():
-    ours = table(2, eviction=Age())
-    for number, stamp in ((1, 5), (2, 3)):
-        ours.push([number], -np.ones((1, 1), np.float32), stamp)
-    ours.pull([3])
-    assert held(ours) == [1, 3]
-    assert ours.sweep(Age(limit=1), now=7) == 2
-    assert held(ours) == []
-    ours = table(2, eviction=L2())
-    ours.push([1, 2], np.float32([[-4], [3]]), 0)
-    ours.pull([5])
-    assert held(ours) == [1, 5]
-    assert ours.sweep(L2(limit=3.5)) == 1
-    assert held(ours) == [1]
-    with pytest.raises(BadOption, match="has no limit"):
-        ours.sweep(L2())
-
-
-def test_counter_admits_at_the_nth_meeting():
-    ours = Table(1, STEP, seed=0, scale=1.0, admission=Counter(times=3, cells=4096))
-    first = ours.peek([9])
-    for size in (0, 0, 1):
-        assert np.array_equal(ours.pull([9, 9]), np.vstack([first, first]))
-        assert len(ours) == size
-    ours.push([4, 9], np.ones((2, 1), np.float32), 0)
-    assert (ours.lost, held(ours)) == (1, [9])
-
-
-def test_probability_is_a_chance_of_each_call_and_repeats():
-    ids = np.arange(4000)
-    ours, again = (Table(1, STEP, seed=5, admission=Probability(share=0.3)) for _ in range(2))
-    for share in (0.3, 0.51):
-        ours.pull(ids)
-        again.pull(ids)
-        assert len(ours) / ids.size == pytest.approx(share, abs=0.03)
-    assert same(ours.export(), again.export())
-
-
 def test_a_loaded_table_forgets_as_the_one_that_was_saved():
-    one, two = (Table(2, Adagrad(lr=0.1), seed=0, max_rows=50, admission=Counter(times=2, cells=512)) for _ in range(2))
+    one, two = (Table(2, Adagrad(lr=0.1), seed=0, max_rows=50) for _ in range(2))
     for stamp in range(60):
         if stamp == 30:
             two.restore(deepcopy(one.dump()))
@@ -217,22 +169,11 @@ def test_a_loaded_table_forgets_as_the_one_that_was_saved():
     assert (one.lost, one.evicted) == (two.lost, two.evicted)
 
 
-def test_updates_are_counted_and_travel():
-    one, two = (Table(1, STEP, seed=0, capacity=1) for _ in range(2))
-    for stamp, ids in enumerate([[1, 2, 1], [2], [3, 2]]):
-        one.push(ids, np.ones((len(ids), 1), np.float32), stamp)
-    one.pull([4])
-    two.restore(deepcopy(one.dump()))
-    assert one.updates([1, 2, 3, 4, 5]).tolist() == two.updates([1, 2, 3, 4, 5]).tolist() == [1, 3, 1, 0, 0]
-    with pytest.raises(BadOption, match="a table with a limit counts no updates"):
-        table(3).updates([1])
-
-
 def test_recency_outlives_the_end_of_its_numbers():
     ours = table(3)
     for number in (1, 2, 3, 1):
         ours.pull([number])
-    ours._traffic.calls = 2**32 - 1
+    ours._requests.calls = 2**32 - 2**16
     ours.pull([4])
     assert held(ours) == [1, 3, 4]
     ours.pull([5])
@@ -265,29 +206,12 @@ def test_bytes_limit_a_table():
     [
         ({"max_rows": 0}, "max_rows must be an integer of at least 1"),
         ({"max_bytes": 3}, "max_bytes must hold a row, which takes 27.65 bytes, not 3"),
-        ({"locking": "none"}, "locking must be one of call, striped, hogwild, not 'none'"),
-        ({"unknown": "drop"}, "unknown must be one of admit, lose, not 'drop'"),
-        ({"threads": 0}, "threads must be an integer of at least 1"),
+        ({"locking": "call"}, "locking must be one of striped, none, not 'call'"),
     ],
 )
 def test_bad_options_are_named(options, message):
     with pytest.raises(BadOption, match=message):
         Table(1, STEP, **{"seed": 0, **options})
-
-
-@pytest.mark.parametrize(
-    ("policy", "message"),
-    [
-        (lambda: Probability(share=0), "Probability.share must be"),
-        (lambda: Counter(times=0), "Counter.times must be"),
-        (lambda: Age(limit=-1), "Age.limit must be"),
-        (lambda: L2(limit=-1.0), "L2.limit must be"),
-    ],
-)
-def test_bad_policies_are_named(policy, message):
-    with pytest.raises(BadOption, match=message):
-        policy()
-    assert LRU() == LRU()
 
 
 def test_stamps_beyond_31_bits_are_refused():
@@ -296,24 +220,3 @@ def test_stamps_beyond_31_bits_are_refused():
         ours.push([1], one, 2**31)
     with pytest.raises(BadOption, match=r"rows.stamps must be .* at most 2147483647"):
         ours.write(Rows(np.array([1]), one, one[:, :0], np.array([2**31])))
-
-
-def test_submaps_hold_what_a_table_holds():
-    rng = np.random.default_rng(0)
-    one = Table(3, Adagrad(lr=0.1), seed=4)
-    many = SubMaps(3, Adagrad(lr=0.1), seed=4, maps=5)
-    for stamp in range(20):
-        ids, grads = rng.integers(-50, 50, 60), rng.normal(0, 1, (60, 3)).astype(np.float32)
-        assert np.array_equal(one.pull(ids), many.pull(ids))
-        for each in (one, many):
-            each.push(ids, grads, stamp)
-    assert same(one.export(), many.export())
-    assert np.array_equal(one.stamps(ids), many.stamps(ids)) and np.array_equal(one.peek(ids), many.peek(ids))
-    assert one.evict(ids[:9]) == many.evict(ids[:9])
-    many.load(one.export())
-    assert same(one.export(), many.export())
-    limited = SubMaps(3, STEP, seed=0, maps=4, max_rows=40)
-    limited.pull(np.arange(1000))
-    assert len(limited) == 40
-    with pytest.raises(BadOption, match="max_rows must be at least the number of maps, 4, not 3"):
-        SubMaps(3, STEP, seed=0, maps=4, max_rows=3)

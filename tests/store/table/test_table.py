@@ -179,7 +179,7 @@ def test_read_only_input_compiles_nothing():
     table.assign(ids[:2], grads[:2])
     table.write(Rows(ids[:2], grads[:2], np.empty((2, 0), np.float32), ids[:2]))
     assert table.pull(ids).tolist() == [[1, 1]] * 3
-    assert len(optim_kernels.run.signatures) == len(lookup.fetch.signatures) == len(kernels.scatter.signatures) == 1
+    assert len(optim_kernels.adagrad.signatures) == len(lookup.fetch.signatures) == len(kernels.scatter.signatures) == 1
 
 
 def test_strided_unaligned_and_narrow_input():

@@ -90,12 +90,6 @@ class TableAgainstDictionary(RuleBasedStateMachine):
             self.model[number] = row, *self.admit(number)[1:]
 
     @rule(ids=IDS)
-    def evict(self, ids):
-        assert self.table.evict(ids) == len(set(ids) & set(self.model))
-        for number in ids:
-            self.model.pop(number, None)
-
-    @rule(ids=IDS)
     def read(self, ids):
         rows = self.table.read(ids)
         assert rows.ids.tolist() == ids

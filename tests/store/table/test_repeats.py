@@ -6,33 +6,31 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lib.store.optim import SGD
-from lib.store.table import lookup, once
+from lib.store.table import lookup
 from lib.store.table.kernels import mix
 from lib.store.table.table import Table
 
 COUNT = 20_000
-"""Entries that are worth planning, and waking a thread for."""
+"""Entries that are worth remembering."""
 
 
-def told(ids, parts):
-    codes, heads = np.empty(ids.size, np.int64), np.empty(lookup.heads_for(ids.size), np.int32)
-    return any(once.twice(ids, part, parts, codes, heads) for part in range(parts))
+def repeats(ids):
+    return lookup.repeats(ids, np.empty(ids.size, np.int64), np.empty(lookup.heads_for(ids.size), np.int32))
 
 
 @settings(deadline=None, max_examples=100)
-@given(st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=60), st.sampled_from([1, 2, 4]))
-def test_a_small_batch_is_told_apart_exactly(ids, parts):
-    assert told(np.array(ids), parts) == (len(set(ids)) < len(ids))
+@given(st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=60))
+def test_a_small_batch_is_told_apart_exactly(ids):
+    assert repeats(np.array(ids)) == (len(set(ids)) < len(ids))
 
 
-@pytest.mark.parametrize("parts", [1, 2])
 @pytest.mark.parametrize("seed", range(5))
-def test_a_single_repeat_among_thousands_is_found(seed, parts):
+def test_a_single_repeat_among_thousands_is_found(seed):
     ids = np.random.default_rng(seed).choice(2**62, COUNT, replace=False)
-    assert not told(ids, parts)
+    assert not repeats(ids)
     one, other = np.random.default_rng(seed + 100).choice(COUNT, 2, replace=False)
     ids[one] = ids[other]
-    assert told(ids, parts)
+    assert repeats(ids)
 
 
 def test_ids_that_share_a_place_are_no_repeat():
@@ -46,21 +44,20 @@ def test_ids_that_share_a_place_are_no_repeat():
         if len(set(chosen)) >= 100:
             break
     ids = np.array(sorted(set(chosen))[:100])
-    assert not told(ids, 1)
-    assert told(np.append(ids[:-1], ids[0]), 1)
+    assert not repeats(ids)
+    assert repeats(np.append(ids[:-1], ids[0]))
 
 
 def test_a_batch_of_one_id_is_called_a_repeat_before_it_is_sorted():
-    assert told(np.zeros(COUNT, np.int64), 1)
+    assert repeats(np.zeros(COUNT, np.int64))
 
 
 @pytest.mark.parametrize("limit", [None, 3 * COUNT], ids=["endless", "lru"])
-@pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize("locking", ["call", "striped", "hogwild"])
-def test_once_twice_and_once_again(threads, limit, locking):
+@pytest.mark.parametrize("locking", ["striped", "none"])
+def test_once_twice_and_once_again(limit, locking):
     """Rows and gradients of batches without repeats, with one, and without again, some ids new each time: SGD by hand."""
     random = np.random.default_rng(0)
-    table = Table(4, SGD(lr=1.0), seed=0, max_rows=limit, threads=threads, locking=locking)
+    table = Table(4, SGD(lr=1.0), seed=0, max_rows=limit, locking=locking)
     expected: dict[int, np.ndarray] = {}
     for turn in range(4):
         ids = random.choice(2 * COUNT, COUNT, replace=False)
