@@ -177,8 +177,7 @@ def test_transient_takes_its_long_run_factor():
 
 
 def test_each_period_draws_one_of_several_factors():
-    several = Transient(mean_on=1.0, mean_off=4.0, factor=(2.0, 4.0))
-    took = [course(several, rank).stretch(0.0, 50_000.0) for rank in range(4)]
+    took = [course(several := EXAMPLES["transients"], rank).stretch(0.0, 50_000.0) for rank in range(4)]
     assert np.mean(took) / 50_000 == pytest.approx(5 / (4 + (1 / 2 + 1 / 4) / 2), rel=0.01)
     each, time, speeds = course(several), 0.0, []
     for _ in range(2_000):
