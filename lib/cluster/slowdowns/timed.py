@@ -35,7 +35,6 @@ class Transient(Slowdown):
     """
 
     name: ClassVar = "transient"
-    additive: ClassVar = True
     times: ClassVar = ("mean_on", "mean_off")
 
     mean_on: float
@@ -73,7 +72,6 @@ class Bursts(Slowdown):
     """
 
     name: ClassVar = "bursts"
-    additive: ClassVar = True
     times: ClassVar = ("seconds",)
 
     rate: float
@@ -104,7 +102,6 @@ class Day(Slowdown):
     """A shared machine's day: what others leave free is a worker's speed, over and over."""
 
     name: ClassVar = "day"
-    additive: ClassVar = True
     times: ClassVar = ("period", "begin")
 
     curve: tuple[float, ...] | str = "alibaba-2018"
