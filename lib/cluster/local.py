@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import threading
 import time
 from collections.abc import Awaitable, Callable, Collection
@@ -14,6 +13,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
+from joblib import cpu_count
 
 from lib.cluster.base import Cluster, Handle, Main, Meeting, Site, World, in_thread
 from lib.cluster.board import mean
@@ -60,7 +60,7 @@ class LocalWorld(FailingNodes, World):
         self.cluster, self.seed = cluster, seed
         self.device = torch.device(cluster.device)
         self.pool = ThreadPoolExecutor(
-            cluster.threads or os.cpu_count(),
+            cluster.threads or cpu_count(),
             thread_name_prefix="lockstep",
             initializer=torch.set_num_threads,
             initargs=(1,),
