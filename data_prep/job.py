@@ -111,7 +111,7 @@ class Job:
         self._pool: ThreadPoolExecutor | None = None
 
     def __enter__(self) -> Job:
-        check_writable(self.out)
+        check_writable(self.out, "give a folder that you can write to")
         plan, path = self.plan(), self.out / partitions.WORK / "plan.json"
         before = path if path.exists() else self.out / MANIFEST
         if before.exists():

@@ -49,8 +49,10 @@ def results() -> Path:
     return Path(os.environ[STAGE]) if os.environ.get(STAGE) else reports()
 
 
-def check_writable(folder: str | os.PathLike) -> Path:
-    """The folder, created if need be; an error that says what to do if nothing can be written there."""
+def check_writable(
+    folder: str | os.PathLike, advice: str = "set LOCKSTEP_REPORTS to a folder you can write to"
+) -> Path:
+    """The folder, created if need be; an error with advice on what to do if nothing can be written there."""
     folder = Path(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -58,7 +60,6 @@ def check_writable(folder: str | os.PathLike) -> Path:
             return folder
     except OSError as error:
         reason = "read-only" if isinstance(error, PermissionError) or error.errno == 30 else error.strerror or error
-        advice = "set LOCKSTEP_REPORTS to a folder you can write to"
         raise LockstepError(f"cannot write to {folder}: {reason}; {advice}") from error
 
 

@@ -6,7 +6,7 @@ import asyncio
 import os
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
@@ -144,7 +144,11 @@ class LocalSite(Site):
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
 
-    async def compute(self, work: Work | None, function: Callable, *args) -> Any:
+    async def compute(
+        self, work: Work | None, function: Callable, *args, after: Collection[asyncio.Future] = ()
+    ) -> Any:
+        if after:
+            await asyncio.wait(after)
         if self._delay.at_once(work):
             return self._computed(function, args)
         pool = self._world.inputs if work is None else self._world.pool

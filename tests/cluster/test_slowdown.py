@@ -41,6 +41,7 @@ EXAMPLES: dict[str, Slowdown] = {
     "steady factors": Steady(factors=(1.0, 1.5, 2.0)),
     "empirical": EMPIRICAL,
     "transient": TRANSIENT,
+    "transients": Transient(mean_on=1.0, mean_off=4.0, factor=(2.0, 4.0)),
     "bursts": BURSTS,
     "day": DAY,
     "shared": SHARED,
@@ -173,6 +174,16 @@ def test_transient_takes_its_long_run_factor():
     # of 5 seconds one is slow and does a third: a second of computation takes 5 / (4 + 1/3)
     took = [course(TRANSIENT, rank).stretch(0.0, 50_000.0) for rank in range(4)]
     assert np.mean(took) / 50_000 == pytest.approx(5 / (4 + 1 / 3), rel=0.01)
+
+
+def test_each_period_draws_one_of_several_factors():
+    took = [course(several := EXAMPLES["transients"], rank).stretch(0.0, 50_000.0) for rank in range(4)]
+    assert np.mean(took) / 50_000 == pytest.approx(5 / (4 + (1 / 2 + 1 / 4) / 2), rel=0.01)
+    each, time, speeds = course(several), 0.0, []
+    for _ in range(2_000):
+        speed, time = each.speed(time)
+        speeds.append(speed)
+    assert set(speeds) == {1.0, 0.5, 0.25} and speeds.count(0.5) == pytest.approx(500, abs=70)
 
 
 def test_transient_begins_in_its_stationary_state_and_hits_the_ranks_that_it_may():
@@ -313,6 +324,8 @@ def test_two_parts_of_one_kind_draw_apart():
         (lambda: Transient(mean_on=0, mean_off=1, factor=2), "mean_on must be at least 1e-06 seconds"),
         (lambda: Transient(mean_on=1, mean_off=math.nan, factor=2), "mean_off must be"),
         (lambda: Transient(mean_on=1, mean_off=1, factor="2x"), "factor must be"),
+        (lambda: Transient(mean_on=1, mean_off=1, factor=()), "factor must be above 0, at most 1e9"),
+        (lambda: Transient(mean_on=1, mean_off=1, factor=(2, 0)), r"factor\[1\] must be above 0, at most 1e9, not 0"),
         (lambda: Transient(mean_on=1, mean_off=1, factor=2, ranks=(0.5,)), "ranks must be whole numbers"),
         (lambda: Transient(mean_on=1, mean_off=1, factor=2, ranks=(-1,)), r"ranks\[0\] must be a rank"),
         (lambda: Bursts(rate=-1, factor=2, seconds=1), "rate must be"),
