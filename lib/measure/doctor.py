@@ -11,9 +11,9 @@ from collections.abc import Iterator
 import torch
 
 from lib import paths
+from lib.cluster.local import usable_cores
 from lib.errors import LockstepError
 from lib.results.provenance import PACKAGES, version
-from lib.training.processes import usable_cores
 
 
 def examine() -> Iterator[tuple[str, str]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import subprocess
 from importlib.metadata import PackageNotFoundError
@@ -12,6 +11,7 @@ from typing import Any
 import torch
 
 from lib import paths
+from lib.cluster.local import usable_cores
 
 PACKAGES = ("torch", "numpy", "numba", "pandas", "pyarrow", "scikit-learn", "ray")
 
@@ -23,7 +23,7 @@ def machine() -> dict[str, Any]:
         "commit": commit(),
         "hardware": {
             "machine": platform.machine(),
-            "cores": os.cpu_count(),
+            "cores": usable_cores(),
             "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
         },
     }

@@ -13,10 +13,11 @@ from typing import Any
 
 import torch
 
+from lib.cluster.local import usable_cores
 from lib.errors import BadOption, LockstepError
 from lib.progress import Progress
 from lib.results.run import Run
-from lib.training.processes import Child, ChildLost, Declined, order, usable_cores
+from lib.training.processes import Child, ChildLost, Declined, order
 from lib.training.train import Job
 
 

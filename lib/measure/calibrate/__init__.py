@@ -15,14 +15,14 @@ import torch
 import yaml
 
 from lib import paths
-from lib.cluster.document import to_plain
+from lib.cluster.local import usable_cores
 from lib.cluster.spec import Device, Node
 from lib.errors import BadOption
 from lib.measure.calibrate import transfers
 from lib.measure.calibrate.measurement import Measurement
 from lib.measure.calibrate.training_steps import parallel, steps
+from lib.options.checked import to_plain
 from lib.results.provenance import machine
-from lib.training.processes import usable_cores
 
 
 def measure(quick: bool = False, ray: bool = False) -> dict[str, float]:
