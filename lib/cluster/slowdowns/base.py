@@ -60,8 +60,6 @@ class Slowdown(Checked, ABC):
 
     name: ClassVar[str]
     plain_name: ClassVar = True
-    additive: ClassVar[bool]
-    """Whether a computation takes as long in one piece as in several, one after another."""
     times: ClassVar[tuple[str, ...]] = ()
     """Fields that are seconds of the cluster's clock."""
 

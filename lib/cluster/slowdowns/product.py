@@ -30,10 +30,6 @@ class Product(Slowdown):
         flat = [part.parts if isinstance(part, Product) else (part,) for part in self.parts]
         object.__setattr__(self, "parts", tuple(chain.from_iterable(flat)))
 
-    @property
-    def additive(self) -> bool:
-        return all(part.additive for part in self.parts)
-
     def scaled(self, scale: float) -> Self:
         return replace(self, parts=tuple(part.scaled(scale) for part in self.parts))
 

@@ -40,7 +40,6 @@ class Shared(Slowdown):
     """
 
     name: ClassVar = "shared"
-    additive: ClassVar = True
     times: ClassVar = ("hold", "period", "begin")
 
     curve: tuple[Share, ...] | str = "alibaba-2018"

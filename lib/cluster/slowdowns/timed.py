@@ -38,7 +38,6 @@ class Transient(Slowdown):
     """
 
     name: ClassVar = "transient"
-    additive: ClassVar = True
     times: ClassVar = ("mean_on", "mean_off")
 
     mean_on: Lasting
@@ -65,7 +64,6 @@ class Bursts(Slowdown):
     """
 
     name: ClassVar = "bursts"
-    additive: ClassVar = True
     times: ClassVar = ("seconds",)
 
     rate: Annotated[float, Ge(0), Le(1 / SHORTEST)]
@@ -90,7 +88,6 @@ class Day(Slowdown):
     """A shared machine's day: what others leave free is a worker's speed, over and over."""
 
     name: ClassVar = "day"
-    additive: ClassVar = True
     times: ClassVar = ("period", "begin")
 
     curve: tuple[Annotated[float, Ge(1e-9), Le(1)], ...] | str = "alibaba-2018"
