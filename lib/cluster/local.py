@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import threading
 import time
 from collections.abc import Awaitable, Callable, Collection
@@ -14,6 +13,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
+from joblib import cpu_count
 
 from lib.cluster.base import Cluster, Handle, Main, Meeting, Site, World, in_thread
 from lib.cluster.board import mean
@@ -23,11 +23,6 @@ from lib.cluster.faults.wall_clock import InjectedDelays, MessageDelays, until
 from lib.cluster.spec import Work
 from lib.errors import BadOption, NodeLost
 from lib.options.checked import Count
-
-
-def usable_cores() -> int:
-    """The cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +59,7 @@ class LocalWorld(FailingNodes, World):
         self.cluster, self.seed = cluster, seed
         self.device = torch.device(cluster.device)
         self.pool = ThreadPoolExecutor(
-            cluster.threads or usable_cores(),
+            cluster.threads or cpu_count(),
             thread_name_prefix="lockstep",
             initializer=torch.set_num_threads,
             initargs=(1,),

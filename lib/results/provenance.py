@@ -9,9 +9,9 @@ from importlib.metadata import version as installed
 from typing import Any
 
 import torch
+from joblib import cpu_count
 
 from lib import paths
-from lib.cluster.local import usable_cores
 
 PACKAGES = ("torch", "numpy", "numba", "pandas", "pyarrow", "scikit-learn", "ray")
 
@@ -23,7 +23,7 @@ def machine() -> dict[str, Any]:
         "commit": commit(),
         "hardware": {
             "machine": platform.machine(),
-            "cores": usable_cores(),
+            "cores": cpu_count(),
             "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
         },
     }

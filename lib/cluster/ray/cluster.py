@@ -19,12 +19,13 @@ from typing import Any, ClassVar, Literal
 
 import torch
 import torch.distributed as distributed
+from joblib import cpu_count
 
 from lib.cluster.base import Cluster, Main, Meeting, World, in_thread
 from lib.cluster.faults.failures import check_wall
 from lib.cluster.faults.nodes import FailureSchedule
 from lib.cluster.faults.wall_clock import MessageDelays
-from lib.cluster.local import _Runner, usable_cores
+from lib.cluster.local import _Runner
 from lib.cluster.ray.node import Caller, Host, RayHandle, cause_of
 from lib.errors import BadOption, LockstepError, NodeLost
 
@@ -96,7 +97,7 @@ class RayWorld(World):
             self.ray.init(address=self.cluster.address, **quiet)
         else:
             # Actors take none of these cores, which say how many processes Ray starts at the same time.
-            cores = min(usable_cores(), self.workers + self.cluster.servers)
+            cores = min(cpu_count(), self.workers + self.cluster.servers)
             memory = self.cluster.object_store
             self.ray.init(num_cpus=cores, object_store_memory=memory, include_dashboard=False, **quiet)
 
