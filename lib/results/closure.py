@@ -31,15 +31,15 @@ from typing import Any
 from lib.errors import LockstepError
 
 LEFT_OUT = (
-    *("lib.errors", "lib.paths", "lib.progress", "lib.registry", "lib.reporting", "lib.measure"),
-    *("lib.cluster.document", "lib.cluster.slowdowns.reading"),
-    *("lib.results.closure", "lib.results.key", "lib.results.provenance", "lib.results.run:Run"),
+    *("lib.errors", "lib.paths", "lib.progress", "lib.registry", "lib.reporting", "lib.measure", "lib.options"),
+    *("lib.cluster.slowdowns.reading", "lib.training.given"),
+    *("lib.results.closure", "lib.results.key", "lib.results.memory", "lib.results.provenance", "lib.results.run:Run"),
 )
 """What says, shows, keeps or reads; what was read is in the configuration."""
 ASKED = ("lib.store.checkpoint", "lib.switching", "lib.training.watch")
 """Taken only where a root lies in them: every run's code names them, few runs go there."""
-TABLES = {"pandas", "pyarrow", "yaml"}
-"""Packages whose versions shape a run's tables and not its numbers."""
+NO_NUMBERS = {"pandas", "pyarrow", "pydantic", "yaml"}
+"""Packages that hold or check what others compute: their versions make no other run."""
 DISTRIBUTIONS = {"sklearn": "scikit-learn"}
 """Packages that are installed under another name; to look for the others' takes seconds."""
 STARTED = time.time()
@@ -236,7 +236,7 @@ class _Walk:
         code: dict[str, list[str]] = {}
         for statement, place in self._statements.items():
             code.setdefault(place, []).append(statement.hash)
-        packages = {name: _version(name) for name in sorted(self._packages - TABLES)}
+        packages = {name: _version(name) for name in sorted(self._packages - NO_NUMBERS)}
         return Closure({place: "".join(sorted(code[place])) for place in sorted(code)}, packages)
 
     def take(self, name: str, chain: Chain) -> None:
