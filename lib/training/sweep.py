@@ -98,7 +98,8 @@ def _settle(jobs: list[Mapping[str, Any]]) -> tuple[dict[str, _Task], list[str]]
         try:
             job = Job.of(**arguments)
         except LockstepError as error:
-            raise type(error)(f"sweep: {name}: {error}") from error
+            error.args = (f"sweep: {name}: {error}",)
+            raise
         keys.append(job.key)
         found = tasks.get(job.key)
         # Of equal jobs the one that asks for most is done: a new run before a saved one, a saved one before none.
