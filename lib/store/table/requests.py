@@ -179,6 +179,10 @@ class Requests:
             sums, places = self._sums.of(*grads.shape), np.empty(found.slots.size, np.int32)
             gradients.total(found.lists, found.slots.size, grads, sums, places)
             self.step(found.slots, grads, stamp, sums, places)
+        self.release(found)
+
+    def release(self, found: Found) -> None:
+        """It is not needed any more: its memory may be the next call's."""
         self._spare.append(found.room)
 
     def admit(self, found: Found, now: int) -> Found:
@@ -217,18 +221,19 @@ class Requests:
         stamp: int,
         sums: np.ndarray | None = None,
         places: np.ndarray = IN_ORDER,
+        rate: float = 1.0,
     ) -> None:
         """The only place where a row that exists is updated; under its stripe's lock, where stripes have any.
 
         A caller that nobody else is with takes all of them for one go. Else they are taken one at a time in ascending order,
         so that whoever holds one waits at most for a later one.
         """
-        rows, mark = self._records.rows, (self._records.column, stamp)
+        rows, mark, optimizer = self._records.rows, (self._records.column, stamp), self._optimizer.at(rate)
         if slots.size <= SMALL or self._gate.inside <= 1 or not self._stripes:
             for lock in self._stripes:
                 lock.acquire()
             try:
-                self._optimizer.update_slots(rows, slots, grads, mark, sums, places)
+                optimizer.update_slots(rows, slots, grads, mark, sums, places)
             finally:
                 for lock in self._stripes:
                     lock.release()
@@ -237,7 +242,7 @@ class Requests:
         for number, lock in enumerate(self._stripes):
             mine = slice(ends[number], ends[number + 1])
             with lock:
-                self._optimizer.update_slots(rows, slots[mine], grads, mark, sums, places[mine])
+                optimizer.update_slots(rows, slots[mine], grads, mark, sums, places[mine])
 
     def _remember(self, found: Found) -> None:
         if found.ids.size > SMALL:
