@@ -40,8 +40,8 @@ class Gradient:
     push: Push
     samples: int
     dense: np.ndarray | None
-    rows: dict[str, tuple[np.ndarray, np.ndarray]]
-    """Table -> distinct ids, and their rows' gradients."""
+    rows: dict[str, tuple[np.ndarray, Any]]
+    """Table -> distinct ids, and their rows' gradients as their codec sends them."""
     void: bool = False
     read: Read | None = None
     """What it was computed from; the server's own note."""
@@ -63,7 +63,7 @@ class Shard:
     """The parameters, and the arithmetic of updates."""
 
     def __init__(self, site: Site, plan: Plan, rule: ServerRule, number: int, holds: frozenset[str]):
-        self._rule, self._number, self._gradients = rule, number, plan.gradients
+        self._rule, self._number, self._gradients, self._store = rule, number, plan.gradients, plan.store
         start = plan.start(site) if "dense" in holds else np.empty(0, np.float32)
         partition = Partition(start.size, plan.placement)
         self._dense = plan.dense_store(start[partition.slice(number)]) if "dense" in holds else None
@@ -79,24 +79,31 @@ class Shard:
         for name, table in self._tables.items():
             table.load(rows[name])
 
+    def asked(self, message: dict[str, Any]) -> dict[str, np.ndarray]:
+        """Table -> the ids that a worker's message asks for."""
+        return {table: self._store.asked(ids) for table, ids in message.items()}
+
     def reading(self, ids: dict[str, np.ndarray]) -> Work:
         """What `read` costs."""
         dense = self._dense.nbytes if self._dense else 0
         return Work(bytes=2 * (dense + sum(4 * self._tables[name].dim * ids[name].size for name in self._tables)))
 
-    def read(self, ids: dict[str, np.ndarray]) -> tuple[Read, np.ndarray | None, dict[str, np.ndarray]]:
-        """The dense slice and these rows, and what is to be remembered of them."""
+    def read(self, ids: dict[str, np.ndarray]) -> tuple[Read, np.ndarray | None, dict[str, Any]]:
+        """What is to be remembered, the dense slice, and these rows as they travel."""
         with self._lock:
             version = self._version
         dense = self._dense.pull() if self._dense else None
         rows = {name: table.pull(ids[name]) for name, table in self._tables.items()}
-        return Read(version, dense, rows) if self._rule.corrected else Read(version), dense, rows
+        read = Read(version, dense, rows) if self._rule.corrected else Read(version)
+        return read, dense, {name: self._store.rows.encode(block) for name, block in rows.items()}
 
     def updating(self, gradients: Sequence[Gradient]) -> Work:
         """What `update` costs: to read, to sum, and to write where it belongs."""
-        blocks = [grads for gradient in gradients for _, grads in gradient.rows.values()]
-        dense = [gradient.dense for gradient in gradients if gradient.dense is not None]
-        return Work(bytes=3 * sum(array.nbytes for array in [*dense, *blocks]))
+        dense = sum(gradient.dense.nbytes for gradient in gradients if gradient.dense is not None)
+        rows = (
+            4 * self._tables[name].dim * ids.size for gradient in gradients for name, (ids, _) in gradient.rows.items()
+        )
+        return Work(bytes=3 * (dense + sum(rows)))
 
     def update(self, decision: Apply, gradients: Sequence[Gradient], step: int) -> Applied:
         """One step of the optimisers, after `step` others.
@@ -163,7 +170,8 @@ class Shard:
     def _update_rows(self, name: str, pairs: list[Weighted], decision: Apply, step: int) -> int:
         """How many rows' gradients were decayed."""
         table, rule, divisor = self._tables[name], self._rule, decision.divisor
-        blocks = [gradient.rows[name] for gradient, _ in pairs]
+        sent = [gradient.rows[name] for gradient, _ in pairs]
+        blocks = [(ids, self._store.gradients.decode(grads)) for ids, grads in sent]
         if rule.corrected:
             read = [gradient.read.rows[name] for gradient, _ in pairs]
             corrected = [

@@ -12,7 +12,7 @@ import torch
 from lib import VirtualCluster
 from lib.protocols.baselines import Async
 from lib.protocols.server_rule import Apply, Decisions, Push, ServerState
-from lib.store.optim import SGD, Adagrad, Adam, Optimizer
+from lib.store.optim import SGD, Adagrad, Adam
 from tests.toys import Letters, finals, records
 
 
@@ -40,7 +40,10 @@ class DCASGD(Async):
         return gradient + np.float32(self.compensation) * gradient * gradient * (now - read)
 
 
-def trained(rule, workers=2, optimizer: Optimizer = SGD(lr=1.0)):
+PLAIN = SGD(lr=1.0)
+
+
+def trained(rule, workers=2, optimizer=PLAIN):
     """Workers whose gradients are -1, with one batch each: all read before anybody's update."""
     workload = Letters(samples=workers, dense_optimizer=optimizer, row_optimizer=optimizer, reads=("a",))
     # Ranks are served one after another, so the first update is in the store before the second gradient arrives.

@@ -6,6 +6,7 @@ The 95 % t-interval of {1, 2, 3} is 2 ± 4.303 x 1 / sqrt(3) = 2 ± 2.484; of {-
 import dataclasses
 import json
 import math
+import sys
 
 import pandas as pd
 import pytest
@@ -178,31 +179,31 @@ def test_a_good_claim_is_read(house):
         (
             "margin: 0.1",
             "margine: 0.1",
-            r"claims.yaml:2: claim 'a.b': field 'margine': no such field; did you mean 'margin'",
+            r"claims.yaml:12:3: claim 'a.b': margine: Claim has no such field; did you mean 'margin'",
         ),
-        ("  margin: 0.1\n", "", "field 'margin': is missing"),
-        ("margin: 0.1", "margin:", "field 'margin': is empty"),
-        ("margin: 0.1", "margin: much", "field 'margin': must be a number, not 'much'"),
-        ("margin: 0.1", "margin: .inf", "field 'margin': must be finite"),
-        ("margin: 0.1", "margin: true", "field 'margin': must be a number"),
-        ("seeds: 3", "seeds: 2.5", "field 'seeds': must be a whole number"),
-        ("seeds: 3", "seeds: 0", "field 'seeds': must be at least 1"),
-        ("kind: order", "kind: odrer", "field 'kind': 'odrer' is none; did you mean 'order'"),
-        ('relation: ">="', 'relation: "="', "field 'relation': '=' is none"),
+        ("  margin: 0.1\n", "", "margin: is missing"),
+        ("margin: 0.1", "margin:", "margin: is empty"),
+        ("margin: 0.1", "margin: much", "margin must be a number, not 'much'"),
+        ("margin: 0.1", "margin: .inf", "margin must be finite"),
+        ("margin: 0.1", "margin: true", "margin must be a number"),
+        ("seeds: 3", "seeds: 2.5", "seeds must be a whole number"),
+        ("seeds: 3", "seeds: 0", "seeds must be at least 1"),
+        ("kind: order", "kind: odrer", "kind must be 'order', 'ratio', 'value', 'bound' or 'trend', not 'odrer'"),
+        ('relation: ">="', 'relation: "="', "relation must be '>=', '<=', 'within' or 'report', not '='"),
         ('relation: ">="', "relation: >=", r"claims.yaml:11:\d+: not YAML"),
-        ("  reference: sync\n", "", "field 'reference': is missing: a claim of kind 'order'"),
-        ("kind: order", "kind: bound", "field 'reference': a bound has none"),
-        ("kind: order", "kind: trend", "field 'over': is missing"),
-        ("margin: 0.1", "margin: 0.1\n  over: seed", "field 'over': only a trend has it"),
-        ("margin: 0.1", "margin: 0.1\n  target: 0", "field 'target': only 'within'"),
-        ('">="\n  margin: 0.1', "within\n  margin: 0", "field 'margin': must be greater than 0"),
-        ("kind: order", "kind: ratio\n  kind: order", "key 'kind' twice"),
+        ("  reference: sync\n", "", "reference: is missing: a claim of kind 'order'"),
+        ("kind: order", "kind: bound", "reference: a bound has none"),
+        ("kind: order", "kind: trend", "over: is missing"),
+        ("margin: 0.1", "margin: 0.1\n  over: seed", "over: only a trend has it"),
+        ("margin: 0.1", "margin: 0.1\n  target: 0", "target: only 'within'"),
+        ('">="\n  margin: 0.1', "within\n  margin: 0", "margin: must be greater than 0"),
+        ("kind: order", "kind: ratio\n  kind: order", "'kind' stands here twice"),
         ("kind: order\n", "kind: ratio\n", None),
         ("margin: 0.1", "margin: -1", None),
-        ("scale: {paper: big, ours: small}", "scale: {paper: big}", "field 'scale': must have exactly"),
-        ("paper: {value: 2}", "paper: 2", "field 'paper': must be a mapping"),
-        ("paper: {value: 2}", "paper: {when: 2022-01-01}", "field 'paper': only text"),
-        ("sentence: Better.", "sentence: ' '", "field 'sentence': is empty"),
+        ("scale: {paper: big, ours: small}", "scale: {paper: big}", "scale: must have exactly"),
+        ("paper: {value: 2}", "paper: 2", "paper must be names and values"),
+        ("paper: {value: 2}", "paper: {value: .nan}", "paper: only text"),
+        ("sentence: Better.", "sentence: ' '", "sentence must be filled in"),
         ("- id: a.b", "- [1]\n- id: a.b", "a claim is a mapping"),
     ],
 )
@@ -225,7 +226,7 @@ def test_a_ratio_that_cannot_fail_is_refused(house):
 def test_an_id_is_taken_once_in_all_files(house):
     house.claims(GOOD)
     house.claims(GOOD, "gba")
-    with pytest.raises(BadClaim, match=r"gba/claims\.yaml:2: claim 'a\.b': the id is taken by .*claims\.yaml"):
+    with pytest.raises(BadClaim, match=r"gba/claims\.yaml:2:3: claim 'a\.b': the id is taken by .*claims\.yaml"):
         claims.load()
 
 
@@ -237,7 +238,7 @@ def results_of(margin):
 def test_verdicts_are_stored_and_a_loosened_claim_shows(house):
     house.claims(GOOD)
     assert claims.table()["verdict"].tolist() == ["not run"]
-    (found,) = claims.record(results_of(0.05), "one", profile="smoke")
+    (found,) = house.record(results_of(0.05), "one", profile="smoke")
     assert found.verdict == "direction only"
     kept = json.loads((house.reports / "claims" / "a.b.json").read_text())
     assert kept["claim"]["margin"] == 0.1 and len(kept["results"]) == 6
@@ -245,26 +246,51 @@ def test_verdicts_are_stored_and_a_loosened_claim_shows(house):
 
     house.claims(GOOD.replace("margin: 0.1", "margin: 0.01"))
     assert claims.table()["verdict"].tolist() == ["direction only (claim changed since its run)"]
-    claims.record(results_of(0.05), "one")
+    house.record(results_of(0.05), "one")
     assert claims.table()["verdict"].tolist() == ["replicated"]
     assert house.left_behind() == []
 
 
 def test_every_field_counts_in_the_hash():
-    base = claim()
+    base = claim("value", "within", 0.5, target=3.0)
+    others = {
+        "kind": "trend",
+        "relation": {"relation": ">=", "target": None},
+        "scale": {"scale": {"paper": "more", "ours": ""}},
+        "over": {"kind": "trend", "over": "n"},
+        "paper": {"paper": {"auc": 0.7}},
+        **dict.fromkeys(("margin", "target", "seeds"), 7),
+    }
+    hashes = {base.hash}
     for field in dataclasses.fields(Claim):
-        assert dataclasses.replace(base, **{field.name: "changed"}).hash != base.hash
+        change = others.get(field.name, "changed")
+        change = change if isinstance(change, dict) else {field.name: change}
+        hashes.add(dataclasses.replace(base, **{"over": "m"} | change if change == {"kind": "trend"} else change).hash)
+    assert len(hashes) == 1 + len(dataclasses.fields(Claim))
 
 
 def test_a_notebook_without_claims_is_an_error(house):
     house.claims(GOOD)
     with pytest.raises(UnknownName, match="valid: one"):
-        claims.record(results_of(1), "won")
+        house.record(results_of(1), "won")
 
 
 def test_a_broken_verdict_says_what_to_do(house):
     house.claims(GOOD)
-    claims.record(results_of(1), "one")
+    house.record(results_of(1), "one")
     (house.reports / "claims" / "a.b.json").write_text("{")
     with pytest.raises(LockstepError, match="delete it and run one"):
         claims.table()
+
+
+def test_what_is_run_by_hand_leaves_published_verdicts_alone(house, monkeypatch):
+    house.notebook("one", parameters='profile: str = "smoke"  # size\nseeds: int = 3  # how many')
+    house.claims(GOOD)
+    house.record(results_of(0.05), "one", "laptop")
+    published = (house.reports / "claims" / "a.b.json").read_bytes()
+    monkeypatch.setattr(sys.modules["__main__"], "seeds", 1, raising=False)
+    (found,) = claims.record(results_of(-1), "one", "smoke")
+    assert (house.reports / "claims" / "a.b.json").read_bytes() == published
+    assert [verdict.profile for verdict in claims.verdicts()] == ["laptop"]
+    assert found.command == "python -m lib run one --profile smoke -p seeds=1"
+    assert (house.reports / "interactive" / "claims" / "a.b.json").exists()

@@ -21,13 +21,13 @@ SMALL = {"workers": 4, "samples": 3000, "evaluation_samples": 300, "save": False
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"max_rows": 0}, r"RowStore.max_rows must be an integer of at least 1, not 0"),
-        ({"max_bytes": 2.5}, r"RowStore.max_bytes must be an integer of at least 1, not 2.5"),
-        ({"locking": "all"}, "RowStore.locking must be one of striped, none, not 'all'"),
-        ({"shared_memory": 1}, "RowStore.shared_memory must be one of False, True, not 1"),
-        ({"placement": "hash"}, "RowStore.placement must be one of uniform, by-group, by-cost, not 'hash'"),
-        ({"rows": "fp8"}, "RowStore.rows must be one of fp32, fp16, scaled-fp16, bf16, int8, not 'fp8'"),
-        ({"ids": "packed"}, "RowStore.ids must be one of distinct, entries, samples, not 'packed'"),
+        ({"max_rows": 0}, "store: max_rows must be at least 1, not 0"),
+        ({"max_bytes": 2.5}, "store: max_bytes must be a whole number, not 2.5"),
+        ({"locking": "all"}, "store: locking must be 'striped' or 'none', not 'all'"),
+        ({"shared_memory": 1}, "store: shared_memory must be true or false, not 1"),
+        ({"placement": "hash"}, "store: placement must be 'uniform', 'by-group' or 'by-cost', not 'hash'"),
+        ({"rows": "fp8"}, "store: rows.name: no codec is called 'fp8'; did you mean"),
+        ({"ids": "packed"}, "store: ids must be 'distinct', 'entries' or 'samples', not 'packed'"),
     ],
 )
 def test_what_cannot_be_is_named_when_it_is_made(options, message):
@@ -81,7 +81,7 @@ def test_a_limit_shows_in_a_run():
     [
         ("ds-sync", {"store.rows": "fp16"}, "store.rows would change nothing: ds-sync keeps rows with each worker"),
         ("ds-sync", {"store.locking": "none"}, "store.locking would change nothing: ds-sync"),
-        ("gba", {"store": 3}, r"train: store must be a RowStore, as in lib.RowStore\(max_rows=1000\), not 3"),
+        ("gba", {"store": 3}, "train: store must be RowStore's fields, such as {max_rows: ..., max_bytes: ...}, not 3"),
     ],
 )
 def test_what_a_family_cannot_honour_is_refused(protocol, options, message):
