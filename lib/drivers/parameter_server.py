@@ -24,9 +24,7 @@ from lib.drivers.plan import Plan
 from lib.drivers.record import Marks, Record
 from lib.drivers.shard import Applied, Gradient, Read, Shard
 from lib.protocols.server_rule import Apply, Decisions, Drop, Push, ServerRule, ServerState
-from lib.store.placement import Placement
 from lib.store.rows import Rows
-from lib.store.spec import RowStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,8 +213,6 @@ class Servers:
 
     handles: tuple[Handle, ...]
     holds: frozenset[str]
-    store: RowStore
-    placement: Placement
 
     def named(self) -> dict[str, Handle]:
         """The servers by names that no others of the run has."""
@@ -230,7 +226,7 @@ async def open_servers(
     holds = frozenset(holds)
     nodes = range(plan.servers)
     hosted = (world.host(ParameterServer, plan, rule, number, holds, node=f"server{number}") for number in nodes)
-    servers = Servers(tuple(await asyncio.gather(*hosted)), holds, plan.store, plan.placement)
+    servers = Servers(tuple(await asyncio.gather(*hosted)), holds)
     if model:
         shares = (model.shard(number, plan.placement, holds) for number in nodes)
         await asyncio.gather(*(each.inherit(*share) for each, share in zip(servers.handles, shares, strict=True)))

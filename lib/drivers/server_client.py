@@ -9,6 +9,7 @@ import numpy as np
 from lib.cluster.base import Site, nbytes
 from lib.data.batch import Batch
 from lib.drivers.parameter_server import Pulled, Servers
+from lib.drivers.plan import Plan
 from lib.drivers.record import Record
 from lib.drivers.shard import Gradient
 from lib.models.flat import StepResult
@@ -19,18 +20,18 @@ from lib.store.placement import Partition
 class ServerClient:
     """A worker's view: it pulls one vector and one block a table, however many servers hold them, and counts what travels."""
 
-    def __init__(self, site: Site, servers: Servers, rank: int, size: int, record: Record):
+    def __init__(self, site: Site, plan: Plan, servers: Servers, rank: int, size: int, record: Record):
         self._handles = [handle.seen_from(site) for handle in servers.handles]
         self._site, self._rank, self._record = site, rank, record
         self._dense, self._rows = "dense" in servers.holds, "rows" in servers.holds
-        self._store, self._partition = servers.store, Partition(size, servers.placement)
+        self._store, self._partition = plan.store, Partition(size, plan.placement)
         self._tokens: dict[int, int] = {}
 
     async def pull(self, batch: Batch) -> tuple[np.ndarray | None, dict[str, np.ndarray]]:
         start = self._site.now()
         parts = self._places(batch)
         asked = [
-            {table: self._store.ask(batch.ids[table], batch.where[table], part) for table, part in share.items()}
+            {table: self._store.ask(batch.ids[table], batch.where.get(table), part) for table, part in share.items()}
             for share in parts
         ]
         calls = [handle.pull(self._rank, batch.index, ids) for handle, ids in zip(self._handles, asked, strict=True)]
