@@ -74,6 +74,10 @@ class SharedTable(Table):
         with self._gate:
             super().push(ids, grads, stamp)
 
+    def update(self, ids: np.ndarray, grads: np.ndarray, stamp: int, **how: Any) -> int:
+        with self._gate:
+            return super().update(ids, grads, stamp, **how)
+
     def close(self, *, remove: bool | None = None) -> None:
         """Let go of the segment; its owner removes it."""
         self.segment.close(remove=remove)
@@ -183,9 +187,10 @@ class _JournaledRequests(Requests):
         stamp: int,
         sums: np.ndarray | None = None,
         places: np.ndarray = IN_ORDER,
+        rate: float = 1.0,
     ) -> None:
         self._records.keep(slots[slots >= 0])
-        super().step(slots, grads, stamp, sums, places)
+        super().step(slots, grads, stamp, sums, places, rate)
 
     def _keep_touches(self, ids: np.ndarray, touch: int) -> None:
         if touch:
