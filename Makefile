@@ -4,18 +4,26 @@ VENV ?= .venv
 PROFILE ?= smoke
 bin := $(VENV)/bin
 
+# Minutes on two cores: laptop's for each paper.
+budget-smoke := 6
+budget-laptop := 100
+budget-test := 9
+# A command, and how long it took; its own exit code.
+timed = start=$$(date +%s); code=0; $(2) || code=$$?; took=$$(($$(date +%s) - start)); \
+	echo "took $$((took / 60)) min $$((took % 60)) s$(if $(1),; on two cores at most $(1) min)"; exit $$code
+
 .DELETE_ON_ERROR:
 .PHONY: reproduce test test-gpu lint clean
 
 # Smoke always runs anew. The others take long: what is complete is left as it is. Laptop's results are those we publish.
 reproduce: $(VENV)/.installed
-	$(bin)/python -m lib run all --profile $(PROFILE) $(if $(filter-out smoke,$(PROFILE)),--resume)
+	$(call timed,$(budget-$(PROFILE)),$(bin)/python -m lib run all --profile $(PROFILE) $(if $(filter-out smoke,$(PROFILE)),--resume))
 	$(if $(filter laptop,$(PROFILE)),$(bin)/python -m lib report --reference)
 
 test: $(VENV)/.installed
 	$(bin)/ruff check .
 	$(bin)/ruff format --check .
-	$(bin)/python -m pytest -q
+	$(call timed,$(budget-test),$(bin)/python -m pytest -q)
 
 test-gpu:
 	$(PYTHON) -m pytest -q tests/gpu

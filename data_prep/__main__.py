@@ -68,6 +68,8 @@ def _run(options: argparse.Namespace) -> int:
         if role not in kind.roles:
             valid = [f"--{each}" for each in kind.roles]
             raise unknown_option(f"data set {kind.name!r}", f"--{role}", valid)
+    if options.twin and options.rows < 1:
+        raise BadOption(f"--rows is {options.rows}; expected 1 or more")
     if options.twin:
         print(
             *(f"{name}: {value}" for name, value in kind.twin(options.raw, options.rows, options.seed).items()),

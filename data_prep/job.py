@@ -11,13 +11,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from joblib import cpu_count
+
 from data_prep import lines, partitions, rejects
 from data_prep.source import RawFile, standing
 from data_prep.threshold import LARGEST
 from lib.errors import BadOption, Damaged, LockstepError
 from lib.paths import check_writable, write_text_atomic
 from lib.progress import Progress
-from lib.training.processes import usable_cores
 
 FORMAT = 1
 MANIFEST, REJECTS = "manifest.json", "rejects.jsonl"
@@ -65,7 +66,7 @@ class Options:
 
     @property
     def threads(self) -> int:
-        return self.workers or usable_cores()
+        return self.workers or cpu_count()
 
     @property
     def block(self) -> int:
@@ -111,7 +112,7 @@ class Job:
         self._pool: ThreadPoolExecutor | None = None
 
     def __enter__(self) -> Job:
-        check_writable(self.out)
+        check_writable(self.out, "give a folder that you can write to")
         plan, path = self.plan(), self.out / partitions.WORK / "plan.json"
         before = path if path.exists() else self.out / MANIFEST
         if before.exists():

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from lib.errors import BadOption, LockstepError
@@ -45,12 +47,22 @@ def reference() -> Path:
 
 
 def results() -> Path:
-    """Where a notebook's figures and verdicts go: the runner's stage while it runs one, else the reports folder."""
-    return Path(os.environ[STAGE]) if os.environ.get(STAGE) else reports()
+    """Where a notebook's figures and verdicts go: the runner's stage while it runs one. What somebody runs by hand, with whatever
+    parameters, goes to a folder of its own and touches nothing that the runner made."""
+    return Path(os.environ[STAGE]) if os.environ.get(STAGE) else reports() / "interactive"
 
 
-def check_writable(folder: str | os.PathLike) -> Path:
-    """The folder, created if need be; an error that says what to do if nothing can be written there."""
+def environment() -> dict[str, str]:
+    """What another process needs to find the same folders and the same `lib`, installed or not."""
+    package = str(Path(__file__).resolve().parents[1])
+    search = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))
+    return {"LOCKSTEP_REPORTS": str(reports()), "LOCKSTEP_ROOT": str(root()), "PYTHONPATH": search}
+
+
+def check_writable(
+    folder: str | os.PathLike, advice: str = "set LOCKSTEP_REPORTS to a folder you can write to"
+) -> Path:
+    """The folder, created if need be; an error with advice on what to do if nothing can be written there."""
     folder = Path(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -58,7 +70,6 @@ def check_writable(folder: str | os.PathLike) -> Path:
             return folder
     except OSError as error:
         reason = "read-only" if isinstance(error, PermissionError) or error.errno == 30 else error.strerror or error
-        advice = "set LOCKSTEP_REPORTS to a folder you can write to"
         raise LockstepError(f"cannot write to {folder}: {reason}; {advice}") from error
 
 
@@ -68,6 +79,19 @@ def relative(name: str) -> Path:
     if not all(part.strip(".") and part == Path(part).name and "\\" not in part for part in parts):
         raise BadOption(f"{name!r} is no name of a result: words joined by '/', as in 00_quickstart/auc")
     return Path(*parts)
+
+
+@contextmanager
+def held(name: str) -> Iterator[None]:
+    """One process at a time does what has this name; the others wait."""
+    place = reports() / "locks" / name
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with place.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            place.unlink(missing_ok=True)
 
 
 def write_atomic(path: str | os.PathLike, write: Callable[[Path], object], *, durable: bool = False) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -59,6 +60,7 @@ def document(slowdown: Slowdown, remarks: Sequence[str], trace: Trace, format: s
             f"autocorrelation at {lag} steps: {found[f'correlation_{lag}']:.2f} in the trace, "
             f"{found[f'correlation_{lag}_played']:.2f} played"
             for lag in (1, 5, 20)
+            if math.isfinite(found[f"correlation_{lag}"])
         ),
         *remarks,
         "how far it carries to other jobs, this trace cannot tell; between two jobs of one cluster a KS of 0.3 has been seen",

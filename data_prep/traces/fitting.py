@@ -3,8 +3,8 @@
 The model of a worker's factor is: steady difference between workers x the hour of the day (where the trace has one) x
 straggler periods (where there are any) x noise with the trace's own quantiles, correlated in time.
 
-Periods are kept only where one factor for all of them leaves the trace its tail. Where the slowness within them varies more
-than that, they are left to the noise, whose quantiles are the trace's own and whose correlation makes slow times last.
+Periods have one factor where that leaves the trace its tail, else each draws its own. Where even that does not, they are left to
+the noise, whose quantiles are the trace's own and whose correlation makes slow times last.
 
 Why quantiles and no lognormal. The distance (KS) of the noise, workers' medians taken out, to the best lognormal and to
 fifteen quantiles of its own: 0.043 and 0.019 in Alibaba's job 1, 0.052 and 0.039 in job 2 (whole numbers, which no
@@ -27,8 +27,12 @@ from lib.cluster.slowdowns import Day, Empirical, Product, Shared, Slowdown, Ste
 from lib.cluster.slowdowns.batchwise import TAILS
 from lib.errors import BadOption
 
-TAIL = {0.95: 0.1, 0.99: 0.1}
-"""Quantiles of the factors that periods must leave as they are, and by what share they may be off."""
+LEVELS = (0.95, 0.99)
+"""Levels at which periods must leave the factors' quantiles as they are."""
+TAIL = 0.1
+"""By what share these may be off."""
+DRAWN = 50
+"""Factors, at most, of which a period draws one."""
 FEW = 10
 """Periods of which too little is known to trust their times."""
 IN_USE = 0.1
@@ -59,7 +63,7 @@ def fit(trace: Trace) -> Fit:
         usual = (
             factors[~found.inside].groupby(workers).median()
         )  # without periods a straggler's median is its usual one
-        transient, remarks = _transient(factors / workers.map(usual), found, trace.step)
+        transient, remarks = _transient(factors / workers.map(usual), found, trace)
         if transient:
             steady, straggles = usual, found.inside
     noise = (factors / workers.map(steady))[~straggles]
@@ -84,6 +88,10 @@ def fit_shared(trace: Trace) -> Shared:
         raise BadOption(f"{trace.name}: a trace of machines is needed, whose shares in use follow the time of day")
     in_use = 1 - 1 / trace.table["factor"]
     shared = in_use[in_use.groupby(trace.table["worker"]).transform("median") >= IN_USE]
+    if shared.empty or shared.groupby(trace.table["worker"]).nunique().max() == 1:
+        raise BadOption(
+            f"{trace.name}: no machine in it is in use by others, to {IN_USE:.0%} or more and at times more than at others"
+        )
     by_hour = shared.groupby(hours(trace.table.loc[shared.index, "time"]))
     mean = by_hour.transform("mean")
     rest = shared - mean
@@ -99,27 +107,46 @@ def fit_shared(trace: Trace) -> Shared:
     )
 
 
-def _transient(noise: pd.Series, found: Periods, step: float) -> tuple[Transient | None, list[str]]:
-    """The factor is the one that loses as much time as the periods did. None where that factor, times the noise outside, has
-    not the trace's tail."""
+def _transient(noise: pd.Series, found: Periods, trace: Trace) -> tuple[Transient | None, list[str]]:
+    """One factor for all periods, the one that loses as much time as they did; where that has not the trace's tail, one that
+    each period draws: of the periods' own, or of all their samples', where slowness varies within a period too. None where
+    even these, times the noise outside, have not the tail."""
     inside, usual = noise[found.inside], noise[~found.inside]
-    factor = float(1 / (1 / inside).mean())
+    number = (found.inside.ne(found.inside.groupby(trace.table["worker"]).shift())).cumsum()[found.inside]
+    own = (1 / (1 / inside).groupby(number).mean()).to_numpy()
+    of_all = np.quantile(inside, (np.arange(DRAWN) + 0.5) / DRAWN)
+    of_periods = own if len(own) <= DRAWN else np.quantile(own, (np.arange(DRAWN) + 0.5) / DRAWN)
     told = "one straggler period" if found.count == 1 else f"{found.count} straggler periods"
-    for level, most in TAIL.items():
-        off = _mixed(usual, factor, len(inside) / len(noise), level) / noise.quantile(level) - 1
-        if abs(off) > most:
-            return None, [
-                f"{told}, whose slowness varies so much that one factor ({factor:.3g}) would put the {level:.0%} quantile off by "
-                f"{off:+.0%}: they are left to the noise, which keeps the quantiles, but lasts less than the periods did"
-            ]
-    few = [f"{told} in all: how long they last, and how often they come, is hardly known"] if found.count < FEW else []
-    times = {"mean_on": found.mean_on * step, "mean_off": found.mean_off * step}
-    return Transient(factor=round(factor, 4), **{name: round(float(value), 4) for name, value in times.items()}), few
+    remarks = []
+    if found.count < FEW:
+        remarks.append(f"{told} in all: how long they last, and how often they come, is hardly known")
+    for drawn in (np.array([1 / (1 / inside).mean()]), of_periods, of_all):
+        off = _off(noise, usual, drawn, len(inside) / len(noise))
+        if abs(off) <= TAIL:
+            break
+    else:
+        return None, [
+            f"{told}, whose slowness varies so much that one drawn for each would put the tail off by {off:+.0%}: "
+            "they are left to the noise, which keeps the quantiles, but lasts less than the periods did"
+        ]
+    if drawn is of_all:
+        remarks.append(
+            f"each period draws its slowness from all samples of the {told}, to keep the tail, and holds it to its end; "
+            "in the trace it varies within a period"
+        )
+    factors = tuple(np.round(np.sort(drawn), 4).tolist())
+    times = {"mean_on": round(found.mean_on * trace.step, 4), "mean_off": round(found.mean_off * trace.step, 4)}
+    return Transient(factor=factors if len(factors) > 1 else factors[0], **times), remarks
 
 
-def _mixed(usual: pd.Series, factor: float, share: float, level: float) -> float:
-    """The quantile of noise that is multiplied by `factor` in that share of the samples."""
-    values = np.concatenate([usual, usual * factor])
-    weights = np.repeat([1 - share, share], len(usual)) / len(usual)
+def _off(noise: pd.Series, usual: pd.Series, factors: np.ndarray, share: float) -> float:
+    """By how much the worse of two quantiles is off, where that share of the noise is multiplied by one of the factors."""
+    base = usual.quantile((np.arange(1_000) + 0.5) / 1_000).to_numpy()
+    values = np.concatenate([base, np.outer(factors, base).ravel()])
+    weights = np.repeat(
+        [(1 - share) / base.size, share / base.size / factors.size], [base.size, base.size * factors.size]
+    )
     order = values.argsort()
-    return float(values[order][np.searchsorted(np.cumsum(weights[order]), level)])
+    places = np.searchsorted(np.cumsum(weights[order]), LEVELS).clip(max=values.size - 1)
+    off = values[order][places] / noise.quantile(LEVELS).to_numpy() - 1
+    return float(off[np.abs(off).argmax()])

@@ -62,7 +62,7 @@ def periods(factors: pd.Series, workers: pd.Series) -> Periods | None:
     if begins + ends >= 1 or not count:  # no sample knows of the one before it
         return None
     rate = -math.log(1 - begins - ends) / (begins + ends)
-    return Periods(pd.Series(inside, factors.index), count, 1 / (rate * ends), 1 / (rate * begins))
+    return Periods(pd.Series(inside, factors.index), count, float(1 / (rate * ends)), float(1 / (rate * begins)))
 
 
 def _stretches(weights: np.ndarray, price: float) -> np.ndarray:

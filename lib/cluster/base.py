@@ -11,7 +11,7 @@ import asyncio
 import math
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
@@ -71,8 +71,12 @@ class Site(ABC):
     async def sleep(self, seconds: float) -> None: ...
 
     @abstractmethod
-    async def compute(self, work: Work | None, function: Callable, *args) -> Any:
-        """Run a function on this node's processor. `work` is its modelled cost; None: input preparation, not modelled."""
+    async def compute(
+        self, work: Work | None, function: Callable, *args, after: Collection[asyncio.Future] = ()
+    ) -> Any:
+        """Run a function on this node's processor. `work` is its modelled cost; None: input preparation, not modelled.
+
+        It begins when all of `after` is done, and in virtual time takes its place among the node's computations at once."""
 
     async def staged(
         self, work: Work, shares: Sequence[float], emit: Callable[[int, Any], None], function: Callable, *args

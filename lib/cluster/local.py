@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
+from joblib import cpu_count
 
 from lib.cluster.base import Cluster, Handle, Main, Meeting, Site, World, in_thread
 from lib.cluster.board import mean
@@ -60,7 +60,7 @@ class LocalWorld(FailingNodes, World):
         self.cluster, self.seed = cluster, seed
         self.device = torch.device(cluster.device)
         self.pool = ThreadPoolExecutor(
-            cluster.threads or os.cpu_count(),
+            cluster.threads or cpu_count(),
             thread_name_prefix="lockstep",
             initializer=torch.set_num_threads,
             initargs=(1,),
@@ -144,7 +144,11 @@ class LocalSite(Site):
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
 
-    async def compute(self, work: Work | None, function: Callable, *args) -> Any:
+    async def compute(
+        self, work: Work | None, function: Callable, *args, after: Collection[asyncio.Future] = ()
+    ) -> Any:
+        if after:
+            await asyncio.wait(after)
         if self._delay.at_once(work):
             return self._computed(function, args)
         pool = self._world.inputs if work is None else self._world.pool

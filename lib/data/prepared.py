@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.lib.format import open_memmap
 
-from lib.data.batch import Batch
 from lib.data.clicks import FIELD_SHIFT
 from lib.errors import BadOption, Damaged
 
@@ -116,11 +115,6 @@ class PreparedClicks(Partitions):
     def dense_features(self) -> int:
         return len(self.manifest["dense"])
 
-    @property
-    def days(self) -> int:
-        """Days of the data set, whether or not all of them were prepared."""
-        return self.manifest["days"]
-
     def read(self, day: int, rows: np.ndarray | slice) -> ClickRows:
         """These samples of a day."""
         codes = self.take(day, "ids", rows).astype(np.int64)
@@ -137,13 +131,6 @@ class PreparedClicks(Partitions):
         return ClickRows(
             codes | shifts, dense, labels, history, self.take(day, "history_length", rows).astype(np.int64)
         )
-
-    def batch(self, day: int, rows: np.ndarray | slice, *, index: int, table: str = "feature") -> Batch:
-        """These samples as a batch; `index` is its place in the stream. Histories are left to `read`."""
-        read = self.read(day, rows)
-        features = {"dense": read.dense}
-        raw = {table: read.ids}
-        return Batch.of(index=index, day=day, size=len(read.labels), raw=raw, features=features, labels=read.labels)
 
     @cached_property
     def _history_fields(self) -> list[int]:

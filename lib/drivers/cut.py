@@ -18,15 +18,15 @@ from typing import Any
 
 from lib.cluster.base import Handle, World
 from lib.drivers.crew import Crew
-from lib.drivers.parameter_server import Gradient
 from lib.drivers.plan import Plan
 from lib.drivers.record import Finished, Record, Snapshot
+from lib.drivers.shard import Gradient, Read
 from lib.errors import BadOption
 from lib.protocols.server_rule import Push
 from lib.store import checkpoint
 from lib.store.rows import Dump, Rows
 
-KINDS = (Gradient, Push, Record, Snapshot, Rows, Dump)
+KINDS = (Gradient, Read, Push, Record, Snapshot, Rows, Dump)
 """The dataclasses that a cut may hold, beside the rules' states."""
 
 

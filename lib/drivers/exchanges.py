@@ -20,7 +20,7 @@ from lib.drivers.record import Record
 from lib.drivers.replica_state import Replica
 from lib.drivers.sync_server import parts
 from lib.errors import BadOption, MemberLost, NodeLost
-from lib.protocols.mixing import Centre, Exchange, Gradients, Mean, Mix, Neighbours, Peer
+from lib.protocols.mixing import Background, Centre, Exchange, Gradients, Mean, Mix, Neighbours, Peer
 from lib.protocols.replica_rule import neighbours
 
 
@@ -46,7 +46,12 @@ class Way(ABC):
     def __init__(self, here: Here):
         self._here, self._rule = here, here.plan.protocol.dense
         self._site, self._replica, self._record = here.site, here.replica, here.record
+        self._workers: dict[int, Handle] = {}
+        """The others, where they call each other."""
         self.round = 0
+
+    async def start(self) -> None:  # noqa: B027 - most ways have nothing to do
+        """Training begins, or goes on after a pause."""
 
     def ahead(self) -> asyncio.Task | None:
         """What can be asked when a step begins, so that the answer travels while the worker computes."""
@@ -59,12 +64,23 @@ class Way(ABC):
         return sent
 
     @abstractmethod
-    async def mix(self, label: int, asked: asyncio.Task | None = None) -> float | None:
+    async def mix(self, label: int, asked: asyncio.Task | None = None, last: bool = False) -> float | None:
         """Mix once; when that began, after all waiting for others. None: it did not take place."""
 
     def last(self) -> asyncio.Task | None:
         """Ask for the mix at the end of the data."""
         return None
+
+    def know(self, rank: int, worker: Handle) -> None:
+        """Where another worker is; one that was lost may be elsewhere now."""
+        self._workers[rank] = worker.seen_from(self._site)
+
+    async def call(self, rank: int, method: str, *args) -> Any:
+        """Another worker's answer; None where it is dead."""
+        try:
+            return await getattr(self._workers[rank], method)(*args)
+        except NodeLost:
+            return None
 
     async def deliver(self, rank: int, round: int, message: np.ndarray) -> None:
         """Another worker's message for a round."""
@@ -77,6 +93,10 @@ class Way(ABC):
 
 class InGroups(Way):
     """Groups are formed by a rendezvous and mix by collectives."""
+
+    async def start(self) -> None:
+        if isinstance(self._rule.when, Background):
+            self.round = 0  # shadows leave before a pause after unlike numbers of rounds
 
     def ask(self) -> asyncio.Task:
         self.round += 1
@@ -114,7 +134,7 @@ class Averaging(InGroups):
     def ahead(self) -> asyncio.Task | None:
         return self.ask() if self._rule.exchange.ahead else None
 
-    async def mix(self, label: int, asked: asyncio.Task | None = None) -> float | None:
+    async def mix(self, label: int, asked: asyncio.Task | None = None, last: bool = False) -> float | None:
         start, met = await self.meet(label, asked)
         return start if await self.together(met, self._once) else None
 
@@ -137,7 +157,7 @@ class Averaging(InGroups):
 class AveragingGradients(InGroups):
     """The members' mean gradient; a mix belongs to a step."""
 
-    async def mix(self, label: int, asked: asyncio.Task | None = None) -> float | None:
+    async def mix(self, label: int, asked: asyncio.Task | None = None, last: bool = False) -> float | None:
         raise NotImplementedError
 
     async def mean(self, label: int, asked: asyncio.Task, mine: np.ndarray, overlap: Overlap | None):
@@ -163,22 +183,31 @@ class WithNeighbours(Averaging):
         self._mail: dict[tuple[int, int], asyncio.Future] = {}
         """(round, worker) -> its message; None where it will never come."""
         self._losses: Counter[int] = Counter()
-        self._others = Others(here)
 
-    async def _once(self, met: Meeting) -> bool:
-        return await (super()._once(met) if met.round == LAST else self._weigh(met))
+    async def start(self) -> None:
+        self.round = await self._here.rendezvous.first(self._here.rank)
 
-    async def _weigh(self, met: Meeting) -> bool:
-        mine, workers = self._here.rank, self._here.plan.workers
-        row = neighbours(self._rule, met.round, mine, workers)
-        listening = [other for other in range(workers) if mine in neighbours(self._rule, met.round, other, workers)]
-        # Of those who are in its own row, who does not come this time needs nothing either.
-        to = [other for other in listening if other != mine and (other in met.members or other not in row)]
-        sent = self._message(met.round, len(to))
-        await asyncio.gather(*(self._others.call(other, "deliver", mine, met.round, sent) for other in to))
+    async def mix(self, label: int, asked: asyncio.Task | None = None, last: bool = False) -> float | None:
+        if last:
+            return await super().mix(label, asked)
+        asked = asked or self.ask()
+        rank, round, workers = self._here.rank, self.round - 1, self._here.plan.workers
+        to = [
+            other for other in range(workers) if other != rank and rank in neighbours(self._rule, round, other, workers)
+        ]
+        sent = self._message(round, len(to))
+        sending = asyncio.gather(*(self.call(other, "deliver", rank, round, sent) for other in to))
+        start, met = await self.meet(label, asked)
+        if met is not None:
+            await self._weigh(met, sent)
+        await sending
+        return start if met else None
+
+    async def _weigh(self, met: Meeting, sent: np.ndarray) -> None:
+        row = neighbours(self._rule, met.round, self._here.rank, self._here.plan.workers)
         weighted, left = [], 1.0
         for other, losses in zip(met.members, met.incarnations, strict=True):
-            message = None if other == mine else await self._mail_of(met.round, other, losses)
+            message = None if other == self._here.rank else await self._mail_of(met.round, other, losses)
             if message is not None:
                 weighted.append((row[other], message))
                 left -= row[other]
@@ -186,7 +215,6 @@ class WithNeighbours(Averaging):
         work = Work(bytes=4 * sent.nbytes * len(weighted))
         theirs = await self._site.compute(work, _sum, [(left, sent), *weighted])
         await self._replica.merge(Mix(met.round, met.members, sent, theirs))
-        return True
 
     async def _mail_of(self, round: int, other: int, losses: int) -> np.ndarray | None:
         waiting = self._slot(round, other)
@@ -211,20 +239,16 @@ class WithNeighbours(Averaging):
 class WithPartner(Way):
     """One worker's replica after another."""
 
-    def __init__(self, here: Here):
-        super().__init__(here)
-        self._others = Others(here)
-
-    async def mix(self, label: int, asked: asyncio.Task | None = None) -> float | None:
+    async def mix(self, label: int, asked: asyncio.Task | None = None, last: bool = False) -> float | None:
         round, rank, workers = self.round, self._here.rank, self._here.plan.workers
         self.round += 1
-        if workers == 1:
+        partner = self._rule.partner(round, rank, workers) if workers > 1 else None
+        if partner is None:
             return None
-        partner = self._rule.partner(round, rank, workers)
         if partner == rank or partner not in range(workers):
             raise BadOption(f"{self._rule.name}: partner(round={round}, rank={rank}, workers={workers}) gave {partner}")
         start, sent = self._site.now(), self._message(round)
-        answer = await self._others.call(partner, "absorb", sent)
+        answer = await self.call(partner, "absorb", sent)
         if answer is None:
             self._record.extra["mixes missed"] += 1
             return None
@@ -239,7 +263,7 @@ class WithCentre(Way):
         super().__init__(here)
         self._servers = [server.seen_from(here.site) for server in here.sync_servers]
 
-    async def mix(self, label: int, asked: asyncio.Task | None = None) -> float | None:
+    async def mix(self, label: int, asked: asyncio.Task | None = None, last: bool = False) -> float | None:
         start, round = self._site.now(), self.round
         self.round += 1
         sent = self._message(round)
@@ -249,24 +273,6 @@ class WithCentre(Way):
         theirs = await calls[0] if len(calls) == 1 else np.concatenate(await asyncio.gather(*calls))
         await self._replica.merge(Mix(round, (), sent, theirs))
         return start
-
-
-class Others:
-    """The other workers, who may die and be there again elsewhere."""
-
-    def __init__(self, here: Here):
-        self._here = here
-        self._handles: dict[int, Handle] = {}
-
-    async def call(self, rank: int, method: str, *args) -> Any:
-        """The answer; None where that worker is dead."""
-        if rank not in self._handles:
-            self._handles[rank] = (await self._here.rendezvous.worker(rank)).seen_from(self._here.site)
-        try:
-            return await getattr(self._handles[rank], method)(*args)
-        except NodeLost:
-            self._handles.pop(rank, None)
-            return None
 
 
 WAYS: dict[type[Exchange], type[Way]] = {

@@ -67,16 +67,16 @@ class Rendezvous:
 
     async def end(self, rank: int) -> None:
         """This worker has no more data: wait until nobody has."""
-        self._ended[rank] = asyncio.get_running_loop().create_future()
+        self._ended[rank] = over = asyncio.get_running_loop().create_future()
         self._release()
-        await self._ended[rank]
+        await over
 
     async def enroll(self, rank: int, worker: Handle) -> None:
-        """Where the others find a worker."""
-        self._handles[rank] = worker.seen_from(self._site)
-
-    async def worker(self, rank: int) -> Handle:
-        return self._handles[rank]
+        """Make a worker known to the others, and the others to it."""
+        self._handles[rank] = worker = worker.seen_from(self._site)
+        told = [worker.know(other, handle) for other, handle in self._handles.items() if other != rank]
+        told += [handle.know(rank, worker) for other, handle in self._handles.items() if other != rank]
+        await asyncio.gather(*told, return_exceptions=True)  # who is dead needs not know
 
     async def save(self) -> dict[str, Any]:
         self._away = frozenset()
@@ -137,7 +137,7 @@ class Rendezvous:
 
 
 class Neighbourhoods(Rendezvous):
-    """Every worker goes as soon as its own neighbours have come as far; who has gone past a round has sent what it needs."""
+    """Every worker is told who of its neighbours sends it something, as soon as they have all begun the round or left."""
 
     def __init__(self, site: Site, plan: Plan):
         super().__init__(site, plan)
@@ -146,12 +146,16 @@ class Neighbourhoods(Rendezvous):
         self._reached = [-1] * plan.workers
         """The last round that each is certain to come to."""
 
-    async def meet(self, rank: int, round: int) -> Meeting | None:
+    async def first(self, rank: int) -> int:
+        """The round that a worker begins with, or goes on with."""
         if rank in self._new:
             self._since[rank] = 1 + max(self._reached)  # nobody has reached it, so everybody will wait
             self._admit(rank)
+        return max(self._since[rank], self._reached[rank] + 1)
+
+    async def meet(self, rank: int, round: int) -> Meeting | None:
         if rank in self._active and round != LAST:
-            round = self._reached[rank] = max(round, self._since[rank])
+            self._reached[rank] = round
         return await super().meet(rank, round)
 
     async def leave(self, rank: int, lost: bool = False, returns: bool = False) -> None:

@@ -49,7 +49,9 @@ class Record:
     bytes: Counter = field(default_factory=Counter)
     """Bytes by what moved."""
     staleness: list[tuple[float, int]] = field(default_factory=list)
-    """(time, updates since its parameters were read) of each applied gradient."""
+    """(time, updates that came into the store since its parameters were read) of each applied gradient."""
+    data_staleness: list[tuple[float, int]] = field(default_factory=list)
+    """(time, steps from its token to its update) of each applied gradient, where it has a token (GBA, Section 4.1)."""
     gaps: list[tuple[float, int]] = field(default_factory=list)
     """(time, local steps since the mix before) of each mix."""
     order: list[int] = field(default_factory=list)

@@ -99,6 +99,7 @@ class ReplicaWorker:
         self._stepped.clear()
         for count in self._counts:
             count.since = began
+        await self.way.start()
         async with asyncio.TaskGroup() as beside:
             shadow = beside.create_task(self._shadow(), name=f"shadow {self._rank}") if self._background else None
             async with asyncio.TaskGroup() as threads:
@@ -114,6 +115,9 @@ class ReplicaWorker:
             self._stepped.set()
         if self._servers and ends:
             await self._servers.leave()
+
+    async def know(self, rank: int, worker: Handle) -> None:
+        self.way.know(rank, worker)
 
     async def deliver(self, rank: int, round: int, message: np.ndarray) -> None:
         await self.way.deliver(rank, round, message)
@@ -210,11 +214,8 @@ class ReplicaWorker:
         count.mixed_at = count.done
 
     async def _shadow(self) -> None:
-        """Mix as often as the network lets it, with at least one local step in between, until the data ends.
-
-        Rounds are counted anew after a pause: workers leave before it after unlike numbers of them.
-        """
-        self.way.round, count = 0, self._counts[0]
+        """Mix as often as the network lets it, with at least one local step in between, until the data ends."""
+        count = self._counts[0]
         while True:
             await self._stepped.wait()
             self._stepped.clear()
@@ -238,7 +239,10 @@ class ReplicaWorker:
         if shadow:
             self._stepped.set()
             await shadow
-        await self.mix(self._counts[0], self._counts[0].done, asked)
+        count = self._counts[0]
+        start = await self.way.mix(count.done, asked, last=True)
+        if start is not None:
+            self.mixed(count, count.done, start)
 
     def standing(self) -> AbstractAsyncContextManager:
         """Where a replica mixes as one, its threads stand still."""

@@ -9,8 +9,9 @@ import numpy as np
 
 from lib.cluster.base import Site
 from lib.data.batch import Batch
-from lib.drivers.parameter_server import Gradient, Pulled, Servers
+from lib.drivers.parameter_server import Pulled, Servers
 from lib.drivers.record import Record
+from lib.drivers.shard import Gradient
 from lib.models.flat import StepResult
 from lib.protocols.server_rule import Push
 from lib.store.placement import Partition, Uniform
@@ -31,7 +32,7 @@ class ServerClient:
         wanted = batch.ids if "rows" in self.holds else {}
         parts = {table: self._partition.split(table, ids) for table, ids in wanted.items()}
         calls = [
-            handle.pull(self._rank, {table: ids[parts[table][shard]] for table, ids in wanted.items()})
+            handle.pull(self._rank, batch.index, {table: ids[parts[table][shard]] for table, ids in wanted.items()})
             for shard, handle in enumerate(self._handles)
         ]
         pulled = [await calls[0]] if len(calls) == 1 else await asyncio.gather(*calls)

@@ -9,17 +9,17 @@ import shutil
 from collections.abc import Iterator
 
 import torch
+from joblib import cpu_count
 
 from lib import paths
 from lib.errors import LockstepError
 from lib.results.provenance import PACKAGES, version
-from lib.training.processes import usable_cores
 
 
 def examine() -> Iterator[tuple[str, str]]:
     """(what, how it is) in the order in which a person asks."""
     yield "python", f"{platform.python_version()} on {platform.system()} {platform.machine()}"
-    yield "cores", str(usable_cores())
+    yield "cores", str(cpu_count())
     yield "memory", _memory()
     yield "gpu", _gpu()
     for package in (*PACKAGES, "jupyterlab", "papermill", "nbconvert", "seaborn"):

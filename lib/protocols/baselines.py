@@ -81,7 +81,7 @@ class BSP(ServerRule):
 
     def __post_init__(self):
         if self.size is not None and self.size < 1:
-            raise BadOption(f"bsp: size must be at least 1, not {self.size}")
+            raise BadOption(f"{self.name}: size must be at least 1, not {self.size}")
 
     def batches_a_step(self, workers: int) -> int:
         return self.size or workers
@@ -95,6 +95,9 @@ class BSP(ServerRule):
         state = replace(state, active=state.active - {worker})
         return self._apply(state) if state.held and not state.active else (state, ())
 
+    def weights(self, state: ServerState) -> tuple[float, ...]:
+        """Of the gradients that are held, in the update that follows."""
+        return (1.0,) * len(state.held)
+
     def _apply(self, state: ServerState) -> tuple[ServerState, Decisions]:
-        held = state.held
-        return state.release(), (Apply(held, (1.0,) * len(held), len(held)),)
+        return state.release(), (Apply(state.held, self.weights(state), len(state.held)),)

@@ -100,8 +100,8 @@ class ReplicaRule(Rule):
         that has left is the worker's own."""
         raise NotImplementedError(f"{self.name} has no neighbours")
 
-    def partner(self, round: int, rank: int, workers: int) -> int:
-        """Whose replica a worker meets."""
+    def partner(self, round: int, rank: int, workers: int) -> int | None:
+        """Whose replica a worker meets; None: it meets nobody, and is met."""
         raise NotImplementedError(f"{self.name} has no partners")
 
     def init(self, start: np.ndarray) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
@@ -69,9 +70,16 @@ class ServerRule(Rule):
 
     family: ClassVar = "server"
     states: ClassVar = (ServerState, Push)
+    row_weights: ClassVar[Callable[..., np.ndarray] | None] = None
+    """`row_weights(token, stamps)`: a weight for each row of one push, given the step at which each was last updated; None:
+    the push's own weight."""
 
     rows_divided_by: Literal["met", "all"] = "met"
     """A row's summed gradient is divided by the pushes that met its id (GBA, Algorithm 2), or by the update's divisor."""
+
+    def ordered(self, workers: int) -> bool:
+        """Whether an update must find all before it in the store. Those of one gradient at arrival run side by side."""
+        return self.batches_a_step(workers) > 1
 
     def init(self, workers: int) -> ServerState:
         return ServerState(active=frozenset(range(workers)), clocks=(0,) * workers)
@@ -95,7 +103,3 @@ class ServerRule(Rule):
         level = min((state.clocks[other] for other in state.active), default=state.step)
         clocks = (*state.clocks[:worker], level, *state.clocks[worker + 1 :])
         return replace(state, active=state.active | {worker}, clocks=clocks)
-
-    def row_weights(self, token: int, stamps: np.ndarray) -> np.ndarray | None:
-        """A weight for each row of one push, given the step at which each was last updated; None: the push's own weight."""
-        return None

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
-from lib import paths
 from lib.reporting import claims as _claims
+from lib.reporting.notebooks import repeat
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -156,16 +155,13 @@ def verdicts(verdicts: Iterable[Verdict]) -> Fragment:
     return Fragment(html, "\n".join(f"{v.claim.id}: {v.text}, {ours(v)}" for v in verdicts))
 
 
-def provenance_card(runs: Any, command: str = "") -> Fragment:
-    """Where the numbers come from: one run, a list, or a mapping to lists; what they share is said once."""
+def provenance_card(runs: Any, notebook: str) -> Fragment:
+    """Where a notebook's numbers come from: one run, a list, or a mapping to lists; what they share is said once."""
     runs = _flatten(runs)
-    command = os.environ.get(paths.COMMAND) or command
     kept = [run.provenance for run in runs]
     shared = {key: value for key, value in kept[0].items() if all(other.get(key) == value for other in kept)}
     differing = [key for key in kept[0] if key not in shared]
-    facts: dict[str, Any] = {}
-    if command:
-        facts["repeat with"] = Fragment(f"<code>{escape(command)}</code>")
+    facts: dict[str, Any] = {"repeat with": Fragment(f"<code>{escape(repeat(notebook))}</code>")}
     for key, value in shared.items():
         facts[key.replace("_", " ")] = flat(value)
     for key in differing:

@@ -121,9 +121,12 @@ def build(
     """
     paths.check_writable(paths.reports())
     failures = []
-    for experiment in notebooks.resolve(name):
+    chosen = notebooks.resolve(name)
+    if len(chosen) > 1:
+        failures = notebooks.run_together(chosen, profile, parameters, resume)
+    else:
         try:
-            export(notebooks.run(experiment.name, profile, parameters, resume))
+            export(notebooks.run(chosen[0].name, profile, parameters, resume))
         except LockstepError as error:
             failures.append(str(error))
     page = index()

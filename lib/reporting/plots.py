@@ -20,6 +20,7 @@ from matplotlib.patches import Patch
 from lib import paths
 from lib.errors import BadOption, unknown
 from lib.reporting.cards import Fragment, claims, intervals, provenance_card, settings, verdicts
+from lib.reporting.notebooks import repeat
 
 if TYPE_CHECKING:
     from lib.results.run import Run
@@ -35,6 +36,7 @@ __all__ = [
     "modes",
     "panels",
     "provenance_card",
+    "repeat",
     "settings",
     "show",
     "style",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
@@ -16,6 +17,9 @@ from lib.drivers.record import Finished, Snapshot
 from lib.models.flat import FlatModel
 from lib.results.run import digest
 from lib.workloads.metrics import entropy
+
+STALENESS = ("staleness", "data_staleness")
+"""By updates of the store, and by steps since the token."""
 
 
 class Outcome:
@@ -58,7 +62,7 @@ class Outcome:
         if evaluated:
             evaluated[-1]["time"] = self.seconds
         marks = sorted({*np.linspace(0, len(steps), 21)[1:].round().astype(int)} - {0})
-        staleness, gaps = self._staleness(), self._gaps()
+        staleness, gaps = {name: self._ages(name) for name in STALENESS}, self._gaps()
         rows, done, start = [], 0, 0.0
         for mark in marks:
             part = steps.iloc[done:mark]
@@ -71,7 +75,7 @@ class Outcome:
                     "samples": samples,
                     "train_loss": float(np.average(part["loss"], weights=part["samples"])),
                     "train_ne": _normalised(part),
-                    "staleness_mean": _mean_within(staleness, start, time),
+                    **{f"{name}_mean": _mean_within(ages, start, time) for name, ages in staleness.items() if ages},
                     "sync_gap": _mean_within(gaps, start, time),
                 }
             )
@@ -89,10 +93,8 @@ class Outcome:
         if not self._lost_worker:
             account((index for record in self._records for index in record.taken), self.plan.batches)
         steps = self._steps
-        staleness = Counter(count for _, count in self._staleness())
         gaps = [gap for _, gap in self._gaps()]
         moved = sum((record.bytes for record in self._records), Counter())
-        counts = sum(staleness.values())
         by_worker = steps.groupby("node")["samples"].sum() / self.seconds if self.seconds else pd.Series(dtype=float)
         return {
             "clock": clock,
@@ -104,9 +106,7 @@ class Outcome:
             "qps": float(steps["samples"].sum() / self.seconds) if self.seconds else float("nan"),
             "qps_worker_mean": float(by_worker.mean()),
             "qps_worker_std": float(by_worker.std(ddof=0)),
-            "staleness_mean": sum(key * count for key, count in staleness.items()) / counts if counts else 0.0,
-            "staleness_max": max(staleness, default=0),
-            "staleness": {str(key): staleness[key] for key in sorted(staleness)},
+            **stale({name: Counter(age for _, age in self._ages(name)) for name in STALENESS}),
             "sync_gap": float(np.mean(gaps)) if gaps else float("nan"),
             **settle(self._records, self._undone),
             "returns_to_a_cut": self._returns,
@@ -190,10 +190,11 @@ class Outcome:
         metrics = {whose: self._evaluate(end.dense[0], end.rows) for whose, end in ends.items()}
         return {f"{metric}_of_{whose}": value for whose, each in metrics.items() for metric, value in each.items()}
 
-    def _staleness(self) -> list[tuple[float, int]]:
-        """Staleness arises where gradients travel; replicas alone have none."""
-        servers = [record.staleness for record in self._records if not record.ledger["issued"] and record.staleness]
-        return self._on_clock(servers[:1] or [record.staleness for record in self._records])
+    def _ages(self, name: str) -> list[tuple[float, int]]:
+        """Staleness arises where gradients travel, and is told by the first server; replicas alone have none."""
+        notes = [(record.ledger["issued"], getattr(record, name)) for record in self._records]
+        servers = [ages for issued, ages in notes if ages and not issued]
+        return self._on_clock(servers[:1] or [ages for _, ages in notes])
 
     def _gaps(self) -> list[tuple[float, int]]:
         return self._on_clock([record.gaps for record in self._records])
@@ -216,6 +217,20 @@ class Outcome:
         for record in self._records:
             total.update(record.extra)
         return total
+
+
+def stale(ages: Mapping[str, Counter[int]]) -> dict[str, Any]:
+    """Mean, maximum and histogram of each; nothing of data staleness where no gradient had a token."""
+    summary = {}
+    for name, counts in ages.items():
+        if counts or name == "staleness":
+            total = sum(age * count for age, count in counts.items())
+            summary |= {
+                f"{name}_mean": total / counts.total() if counts else 0.0,
+                f"{name}_max": max(counts, default=0),
+                name: {str(age): counts[age] for age in sorted(counts)},
+            }
+    return summary
 
 
 def _normalised(steps: pd.DataFrame) -> float:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, fields
+from itertools import product
 from typing import Any
 
 import pandas as pd
 
 from lib.cluster.spec import Usage
 from lib.drivers.record import Leg
-from lib.results.outcome import Outcome
+from lib.results.outcome import STALENESS, Outcome, stale
 
 SUMS = (
     *("samples", "issued", "applied", "decayed", "dropped", "lost", "in_flight", "returns_to_a_cut", "bytes"),
@@ -76,15 +77,14 @@ class Outcomes:
             return summaries[0]
         whole = summaries[-1] | {name: sum(each.get(name, 0) for each in summaries) for name in SUMS}
         whole = {name: value for name, value in whole.items() if value or name in summaries[-1]}
-        staleness = sum((Counter(each["staleness"]) for each in summaries), Counter())
-        counted = sum(staleness.values())
+        ages = {name: Counter() for name in STALENESS}
+        for name, each in product(STALENESS, summaries):
+            ages[name].update({int(age): count for age, count in each.get(name, {}).items()})
         for name in ("train_loss", "train_ne", "sync_gap", "qps_worker_mean", "qps_worker_std"):
             whole[name] = sum(each[name] * each["samples"] for each in summaries) / whole["samples"]
         whole |= {
             "qps": whole["samples"] / self.seconds if self.seconds else float("nan"),
-            "staleness": dict(sorted(staleness.items(), key=lambda item: int(item[0]))),
-            "staleness_mean": sum(int(age) * n for age, n in staleness.items()) / counted if counted else 0.0,
-            "staleness_max": max(map(int, staleness), default=0),
+            **stale(ages),
             "bytes_by_kind": dict(
                 sorted(sum((Counter(each["bytes_by_kind"]) for each in summaries), Counter()).items())
             ),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import subprocess
 from importlib.metadata import PackageNotFoundError
@@ -10,6 +9,7 @@ from importlib.metadata import version as installed
 from typing import Any
 
 import torch
+from joblib import cpu_count
 
 from lib import paths
 
@@ -23,7 +23,7 @@ def machine() -> dict[str, Any]:
         "commit": commit(),
         "hardware": {
             "machine": platform.machine(),
-            "cores": os.cpu_count(),
+            "cores": cpu_count(),
             "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
         },
     }

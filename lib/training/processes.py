@@ -41,11 +41,6 @@ class Declined(Exception):
     """The child cannot make this run as it would be made here."""
 
 
-def usable_cores() -> int:
-    """The cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 class _Pickler(pickle.Pickler):
     def reducer_override(self, thing: Any) -> Any:
         if getattr(thing, "__module__", None) == "__main__":

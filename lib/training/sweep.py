@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import os
 import threading
 import warnings
 from collections import deque
@@ -12,11 +13,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from joblib import cpu_count
 
 from lib.errors import BadOption, LockstepError
 from lib.progress import Progress
 from lib.results.run import Run
-from lib.training.processes import Child, ChildLost, Declined, order, usable_cores
+from lib.training.processes import Child, ChildLost, Declined, order
 from lib.training.train import Job
 
 
@@ -42,7 +44,7 @@ def sweep(jobs: Iterable[Mapping[str, Any]], *, processes: int | None = None) ->
     if missing:
         with Progress(sum(task.job.samples for task in missing), f"{len(missing)} runs", "samples") as progress:
             virtual = [task for task in missing if task.job.cluster.clock != "wall"]
-            _make(virtual, min(processes or usable_cores(), len(virtual)), progress)
+            _make(virtual, min(processes or _usual(), len(virtual)), progress)
             for task in missing:
                 if task.job.cluster.clock == "wall":
                     task.make(progress)
@@ -54,6 +56,11 @@ def sweep(jobs: Iterable[Mapping[str, Any]], *, processes: int | None = None) ->
         problem.runs = runs
         raise problem from failed[0].error
     return runs
+
+
+def _usual() -> int:
+    """As many as cores, unless whoever runs several programs side by side has set another number."""
+    return int(os.environ.get("LOCKSTEP_PROCESSES", 0)) or cpu_count()
 
 
 @dataclass(eq=False)

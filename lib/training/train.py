@@ -188,7 +188,15 @@ class Job:
         return None
 
     def run(self, progress: Callable[[int], None]) -> Run:
-        """Train, and save the run if the settings say so; `progress` hears of samples."""
+        """Train, and save the run if the settings say so; `progress` hears of samples. Where another process makes the same run
+        to save it, wait for that one."""
+        if not self.settings.save:
+            return self._train(progress)
+        paths.check_writable(paths.runs())
+        with paths.held(self.key):
+            return self.saved() or self._train(progress)
+
+    def _train(self, progress: Callable[[int], None]) -> Run:
         course, settings = self.course, self.settings
         cuts = paths.reports() / "cuts" / self.key
         if settings.checkpoint_every:
@@ -197,8 +205,6 @@ class Job:
             if not settings.resume:
                 shutil.rmtree(cuts, ignore_errors=True)
             course = replace(course, plan=replace(course.plan, cuts=kept))
-        if settings.save:
-            paths.check_writable(paths.runs())
         legs, model = self.cluster.open(course.plan.seed, course.plan.workers).run(course.run, progress)
         outcome = Outcomes(legs)
         run = Run(

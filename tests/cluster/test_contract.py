@@ -12,8 +12,9 @@ import pytest
 from lib import LocalCluster, RayCluster, VirtualCluster, workloads
 from lib.cluster.base import Meeting
 from lib.cluster.spec import Work
-from lib.drivers.parameter_server import Gradient, ParameterServer
+from lib.drivers.parameter_server import ParameterServer
 from lib.drivers.plan import Plan
+from lib.drivers.shard import Gradient
 from lib.errors import BadOption, NotFinite
 from lib.models.flat import FlatModel
 from lib.protocols import get
@@ -177,12 +178,12 @@ class Puller:
         self.server = server.seen_from(site)
 
     async def run(self, size):
-        first = await self.server.pull(0, {})
+        first = await self.server.pull(0, 0, {})
         kept = first.dense.copy()
         gradient = np.ones(size, np.float32)
         pushing = asyncio.ensure_future(self.server.push(Gradient(Push(0, first.token, 0), 1, gradient, {})))
         await asyncio.sleep(0)
-        second = await self.server.pull(0, {})
+        second = await self.server.pull(0, 1, {})
         await pushing
         return (first.dense == kept).all(), second.dense - kept, (gradient == 1).all()
 

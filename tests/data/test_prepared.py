@@ -37,10 +37,15 @@ def triples(tmp_path_factory):
     return PreparedTriples(folder / "out")
 
 
+def batch_of(read):
+    size = len(read.labels)
+    return Batch.of(index=0, size=size, raw={TABLE: read.ids}, features={"dense": read.dense}, labels=read.labels)
+
+
 @pytest.mark.parametrize("kind", [DeepFM, DLRM])
 def test_click_models_learn_from_a_prepared_day(clicks, kind):
-    batch = clicks.batch(2, slice(0, 100), index=5)
-    assert (batch.index, batch.day, batch.size) == (5, 2, 100)
+    batch = batch_of(clicks.read(2, slice(0, 100)))
+    assert batch.size == 100
     shape = {"fields": len(clicks.fields), "dim": 4, "dense_features": clicks.dense_features, "hidden": (8,)}
     model = FlatModel(kind(**shape, seed=0))
     rows = {TABLE: np.full((len(batch.ids[TABLE]), kind.width(4)), 0.01, np.float32)}
@@ -63,8 +68,7 @@ def test_a_batch_holds_the_rows_that_were_asked_for(clicks):
     chosen = np.array([7, 0, 7, 99])
     for one, other in zip(clicks.read(3, chosen)[:3], read[:3], strict=True):
         np.testing.assert_array_equal(one, other[chosen])
-    batch = clicks.batch(3, chosen, index=0)
-    assert isinstance(batch, Batch)
+    batch = batch_of(clicks.read(3, chosen))
     np.testing.assert_array_equal(batch.ids[TABLE][batch.where[TABLE]], read.ids[chosen])
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import bz2
 import gzip
 import json
+import re
 import subprocess
 import sys
 import tarfile
@@ -62,6 +63,8 @@ def test_from_the_twin_to_the_check(tmp_path, capsys):
         (["avazu"], "where are its raw files"),
         (["avazu", "raw"], "where to? python -m data_prep avazu raw OUT"),
         (["avazu", "raw", "out", "--sample", "0"], "--sample is 0; expected 1 to"),
+        (["avazu", "raw", "--twin", "--rows", "0"], "--rows is 0; expected 1 or more"),
+        (["triples", __file__, __file__], "File exists; give a folder that you can write to"),
     ],
 )
 def test_errors_are_one_sentence_that_helps(arguments, sentence, capsys):
@@ -207,3 +210,13 @@ print(json.dumps([status, peak / 1024]))
     status, peak = json.loads(done.stdout.splitlines()[-1])
     assert status == 0 and "1,800,000 rows read, 1,800,000 written" in done.stdout
     assert peak < 1000, f"{peak:.0f} MB"
+
+
+def test_what_is_imported_is_pinned():
+    names = {"PIL": "pillow", "sklearn": "scikit-learn", "yaml": "pyyaml"}
+    pinned = set(re.findall(r"^([\w-]+)==", (ROOT / "requirements.txt").read_text(), re.MULTILINE))
+    own = {"data_prep", "lib", *sys.stdlib_module_names}
+    for path in (ROOT / "data_prep").rglob("*.py"):
+        for name in re.findall(r"^ *(?:from|import) (\w+)", path.read_text(), re.MULTILINE):
+            found = name in own or names.get(name, name) in pinned or " import " not in path.read_text()
+            assert found, f"{path.relative_to(ROOT)} imports {name}, which requirements.txt does not name"

@@ -13,7 +13,7 @@ import lib
 from data_prep.__main__ import main
 from data_prep.traces.fitting import fit
 from data_prep.traces.formats import Trace
-from data_prep.traces.quality import quality
+from data_prep.traces.quality import play, quality
 from lib import VirtualCluster
 from lib.cluster.slowdowns import Empirical, Lognormal, Product, Steady, Transient, from_dict
 
@@ -61,19 +61,31 @@ def test_a_heavy_tail_keeps_its_quantile(exponent):
     assert transients(fitted) == [] and found["q99_played"] == pytest.approx(found["q99"], rel=0.15)
 
 
-@pytest.mark.parametrize("exponent", [1.2, 2.0])
-def test_periods_of_a_heavy_tailed_slowness_keep_the_quantile(exponent):
+@pytest.mark.parametrize("exponent", [1.5, 3.0])
+@pytest.mark.parametrize("varies", ["from period to period", "within a period"])
+def test_periods_of_a_heavy_tailed_slowness_keep_the_quantile_and_last(varies, exponent):
     generator = np.random.default_rng(0)
-    inside = played(Transient(mean_on=200.0, mean_off=2_000.0, factor=2.0)) > 1.5
-    made = trace(
-        np.where(inside, 1.3 * (1 + generator.pareto(exponent, inside.shape)), 1)
-        * np.exp(0.05 * generator.standard_normal(inside.shape))
-    )
+    inside = played(Transient(mean_on=200.0, mean_off=2_000.0, factor=2.0), workers=8) > 1.5
+    drawn = 1.3 * (1 + generator.pareto(exponent, inside.shape))
+    if varies == "from period to period":
+        first = inside & ~np.pad(inside, ((0, 0), (1, 0)))[:, :-1]
+        drawn = drawn.ravel()[
+            np.maximum.accumulate(np.where(first, np.arange(first.size).reshape(first.shape), 0).ravel())
+        ]
+        drawn = drawn.reshape(inside.shape)
+    made = trace(np.where(inside, drawn, 1) * np.exp(0.05 * generator.standard_normal(inside.shape)))
     fitted = fit(made)
-    found = quality(fitted.slowdown, made, seeds=3)
-    assert found["q99_played"] == pytest.approx(found["q99"], rel=0.15)
-    (told,) = fitted.remarks
-    assert "straggler periods, whose slowness varies so much that one factor" in told
+    (found,) = transients(fitted)
+    assert found.mean_on == pytest.approx(200, rel=0.2)
+    # One of a hundred periods is a tail of its own: what one seed plays strays by a fifth, the middle of many does not.
+    quantiles = [np.quantile(play(fitted.slowdown, made, seed), 0.99) for seed in range(40, 50)]
+    assert np.median(quantiles) == pytest.approx(made.table["factor"].quantile(0.99), rel=0.15)
+    told = quality(fitted.slowdown, made, seeds=3)
+    assert told["ks"] < 0.05
+    if varies == "from period to period":
+        assert told["correlation_5_played"] == pytest.approx(told["correlation_5"], abs=0.1)
+    else:
+        assert "draws its slowness from all samples of the" in fitted.remarks[-1]
 
 
 @pytest.mark.parametrize("sigma", [0.05, 0.2])
@@ -110,9 +122,10 @@ def test_few_periods_are_told():
     )
 
 
-def test_slow_drift_is_noise_that_lasts():
+def test_slow_drift_is_noise_that_lasts_and_no_period():
     truth = Empirical(quantiles=tuple(np.exp(0.4 * np.linspace(-2.5, 2.5, 21))), seconds=(200.0,), shares=(0.9,))
     made = trace(played(truth))
+    assert transients(fit(made)) == [] and "left to the noise" in fit(made).remarks[0]
     found = quality(fit(made).slowdown, made, seeds=3)
     for lag in (1, 5, 20):
         assert found[f"correlation_{lag}_played"] == pytest.approx(found[f"correlation_{lag}"], abs=0.05)

@@ -110,6 +110,14 @@ def test_sharing_is_fitted_to_machines_alone(tmp_path):
         fit_shared(trace)
 
 
+@pytest.mark.parametrize("cpu", [2, 60])
+def test_machines_that_nobody_shares_are_told(cpu, tmp_path):
+    lines = [f"m_{machine},{time},{cpu},80,,,40.0,30.0,5\n" for machine in "ab" for time in range(0, 86_400, 600)]
+    (tmp_path / "usage.csv").write_text("".join(lines))
+    with pytest.raises(BadOption, match="no machine in it is in use by others, to 10% or more and at times more"):
+        fit_shared(read_trace(tmp_path / "usage.csv"))
+
+
 def test_a_slow_rank_is_found_in_operations_whatever_its_stage_does(tmp_path):
     steady, noise = fit(read_trace(operations(tmp_path / "trace.parquet"))).slowdown.parts
     assert steady.factors == pytest.approx((1.0, 1.0, 0.5, 1.5), abs=0.01)  # of two ranks, the median lies in between

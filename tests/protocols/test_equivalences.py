@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import lib
-from lib import VirtualCluster, protocols, workloads
+from lib import Node, VirtualCluster, protocols, workloads
 from lib.protocols import Pair
 from lib.store.optim import SGD, Adam
 from tests.toys import finals, records, rounds, serial_dense
@@ -37,12 +37,32 @@ def test_gba_with_equal_workers_is_sync(workers, seed, batches):
     assert digest(clicks(batches), protocols.get("gba"), cluster, seed) == expected
 
 
+def test_gba_with_equal_workers_is_sync_only_where_the_gradients_of_a_step_arrive_together():
+    """Else who came early reads the parameters of the step before, which staleness shows and its token does not."""
+    workload = workloads.get("criteo-deepfm", samples=128 * 80, evaluation_samples=200, vocabulary=300)
+
+    def runs(**nodes):
+        cluster = VirtualCluster(workers=8, **nodes)
+        return [lib.train(workload, name, cluster, save=False) for name in ("sync", "gba", "bsp")]
+
+    at_once = {"bandwidth": 1e30, "latency": 0.0, "core_memory": 1e30}
+    sync, gba, _ = runs(worker=Node(**at_once), server=Node(cores=8, **at_once))
+    assert gba.digest == sync.digest
+    assert gba.summary["staleness"] == sync.summary["staleness"] == {"0": 80}
+    sync, gba, bsp = runs()
+    assert gba.digest == bsp.digest != sync.digest
+    assert gba.summary["staleness"] == bsp.summary["staleness"]
+    assert gba.summary["staleness_mean"] > 0.5
+    assert gba.summary["data_staleness"] == {"0": 80}
+    assert bsp.summary["data_staleness"] == bsp.summary["staleness"]
+
+
 @PROPERTY
 @given(workers=WORKERS, seed=SEEDS, batches=BATCHES, sigma=st.floats(0, 1.5))
 def test_gba_with_a_buffer_of_one_and_no_decay_is_async(workers, seed, batches, sigma):
     cluster = VirtualCluster(workers=workers, slowdown=sigma)
     expected = digest(clicks(batches), protocols.get("async"), cluster, seed)
-    assert digest(clicks(batches), protocols.get("gba", buffer=1, iota=float("inf")), cluster, seed) == expected
+    assert digest(clicks(batches), protocols.get("gba", size=1, iota=float("inf")), cluster, seed) == expected
 
 
 @PROPERTY

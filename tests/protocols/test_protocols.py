@@ -110,7 +110,7 @@ def test_server_rules_do_not_change_the_state_they_are_given(name):
 
 def test_gba_by_hand():
     """M = 2: tokens 0 0 1 1; three steps late with iota 1 is excluded, and still counts in the divisor."""
-    rule = protocols.get("gba", buffer=2, iota=1)
+    rule = protocols.get("gba", size=2, iota=1)
     state, tokens = rule.init(3), []
     for _ in range(4):
         state, token = rule.on_start(state, 0)
@@ -184,7 +184,7 @@ class TestErrors:
     @pytest.mark.parametrize(
         ("name", "option", "value"),
         [
-            ("gba", "buffer", 0),
+            ("gba", "size", 0),
             ("gba", "iota", -1),
             ("gba", "iota", float("nan")),
             ("s-easgd", "alpha", 1.5),

@@ -6,6 +6,7 @@ The 95 % t-interval of {1, 2, 3} is 2 ± 4.303 x 1 / sqrt(3) = 2 ± 2.484; of {-
 import dataclasses
 import json
 import math
+import sys
 
 import pandas as pd
 import pytest
@@ -237,7 +238,7 @@ def results_of(margin):
 def test_verdicts_are_stored_and_a_loosened_claim_shows(house):
     house.claims(GOOD)
     assert claims.table()["verdict"].tolist() == ["not run"]
-    (found,) = claims.record(results_of(0.05), "one", profile="smoke")
+    (found,) = house.record(results_of(0.05), "one", profile="smoke")
     assert found.verdict == "direction only"
     kept = json.loads((house.reports / "claims" / "a.b.json").read_text())
     assert kept["claim"]["margin"] == 0.1 and len(kept["results"]) == 6
@@ -245,7 +246,7 @@ def test_verdicts_are_stored_and_a_loosened_claim_shows(house):
 
     house.claims(GOOD.replace("margin: 0.1", "margin: 0.01"))
     assert claims.table()["verdict"].tolist() == ["direction only (claim changed since its run)"]
-    claims.record(results_of(0.05), "one")
+    house.record(results_of(0.05), "one")
     assert claims.table()["verdict"].tolist() == ["replicated"]
     assert house.left_behind() == []
 
@@ -259,12 +260,25 @@ def test_every_field_counts_in_the_hash():
 def test_a_notebook_without_claims_is_an_error(house):
     house.claims(GOOD)
     with pytest.raises(UnknownName, match="valid: one"):
-        claims.record(results_of(1), "won")
+        house.record(results_of(1), "won")
 
 
 def test_a_broken_verdict_says_what_to_do(house):
     house.claims(GOOD)
-    claims.record(results_of(1), "one")
+    house.record(results_of(1), "one")
     (house.reports / "claims" / "a.b.json").write_text("{")
     with pytest.raises(LockstepError, match="delete it and run one"):
         claims.table()
+
+
+def test_what_is_run_by_hand_leaves_published_verdicts_alone(house, monkeypatch):
+    house.notebook("one", parameters='profile: str = "smoke"  # size\nseeds: int = 3  # how many')
+    house.claims(GOOD)
+    house.record(results_of(0.05), "one", "laptop")
+    published = (house.reports / "claims" / "a.b.json").read_bytes()
+    monkeypatch.setattr(sys.modules["__main__"], "seeds", 1, raising=False)
+    (found,) = claims.record(results_of(-1), "one", "smoke")
+    assert (house.reports / "claims" / "a.b.json").read_bytes() == published
+    assert [verdict.profile for verdict in claims.verdicts()] == ["laptop"]
+    assert found.command == "python -m lib run one --profile smoke -p seeds=1"
+    assert (house.reports / "interactive" / "claims" / "a.b.json").exists()

@@ -176,18 +176,38 @@ def test_a_dead_kernel_is_named(house):
     assert not (house.reports / "n.ipynb").exists() and house.left_behind() == []
 
 
-def test_all_go_on_after_one_fails(house, monkeypatch):
-    for name in ("a", "b", "c"):
-        house.notebook(name, "# N")
+def test_side_by_side_all_go_on_after_one_fails(house, capfd):
+    for name, cell in {"a": "1", "b": "1 / 0", "c": "import os; print(os.environ['LOCKSTEP_PROCESSES'])"}.items():
+        house.notebook(name, "# N", cell, parameters=PARAMETERS)
+    (failure,) = notebooks.run_together(notebooks.experiments(), "smoke", {"seeds": 4})
+    assert failure.startswith("1 notebooks failed") and "notebook b, cell 3: ZeroDivisionError" in failure
+    assert sorted(path.name for path in house.reports.glob("*.html")) == ["a.html", "c.html", "index.html"]
+    nb = json.loads((house.reports / "c.ipynb").read_text())
+    assert nb["cells"][-1]["outputs"][0]["text"] == ["1\n"] or nb["cells"][-1]["outputs"][0]["text"] == "1\n"
+    assert nb["metadata"]["lockstep"]["parameters"] == {"seeds": 4}
+    assert "ERROR" not in capfd.readouterr().err, "a good run prints none"
 
-    def run(name, *_):
-        if name == "b":
-            raise LockstepError("b broke")
-        return name
 
-    monkeypatch.setattr(notebooks.running, "run", run)
-    with pytest.raises(notebooks.NotebookFailed, match="1 of 3 notebooks failed:\nb broke"):
-        notebooks.run_all("all")
+def test_what_measures_the_machine_runs_alone_and_last(house, monkeypatch):
+    alone = house.notebook("a", "# N")
+    alone.write_text(json.dumps({**json.loads(alone.read_text()), "metadata": {"alone": True}}))
+    house.notebook("b", "# N")
+    house.notebook("c", "# N")
+    told = []
+
+    class Process:
+        returncode = 0
+
+        def __init__(self, command, env, **_):
+            told.append((command[5], "LOCKSTEP_PROCESSES" in env))
+
+        def communicate(self):
+            return "", ""
+
+    monkeypatch.setattr(subprocess, "Popen", Process)
+    monkeypatch.setattr("lib.reporting.notebooks.together.cpu_count", lambda: 2)
+    assert notebooks.run_together(notebooks.experiments(), "smoke") == []
+    assert sorted(told[:2]) == [("b", True), ("c", True)] and told[2] == ("a", False)
 
 
 COUNTED = """from lib import paths
@@ -258,26 +278,28 @@ def test_a_run_that_lost_a_verdict_or_failed_since_is_not_complete(house):
     assert not notebooks.complete(experiment, "smoke")
 
 
-def test_an_interrupt_leaves_no_kernel_and_no_half(house):
-    house.notebook(
-        "n", "# N", 'import os, time\nopen("pid", "w").write(str(os.getpid()))\ntime.sleep(60)', parameters=PARAMETERS
+@pytest.mark.parametrize("names", [("n",), ("n", "o")], ids=["one", "side by side"])
+def test_an_interrupt_leaves_no_kernel_and_no_half(house, names):
+    for name in names:
+        cell = f'import os, time\nopen("{name}.pid", "w").write(str(os.getpid()))\ntime.sleep(60)'
+        house.notebook(name, "# N", cell, parameters=PARAMETERS)
+    environment = {**os.environ, "PYTHONPATH": str(Path(notebooks.__file__).parents[3]), "LOKY_MAX_CPU_COUNT": "2"}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "lib", "run", "all"], env=environment, stderr=subprocess.PIPE, text=True
     )
-    code = "from lib.reporting import notebooks; notebooks.run('n')"
-    environment = {**os.environ, "PYTHONPATH": str(Path(notebooks.__file__).parents[3])}
-    process = subprocess.Popen([sys.executable, "-c", code], env=environment, stderr=subprocess.PIPE, text=True)
-    marker = house.notebooks / "pid"
+    markers = [house.notebooks / f"{name}.pid" for name in names]
     deadline = time.monotonic() + 60
-    while not (marker.exists() and marker.read_text()) and time.monotonic() < deadline:
+    while not all(marker.exists() and marker.read_text() for marker in markers) and time.monotonic() < deadline:
         time.sleep(0.1)
     process.send_signal(signal.SIGINT)
     _, text = process.communicate(timeout=30)
-    assert "KeyboardInterrupt" in text and process.returncode != 0
-    kernel = int(marker.read_text())
+    assert text.endswith("interrupted; everything that was saved before is whole\n") and process.returncode == 130
+    kernels = [int(marker.read_text()) for marker in markers]
     for _ in range(50):
-        if not _alive(kernel):
+        if not any(map(_alive, kernels)):
             break
         time.sleep(0.1)
-    assert not _alive(kernel)
+    assert not any(map(_alive, kernels))
     assert list(house.reports.iterdir()) == []
 
 

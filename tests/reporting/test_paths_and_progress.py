@@ -13,7 +13,7 @@ def test_places(monkeypatch, tmp_path):
     for name in ("LOCKSTEP_ROOT", "LOCKSTEP_REPORTS", "LOCKSTEP_STAGE"):
         monkeypatch.delenv(name, raising=False)
     assert (paths.root() / "lib" / "paths.py").exists()
-    assert paths.runs() == paths.root() / "reports" / "runs" and paths.results() == paths.reports()
+    assert paths.runs() == paths.root() / "reports" / "runs" and paths.results() == paths.reports() / "interactive"
     monkeypatch.setenv("LOCKSTEP_REPORTS", str(tmp_path / "r"))
     assert paths.reports() == tmp_path / "r" and paths.reference() == paths.root() / "reports" / "reference"
     monkeypatch.setenv("LOCKSTEP_STAGE", str(tmp_path / "s"))

@@ -1,5 +1,6 @@
 import base64
 import re
+import sys
 
 import pandas as pd
 import pytest
@@ -18,10 +19,10 @@ def shown(house, runs):
 def test_a_figure_has_words_and_numbers(house, runs):
     html = shown(house, runs).html
     assert 'alt="A &quot;rise&quot;."' in html and "C &amp; c." in html and 'href="figure_1/auc.csv"' in html
-    saved = pd.read_csv(house.reports / "gba" / "figure_1" / "auc.csv")
+    saved = pd.read_csv(house.reports / "interactive" / "gba" / "figure_1" / "auc.csv")
     assert len(saved) == 12 and saved["auc"].dropna().tolist() == pytest.approx([0.5, 0.7, 0.5, 0.71] * 2)
     embedded = re.search(r"base64,([^\"]+)", html)[1]
-    assert base64.b64decode(embedded) == (house.reports / "gba" / "figure_1" / "auc.png").read_bytes()
+    assert base64.b64decode(embedded) == (house.reports / "interactive" / "gba" / "figure_1" / "auc.png").read_bytes()
 
 
 def test_equal_figures_are_equal_bytes(runs):
@@ -76,13 +77,21 @@ def test_protocols_look_alike_everywhere_and_unlike_each_other():
     assert plots.colour("mine") == plots.colour("mine")
 
 
-def test_the_provenance_card_says_what_is_shared_once(runs, monkeypatch):
-    monkeypatch.delenv("LOCKSTEP_COMMAND", raising=False)
-    card = plots.provenance_card(runs, command="python -m lib run x")
+def test_the_provenance_card_says_what_is_shared_once(runs, house, monkeypatch):
+    house.notebook("x", parameters='profile: str = "smoke"  # size\nseeds: int = 3  # how many')
+    card = plots.provenance_card(runs, "x")
     assert card.html.count("abc") == 1 and "sync; gba" in card.html and "0; 1" in card.html
-    assert "<code>python -m lib run x</code>" in card.html and "d" * 16 in card.html
+    assert "<code>python -m lib run x --profile smoke</code>" in card.html and "d" * 16 in card.html
     monkeypatch.setenv("LOCKSTEP_COMMAND", "python -m lib run x -p seeds=5")
-    assert "seeds=5" in plots.provenance_card(runs["gba"][0], command="python -m lib run x").html
+    assert "seeds=5" in plots.provenance_card(runs["gba"][0], "x").html
+
+
+def test_a_parameter_that_is_changed_by_hand_shows_in_what_repeats_it(house, monkeypatch):
+    house.notebook("x", parameters='profile: str = "smoke"  # size\nseeds: int = 3  # how many\nrate: float = 0.5')
+    main = sys.modules["__main__"]
+    for name, value in {"profile": "laptop", "seeds": 5, "rate": 0.5}.items():
+        monkeypatch.setattr(main, name, value, raising=False)
+    assert plots.repeat("x") == "python -m lib run x --profile laptop -p seeds=5"
 
 
 def test_every_verdict_is_shown_alike():

@@ -9,7 +9,7 @@ import pytest
 from lib import paths
 from lib import reporting as report
 from lib.__main__ import main
-from lib.reporting import claims, notebooks, reference
+from lib.reporting import notebooks, reference
 from lib.reporting.reference import END, NONE_YET, START, NotPublished, machine_path, table
 from tests.reporting.test_claims import GOOD, results_of
 
@@ -101,8 +101,8 @@ def test_a_table_of_two_papers_with_all_verdicts(house, monkeypatch):
     assert table(paths.reference()) == NONE_YET
     for paper in ("oac", "gba"):
         house.claims(GOOD.replace("a.b", f"{paper}.x").replace("Better.", '"a | b\\n<i>"'), paper)
-    claims.record(results_of(-1), "gba/one", "laptop")
-    claims.record(results_of(0.05), "oac/one", "laptop")
+    house.record(results_of(-1), "gba/one", "laptop")
+    house.record(results_of(0.05), "oac/one", "laptop")
     lines = [line for line in table(paths.reference()).splitlines() if line.startswith(("###", "| `"))]
     assert lines == [
         "### GBA",
@@ -111,7 +111,7 @@ def test_a_table_of_two_papers_with_all_verdicts(house, monkeypatch):
         "| `oac.x` | a \\| b &lt;i> | value 2 | 0.05 | direction only |",
     ]
     rows = results_of(0.2).assign(auc=[0.2, 0.3, 0.1, 0, 0, 0])  # 0.2 ± 4.303 x 0.1 / sqrt(3) = 0.2 ± 0.24841
-    claims.record(rows, "oac/one", "laptop")
+    house.record(rows, "oac/one", "laptop")
     assert "| 0.2 [−0.04841, 0.44841] | inconclusive |" in table(paths.reference())
 
 
@@ -146,7 +146,7 @@ def planted_claim(house):
 
 def planted_stranger(house):
     house.claims(GOOD.replace("a.b", "a.c"), "oac")
-    claims.record(results_of(1), "oac/one", "laptop")
+    house.record(results_of(1), "oac/one", "laptop")
 
 
 def planted_loss(house):

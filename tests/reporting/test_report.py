@@ -89,11 +89,10 @@ def test_the_index_has_every_experiment(built):
 
 
 def test_the_index_shows_a_verdict_and_a_changed_claim(house):
-    from lib.reporting import claims
 
     house.notebook("one", "# One")
     house.claims(GOOD)
-    claims.record(results_of(-1), "one")
+    house.record(results_of(-1), "one")
     assert '<span class="verdict not-replicated">not replicated</span>' in report.index().read_text()
     house.claims(GOOD.replace("margin: 0.1", "margin: -2"))
     assert "claim changed since its run" in report.index().read_text()

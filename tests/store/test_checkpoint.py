@@ -54,7 +54,7 @@ def table(optimizer=None, pushes=5, seed=0):
 
 def states():
     """All that a training has to keep."""
-    rule = protocols.get("gba", buffer=4)
+    rule = protocols.get("gba", size=4)
     state = rule.init(3)
     for batch in range(3):
         state, token = rule.on_start(state, batch)

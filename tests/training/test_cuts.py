@@ -20,7 +20,7 @@ PROTOCOLS = {
     **{name: get(name) for name in ALL},
     "gba + sync": Pair(sparse=get("gba"), dense=get("sync")),
     "async + all-reduce": Pair(sparse=get("async"), dense=get("all-reduce")),
-    "gba + s-easgd": Pair(sparse=get("gba", buffer=2), dense=get("s-easgd")),
+    "gba + s-easgd": Pair(sparse=get("gba", size=2), dense=get("s-easgd")),
 }
 
 

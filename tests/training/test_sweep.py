@@ -273,3 +273,32 @@ def test_ctrl_c_ends_a_sweep_and_its_processes(tmp_path):
             os.kill(pid, signal.SIGKILL)
         process.kill()
         process.wait()
+
+
+TWICE = """
+import sys
+import lib
+from lib.drivers.trainer import Trainer
+from pathlib import Path
+before = Trainer.batch
+async def batch(self, index):
+    (Path(sys.argv[1]) / f"{sys.argv[2]}-{index}").touch()
+    return await before(self, index)
+Trainer.batch = batch
+workload = lib.workloads.get("quadratic", samples=32 * 2000)
+print(lib.sweep([dict(workload=workload, protocol="gba", cluster="virtual", workers=2)])[0].digest)
+"""
+
+
+def test_two_processes_that_ask_for_one_run_make_it_once(tmp_path):
+    """As notebooks that share runs do, side by side."""
+    (made := tmp_path / "made").mkdir()
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "LOCKSTEP_REPORTS": str(tmp_path / "reports")}
+    started = [
+        subprocess.Popen([sys.executable, "-c", TWICE, made, name], env=environment, stdout=subprocess.PIPE, text=True)
+        for name in ("a", "b")
+    ]
+    digests = {process.communicate(timeout=90)[0] for process in started}
+    assert len(digests) == 1 and all(process.returncode == 0 for process in started)
+    assert len({name[0] for name in os.listdir(made)}) == 1
+    assert list((tmp_path / "reports" / "locks").iterdir()) == []

@@ -128,7 +128,7 @@ def test_a_phase_ends_with_its_limit():
 def test_steps_are_global_batches():
     schedule = Schedule(
         phases=(
-            Phase(protocol=lib.protocols.get("gba", buffer=3), steps=2),
+            Phase(protocol=lib.protocols.get("gba", size=3), steps=2),
             Phase(protocol=lib.protocols.get("bsp", size=5), steps=1),
             Phase(protocol="async", steps=3),
         )

@@ -19,6 +19,7 @@ from typing import Any, ClassVar
 
 import torch
 import torch.distributed as distributed
+from joblib import cpu_count
 
 from lib.cluster.base import Cluster, Main, Meeting, World, in_thread
 from lib.cluster.faults.failures import check_wall
@@ -98,7 +99,7 @@ class RayWorld(World):
             self.ray.init(address=self.cluster.address, **quiet)
         else:
             # Actors take none of these cores, which say how many processes Ray starts at the same time.
-            cores = min(os.cpu_count(), self.workers + self.cluster.servers)
+            cores = min(cpu_count(), self.workers + self.cluster.servers)
             memory = self.cluster.object_store
             self.ray.init(num_cpus=cores, object_store_memory=memory, include_dashboard=False, **quiet)
 

@@ -6,7 +6,7 @@ import asyncio
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
@@ -138,7 +138,11 @@ class RaySite(Site):
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
 
-    async def compute(self, work: Work | None, function: Callable, *args) -> Any:
+    async def compute(
+        self, work: Work | None, function: Callable, *args, after: Collection[asyncio.Future] = ()
+    ) -> Any:
+        if after:
+            await asyncio.wait(after)
         if self._delay.at_once(work):
             return function(*args)
         return await self._delay.run(self._pool, work, function, *args)

@@ -62,8 +62,6 @@ class Slowdown(ABC):
     """How workers are slowed down."""
 
     name: ClassVar[str]
-    additive: ClassVar[bool]
-    """Whether a computation takes as long in one piece as in several, one after another."""
     times: ClassVar[tuple[str, ...]] = ()
     """Fields that are seconds of the cluster's clock."""
 

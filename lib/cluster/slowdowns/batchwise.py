@@ -23,7 +23,6 @@ class Lognormal(Slowdown):
     """Each computation of a worker takes `exp(sigma z)` times its time, z standard normal and independent."""
 
     name: ClassVar = "lognormal"
-    additive: ClassVar = False
 
     sigma: float = 0.0
     """Spread of the logarithm; 0.6 makes the slowest of 32 about three times the mean."""
@@ -42,7 +41,6 @@ class Steady(Slowdown):
     """A worker is slower or faster than the others for good: machines of different kinds, or unlike neighbours."""
 
     name: ClassVar = "steady"
-    additive: ClassVar = True
 
     sigma: float = 0.0
     """A worker's factor is `exp(sigma z)`, one draw for each worker; used where `factors` is empty."""
@@ -71,7 +69,6 @@ class Empirical(Slowdown):
     """
 
     name: ClassVar = "empirical"
-    additive: ClassVar = False
     times: ClassVar = ("seconds",)
 
     quantiles: tuple[float, ...]

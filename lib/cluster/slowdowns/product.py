@@ -33,10 +33,6 @@ class Product(Slowdown):
             flat.extend(part.parts if isinstance(part, Product) else [part])
         object.__setattr__(self, "parts", tuple(flat))
 
-    @property
-    def additive(self) -> bool:
-        return all(part.additive for part in self.parts)
-
     def scaled(self, scale: float) -> Self:
         return replace(self, parts=tuple(part.scaled(scale) for part in self.parts))
 

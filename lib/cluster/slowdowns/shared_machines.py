@@ -38,7 +38,6 @@ class Shared(Slowdown):
     """
 
     name: ClassVar = "shared"
-    additive: ClassVar = True
     times: ClassVar = ("hold", "period", "begin")
 
     curve: tuple[float, ...] | str = "alibaba-2018"

@@ -31,26 +31,28 @@ class Transient(Slowdown):
     """Straggler periods: a worker is normal and slow by turns, for exponential times, independently of the others.
 
     It begins in its stationary state. In the long run a second of computation takes
-    `(mean_on + mean_off) / (mean_off + mean_on / factor)` seconds.
+    `(mean_on + mean_off) / (mean_off + mean_on / factor)` seconds, with the factors' harmonic mean where there are several.
     """
 
     name: ClassVar = "transient"
-    additive: ClassVar = True
     times: ClassVar = ("mean_on", "mean_off")
 
     mean_on: float
     """Mean seconds of a slow period."""
     mean_off: float
     """Mean seconds between two."""
-    factor: float
-    """How many times as long a computation takes in a slow period."""
+    factor: float | tuple[float, ...]
+    """How many times as long a computation takes in a slow period; of several, each period draws one."""
     ranks: tuple[int, ...] = ()
     """The workers that it can hit; empty: all."""
 
     def __post_init__(self):
         self._number("mean_on", f"at least {SHORTEST:g} seconds and finite", least=SHORTEST)
         self._number("mean_off", f"at least {SHORTEST:g} seconds and finite", least=SHORTEST)
-        self._number("factor", "above 0, at most 1e9", above=0, most=1e9)
+        if isinstance(self.factor, list | tuple) and self.factor:
+            self._numbers("factor", "above 0, at most 1e9", above=0, most=1e9)
+        else:
+            self._number("factor", "above 0, at most 1e9", above=0, most=1e9)
         self._numbers("ranks", "a rank: 0 or more", least=0)
         if not all(isinstance(rank, int) for rank in self.ranks):
             self._reject("ranks", "whole numbers")
@@ -70,7 +72,6 @@ class Bursts(Slowdown):
     """
 
     name: ClassVar = "bursts"
-    additive: ClassVar = True
     times: ClassVar = ("seconds",)
 
     rate: float
@@ -101,7 +102,6 @@ class Day(Slowdown):
     """A shared machine's day: what others leave free is a worker's speed, over and over."""
 
     name: ClassVar = "day"
-    additive: ClassVar = True
     times: ClassVar = ("period", "begin")
 
     curve: tuple[float, ...] | str = "alibaba-2018"
@@ -162,19 +162,22 @@ class _Turns(Pace):
 class _OnOff(_Turns):
     def __init__(self, kind: Transient, stream):
         super().__init__()
-        self._stream, self._slow = stream, 1 / kind.factor
+        self._stream, self._factor = stream, kind.factor
         self._first_on = int(stream.random() < kind.mean_on / (kind.mean_on + kind.mean_off))
         self._means = (kind.mean_off, kind.mean_on)
+        self._speeds: list[float] = []
 
     def _length(self, turn: int) -> float:
-        return self._stream.exponential(self._means[self._on(turn)])
-
-    def _on(self, turn: int) -> int:
-        return (turn + self._first_on + 1) % 2
+        on = (turn + self._first_on + 1) % 2
+        factor = self._factor if on else 1.0
+        if isinstance(factor, tuple):
+            factor = factor[self._stream.integers(len(factor))]
+        self._speeds.append(1 / factor)
+        return self._stream.exponential(self._means[on])
 
     def speed(self, time: float) -> tuple[float, float]:
         turn, until = self._turn(time)
-        return (self._slow if self._on(turn) else 1.0), until
+        return self._speeds[turn - 1], until
 
 
 class _Burst(_Turns):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -56,13 +56,19 @@ class VirtualSite(Site):
     async def sleep(self, seconds: float) -> None:
         await self.until(self._loop.time() + seconds)
 
-    async def compute(self, work: Work | None, function: Callable, *args) -> Any:
+    async def compute(
+        self, work: Work | None, function: Callable, *args, after: Collection[asyncio.Future] = ()
+    ) -> Any:
         if work is None:
             return function(*args)
         start, seconds = self._occupy(work)
         # The function sees its node's memory as it is when its turn comes.
         if start > self._loop.time():
             await self.until(start)
+        if after:
+            await asyncio.wait(after)
+            if (now := self._loop.time()) > start:
+                start, seconds = now, self._seconds(work, now)
         result = function(*args)
         if seconds:
             await self.until(start + seconds)
@@ -81,15 +87,20 @@ class VirtualSite(Site):
     def _occupy(self, work: Work) -> tuple[float, float]:
         """Take the lane that is free first; from when, and for how long."""
         start = max(heapq.heappop(self._lanes), self._loop.time())
+        seconds = self._seconds(work, start)
+        heapq.heappush(self._lanes, start + seconds)
+        self.computed += seconds
+        return start, seconds
+
+    def _seconds(self, work: Work, start: float) -> float:
+        """How long it takes from then on, beside what the other lanes do."""
         running = 1 + sum(free > start for free in self._lanes) if self.spec.memory else 1
         seconds = self.spec.seconds(work, running)
         if self._stretch:
             if self._world.keeps:
                 self.calls.append((start, seconds))
             seconds = self._stretch(start, seconds)
-        heapq.heappush(self._lanes, start + seconds)
-        self.computed += seconds
-        return start, seconds
+        return seconds
 
     def repeat(self, calls: np.ndarray) -> None:
         """Bring an idle node to where these calls of its slowdown have brought another."""

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 import yaml
+from joblib import cpu_count
 
 from lib import paths
 from lib.cluster.document import to_plain
@@ -22,7 +23,6 @@ from lib.measure.calibrate import transfers
 from lib.measure.calibrate.measurement import Measurement
 from lib.measure.calibrate.training_steps import parallel, steps
 from lib.results.provenance import machine
-from lib.training.processes import usable_cores
 
 
 def measure(quick: bool = False, ray: bool = False) -> dict[str, float]:
@@ -80,7 +80,7 @@ def figures(quick: bool = False, ray: bool = False) -> Iterator[Measurement]:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        cores = usable_cores()
+        cores = cpu_count()
         yield Measurement("cores", float(cores), "cores that this process may use")
         yield from steps("cpu", quick)
         yield from parallel(cores, quick)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -56,7 +55,9 @@ def record(table: pd.DataFrame, notebook: str, profile: str = "") -> list[Verdic
     mine = [claim for claim in load().values() if claim.notebook == notebook]
     if not mine:
         raise unknown("notebook with claims", notebook, {claim.notebook for claim in load().values()})
-    command = os.environ.get(paths.COMMAND, "")
+    from lib.reporting.notebooks.declared import repeat  # notebooks know claims
+
+    command = repeat(notebook)
     verdicts = [dataclasses.replace(judge(claim, table, profile), command=command) for claim in mine]
     for verdict in verdicts:
         save(verdict, table)

@@ -5,13 +5,17 @@ from __future__ import annotations
 import ast
 import dataclasses
 import io
+import json
 import os
+import shlex
+import sys
 import tokenize
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from lib import paths
 from lib.errors import BadOption, LockstepError, nearest, unknown_option
-from lib.reporting.notebooks.finding import Experiment, read, source
+from lib.reporting.notebooks.finding import Experiment, read, resolve, source
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -95,3 +99,24 @@ def parse_parameters(experiment: Experiment, pairs: Iterable[str]) -> dict[str, 
             raise BadOption(f"parameter {name!r}: cannot read {text!r}") from error
         values[name] = value
     return check_parameters(experiment, values)
+
+
+def command(name: str, profile: str, parameters: Mapping[str, Any]) -> str:
+    """What to type to run a notebook with these parameters."""
+
+    def shell(value: Any) -> str:
+        return shlex.quote(value if isinstance(value, str) else json.dumps(value))
+
+    options = "".join(f" -p {key}={shell(value)}" for key, value in parameters.items())
+    return f"python -m lib run {name} --profile {profile}{options}"
+
+
+def repeat(name: str) -> str:
+    """The command that repeats the notebook that runs here: as the runner was told, or with the values of its parameters now."""
+    if told := os.environ.get(paths.COMMAND):
+        return told
+    here = vars(sys.modules["__main__"])
+    declared = parameters(resolve(name)[0].path)
+    values = {key: here.get(key, parameter.default) for key, parameter in declared.items()}
+    profile = values.pop("profile", "smoke")
+    return command(name, profile, {key: value for key, value in values.items() if value != declared[key].default})

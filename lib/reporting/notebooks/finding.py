@@ -26,6 +26,8 @@ class Experiment:
     """The folder's name, empty for a notebook of no one paper."""
     title: str
     profiles: tuple[str, ...]
+    alone: bool
+    """It measures this machine, and nothing else may be under way: the notebook's metadata say so."""
 
     @property
     def executed(self) -> Path:
@@ -58,6 +60,7 @@ def _experiment(path: Path) -> Experiment:
         paper=name.rpartition("/")[0],
         title=title[1] if title else name,
         profiles=_profiles(nb),
+        alone=bool(nb["metadata"].get("alone")),
     )
 
 

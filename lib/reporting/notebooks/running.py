@@ -18,7 +18,7 @@ from lib import paths
 from lib.errors import BadOption, LockstepError, unknown
 from lib.progress import Progress
 from lib.reporting import claims
-from lib.reporting.notebooks.declared import check_parameters
+from lib.reporting.notebooks.declared import check_parameters, command
 from lib.reporting.notebooks.finding import Experiment, read, resolve, source
 
 KERNEL = "python3"
@@ -37,7 +37,7 @@ def run(name: str, profile: str = "smoke", parameters: Mapping[str, Any] | None 
     """
     chosen = resolve(name)
     if len(chosen) != 1:
-        raise BadOption(f"{name!r} stands for {len(chosen)} notebooks; run_all takes them")
+        raise BadOption(f"{name!r} stands for {len(chosen)} notebooks; `lib.reporting.build` runs them")
     experiment = chosen[0]
     values = _values(experiment, profile, parameters)
     if resume and complete(experiment, profile, parameters):
@@ -49,41 +49,20 @@ def run(name: str, profile: str = "smoke", parameters: Mapping[str, Any] | None 
     paths.check_writable(experiment.executed.parent)
     made_of = fingerprint(experiment, values)
     extra = {key: value for key, value in values.items() if key != "profile"}
-    options = "".join(f" -p {key}={_shell(value)}" for key, value in extra.items())
-    command = f"python -m lib run {experiment.name} --profile {profile}{options}"
-    with _stage() as stage, _environment({paths.STAGE: str(stage), paths.COMMAND: command}):
+    told = command(experiment.name, profile, extra)
+    with _stage() as stage, _environment({paths.STAGE: str(stage), paths.COMMAND: told}):
         started = time.time()
         nb = _execute(experiment, values, stage)
         nb.metadata["lockstep"] = {
             "name": experiment.name,
             "profile": profile,
             "parameters": extra,
-            "command": command,
+            "command": told,
             "seconds": round(time.time() - started, 1),
             "fingerprint": made_of,
             "machine": machine(),
         }
         return _publish(experiment, nb, stage)
-
-
-def run_all(
-    name: str = "all", profile: str = "smoke", parameters: Mapping[str, Any] | None = None, resume: bool = False
-) -> list[Path]:
-    """Execute every notebook that the name stands for; those that fail are named together at the end."""
-    chosen = resolve(name)
-    for experiment in chosen:
-        check_parameters(experiment, dict(parameters or {}))
-    done, failures = [], []
-    for experiment in chosen:
-        try:
-            done.append(run(experiment.name, profile, parameters, resume))
-        except LockstepError as error:
-            if len(chosen) == 1:
-                raise
-            failures.append(str(error))
-    if failures:
-        raise NotebookFailed(f"{len(failures)} of {len(chosen)} notebooks failed:\n" + "\n".join(failures))
-    return done
 
 
 def complete(experiment: Experiment, profile: str, parameters: Mapping[str, Any] | None = None) -> bool:
@@ -132,12 +111,6 @@ def _values(experiment: Experiment, profile: str, parameters: Mapping[str, Any] 
     return check_parameters(experiment, given)
 
 
-def _shell(value: Any) -> str:
-    import shlex
-
-    return shlex.quote(value if isinstance(value, str) else json.dumps(value))
-
-
 def _need_kernel() -> None:
     advice = "install it with: python -m pip install papermill nbconvert ipykernel"
     try:
@@ -169,10 +142,7 @@ def _stage() -> Iterator[Path]:
 @contextmanager
 def _environment(values: Mapping[str, str]) -> Iterator[None]:
     """What the kernel inherits: the same folders, and the same `lib`, installed or not."""
-    package = str(Path(__file__).resolve().parents[3])
-    search = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))
-    places = {"LOCKSTEP_REPORTS": str(paths.reports()), "LOCKSTEP_ROOT": str(paths.root()), "PYTHONPATH": search}
-    values = {**values, **places}
+    values = {**values, **paths.environment()}
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     try:
@@ -221,7 +191,8 @@ def _execute(experiment: Experiment, values: dict[str, Any], stage: Path) -> Any
                 language="python",
                 progress_bar=False,
                 cwd=str(experiment.path.parent),
-                extra_arguments=["--IPKernelApp.log_level=40"],
+                # Critical alone: it calls the interrupt that ends every kernel an error, and cells' errors come as answers.
+                extra_arguments=["--IPKernelApp.log_level=50"],
             )
         except papermill.PapermillExecutionError as error:
             kept = paths.write_bytes_atomic(experiment.failed, output.read_bytes())

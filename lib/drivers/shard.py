@@ -1,0 +1,192 @@
+"""One server's share of the parameters: a slice of the dense vector, the rows that are placed here, or both.
+
+Its calls may run at once, in threads. What they may then rely on is the stores' affair: a dense step is atomic, rows are as
+`RowStore.locking` says, and a reading beside an update may have one table from before it and another from after it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from lib.cluster.base import Site
+from lib.cluster.spec import Work
+from lib.drivers.plan import Plan
+from lib.drivers.record import Snapshot
+from lib.protocols.server_rule import Apply, Push, ServerRule
+from lib.store.placement import Partition
+from lib.store.rows import Rows
+from lib.store.table.kernels import combine
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """What a server remembers of the parameters that it gave away."""
+
+    version: int
+    """Updates that were in the store."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gradient:
+    """What a worker sends after a step; without arrays where the batch was skipped."""
+
+    push: Push
+    samples: int
+    dense: np.ndarray | None
+    rows: dict[str, tuple[np.ndarray, np.ndarray]]
+    """Table -> distinct ids, and their rows' gradients."""
+    void: bool = False
+    read: Read | None = None
+    """What it was computed from; the server's own note."""
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """What an update has to say of itself."""
+
+    version: int
+    """Updates that were in the store when it began."""
+    norm: float | None
+    """L2 norm of its dense gradient; None where it had none."""
+    decayed: int
+    """Rows' gradients that were given less weight than they came with."""
+
+
+class Shard:
+    """The parameters, and the arithmetic of updates."""
+
+    def __init__(self, site: Site, plan: Plan, rule: ServerRule, number: int, holds: frozenset[str]):
+        self._rule, self._number, self._gradients = rule, number, plan.gradients
+        start = plan.start(site) if "dense" in holds else np.empty(0, np.float32)
+        partition = Partition(start.size, plan.placement)
+        self._dense = plan.dense_store(start[partition.slice(number)]) if "dense" in holds else None
+        self._tables = plan.tables() if "rows" in holds else {}
+        ids = plan.evaluation_ids()
+        owned = {table: partition.split(table, ids[table])[number] for table in self._tables}
+        self._evaluated = {table: (positions, ids[table][positions]) for table, positions in owned.items()}
+        self._version, self._lock = 0, threading.Lock()
+
+    def inherit(self, dense: dict[str, np.ndarray], rows: dict[str, Rows]) -> None:
+        if self._dense:
+            self._dense.load(dense)
+        for name, table in self._tables.items():
+            table.load(rows[name])
+
+    def reading(self, ids: dict[str, np.ndarray]) -> Work:
+        """What `read` costs."""
+        dense = self._dense.nbytes if self._dense else 0
+        return Work(bytes=2 * (dense + sum(4 * self._tables[name].dim * ids[name].size for name in self._tables)))
+
+    def read(self, ids: dict[str, np.ndarray]) -> tuple[Read, np.ndarray | None, dict[str, np.ndarray]]:
+        """The dense slice and these rows, and what is to be remembered of them."""
+        with self._lock:
+            version = self._version
+        dense = self._dense.pull() if self._dense else None
+        rows = {name: table.pull(ids[name]) for name, table in self._tables.items()}
+        return Read(version), dense, rows
+
+    def updating(self, gradients: Sequence[Gradient]) -> Work:
+        """What `update` costs: to read, to sum, and to write where it belongs."""
+        blocks = [grads for gradient in gradients for _, grads in gradient.rows.values()]
+        dense = [gradient.dense for gradient in gradients if gradient.dense is not None]
+        return Work(bytes=3 * sum(array.nbytes for array in [*dense, *blocks]))
+
+    def update(self, decision: Apply, gradients: Sequence[Gradient], step: int) -> Applied:
+        """One step of the optimisers, the update after `step` others.
+
+        Sums run in the order of the batches: the set of gradients decides the bits, not the order of their arrival.
+        """
+        pairs = sorted(zip(gradients, decision.weights, strict=True), key=lambda pair: pair[0].push.batch)
+        pairs = [(gradient, weight) for gradient, weight in pairs if not gradient.void]
+        with self._lock:
+            version = self._version
+        norm = (
+            self._update_dense(pairs, decision.divisor) if self._dense and any(weight for _, weight in pairs) else None
+        )
+        decayed = 0
+        for name in self._tables:
+            if met := [(gradient, weight) for gradient, weight in pairs if name in gradient.rows]:
+                decayed += self._update_rows(name, met, decision.divisor, step)
+        with self._lock:
+            self._version += 1
+        return Applied(version, norm, decayed)
+
+    def save(self) -> dict[str, Any]:
+        return {
+            "dense": self._dense.export() if self._dense else None,
+            "tables": {name: table.dump() for name, table in self._tables.items()},
+        }
+
+    def load(self, state: dict[str, Any], version: int) -> None:
+        self._version = version
+        if self._dense:
+            self._dense.load(state["dense"])
+        for name, table in self._tables.items():
+            table.restore(state["tables"][name])
+
+    def final(self) -> dict[str, Any]:
+        """All that it holds, as a record keeps it."""
+        dense = {"dense": {self._number: self._dense.export()}} if self._dense else {}
+        return {**dense, "rows": {name: table.export() for name, table in self._tables.items()}}
+
+    def snapshot(self, time: float, samples: int) -> Snapshot:
+        dense = {self._number: self._dense.pull()} if self._dense else {}
+        rows = {name: (positions, self._tables[name].peek(ids)) for name, (positions, ids) in self._evaluated.items()}
+        return Snapshot(time, samples, dense, rows)
+
+    def _step(self, pairs: list[tuple[Gradient, float]], divisor: float, step: int) -> tuple[float | None, int]:
+        norm, decayed = None, 0
+        if self._dense and any(weight for _, weight in pairs):
+            norm = self._update_dense(pairs, divisor)
+        for name in self._tables:
+            if met := [(gradient, weight) for gradient, weight in pairs if name in gradient.rows]:
+                decayed += self._update_rows(name, met, divisor, step)
+        return norm, decayed
+
+    def _pretend(self, pairs: list[tuple[Gradient, float]]) -> tuple[None, int]:
+        """A timing run's step: the optimiser has a state from here on."""
+        if self._dense and pairs:
+            self._dense.apply(pairs[0][0].dense)
+        return None, 0
+
+    def _update_dense(self, pairs: list[tuple[Gradient, float]], divisor: float) -> float:
+        mean = _mean([(gradient.dense, weight) for gradient, weight in pairs], divisor)
+        self._dense.apply(mean)
+        return float(np.linalg.norm(mean))
+
+    def _update_rows(self, name: str, pairs: list[tuple[Gradient, float]], divisor: float, step: int) -> int:
+        """The rows' gradients that were decayed."""
+        table, by_stamp = self._tables[name], self._rule.row_weights
+        blocks = [gradient.rows[name] for gradient, _ in pairs]
+        if len(pairs) == 1 and pairs[0][1] == divisor and not by_stamp:
+            table.push(*blocks[0], step + 1)
+            return 0
+        weights = [
+            by_stamp(gradient.push.token, table.stamps(ids)) if by_stamp else np.full(ids.size, weight, np.float32)
+            for (gradient, weight), (ids, _) in zip(pairs, blocks, strict=True)
+        ]
+        ids, grads = (np.concatenate(parts) for parts in zip(*blocks, strict=True))
+        weights = np.concatenate(weights)
+        distinct, sums, met = combine(ids, grads, weights)
+        sums /= met[:, None].astype(np.float32) if self._rule.rows_divided_by == "met" else np.float32(divisor)
+        if not weights.all():
+            alive = np.isin(distinct, ids[weights > 0])
+            distinct, sums = distinct[alive], sums[alive]
+        table.push(distinct, sums, step + 1)
+        return int((weights < 1).sum())
+
+
+def _mean(weighted: list[tuple[np.ndarray, float]], divisor: float) -> np.ndarray:
+    if len(weighted) == 1 and weighted[0][1] == divisor:
+        return weighted[0][0]
+    total = np.zeros_like(weighted[0][0])
+    for dense, weight in weighted:
+        if weight:
+            total += dense if weight == 1 else np.float32(weight) * dense
+    total /= np.float32(divisor)
+    return total

@@ -1,0 +1,77 @@
+"""Notebooks side by side, each in a process of its own; those that measure this machine after the others, alone.
+
+At smoke a notebook spends its time on imports, a kernel's start and short runs, which keep one core busy: so many are under way
+as there are cores, each with one process and one thread. Longer profiles spend it in sweeps, which use all cores themselves.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from joblib import cpu_count
+
+from lib import paths
+from lib.progress import Progress
+from lib.reporting.notebooks.finding import Experiment
+
+ONE = {"LOCKSTEP_PROCESSES": "1", "OMP_NUM_THREADS": "1"}
+
+
+def run_together(
+    chosen: Sequence[Experiment], profile: str, parameters: Mapping[str, Any] | None = None, resume: bool = False
+) -> list[str]:
+    """Run and export notebooks; what failed, in words."""
+    lanes = cpu_count() if profile == "smoke" else 1
+    failures: list[str] = []
+    under_way: set[subprocess.Popen] = set()
+    stopped = threading.Event()
+    options = ["--profile", profile, *(["--resume"] if resume else [])]
+    for name, value in (parameters or {}).items():
+        options += ["-p", f"{name}={value if isinstance(value, str) else json.dumps(value)}"]
+
+    def one(experiment: Experiment, more: Mapping[str, str]) -> None:
+        if stopped.is_set():
+            return
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "lib", "run", experiment.name, *options],
+            env={**os.environ, **paths.environment(), **more},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        under_way.add(process)
+        if stopped.is_set():
+            process.send_signal(signal.SIGINT)
+        said = process.communicate()[1]
+        under_way.discard(process)
+        if process.returncode and not stopped.is_set():
+            failures.append(said.strip().removeprefix("error: "))
+        elif said:
+            print(said.rstrip(), file=sys.stderr)
+        progress.advance(1)
+
+    with Progress(len(chosen), f"{len(chosen)} notebooks", "notebooks") as progress:
+        pool = ThreadPoolExecutor(lanes)
+        try:
+            waiting = [pool.submit(one, each, ONE if lanes > 1 else {}) for each in chosen if not each.alone]
+            for future in waiting:
+                future.result()
+            for each in chosen:
+                if each.alone:
+                    pool.submit(one, each, {}).result()
+        except BaseException:
+            stopped.set()
+            for process in list(under_way):
+                process.send_signal(signal.SIGINT)
+            raise
+        finally:
+            pool.shutdown(cancel_futures=True)
+    return failures

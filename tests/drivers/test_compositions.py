@@ -1,0 +1,328 @@
+"""Replicas: what a composition promises holds, and what would train as something else is refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from lib import Failure, LocalCluster, Node, Phase, Schedule, VirtualCluster, workloads
+from lib.errors import BadOption
+from lib.protocols import Pair, get
+from lib.protocols.baselines import Async, Sync
+from lib.protocols.mixing import Background, Centre, Gradients, Loop, Mean, Neighbours, Peer
+from lib.store.optim import SGD
+from tests.drivers.composing import BOWL, CLICKS, STEP, UNEVEN, ends, rule, train
+from tests.protocols.replica_protocols import DPSGD, EASGD, WRITTEN, LocalSGD, SlowMo
+from tests.toys import Letters, finals, records
+from tests.training.stopping import assert_same
+from tests.training.test_cuts import train as train_with_cuts
+
+# What would train as something else
+
+
+@pytest.mark.parametrize(
+    "exchange, when",
+    [
+        (Centre(), Loop()),
+        (Centre(), Background()),
+        (Mean(), Background()),
+        (Neighbours(), Loop()),
+        (Peer(), Loop()),
+        (Gradients(), Loop()),
+    ],
+)
+def test_rows_that_a_replica_holds_are_mixed_or_refused(exchange, when):
+    """They drifted apart in silence wherever a rule did not average groups in the loop."""
+    apart = rule(exchange=exchange, when=when, name="mine")
+    with pytest.raises(BadOption, match=r"mine: rows of 'ctr-synthetic' .* never mixes"):
+        train(apart)
+    with pytest.raises(BadOption, match="never mixes"):
+        train(Pair(sparse=apart, dense=apart))
+
+
+def test_rows_may_stay_apart_where_that_is_said():
+    said = rule(exchange=Centre(), when=Background(), rows="apart", absorb=lambda self, copy, theirs: (copy, copy))
+    final = finals(records(CLICKS, said, VirtualCluster(workers=2)))
+    one, other = (final[f"worker{rank}/replica rows"]["feature"] for rank in range(2))
+    both = np.intersect1d(one.ids, other.ids)
+    where = [np.searchsorted(np.sort(each.ids), both) for each in (one, other)]
+    values = [each.values[np.argsort(each.ids)][at] for each, at in zip((one, other), where, strict=True)]
+    assert both.size and not np.allclose(*values)
+
+
+def test_a_pair_of_two_replica_rules_is_refused():
+    """Rows followed the dense rule, whatever the other was."""
+    with pytest.raises(BadOption, match="dense 'ds-sync' cannot carry sparse 'prague'"):
+        Pair(sparse=get("prague"), dense=get("ds-sync"))
+
+
+@pytest.mark.parametrize(
+    "groups",
+    [((0, 1), (1, 2, 3)), ((0, 1), (2,)), ((0, 1), (2, 3, 4))],
+    ids=["overlapping", "incomplete", "beyond"],
+)
+def test_groups_that_are_no_partition_are_named(groups):
+    wrong = rule(groups=lambda self, round, workers: groups, name="mine")
+    with pytest.raises(BadOption, match=r"mine: groups\(round=0, workers=4\) must hold each rank from 0 to 3 once"):
+        train(wrong, cluster=VirtualCluster(workers=4))
+
+
+def test_groups_of_those_who_do_not_wait_are_named():
+    wrong = rule(exchange=Mean(ahead=False), form=lambda self, waiting, active, workers: ((0, 1),), name="mine")
+    with pytest.raises(BadOption, match="mine: form must make groups of those who wait"):
+        train(wrong)
+
+
+def test_weights_that_are_no_row_of_a_mixing_matrix_are_named():
+    for row in ({0: 0.5}, {9: 1.0}, {1: 1.0}):
+        wrong = rule(exchange=Neighbours(), weights=lambda self, round, rank, workers, row=row: row, name="mine")
+        with pytest.raises(BadOption, match=r"mine: weights\(round=0, rank="):
+            train(wrong, BOWL)
+
+
+@pytest.mark.parametrize("name, options", [("ds-sync", {}), ("prague", {}), ("swarm-adam", {})])
+def test_an_every_beyond_the_runs_steps_is_refused(name, options):
+    """40 batches on 4 workers are 10 steps."""
+    train(get(name, every=10, **options))
+    with pytest.raises(BadOption, match=f"{name}: its replicas would never mix: none of the 10 steps"):
+        train(get(name, every=11, **options))
+    train(get(name, every=11, **options), cluster=VirtualCluster(workers=1))  # there is nobody to mix with
+    stretch = {"feed": "stream", "partitions": (22, 6, 6, 6)}
+    train(get(name, every=11, **options), **stretch)
+
+
+@pytest.mark.parametrize(
+    "values, sentence",
+    [
+        ({"exchange": Gradients(), "when": Loop(every=2)}, "in every step"),
+        ({"exchange": Gradients(), "when": Background()}, "in every step"),
+        ({"exchange": Gradients(), "worker_threads": 2}, "by one thread"),
+        ({"exchange": Gradients(), "last": True}, "no last mix"),
+        ({"exchange": Mean(), "model": "centre"}, "no sync servers"),
+        ({"exchange": Mean(), "when": Loop(place="beside"), "worker_threads": 2}, "stand still"),
+        ({"worker_threads": 0}, "worker_threads must be at least 1"),
+    ],
+)
+def test_values_that_do_not_go_together(values, sentence):
+    with pytest.raises(BadOption, match=f"toy: .*{sentence}"):
+        rule(**values)
+
+
+def test_values_out_of_range():
+    for make in (
+        lambda: Loop(every=0),
+        lambda: Loop(seconds=-1),
+        lambda: Loop(place="over"),
+        lambda: Centre(servers=0),
+    ):
+        with pytest.raises(BadOption):
+            make()
+    with pytest.raises(BadOption, match="2 threads of a worker cannot wait for their turn with 'sync'"):
+        train(Pair(sparse=Sync(), dense=replace(get("s-easgd"), worker_threads=2)))
+
+
+# When
+
+
+def test_every_so_many_seconds():
+    """A step takes one second and a mix next to nothing: the first step to begin 2.5 s after the last mix is the fourth."""
+    cluster = VirtualCluster(workers=2, worker=Node(flops=BOWL.work().flops))
+    run = train(rule(when=Loop(seconds=2.5)), BOWL, cluster)
+    mixes = run.trace[(run.trace["kind"] == "mix") & (run.trace["node"] == "worker0")]["end"].to_numpy()
+    np.testing.assert_allclose(mixes, [4, 8, 12, 16, 20], atol=0.05)
+    assert run.summary["sync_gap"] == 4
+
+
+@pytest.mark.parametrize("place, end", [("before", 7), ("after", 14), ("beside", 7)])
+def test_the_place_in_a_step(place, end):
+    """A step adds 1 and a mix doubles: three times w <- 2 w + 1, or w <- 2 (w + 1)."""
+    doubling = rule(
+        when=Loop(place=place), merge=lambda self, memory, mine, mix: (memory, 2 * mix.theirs), rows=Async()
+    )
+    final, _ = ends(Letters(samples=6), doubling, VirtualCluster(workers=2))
+    assert final[:, 0].tolist() == [end, end]
+
+
+def test_the_gradient_beside_a_mix_is_that_of_the_parameters_before_it():
+    """f = w^2 / 2 without noise: w <- 0 by the mix, then minus the rate times the old w."""
+    workload = workloads.get(
+        "quadratic", dim=1, condition=1, noise=0, batch_size=1, samples=2, dense_optimizer=SGD(lr=0.5)
+    )
+
+    def merge(self, memory, mine, mix):
+        return memory, np.zeros_like(mine)
+
+    start = float(workload.model(0).weights.detach())
+    gradient = start - float(workload.model(0).optimum)
+    for place, end in (("beside", -0.5 * gradient), ("before", 0.5 * float(workload.model(0).optimum)), ("after", 0.0)):
+        for cluster in (VirtualCluster(workers=2), LocalCluster(workers=2)):
+            final, _ = ends(workload, rule(when=Loop(place=place), merge=merge), cluster)
+            np.testing.assert_allclose(final[:, 0], end, atol=1e-6)
+
+
+# What is sent
+
+
+def test_a_part_of_the_vector_in_turn():
+    """Three parts of two numbers: of four rounds the last is the first part's again, where alone all replicas agree."""
+
+    def send(self, memory, mine, round):
+        return mine[2 * (round % 3) : 2 * (round % 3) + 2]
+
+    def merge(self, memory, mine, mix):
+        part = slice(2 * (mix.round % 3), 2 * (mix.round % 3) + 2)
+        mine[part] = mix.theirs
+        return memory, mine
+
+    parts = rule(send=send, merge=merge)
+    final, _ = ends(workloads.get("quadratic", dim=6, batch_size=4, samples=4 * 12), parts, VirtualCluster(workers=3))
+    agree = [bool(np.allclose(final[0, k : k + 2], final[:, k : k + 2])) for k in (0, 2, 4)]
+    assert agree == [True, False, False]
+    run = train(parts, BOWL)
+    assert run.summary["bytes_by_kind"] == {"mix dense": 40 * 2 * 4}
+
+
+def test_a_compressed_vector():
+    halves = rule(
+        send=lambda self, memory, mine, round: mine.astype(np.float16),
+        merge=lambda self, memory, mine, mix: (memory, mix.theirs.astype(np.float32)),
+    )
+    for cluster in (VirtualCluster(workers=3), LocalCluster(workers=3)):
+        final, _ = ends(BOWL, halves, cluster)
+        whole, _ = ends(BOWL, rule(), cluster)
+        np.testing.assert_allclose(final, whole, atol=2e-2)
+    assert train(halves, BOWL).summary["bytes"] * 2 == train(rule(), BOWL).summary["bytes"]
+
+
+# The end of the data
+
+
+SHADOWS = [
+    rule(when=Background(until=until), data="queue", rows=Async(), last=last)
+    for until in ("own", "all")
+    for last in (False, True)
+]
+
+
+@pytest.mark.parametrize("cluster", [VirtualCluster(**UNEVEN), LocalCluster(workers=3)], ids=["virtual", "local"])
+@pytest.mark.parametrize("shadow", SHADOWS, ids=["own", "own, last", "all", "all, last"])
+def test_shadows_of_groups_end_cleanly(shadow, cluster):
+    final, _ = ends(CLICKS, shadow, cluster)
+    assert not shadow.last or np.allclose(final, final[0])
+
+
+@pytest.mark.parametrize("until", ["own", "all"])
+def test_a_shadow_goes_on_until_all_data_are_consumed(until):
+    """One worker has 2 of 22 batches; its shadow ends with it, or goes on while the other trains."""
+    shadow = rule(
+        exchange=Centre(),
+        when=Background(until=until),
+        absorb=lambda self, copy, theirs: (theirs, theirs),
+    )
+    workload = workloads.get("quadratic", dim=6, batch_size=4, samples=4 * 22)
+    cluster = VirtualCluster(workers=2, worker=Node(flops=1e4))
+    run = train(shadow, workload, cluster, feed="stream", partitions=(1, 10))
+    mixes = run.trace[run.trace["kind"] == "mix"].groupby("node").size()
+    assert mixes["worker1"] >= 19
+    assert (mixes["worker0"] > 10) == (until == "all")
+
+
+@pytest.mark.parametrize("every", [3, 100])
+def test_a_last_mix_is_of_all_whoever_ended_first(every):
+    """With it an `every` beyond the run's steps is an average at the end."""
+    alone = rule(when=Loop(every=every), last=True)
+    stretches = {"feed": "stream", "partitions": (1, 2, 3, 4)}
+    run = train(alone, cluster=VirtualCluster(**UNEVEN), **stretches)
+    assert run.summary["auc"] == pytest.approx(run.summary["auc_of_average"], abs=1e-9)
+    final, _ = ends(BOWL, alone, VirtualCluster(**UNEVEN))
+    assert np.allclose(final, final[0])
+    gossip = rule(exchange=Mean(ahead=False), form=get("prague").form.__func__, size=2, last=True, data="queue")
+    final, _ = ends(BOWL, gossip, VirtualCluster(**UNEVEN))
+    assert np.allclose(final, final[0])
+
+
+# Which parameters are the model
+
+
+def test_the_model_is_the_average_and_history_follows():
+    averaged = type("Averaged", (LocalSGD,), {"model": "average"})()
+    run, plain = train(averaged, evaluations=4), train(LocalSGD(), evaluations=4)
+    for metric in ("auc", "logloss"):
+        assert run.summary[metric] == plain.summary[f"{metric}_of_average"] != plain.summary[metric]
+        assert run.summary[f"{metric}_of_first"] == plain.summary[metric]
+        assert f"{metric}_of_average" not in run.summary
+    evaluated = run.history.dropna(subset="auc")
+    assert len(evaluated) == 4 and evaluated["auc"].iloc[-1] == run.summary["auc"]
+    assert run.digest == plain.digest
+
+
+def test_the_model_is_the_centre_and_history_follows():
+    run = train(EASGD(sync_servers=3), evaluations=4)
+    evaluated = run.history.dropna(subset="auc")
+    assert len(evaluated) == 4 and evaluated["auc"].iloc[-1] == run.summary["auc"]
+    assert {"auc_of_first", "auc_of_average"} <= run.summary.keys() and "auc_of_centre" not in run.summary
+    shadow = train("s-easgd", evaluations=4)
+    assert {"auc_of_average", "auc_of_centre"} <= shadow.summary.keys()
+
+
+@pytest.mark.parametrize("first", [EASGD(), Pair(sparse=Async(), dense=SlowMo()), DPSGD()], ids=lambda each: each.name)
+def test_the_model_goes_over_to_the_next_protocol(first):
+    """A next phase that changes nothing shows what it was given."""
+    still = SGD(lr=1e-12)
+    phases = (
+        Phase(protocol=first, until_samples=400),
+        Phase(protocol="sync", dense_optimizer=still, row_optimizer=still),
+    )
+    run = train(Schedule(phases=phases))
+    one, other = run.summary["legs"]
+    assert one["auc"] == pytest.approx(other["auc"], abs=1e-6)
+
+
+# Sync servers
+
+
+@pytest.mark.parametrize("servers", [2, 4])
+def test_several_sync_servers_compute_what_one_does(servers):
+    one, before = ends(BOWL, EASGD(), VirtualCluster(workers=3))
+    many, final = ends(BOWL, EASGD(sync_servers=servers), VirtualCluster(workers=3))
+    np.testing.assert_array_equal(many, one)
+    whole = np.concatenate([final[f"sync{server}/centre"] for server in range(servers)])
+    np.testing.assert_array_equal(whole, before["sync0/centre"])
+
+
+def test_sync_servers_share_the_traffic():
+    """A worker's network is wide and a sync server's narrow: two take half as long."""
+    workload = workloads.get("quadratic", dim=2_000, batch_size=1, samples=40, dense_optimizer=SGD(lr=0.1))
+    narrow = {"nodes": {f"sync{k}": Node(bandwidth=1e4, latency=0.0) for k in range(2)}}
+    seconds = [
+        train(EASGD(sync_servers=servers), workload, VirtualCluster(workers=4, **narrow)).summary["virtual_seconds"]
+        for servers in (1, 2)
+    ]
+    assert seconds[0] / seconds[1] == pytest.approx(2, rel=0.05)
+
+
+# Cuts and failures
+
+
+@pytest.mark.parametrize(
+    "protocol",
+    [*(kind() for kind in WRITTEN), replace(get("s-easgd"), worker_threads=2, sync_servers=2), *SHADOWS],
+    ids=lambda each: each.name,
+)
+def test_a_resumed_run_is_the_uninterrupted_one(protocol, reports, monkeypatch):
+    whole = train_with_cuts(protocol)
+    train_with_cuts(protocol, dies_after=27, monkeypatch=monkeypatch)
+    assert_same(train_with_cuts(protocol, resume=True), whole)
+
+
+@pytest.mark.parametrize("again", [None, 6 * STEP], ids=["for good", "and is back"])
+@pytest.mark.parametrize("protocol", [*(kind() for kind in WRITTEN), *SHADOWS], ids=lambda each: each.name)
+def test_nobody_waits_for_a_worker_that_dies(protocol, again):
+    dies = [Failure(node="worker1", kind="dies", at=when * STEP, lasts=again or None) for when in (3.2,)]
+    cluster = VirtualCluster(**UNEVEN, failures=dies, patience=STEP)
+    for seed in range(3):
+        summary = train(protocol, cluster=cluster, seed=seed).summary
+        assert summary["issued"] == sum(summary[each] for each in ("applied", "dropped", "lost", "in_flight"))
+        assert summary["applied"] > 25

@@ -1,0 +1,162 @@
+"""A server at work: its updates side by side or in order, what gates and pulls wait for, and what staleness counts."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
+
+import numpy as np
+import pytest
+from scipy import stats
+
+import lib
+from lib import LocalCluster, Node, RowStore, VirtualCluster, protocols
+from lib.drivers.parameter_server import ParameterServer
+from lib.drivers.plan import Plan
+from lib.drivers.shard import Gradient
+from lib.protocols.server_rule import Push
+from lib.store.optim import SGD
+from lib.workloads.base import TableSpec
+from tests.toys import Letters
+
+FAST = {"latency": 0.0, "bandwidth": 1e30}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wide(Letters):
+    """A few rows, each so wide that a thread is busy with it for a while."""
+
+    name: ClassVar[str] = "wide"
+
+    row_optimizer: SGD = field(default=SGD(lr=1.0))
+    dim: int = 16_384
+
+    def tables(self):
+        return {"letter": TableSpec(self.dim, 0.0)}
+
+
+def plan(workload, rule, workers, **options):
+    fixed = {"servers": 1, "seed": 0, "on_nan": "stop", "trace": True}
+    return Plan(workload=workload, protocol=rule, workers=workers, **fixed, **options)
+
+
+def pushed(worker, batch, ids, dim, token=0):
+    """Ones for these rows."""
+    return Gradient(Push(worker, token, batch), 1, None, {"letter": (ids, np.ones((ids.size, dim), np.float32))})
+
+
+class TestAServerOfSeveralLanes:
+    @pytest.mark.parametrize("lanes, load", [(1, 0.7), (4, 0.7), (8, 0.8)])
+    def test_poisson_pushes_wait_as_in_an_m_d_c_queue(self, lanes, load, pushes=60_000):
+        """Crommelin (1932): what is in the system a service later is what arrived meanwhile, and what no lane had room for."""
+        counts = np.arange(400)
+        shares = np.eye(1, counts.size)[0]
+        arriving = stats.poisson(load * lanes).pmf(counts)
+        for _ in range(2_000):
+            left = np.append(shares[: lanes + 1].sum(), shares[lanes + 1 :])
+            shares = np.convolve(left, arriving)[: counts.size]
+        expected = (shares * np.maximum(counts - lanes, 0)).sum() / (load * lanes)  # Little's law, in services
+        letters, ids = Letters(), np.array([97])
+        work = 3 * 4.0  # bytes that an update of one float moves
+        server = Node(cores=lanes, core_memory=work, **FAST)  # so that it takes a second
+
+        async def main(world):
+            part = await world.host(
+                ParameterServer,
+                plan(letters, protocols.get("async"), 1),
+                protocols.get("async"),
+                0,
+                frozenset({"rows"}),
+                node="server0",
+            )
+            stream = np.random.default_rng(1)
+            for batch in range(pushes):
+                await part.pull(0, batch, {"letter": ids[:0]})
+            async with asyncio.TaskGroup() as sending:
+                for batch in range(pushes):
+                    await asyncio.sleep(stream.exponential(1 / (load * lanes)))
+                    sending.create_task(part.push(pushed(0, batch, ids, 1)))
+            return await part.report()
+
+        record = VirtualCluster(workers=1, server=server, places={"master": "server0"}).open(0, 1).run(main)
+        waits = [end - start - 1 for kind, start, end, _ in record.spans if kind == "apply"]
+        assert len(waits) == pushes
+        assert np.mean(waits) == pytest.approx(expected, rel=0.03)
+
+
+def applied(protocol, cores, workload="criteo-deepfm", **options):
+    """When each update of a run with a slow server began and ended, in the order in which they did."""
+    server = Node(cores=cores, core_memory=2e8)
+    cluster = VirtualCluster(workers=16, slowdown=0.6, server=server)
+    small = {"samples": 64 * 160, "evaluation_samples": 100, "vocabulary": 200}
+    run = lib.train(workload, protocol, cluster, batch_size=64, save=False, **small, **options)
+    spans = run.trace.query("kind == 'apply'")[["start", "end"]].to_numpy()
+    return run, spans
+
+
+@pytest.mark.parametrize("name, options", [("async", {}), ("hop-bs", {}), ("bsp", {"size": 1})])
+def test_updates_of_one_gradient_run_side_by_side(name, options):
+    slow, _ = applied(protocols.get(name, **options), cores=1)
+    fast, spans = applied(protocols.get(name, **options), cores=8)
+    assert (spans[1:, 0] < np.maximum.accumulate(spans[:, 1])[:-1]).mean() > 0.5
+    assert fast.summary["qps"] > 2.5 * slow.summary["qps"]
+
+
+@pytest.mark.parametrize("name", ["sync", "bsp", "gba", "hop-bw"])
+def test_updates_of_several_gradients_follow_one_another(name):
+    rule = protocols.get(name) if name in ("sync", "hop-bw") else protocols.get(name, size=4)
+    run, spans = applied(rule, cores=8)
+    assert (spans[1:, 0] >= spans[:-1, 1]).all()
+    assert run.summary["issued"] == 160
+
+
+def test_a_pull_does_not_wait_for_an_update_that_its_rule_does_not_make_it_wait_for():
+    """A worker reads the parameters while others' update is under way; under Sync nobody does."""
+
+    def beside(name):
+        run, spans = applied(protocols.get(name), cores=8)
+        answered = run.trace.query("kind == 'pull'")["end"].to_numpy()
+        return sum(((spans[:, 0] < end) & (end < spans[:, 1])).any() for end in answered)
+
+    assert beside("bsp") > 0
+    assert beside("sync") == 0
+
+
+@pytest.mark.parametrize("kind", [VirtualCluster, LocalCluster])
+@pytest.mark.parametrize("name", ["async", "hop-bs", "bsp", "gba"])
+def test_a_lone_worker_always_reads_what_it_has_pushed(kind, name):
+    """Batches of 4 rows of 64 kB: large enough for threads."""
+    options = {"size": 1} if name in ("bsp", "gba") else {}
+    run = lib.train(Wide(samples=60), protocols.get(name, **options), kind(workers=1), save=False)
+    assert run.summary["staleness"] == {"0": 60}
+
+
+class TestHogwild:
+    """Hundreds of pushes at once add one to every number of the same four rows: a number that ends short has lost updates."""
+
+    def lost(self, locking, pushes=300):
+        workload, rule = Wide(dim=2**18), protocols.get("async")
+        planned = plan(workload, rule, 1, store=RowStore(locking=locking))
+        ids = np.arange(4)
+
+        async def main(world):
+            part = await world.host(ParameterServer, planned, rule, 0, frozenset({"rows"}), node="server0")
+            for batch in range(pushes):
+                await part.pull(0, batch, {"letter": ids})
+            one = pushed(0, 0, ids, workload.dim)
+            gradients = [replace(one, push=Push(0, 0, batch)) for batch in range(pushes)]
+            await asyncio.gather(*(part.push(gradient) for gradient in gradients))
+            return await part.report()
+
+        record = LocalCluster(threads=4).open(0, 1).run(main)
+        assert record.ledger["applied"] == pushes
+        rows = -record.final["rows"]["letter"].values
+        assert rows.max() <= pushes
+        return int((pushes - rows).sum())
+
+    def test_striped_rows_lose_no_update(self):
+        assert self.lost("striped") == 0
+
+    def test_without_locks_some_are_lost(self):
+        assert self.lost("none") > 0

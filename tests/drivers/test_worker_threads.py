@@ -1,0 +1,105 @@
+"""Threads that train on one replica and its optimiser's state."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
+
+import pytest
+import torch
+
+from lib import LocalCluster, Node, VirtualCluster, workloads
+from lib.protocols import get
+from lib.protocols.baselines import Async
+from lib.protocols.mixing import Centre, Loop, Mean
+from lib.store.optim import SGD
+from tests.drivers.composing import BOWL, ends, rule, train
+from tests.toys import Letters
+
+
+def test_threads_share_a_replica_and_a_nodes_cores():
+    """Four threads on four cores: four times the steps a second; on one core they take turns."""
+    shadow = get("s-easgd")
+    node = {cores: VirtualCluster(workers=2, worker=Node(flops=1e4, cores=cores)) for cores in (1, 4)}
+    one, turns, four = (
+        train(replace(shadow, worker_threads=threads), BOWL, node[cores]).summary["qps"]
+        for threads, cores in ((1, 4), (4, 1), (4, 4))
+    )
+    assert turns == pytest.approx(one, rel=0.1) and four == pytest.approx(4 * one, rel=0.1)
+
+
+def test_no_step_of_any_thread_is_lost():
+    """Every step adds 1; replicas that do not mix have them all, whatever the threads did at the same time."""
+    alone = rule(when=Loop(every=100), last=True, rows=Async(), merge=lambda self, memory, mine, mix: (memory, mine))
+    for cluster in (VirtualCluster(workers=2, worker=Node(cores=3)), LocalCluster(workers=2, threads=4)):
+        final, _ = ends(Letters(samples=60), replace(alone, worker_threads=3), cluster)
+        assert final.sum() == 60
+
+
+@pytest.mark.parametrize("exchange", [Mean(), Centre()], ids=["together", "each"])
+def test_threads_mix_as_one_or_each_for_itself(exchange):
+    """12 steps of 3 threads, a mix every second step: 6 of the replica, or 2 of each thread with its 4 steps."""
+    mixing = rule(
+        exchange=exchange,
+        when=Loop(every=2),
+        worker_threads=3,
+        absorb=lambda self, copy, theirs: (copy, theirs),
+    )
+    workload = workloads.get("quadratic", dim=6, batch_size=4, samples=4 * 24)
+    run = train(mixing, workload, VirtualCluster(workers=2, worker=Node(flops=1e4, cores=3)))
+    mixes = run.trace[run.trace["kind"] == "mix"].groupby("node").size()
+    assert mixes.tolist() == [6, 6]
+    assert run.summary["sync_gap"] == 2
+
+
+class Slow(torch.nn.Module):
+    """Counts the threads that are in its forward pass."""
+
+    most = present = 0
+    lock = threading.Lock()
+
+    def __init__(self):
+        super().__init__()
+        self.w = torch.nn.Parameter(torch.zeros(200_000))
+
+    def forward(self, batch, rows):
+        with Slow.lock:
+            Slow.present += 1
+            Slow.most = max(Slow.most, Slow.present)
+        time.sleep(0.02)
+        with Slow.lock:
+            Slow.present -= 1
+        return self.w.sum()
+
+    def loss(self, batch, scores):
+        return -scores.sum()
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlowSteps(Letters):
+    """Steps of 20 ms that use no processor."""
+
+    name: ClassVar = "slow-steps"
+    samples: int = 12
+    dense_optimizer: SGD = field(default=SGD(lr=1.0))
+
+    def tables(self):
+        return {}
+
+    def model(self, seed):
+        return Slow()
+
+    def evaluation_ids(self, seed, day=None):
+        return {}
+
+    def evaluate(self, model, rows, seed, day=None):
+        return {"loss": float(model.w.detach()[0])}
+
+
+def test_threads_are_real_on_a_real_machine():
+    Slow.most = 0
+    run = train(rule(worker_threads=3, when=Loop(every=12)), SlowSteps(), LocalCluster(workers=1, threads=3))
+    assert Slow.most == 3
+    assert run.summary["loss"] == 12

@@ -1,0 +1,221 @@
+"""Protocols that nobody had in mind when the contract was made: each is a short rule, and equals its paper's recursion."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import lib
+from lib import Failure, LocalCluster, Node, RayCluster, VirtualCluster, workloads
+from lib.models.flat import FlatModel
+from lib.store.optim import SGD
+from tests.protocols import replica_protocols
+from tests.protocols.replica_protocols import ADPSGD, DPSGD, EASGD, WRITTEN, LocalSGD, PostLocalSGD, SlowMo
+from tests.toys import Letters, finals, records
+
+PROPERTY = settings(max_examples=8, deadline=None, derandomize=True)
+RATE = 0.1
+SLOW = Node(flops=1e4)
+"""Computing takes much longer than any message: what is sent when a step begins is there before it ends."""
+EVERY = pytest.mark.parametrize("kind", WRITTEN)
+
+
+def bowl(steps, workers):
+    return workloads.get("quadratic", dim=5, batch_size=4, samples=4 * steps * workers, dense_optimizer=SGD(lr=RATE))
+
+
+def replicas(workload, rule, workers, seed=0, **cluster):
+    """All replicas at the end, one a row, and the parts."""
+    parts = records(workload, rule, VirtualCluster(workers=workers, worker=SLOW, **cluster), seed)
+    final = finals(parts)
+    return np.stack([final[f"worker{rank}/replica"]["values"] for rank in range(workers)]), final
+
+
+class Serial:
+    """The same by hand: a row of `x` for each worker, whose steps are in step."""
+
+    def __init__(self, workload, workers, seed=0):
+        self._model, self._workload, self._seed, self._workers = (
+            FlatModel(workload.model(seed)),
+            workload,
+            seed,
+            workers,
+        )
+        self.x = np.tile(self._model.vector.numpy(), (workers, 1))
+
+    def gradients(self, step):
+        """Each worker's at its own row."""
+        rows = []
+        for rank, row in enumerate(self.x):
+            self._model.load(row)
+            batch = self._workload.batch(self._seed, step * self._workers + rank)
+            rows.append(self._model.step(batch, {}).dense.numpy().copy())
+        return np.stack(rows)
+
+
+def same(ours, theirs):
+    np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
+@EVERY
+def test_is_at_most_thirty_five_lines(kind):
+    assert len(inspect.getsource(kind).splitlines()) <= 35
+
+
+def test_needs_nothing_but_the_contract():
+    """The module imports rules and values alone, and nothing in lib knows its protocols."""
+    tree = ast.parse(inspect.getsource(replica_protocols))
+    imported = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    assert {name for name in imported if name.startswith("lib")} == {
+        "lib.protocols.baselines",
+        "lib.protocols.mixing",
+        "lib.protocols.replica_rule",
+    }
+    names = re.compile("|".join(rf"\b{word}\b" for kind in WRITTEN for word in (re.escape(kind.name), kind.__name__)))
+    for path in (Path(lib.__file__).parent / "drivers").glob("*.py"):
+        assert not names.search(path.read_text()), path
+
+
+@EVERY
+def test_trains_rows_too_and_ends_with_uneven_data(kind):
+    workload = workloads.get("ctr-synthetic", samples=16 * 41 - 3, batch_size=16, vocabulary=30, evaluation_samples=50)
+    for cluster in (VirtualCluster(workers=4, slowdown=0.6), VirtualCluster(workers=1), LocalCluster(workers=2)):
+        summary = lib.train(workload, kind(), cluster, save=False, evaluations=2).summary
+        assert summary["issued"] == summary["applied"] == 42 - 1
+        assert summary["auc"] == summary["auc"]
+
+
+# Equal to their papers' recursions
+
+
+@PROPERTY
+@given(workers=st.integers(1, 5), seed=st.integers(0, 9), steps=st.integers(4, 11), every=st.integers(1, 4))
+def test_local_sgd(workers, seed, steps, every):
+    ours, _ = replicas(workload := bowl(steps, workers), LocalSGD(every=every), workers, seed)
+    serial = Serial(workload, workers, seed)
+    for step in range(steps):
+        serial.x -= RATE * serial.gradients(step)
+        if (step + 1) % every == 0:
+            serial.x[:] = serial.x.mean(0)
+    same(ours, serial.x)
+
+
+@PROPERTY
+@given(workers=st.integers(1, 4), steps=st.integers(4, 11), every=st.integers(1, 3), until=st.integers(0, 4))
+def test_post_local_sgd(workers, steps, every, until):
+    ours, _ = replicas(workload := bowl(steps, workers), PostLocalSGD(every=every, until=until), workers)
+    serial = Serial(workload, workers)
+    for step in range(1, steps + 1):
+        serial.x -= RATE * serial.gradients(step - 1)
+        if step <= until or (step - until) % every == 0:
+            serial.x[:] = serial.x.mean(0)
+    same(ours, serial.x)
+
+
+@PROPERTY
+@given(workers=st.integers(1, 4), rounds=st.integers(1, 4), beta=st.floats(0, 0.9), alpha=st.floats(0.5, 1.5))
+def test_slowmo(workers, rounds, beta, alpha):
+    workload, rule = bowl(3 * rounds, workers), SlowMo(every=3, beta=beta, alpha=alpha, rate=RATE)
+    ours, _ = replicas(workload, rule, workers)
+    serial = Serial(workload, workers)
+    outer, momentum = serial.x[0].copy(), np.zeros_like(serial.x[0])
+    for round in range(rounds):
+        for step in range(3 * round, 3 * round + 3):
+            serial.x -= RATE * serial.gradients(step)
+        momentum = beta * momentum + (outer - serial.x.mean(0)) / RATE
+        outer = outer - alpha * RATE * momentum
+        serial.x[:] = outer
+    same(ours, serial.x)
+
+
+def test_slowmo_without_momentum_is_local_sgd_and_its_model_is_the_outer_copy():
+    workload = bowl(11, 3)
+    slow, _ = replicas(workload, SlowMo(every=4, beta=0, alpha=1, rate=RATE), 3)
+    same(slow, replicas(workload, LocalSGD(every=4), 3)[0])
+    # The three steps after the last mix are in the replicas and not in the model.
+    until_the_mix = lib.train(bowl(8, 3), LocalSGD(every=4), VirtualCluster(workers=3), save=False)
+    outer = lib.train(workload, SlowMo(every=4, beta=0, rate=RATE), VirtualCluster(workers=3), save=False)
+    assert outer.summary["loss"] == pytest.approx(until_the_mix.summary["loss"], rel=1e-4)
+    assert outer.history["loss"].iloc[-1] == outer.summary["loss"]
+
+
+@PROPERTY
+@given(workers=st.integers(1, 6), seed=st.integers(0, 9), steps=st.integers(1, 8), sigma=st.floats(0, 1))
+def test_d_psgd_is_its_matrix_recursion_at_any_speeds(workers, seed, steps, sigma):
+    ours, _ = replicas(workload := bowl(steps, workers), DPSGD(), workers, seed, slowdown=sigma)
+    matrix = np.zeros((workers, workers))
+    for rank in range(workers):
+        for other in (rank - 1, rank, rank + 1):
+            matrix[rank, other % workers] += 1 / 3
+    serial = Serial(workload, workers, seed)
+    for step in range(steps):
+        serial.x = (matrix @ serial.x - RATE * serial.gradients(step)).astype(np.float32)
+    same(ours, serial.x)
+
+
+def test_d_psgd_sends_two_vectors_a_step_and_waits_for_neighbours_alone():
+    """While worker 0 hangs in its third step, whoever is further away comes further."""
+    workload = bowl(10, 5)
+    step = workload.work().flops / SLOW.flops
+    hang = Failure(node="worker0", kind="hangs", at=2.5 * step, lasts=8 * step)
+    cluster = VirtualCluster(workers=5, worker=SLOW, failures=[hang], patience=100 * step)
+    run = lib.train(workload, DPSGD(), cluster, save=False)
+    assert run.summary["bytes_by_kind"] == {"mix dense": 10 * 5 * 2 * 5 * 4}
+    begun = run.trace[(run.trace["kind"] == "compute") & (run.trace["start"] < 10 * step)].groupby("node").size()
+    assert begun.tolist() == [3, 4, 5, 5, 4]
+
+
+@PROPERTY
+@given(pairs=st.integers(1, 3), steps=st.integers(1, 8), seed=st.integers(0, 9))
+def test_ad_psgd_among_equals(pairs, steps, seed):
+    """Every step is a matching: both sides take their mean, and add the gradients of what they were before."""
+    workers = 2 * pairs
+    ours, _ = replicas(workload := bowl(steps, workers), ADPSGD(), workers, seed)
+    serial = Serial(workload, workers, seed)
+    for step in range(steps):
+        gradients, mixed = serial.gradients(step), serial.x.copy()
+        for active in range(0, workers, 2):
+            pair = [active, 2 * ((active // 2 + step) % pairs) + 1]
+            mixed[pair] = serial.x[pair].mean(0)
+        serial.x = mixed - RATE * gradients
+    same(ours, serial.x)
+
+
+@pytest.mark.parametrize("cluster", [VirtualCluster(workers=4, slowdown=1.0), LocalCluster(workers=4)])
+def test_ad_psgd_loses_nothing_at_any_speeds(cluster):
+    """Every step adds 1 somewhere and an exchange moves what it takes, so the sum of all replicas counts the steps."""
+    final = finals(records(Letters(samples=50), ADPSGD(), cluster))
+    assert sum(final[f"worker{rank}/replica"]["values"][0] for rank in range(4)) == pytest.approx(50, abs=1e-4)
+
+
+@PROPERTY
+@given(workers=st.integers(1, 4), steps=st.integers(2, 9), every=st.integers(1, 2), servers=st.integers(1, 3))
+def test_easgd_in_the_loop(workers, steps, every, servers):
+    rule = EASGD(every=every, alpha=0.25, sync_servers=servers)
+    ours, final = replicas(workload := bowl(steps, workers), rule, workers)
+    serial = Serial(workload, workers)
+    centre = serial.x[0].copy()
+    for step in range(1, steps + 1):
+        serial.x -= RATE * serial.gradients(step - 1)
+        for row in serial.x if step % every == 0 else ():
+            force = 0.25 * (row - centre)
+            centre, row[:] = centre + force, row - force
+    same(ours, serial.x)
+    same(np.concatenate([final[f"sync{server}/centre"] for server in range(servers)]), centre)
+
+
+@pytest.mark.ray
+def test_on_ray_workers_really_call_each_other(joined_ray):
+    workload, ring = bowl(6, 3), DPSGD()
+    modelled, real = (finals(records(workload, ring, kind(workers=3))) for kind in (VirtualCluster, RayCluster))
+    for rank in range(3):
+        same(real[f"worker{rank}/replica"]["values"], modelled[f"worker{rank}/replica"]["values"])
+    pairs = finals(records(Letters(samples=20), ADPSGD(), RayCluster(workers=2)))
+    assert sum(pairs[f"worker{rank}/replica"]["values"][0] for rank in range(2)) == pytest.approx(20, abs=1e-4)
