@@ -24,7 +24,6 @@ from lib.drivers.plan import Plan
 from lib.drivers.record import Marks, Record
 from lib.drivers.shard import Applied, Gradient, Read, Shard
 from lib.protocols.server_rule import Apply, Decisions, Drop, Push, ServerRule, ServerState
-from lib.store.placement import Uniform
 from lib.store.rows import Rows
 
 
@@ -36,7 +35,8 @@ class Pulled:
     waited: float
     """Seconds at the gate."""
     dense: np.ndarray | None
-    rows: dict[str, np.ndarray]
+    rows: dict[str, Any]
+    """Table -> rows as they travel (`RowStore.rows`)."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -72,7 +72,7 @@ class ParameterServer:
         """Begin with what another protocol has trained."""
         self._shard.inherit(dense, rows)
 
-    async def pull(self, worker: int, batch: int, ids: dict[str, np.ndarray]) -> Pulled | None:
+    async def pull(self, worker: int, batch: int, asked_for: dict[str, Any]) -> Pulled | None:
         """The parameters, once the rule lets the worker start, with the token of its step; None: whoever asked is dead."""
         asked, losses = self._site.now(), self._losses[worker]
         async with self._turn:
@@ -86,6 +86,7 @@ class ParameterServer:
             self.record.ledger["started"] += 1
             before = [each.done for each in self._under_way if self._rule.blocks or each.worker == worker]
         waited = self._site.now() - asked
+        ids = self._shard.asked(asked_for)
         work = self._shard.reading(ids)
         read, dense, rows = await self._site.compute(work, self._shard.read, ids, after=before)
         if self._losses[worker] == losses:
@@ -99,7 +100,7 @@ class ParameterServer:
             read = self._started.pop((push.worker, push.batch), None)
             if read is None:  # it was taken for lost, and so was this
                 return
-            self._waiting[push] = replace(gradient, read=read)
+            self._waiting[push] = replace(gradient, rows=self._shard.received(gradient.rows), read=read)
             updates = await self._decide(push.worker, *self._rule.on_push(self._state, push))
         await self._carry_out(updates)
 
@@ -227,8 +228,7 @@ async def open_servers(
     hosted = (world.host(ParameterServer, plan, rule, shard, holds, node=f"server{shard}") for shard in nodes)
     servers = Servers(tuple(await asyncio.gather(*hosted)), holds)
     if model:
-        placement = Uniform(shards=plan.servers)
         await asyncio.gather(
-            *(servers.handles[shard].inherit(*model.shard(shard, placement, holds)) for shard in nodes)
+            *(servers.handles[shard].inherit(*model.shard(shard, plan.placement, holds)) for shard in nodes)
         )
     return servers

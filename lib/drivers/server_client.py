@@ -4,27 +4,29 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 
 from lib.cluster.base import Site
 from lib.data.batch import Batch
 from lib.drivers.parameter_server import Pulled, Servers
+from lib.drivers.plan import Plan
 from lib.drivers.record import Record
 from lib.drivers.shard import Gradient
 from lib.models.flat import StepResult
 from lib.protocols.server_rule import Push
-from lib.store.placement import Partition, Uniform
+from lib.store.placement import Partition
 
 
 class ServerClient:
     """A worker's view: it pulls one vector and one block a table, however many servers hold them."""
 
-    def __init__(self, site: Site, servers: Servers, rank: int, size: int, record: Record):
+    def __init__(self, site: Site, plan: Plan, servers: Servers, rank: int, size: int, record: Record):
         self._handles = [handle.seen_from(site) for handle in servers.handles]
         self._site, self._rank, self._record, self.holds = site, rank, record, servers.holds
-        placement = Uniform(shards=len(self._handles))
-        self._partition = Partition(size if "dense" in servers.holds else 0, placement)
+        self._store = plan.store
+        self._partition = Partition(size if "dense" in servers.holds else 0, plan.placement)
         self._tokens: dict[int, int] = {}
 
     async def pull(self, batch: Batch) -> tuple[np.ndarray | None, dict[str, np.ndarray]]:
@@ -32,7 +34,7 @@ class ServerClient:
         wanted = batch.ids if "rows" in self.holds else {}
         parts = {table: self._partition.split(table, ids) for table, ids in wanted.items()}
         calls = [
-            handle.pull(self._rank, batch.index, {table: ids[parts[table][shard]] for table, ids in wanted.items()})
+            handle.pull(self._rank, batch.index, self._asked(batch, {table: parts[table][shard] for table in wanted}))
             for shard, handle in enumerate(self._handles)
         ]
         pulled = [await calls[0]] if len(calls) == 1 else await asyncio.gather(*calls)
@@ -42,7 +44,7 @@ class ServerClient:
         self._record.span("pull", start + waited, end, batch.index)
         dense, rows = self._joined(pulled, parts)
         self._record.bytes["pull dense"] += 0 if dense is None else dense.nbytes
-        self._record.bytes["pull rows"] += sum(block.nbytes for block in rows.values())
+        self._record.bytes["pull rows"] += sum(block.nbytes for part in pulled for block in part.rows.values())
         return dense, rows
 
     async def push(self, batch: Batch, result: StepResult | None) -> None:
@@ -59,13 +61,22 @@ class ServerClient:
     async def leave(self) -> None:
         await asyncio.gather(*(handle.leave(self._rank) for handle in self._handles))
 
+    def _asked(self, batch: Batch, mine: dict[str, np.ndarray | slice]) -> dict[str, Any]:
+        """For each table the message that asks one server for the batch's ids there."""
+        asked = {
+            table: self._store.ask(batch.ids[table], batch.where.get(table), chosen) for table, chosen in mine.items()
+        }
+        self._record.bytes["pull ids"] += sum(message.nbytes for message in asked.values())
+        return asked
+
     def _joined(self, pulled: list[Pulled], parts: dict[str, list[np.ndarray]]):
+        decode = self._store.rows.decode
         if len(pulled) == 1:
-            return pulled[0].dense, pulled[0].rows
+            return pulled[0].dense, {table: decode(block) for table, block in pulled[0].rows.items()}
         dense = np.concatenate([part.dense for part in pulled]) if "dense" in self.holds else None
         rows = {}
         for table, positions in parts.items():
-            blocks = [part.rows[table] for part in pulled]
+            blocks = [decode(part.rows[table]) for part in pulled]
             rows[table] = np.empty((sum(map(len, blocks)), blocks[0].shape[1]), np.float32)
             for where, block in zip(positions, blocks, strict=True):
                 rows[table][where] = block
@@ -76,14 +87,10 @@ class ServerClient:
         dense = result.dense.cpu().numpy() if result and "dense" in self.holds else None
         rows = result.rows if result and "rows" in self.holds else {}
         self._record.bytes["push dense"] += 0 if dense is None else dense.nbytes
-        self._record.bytes["push rows"] += sum(batch.ids[table].nbytes + block.nbytes for table, block in rows.items())
-        if len(self._handles) == 1:
-            yield Gradient(
-                push, batch.size, dense, {table: (batch.ids[table], rows[table]) for table in rows}, result is None
-            )
-            return
         parts = {table: self._partition.split(table, batch.ids[table]) for table in rows}
         for shard in range(len(self._handles)):
-            mine = {t: (batch.ids[t][parts[t][shard]], block[parts[t][shard]]) for t, block in rows.items()}
+            chosen = {table: parts[table][shard] for table in rows}
+            mine = {t: (batch.ids[t][chosen[t]], self._store.gradients.encode(rows[t][chosen[t]])) for t in rows}
+            self._record.bytes["push rows"] += sum(ids.nbytes + block.nbytes for ids, block in mine.values())
             share = None if dense is None else dense[self._partition.slice(shard)]
             yield Gradient(push, batch.size, share, mine, result is None)

@@ -38,8 +38,8 @@ class Gradient:
     push: Push
     samples: int
     dense: np.ndarray | None
-    rows: dict[str, tuple[np.ndarray, np.ndarray]]
-    """Table -> distinct ids, and their rows' gradients."""
+    rows: dict[str, tuple[np.ndarray, Any]]
+    """Table -> distinct ids, and their rows' gradients, as they travel (`RowStore.gradients`) until a server has them."""
     void: bool = False
     read: Read | None = None
     """What it was computed from; the server's own note."""
@@ -61,7 +61,7 @@ class Shard:
     """The parameters, and the arithmetic of updates."""
 
     def __init__(self, site: Site, plan: Plan, rule: ServerRule, number: int, holds: frozenset[str]):
-        self._rule, self._number, self._gradients = rule, number, plan.gradients
+        self._rule, self._number, self._gradients, self._store = rule, number, plan.gradients, plan.store
         start = plan.start(site) if "dense" in holds else np.empty(0, np.float32)
         partition = Partition(start.size, plan.placement)
         self._dense = plan.dense_store(start[partition.slice(number)]) if "dense" in holds else None
@@ -77,17 +77,25 @@ class Shard:
         for name, table in self._tables.items():
             table.load(rows[name])
 
+    def asked(self, messages: dict[str, Any]) -> dict[str, np.ndarray]:
+        """The ids that a worker asks for."""
+        return {name: self._store.asked(message) for name, message in messages.items()}
+
+    def received(self, rows: dict[str, tuple[np.ndarray, Any]]) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+        """Gradients as they can be summed."""
+        return {name: (ids, self._store.gradients.decode(block)) for name, (ids, block) in rows.items()}
+
     def reading(self, ids: dict[str, np.ndarray]) -> Work:
         """What `read` costs."""
         dense = self._dense.nbytes if self._dense else 0
         return Work(bytes=2 * (dense + sum(4 * self._tables[name].dim * ids[name].size for name in self._tables)))
 
-    def read(self, ids: dict[str, np.ndarray]) -> tuple[Read, np.ndarray | None, dict[str, np.ndarray]]:
-        """The dense slice and these rows, and what is to be remembered of them."""
+    def read(self, ids: dict[str, np.ndarray]) -> tuple[Read, np.ndarray | None, dict[str, Any]]:
+        """The dense slice and these rows as they travel, and what is to be remembered of them."""
         with self._lock:
             version = self._version
         dense = self._dense.pull() if self._dense else None
-        rows = {name: table.pull(ids[name]) for name, table in self._tables.items()}
+        rows = {name: self._store.rows.encode(table.pull(ids[name])) for name, table in self._tables.items()}
         return Read(version), dense, rows
 
     def updating(self, gradients: Sequence[Gradient]) -> Work:

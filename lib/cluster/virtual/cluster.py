@@ -14,7 +14,6 @@ import torch
 import yaml
 
 from lib.cluster.base import Cluster, Handle, Main, World, in_thread
-from lib.cluster.document import from_plain, to_plain
 from lib.cluster.faults.failures import Connection
 from lib.cluster.faults.nodes import FailingNodes
 from lib.cluster.spec import Link, Node, Usage
@@ -23,6 +22,8 @@ from lib.cluster.virtual.loop import VirtualLoop
 from lib.cluster.virtual.network import Interface, Queue, usage
 from lib.cluster.virtual.site import VirtualSite
 from lib.errors import BadOption, NodeLost, unknown
+from lib.options.checked import to_plain
+from lib.options.document import load
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +48,6 @@ class VirtualCluster(Cluster):
 
     def __post_init__(self):
         super().__post_init__()
-        object.__setattr__(self, "links", tuple(self.links))
         if self.collective not in ALGORITHMS:
             raise unknown("collective", self.collective, ALGORITHMS)
         for where, names in (
@@ -65,14 +65,14 @@ class VirtualCluster(Cluster):
 
     @classmethod
     def load(cls, path: str | Path) -> VirtualCluster:
-        """A specification from YAML; an error names the file and the field's path."""
-        try:
-            data = yaml.safe_load(Path(path).read_text())
-        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-            raise BadOption(f"{path}: cannot be read as YAML: {error}") from error
-        if isinstance(data, dict):  # `calibrate` writes beside the nodes what they were made of
+        """A specification from YAML; an error names the file, the place in it and the field's path."""
+        return load(path).read(cls)
+
+    @classmethod
+    def read(cls, data: Any) -> VirtualCluster:
+        if isinstance(data, Mapping):  # `calibrate` writes beside the nodes what they were made of
             data = {name: value for name, value in data.items() if name not in ("measured", "provenance")}
-        return from_plain(cls, {} if data is None else data, str(path))
+        return super().read({} if data is None else data)
 
     def dump(self) -> str:
         """The specification as YAML, without what is as by default."""
