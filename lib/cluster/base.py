@@ -11,7 +11,9 @@ import asyncio
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
+from functools import cache
+from types import NoneType
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -223,6 +225,33 @@ class Cluster(Checked, ABC):
             raise BadOption(f'{where}: no node {end!r}; "worker3", "worker*", "server0", "sync0"')
         if number.isdigit() and known[role] is not None and int(number) >= known[role]:
             raise BadOption(f"{where}: no node {end!r}; the last {role} is {role}{known[role] - 1}")
+
+
+def nbytes(message: Any) -> int:
+    """The bytes of all arrays in a message: what it weighs on the way, and what is counted of it."""
+    kind = type(message)
+    if kind is np.ndarray:
+        return message.nbytes
+    if kind is dict:
+        message = message.values()
+    elif kind is not tuple and kind is not list:
+        message = [getattr(message, name) for name in _names(kind)]
+    total = 0
+    for part in message:
+        if type(part) not in _WEIGHTLESS:
+            total += nbytes(part)
+    return total
+
+
+_WEIGHTLESS = frozenset((int, float, NoneType, bool, str))
+
+
+@cache
+def _names(kind: type) -> tuple[str, ...]:
+    """The fields of a message that may hold arrays, unless it is `weightless`."""
+    if getattr(kind, "weightless", False):
+        return ()
+    return tuple(each.name for each in fields(kind)) if is_dataclass(kind) else ()
 
 
 def in_thread(target: Callable[[], Any], interrupt: Callable[[], None]) -> Any:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
-from typing import Any
 
 import numpy as np
 
-from lib.cluster.base import Site
+from lib.cluster.base import Site, nbytes
 from lib.data.batch import Batch
 from lib.drivers.parameter_server import Pulled, Servers
 from lib.drivers.plan import Plan
@@ -20,77 +18,76 @@ from lib.store.placement import Partition
 
 
 class ServerClient:
-    """A worker's view: it pulls one vector and one block a table, however many servers hold them."""
+    """A worker's view: it pulls one vector and one block a table, however many servers hold them, and counts what travels."""
 
     def __init__(self, site: Site, plan: Plan, servers: Servers, rank: int, size: int, record: Record):
         self._handles = [handle.seen_from(site) for handle in servers.handles]
-        self._site, self._rank, self._record, self.holds = site, rank, record, servers.holds
-        self._store = plan.store
-        self._partition = Partition(size if "dense" in servers.holds else 0, plan.placement)
+        self._site, self._rank, self._record = site, rank, record
+        self._dense, self._rows = "dense" in servers.holds, "rows" in servers.holds
+        self._store, self._partition = plan.store, Partition(size, plan.placement)
         self._tokens: dict[int, int] = {}
 
     async def pull(self, batch: Batch) -> tuple[np.ndarray | None, dict[str, np.ndarray]]:
         start = self._site.now()
-        wanted = batch.ids if "rows" in self.holds else {}
-        parts = {table: self._partition.split(table, ids) for table, ids in wanted.items()}
-        calls = [
-            handle.pull(self._rank, batch.index, self._asked(batch, {table: parts[table][shard] for table in wanted}))
-            for shard, handle in enumerate(self._handles)
+        parts = self._places(batch)
+        asked = [
+            {table: self._store.ask(batch.ids[table], batch.where.get(table), part) for table, part in share.items()}
+            for share in parts
         ]
+        calls = [handle.pull(self._rank, batch.index, ids) for handle, ids in zip(self._handles, asked, strict=True)]
         pulled = [await calls[0]] if len(calls) == 1 else await asyncio.gather(*calls)
         self._tokens[batch.index] = pulled[0].token  # tokens come from shard 0 alone
         waited, end = max(part.waited for part in pulled), self._site.now()
         self._record.span("wait", start, start + waited, batch.index)
         self._record.span("pull", start + waited, end, batch.index)
-        dense, rows = self._joined(pulled, parts)
-        self._record.bytes["pull dense"] += 0 if dense is None else dense.nbytes
-        self._record.bytes["pull rows"] += sum(block.nbytes for part in pulled for block in part.rows.values())
-        return dense, rows
+        self._count("pull ids", asked)
+        self._count("pull dense", [part.dense for part in pulled])
+        self._count("pull rows", [part.rows for part in pulled])
+        dense = _joined([part.dense for part in pulled]) if self._dense else None
+        return dense, {table: self._block(table, pulled, parts) for table in parts[0]}
 
     async def push(self, batch: Batch, result: StepResult | None) -> None:
         """Send the gradients; awaiting it is waiting for the servers to have taken them."""
         start = self._site.now()
-        token = self._tokens.pop(batch.index)
-        calls = [
-            handle.push(gradient)
-            for handle, gradient in zip(self._handles, self._parts(batch, token, result), strict=True)
-        ]
+        push = Push(self._rank, self._tokens.pop(batch.index), batch.index)
+        gradients = [self._share(push, batch, result, *each) for each in enumerate(self._places(batch))]
+        self._count("push dense", [gradient.dense for gradient in gradients])
+        self._count("push rows", [gradient.rows for gradient in gradients])
+        calls = [handle.push(gradient) for handle, gradient in zip(self._handles, gradients, strict=True)]
         await (calls[0] if len(calls) == 1 else asyncio.gather(*calls))
         self._record.span("push", start, self._site.now(), batch.index)
 
     async def leave(self) -> None:
         await asyncio.gather(*(handle.leave(self._rank) for handle in self._handles))
 
-    def _asked(self, batch: Batch, mine: dict[str, np.ndarray | slice]) -> dict[str, Any]:
-        """For each table the message that asks one server for the batch's ids there."""
-        asked = {
-            table: self._store.ask(batch.ids[table], batch.where.get(table), chosen) for table, chosen in mine.items()
+    def _places(self, batch: Batch) -> list[dict[str, np.ndarray | slice]]:
+        """For each server, table -> which of the batch's ids are there."""
+        parts = {table: self._partition.split(table, ids) for table, ids in batch.ids.items()} if self._rows else {}
+        return [{table: part[shard] for table, part in parts.items()} for shard in range(len(self._handles))]
+
+    def _block(self, table: str, pulled: list[Pulled], parts: list[dict[str, np.ndarray | slice]]) -> np.ndarray:
+        blocks = [self._store.rows.decode(part.rows[table]) for part in pulled]
+        if len(blocks) == 1:
+            return blocks[0]
+        whole = np.empty((sum(map(len, blocks)), blocks[0].shape[1]), np.float32)
+        for part, block in zip(parts, blocks, strict=True):
+            whole[part[table]] = block
+        return whole
+
+    def _share(self, push: Push, batch: Batch, result: StepResult | None, shard: int, parts: dict) -> Gradient:
+        """What one server gets of a step's gradients."""
+        if result is None:
+            return Gradient(push, batch.size, None, {}, void=True)
+        dense = result.dense.cpu().numpy()[self._partition.slice(shard)] if self._dense else None
+        rows = {
+            table: (batch.ids[table][part], self._store.gradients.encode(result.rows[table][part]))
+            for table, part in parts.items()
         }
-        self._record.bytes["pull ids"] += sum(message.nbytes for message in asked.values())
-        return asked
+        return Gradient(push, batch.size, dense, rows)
 
-    def _joined(self, pulled: list[Pulled], parts: dict[str, list[np.ndarray]]):
-        decode = self._store.rows.decode
-        if len(pulled) == 1:
-            return pulled[0].dense, {table: decode(block) for table, block in pulled[0].rows.items()}
-        dense = np.concatenate([part.dense for part in pulled]) if "dense" in self.holds else None
-        rows = {}
-        for table, positions in parts.items():
-            blocks = [decode(part.rows[table]) for part in pulled]
-            rows[table] = np.empty((sum(map(len, blocks)), blocks[0].shape[1]), np.float32)
-            for where, block in zip(positions, blocks, strict=True):
-                rows[table][where] = block
-        return dense, rows
+    def _count(self, kind: str, messages: list) -> None:
+        self._record.bytes[kind] += nbytes(messages)
 
-    def _parts(self, batch: Batch, token: int, result: StepResult | None) -> Iterable[Gradient]:
-        push = Push(self._rank, token, batch.index)
-        dense = result.dense.cpu().numpy() if result and "dense" in self.holds else None
-        rows = result.rows if result and "rows" in self.holds else {}
-        self._record.bytes["push dense"] += 0 if dense is None else dense.nbytes
-        parts = {table: self._partition.split(table, batch.ids[table]) for table in rows}
-        for shard in range(len(self._handles)):
-            chosen = {table: parts[table][shard] for table in rows}
-            mine = {t: (batch.ids[t][chosen[t]], self._store.gradients.encode(rows[t][chosen[t]])) for t in rows}
-            self._record.bytes["push rows"] += sum(ids.nbytes + block.nbytes for ids, block in mine.values())
-            share = None if dense is None else dense[self._partition.slice(shard)]
-            yield Gradient(push, batch.size, share, mine, result is None)
+
+def _joined(parts: list[np.ndarray]) -> np.ndarray:
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)

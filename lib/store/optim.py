@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
@@ -71,6 +71,10 @@ class Optimizer(Checked, ABC):
         self._step(values, state, grads)
         if self.weight_bound is not None:
             values.clamp_(-self.weight_bound, self.weight_bound)
+
+    def at(self, rate: float) -> Optimizer:
+        """This optimiser with its learning rate times `rate`."""
+        return self if rate == 1 else replace(self, lr=rate * self.lr)
 
     def update_slots(
         self,

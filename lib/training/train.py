@@ -157,6 +157,8 @@ class Job:
         way = {
             (__name__, "Job"),
             *((DRIVERS[phase.protocol.dense.family], "drive") for phase in course.schedule.phases),
+            *([("lib.training.watch", "Watch")] if isinstance(course.schedule, Choice) else []),
+            *([("lib.store.checkpoint", "save")] if settings.checkpoint_every else []),
         }
         name = key(configuration, (workload, protocol, cluster, settings.store), way)
         return cls(title, course, cluster, settings, configuration, name)

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
-from functools import cache
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from types import NoneType
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
 import yaml
 
-from lib.cluster.base import Cluster, Handle, Main, World, in_thread
+from lib.cluster.base import Cluster, Handle, Main, World, in_thread, nbytes
 from lib.cluster.faults.failures import Connection
 from lib.cluster.faults.nodes import FailingNodes
 from lib.cluster.spec import Link, Node, Usage
@@ -231,33 +229,6 @@ class FailingHandle(VirtualHandle):
 
 def _book(queue: Queue) -> dict[str, float]:
     return {each.name: getattr(queue, each.name) for each in fields(queue) if each.name != "bandwidth"}
-
-
-def nbytes(message: Any) -> int:
-    """The bytes of all arrays in a message."""
-    kind = type(message)
-    if kind is np.ndarray:
-        return message.nbytes
-    if kind is dict:
-        message = message.values()
-    elif kind is not tuple and kind is not list:
-        message = [getattr(message, name) for name in _names(kind)]
-    total = 0
-    for part in message:
-        if type(part) not in _WEIGHTLESS:
-            total += nbytes(part)
-    return total
-
-
-_WEIGHTLESS = frozenset((int, float, NoneType, bool, str))
-
-
-@cache
-def _names(kind: type) -> tuple[str, ...]:
-    """The fields of a message that may hold arrays, unless it is `weightless`."""
-    if getattr(kind, "weightless", False):
-        return ()
-    return tuple(each.name for each in fields(kind)) if is_dataclass(kind) else ()
 
 
 def _both_ways(link: Link):

@@ -190,7 +190,11 @@ class Requests:
             for number in self._each_stripe():
                 mine = slice(ends[number], ends[number + 1])
                 self._step(slots[mine], grads, stamp, sums, where[mine])
-        self._spare.append(room)
+        self.release(found)
+
+    def release(self, found: Found) -> None:
+        """It is not needed any more: its memory may be the next call's."""
+        self._spare.append(found.room)
 
     def admit(self, found: Found, now: int) -> Found:
         """Alone: rows for the ids that have none, as far as there is room."""
@@ -228,12 +232,13 @@ class Requests:
         stamp: int,
         sums: np.ndarray | None = None,
         places: np.ndarray = IN_ORDER,
+        rate: float = 1.0,
     ) -> None:
-        """One step on these slots, under all stripes."""
+        """One step on these slots, under all stripes; `rate` times the learning rate."""
         for lock in self._stripes:
             lock.acquire()
         try:
-            self._step(slots, grads, stamp, sums, places)
+            self._step(slots, grads, stamp, sums, places, rate=rate)
         finally:
             for lock in self._stripes:
                 lock.release()
@@ -251,9 +256,11 @@ class Requests:
             finally:
                 left.pop(number).release()
 
-    def _step(self, slots: np.ndarray, grads: np.ndarray, stamp: int, *which: np.ndarray | None) -> None:
+    def _step(
+        self, slots: np.ndarray, grads: np.ndarray, stamp: int, *which: np.ndarray | None, rate: float = 1.0
+    ) -> None:
         mark = self._records.column, stamp
-        self._optimizer.update_slots(self._records.rows, slots, grads, mark, *which)
+        self._optimizer.at(rate).update_slots(self._records.rows, slots, grads, mark, *which)
 
     def _remember(self, found: Found) -> None:
         if found.ids.size > SMALL:

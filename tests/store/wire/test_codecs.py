@@ -9,7 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from lib.cluster.virtual.cluster import nbytes
+from lib.cluster.base import nbytes
 from lib.errors import BadOption
 from lib.store.wire.codecs import CODECS, HALF_MAX, Bf16, Fp16, Fp32, Int8, ScaledFp16
 
