@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
 from lib import Failure, LocalCluster, Node, Phase, Schedule, VirtualCluster, workloads
 from lib.errors import BadOption
@@ -162,6 +163,28 @@ def test_the_gradient_beside_a_mix_is_that_of_the_parameters_before_it():
             np.testing.assert_allclose(final[:, 0], end, atol=1e-6)
 
 
+def test_what_moves_meanwhile_is_not_in_the_gradient_beside_a_mix():
+    """On a single core a second thread's computation begins when its mix is long over."""
+    seen = []
+
+    class Noted(type(BOWL)):
+        def model(self, seed):
+            module = super().model(seed)
+            module.register_forward_pre_hook(lambda module, args: seen.append(float(module.weights.detach()[0])))
+            return module
+
+    def merge(self, memory, mine, mix):
+        return memory, np.full_like(mine, 7.0)
+
+    absorbing = rule(
+        exchange=Centre(), when=Loop(place="beside"), merge=merge, absorb=lambda self, copy, theirs: (copy, copy)
+    )
+    workload = Noted(**{name: getattr(BOWL, name) for name in ("dim", "batch_size", "dense_optimizer")}, samples=4 * 2)
+    start = float(BOWL.model(0).weights.detach()[0])
+    train(replace(absorbing, worker_threads=2), workload, VirtualCluster(workers=1, worker=Node(flops=1e4)))
+    assert seen[:2] == [start, start]
+
+
 # What is sent
 
 
@@ -256,6 +279,27 @@ def test_the_model_is_the_average_and_history_follows():
     evaluated = run.history.dropna(subset="auc")
     assert len(evaluated) == 4 and evaluated["auc"].iloc[-1] == run.summary["auc"]
     assert run.digest == plain.digest
+
+
+@pytest.mark.parametrize("model", ["first", "average", "centre"])
+def test_the_model_is_what_the_parts_hold(model):
+    protocol = type("Shown", (EASGD,), {"model": model})(sync_servers=2)
+    held, final = ends(BOWL, protocol, VirtualCluster(**UNEVEN))
+    centre = np.concatenate([final["sync0/centre"], final["sync1/centre"]])
+    expected = {"first": held[0], "average": held.mean(0), "centre": centre}
+    summary = train(protocol, BOWL).summary
+    for whose, values in expected.items():
+        module = BOWL.model(0)
+        module.weights.data = torch.from_numpy(values)
+        name = "loss" if whose == model else f"loss_of_{whose}"
+        assert summary[name] == pytest.approx(BOWL.evaluate(module, {}, 0)["loss"], rel=1e-4), name
+
+
+def test_what_travels_is_counted():
+    """40 steps of 6 numbers: a gradient each; or a message and an answer each."""
+    vector = 40 * 6 * 4
+    assert train("all-reduce", BOWL).summary["bytes_by_kind"] == {"mix gradients": vector}
+    assert train(EASGD(), BOWL).summary["bytes_by_kind"] == {"mix dense": vector, "mix answers": vector}
 
 
 def test_the_model_is_the_centre_and_history_follows():

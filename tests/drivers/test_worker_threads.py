@@ -13,7 +13,7 @@ import torch
 from lib import LocalCluster, Node, VirtualCluster, workloads
 from lib.protocols import get
 from lib.protocols.baselines import Async
-from lib.protocols.mixing import Centre, Loop, Mean
+from lib.protocols.mixing import Background, Centre, Loop, Mean
 from lib.store.optim import SGD
 from tests.drivers.composing import BOWL, ends, rule, train
 from tests.toys import Letters
@@ -103,3 +103,21 @@ def test_threads_are_real_on_a_real_machine():
     run = train(rule(worker_threads=3, when=Loop(every=12)), SlowSteps(), LocalCluster(workers=1, threads=3))
     assert Slow.most == 3
     assert run.summary["loss"] == 12
+
+
+def test_a_merge_and_an_update_never_start_from_the_same_values():
+    """A shadow that puts back what it took, slowly: without a gate it would take back the steps made meanwhile."""
+
+    def merge(self, memory, mine, mix):
+        time.sleep(0.01)
+        return memory, mine
+
+    shadow = rule(
+        worker_threads=3,
+        exchange=Centre(),
+        when=Background(),
+        absorb=lambda self, copy, theirs: (copy, copy),
+        merge=merge,
+    )
+    run = train(shadow, replace(SlowSteps(), samples=30), LocalCluster(workers=1, threads=3))
+    assert run.summary["loss"] == 30
