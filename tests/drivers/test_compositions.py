@@ -163,28 +163,6 @@ def test_the_gradient_beside_a_mix_is_that_of_the_parameters_before_it():
             np.testing.assert_allclose(final[:, 0], end, atol=1e-6)
 
 
-def test_what_moves_meanwhile_is_not_in_the_gradient_beside_a_mix():
-    """On a single core a second thread's computation begins when its mix is long over."""
-    seen = []
-
-    class Noted(type(BOWL)):
-        def model(self, seed):
-            module = super().model(seed)
-            module.register_forward_pre_hook(lambda module, args: seen.append(float(module.weights.detach()[0])))
-            return module
-
-    def merge(self, memory, mine, mix):
-        return memory, np.full_like(mine, 7.0)
-
-    absorbing = rule(
-        exchange=Centre(), when=Loop(place="beside"), merge=merge, absorb=lambda self, copy, theirs: (copy, copy)
-    )
-    workload = Noted(**{name: getattr(BOWL, name) for name in ("dim", "batch_size", "dense_optimizer")}, samples=4 * 2)
-    start = float(BOWL.model(0).weights.detach()[0])
-    train(replace(absorbing, worker_threads=2), workload, VirtualCluster(workers=1, worker=Node(flops=1e4)))
-    assert seen[:2] == [start, start]
-
-
 # What is sent
 
 

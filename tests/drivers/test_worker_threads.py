@@ -54,6 +54,13 @@ def test_threads_mix_as_one_or_each_for_itself(exchange):
     assert run.summary["sync_gap"] == 2
 
 
+def test_threads_stand_still_while_their_replica_is_replaced():
+    """Every step adds 1, and a mean keeps the sum: a step between the sending and the merging would be lost."""
+    mixing = rule(when=Loop(every=4), rows=Async(), worker_threads=3)
+    final, _ = ends(Letters(samples=60), mixing, VirtualCluster(workers=2, worker=Node(cores=3), slowdown=0.5))
+    assert final.sum() == pytest.approx(60, abs=1e-4)
+
+
 class Slow(torch.nn.Module):
     """Counts the threads that are in its forward pass."""
 
