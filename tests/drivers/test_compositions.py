@@ -348,3 +348,16 @@ def test_nobody_waits_for_a_worker_that_dies(protocol, again):
         summary = train(protocol, cluster=cluster, seed=seed).summary
         assert summary["issued"] == sum(summary[each] for each in ("applied", "dropped", "lost", "in_flight"))
         assert summary["applied"] > 25
+
+
+@pytest.mark.parametrize("exchange", [Mean(), Centre(), Peer()], ids=["mean", "centre", "peer"])
+def test_a_rule_is_told_the_round(exchange):
+    told = []
+    counting = rule(
+        exchange=exchange,
+        partner=lambda self, round, rank, workers: told.append((rank, round)) or 1 - rank,
+        send=lambda self, memory, mine, round: told.append((-1, round)) or mine,
+        absorb=lambda self, copy, theirs: (copy, theirs),
+    )
+    train(counting, replace(BOWL, samples=4 * 6), VirtualCluster(workers=2))
+    assert sorted(round for rank, round in told if rank < 0) == [0, 0, 1, 1, 2, 2]
