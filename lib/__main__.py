@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 from collections.abc import Sequence
 from typing import Any
 
-from lib.errors import BadOption, LockstepError
+from lib.errors import BadOption, LockstepError, unknown
 
 EXAMPLES = """examples:
   python -m lib list
   python -m lib train ctr-synthetic gba virtual -o workers=32 -o slowdown=0.6 -o iota=4
+  python -m lib train criteo-deepfm gba+all-reduce virtual -o lr=0.003 -o speeds=[1,1,0.5,2] -o store.max_rows=10000
+  python -m lib train ctr-synthetic mine.py:MyRule virtual -o 'row_optimizer={name: adagrad, lr: 0.1}'
   python -m lib train fb15k-237-distmult sync local --profile full --data FB15k-237 -o workers=1
   python -m lib run 00_quickstart --profile laptop -p seeds=5
   python -m lib run all --profile laptop --resume
@@ -53,9 +56,11 @@ def _parser() -> argparse.ArgumentParser:
     add("list", _list, "show the workloads, protocols, clusters and notebooks that there are")
 
     train = add("train", _train, "train once and print the summary")
-    train.add_argument("workload", help="a registered name, see `list`")
-    train.add_argument("protocol", help="a registered name")
-    train.add_argument("cluster", help="virtual, local or ray")
+    train.add_argument("workload", help="a registered name, see `list`; or mine.py:Mine, a class of a file of yours")
+    train.add_argument("protocol", help="a registered name; or two, ROWS+DENSE; or mine.py:Mine")
+    train.add_argument(
+        "cluster", help="virtual, local or ray; or machine.yaml, as `calibrate` writes it; or mine.py:Mine"
+    )
     train.add_argument("--seed", type=int, default=0, help="seed of the run (default 0)")
     train.add_argument("--samples", type=int, help="samples of the pass (default: the workload's)")
     train.add_argument("--profile", choices=("smoke", "laptop", "full"), help="the workload's size (default smoke)")
@@ -70,7 +75,7 @@ def _parser() -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="an option of whatever has it; repeatable",
+        help="an option of whatever has it, or of a part of it; repeatable",
     )
 
     run = add("run", _run, "run notebooks and write their pages and the index")
@@ -120,15 +125,16 @@ def _list(options: argparse.Namespace) -> None:
 
     for title, registry in (("workloads", workloads.ALL), ("protocols", protocols.ALL), ("clusters", cluster.ALL)):
         print(f"{title}:")
-        for name, kind in registry.items():
-            family = f"[{kind.family}] " if hasattr(kind, "family") else ""
-            print(f"  {name:22}{family}{_first_sentence(kind)}")
+        for name in registry:
+            family = f"[{registry[name].family}] " if title == "protocols" else ""
+            print(f"  {name:22}{family}{registry.sentence(name)}")
     print("notebooks:")
     for experiment in notebooks.experiments():
         print(f"  {experiment.name:32}{experiment.title}")
 
 
 def _train(options: argparse.Namespace) -> None:
+    _check_names(options.workload, options.protocol, options.cluster)
     import lib
 
     pairs = dict(_pair(text) for text in options.option)
@@ -197,30 +203,26 @@ def _doctor(options: argparse.Namespace) -> None:
         print(f"{what:16}{how}")
 
 
+def _check_names(workload: str, protocol: str, cluster: str) -> None:
+    """A misspelt name is told before anything that trains is imported."""
+    from lib import cluster as clusters
+    from lib import protocols, workloads
+
+    given = ((workloads.ALL, [workload]), (protocols.ALL, protocol.split("+")), (clusters.ALL, [cluster]))
+    for registry, names in given:
+        for name in names:
+            if name not in registry and not re.search(r"\.py(:|$)|\.ya?ml$", name):
+                raise unknown(registry.what, name, registry)
+
+
 def _pair(text: str) -> tuple[str, Any]:
     """NAME=VALUE with the value read as YAML: 32 is a number, [64, 32] a list, true a truth value."""
-    import yaml
+    from lib.options import document
 
     name, equals, value = text.partition("=")
     if not equals or not name:
         raise BadOption(f"{text!r} is no NAME=VALUE")
-    try:
-        parsed = yaml.safe_load(value)
-    except yaml.YAMLError as error:
-        raise BadOption(f"{text!r}: {value!r} is no value: {error}") from error
-    # YAML 1.1 takes 1e-3 for a word.
-    return name.strip().replace("-", "_"), _number(parsed) if isinstance(parsed, str) else parsed
-
-
-def _number(word: str) -> float | str:
-    try:
-        return float(word)
-    except ValueError:
-        return word
-
-
-def _first_sentence(kind: type) -> str:
-    return " ".join((kind.__doc__ or "").split(". ")[0].split("\n\n")[0].split()).rstrip(".") + "."
+    return name.strip().replace("-", "_"), document.value(value)
 
 
 if __name__ == "__main__":

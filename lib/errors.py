@@ -24,6 +24,22 @@ class BadOption(LockstepError, ValueError):
     """A known option with a value that cannot work."""
 
 
+class BadField(BadOption):
+    """A field with a value that cannot work; who reads a file puts the file's place before `place` and `problem`."""
+
+    def __init__(self, owner: str, path: tuple[int | str, ...], problem: str):
+        self.owner, self.path, self.problem = owner, path, problem
+        super().__init__(f"{owner}: {self.place}{problem}" if path else f"{owner}{problem}")
+
+    @property
+    def place(self) -> str:
+        """`nodes.worker3.cores`, `links[0].ends`."""
+        return "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in self.path).removeprefix(".")
+
+    def __reduce__(self):
+        return BadField, (self.owner, self.path, self.problem)
+
+
 class NotFinite(LockstepError, ArithmeticError):
     """A loss or a gradient became NaN or infinite."""
 

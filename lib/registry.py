@@ -6,9 +6,12 @@ So a name can be checked or listed without torch, and the code of a run's class 
 
 from __future__ import annotations
 
+import ast
 import importlib
+import importlib.util
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 from lib.errors import unknown, unknown_option
@@ -35,6 +38,14 @@ class Registry(Mapping[str, type]):
 
     def __len__(self) -> int:
         return len(self.homes)
+
+    def sentence(self, name: str) -> str:
+        """The first sentence of the class's docstring, from its source."""
+        module, _, kind = self.homes[name].partition(":")
+        path = Path(importlib.util.find_spec(module.partition(".")[0]).origin).parent
+        tree = ast.parse(path.joinpath(*module.split(".")[1:]).with_suffix(".py").read_text(encoding="utf-8"))
+        (found,) = (node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == kind)
+        return " ".join(ast.get_docstring(found).split(". ")[0].split("\n\n")[0].split()).rstrip(".") + "."
 
     def make(self, name: str, **options: Any) -> Any:
         """An instance; an unknown name or option is an error that names the nearest valid ones."""

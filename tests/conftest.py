@@ -12,6 +12,19 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_collection_modifyitems(items):
+    """With `-n 2`, a file's tests stay in one process, for their fixtures; and all that use Ray, for there is one of it."""
+    for item in items:
+        params = getattr(item, "callspec", None)
+        with_ray = item.get_closest_marker("ray") or "joined_ray" in item.fixturenames
+        with_ray = with_ray or (params and "ray" in filter(_is_text, params.params.values()))
+        item.add_marker(pytest.mark.xdist_group("ray" if with_ray else item.path.name))
+
+
+def _is_text(value):
+    return isinstance(value, str)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _elsewhere(tmp_path_factory):
     before = {name: os.environ.pop(name, None) for name in ("LOCKSTEP_REPORTS", "LOCKSTEP_STAGE", "LOCKSTEP_COMMAND")}

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 
 import pytest
 
+import lib
+from lib import Node, workloads
 from lib.__main__ import main
+from lib.cluster.slowdowns import get
+from lib.store.optim import SGD, Adam
 
 TRAIN = ["train", "quadratic", "gba", "virtual", "--samples", "320", "-o", "workers=2"]
 
@@ -46,6 +52,30 @@ def test_train_as_json_finds_the_saved_run_again(capsys):
         ([*TRAIN, "-o", "iota"], "'iota' is no NAME=VALUE"),
         ([*TRAIN, "-o", "seed=3"], "seed has a flag of its own: --seed"),
         ([*TRAIN, "-o", "iota=-1"], "gba: iota must be 0 or more"),
+        ([*TRAIN, "-o", "iota=abc"], "gba: iota must be a number, not 'abc'"),
+        ([*TRAIN[:-2], "-o", "workers=many"], "virtual cluster: workers must be a whole number, not 'many'"),
+        ([*TRAIN[:-2], "-o", "workers=2.5"], "virtual cluster: workers must be a whole number, not 2.5"),
+        (
+            [*TRAIN, "-o", "worker=32"],
+            "worker must be Node's fields, such as {flops: ..., launch: ...}, not 32; did you mean",
+        ),
+        ([*TRAIN, "-o", "worker.cors=2"], "worker has no option 'cors'; did you mean 'cores'"),
+        ([*TRAIN, "-o", "worker.cores=two"], "node: cores must be a whole number, not 'two'"),
+        ([*TRAIN, "-o", "slowdown=abc"], "virtual cluster: slowdown is 'abc'; expected a number, a slowdown's name"),
+        ([*TRAIN, "-o", "speeds=0.5"], "virtual cluster: speeds must be a list, not 0.5"),
+        ([*TRAIN, "-o", "speeds=[1, 2, 3]"], "virtual cluster: 3 speeds for 2 workers"),
+        ([*TRAIN, "-o", "save=maybe"], "train: save must be true or false, not 'maybe'"),
+        (
+            [*TRAIN, "-o", "dense_optimizer=adm"],
+            "dense_optimizer.name: no optimiser is called 'adm'; did you mean 'adam'",
+        ),
+        ([*TRAIN, "-o", "lr=0"], "lr must be positive, not 0"),
+        ([*TRAIN, "-o", "noise=["], "cannot read '['"),
+        ([*TRAIN, "--seed", "-1"], "train: seed must be 0 or more, not -1"),
+        (["train", "quadratic", "gba+allreduce", "virtual"], "unknown protocol 'allreduce'; did you mean 'all-reduce'"),
+        (["train", "quadratic", "mine.py:Mine", "virtual"], "mine.py: there is no such file"),
+        (["train", "quadratic", "gba", "machine.yaml"], "machine.yaml: cannot be read as text"),
+        (["run", "00_quickstart", "-p", "seeds=0"], "parameter 'seeds' must be at least 1, not 0"),
         (["run", "00_quickstrat"], "did you mean '00_quickstart'"),
         (["run", "00_quickstart", "-p", "seds=3"], "seeds"),
         (["bench", "sore"], "unknown benchmark 'sore'"),
@@ -63,6 +93,107 @@ def test_errors_are_one_sentence_that_helps(arguments, sentence, capsys):
 def test_numbers_may_be_written_as_people_write_them(capsys):
     assert main([*TRAIN, "-o", "iota=1e1", "--json"]) == 0
     assert main([*TRAIN, "-o", "iota=10", "--json"]) == 0
+
+
+def summary(capsys, *arguments):
+    assert main([*arguments, "--json"]) == 0, capsys.readouterr().err
+    return json.loads(capsys.readouterr().out)
+
+
+def test_what_the_command_line_sets_is_what_train_is_given(capsys):
+    """Optimisers, their rates, a pair, a preset, a part of an option: the same run as from Python."""
+    options = ["lr=0.05", "dense_optimizer={name: adam, beta1: 0.8}", "slowdown=alibaba-shared-2018", "server.cores=2"]
+    said = summary(capsys, *TRAIN, *(word for option in options for word in ("-o", option)), "-o", "row_optimizer=sgd")
+    workload = workloads.get(
+        "quadratic", samples=320, dense_optimizer=Adam(lr=0.05, beta1=0.8), row_optimizer=SGD(lr=0.05)
+    )
+    server = Node(cores=2, bandwidth=3.125e9)
+    cluster = lib.VirtualCluster(workers=2, slowdown=get("alibaba-shared-2018"), server=server)
+    assert lib.train(workload, "gba", cluster, save=False).digest == said["digest"]
+
+
+def test_a_pair_is_two_names(capsys):
+    said = summary(capsys, "train", "ctr-synthetic", "async+gba", "virtual", "--samples", "1280", "-o", "iota=1")
+    pair = lib.protocols.Pair(sparse="async", dense=lib.protocols.get("gba", iota=1))
+    assert lib.train("ctr-synthetic", pair, "virtual", samples=1280, save=False).digest == said["digest"]
+
+
+MINE = """
+from dataclasses import dataclass
+from typing import ClassVar
+from lib import Phase, Schedule
+from lib.protocols.baselines import BSP, Async
+from lib.workloads.quadratic import QuadraticBowl
+
+@dataclass(frozen=True, kw_only=True)
+class Halves(BSP):
+    name: ClassVar = "halves"
+    share: float = 0.5
+
+@dataclass(frozen=True, kw_only=True)
+class Bowl(QuadraticBowl):
+    name: ClassVar = "bowl"
+    dim: int = 4
+
+SWITCH = Schedule(phases=[Phase(protocol="sync", steps=2), Phase(protocol="gba")])
+"""
+
+
+def test_rules_workloads_and_schedules_of_ones_own_file(capsys, tmp_path):
+    path = tmp_path / "mine_on_the_command_line.py"
+    path.write_text(MINE)
+    only, rest = str(path), ("virtual", "--samples", "320", "-o", "workers=2")
+    said = summary(capsys, "train", "quadratic", f"{only}:Halves", *rest, "-o", "share=0.25", "-o", "size=3")
+    assert lib.train("quadratic", "bsp", "virtual", samples=320, size=3, workers=2, save=False).digest == said["digest"]
+    mine = lib.train("quadratic", only, "virtual", samples=320, size=3, workers=2, save=False)  # the only rule there
+    assert mine.digest == said["digest"]
+    said = summary(capsys, "train", f"{only}:Bowl", f"{only}:SWITCH", *rest, "-o", "dim=3")
+    assert [leg["protocol"] for leg in said["legs"]] == ["sync", "gba"]
+    for arguments, sentence in (
+        (("quadratic", f"{only}:Halfs"), "unknown protocol of"),
+        (("quadratic", f"{only}:Bowl"), "Bowl is no protocol"),
+        (("quadratic", f"{only}:Halves", "-o", "share=much"), "halves: share must be a number, not 'much'"),
+        (
+            ("quadratic", f"{only}:SWITCH", "-o", "restart=1"),
+            "'restart' is an option of 'sync > gba', which was given as",
+        ),
+    ):
+        assert main(["train", *arguments[:2], *rest, *arguments[2:]]) == 2
+        assert sentence in capsys.readouterr().err
+    (tmp_path / "json.py").write_text("")
+    (tmp_path / "wrong_file.py").write_text("1 / 0")
+    for name, sentence in (
+        ("json", "another module called 'json'"),
+        ("wrong_file", "ZeroDivisionError: division by zero"),
+    ):
+        assert main(["train", "quadratic", str(tmp_path / f"{name}.py"), "virtual"]) == 2
+        assert sentence in capsys.readouterr().err
+
+
+def test_a_cluster_from_a_file(capsys, tmp_path):
+    (tmp_path / "four.yaml").write_text("speeds: [1, 1, 0.5, 1]\nmeasured: {cores: 2}\n")
+    said = summary(capsys, "train", "quadratic", "gba", str(tmp_path / "four.yaml"), "--samples", "640")
+    assert len(said["qps_by_worker"] if "qps_by_worker" in said else range(4)) == 4
+    assert main(["train", "quadratic", "gba", str(tmp_path / "four.yaml"), "-o", "workers=3"]) == 2
+    assert "4 speeds for 3 workers" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["list"],
+        ["train", "quadratc", "gba", "virtual"],
+        ["run", "00_quickstrat"],
+        ["bench", "sore"],
+        ["train", "--help"],
+    ],
+)
+def test_names_are_told_without_importing_what_trains(arguments):
+    program = f"import sys; from lib.__main__ import main; main({arguments!r})"
+    heavy = "print(*sorted({'torch', 'ray', 'numba', 'pandas', 'sklearn'} & sys.modules.keys()), file=sys.stderr)"
+    program = f"import atexit, sys; atexit.register(lambda: {heavy})\n{program}"
+    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert said.stderr.endswith("\n") and said.stderr.splitlines()[-1] == ""
 
 
 def test_claims_as_json(capsys):

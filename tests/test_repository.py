@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 import shutil
 import subprocess
@@ -52,12 +53,41 @@ def test_what_runs_here_is_what_is_pinned():
     assert {name: version(name).split("+")[0] for name in PINS} == PINS
 
 
+EXTRAS = {"fbgemm_gpu": "fbgemm-gpu-cpu"}
+PACKAGES = {"PIL": "pillow", "yaml": "pyyaml", "sklearn": "scikit-learn", "IPython": "ipython", **EXTRAS}
+
+
+def test_what_is_imported_is_pinned():
+    """Nothing hangs on what another package happens to bring along."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    extras = [
+        re.match(r"[\w-]+", line)[0] for lines in project["project"]["optional-dependencies"].values() for line in lines
+    ]
+    pinned = {name.lower() for name in (*PINS, *extras)}
+    texts = [path.read_text() for room in ("lib", "data_prep", "tests") for path in (ROOT / room).rglob("*.py")]
+    for path in (ROOT / "notebooks").rglob("*.ipynb"):
+        texts += [
+            "".join(cell["source"]) for cell in json.loads(path.read_text())["cells"] if cell["cell_type"] == "code"
+        ]
+    wanted = {module.partition(".")[0] for text in texts for module in imported(text)}
+    ours = {"lib", "data_prep", "tests", *(path.stem for path in (ROOT / "tests").rglob("*.py"))}
+    wanted -= {*sys.stdlib_module_names, *ours, *(path.name for path in (ROOT / "tests").iterdir())}
+    missing = {name for name in wanted if PACKAGES.get(name, name).replace("_", "-").lower() not in pinned}
+    assert not missing, "name them in requirements.txt"
+
+
 def test_imports_point_down():
     """protocols know nothing but their contracts, the store no protocol, clusters no model."""
     allowed = {
-        "protocols": {"protocols", "registry", "errors"},
-        "store": {"store", "errors", "paths"},  # which know where files lie and how one is replaced, and nothing else
-        "cluster": {"cluster", "registry", "errors", "streams"},
+        "options": {"options", "errors"},
+        "protocols": {"protocols", "options", "registry", "errors"},
+        "store": {
+            "store",
+            "options",
+            "errors",
+            "paths",
+        },  # which know where files lie and how one is replaced, and nothing else
+        "cluster": {"cluster", "options", "registry", "errors", "streams"},
         "models": {"models", "data", "store", "errors", "streams"},
         "data": {"data", "store", "errors", "streams", "cluster"},
     }
@@ -118,9 +148,9 @@ print(run.summary["issued"])
     assert done.stdout.split() == ["4"]
 
 
-def imported(path: Path, types: bool = True) -> set[str]:
+def imported(path: Path | str, types: bool = True) -> set[str]:
     """Modules that a file imports, `from lib import x` as lib.x; without `types`, not those under TYPE_CHECKING."""
-    tree = ast.parse(path.read_text())
+    tree = ast.parse(path if isinstance(path, str) else path.read_text())
     left_out = set()
     if not types:
         guarded = [n for n in ast.walk(tree) if isinstance(n, ast.If) and getattr(n.test, "id", "") == "TYPE_CHECKING"]

@@ -14,6 +14,7 @@ from data_prep.traces.formats import FORMATS, Trace, read_trace, recognised
 from data_prep.traces.quality import quality
 from lib.cluster.slowdowns import PRESETS, Slowdown
 from lib.errors import BadOption
+from lib.options.checked import to_plain
 from lib.paths import write_text_atomic
 
 PLAYED = 200_000
@@ -65,7 +66,7 @@ def document(slowdown: Slowdown, remarks: Sequence[str], trace: Trace, format: s
         *remarks,
         "how far it carries to other jobs, this trace cannot tell; between two jobs of one cluster a KS of 0.3 has been seen",
     ]
-    body = yaml.safe_dump(slowdown.to_dict(), sort_keys=False, default_flow_style=None, width=120)
+    body = yaml.safe_dump(to_plain(slowdown), sort_keys=False, default_flow_style=None, width=120)
     return "".join(f"# {line}\n" for line in said) + body
 
 

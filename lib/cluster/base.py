@@ -8,11 +8,12 @@ in it. `main` hosts parts on nodes and calls them through handles. A part is a p
 from __future__ import annotations
 
 import asyncio
-import math
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
+from functools import cache
+from types import NoneType
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -22,6 +23,7 @@ from lib.cluster.faults.failures import Failure, Mishaps, NodeFailures
 from lib.cluster.slowdowns import Lognormal, Slowdown
 from lib.cluster.spec import Usage, Work
 from lib.errors import BadOption, first_cause
+from lib.options.checked import Checked, Count, NotNegative, Positive
 
 Main = Callable[["World"], Awaitable[Any]]
 
@@ -159,47 +161,38 @@ class World(ABC):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cluster(ABC):
+class Cluster(Checked, ABC):
     """A description of where to run."""
 
     name: ClassVar[str]
     clock: ClassVar[Literal["virtual", "wall"]]
 
-    workers: int | None = None
-    """Number of workers; None: 4, or the one device of a pipeline."""
-    servers: int = 1
+    workers: Count | None = None
+    """Number of workers; None: as many as there are speeds, else 4, or the one device of a pipeline."""
+    servers: Count = 1
     """Number of parameter servers."""
-    slowdown: float | Slowdown = field(default=Lognormal(sigma=0.0))
+    slowdown: Slowdown = field(default=Lognormal(sigma=0.0))
     """Stragglers among the workers; a number is the sigma of independent lognormal slowdowns of each batch, a word the name of a
     preset or of a YAML file. On a wall clock a worker really waits that much longer."""
-    speeds: tuple[float, ...] = ()
+    speeds: tuple[Positive, ...] = ()
     """Steady speed of each worker relative to the others, by rank; empty: all equal."""
     failures: tuple[Failure, ...] = ()
     """What goes wrong with nodes and connections."""
     mishaps: Mishaps = field(default=Mishaps())
     """What goes wrong with single messages."""
-    patience: float = 1.0
+    patience: NotNegative = 1.0
     """Seconds for which the others hear nothing of a node until they go on without it."""
 
+    @classmethod
+    def owner(cls) -> str:
+        return f"{cls.name} cluster"
+
     def __post_init__(self):
-        object.__setattr__(self, "slowdown", Slowdown.from_dict(self.slowdown))
-        object.__setattr__(self, "speeds", tuple(self.speeds))
-        object.__setattr__(self, "failures", tuple(self.failures))
-        if not all(speed > 0 for speed in self.speeds):
-            raise BadOption(f"{self.name} cluster: speeds must be positive, not {self.speeds}")
-        if self.speeds and self.workers is not None and len(self.speeds) != self.workers:
+        if self.speeds and self.workers is None:
+            object.__setattr__(self, "workers", len(self.speeds))
+        if self.speeds and len(self.speeds) != self.workers:
             raise BadOption(f"{self.name} cluster: {len(self.speeds)} speeds for {self.workers} workers")
-        if self.workers is not None and self.workers < 1:
-            raise BadOption(f"{self.name} cluster: workers must be at least 1, not {self.workers}")
-        if self.servers < 1:
-            raise BadOption(f"{self.name} cluster: servers must be at least 1, not {self.servers}")
-        if not 0 <= self.patience < math.inf:
-            raise BadOption(f"{self.name} cluster: patience must be 0 or more and finite, not {self.patience}")
-        if not isinstance(self.mishaps, Mishaps):
-            raise BadOption(f"{self.name} cluster: mishaps must be Mishaps(...), not {self.mishaps!r}")
         for number, failure in enumerate(self.failures):
-            if not isinstance(failure, Failure):
-                raise BadOption(f"{self.name} cluster: failures[{number}] must be a Failure(...), not {failure!r}")
             for end in failure.connection or (failure.node,):
                 self._check_fails(f"{self.name} cluster: failures[{number}].node", end)
 
@@ -232,6 +225,33 @@ class Cluster(ABC):
             raise BadOption(f'{where}: no node {end!r}; "worker3", "worker*", "server0", "sync0"')
         if number.isdigit() and known[role] is not None and int(number) >= known[role]:
             raise BadOption(f"{where}: no node {end!r}; the last {role} is {role}{known[role] - 1}")
+
+
+def nbytes(message: Any) -> int:
+    """The bytes of all arrays in a message: what it weighs on the way, and what is counted of it."""
+    kind = type(message)
+    if kind is np.ndarray:
+        return message.nbytes
+    if kind is dict:
+        message = message.values()
+    elif kind is not tuple and kind is not list:
+        message = [getattr(message, name) for name in _names(kind)]
+    total = 0
+    for part in message:
+        if type(part) not in _WEIGHTLESS:
+            total += nbytes(part)
+    return total
+
+
+_WEIGHTLESS = frozenset((int, float, NoneType, bool, str))
+
+
+@cache
+def _names(kind: type) -> tuple[str, ...]:
+    """The fields of a message that may hold arrays, unless it is `weightless`."""
+    if getattr(kind, "weightless", False):
+        return ()
+    return tuple(each.name for each in fields(kind)) if is_dataclass(kind) else ()
 
 
 def in_thread(target: Callable[[], Any], interrupt: Callable[[], None]) -> Any:

@@ -22,6 +22,7 @@ from lib.cluster.faults.nodes import FailingNodes, Incarnation
 from lib.cluster.faults.wall_clock import InjectedDelays, MessageDelays, until
 from lib.cluster.spec import Work
 from lib.errors import BadOption, NodeLost
+from lib.options.checked import Count
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +34,7 @@ class LocalCluster(Cluster):
 
     device: str = "cpu"
     """Where models, replicas and pipelines compute: "cpu", "cuda" or "cuda:1". The store stays in host memory."""
-    threads: int | None = None
+    threads: Count | None = None
     """Computations at the same time; None: as many as cores."""
 
     def __post_init__(self):
@@ -44,8 +45,6 @@ class LocalCluster(Cluster):
             raise BadOption(f"local cluster: device {self.device!r} is none that torch knows") from error
         if device.type == "cuda" and not torch.cuda.is_available():
             raise BadOption('local cluster: device="cuda", but torch sees no CUDA device here; use device="cpu"')
-        if self.threads is not None and self.threads < 1:
-            raise BadOption(f"local cluster: threads must be at least 1, not {self.threads}")
         check_wall(self.failures, self.name)
 
     def open(self, seed: int, workers: int) -> LocalWorld:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from lib.errors import BadOption
+from lib.options.checked import Checked, Count, NotNegative, Positive
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,54 +19,46 @@ class Work:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Device:
+class Device(Checked):
     """An accelerator on a node: it does the node's computations, one at a time."""
 
-    flops: float
+    flops: Positive
     """Operations per second that a training step reaches, which is well below the data sheet's peak."""
-    memory: float
+    memory: Positive
     """Bandwidth of its own memory, bytes per second."""
-    pcie: float = 12e9
+    pcie: Positive = 12e9
     """Bytes per second between it and the host, each way."""
-    launch: float = 10e-6
+    launch: NotNegative = 10e-6
     """Seconds before a computation starts."""
-    capacity: float = 16e9
+    capacity: Positive = 16e9
     """Bytes of its own memory: what a replica or a cache must fit in."""
-
-    def __post_init__(self):
-        _positive("device", self, "flops", "memory", "pcie", "capacity")
-        _not_negative("device", self, "launch")
 
     def seconds(self, work: Work) -> float:
         return self.launch + max(work.flops / self.flops, work.bytes / self.memory)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Node:
+class Node(Checked):
     """A machine, or a worker's share of one."""
 
-    flops: float = 2e9
+    flops: Positive = 2e9
     """Operations per second of one core."""
-    launch: float = 0.0
+    launch: NotNegative = 0.0
     """Seconds that any computation takes beside its operations: the framework's own time, which small batches feel."""
-    cores: int = 1
+    cores: Count = 1
     """Computations that run at the same time; others queue."""
-    memory: float | None = None
+    memory: Positive | None = None
     """Memory bandwidth of the whole node, bytes per second, shared by what runs; None: enough for every core's."""
-    core_memory: float = 8e9
+    core_memory: Positive = 8e9
     """The most of it that one core can use."""
-    bandwidth: float = 1.25e9
+    bandwidth: Positive = 1.25e9
     """Network interface, bytes per second, each way (10 Gbit/s)."""
-    bandwidth_in: float | None = None
+    bandwidth_in: Positive | None = None
     """Another bandwidth for what comes in; None: the same."""
-    latency: float = 50e-6
+    latency: NotNegative = 50e-6
     """Seconds from this node to any other, after the last byte has left."""
     device: Device | None = None
     """An accelerator that computes instead of the cores."""
-
-    def __post_init__(self):
-        _positive("node", self, "flops", "cores", "memory", "core_memory", "bandwidth", "bandwidth_in")
-        _not_negative("node", self, "launch", "latency")
 
     def seconds(self, work: Work, running: int = 1) -> float:
         """The larger of the time to compute and the time to move the bytes, with so many computations on the node."""
@@ -82,40 +74,19 @@ class Node:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Link:
+class Link(Checked):
     """A private connection of two nodes: what they send each other does not pass their network interfaces."""
 
     ends: tuple[str, str]
     """The two nodes, as "server0" and "worker0": PCIe between a host and its device, or a slow line."""
-    bandwidth: float
+    bandwidth: Positive
     """Bytes per second, each way."""
-    latency: float = 0.0
+    latency: NotNegative = 0.0
     """Seconds after the last byte has left."""
 
     def __post_init__(self):
-        object.__setattr__(self, "ends", tuple(self.ends))
-        if len(self.ends) != 2 or self.ends[0] == self.ends[1]:
+        if self.ends[0] == self.ends[1]:
             raise BadOption(f"link: ends must be two different nodes, not {self.ends}")
-        _positive("link", self, "bandwidth")
-        _not_negative("link", self, "latency")
-
-
-def _positive(what: str, thing: object, *names: str) -> None:
-    for name in names:
-        value = getattr(thing, name)
-        if value is not None and not (_number(value) and value > 0 and math.isfinite(value)):
-            raise BadOption(f"{what}: {name} must be positive and finite, not {value!r}")
-
-
-def _not_negative(what: str, thing: object, *names: str) -> None:
-    for name in names:
-        value = getattr(thing, name)
-        if not (_number(value) and value >= 0 and math.isfinite(value)):
-            raise BadOption(f"{what}: {name} must be 0 or more and finite, not {value!r}")
-
-
-def _number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,8 +25,9 @@ from lib.errors import BadOption
 from lib.protocols.server_rule import Push
 from lib.store import checkpoint
 from lib.store.rows import Dump, Rows
+from lib.store.wire.codecs import Scaled
 
-KINDS = (Gradient, Read, Push, Record, Snapshot, Rows, Dump)
+KINDS = (Gradient, Read, Scaled, Push, Record, Snapshot, Rows, Dump)
 """The dataclasses that a cut may hold, beside the rules' states."""
 
 

@@ -24,7 +24,6 @@ from lib.drivers.plan import Plan
 from lib.drivers.record import Marks, Record
 from lib.drivers.shard import Applied, Gradient, Read, Shard
 from lib.protocols.server_rule import Apply, Decisions, Drop, Push, ServerRule, ServerState
-from lib.store.placement import Uniform
 from lib.store.rows import Rows
 
 
@@ -36,7 +35,8 @@ class Pulled:
     waited: float
     """Seconds at the gate."""
     dense: np.ndarray | None
-    rows: dict[str, np.ndarray]
+    rows: dict[str, Any]
+    """Table -> the rows, as their codec sends them."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -72,9 +72,9 @@ class ParameterServer:
         """Begin with what another protocol has trained."""
         self._shard.inherit(dense, rows)
 
-    async def pull(self, worker: int, batch: int, ids: dict[str, np.ndarray]) -> Pulled | None:
+    async def pull(self, worker: int, batch: int, asked: dict[str, Any]) -> Pulled | None:
         """The parameters, once the rule lets the worker start, with the token of its step; None: whoever asked is dead."""
-        asked, losses = self._site.now(), self._losses[worker]
+        came, losses = self._site.now(), self._losses[worker]
         async with self._turn:
             await self._turn.wait_for(
                 lambda: self._losses[worker] > losses or self._rule.may_start(self._state, worker)
@@ -85,7 +85,8 @@ class ParameterServer:
             self._started[worker, batch] = None
             self.record.ledger["started"] += 1
             before = [each.done for each in self._under_way if self._rule.blocks or each.worker == worker]
-        waited = self._site.now() - asked
+        waited = self._site.now() - came
+        ids = self._shard.asked(asked)
         work = self._shard.reading(ids)
         read, dense, rows = await self._site.compute(work, self._shard.read, ids, after=before)
         if self._losses[worker] == losses:
@@ -224,11 +225,9 @@ async def open_servers(
     """One server on each server node, holding "dense", "rows" or both."""
     holds = frozenset(holds)
     nodes = range(plan.servers)
-    hosted = (world.host(ParameterServer, plan, rule, shard, holds, node=f"server{shard}") for shard in nodes)
+    hosted = (world.host(ParameterServer, plan, rule, number, holds, node=f"server{number}") for number in nodes)
     servers = Servers(tuple(await asyncio.gather(*hosted)), holds)
     if model:
-        placement = Uniform(shards=plan.servers)
-        await asyncio.gather(
-            *(servers.handles[shard].inherit(*model.shard(shard, placement, holds)) for shard in nodes)
-        )
+        shares = (model.shard(number, plan.placement, holds) for number in nodes)
+        await asyncio.gather(*(each.inherit(*share) for each, share in zip(servers.handles, shares, strict=True)))
     return servers

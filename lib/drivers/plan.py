@@ -20,6 +20,7 @@ from lib.store.placement import Placement, look_up_costs
 from lib.store.spec import RowStore
 from lib.store.table.table import Table
 from lib.workloads import Workload
+from lib.workloads.contract import drawn, fresh
 
 if TYPE_CHECKING:
     from lib.cluster.base import Site
@@ -96,7 +97,7 @@ class Plan:
         size = min(self.workload.batch_size, self.samples - done)
         if not self.gradients:
             return self._outlines.batch(self.first + done, size, index)
-        return self.workload.draw(self.seed, self.first + done, size, index)
+        return drawn(self.workload, self.seed, self.first + done, size, index)
 
     @functools.cached_property
     def _outlines(self) -> Outlines:
@@ -114,7 +115,7 @@ class Plan:
         def made() -> np.ndarray:
             if not self.gradients:
                 return blank(FlatModel(self.workload.model(self.seed)).size)
-            start = FlatModel(self.workload.model(self.seed)).vector.numpy()
+            start = fresh(self.workload, self.seed).vector.numpy()
             start.flags.writeable = False
             return start
 

@@ -61,7 +61,7 @@ class ReplicaWorker:
         self._trainer = Trainer(site, plan, rank, self.record, self.rule.worker_threads)
         self._input = Input(site, plan, rank, queue, self._trainer)
         self.replica = Replica(site, plan, self.record, rows=servers is None)
-        self._servers = ServerClient(site, servers, rank, self.replica.size, self.record) if servers else None
+        self._servers = ServerClient(site, plan, servers, rank, self.replica.size, self.record) if servers else None
         self._rendezvous = rendezvous.seen_from(site)
         exchange, when = self.rule.exchange, self.rule.when
         self.way = WAYS[type(exchange)](

@@ -23,7 +23,7 @@ class ServerWorker:
     def __init__(self, site: Site, plan: Plan, rank: int, servers: tuple[Servers, ...], queue: Handle | None):
         self.record = Record(site.node, [] if plan.trace else None)
         self._trainer = Trainer(site, plan, rank, self.record)
-        self._servers = [ServerClient(site, each, rank, self._trainer.size, self.record) for each in servers]
+        self._servers = [ServerClient(site, plan, each, rank, self._trainer.size, self.record) for each in servers]
         self._plan = plan
         self._input = Input(site, plan, rank, queue, self._trainer)
 

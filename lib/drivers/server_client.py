@@ -3,87 +3,91 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
 
 import numpy as np
 
-from lib.cluster.base import Site
+from lib.cluster.base import Site, nbytes
 from lib.data.batch import Batch
 from lib.drivers.parameter_server import Pulled, Servers
+from lib.drivers.plan import Plan
 from lib.drivers.record import Record
 from lib.drivers.shard import Gradient
 from lib.models.flat import StepResult
 from lib.protocols.server_rule import Push
-from lib.store.placement import Partition, Uniform
+from lib.store.placement import Partition
 
 
 class ServerClient:
-    """A worker's view: it pulls one vector and one block a table, however many servers hold them."""
+    """A worker's view: it pulls one vector and one block a table, however many servers hold them, and counts what travels."""
 
-    def __init__(self, site: Site, servers: Servers, rank: int, size: int, record: Record):
+    def __init__(self, site: Site, plan: Plan, servers: Servers, rank: int, size: int, record: Record):
         self._handles = [handle.seen_from(site) for handle in servers.handles]
-        self._site, self._rank, self._record, self.holds = site, rank, record, servers.holds
-        placement = Uniform(shards=len(self._handles))
-        self._partition = Partition(size if "dense" in servers.holds else 0, placement)
+        self._site, self._rank, self._record = site, rank, record
+        self._dense, self._rows = "dense" in servers.holds, "rows" in servers.holds
+        self._store, self._partition = plan.store, Partition(size, plan.placement)
         self._tokens: dict[int, int] = {}
 
     async def pull(self, batch: Batch) -> tuple[np.ndarray | None, dict[str, np.ndarray]]:
         start = self._site.now()
-        wanted = batch.ids if "rows" in self.holds else {}
-        parts = {table: self._partition.split(table, ids) for table, ids in wanted.items()}
-        calls = [
-            handle.pull(self._rank, batch.index, {table: ids[parts[table][shard]] for table, ids in wanted.items()})
-            for shard, handle in enumerate(self._handles)
+        parts = self._places(batch)
+        asked = [
+            {table: self._store.ask(batch.ids[table], batch.where.get(table), part) for table, part in share.items()}
+            for share in parts
         ]
+        calls = [handle.pull(self._rank, batch.index, ids) for handle, ids in zip(self._handles, asked, strict=True)]
         pulled = [await calls[0]] if len(calls) == 1 else await asyncio.gather(*calls)
         self._tokens[batch.index] = pulled[0].token  # tokens come from shard 0 alone
         waited, end = max(part.waited for part in pulled), self._site.now()
         self._record.span("wait", start, start + waited, batch.index)
         self._record.span("pull", start + waited, end, batch.index)
-        dense, rows = self._joined(pulled, parts)
-        self._record.bytes["pull dense"] += 0 if dense is None else dense.nbytes
-        self._record.bytes["pull rows"] += sum(block.nbytes for block in rows.values())
-        return dense, rows
+        self._count("pull ids", asked)
+        self._count("pull dense", [part.dense for part in pulled])
+        self._count("pull rows", [part.rows for part in pulled])
+        dense = _joined([part.dense for part in pulled]) if self._dense else None
+        return dense, {table: self._block(table, pulled, parts) for table in parts[0]}
 
     async def push(self, batch: Batch, result: StepResult | None) -> None:
         """Send the gradients; awaiting it is waiting for the servers to have taken them."""
         start = self._site.now()
-        token = self._tokens.pop(batch.index)
-        calls = [
-            handle.push(gradient)
-            for handle, gradient in zip(self._handles, self._parts(batch, token, result), strict=True)
-        ]
+        push = Push(self._rank, self._tokens.pop(batch.index), batch.index)
+        gradients = [self._share(push, batch, result, *each) for each in enumerate(self._places(batch))]
+        self._count("push dense", [gradient.dense for gradient in gradients])
+        self._count("push rows", [gradient.rows for gradient in gradients])
+        calls = [handle.push(gradient) for handle, gradient in zip(self._handles, gradients, strict=True)]
         await (calls[0] if len(calls) == 1 else asyncio.gather(*calls))
         self._record.span("push", start, self._site.now(), batch.index)
 
     async def leave(self) -> None:
         await asyncio.gather(*(handle.leave(self._rank) for handle in self._handles))
 
-    def _joined(self, pulled: list[Pulled], parts: dict[str, list[np.ndarray]]):
-        if len(pulled) == 1:
-            return pulled[0].dense, pulled[0].rows
-        dense = np.concatenate([part.dense for part in pulled]) if "dense" in self.holds else None
-        rows = {}
-        for table, positions in parts.items():
-            blocks = [part.rows[table] for part in pulled]
-            rows[table] = np.empty((sum(map(len, blocks)), blocks[0].shape[1]), np.float32)
-            for where, block in zip(positions, blocks, strict=True):
-                rows[table][where] = block
-        return dense, rows
+    def _places(self, batch: Batch) -> list[dict[str, np.ndarray | slice]]:
+        """For each server, table -> which of the batch's ids are there."""
+        parts = {table: self._partition.split(table, ids) for table, ids in batch.ids.items()} if self._rows else {}
+        return [{table: part[shard] for table, part in parts.items()} for shard in range(len(self._handles))]
 
-    def _parts(self, batch: Batch, token: int, result: StepResult | None) -> Iterable[Gradient]:
-        push = Push(self._rank, token, batch.index)
-        dense = result.dense.cpu().numpy() if result and "dense" in self.holds else None
-        rows = result.rows if result and "rows" in self.holds else {}
-        self._record.bytes["push dense"] += 0 if dense is None else dense.nbytes
-        self._record.bytes["push rows"] += sum(batch.ids[table].nbytes + block.nbytes for table, block in rows.items())
-        if len(self._handles) == 1:
-            yield Gradient(
-                push, batch.size, dense, {table: (batch.ids[table], rows[table]) for table in rows}, result is None
-            )
-            return
-        parts = {table: self._partition.split(table, batch.ids[table]) for table in rows}
-        for shard in range(len(self._handles)):
-            mine = {t: (batch.ids[t][parts[t][shard]], block[parts[t][shard]]) for t, block in rows.items()}
-            share = None if dense is None else dense[self._partition.slice(shard)]
-            yield Gradient(push, batch.size, share, mine, result is None)
+    def _block(self, table: str, pulled: list[Pulled], parts: list[dict[str, np.ndarray | slice]]) -> np.ndarray:
+        blocks = [self._store.rows.decode(part.rows[table]) for part in pulled]
+        if len(blocks) == 1:
+            return blocks[0]
+        whole = np.empty((sum(map(len, blocks)), blocks[0].shape[1]), np.float32)
+        for part, block in zip(parts, blocks, strict=True):
+            whole[part[table]] = block
+        return whole
+
+    def _share(self, push: Push, batch: Batch, result: StepResult | None, shard: int, parts: dict) -> Gradient:
+        """What one server gets of a step's gradients."""
+        if result is None:
+            return Gradient(push, batch.size, None, {}, void=True)
+        dense = result.dense.cpu().numpy()[self._partition.slice(shard)] if self._dense else None
+        rows = {
+            table: (batch.ids[table][part], self._store.gradients.encode(result.rows[table][part]))
+            for table, part in parts.items()
+        }
+        return Gradient(push, batch.size, dense, rows)
+
+    def _count(self, kind: str, messages: list) -> None:
+        self._record.bytes[kind] += nbytes(messages)
+
+
+def _joined(parts: list[np.ndarray]) -> np.ndarray:
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)

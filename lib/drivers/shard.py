@@ -20,7 +20,6 @@ from lib.drivers.record import Snapshot
 from lib.protocols.server_rule import Apply, Push, ServerRule
 from lib.store.placement import Partition
 from lib.store.rows import Rows
-from lib.store.table.kernels import combine
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +28,9 @@ class Read:
 
     version: int
     """Updates that were in the store."""
+    dense: np.ndarray | None = None
+    rows: dict[str, np.ndarray] | None = None
+    """The values, where the rule corrects gradients by them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +40,8 @@ class Gradient:
     push: Push
     samples: int
     dense: np.ndarray | None
-    rows: dict[str, tuple[np.ndarray, np.ndarray]]
-    """Table -> distinct ids, and their rows' gradients."""
+    rows: dict[str, tuple[np.ndarray, Any]]
+    """Table -> distinct ids, and their rows' gradients as their codec sends them."""
     void: bool = False
     read: Read | None = None
     """What it was computed from; the server's own note."""
@@ -61,7 +63,7 @@ class Shard:
     """The parameters, and the arithmetic of updates."""
 
     def __init__(self, site: Site, plan: Plan, rule: ServerRule, number: int, holds: frozenset[str]):
-        self._rule, self._number, self._gradients = rule, number, plan.gradients
+        self._rule, self._number, self._gradients, self._store = rule, number, plan.gradients, plan.store
         start = plan.start(site) if "dense" in holds else np.empty(0, np.float32)
         partition = Partition(start.size, plan.placement)
         self._dense = plan.dense_store(start[partition.slice(number)]) if "dense" in holds else None
@@ -77,27 +79,34 @@ class Shard:
         for name, table in self._tables.items():
             table.load(rows[name])
 
+    def asked(self, message: dict[str, Any]) -> dict[str, np.ndarray]:
+        """Table -> the ids that a worker's message asks for."""
+        return {table: self._store.asked(ids) for table, ids in message.items()}
+
     def reading(self, ids: dict[str, np.ndarray]) -> Work:
         """What `read` costs."""
         dense = self._dense.nbytes if self._dense else 0
         return Work(bytes=2 * (dense + sum(4 * self._tables[name].dim * ids[name].size for name in self._tables)))
 
-    def read(self, ids: dict[str, np.ndarray]) -> tuple[Read, np.ndarray | None, dict[str, np.ndarray]]:
-        """The dense slice and these rows, and what is to be remembered of them."""
+    def read(self, ids: dict[str, np.ndarray]) -> tuple[Read, np.ndarray | None, dict[str, Any]]:
+        """What is to be remembered, the dense slice, and these rows as they travel."""
         with self._lock:
             version = self._version
         dense = self._dense.pull() if self._dense else None
         rows = {name: table.pull(ids[name]) for name, table in self._tables.items()}
-        return Read(version), dense, rows
+        read = Read(version, dense, rows) if self._rule.corrected else Read(version)
+        return read, dense, {name: self._store.rows.encode(block) for name, block in rows.items()}
 
     def updating(self, gradients: Sequence[Gradient]) -> Work:
         """What `update` costs: to read, to sum, and to write where it belongs."""
-        blocks = [grads for gradient in gradients for _, grads in gradient.rows.values()]
-        dense = [gradient.dense for gradient in gradients if gradient.dense is not None]
-        return Work(bytes=3 * sum(array.nbytes for array in [*dense, *blocks]))
+        dense = sum(gradient.dense.nbytes for gradient in gradients if gradient.dense is not None)
+        rows = (
+            4 * self._tables[name].dim * ids.size for gradient in gradients for name, (ids, _) in gradient.rows.items()
+        )
+        return Work(bytes=3 * (dense + sum(rows)))
 
     def update(self, decision: Apply, gradients: Sequence[Gradient], step: int) -> Applied:
-        """One step of the optimisers, the update after `step` others.
+        """One step of the optimisers, after `step` others.
 
         Sums run in the order of the batches: the set of gradients decides the bits, not the order of their arrival.
         """
@@ -105,13 +114,7 @@ class Shard:
         pairs = [(gradient, weight) for gradient, weight in pairs if not gradient.void]
         with self._lock:
             version = self._version
-        norm = (
-            self._update_dense(pairs, decision.divisor) if self._dense and any(weight for _, weight in pairs) else None
-        )
-        decayed = 0
-        for name in self._tables:
-            if met := [(gradient, weight) for gradient, weight in pairs if name in gradient.rows]:
-                decayed += self._update_rows(name, met, decision.divisor, step)
+        norm, decayed = self._step(pairs, decision, step) if self._gradients else self._pretend(pairs)
         with self._lock:
             self._version += 1
         return Applied(version, norm, decayed)
@@ -139,53 +142,65 @@ class Shard:
         rows = {name: (positions, self._tables[name].peek(ids)) for name, (positions, ids) in self._evaluated.items()}
         return Snapshot(time, samples, dense, rows)
 
-    def _step(self, pairs: list[tuple[Gradient, float]], divisor: float, step: int) -> tuple[float | None, int]:
+    def _step(self, pairs: list[Weighted], decision: Apply, step: int) -> tuple[float | None, int]:
         norm, decayed = None, 0
         if self._dense and any(weight for _, weight in pairs):
-            norm = self._update_dense(pairs, divisor)
+            norm = self._update_dense(pairs, decision)
         for name in self._tables:
             if met := [(gradient, weight) for gradient, weight in pairs if name in gradient.rows]:
-                decayed += self._update_rows(name, met, divisor, step)
+                decayed += self._update_rows(name, met, decision, step)
         return norm, decayed
 
-    def _pretend(self, pairs: list[tuple[Gradient, float]]) -> tuple[None, int]:
+    def _pretend(self, pairs: list[Weighted]) -> tuple[None, int]:
         """A timing run's step: the optimiser has a state from here on."""
         if self._dense and pairs:
             self._dense.apply(pairs[0][0].dense)
         return None, 0
 
-    def _update_dense(self, pairs: list[tuple[Gradient, float]], divisor: float) -> float:
-        mean = _mean([(gradient.dense, weight) for gradient, weight in pairs], divisor)
-        self._dense.apply(mean)
+    def _update_dense(self, pairs: list[Weighted], decision: Apply) -> float:
+        """The L2 norm of the gradient that was applied."""
+        grads = [gradient.dense for gradient, _ in pairs]
+        if self._rule.corrected:
+            now = self._dense.pull()
+            grads = [self._rule.corrected(gradient.dense, now, gradient.read.dense) for gradient, _ in pairs]
+        mean = _mean(grads, [weight for _, weight in pairs], decision.divisor)
+        self._dense.apply(mean, decision.rate)
         return float(np.linalg.norm(mean))
 
-    def _update_rows(self, name: str, pairs: list[tuple[Gradient, float]], divisor: float, step: int) -> int:
-        """The rows' gradients that were decayed."""
-        table, by_stamp = self._tables[name], self._rule.row_weights
-        blocks = [gradient.rows[name] for gradient, _ in pairs]
-        if len(pairs) == 1 and pairs[0][1] == divisor and not by_stamp:
+    def _update_rows(self, name: str, pairs: list[Weighted], decision: Apply, step: int) -> int:
+        """How many rows' gradients were decayed."""
+        table, rule, divisor = self._tables[name], self._rule, decision.divisor
+        sent = [gradient.rows[name] for gradient, _ in pairs]
+        blocks = [(ids, self._store.gradients.decode(grads)) for ids, grads in sent]
+        if rule.corrected:
+            read = [gradient.read.rows[name] for gradient, _ in pairs]
+            corrected = [
+                rule.corrected(grads, table.peek(ids), old) for (ids, grads), old in zip(blocks, read, strict=True)
+            ]
+            blocks = [(ids, grads) for (ids, _), grads in zip(blocks, corrected, strict=True)]
+        if len(pairs) == 1 and pairs[0][1] == divisor and not rule.row_weights and decision.rate == 1:
             table.push(*blocks[0], step + 1)
             return 0
-        weights = [
-            by_stamp(gradient.push.token, table.stamps(ids)) if by_stamp else np.full(ids.size, weight, np.float32)
-            for (gradient, weight), (ids, _) in zip(pairs, blocks, strict=True)
-        ]
+        sizes = [ids.size for ids, _ in blocks]
+
+        def by_stamp(stamps: np.ndarray) -> np.ndarray:
+            parts = zip(pairs, np.split(stamps, np.cumsum(sizes)[:-1]), strict=True)
+            return np.concatenate([rule.row_weights(gradient.push.token, part) for (gradient, _), part in parts])
+
+        weights = by_stamp if rule.row_weights else np.repeat([weight for _, weight in pairs], sizes).astype(np.float32)
         ids, grads = (np.concatenate(parts) for parts in zip(*blocks, strict=True))
-        weights = np.concatenate(weights)
-        distinct, sums, met = combine(ids, grads, weights)
-        sums /= met[:, None].astype(np.float32) if self._rule.rows_divided_by == "met" else np.float32(divisor)
-        if not weights.all():
-            alive = np.isin(distinct, ids[weights > 0])
-            distinct, sums = distinct[alive], sums[alive]
-        table.push(distinct, sums, step + 1)
-        return int((weights < 1).sum())
+        over = None if rule.rows_divided_by == "met" else divisor
+        return table.update(ids, grads, step + 1, weights=weights, divisor=over, rate=decision.rate)
 
 
-def _mean(weighted: list[tuple[np.ndarray, float]], divisor: float) -> np.ndarray:
-    if len(weighted) == 1 and weighted[0][1] == divisor:
-        return weighted[0][0]
-    total = np.zeros_like(weighted[0][0])
-    for dense, weight in weighted:
+Weighted = tuple[Gradient, float]
+
+
+def _mean(grads: list[np.ndarray], weights: list[float], divisor: float) -> np.ndarray:
+    if weights == [divisor]:
+        return grads[0]
+    total = np.zeros_like(grads[0])
+    for dense, weight in zip(grads, weights, strict=True):
         if weight:
             total += dense if weight == 1 else np.float32(weight) * dense
     total /= np.float32(divisor)

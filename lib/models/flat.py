@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from lib.data.batch import Batch
+from lib.errors import BadOption
 
 Tell = Callable[[int, np.ndarray], None]
 """Takes the number of a bucket and its gradient."""
@@ -50,6 +51,8 @@ class FlatModel:
             parameter.data = values.view(parameter.shape)
             parameter.grad = gradient.view(parameter.shape)
         self._parameters = parameters
+        self._buffers: dict[str, tuple[Tensor, int]] | None = _versions(self.module)
+        """As they were before the first step; None: they are known to stay."""
 
     @property
     def size(self) -> int:
@@ -84,12 +87,29 @@ class FlatModel:
         loss = self.module.loss(batch, scores)
         with _Told(self._parameters, self.gradient, buckets, tell) if tell else nullcontext():
             loss.backward()
+        if self._buffers is not None:
+            self._check_buffers(self._buffers)
         return StepResult(
             loss=loss.item(),
             dense=self.gradient.clone(),
             rows={table: _gradient(block) for table, block in blocks.items()},
             scores=scores.detach().cpu().numpy(),
         )
+
+    def _check_buffers(self, before: dict[str, tuple[Tensor, int]]) -> None:
+        """A step is a function of parameters, batch and rows, and only these go from node to node."""
+        for name, (buffer, version) in _versions(self.module).items():
+            if name not in before or before[name][0] is not buffer or before[name][1] != version:
+                raise BadOption(
+                    f"the model's buffer {name!r} changes in a step: it would differ from worker to worker, and no evaluation "
+                    "would see it; lib.models.layers.Norm normalises batches without running statistics"
+                )
+        self._buffers = None
+
+
+def _versions(module: nn.Module) -> dict[str, tuple[Tensor, int]]:
+    """The buffers, and how often each was changed in place."""
+    return {name: (buffer, buffer._version) for name, buffer in module.named_buffers()}
 
 
 class _Told:

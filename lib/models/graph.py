@@ -16,7 +16,6 @@ from lib.data.batch import Batch
 from lib.models.layers import Linear, generator
 
 TABLE = "entity"
-OBJECTIVES = ("softmax", "logistic")
 
 
 class DistMult(nn.Module):

@@ -20,7 +20,7 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-from lib.errors import BadOption
+from lib.options.checked import Count
 from lib.protocols.mixing import Loop
 from lib.protocols.replica_rule import Groups, ReplicaRule
 
@@ -34,15 +34,10 @@ class DSSync(ReplicaRule):
     blocks: ClassVar = True
     drops: ClassVar = False
 
-    every: int = 1
+    every: Count = 1
     """Local steps between two averages."""
-    size: int | None = None
+    size: Count | None = None
     """Workers in a group (N); None: the root of the number of workers, rounded up."""
-
-    def __post_init__(self):
-        super().__post_init__()
-        if self.size is not None and self.size < 1:
-            raise BadOption(f"ds-sync: size must be at least 1, not {self.size}")
 
     @property
     def when(self) -> Loop:

@@ -16,9 +16,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
-from lib.errors import BadOption
+from annotated_types import Ge
+
+from lib.options.checked import Count
 from lib.protocols.mixing import Loop, Mean
 from lib.protocols.replica_rule import Groups, ReplicaRule
 
@@ -34,15 +36,10 @@ class Prague(ReplicaRule):
     data: ClassVar = "queue"
     exchange: ClassVar = Mean(ahead=False)
 
-    every: int = 1
+    every: Count = 1
     """Local steps between two averages."""
-    size: int = 3
+    size: Annotated[int, Ge(2)] = 3
     """Workers in a group."""
-
-    def __post_init__(self):
-        super().__post_init__()
-        if self.size < 2:
-            raise BadOption(f"{self.name}: size must be at least 2, not {self.size}")
 
     @property
     def when(self) -> Loop:
@@ -70,5 +67,5 @@ class SwarmAdam(Prague):
     name: ClassVar = "swarm-adam"
     cite: ClassVar = "Nadiradze et al., SwarmSGD, NeurIPS 2021"
 
-    size: int = 2
+    size: Annotated[int, Ge(2)] = 2
     """Workers that meet."""

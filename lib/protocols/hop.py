@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from lib.errors import BadOption
+from lib.options.checked import Natural
 from lib.protocols.server_rule import Apply, Decisions, Drop, Push, ServerRule, ServerState
 
 
@@ -31,12 +31,8 @@ class HopBS(ServerRule):
     blocks: ClassVar = True
     drops: ClassVar = False
 
-    bound: int = 2
+    bound: Natural = 2
     """b1: a worker starts no step if it has finished more than so many steps more than the slowest."""
-
-    def __post_init__(self):
-        if self.bound < 0:
-            raise BadOption(f"hop-bs: bound must be 0 or more, not {self.bound}")
 
     def may_start(self, state: ServerState, worker: int) -> bool:
         return state.clocks[worker] - min(state.clocks[other] for other in state.active) <= self.bound
@@ -58,12 +54,8 @@ class HopBW(ServerRule):
     drops: ClassVar = True
     data: ClassVar = "queue"
 
-    spare: int | None = None
+    spare: Natural | None = None
     """b3: workers that a step does not wait for; None: a fifth of all."""
-
-    def __post_init__(self):
-        if self.spare is not None and self.spare < 0:
-            raise BadOption(f"hop-bw: spare must be 0 or more, not {self.spare}")
 
     @property
     def max_staleness(self) -> float:

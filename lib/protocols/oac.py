@@ -18,11 +18,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 
-from lib.errors import BadOption
 from lib.protocols.pipeline_rule import Admission, PipelineRule
 
 _OAC = "Waleffe and Mohoney, Optimistic Asynchrony Control"
@@ -37,19 +36,12 @@ class Sequential(PipelineRule):
     blocks: ClassVar = True
     validates: ClassVar = False
 
-    in_flight: int = 1
+    in_flight: Literal[1] = 1
     """Always 1, and so are the others: batches are computed in the order of the data."""
-    readers: int = 1
+    readers: Literal[1] = 1
     """Always 1."""
-    writers: int = 1
+    writers: Literal[1] = 1
     """Always 1."""
-
-    def __post_init__(self):
-        super().__post_init__()
-        if (self.in_flight, self.readers, self.writers) != (1, 1, 1):
-            raise BadOption(
-                "sequential: in_flight, readers and writers are 1 by definition; pipelined and oac take more"
-            )
 
     @property
     def max_staleness(self) -> float:

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from lib.errors import BadOption
+from lib.options.checked import Count
 from lib.protocols.rule import Rule
 
 
@@ -44,17 +44,12 @@ class PipelineRule(Rule):
     """The device caches its updates; before compute, values that a batch read give way to newer ones there (`stale`), and the
     store takes nothing older than what it has."""
 
-    in_flight: int = 8
+    in_flight: Count = 8
     """Most batches between the start of their reading and the end of their writing."""
-    readers: int = 4
+    readers: Count = 4
     """Reader tasks: host store to device queue."""
-    writers: int = 4
+    writers: Count = 4
     """Writer tasks: device to host store."""
-
-    def __post_init__(self):
-        for option in ("in_flight", "readers", "writers"):
-            if getattr(self, option) < 1:
-                raise BadOption(f"{self.name}: {option} must be at least 1, not {getattr(self, option)}")
 
     def init(self) -> HostState:
         return HostState()

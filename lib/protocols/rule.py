@@ -8,14 +8,16 @@ Its three families are in `server_rule.py`, `replica_rule.py` and `pipeline_rule
 from __future__ import annotations
 
 from abc import ABC
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
-from lib.errors import BadOption
+from lib.errors import BadField, BadOption
+from lib.options.checked import Checked, shown
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rule(ABC):
+class Rule(Checked, ABC):
     """What every protocol declares about itself; `tests/protocols/test_protocols.py` measures each declaration."""
 
     name: ClassVar[str]
@@ -31,6 +33,17 @@ class Rule(ABC):
     """The dataclasses that its state is made of: what a cut of a run may hold."""
     data: ClassVar[Literal["split", "queue"]] = "split"
     """How workers share the batches: by rank, or whoever asks next takes the next (no gain where `blocks`)."""
+
+    @classmethod
+    def read(cls, data: Any) -> Rule:
+        """From a registered name, or from `{name: gba, iota: 4}`."""
+        from lib import protocols  # which knows every rule, and every rule knows this class
+
+        if isinstance(data, str):
+            data = {"name": data}
+        if not isinstance(data, Mapping) or not isinstance(data.get("name"), str):
+            raise BadField("rule", (), f" must be a protocol's name or a rule, not {shown(data)}")
+        return protocols.get(**data)
 
     @property
     def max_staleness(self) -> float:
@@ -53,7 +66,7 @@ class Rule(ABC):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pair:
+class Pair(Checked):
     """Two rules as one protocol: rows follow `sparse`, dense parameters follow `dense`."""
 
     sparse: Rule

@@ -28,6 +28,8 @@ class Apply:
     pushes: tuple[Push, ...]
     weights: tuple[float, ...]
     divisor: float
+    rate: float = 1.0
+    """Times the optimisers' learning rates."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +75,9 @@ class ServerRule(Rule):
     row_weights: ClassVar[Callable[..., np.ndarray] | None] = None
     """`row_weights(token, stamps)`: a weight for each row of one push, given the step at which each was last updated; None:
     the push's own weight."""
+    corrected: ClassVar[Callable[..., np.ndarray] | None] = None
+    """`corrected(gradient, now, read)`: what an update takes in place of a gradient, given the values that it changes and those
+    that the worker read, dense ones or rows; servers remember what they gave. None: the gradient as it is."""
 
     rows_divided_by: Literal["met", "all"] = "met"
     """A row's summed gradient is divided by the pushes that met its id (GBA, Algorithm 2), or by the update's divisor."""

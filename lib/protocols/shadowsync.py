@@ -21,7 +21,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from lib.errors import BadOption
+from lib.options.checked import Count, Share
 from lib.protocols.baselines import Async
 from lib.protocols.mixing import Background, Centre, Mix
 from lib.protocols.replica_rule import ReplicaRule
@@ -39,17 +39,10 @@ class ShadowEASGD(ReplicaRule):
     drops: ClassVar = False
     data: ClassVar = "queue"
 
-    alpha: float = 0.5
+    alpha: Share = 0.5
     """Elastic parameter: how far each side moves towards the other."""
-    sync_servers: int = 1
+    sync_servers: Count = 1
     """Sync servers, each of which holds a part of the copy."""
-
-    def __post_init__(self):
-        if self.sync_servers < 1:
-            raise BadOption(f"s-easgd: sync_servers must be at least 1, not {self.sync_servers}")
-        super().__post_init__()
-        if not 0 <= self.alpha <= 1:
-            raise BadOption(f"s-easgd: alpha must lie in [0, 1], not {self.alpha}")
 
     @property
     def exchange(self) -> Centre:

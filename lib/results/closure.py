@@ -31,13 +31,15 @@ from typing import Any
 from lib.errors import LockstepError
 
 LEFT_OUT = (
-    *("lib.errors", "lib.paths", "lib.progress", "lib.registry", "lib.reporting", "lib.measure"),
-    *("lib.cluster.document", "lib.cluster.slowdowns.reading"),
-    *("lib.results.closure", "lib.results.key", "lib.results.provenance", "lib.results.run:Run"),
+    *("lib.errors", "lib.paths", "lib.progress", "lib.registry", "lib.reporting", "lib.measure", "lib.options"),
+    *("lib.cluster.slowdowns.reading", "lib.training.given"),
+    *("lib.results.closure", "lib.results.key", "lib.results.memory", "lib.results.provenance", "lib.results.run:Run"),
 )
 """What says, shows, keeps or reads; what was read is in the configuration."""
-TABLES = {"pandas", "pyarrow", "yaml"}
-"""Packages whose versions shape a run's tables and not its numbers."""
+ASKED = ("lib.store.checkpoint", "lib.switching", "lib.training.watch")
+"""Taken only where a root lies in them: every run's code names them, few runs go there."""
+NO_NUMBERS = {"pandas", "pyarrow", "pydantic", "yaml"}
+"""Packages that hold or check what others compute: their versions make no other run."""
 DISTRIBUTIONS = {"sklearn": "scikit-learn"}
 """Packages that are installed under another name; to look for the others' takes seconds."""
 STARTED = time.time()
@@ -191,7 +193,7 @@ def of(roots: Iterable[tuple[str, str]]) -> Closure:
     asked = frozenset(roots)
     sources, found = _found.get(asked, ({}, None))
     if found is None or any(source(name) is not known for name, known in sources.items()):
-        walk = _Walk()
+        walk = _Walk({module for module, _ in asked})
         for module, name in asked:
             walk.take(module, (name,) if name else ())
         found = walk.closure()
@@ -218,7 +220,8 @@ def own(name: str) -> bool:
 
 
 class _Walk:
-    def __init__(self) -> None:
+    def __init__(self, asked: set[str]) -> None:
+        self._out = (*LEFT_OUT, *(each for each in ASKED if not any(_within(name, each) for name in asked)))
         self.sources: dict[str, Source] = {}
         self._statements: dict[Statement, str] = {}
         self._taken: set[tuple[str, Chain]] = set()
@@ -233,12 +236,12 @@ class _Walk:
         code: dict[str, list[str]] = {}
         for statement, place in self._statements.items():
             code.setdefault(place, []).append(statement.hash)
-        packages = {name: _version(name) for name in sorted(self._packages - TABLES)}
+        packages = {name: _version(name) for name in sorted(self._packages - NO_NUMBERS)}
         return Closure({place: "".join(sorted(code[place])) for place in sorted(code)}, packages)
 
     def take(self, name: str, chain: Chain) -> None:
         """What `module.a.b` stands for, seen from outside; a module as a whole where the chain is empty."""
-        if (name, chain) in self._taken or left_out(name, chain):
+        if (name, chain) in self._taken or left_out(name, chain, self._out):
             return
         self._taken.add((name, chain))
         module = source(name)
@@ -293,7 +296,7 @@ class _Walk:
             self._visit(module, statement)
         above = module.name.rpartition(".")[0]
         for name in {*module.needs, above} - {""}:
-            if not left_out(name) and (needed := source(name)) is not None:
+            if not left_out(name, (), self._out) and (needed := source(name)) is not None:
                 self._touch(needed)
 
 
@@ -302,10 +305,12 @@ def place(thing: Any) -> tuple[str, str]:
     return thing.__module__ or "", thing.__qualname__.partition(".")[0]
 
 
-def left_out(name: str, chain: Chain = ()) -> bool:
-    return any(name == each or name.startswith(f"{each}.") for each in LEFT_OUT) or (
-        bool(chain) and f"{name}:{chain[0]}" in LEFT_OUT
-    )
+def left_out(name: str, chain: Chain = (), out: tuple[str, ...] = LEFT_OUT) -> bool:
+    return any(_within(name, each) for each in out) or (bool(chain) and f"{name}:{chain[0]}" in out)
+
+
+def _within(name: str, package: str) -> bool:
+    return name == package or name.startswith(f"{package}.")
 
 
 @cache

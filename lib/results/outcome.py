@@ -16,6 +16,7 @@ from lib.drivers.plan import Plan
 from lib.drivers.record import Finished, Snapshot
 from lib.models.flat import FlatModel
 from lib.results.run import digest
+from lib.workloads.contract import judged
 from lib.workloads.metrics import entropy
 
 STALENESS = ("staleness", "data_staleness")
@@ -178,7 +179,7 @@ class Outcome:
 
     def _evaluate(self, dense: np.ndarray, rows: dict[str, np.ndarray]) -> dict[str, float]:
         self._module.load(dense)
-        return self.plan.workload.evaluate(self._module.module, rows, self.plan.seed, self.plan.day)
+        return judged(self.plan.workload, self._module.module, rows, self.plan.seed, self.plan.day)
 
     def _others(self) -> dict[str, float]:
         """The metrics at the end of what the model might have been besides: the first worker's replica, the average of all

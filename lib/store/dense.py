@@ -44,11 +44,12 @@ class DenseStore:
         with self._lock:
             return self.values.to("cpu", copy=True).numpy()
 
-    def apply(self, grad: np.ndarray | torch.Tensor) -> None:
-        """One optimiser step; the gradient is only read."""
+    def apply(self, grad: np.ndarray | torch.Tensor, rate: float = 1.0) -> None:
+        """One optimiser step, with `rate` times the learning rate; the gradient is only read."""
         grad = self._tensor(grad, "grad")
         with self._lock:
             self._parameter.grad = grad.to(self._parameter.device)
+            self._torch.param_groups[0]["lr"] = rate * self.optimizer.lr
             self._torch.step()
             self._parameter.grad = None  # the caller's memory must not stay in use here
 

@@ -16,36 +16,42 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
+from annotated_types import Ge, Gt, Lt
 from torch import Tensor, no_grad, optim
 
 from lib.errors import BadOption
-from lib.store.inputs import number
+from lib.options.checked import Checked, NotNegative, Positive, of_name
 from lib.store.table import optim_kernels
 
 Mark = tuple[int, int]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Optimizer(ABC):
+class Optimizer(Checked, ABC):
     """How a gradient changes parameters."""
 
-    lr: float
+    lr: Positive
     """Learning rate."""
-    weight_bound: float | None = None
+    weight_bound: Positive | None = None
     """Rows only: after a step every value is held within this distance of zero (Persia's weight bound)."""
 
     name: ClassVar[str]
+    plain_name: ClassVar = True
     dense_state: ClassVar[tuple[str, ...]] = ()
     """Names of the tensors that torch.optim keeps for a parameter, once it has stepped."""
 
-    def __post_init__(self) -> None:
-        number(self.lr, f"{type(self).__name__}.lr", above=True)
-        if self.weight_bound is not None:
-            number(self.weight_bound, f"{type(self).__name__}.weight_bound", above=True)
+    @classmethod
+    def owner(cls) -> str:
+        return cls.__name__
+
+    @classmethod
+    def read(cls, data: Any) -> Optimizer:
+        """From `{name: adam, lr: 0.01, ...}`."""
+        return of_name("optimiser", {kind.name: kind for kind in (SGD, Momentum, Adagrad, Adam)}, data)
 
     @abstractmethod
     def torch(self, parameters: Iterable[Tensor]) -> optim.Optimizer:
@@ -65,6 +71,10 @@ class Optimizer(ABC):
         self._step(values, state, grads)
         if self.weight_bound is not None:
             values.clamp_(-self.weight_bound, self.weight_bound)
+
+    def at(self, rate: float) -> Optimizer:
+        """This optimiser with its learning rate times `rate`."""
+        return self if rate == 1 else replace(self, lr=rate * self.lr)
 
     def update_slots(
         self,
@@ -122,17 +132,13 @@ class SGD(Optimizer):
 class Momentum(Optimizer):
     """Gradient descent along a sum of gradients that decays by `momentum` with each step of the row."""
 
-    momentum: float = 0.9
+    momentum: Annotated[float, Gt(0), Lt(1)] = 0.9
     """What is kept of the sum."""
     nesterov: bool = False
     """Step along what the sum will be."""
 
     name: ClassVar[str] = "momentum"
     dense_state: ClassVar[tuple[str, ...]] = ("momentum_buffer",)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        number(self.momentum, "Momentum.momentum", above=True, below=1.0)
 
     def torch(self, parameters: Iterable[Tensor]) -> optim.Optimizer:
         self._only_rows("weight_bound", self.weight_bound)
@@ -153,9 +159,9 @@ class Momentum(Optimizer):
 class Adagrad(Optimizer):
     """A rate per element, divided by the root of the sum of its squared gradients; the sum is taken before the step."""
 
-    eps: float = 1e-10
+    eps: NotNegative = 1e-10
     """Added to the root."""
-    initial: float = 0.0
+    initial: NotNegative = 0.0
     """What the sum starts from."""
     rowwise: bool = False
     """Rows only: one sum a row, of the mean squares of its gradients (DGL-KE, fbgemm), instead of one an element."""
@@ -164,11 +170,6 @@ class Adagrad(Optimizer):
 
     name: ClassVar[str] = "adagrad"
     dense_state: ClassVar[tuple[str, ...]] = ("step", "sum")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        number(self.eps, "Adagrad.eps")
-        number(self.initial, "Adagrad.initial")
 
     def torch(self, parameters: Iterable[Tensor]) -> optim.Optimizer:
         for option in ("weight_bound", "rowwise", "after"):
@@ -202,21 +203,15 @@ class Adagrad(Optimizer):
 class Adam(Optimizer):
     """Moments of first and second order, their bias corrected by the number of steps that the row itself has seen."""
 
-    beta1: float = 0.9
+    beta1: Annotated[float, Ge(0), Lt(1)] = 0.9
     """Decay of the first moment."""
-    beta2: float = 0.999
+    beta2: Annotated[float, Ge(0), Lt(1)] = 0.999
     """Decay of the second moment."""
-    eps: float = 1e-8
+    eps: NotNegative = 1e-8
     """Added to the root of the second moment."""
 
     name: ClassVar[str] = "adam"
     dense_state: ClassVar[tuple[str, ...]] = ("exp_avg", "exp_avg_sq", "step")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        number(self.beta1, "Adam.beta1", below=1.0)
-        number(self.beta2, "Adam.beta2", below=1.0)
-        number(self.eps, "Adam.eps")
 
     def torch(self, parameters: Iterable[Tensor]) -> optim.Optimizer:
         self._only_rows("weight_bound", self.weight_bound)

@@ -6,12 +6,12 @@ import itertools
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 
 from lib.errors import BadOption
-from lib.store.inputs import one_of, whole
+from lib.options.checked import Checked, Count
 from lib.store.optim import Optimizer
 from lib.store.placement import ByGroup, Placement, Uniform, packed
 from lib.store.shared_memory import segment
@@ -19,19 +19,19 @@ from lib.store.shared_memory.table import SharedTable
 from lib.store.table.requests import Locking
 from lib.store.table.table import Table
 from lib.store.wire import ids as wire
-from lib.store.wire.codecs import CODECS, Codec, Fp32
+from lib.store.wire.codecs import Codec, Fp32
 
 _numbers = itertools.count()
 
 
 @dataclass(frozen=True, kw_only=True)
-class RowStore:
+class RowStore(Checked):
     """Rows as they are by default: as many as are met, shuffled over the servers, and sent as float32."""
 
-    max_rows: int | None = None
+    max_rows: Count | None = None
     """Most rows of a table in each place that keeps rows (a server, a replica, the host store). Beyond it the row goes that
     training looked up longest ago. None: no limit."""
-    max_bytes: int | None = None
+    max_bytes: Count | None = None
     """Most bytes of such a table; with `max_rows` too, the lesser limit counts."""
     locking: Locking = "striped"
     """What updates that run at once may rely on: "striped" loses none; "none", as in Hogwild, may lose one of two of a row."""
@@ -40,25 +40,16 @@ class RowStore:
     placement: Literal["uniform", "by-group", "by-cost"] = "uniform"
     """Which server has a row: every feature group's ids shuffled over all; a group on one server; or groups packed by the
     bytes that their look-ups take in the first batches (`lib/store/placement.py`)."""
-    rows: Codec | str = field(default_factory=Fp32)
+    rows: Codec = field(default_factory=Fp32)
     """How rows travel to workers: a codec, or the name of one (`lib/store/wire/codecs.py`)."""
-    gradients: Codec | str = field(default_factory=Fp32)
+    gradients: Codec = field(default_factory=Fp32)
     """How the rows' gradients travel to servers."""
     ids: wire.Form = "distinct"
     """How workers ask for rows: "distinct", "entries" or "samples" (`lib/store/wire/ids.py`)."""
 
-    def __post_init__(self):
-        for limit in ("max_rows", "max_bytes"):
-            if getattr(self, limit) is not None:
-                whole(getattr(self, limit), f"RowStore.{limit}", 1)
-        one_of(self.locking, get_args(Locking), "RowStore.locking")
-        one_of(self.shared_memory, (False, True), "RowStore.shared_memory")
-        one_of(self.placement, ("uniform", "by-group", "by-cost"), "RowStore.placement")
-        one_of(self.ids, get_args(wire.Form), "RowStore.ids")
-        for what in ("rows", "gradients"):
-            codec = getattr(self, what)
-            if not isinstance(codec, Codec):
-                object.__setattr__(self, what, CODECS[one_of(codec, tuple(CODECS), f"RowStore.{what}")]())
+    @classmethod
+    def owner(cls) -> str:
+        return "store"
 
     def only(self, options: Iterable[str], reason: str) -> None:
         """An error if any other option is set: nothing would honour it, for this reason."""

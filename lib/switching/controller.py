@@ -47,27 +47,22 @@ from typing import ClassVar
 import numpy as np
 
 from lib.errors import BadOption
+from lib.options.checked import Checked, Count, NotNegative, Positive
 
 TRIAL = 5
 """Steps of all workers that the prior efficiency counts for: the first step of a mode must not be taken for a stall."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mode:
+class Mode(Checked):
     """What has to be known of a protocol to foretell its throughput."""
 
     waits: bool
     """Whether a step ends with its slowest worker (`Rule.blocks`)."""
-    batch: int
+    batch: Count
     """Samples in one worker's batch."""
-    workers: int | None = None
+    workers: Count | None = None
     """How many workers it uses, the first ones; None: all."""
-
-    def __post_init__(self):
-        for option in ("batch", "workers"):
-            value = getattr(self, option)
-            if value is not None and value < 1:
-                raise BadOption(f"automatic: a mode's {option} must be at least 1, not {value}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +105,7 @@ class AutomaticState:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Automatic:
+class Automatic(Checked):
     """Chooses the mode with the best throughput, and counts what a switch costs.
 
     A driver tells each computation (`on_step`), asks now and then (`decide`, several times in the `cost` of a switch and
@@ -122,23 +117,14 @@ class Automatic:
         "Borodin, Linial and Saks, Metrical Task Systems, JACM 1992; Su et al., GBA, NeurIPS 2022, future work"
     )
 
-    cost: float = 10.0
+    cost: NotNegative = 10.0
     """Seconds that a switch takes, in which nothing is trained."""
-    window: int = 20
+    window: Count = 20
     """Steps of each worker that tell what it will do next; an efficiency is remembered from as many."""
-    patience: float = 1.0
+    patience: Positive = 1.0
     """How many times its cost a switch is taken to cost; more is calmer where predictions are bad."""
-    prior: float = 1.0
+    prior: Positive = 1.0
     """Efficiency of a mode that was never there."""
-
-    def __post_init__(self):
-        if not 0 <= self.cost < math.inf:
-            raise BadOption(f"automatic: cost must be 0 or more and finite, not {self.cost}")
-        if self.window < 1:
-            raise BadOption(f"automatic: window must be at least 1, not {self.window}")
-        for option in ("patience", "prior"):
-            if not 0 < getattr(self, option) < math.inf:
-                raise BadOption(f"automatic: {option} must be positive and finite, not {getattr(self, option)}")
 
     def init(self, modes: Iterable[Mode], workers: int, present: int = 0, now: float = 0.0) -> AutomaticState:
         modes = tuple(modes)

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from lib import cluster as clusters
-from lib import paths, protocols, workloads
+from lib import paths
 from lib.cluster.base import Cluster
 from lib.data import source
-from lib.data.feed import KINDS, stretches
+from lib.data.feed import stretches
 from lib.drivers.cut import Cuts
 from lib.drivers.plan import Plan
-from lib.errors import BadOption, UnknownOption, unknown_option
+from lib.errors import BadOption
+from lib.options.checked import Checked, Count, Natural, NotNegative, checked
 from lib.progress import Progress
 from lib.protocols.rule import Pair, Rule
 from lib.results.key import describe, key
@@ -23,16 +23,17 @@ from lib.results.outcomes import Outcomes
 from lib.results.provenance import machine
 from lib.results.run import Run
 from lib.store.spec import RowStore
+from lib.training.given import resolve
 from lib.training.legs import DRIVERS, Course
 from lib.training.schedule import Choice, Phase, Schedule, single
 from lib.workloads import Workload
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
+class Options(Checked):
     """How a run is carried out and kept; nothing here belongs to the workload, the protocol or the cluster."""
 
-    evaluations: int | Literal["daily"] = 1
+    evaluations: Count | Literal["daily"] = 1
     """How often the model is evaluated: after each of so many equal parts of the samples, which costs the run no time; or
     "daily", on each next day's unseen samples, for which the run pauses at the end of every day, as continual training does."""
     gradients: bool = True
@@ -44,9 +45,9 @@ class Options:
     """Keep who did what when."""
     feed: Literal["rule", "split", "stream", "queue"] = "rule"
     """How workers share the batches: as the rule says; every N-th; a stretch each; or the next to whoever asks."""
-    partitions: tuple[float, ...] = ()
+    partitions: tuple[NotNegative, ...] = ()
     """feed="stream": relative lengths of the workers' stretches; empty: equal ones."""
-    prefetch: int | None = None
+    prefetch: Natural | None = None
     """Batches that a worker makes in other threads before it needs them. None: 1 on a wall clock; under virtual time, where
     making a batch takes no time, 0."""
     store: RowStore = field(default_factory=RowStore)
@@ -55,7 +56,7 @@ class Options:
     """Save the run, and return the saved one when it was already made with this configuration and this source."""
     force: bool = False
     """Train even if the run is saved already, and replace it."""
-    checkpoint_every: int | None = None
+    checkpoint_every: Count | None = None
     """Pause after about so many samples and save a consistent cut, under the reports folder until the run is complete. Where
     protocols or days follow one another, each is kept when it is over; one that ends by time has no cut before."""
     keep: bool = False
@@ -63,28 +64,15 @@ class Options:
     resume: bool = False
     """Go on from the cut that a run with this configuration left when it was stopped, if there is one."""
 
+    @classmethod
+    def owner(cls) -> str:
+        return "train"
+
     def __post_init__(self):
-        if self.evaluations != "daily" and (not isinstance(self.evaluations, int) or self.evaluations < 1):
-            raise BadOption(f"train: evaluations must be at least 1, or 'daily', not {self.evaluations!r}")
-        if self.checkpoint_every is not None and self.checkpoint_every < 1:
-            raise BadOption(f"train: checkpoint_every must be at least 1, not {self.checkpoint_every}")
         if self.resume and self.checkpoint_every is None:
             raise BadOption("train: resume needs the checkpoint_every of the run that is to go on")
-        if self.feed not in ("rule", *KINDS):
-            raise BadOption(f"train: feed must be rule, {', '.join(KINDS)}, not {self.feed!r}")
-        if not isinstance(self.partitions, (tuple, list)) or not all(
-            isinstance(p, (int, float)) for p in self.partitions
-        ):
-            raise BadOption(f"train: partitions must be numbers such as (1, 2, 1), not {self.partitions!r}")
-        object.__setattr__(self, "partitions", tuple(self.partitions))
         if self.partitions and self.feed != "stream":
             raise BadOption(f"train: partitions are for feed='stream', not for {self.feed!r}")
-        if self.prefetch is not None and self.prefetch < 0:
-            raise BadOption(f"train: prefetch must be 0 or more, not {self.prefetch}")
-        if not isinstance(self.store, RowStore):
-            raise BadOption(f"train: store must be a RowStore, as in lib.RowStore(max_rows=1000), not {self.store!r}")
-        if self.on_nan not in ("stop", "skip"):
-            raise BadOption(f"train: on_nan must be 'stop' or 'skip', not {self.on_nan!r}")
 
 
 def train(
@@ -98,12 +86,14 @@ def train(
     **options,
 ) -> Run:
     """Train a workload under a protocol on a cluster, each an object or a registered name; under several, by a `Schedule` or
-    as a controller chooses, by a `Choice`.
+    as a controller chooses, by a `Choice`. "gba+all-reduce" is a pair: rows under GBA, dense parameters under all-reduce;
+    "mine.py:Mine" is a class or an object of a file of yours; "machine.yaml" a virtual cluster, as `calibrate` writes one.
 
     `samples` is the length of the pass (default: the workload's). `start` is a run of that workload with `keep=True`: this one
     goes on with its model, at its place in the stream. Further options belong to whatever was given by name
-    (`workers=32`, `iota=4`, `batch_size=256`) or are those of `Options`. The run is saved under the reports folder and
-    found there the next time, unless `force=True`; `save=False` neither looks nor saves. `lib.sweep` makes many at once.
+    (`workers=32`, `iota=4`, `batch_size=256`, `lr=0.01`) or are those of `Options`; "store.max_rows" is a part of one. The run
+    is saved under the reports folder and found there the next time, unless `force=True`; `save=False` neither looks nor saves.
+    `lib.sweep` makes many at once.
     """
     job = Job.of(workload, protocol, cluster, seed=seed, samples=samples, start=start, **options)
     if (found := job.saved()) is not None:
@@ -137,11 +127,10 @@ class Job:
         **options,
     ) -> Job:
         """What `train` takes."""
-        workload, protocol, cluster, settings = _resolve(workload, protocol, cluster, options)
+        workload, protocol, cluster, settings = resolve(Options, workload, protocol, cluster, options)
+        seed = checked(Natural, seed, "train", "seed")
         if samples is not None:
-            if samples < 1:
-                raise BadOption(f"train: samples must be at least 1, not {samples}")
-            workload = replace(workload, samples=samples)
+            workload = replace(workload, samples=checked(Count, samples, "train", "samples"))
         course = _course(workload, protocol, cluster, seed, settings, start)
         configuration = {
             **{
@@ -168,6 +157,8 @@ class Job:
         way = {
             (__name__, "Job"),
             *((DRIVERS[phase.protocol.dense.family], "drive") for phase in course.schedule.phases),
+            *([("lib.training.watch", "Watch")] if isinstance(course.schedule, Choice) else []),
+            *([("lib.store.checkpoint", "save")] if settings.checkpoint_every else []),
         }
         name = key(configuration, (workload, protocol, cluster, settings.store), way)
         return cls(title, course, cluster, settings, configuration, name)
@@ -332,48 +323,3 @@ def _check(phase: Phase, workload: Workload, cluster: Cluster, workers: int, set
                 f"{protocol.name} moves rows between host and device, and {workload.name!r} has no tables; "
                 "choose another workload, or a protocol of another family"
             )
-
-
-def _resolve(workload, protocol, cluster, options: Mapping[str, Any]):
-    """Give each option to the thing that has it; an option that nothing has is an error that names the nearest."""
-    options = _with_store(options)
-    given = [(workload, workloads), (protocol, protocols), (cluster, clusters)]
-    owners = [(thing, registry, _options(registry, thing)) for thing, registry in given if isinstance(thing, str)]
-    valid = {field.name for field in fields(Options)} | {"seed", "samples"}
-    for option in options:
-        if option not in valid and not any(option in known for _, _, known in owners):
-            for thing, _ in given:
-                if is_dataclass(thing) and option in {field.name for field in fields(thing)}:
-                    raise UnknownOption(
-                        f"{option!r} is an option of {thing.name!r}, which was given as an object: set it there, as in "
-                        f"{type(thing).__name__}({option}={options[option]!r})"
-                    )
-            raise unknown_option("this run", option, valid.union(*(known for _, _, known in owners)))
-    made = [
-        registry.get(thing, **{name: value for name, value in options.items() if name in _options(registry, thing)})
-        if isinstance(thing, str)
-        else thing
-        for thing, registry in given
-    ]
-    for thing, kind, what in zip(
-        made, (Workload, Rule | Pair | Schedule | Choice, Cluster), ("workload", "protocol", "cluster"), strict=True
-    ):
-        if not isinstance(thing, kind):
-            raise BadOption(f"train: {thing!r} is no {what}; give a registered name or an object")
-    return *made, Options(**{field.name: options[field.name] for field in fields(Options) if field.name in options})
-
-
-def _with_store(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options with those of `RowStore` alone, "store.NAME", in one of that type."""
-    others = {name: value for name, value in options.items() if not name.startswith("store.")}
-    changes = {name.removeprefix("store."): value for name, value in options.items() if name not in others}
-    known = {field.name for field in fields(RowStore)}
-    for name in changes.keys() - known:
-        raise unknown_option("store", name, known)
-    return {**others, "store": replace(others.get("store", RowStore()), **changes)} if changes else others
-
-
-def _options(registry, name: str) -> set[str]:
-    if registry is workloads:
-        return workloads.options(name)
-    return {field.name for field in fields(registry.ALL[name])}

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from numbers import Integral, Real
 from typing import Any, ClassVar
 
 import numpy as np
@@ -14,7 +12,8 @@ import torch
 
 from lib.cluster.spec import Work
 from lib.data.batch import Batch
-from lib.errors import BadOption, nearest
+from lib.errors import BadField, BadOption
+from lib.options.checked import Checked, Count, shown
 from lib.store.optim import Optimizer
 
 
@@ -29,35 +28,31 @@ class TableSpec:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Workload(ABC):
+class Workload(Checked, ABC):
     """A model, its data stream, its optimisers and its evaluation.
 
     Frozen: its fields are its configuration, and everything it makes is a pure function of them and of the arguments.
     """
 
     name: ClassVar[str]
-    spelled: ClassVar[Mapping[str, str]] = {}
-    """Option -> field, for an option whose name a method has taken."""
     profiles: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     """Profile -> the options that it sets; a profile that is missing, as smoke is by custom, has the class's own defaults."""
 
     epochs: ClassVar[bool] = True
     """Whether its full profile goes through real data again and again, as papers do; a click log is passed once."""
 
-    samples: int
+    samples: Count
     """Samples in one pass; the last batch may be smaller."""
-    batch_size: int
+    batch_size: Count
     """Samples of a worker's step."""
     dense_optimizer: Optimizer
     """Updates the dense parameters."""
     row_optimizer: Optimizer
     """Updates the tables' rows."""
 
-    def __post_init__(self):
-        self._at_least(1, "samples", "batch_size")
-        for name in ("dense_optimizer", "row_optimizer"):
-            if not isinstance(getattr(self, name), Optimizer):
-                self._reject(name, "an optimiser of lib.store.optim")
+    @classmethod
+    def owner(cls) -> str:
+        return f"workload {cls.name!r}"
 
     @abstractmethod
     def tables(self) -> dict[str, TableSpec]:
@@ -115,28 +110,5 @@ class Workload(ABC):
         left = self.samples - index * self.batch_size
         return left if 0 < left < self.batch_size else self.batch_size
 
-    def _at_least(self, least: int, *names: str) -> None:
-        for name in names:
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
-                self._reject(name, f"a whole number of {least} or more")
-
-    def _not_negative(self, *names: str) -> None:
-        for name in names:
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= value < math.inf:
-                self._reject(name, "a finite number of 0 or more")
-
-    def _widths(self, name: str) -> None:
-        value = getattr(self, name)
-        if not isinstance(value, tuple) or not all(isinstance(width, int) and width > 0 for width in value):
-            self._reject(name, "positive widths, such as (64, 32)")
-
-    def _one_of(self, name: str, valid: Iterable[str]) -> None:
-        value = getattr(self, name)
-        if value not in (valid := tuple(valid)):
-            self._reject(name, f"a registered name: {nearest(value, valid)}")
-
-    def _reject(self, name: str, right: Any) -> None:
-        option = next((option for option, field in self.spelled.items() if field == name), name)
-        raise BadOption(f"workload {self.name!r}: {option} is {getattr(self, name)!r}; expected {right}")
+    def _reject(self, name: str, right: str) -> None:
+        raise BadField(self.owner(), (name,), f" must be {right}, not {shown(getattr(self, name))}")

@@ -5,10 +5,11 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import torch
+from annotated_types import Gt, Lt
 
 from lib.cluster.spec import Work
 from lib.data import source
@@ -19,11 +20,15 @@ from lib.models.ctr import DLRM, FFNN, TABLE, ClickModel, DeepFM
 from lib.models.flat import tensor
 from lib.models.layers import settled
 from lib.models.sequence import DIEN
+from lib.options.checked import Count, Natural, NotNegative
 from lib.store.optim import Adam, Optimizer
 from lib.workloads import metrics
 from lib.workloads.base import TableSpec, Workload
 
 MODELS: dict[str, type[ClickModel]] = {"deepfm": DeepFM, "dlrm": DLRM, "ffnn": FFNN, "dien": DIEN}
+
+Network = Literal["deepfm", "dlrm", "ffnn", "dien"]
+Rate = Annotated[float, Gt(0), Lt(1)]
 
 _CHUNK = 4096  # samples evaluated at once, which bounds the memory
 _SETTLING = 4096  # training samples by which batch normalisation is settled for an evaluation
@@ -42,71 +47,60 @@ class ClickThrough(Workload):
     spelled: ClassVar[Mapping[str, str]] = {"model": "network"}
     epochs: ClassVar[bool] = False
 
-    samples: int = 400_000
-    batch_size: int = 128
+    samples: Count = 400_000
+    batch_size: Count = 128
     dense_optimizer: Optimizer = field(default=Adam(lr=0.01))
     row_optimizer: Optimizer = field(default=Adam(lr=0.01))
-    network: str = "deepfm"
+    network: Network = "deepfm"
     """The model (option `model`): deepfm, dlrm, ffnn or dien."""
     data: str | None = None
     """Folder of prepared clicks; without it they are planted, by the options from `fields` to `world`."""
-    dim: int = 8
+    dim: Count = 8
     """Width of an embedding."""
-    hidden: tuple[int, ...] = (128, 64)
+    hidden: tuple[Count, ...] = (128, 64)
     """Widths of the MLP's hidden layers."""
-    fields: int = 10
+    fields: Count = 10
     """Number of categorical fields."""
-    vocabulary: int = 2_000
+    vocabulary: Count = 2_000
     """Ids of each field."""
-    exponent: float = 1.4
+    exponent: NotNegative = 1.4
     """Zipf's exponent of the ids."""
-    dense_features: int = 4
+    dense_features: Natural = 4
     """Number of numeric inputs; may be 0."""
-    rank: int = 2
+    rank: Natural = 2
     """Rank of the teacher's crosses between fields; 0 for none."""
-    first_order: float = 1.6
+    first_order: NotNegative = 1.6
     """Standard deviation of the teacher's first-order part, in logits."""
-    cross: float = 0.2
+    cross: NotNegative = 0.2
     """Standard deviation of the teacher's crosses, in logits."""
-    linear: float = 0.8
+    linear: NotNegative = 0.8
     """Standard deviation of the teacher's dense part, in logits."""
-    days: int = 4
+    days: Count = 4
     """Days in one pass."""
-    drift: float = 0.03
+    drift: NotNegative = 0.03
     """Radians by which the teacher turns each day."""
-    base_rate: float = 0.25
+    base_rate: Rate = 0.25
     """Share of clicks, every day."""
-    copies: int = 1
+    copies: Count = 1
     """Ids that share one truth: each id is drawn among so many, which multiplies the vocabulary, not the teacher's memory."""
-    length: int = 10
+    length: Count = 10
     """DIEN: most behaviours of a user."""
-    topics: int = 20
+    topics: Count = 20
     """DIEN: topics of the items."""
-    per_topic: int = 50
+    per_topic: Count = 50
     """DIEN: items of each topic."""
-    novelty: float = 2.0
+    novelty: NotNegative = 2.0
     """DIEN: how readily a user turns to a new topic."""
-    affinity: float = 2.0
+    affinity: NotNegative = 2.0
     """DIEN: what a history of nothing but the target's topic adds to the teacher's logit."""
-    world: int = 0
+    world: Natural = 0
     """Seed of the teacher, apart from the runs' seed."""
-    scale: float = 0.01
+    scale: NotNegative = 0.01
     """New rows are uniform in (-scale, scale)."""
-    evaluation_samples: int = 20_000
+    evaluation_samples: Count = 20_000
     """Samples of the evaluation."""
 
     def __post_init__(self):
-        if isinstance(self.hidden, list):  # as JSON and the command line spell it
-            object.__setattr__(self, "hidden", tuple(self.hidden))
-        super().__post_init__()
-        self._one_of("network", MODELS)
-        self._at_least(1, "dim", "fields", "vocabulary", "days", "evaluation_samples", "copies")
-        self._at_least(1, "length", "topics", "per_topic")
-        self._at_least(0, "dense_features", "rank")
-        self._not_negative("exponent", "first_order", "cross", "linear", "drift", "scale", "novelty", "affinity")
-        self._widths("hidden")
-        if not 0 < self.base_rate < 1:
-            self._reject("base_rate", "a share between 0 and 1")
         if self.vocabulary * self.copies > 1 << FIELD_SHIFT:
             self._reject("copies", f"so few that vocabulary * copies is at most 2^{FIELD_SHIFT}")
 

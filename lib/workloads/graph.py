@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -17,13 +17,14 @@ from lib.data.negatives import Negatives
 from lib.data.neighbours import Neighbours
 from lib.data.triples import Graph, Planted, PlantedGraph, graph
 from lib.models.flat import tensor
-from lib.models.graph import OBJECTIVES, TABLE, DistMult, GraphSage
+from lib.models.graph import TABLE, DistMult, GraphSage
+from lib.options.checked import Count, Natural, NotNegative, Share
 from lib.store.optim import Adagrad, Optimizer
 from lib.streams import stream
 from lib.workloads import metrics
 from lib.workloads.base import TableSpec, Workload
 
-MODELS = ("distmult", "graphsage")
+Network = Literal["distmult", "graphsage"]
 
 _CHUNK = 1024  # queries ranked at once, which bounds the memory
 
@@ -42,57 +43,48 @@ class LinkPrediction(Workload):
     name: ClassVar[str] = "kg-synthetic"
     spelled: ClassVar[Mapping[str, str]] = {"model": "network"}
 
-    samples: int = 400_000
-    batch_size: int = 256
+    samples: Count = 400_000
+    batch_size: Count = 256
     dense_optimizer: Optimizer = field(default=Adagrad(lr=0.3))
     row_optimizer: Optimizer = field(default=Adagrad(lr=0.3))
-    network: str = "distmult"
+    network: Network = "distmult"
     """The model (option `model`): distmult or graphsage."""
     data: str | None = None
     """Folder of a real graph; without it the graph is planted, by the options from `entities` to `world`."""
-    entities: int = 2_000
+    entities: Count = 2_000
     """Number of entities."""
-    relations: int = 12
+    relations: Count = 12
     """Number of relations."""
-    triples: int = 40_000
+    triples: Count = 40_000
     """Training triples: one epoch."""
-    exponent: float = 0.8
+    exponent: NotNegative = 0.8
     """Zipf's exponent of the heads' degrees."""
-    rank: int = 8
+    rank: Count = 8
     """Dimension of the planted vectors."""
-    sharpness: float = 4.0
+    sharpness: NotNegative = 4.0
     """Standard deviation of the planted scores: the higher, the fewer tails are likely."""
-    world: int = 0
+    world: Natural = 0
     """Seed of the graph, apart from the runs' seed."""
-    dim: int = 32
+    dim: Count = 32
     """Width of an entity's vector."""
-    neighbours: int = 10
+    neighbours: Count = 10
     """GraphSage: neighbours sampled for each entity."""
-    negatives: int = 128
+    negatives: Count = 128
     """Shared negatives of a batch."""
-    by_degree: float = 0.0
+    by_degree: Share = 0.0
     """Share of the negatives that is drawn by degree; the others are uniform."""
-    objective: str = "softmax"
+    objective: Literal["softmax", "logistic"] = "softmax"
     """Loss: softmax (the true triple among the negatives) or logistic."""
-    scale: float = 0.3
+    scale: NotNegative = 0.3
     """New entities are uniform in (-scale, scale)."""
-    held_out: str = "test"
+    held_out: Literal["test", "valid"] = "test"
     """Triples of a real graph that the evaluation ranks: test, or valid to choose options by."""
-    evaluation_triples: int = 1_000
+    evaluation_triples: Count = 1_000
     """Most held-out triples that are ranked, on both sides."""
-    evaluation_candidates: int | None = None
+    evaluation_candidates: Count | None = None
     """Rank them against so many entities, drawn as the negatives are, as Marius does on large graphs; None: against all."""
 
     def __post_init__(self):
-        super().__post_init__()
-        self._at_least(1, "entities", "relations", "triples", "evaluation_triples", "rank", "dim", "negatives")
-        self._at_least(1, "neighbours", *(["evaluation_candidates"] if self.evaluation_candidates is not None else []))
-        self._not_negative("exponent", "sharpness", "scale", "by_degree")
-        self._one_of("objective", OBJECTIVES)
-        self._one_of("network", MODELS)
-        self._one_of("held_out", ("test", "valid"))
-        if self.by_degree > 1:
-            self._reject("by_degree", "a share between 0 and 1")
         if 2 * (self.triples + self.evaluation_triples) > self.entities**2 * self.relations:
             self._reject("triples", "at most half of the possible ones (entities^2 * relations)")
 

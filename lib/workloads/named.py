@@ -10,7 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from lib.options.checked import Count, Natural, NotNegative, Share
 from lib.store.optim import Adagrad, Adam, Optimizer
+from lib.workloads import ctr, graph
 from lib.workloads.ctr import ClickThrough
 from lib.workloads.graph import LinkPrediction
 from lib.workloads.retrieval import NextItem
@@ -26,11 +28,11 @@ PERSIA = (4096, 2048, 1024, 512, 256)
 class Criteo(ClickThrough):
     """Criteo's shape: 26 categorical fields and 13 numbers."""
 
-    fields: int = 26
-    dense_features: int = 13
-    exponent: float = 1.2
-    vocabulary: int = 1_000
-    days: int = 8
+    fields: Count = 26
+    dense_features: Natural = 13
+    exponent: NotNegative = 1.2
+    vocabulary: Count = 1_000
+    days: Count = 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +71,7 @@ class CriteoDLRM(Criteo):
             "evaluation_samples": 1_000_000,
         },
     }
-    network: str = "dlrm"
+    network: ctr.Network = "dlrm"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,15 +95,15 @@ class AlimamaDIEN(ClickThrough):
             "evaluation_samples": 500_000,
         },
     }
-    network: str = "dien"
-    samples: int = 200_000
-    fields: int = 9
-    vocabulary: int = 500
-    dense_features: int = 1
-    first_order: float = 1.0
-    linear: float = 0.4
-    base_rate: float = 0.2
-    days: int = 8
+    network: ctr.Network = "dien"
+    samples: Count = 200_000
+    fields: Count = 9
+    vocabulary: Count = 500
+    dense_features: Natural = 1
+    first_order: NotNegative = 1.0
+    linear: NotNegative = 0.4
+    base_rate: ctr.Rate = 0.2
+    days: Count = 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,15 +125,15 @@ class PrivateYouTubeDNN(NextItem):
             "evaluation_samples": 100_000,
         },
     }
-    days: int = 22
+    days: Count = 22
 
 
 @dataclass(frozen=True, kw_only=True)
 class PersiaFFNN(ClickThrough):
     """The feed-forward network with batch normalisation."""
 
-    network: str = "ffnn"
-    hidden: tuple[int, ...] = (64, 32)
+    network: ctr.Network = "ffnn"
+    hidden: tuple[Count, ...] = (64, 32)
     dense_optimizer: Optimizer = field(default=Adam(lr=0.003))
 
 
@@ -144,13 +146,13 @@ class TaobaoFFNN(PersiaFFNN):
         "laptop": {"samples": 1_000_000, "vocabulary": 20_000, "hidden": (256, 128, 64)},
         "full": {"samples": 26_000_000, "vocabulary": 200_000, "dim": 64, "hidden": PERSIA, "batch_size": 4_096},
     }
-    fields: int = 16
-    vocabulary: int = 1_000
-    dense_features: int = 1
-    base_rate: float = 0.1
-    first_order: float = 0.8
-    linear: float = 0.2
-    days: int = 5
+    fields: Count = 16
+    vocabulary: Count = 1_000
+    dense_features: Natural = 1
+    base_rate: ctr.Rate = 0.1
+    first_order: NotNegative = 0.8
+    linear: NotNegative = 0.2
+    days: Count = 5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,12 +164,12 @@ class AvazuFFNN(PersiaFFNN):
         "laptop": {"samples": 1_000_000, "vocabulary": 50_000, "hidden": (256, 128, 64)},
         "full": {"samples": 40_000_000, "vocabulary": 500_000, "dim": 64, "hidden": PERSIA, "batch_size": 4_096},
     }
-    fields: int = 21
-    vocabulary: int = 2_000
-    dense_features: int = 0
-    base_rate: float = 0.17
-    first_order: float = 1.2
-    days: int = 5
+    fields: Count = 21
+    vocabulary: Count = 2_000
+    dense_features: Natural = 0
+    base_rate: ctr.Rate = 0.17
+    first_order: NotNegative = 1.2
+    days: Count = 5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,11 +181,11 @@ class CriteoFFNN(PersiaFFNN):
         "laptop": {"samples": 2_000_000, "vocabulary": 10_000, "hidden": (256, 128, 64)},
         "full": {"samples": 40_000_000, "vocabulary": 500_000, "dim": 64, "hidden": PERSIA, "batch_size": 4_096},
     }
-    fields: int = 26
-    dense_features: int = 13
-    exponent: float = 1.2
-    vocabulary: int = 1_000
-    days: int = 5
+    fields: Count = 26
+    dense_features: Natural = 13
+    exponent: NotNegative = 1.2
+    vocabulary: Count = 1_000
+    days: Count = 5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,11 +197,11 @@ class KwaiFFNN(PersiaFFNN):
         "laptop": {"samples": 2_000_000, "vocabulary": 100_000, "hidden": (256, 128, 64)},
         "full": {"samples": 50_000_000, "vocabulary": 2_000_000, "dim": 64, "hidden": PERSIA, "batch_size": 4_096},
     }
-    fields: int = 30
-    vocabulary: int = 5_000
-    exponent: float = 1.1
-    dense_features: int = 8
-    days: int = 7
+    fields: Count = 30
+    vocabulary: Count = 5_000
+    exponent: NotNegative = 1.1
+    dense_features: Natural = 8
+    days: Count = 7
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -216,8 +218,8 @@ class CriteoSyn(CriteoFFNN):
         "laptop": {"samples": 1_000_000, "hidden": (256, 128, 64)},
         "full": {"samples": 20_000_000, "dim": 128, "hidden": PERSIA, "batch_size": 4_096},
     }
-    samples: int = 100_000
-    copies: int = 1_878_005
+    samples: Count = 100_000
+    copies: Count = 1_878_005
     """Ids that share one truth. 26 fields x 1000 x copies x 128 values: 6.25 trillion here; twice as much for each next."""
 
 
@@ -242,7 +244,7 @@ class FB15k237(LinkPrediction):
             "scale": 0.01,
         },
     }
-    relations: int = 24
+    relations: Count = 24
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -264,10 +266,10 @@ class Freebase86mDistMult(LinkPrediction):
             "evaluation_candidates": 1_000,
         },
     }
-    entities: int = 3_000
-    relations: int = 20
-    by_degree: float = 0.5
-    evaluation_candidates: int | None = 500
+    entities: Count = 3_000
+    relations: Count = 20
+    by_degree: Share = 0.5
+    evaluation_candidates: Count | None = 500
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -275,7 +277,7 @@ class Freebase86mGraphSage(Freebase86mDistMult):
     """GraphSage over ten neighbours, then DistMult, on Freebase86m's shape (OAC, setup 1)."""
 
     name: ClassVar[str] = "freebase86m-graphsage"
-    network: str = "graphsage"
+    network: graph.Network = "graphsage"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -302,9 +304,9 @@ class Cifar100WRN(Cifar10WRN):
     """The same with a hundred classes."""
 
     name: ClassVar[str] = "cifar100-wrn"
-    samples: int = 24_000
-    classes: int = 100
-    noise: float = 4.0
+    samples: Count = 24_000
+    classes: Count = 100
+    noise: NotNegative = 4.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -326,9 +328,9 @@ class ImageNetWRN(ImageClasses):
             "evaluation_samples": 50_000,
         },
     }
-    samples: int = 16_000
-    classes: int = 20
-    width: int = 2
+    samples: Count = 16_000
+    classes: Count = 20
+    width: Count = 2
 
 
 @dataclass(frozen=True, kw_only=True)

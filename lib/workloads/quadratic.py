@@ -5,14 +5,16 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 import torch
+from annotated_types import Ge
 
 from lib.cluster.spec import Work
 from lib.data.batch import Batch
 from lib.models.quadratic import Quadratic
+from lib.options.checked import Count, Finite, Natural, NotNegative
 from lib.store.optim import SGD, Optimizer
 from lib.streams import stream
 from lib.workloads.base import TableSpec, Workload
@@ -24,25 +26,18 @@ class QuadraticBowl(Workload):
 
     name: ClassVar[str] = "quadratic"
 
-    samples: int = 64_000
-    batch_size: int = 32
+    samples: Count = 64_000
+    batch_size: Count = 32
     dense_optimizer: Optimizer = field(default=SGD(lr=0.1))
     row_optimizer: Optimizer = field(default=SGD(lr=0.1))
-    dim: int = 32
+    dim: Count = 32
     """Number of parameters."""
-    condition: float = 10.0
+    condition: Annotated[float, Ge(1), Finite] = 10.0
     """Largest eigenvalue over the smallest."""
-    noise: float = 1.0
+    noise: NotNegative = 1.0
     """Standard deviation of a sample's gradient noise in each coordinate."""
-    world: int = 0
+    world: Natural = 0
     """Seed of A and w*, apart from the runs' seed."""
-
-    def __post_init__(self):
-        super().__post_init__()
-        self._at_least(1, "dim")
-        self._not_negative("condition", "noise")
-        if self.condition < 1:
-            self._reject("condition", "1 or more")
 
     def tables(self) -> dict[str, TableSpec]:
         return {}

@@ -18,6 +18,7 @@ from lib.data.zipf import alias_table, pick_many
 from lib.models.ctr import TABLE
 from lib.models.flat import tensor
 from lib.models.sequence import ITEM, YouTubeDNN
+from lib.options.checked import Count, Natural, NotNegative
 from lib.store.optim import Adam, Optimizer
 from lib.streams import stream
 from lib.workloads.base import TableSpec, Workload
@@ -32,51 +33,44 @@ class NextItem(Workload):
 
     name: ClassVar[str] = "next-item"
 
-    samples: int = 200_000
-    batch_size: int = 256
+    samples: Count = 200_000
+    batch_size: Count = 256
     dense_optimizer: Optimizer = field(default=Adam(lr=0.003))
     row_optimizer: Optimizer = field(default=Adam(lr=0.02))
-    dim: int = 24
+    dim: Count = 24
     """Width of an item's and of a user's vector."""
-    hidden: tuple[int, ...] = (128,)
+    hidden: tuple[Count, ...] = (128,)
     """Widths of the hidden layers of the user's network."""
-    negatives: int = 256
+    negatives: Count = 256
     """Items that a batch's samples share as what was not chosen, drawn by popularity."""
-    topics: int = 20
+    topics: Count = 20
     """Topics of the items."""
-    per_topic: int = 50
+    per_topic: Count = 50
     """Items of each topic."""
-    exponent: float = 0.8
+    exponent: NotNegative = 0.8
     """Zipf's exponent of the items within a topic."""
-    length: int = 10
+    length: Count = 10
     """Most past items of a user."""
-    novelty: float = 2.0
+    novelty: NotNegative = 2.0
     """How readily a user turns to a new topic."""
-    groups: int = 10
+    groups: Count = 10
     """Groups of users, which differ in their taste for new topics."""
-    spread: float = 1.0
+    spread: NotNegative = 1.0
     """Standard deviation of a group's logits over the topics."""
-    days: int = 4
+    days: Count = 4
     """Days in one pass."""
-    drift: float = 0.03
+    drift: NotNegative = 0.03
     """Radians by which the groups' tastes turn each day."""
-    world: int = 0
+    world: Natural = 0
     """Seed of the tastes, apart from the runs' seed."""
-    scale: float = 0.2
+    scale: NotNegative = 0.2
     """New rows are uniform in (-scale, scale)."""
-    evaluation_samples: int = 4_000
+    evaluation_samples: Count = 4_000
     """Users of the evaluation."""
-    evaluation_negatives: int = 20
+    evaluation_negatives: Count = 20
     """Items, drawn uniformly, above which each user's next item should score."""
 
     def __post_init__(self):
-        if isinstance(self.hidden, list):
-            object.__setattr__(self, "hidden", tuple(self.hidden))
-        super().__post_init__()
-        self._at_least(1, "dim", "negatives", "topics", "per_topic", "length", "groups", "days")
-        self._at_least(1, "evaluation_samples", "evaluation_negatives")
-        self._not_negative("exponent", "novelty", "spread", "drift", "scale")
-        self._widths("hidden")
         if not self.novelty:
             self._reject("novelty", "more than 0: a first item must come from somewhere")
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, NamedTuple
+from typing import Annotated, ClassVar, NamedTuple
 
 import numpy as np
 import torch
+from annotated_types import Ge
 
 from lib.cluster.spec import Work
 from lib.data import source
@@ -26,6 +27,7 @@ from lib.data.questions import (
     overlap,
 )
 from lib.models.text import BertQA, PretrainedQA, PretrainedWords, QuestionAnswering
+from lib.options.checked import Count, Natural, Share
 from lib.store.optim import SGD, Adam, Optimizer
 from lib.streams import stream
 from lib.workloads.base import TableSpec, Workload
@@ -42,50 +44,42 @@ class Answers(Workload):
 
     name: ClassVar[str] = "questions-synthetic"
 
-    samples: int = 16_000
-    batch_size: int = 16
+    samples: Count = 16_000
+    batch_size: Count = 16
     dense_optimizer: Optimizer = field(default=Adam(lr=1e-3))
     row_optimizer: Optimizer = field(default=SGD(lr=0.1))
     weights: str | None = None
     """Folder of a pretrained BERT, as transformers saves it; without it the network starts from random weights."""
-    dim: int = 32
+    dim: Count = 32
     """Width of a word's state."""
-    layers: int = 2
+    layers: Count = 2
     """Layers of the encoder."""
-    heads: int = 2
+    heads: Count = 2
     """Heads of its attention."""
-    vocabulary: int = 8_000
+    vocabulary: Annotated[int, Ge(8)] = 8_000
     """Most words of a real data set's vocabulary; the others are unknown."""
-    length: int = 192
+    length: Annotated[int, Ge(8)] = 192
     """Places for a real question and its passage."""
     data: str | None = None
     """Folder of real questions; without it they are planted, by the options from `kinds` to `ambiguity`."""
-    kinds: int = 8
+    kinds: Annotated[int, Ge(2)] = 8
     """Kinds of words that are asked for."""
-    words: int = 20
+    words: Count = 20
     """Words of each kind."""
-    slots: int = 8
+    slots: Count = 8
     """Slots of four words in a passage."""
-    distractors: int = 3
+    distractors: Natural = 3
     """Stretches of other kinds in a passage."""
-    ambiguity: float = 0.2
+    ambiguity: Share = 0.2
     """Share of the questions that have two equally good answers, of which one is meant."""
-    evaluation_samples: int = 1_000
+    evaluation_samples: Count = 1_000
     """Most questions of the evaluation."""
 
     def __post_init__(self):
-        super().__post_init__()
-        self._at_least(1, "dim", "layers", "heads", "words", "slots", "evaluation_samples")
-        self._at_least(0, "distractors")
-        self._at_least(2, "kinds")
-        self._at_least(8, "vocabulary", "length")
-        self._not_negative("ambiguity")
         if self.dim % self.heads:
             self._reject("heads", f"a divisor of dim ({self.dim})")
         if self.distractors + 2 > self.slots:
             self._reject("distractors", f"at most slots - 2 ({self.slots - 2})")
-        if self.ambiguity > 1:
-            self._reject("ambiguity", "a share between 0 and 1")
         if self.weights and not self.data:
             self._reject(
                 "weights", "None without data: planted questions are in no language that a BERT was trained on"

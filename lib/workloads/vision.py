@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -17,11 +17,10 @@ from lib.data.batch import Batch
 from lib.data.images import Images, PlantedImages, RealImages, augmented, moments, scaled
 from lib.models.layers import settled
 from lib.models.vision import Classifier, WideResNet, WideResNet50, cost
+from lib.options.checked import Count, Natural, NotNegative
 from lib.store.optim import SGD, Momentum, Optimizer
 from lib.streams import stream
 from lib.workloads.base import TableSpec, Workload
-
-MODELS = ("wrn", "wrn50")
 
 _MEASURED = 10_000  # training images by which colours are scaled
 _CHUNK = 256  # images evaluated at once
@@ -38,42 +37,37 @@ class ImageClasses(Workload):
     name: ClassVar[str] = "images-synthetic"
     spelled: ClassVar[Mapping[str, str]] = {"model": "network"}
 
-    samples: int = 8_000
-    batch_size: int = 32
+    samples: Count = 8_000
+    batch_size: Count = 32
     dense_optimizer: Optimizer = field(default=Momentum(lr=0.1))
     row_optimizer: Optimizer = field(default=SGD(lr=0.1))
-    network: str = "wrn"
+    network: Literal["wrn", "wrn50"] = "wrn"
     """The model (option `model`): wrn for small images, or wrn50."""
     depth: int = 8
     """wrn: layers, 6 n + 2."""
-    width: int = 1
+    width: Count = 1
     """How many times wider than the plain residual network."""
-    weight_decay: float = 1e-4
+    weight_decay: NotNegative = 1e-4
     """Weight of the squared parameters."""
     data: str | None = None
     """Folder of real images; without it they are planted, by the options from `classes` to `world`."""
-    classes: int = 10
+    classes: Count = 10
     """Number of classes."""
-    side: int = 16
+    side: Count = 16
     """Pixels of a side."""
-    channels: int = 3
+    channels: Count = 3
     """Colours."""
-    shift: int = 1
+    shift: Natural = 1
     """Most pixels by which a pattern is moved."""
-    noise: float = 6.0
+    noise: NotNegative = 6.0
     """Standard deviation of a pixel's noise, over a pattern's."""
-    world: int = 0
+    world: Natural = 0
     """Seed of the patterns, apart from the runs' seed."""
-    evaluation_samples: int = 1_000
+    evaluation_samples: Count = 1_000
     """Most images of the evaluation."""
 
     def __post_init__(self):
-        super().__post_init__()
-        self._one_of("network", MODELS)
-        self._at_least(1, "width", "classes", "side", "channels", "evaluation_samples")
-        self._at_least(0, "shift")
-        self._not_negative("weight_decay", "noise")
-        if self.network == "wrn" and (not isinstance(self.depth, int) or self.depth < 8 or self.depth % 6 != 2):
+        if self.network == "wrn" and (self.depth < 8 or self.depth % 6 != 2):
             self._reject("depth", "6 n + 2 layers: 8, 14, 20, 26, ...")
         if not self.noise:
             self._reject("noise", "more than 0, or the best accuracy is 1 by definition")

@@ -58,11 +58,11 @@ def test_again_and_again_at_the_mean_rate():
 @pytest.mark.parametrize(
     "options, sentence",
     [
-        ({"kind": "explodes", "at": 1}, "kind must be one of dies, hangs, slows"),
+        ({"kind": "explodes", "at": 1}, "kind must be 'dies', 'hangs' or 'slows', not 'explodes'"),
         ({"kind": "dies"}, "exactly one of at, at_batch and every"),
         ({"kind": "dies", "at": 1, "every": 5}, "exactly one of at, at_batch and every"),
-        ({"kind": "dies", "at": -1}, "at must be at least 0"),
-        ({"kind": "dies", "at": math.nan}, "at must be at least 0"),
+        ({"kind": "dies", "at": -1}, "at must be 0 or more, not -1"),
+        ({"kind": "dies", "at": math.nan}, "at must be finite"),
         ({"kind": "hangs", "at": 1}, "must come back; set lasts"),
         ({"kind": "dies", "every": 5}, "must come back; set lasts"),
         ({"kind": "slows", "at": 1, "factor": 0.5}, "factor must be at least 1"),
@@ -91,11 +91,15 @@ def test_a_real_network_cannot_be_slowed():
         LocalCluster(failures=[slow])
 
 
-def test_plain_data_is_no_plan():
-    with pytest.raises(BadOption, match=r"failures\[0\] must be a Failure"):
-        VirtualCluster(failures=[{"node": "worker0", "kind": "dies", "at": 1}])
-    with pytest.raises(BadOption, match="mishaps must be Mishaps"):
-        VirtualCluster(mishaps={"late": 0.1})
+def test_plain_data_is_a_plan_too():
+    cluster = VirtualCluster(failures=[{"node": "worker0", "kind": "dies", "at": 1}], mishaps={"late": 0.1})
+    assert cluster == VirtualCluster(failures=(Failure(node="worker0", kind="dies", at=1),), mishaps=Mishaps(late=0.1))
+    with pytest.raises(
+        BadOption, match=r"virtual cluster: failures\[0\].kind must be 'dies', 'hangs' or 'slows', not 3"
+    ):
+        VirtualCluster(failures=[{"node": "worker0", "kind": 3, "at": 1}])
+    with pytest.raises(BadOption, match="mishaps must be Mishaps's fields"):
+        VirtualCluster(mishaps=0.1)
 
 
 def test_mishaps_out_of_range():

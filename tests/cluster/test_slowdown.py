@@ -24,8 +24,9 @@ from lib.cluster.slowdowns import (
     Slowdown,
     Steady,
     Transient,
-    from_dict,
 )
+from lib.options.checked import to_plain
+from lib.options.document import parse
 
 TRANSIENT = Transient(mean_on=1.0, mean_off=4.0, factor=3.0)
 BURSTS = Bursts(rate=0.5, factor=4.0, seconds=0.5, share=0.6)
@@ -124,9 +125,9 @@ def test_scaled_time_gives_the_same_course_in_other_units(slowdown, scale):
 
 @examples
 def test_a_slowdown_survives_yaml(slowdown):
-    text = yaml.safe_dump({"slowdown": slowdown.to_dict()})
-    assert from_dict(yaml.safe_load(text)["slowdown"]) == slowdown
-    assert hash(slowdown) == hash(from_dict(slowdown.to_dict()))
+    text = yaml.safe_dump({"slowdown": to_plain(slowdown)})
+    assert parse(text, "it").read(Slowdown, "slowdown") == slowdown
+    assert hash(slowdown) == hash(Slowdown.read(to_plain(slowdown)))
 
 
 @pytest.mark.parametrize("slowdown", [each for each in EXAMPLES.values() if additive(each)], ids=lambda each: each.name)

@@ -48,31 +48,46 @@ def test_numbers_as_people_write_them(tmp_path):
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("workers: four", "cluster.yaml.workers: expected int, found 'four'"),
-        ("workrs: 4", "cluster.yaml.workrs: VirtualCluster has no such field; did you mean 'workers'"),
-        ("worker: {bandwith: 1e9}", "cluster.yaml.worker.bandwith: Node has no such field; did you mean 'bandwidth'"),
-        ("worker: {bandwidth: 0}", "cluster.yaml.worker: node: bandwidth must be positive and finite, not 0"),
-        ("worker: {latency: -1}", "cluster.yaml.worker: node: latency must be 0 or more"),
-        ("worker: {device: {flops: 1e12}}", "cluster.yaml.worker.device.memory: missing"),
+        ("workers: four", "cluster.yaml:1:1: workers must be a whole number, not 'four'"),
+        ("workrs: 4", "cluster.yaml:1:1: workrs: VirtualCluster has no such field; did you mean 'workers'"),
+        (
+            "worker: {bandwith: 1e9}",
+            "cluster.yaml:1:10: worker.bandwith: Node has no such field; did you mean 'bandwidth'",
+        ),
+        ("worker: {bandwidth: 0}", "cluster.yaml:1:10: worker.bandwidth must be positive, not 0"),
+        ("worker: {latency: -1}", "cluster.yaml:1:10: worker.latency must be 0 or more, not -1"),
+        ("worker: {device: {flops: 1e12}}", "worker.device.memory: missing; Device needs it"),
         ("nodes: {worker9: {}}", "nodes: no node 'worker9'; the last worker is worker3"),
         ("nodes: {sever0: {}}", "nodes: no node 'sever0'; nodes are worker0"),
         ("links: [{ends: [server0, worker7], bandwidth: 1e9}]", "links.ends: no node 'worker7'"),
-        ("links: [{ends: [server0], bandwidth: 1e9}]", "cluster.yaml.links[0]: link: ends must be two different nodes"),
+        ("links: [{ends: [server0], bandwidth: 1e9}]", "cluster.yaml:1:10: links[0].ends must be a longer list"),
         (
             "links: [{ends: [server0, worker0], bandwidth: 0}]",
-            "cluster.yaml.links[0]: link: bandwidth must be positive",
+            "links[0].bandwidth must be positive",
         ),
         ("places: {sync0: server5}", "places: no node 'server5'"),
         ("collective: rong", "unknown collective 'rong'; did you mean 'ring'"),
-        ("speeds: [1, 0, 1, 1]", "speeds must be positive"),
-        ("[1, 2]", "cluster.yaml: expected VirtualCluster's fields"),
-        ("a: [", "cannot be read as YAML"),
+        ("speeds: [1, 0, 1, 1]", "cluster.yaml:1:13: speeds[1] must be positive, not 0"),
+        ("[1, 2]", "cluster.yaml:1:1: virtual cluster must be VirtualCluster's fields, such as"),
+        ("a: [", "cluster.yaml:1:5: not YAML"),
+        ("workers: 1\nworkers: 2", "cluster.yaml:2:1: not YAML: 'workers' stands here twice"),
+        (
+            "worker:\n  device:\n    flops: fast\n    memory: 1e9",
+            "cluster.yaml:3:5: worker.device.flops must be a number, not 'fast'",
+        ),
     ],
 )
 def test_errors_name_the_fields_path(text, sentence, tmp_path):
     with pytest.raises(LockstepError) as error:
         load(tmp_path, text)
     assert sentence in str(error.value)
+
+
+def test_there_are_as_many_workers_as_speeds():
+    run = lib.train("quadratic", "gba", "virtual", speeds=[1.0] * 15 + [0.5], samples=32 * 64, save=False)
+    assert run.trace.loc[run.trace["kind"] == "compute", "node"].nunique() == 16
+    with pytest.raises(BadOption, match="virtual cluster: 3 speeds for 2 workers"):
+        VirtualCluster(speeds=(1, 1, 1), workers=2)
 
 
 def test_a_missing_file():

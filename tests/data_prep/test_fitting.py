@@ -7,7 +7,6 @@ import math
 import numpy as np
 import pandas as pd
 import pytest
-import yaml
 
 import lib
 from data_prep.__main__ import main
@@ -15,7 +14,8 @@ from data_prep.traces.fitting import fit
 from data_prep.traces.formats import Trace
 from data_prep.traces.quality import play, quality
 from lib import VirtualCluster
-from lib.cluster.slowdowns import Empirical, Lognormal, Product, Steady, Transient, from_dict
+from lib.cluster.slowdowns import Empirical, Lognormal, Product, Slowdown, Steady, Transient
+from lib.options.document import load
 
 STEP = 10.0
 
@@ -151,8 +151,8 @@ def test_the_command_writes_what_a_cluster_takes(tmp_path, capsys):
     printed = capsys.readouterr().out
     assert "fitted to job.csv (batch-times): 3,000 samples of 3 workers, one in 10 s" in printed
     assert out.read_text().startswith(printed) and "autocorrelation at 20 steps" in printed
-    slowdown = from_dict(yaml.safe_load(out.read_text()))
-    assert from_dict(str(out)) == slowdown == VirtualCluster(slowdown=str(out)).slowdown
+    slowdown = load(out).read(Slowdown)
+    assert Slowdown.read(str(out)) == slowdown == VirtualCluster(slowdown=str(out)).slowdown
     run = lib.train("ctr-synthetic", "sync", "virtual", slowdown=str(out), workers=2, samples=512, save=False)
     assert run.summary["samples"] == 512
     assert main(["trace", "--list"]) == 0

@@ -14,6 +14,7 @@ from data_prep.traces.formats import read_trace
 from data_prep.traces.quality import distance, play, quality
 from lib.cluster.slowdowns import PRESETS, Day, Product, Steady, Transient
 from lib.errors import BadOption
+from lib.options.checked import to_plain
 
 FILES = {
     "alibaba-pai-job-1": ("job_1_norm.csv", None),
@@ -53,7 +54,7 @@ def test_a_preset_is_the_fit_to_its_sample_and_the_fit_is_good(name, traced):
     for fitted, shipped in zip(fit(trace).slowdown.parts, preset.slowdown.parts, strict=True):
         if isinstance(shipped, Day):
             fitted, shipped = Steady(factors=fitted.free), Steady(factors=shipped.free)
-        one, other = fitted.to_dict(), shipped.to_dict()
+        one, other = to_plain(fitted), to_plain(shipped)
         assert one.keys() == other.keys() and one.pop("name") == other.pop("name")
         assert all(one[field] == pytest.approx(other[field], rel=1e-3) for field in one)
     found = quality(preset.slowdown, trace, seeds=6 if trace.daily else 10)

@@ -9,7 +9,6 @@ import pytest
 import torch
 import yaml
 
-from lib.cluster.document import from_plain
 from lib.cluster.spec import Node, Work
 from lib.errors import BadOption
 from lib.measure.calibrate import calibrate, nodes_of, transfers
@@ -56,7 +55,7 @@ def test_the_figures_are_of_this_world(written):
 
 def test_the_nodes_can_be_read_and_are_as_measured(written):
     returned, measured = written[0], written[0]["measured"]
-    worker, server = (from_plain(Node, returned[role], role) for role in ("worker", "server"))
+    worker, server = (Node.read(returned[role]) for role in ("worker", "server"))
     assert nodes_of(measured) == {"worker": worker, "server": server}
     assert worker.cores == 1 and server.cores == measured["cores"]
     assert worker.bandwidth == measured["loopback_bytes_per_s"]

@@ -27,7 +27,7 @@ def edited(monkeypatch):
     """The key of `CLICKS` as if a file of lib read otherwise."""
     texts = {}
 
-    def key(name, old, new):
+    def key(name, old, new, **more):
         path = ROOT / "lib" / name
         text = path.read_text(encoding="utf-8")
         assert old in text, f"{name} has changed; plant something else"
@@ -35,8 +35,9 @@ def edited(monkeypatch):
         module = ".".join(("lib", *Path(name).with_suffix("").parts))
         known = closure._sources.pop(module, None)
         try:
-            return Job.of(**CLICKS).key
+            return Job.of(**CLICKS | more).key
         finally:
+            del texts[path]
             closure._sources.pop(module, None)
             if known:
                 closure._sources[module] = known
@@ -65,6 +66,9 @@ def test_what_cannot_change_a_run_does_not_change_its_name(edited):
         ("measure/doctor.py", "    yield ", "    pass; yield "),
         ("papers/gba/tasks.py", *RETURNS),
         ("training/sweep.py", *RETURNS),
+        ("training/watch.py", *RETURNS),
+        ("switching/controller.py", *RETURNS),
+        ("store/checkpoint.py", *RETURNS),
         ("results/run.py", "parquet", "feather"),
         ("progress.py", *RETURNS),
         ("errors.py", "did you mean", "perhaps"),
@@ -94,6 +98,15 @@ def test_what_can_change_a_run_changes_its_name(edited):
     keys = [Job.of(**CLICKS).key, *(edited(*change) for change in different)]
     for place, key in enumerate(keys):
         assert key not in keys[:place], different[place - 1]
+
+
+def test_what_few_runs_use_is_part_of_their_names(edited):
+    change = ("store/checkpoint.py", *RETURNS)
+    assert edited(*change, checkpoint_every=1000) != Job.of(**CLICKS, checkpoint_every=1000).key
+    phases = (lib.Phase(protocol="sync"), lib.Phase(protocol="gba"))
+    choice = lib.Choice(phases=phases, rule=lib.Automatic(cost=1.0), every=1.0)
+    for name in ("switching/controller.py", "training/watch.py"):
+        assert edited(name, *RETURNS, protocol=choice) != Job.of(**CLICKS | {"protocol": choice}).key
 
 
 def test_another_version_of_a_package_is_another_run(monkeypatch):

@@ -192,7 +192,7 @@ def test_one_step_by_hand():
 @pytest.mark.parametrize("value", [0, -1, math.nan, math.inf, "0.1", None, True])
 @pytest.mark.parametrize("optimizer", [SGD, Momentum, Adagrad, Adam])
 def test_bad_rate_is_named(optimizer, value):
-    with pytest.raises(BadOption, match=rf"{optimizer.__name__}\.lr must be .* above 0"):
+    with pytest.raises(BadOption, match=f"{optimizer.__name__}: lr must be "):
         optimizer(lr=value)
 
 
@@ -209,5 +209,5 @@ def test_bad_rate_is_named(optimizer, value):
     ],
 )
 def test_other_bad_fields_are_named(optimizer, field, value):
-    with pytest.raises(BadOption, match=rf"{optimizer.__name__}\.{field} must be"):
+    with pytest.raises(BadOption, match=f"{optimizer.__name__}: {field} must be "):
         optimizer(lr=0.1, **{field: value})

@@ -14,6 +14,7 @@ from lib.store.shared_memory import segment
 from lib.store.shared_memory.table import SharedTable
 from lib.store.spec import RowStore
 from lib.store.wire.codecs import Int8, ScaledFp16
+from lib.training.train import Job
 
 SMALL = {"workers": 4, "samples": 3000, "evaluation_samples": 300, "save": False}
 
@@ -21,13 +22,13 @@ SMALL = {"workers": 4, "samples": 3000, "evaluation_samples": 300, "save": False
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"max_rows": 0}, r"RowStore.max_rows must be an integer of at least 1, not 0"),
-        ({"max_bytes": 2.5}, r"RowStore.max_bytes must be an integer of at least 1, not 2.5"),
-        ({"locking": "all"}, "RowStore.locking must be one of striped, none, not 'all'"),
-        ({"shared_memory": 1}, "RowStore.shared_memory must be one of False, True, not 1"),
-        ({"placement": "hash"}, "RowStore.placement must be one of uniform, by-group, by-cost, not 'hash'"),
-        ({"rows": "fp8"}, "RowStore.rows must be one of fp32, fp16, scaled-fp16, bf16, int8, not 'fp8'"),
-        ({"ids": "packed"}, "RowStore.ids must be one of distinct, entries, samples, not 'packed'"),
+        ({"max_rows": 0}, "store: max_rows must be at least 1, not 0"),
+        ({"max_bytes": 2.5}, "store: max_bytes must be a whole number, not 2.5"),
+        ({"locking": "all"}, "store: locking must be 'striped' or 'none', not 'all'"),
+        ({"shared_memory": 1}, "store: shared_memory must be true or false, not 1"),
+        ({"placement": "hash"}, "store: placement must be 'uniform', 'by-group' or 'by-cost', not 'hash'"),
+        ({"rows": "fp8"}, "store: rows.name: no codec is called 'fp8'; did you mean"),
+        ({"ids": "packed"}, "store: ids must be 'distinct', 'entries' or 'samples', not 'packed'"),
     ],
 )
 def test_what_cannot_be_is_named_when_it_is_made(options, message):
@@ -76,12 +77,78 @@ def test_a_limit_shows_in_a_run():
     assert shared.digest == plain.digest
 
 
+def sync(**store):
+    return lib.train("ctr-synthetic", "sync", "virtual", servers=2, keep=True, store=RowStore(**store), **SMALL)
+
+
+@pytest.fixture(scope="module")
+def plain():
+    return sync()
+
+
+@pytest.mark.parametrize(
+    "store",
+    [
+        {"placement": "by-group"},
+        {"placement": "by-cost"},
+        {"ids": "entries"},
+        {"ids": "samples"},
+        {"locking": "none"},
+        {"shared_memory": True},
+    ],
+    ids=str,
+)
+def test_where_rows_lie_and_how_they_are_asked_for_changes_no_number(plain, store):
+    other = sync(**store)
+    for mine, theirs in ((plain.model.rows["feature"], other.model.rows["feature"]),):
+        assert all(np.array_equal(getattr(mine, n), getattr(theirs, n)) for n in ("ids", "values", "state", "stamps"))
+    assert np.array_equal(plain.model.dense["values"], other.model.dense["values"])
+
+
+def test_groups_lie_on_one_server_or_are_packed():
+    """Ten features of one table, a group each: packing evens out what servers are asked for."""
+    counts = {}
+    for placement in ("uniform", "by-group", "by-cost"):
+        plan = Job.of("ctr-synthetic", "sync", "virtual", servers=3, store=RowStore(placement=placement), **SMALL)
+        plan = plan.course.plan
+        batches = [plan.batch(index).ids["feature"] for index in range(8)]
+        owners = [plan.placement.owner("feature", ids) for ids in batches]
+        groups = {
+            g: set(np.concatenate([o[ids >> 48 == g] for o, ids in zip(owners, batches, strict=True)]))
+            for g in range(3)
+        }
+        assert max(map(len, groups.values())) == (3 if placement == "uniform" else 1)
+        counts[placement] = np.bincount(np.concatenate(owners), minlength=3)
+    assert counts["by-group"].max() > counts["by-cost"].max()
+
+
+@pytest.mark.parametrize(
+    ("codec", "numbers", "norms"), [("fp16", 2, 0), ("scaled-fp16", 2, 4), ("bf16", 2, 0), ("int8", 1, 4)]
+)
+def test_codecs_show_in_bytes_and_little_in_the_model(plain, codec, numbers, norms):
+    coded = sync(rows=codec, gradients=codec)
+    dim = plain.model.rows["feature"].values.shape[1]
+    rows = plain.summary["bytes_by_kind"]["pull rows"] // (4 * dim)
+    assert coded.summary["bytes_by_kind"]["pull rows"] == rows * (numbers * dim + norms)
+    assert coded.summary["bytes_by_kind"]["push rows"] == rows * (8 + numbers * dim + norms)
+    assert coded.summary["virtual_seconds"] < plain.summary["virtual_seconds"]
+    mine, theirs = (run.model.rows["feature"].values for run in (plain, coded))
+    assert not np.array_equal(mine, theirs) and np.abs(mine - theirs).mean() < 0.2 * np.abs(mine).mean()
+
+
+def test_ids_show_in_bytes(plain):
+    asked = {form: sync(ids=form).summary["bytes_by_kind"]["pull ids"] for form in ("distinct", "entries", "samples")}
+    fields = 3000 * 26 * 8
+    assert asked["distinct"] == plain.summary["bytes_by_kind"]["pull ids"] < asked["samples"]
+    assert asked["entries"] % 8 == 0 and asked["samples"] < asked["entries"] <= fields
+
+
 @pytest.mark.parametrize(
     ("protocol", "options", "message"),
     [
         ("ds-sync", {"store.rows": "fp16"}, "store.rows would change nothing: ds-sync keeps rows with each worker"),
         ("ds-sync", {"store.locking": "none"}, "store.locking would change nothing: ds-sync"),
-        ("gba", {"store": 3}, r"train: store must be a RowStore, as in lib.RowStore\(max_rows=1000\), not 3"),
+        ("gba", {"store": 3}, "train: store must be RowStore's fields, such as {max_rows: ..., max_bytes: ...}, not 3"),
     ],
 )
 def test_what_a_family_cannot_honour_is_refused(protocol, options, message):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -18,8 +19,8 @@ class ByHour(Slowdown):
 
     vacant: Slowdown
     busy: Slowdown
-    hours: tuple[bool, ...]
-    """Which stretches are busy; over and over."""
+    hours: Any
+    """Which stretches are busy; over and over. A list may go on growing."""
     hour: float
 
     def course(self, seed: int, node: str, rank: int, twin: int = 0) -> Course:

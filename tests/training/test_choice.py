@@ -139,7 +139,7 @@ def test_what_cannot_be_is_an_error():
         (lambda: choice(phases=PHASES[:1]), "two Phase"),
         (lambda: choice(phases=(PHASES[0], Phase(protocol="gba", steps=3))), "'gba' has steps"),
         (lambda: choice(phases=(PHASES[0], Phase(protocol="oac"))), "'oac' drives one device"),
-        (lambda: choice(rule="automatic"), "Automatic"),
+        (lambda: choice(rule="automatic"), "rule must be Automatic's fields"),
         (lambda: choice(every=0), "every must be positive"),
         (lambda: choice(restart=-1), "restart must be 0"),
         (lambda: train(CHOICE, feed="split"), "not from feed='split'"),

@@ -45,9 +45,10 @@ def train(protocol, *, dies_after=None, cluster=None, monkeypatch=None, **option
         ("sync", {"feed": "queue"}),
         ("async", {"feed": "split", "prefetch": 2}),
         ("s-easgd", {"prefetch": 1}),
+        ("gba", {"store": lib.RowStore(gradients="scaled-fp16")}),  # two gradients are held when it is cut
     ],
 )
-def test_it_is_so_however_batches_are_shared_and_read_ahead(name, options, reports, monkeypatch):
+def test_it_is_so_however_batches_are_shared_read_ahead_and_sent(name, options, reports, monkeypatch):
     whole = train(name, **options)
     train(name, dies_after=27, monkeypatch=monkeypatch, **options)
     [_] = (reports / "cuts").glob("*/leg-0000.safetensors")

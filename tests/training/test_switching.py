@@ -210,7 +210,7 @@ def test_what_cannot_be_is_an_error():
     for make, message in [
         (lambda: Phase(protocol="sink"), "sync"),
         (lambda: Phase(protocol="sync", steps=3, seconds=4), "not at steps and seconds"),
-        (lambda: Phase(protocol="sync", steps=0), "steps must be positive"),
+        (lambda: Phase(protocol="sync", steps=0), "phase: steps must be at least 1, not 0"),
         (lambda: Schedule(phases=(Phase(protocol="sync"), Phase(protocol="gba"))), "'sync' never ends"),
         (lambda: Schedule(phases=()), "one Phase"),
         (lambda: Schedule(phases=(Phase(protocol="sync"),), restart=-1), "restart"),

@@ -8,48 +8,46 @@ import heapq
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Annotated, Literal, NamedTuple
+
+from annotated_types import Ge, Le
 
 from lib import streams
 from lib.cluster.slowdowns.base import Pace
 from lib.errors import BadOption
+from lib.options.checked import Checked, Count, Finite, NotNegative, Share
 
-KINDS = ("dies", "hangs", "slows")
+Long = Annotated[float, Ge(1e-6), Finite]
+"""Seconds that are not too short to be modelled."""
 TICK = 1e-6
 """Seconds between two messages that would overtake each other."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Failure:
+class Failure(Checked):
     """Something that befalls one node, or the connection of two."""
 
     node: str
     """A node, "worker3"; each of a role, "worker*"; or a connection, "worker3 - server0", "worker3 - *"."""
-    kind: str
+    kind: Literal["dies", "hangs", "slows"]
     """dies: a node's processes end, and what they held in memory is gone; nothing passes a connection. hangs: a node stops
     and goes on where it stood. slows: everything takes `factor` times as long."""
-    at: float | None = None
+    at: NotNegative | None = None
     """Seconds after the training starts."""
-    at_batch: int | None = None
+    at_batch: Count | None = None
     """Or: as soon as the worker has computed so many batches."""
-    every: float | None = None
+    every: Long | None = None
     """Or: again and again, at random, after so many seconds of health on average (MTBF)."""
-    lasts: float | None = None
+    lasts: Long | None = None
     """Seconds until it is over (a node that died is there again, with nothing in its memory); None: for ever."""
-    factor: float = 10.0
+    factor: Annotated[float, Ge(1), Finite] = 10.0
     """How many times as long everything takes where it slows."""
 
     def __post_init__(self):
-        if self.kind not in KINDS:
-            raise BadOption(f"failure: kind must be one of {', '.join(KINDS)}, not {self.kind!r}")
         if sum(when is not None for when in (self.at, self.at_batch, self.every)) != 1:
             raise BadOption("failure: set exactly one of at, at_batch and every")
-        for name, least in (("at", 0), ("every", 1e-6), ("lasts", 1e-6), ("factor", 1)):
-            value = getattr(self, name)
-            if value is not None and not (_number(value) and least <= value < math.inf):
-                raise BadOption(f"failure: {name} must be at least {least:g} and finite, not {value!r}")
-        if self.at_batch is not None and (self.at_batch < 1 or self.connection or self.role != "worker"):
-            raise BadOption("failure: at_batch counts a worker's batches, from 1; its node must be a worker")
+        if self.at_batch is not None and (self.connection or self.role != "worker"):
+            raise BadOption("failure: at_batch counts a worker's batches; its node must be a worker")
         cut = self.connection and self.kind == "dies"
         if self.lasts is None and (self.kind == "hangs" or cut or self.every is not None):
             what = "what fails again and again" if self.every is not None else f"what {self.kind} there"
@@ -81,23 +79,17 @@ class Failure:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mishaps:
+class Mishaps(Checked):
     """What befalls single messages. Messages between two nodes still arrive in the order of sending."""
 
-    late: float = 0.0
+    late: Share = 0.0
     """Share of the messages that come late."""
-    delay: float = 0.1
+    delay: NotNegative = 0.1
     """Mean seconds by which they are late (exponential)."""
-    lost: float = 0.0
+    lost: Annotated[float, Ge(0), Le(0.99)] = 0.0
     """Share of the sendings that get lost."""
-    retry: float = 0.2
+    retry: NotNegative = 0.2
     """Seconds after which a lost message is sent again."""
-
-    def __post_init__(self):
-        for name, most in (("late", 1), ("delay", math.inf), ("lost", 0.99), ("retry", math.inf)):
-            value = getattr(self, name)
-            if not (_number(value) and 0 <= value <= most and value < math.inf):
-                raise BadOption(f"mishaps: {name} must be between 0 and {most}, not {value!r}")
 
     def __bool__(self) -> bool:
         return bool(self.late or self.lost)
@@ -243,7 +235,3 @@ def _matches(pattern: str, node: str) -> bool:
     if pattern in ("*", node):
         return True
     return pattern.endswith("*") and node.rstrip("0123456789") == pattern[:-1]
-
-
-def _number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)

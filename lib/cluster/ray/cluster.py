@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 import torch.distributed as distributed
@@ -39,15 +39,13 @@ class RayCluster(Cluster):
 
     address: str | None = None
     """A running Ray cluster to join, as `ray.init` takes it; None: start one on this machine and stop it at the end."""
-    device: str = "cpu"
+    device: Literal["cpu", "cuda"] = "cpu"
     """Where workers compute; "cuda": each worker gets a GPU of its own, and collectives use NCCL."""
     object_store: int = 512 * 2**20
     """Bytes of shared memory for messages, when Ray is started here."""
 
     def __post_init__(self):
         super().__post_init__()
-        if self.device not in ("cpu", "cuda"):
-            raise BadOption(f'ray cluster: device must be "cpu" or "cuda", not {self.device!r}')
         if self.device == "cuda" and self.address is None and not torch.cuda.is_available():
             raise BadOption('ray cluster: device="cuda", but torch sees no CUDA device here; use device="cpu"')
         if self.object_store < 80 * 2**20:

@@ -1,10 +1,10 @@
 """What slows workers down, from a formula or fitted to a trace of a real cluster, see `PRESETS`."""
 
-from lib.cluster.slowdowns.base import BadField, Course, Pace, Slowdown
+from lib.cluster.slowdowns.base import Course, Pace, Slowdown
 from lib.cluster.slowdowns.batchwise import Empirical, Lognormal, Steady
 from lib.cluster.slowdowns.presets import PRESETS, Preset, get
 from lib.cluster.slowdowns.product import Product
-from lib.cluster.slowdowns.reading import SLOWDOWNS, from_dict
+from lib.cluster.slowdowns.reading import SLOWDOWNS
 from lib.cluster.slowdowns.shared_machines import UTILISATION, Shared
 from lib.cluster.slowdowns.timed import CURVES, Bursts, Day, Transient
 
@@ -13,7 +13,6 @@ __all__ = [
     "PRESETS",
     "SLOWDOWNS",
     "UTILISATION",
-    "BadField",
     "Bursts",
     "Course",
     "Day",
@@ -26,6 +25,5 @@ __all__ = [
     "Slowdown",
     "Steady",
     "Transient",
-    "from_dict",
     "get",
 ]

@@ -6,28 +6,25 @@ through time. Guaranteed: a course depends on the seed, the node, the rank and t
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import MISSING, dataclass, fields, replace
-from numbers import Real
-from typing import Any, ClassVar, Self
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, ClassVar, Self
 
 import numpy as np
+from annotated_types import Ge, Gt, Le
 
 from lib import streams
-from lib.errors import BadOption
+from lib.errors import BadField
+from lib.options.checked import Checked, Finite, Positive, checked, shown
 
 SHORTEST = 1e-6
 """Seconds below which nothing is modelled; a course whose speed changes faster than that would never get anywhere."""
 
 
-class BadField(BadOption):
-    """A field with a value that cannot work; the reader of a file puts the field's path before `problem`."""
-
-    def __init__(self, owner: str, field: str, problem: str):
-        super().__init__(f"{owner}: {field} {problem}")
-        self.field, self.problem = field, problem
+Lasting = Annotated[float, Ge(SHORTEST), Finite]
+"""Seconds long enough to be modelled."""
+Factor = Annotated[float, Gt(0), Le(1e9)]
+"""How many times as long something takes."""
 
 
 class Course(ABC):
@@ -58,10 +55,11 @@ class Pace(Course):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Slowdown(ABC):
+class Slowdown(Checked, ABC):
     """How workers are slowed down."""
 
     name: ClassVar[str]
+    plain_name: ClassVar = True
     times: ClassVar[tuple[str, ...]] = ()
     """Fields that are seconds of the cluster's clock."""
 
@@ -72,46 +70,22 @@ class Slowdown(ABC):
 
     def scaled(self, scale: float) -> Self:
         """The same in a time that runs `scale` times as long: a day of 86,400 s lasts 8.64 s at a scale of 1e-4."""
-        if isinstance(scale, bool) or not isinstance(scale, Real) or not 0 < scale < math.inf:
-            raise BadField(f"slowdown {self.name!r}", "scale", f"must be positive and finite, not {scale!r}")
+        scale = checked(Positive, scale, self.owner(), "scale")
         return replace(self, **{name: _times(getattr(self, name), scale) for name in self.times})
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data for YAML and JSON: `name` and the fields that differ from their defaults."""
-        own = {
-            field.name: _plain(getattr(self, field.name))
-            for field in fields(self)
-            if field.default is MISSING or getattr(self, field.name) != field.default
-        }
-        return {"name": self.name} | own
+    @classmethod
+    def owner(cls) -> str:
+        return f"slowdown {cls.name!r}"
 
-    @staticmethod
-    def from_dict(data: Any, where: str = "slowdown") -> Slowdown:
+    @classmethod
+    def read(cls, data: Any) -> Slowdown:
         """See `lib.cluster.slowdowns.reading`."""
-        from lib.cluster.slowdowns.reading import from_dict  # it knows every kind, and every kind knows this class
+        from lib.cluster.slowdowns.reading import read  # it knows every kind, and every kind knows this class
 
-        return from_dict(data, where)
+        return read(data)
 
-    def _reject(self, field: str, right: str, value: Any = None) -> None:
-        value = getattr(self, field) if value is None else value
-        raise BadField(f"slowdown {self.name!r}", field, f"must be {right}, not {value!r}")
-
-    def _number(
-        self, field: str, right: str, least: float = -math.inf, most: float = math.inf, above: float | None = None
-    ):
-        """The field is a finite number in [least, most], and larger than `above`; `right` says so in words."""
-        if not _within(getattr(self, field), least, most, above):
-            self._reject(field, right)
-
-    def _numbers(self, field: str, right: str, least: float = -math.inf, most: float = math.inf, above=None) -> None:
-        """The field is a sequence of such numbers; it becomes a tuple."""
-        value = getattr(self, field)
-        if isinstance(value, str) or not isinstance(value, Sequence):
-            self._reject(field, f"a list in which each is {right}")
-        for place, each in enumerate(value):
-            if not _within(each, least, most, above):
-                self._reject(f"{field}[{place}]", right, each)
-        object.__setattr__(self, field, tuple(value))
+    def _reject(self, field: str, right: str) -> None:
+        raise BadField(self.owner(), (field,), f" must be {right}, not {shown(getattr(self, field))}")
 
 
 def draws(seed: int, *names: object, twin: int) -> np.random.Generator:
@@ -119,19 +93,5 @@ def draws(seed: int, *names: object, twin: int) -> np.random.Generator:
     return streams.stream(seed, *names, *((twin,) if twin else ()))
 
 
-def _within(value: Any, least: float, most: float, above: float | None) -> bool:
-    if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value):
-        return False
-    return least <= value <= most and (above is None or value > above)
-
-
 def _times(seconds: float | tuple[float, ...], scale: float) -> float | tuple[float, ...]:
     return tuple(each * scale for each in seconds) if isinstance(seconds, tuple) else seconds * scale
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Slowdown):
-        return value.to_dict()
-    if isinstance(value, tuple):
-        return [_plain(each) for each in value]
-    return value

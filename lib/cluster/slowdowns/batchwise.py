@@ -11,6 +11,7 @@ from typing import ClassVar
 import numpy as np
 
 from lib.cluster.slowdowns.base import Course, Slowdown, draws
+from lib.options.checked import NotNegative, Positive, Share
 
 TAILS = (0.0, 0.01, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 0.995, 0.999, 1.0)
 """Levels of quantiles that follow both tails closely enough for a straggler: a heavy one is no straight line from 0.99 on."""
@@ -24,11 +25,8 @@ class Lognormal(Slowdown):
 
     name: ClassVar = "lognormal"
 
-    sigma: float = 0.0
+    sigma: NotNegative = 0.0
     """Spread of the logarithm; 0.6 makes the slowest of 32 about three times the mean."""
-
-    def __post_init__(self):
-        self._number("sigma", "0 or more and finite", least=0)
 
     def course(self, seed: int, node: str, rank: int, twin: int = 0) -> Course:
         if not self.sigma:
@@ -42,14 +40,12 @@ class Steady(Slowdown):
 
     name: ClassVar = "steady"
 
-    sigma: float = 0.0
+    sigma: NotNegative = 0.0
     """A worker's factor is `exp(sigma z)`, one draw for each worker; used where `factors` is empty."""
-    factors: tuple[float, ...] = ()
+    factors: tuple[Positive, ...] = ()
     """How many times as long each worker takes, by rank; ranks beyond the end begin anew."""
 
     def __post_init__(self):
-        self._number("sigma", "0 or more and finite", least=0)
-        self._numbers("factors", "positive and finite", above=0)
         if self.sigma and self.factors:
             self._reject("sigma", "0 where factors are given")
 
@@ -71,26 +67,22 @@ class Empirical(Slowdown):
     name: ClassVar = "empirical"
     times: ClassVar = ("seconds",)
 
-    quantiles: tuple[float, ...]
+    quantiles: tuple[Positive, ...]
     """Ascending quantiles of the factor; linear in between."""
-    levels: tuple[float, ...] = ()
+    levels: tuple[Share, ...] = ()
     """The quantiles' probabilities, from 0 to 1; empty: at equal distances."""
-    seconds: tuple[float, ...] = ()
+    seconds: tuple[Positive, ...] = ()
     """For each correlated part of z, the time in which its correlation falls to 1/e; empty: independent."""
-    shares: tuple[float, ...] = ()
+    shares: tuple[Share, ...] = ()
     """Each part's share of z's variance; what is left to 1 is independent."""
 
     def __post_init__(self):
-        self._numbers("quantiles", "positive and finite", above=0)
         if len(self.quantiles) < 2 or list(self.quantiles) != sorted(self.quantiles):
             self._reject("quantiles", "at least two in ascending order")
-        self._numbers("levels", "between 0 and 1", least=0, most=1)
         if self.levels and (self.levels[0], self.levels[-1], len(self.levels)) != (0, 1, len(self.quantiles)):
             self._reject("levels", f"as many as the {len(self.quantiles)} quantiles, from 0 to 1")
         if any(one >= other for one, other in pairwise(self.levels)):
             self._reject("levels", "in strictly ascending order")
-        self._numbers("seconds", "positive and finite", above=0)
-        self._numbers("shares", "between 0 and 1", least=0, most=1)
         if len(self.shares) != len(self.seconds) or sum(self.shares) > 1:
             self._reject("shares", f"as many as the {len(self.seconds)} seconds, and at most 1 together")
 

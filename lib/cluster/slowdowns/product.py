@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import ClassVar, Self
 
 from lib.cluster.slowdowns.base import Course, Pace, Slowdown
@@ -24,14 +25,10 @@ class Product(Slowdown):
     """The slowdowns; at least one."""
 
     def __post_init__(self):
-        if not isinstance(self.parts, tuple | list) or not self.parts:
+        if not self.parts:
             self._reject("parts", "a list of at least one slowdown")
-        flat: list[Slowdown] = []
-        for place, part in enumerate(self.parts):
-            if not isinstance(part, Slowdown):
-                self._reject(f"parts[{place}]", "a slowdown", part)
-            flat.extend(part.parts if isinstance(part, Product) else [part])
-        object.__setattr__(self, "parts", tuple(flat))
+        flat = [part.parts if isinstance(part, Product) else (part,) for part in self.parts]
+        object.__setattr__(self, "parts", tuple(chain.from_iterable(flat)))
 
     def scaled(self, scale: float) -> Self:
         return replace(self, parts=tuple(part.scaled(scale) for part in self.parts))

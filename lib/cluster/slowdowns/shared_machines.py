@@ -6,12 +6,14 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
+from annotated_types import Ge, Le
 
-from lib.cluster.slowdowns.base import SHORTEST, Pace, Slowdown, draws
+from lib.cluster.slowdowns.base import Lasting, Pace, Slowdown, draws
 from lib.errors import nearest
+from lib.options.checked import NotNegative, Positive, Share
 
 UTILISATION: Mapping[str, tuple[float, ...]] = MappingProxyType(
     {
@@ -40,32 +42,24 @@ class Shared(Slowdown):
     name: ClassVar = "shared"
     times: ClassVar = ("hold", "period", "begin")
 
-    curve: tuple[float, ...] | str = "alibaba-2018"
+    curve: tuple[Share, ...] | str = "alibaba-2018"
     """The cluster's mean share in use in each of so many equal stretches of a day, or a name in `UTILISATION`."""
-    concentration: float
+    concentration: Positive
     """How alike machines are: the larger, the closer to the mean."""
-    hold: float
+    hold: Lasting
     """Seconds for which a machine's share stays as it is."""
-    least: float = 0.01
+    least: Annotated[float, Ge(1e-9), Le(1)] = 0.01
     """The least share that a worker gets: a machine that is all in use still gives a newcomer its time slices."""
-    period: float = 86_400.0
+    period: Positive = 86_400.0
     """Seconds that a day lasts."""
-    begin: float = 0.0
+    begin: NotNegative = 0.0
     """Seconds of the day that are over when the run begins."""
 
     def __post_init__(self):
-        if isinstance(self.curve, str):
-            if self.curve not in UTILISATION:
-                self._reject("curve", f"shares in use or a name ({nearest(self.curve, UTILISATION)})")
-        else:
-            self._numbers("curve", "a share in use: 0 to 1", least=0, most=1)
-            if not self.curve:
-                self._reject("curve", "at least one share")
-        self._number("concentration", "above 0 and finite", above=0)
-        self._number("hold", f"at least {SHORTEST:g} seconds and finite", least=SHORTEST)
-        self._number("least", "1e-9 to 1", least=1e-9, most=1)
-        self._number("period", "positive and finite", above=0)
-        self._number("begin", "0 or more and finite", least=0)
+        if isinstance(self.curve, str) and self.curve not in UTILISATION:
+            self._reject("curve", f"shares in use or a name ({nearest(self.curve, UTILISATION)})")
+        if not self.curve:
+            self._reject("curve", "at least one share")
 
     @property
     def used(self) -> tuple[float, ...]:

@@ -8,10 +8,13 @@ from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import ClassVar, Self
+from typing import Annotated, ClassVar, Self
 
-from lib.cluster.slowdowns.base import SHORTEST, Course, Pace, Slowdown, draws
+from annotated_types import Ge, Le, MinLen
+
+from lib.cluster.slowdowns.base import SHORTEST, Course, Factor, Lasting, Pace, Slowdown, draws
 from lib.errors import nearest
+from lib.options.checked import Natural, NotNegative, Positive, Share
 
 CURVES: Mapping[str, tuple[float, ...]] = MappingProxyType(
     {
@@ -37,25 +40,14 @@ class Transient(Slowdown):
     name: ClassVar = "transient"
     times: ClassVar = ("mean_on", "mean_off")
 
-    mean_on: float
+    mean_on: Lasting
     """Mean seconds of a slow period."""
-    mean_off: float
+    mean_off: Lasting
     """Mean seconds between two."""
-    factor: float | tuple[float, ...]
+    factor: Factor | Annotated[tuple[Factor, ...], MinLen(1)]
     """How many times as long a computation takes in a slow period; of several, each period draws one."""
-    ranks: tuple[int, ...] = ()
+    ranks: tuple[Natural, ...] = ()
     """The workers that it can hit; empty: all."""
-
-    def __post_init__(self):
-        self._number("mean_on", f"at least {SHORTEST:g} seconds and finite", least=SHORTEST)
-        self._number("mean_off", f"at least {SHORTEST:g} seconds and finite", least=SHORTEST)
-        if isinstance(self.factor, list | tuple) and self.factor:
-            self._numbers("factor", "above 0, at most 1e9", above=0, most=1e9)
-        else:
-            self._number("factor", "above 0, at most 1e9", above=0, most=1e9)
-        self._numbers("ranks", "a rank: 0 or more", least=0)
-        if not all(isinstance(rank, int) for rank in self.ranks):
-            self._reject("ranks", "whole numbers")
 
     def course(self, seed: int, node: str, rank: int, twin: int = 0) -> Course:
         if self.ranks and rank not in self.ranks:
@@ -74,20 +66,14 @@ class Bursts(Slowdown):
     name: ClassVar = "bursts"
     times: ClassVar = ("seconds",)
 
-    rate: float
+    rate: Annotated[float, Ge(0), Le(1 / SHORTEST)]
     """Bursts in a second without one."""
-    factor: float
+    factor: Factor
     """How many times as long a computation takes in a burst."""
-    seconds: float
+    seconds: Lasting
     """How long a burst lasts."""
-    share: float = 0.5
+    share: Share = 0.5
     """Probability that a burst hits a worker."""
-
-    def __post_init__(self):
-        self._number("rate", f"0 to {1 / SHORTEST:g} a second", least=0, most=1 / SHORTEST)
-        self._number("factor", "above 0, at most 1e9", above=0, most=1e9)
-        self._number("seconds", f"at least {SHORTEST:g} and finite", least=SHORTEST)
-        self._number("share", "between 0 and 1", least=0, most=1)
 
     def scaled(self, scale: float) -> Self:
         longer = super().scaled(scale)
@@ -104,23 +90,18 @@ class Day(Slowdown):
     name: ClassVar = "day"
     times: ClassVar = ("period", "begin")
 
-    curve: tuple[float, ...] | str = "alibaba-2018"
+    curve: tuple[Annotated[float, Ge(1e-9), Le(1)], ...] | str = "alibaba-2018"
     """The machine's free share in each of so many equal stretches of a day, or a name in `CURVES`."""
-    period: float = 86_400.0
+    period: Positive = 86_400.0
     """Seconds that a day lasts."""
-    begin: float = 0.0
+    begin: NotNegative = 0.0
     """Seconds of the day that are over when the run begins."""
 
     def __post_init__(self):
-        if isinstance(self.curve, str):
-            if self.curve not in CURVES:
-                self._reject("curve", f"free shares or a name ({nearest(self.curve, CURVES)})")
-        else:
-            self._numbers("curve", "a free share: 1e-9 to 1", least=1e-9, most=1)
-            if not self.curve:
-                self._reject("curve", "at least one share")
-        self._number("period", "positive and finite", above=0)
-        self._number("begin", "0 or more and finite", least=0)
+        if isinstance(self.curve, str) and self.curve not in CURVES:
+            self._reject("curve", f"free shares or a name ({nearest(self.curve, CURVES)})")
+        if not self.curve:
+            self._reject("curve", "at least one share")
         if self.period / len(self.free) < SHORTEST:
             self._reject("period", f"at least {SHORTEST * len(self.free):g} seconds for {len(self.free)} shares")
 

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
-from functools import cache
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from types import NoneType
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
 import yaml
 
-from lib.cluster.base import Cluster, Handle, Main, World, in_thread
-from lib.cluster.document import from_plain, to_plain
+from lib.cluster.base import Cluster, Handle, Main, World, in_thread, nbytes
 from lib.cluster.faults.failures import Connection
 from lib.cluster.faults.nodes import FailingNodes
 from lib.cluster.spec import Link, Node, Usage
@@ -23,6 +20,8 @@ from lib.cluster.virtual.loop import VirtualLoop
 from lib.cluster.virtual.network import Interface, Queue, usage
 from lib.cluster.virtual.site import VirtualSite
 from lib.errors import BadOption, NodeLost, unknown
+from lib.options.checked import to_plain
+from lib.options.document import load
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +46,6 @@ class VirtualCluster(Cluster):
 
     def __post_init__(self):
         super().__post_init__()
-        object.__setattr__(self, "links", tuple(self.links))
         if self.collective not in ALGORITHMS:
             raise unknown("collective", self.collective, ALGORITHMS)
         for where, names in (
@@ -65,14 +63,14 @@ class VirtualCluster(Cluster):
 
     @classmethod
     def load(cls, path: str | Path) -> VirtualCluster:
-        """A specification from YAML; an error names the file and the field's path."""
-        try:
-            data = yaml.safe_load(Path(path).read_text())
-        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-            raise BadOption(f"{path}: cannot be read as YAML: {error}") from error
-        if isinstance(data, dict):  # `calibrate` writes beside the nodes what they were made of
+        """A specification from YAML; an error names the file, the place in it and the field's path."""
+        return load(path).read(cls)
+
+    @classmethod
+    def read(cls, data: Any) -> VirtualCluster:
+        if isinstance(data, Mapping):  # `calibrate` writes beside the nodes what they were made of
             data = {name: value for name, value in data.items() if name not in ("measured", "provenance")}
-        return from_plain(cls, {} if data is None else data, str(path))
+        return super().read({} if data is None else data)
 
     def dump(self) -> str:
         """The specification as YAML, without what is as by default."""
@@ -231,33 +229,6 @@ class FailingHandle(VirtualHandle):
 
 def _book(queue: Queue) -> dict[str, float]:
     return {each.name: getattr(queue, each.name) for each in fields(queue) if each.name != "bandwidth"}
-
-
-def nbytes(message: Any) -> int:
-    """The bytes of all arrays in a message."""
-    kind = type(message)
-    if kind is np.ndarray:
-        return message.nbytes
-    if kind is dict:
-        message = message.values()
-    elif kind is not tuple and kind is not list:
-        message = [getattr(message, name) for name in _names(kind)]
-    total = 0
-    for part in message:
-        if type(part) not in _WEIGHTLESS:
-            total += nbytes(part)
-    return total
-
-
-_WEIGHTLESS = frozenset((int, float, NoneType, bool, str))
-
-
-@cache
-def _names(kind: type) -> tuple[str, ...]:
-    """The fields of a message that may hold arrays, unless it is `weightless`."""
-    if getattr(kind, "weightless", False):
-        return ()
-    return tuple(each.name for each in fields(kind)) if is_dataclass(kind) else ()
 
 
 def _both_ways(link: Link):

@@ -16,12 +16,12 @@ import yaml
 from joblib import cpu_count
 
 from lib import paths
-from lib.cluster.document import to_plain
 from lib.cluster.spec import Device, Node
 from lib.errors import BadOption
 from lib.measure.calibrate import transfers
 from lib.measure.calibrate.measurement import Measurement
 from lib.measure.calibrate.training_steps import parallel, steps
+from lib.options.checked import to_plain
 from lib.results.provenance import machine
 
 

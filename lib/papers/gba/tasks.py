@@ -266,7 +266,8 @@ def settings(tasks: Iterable[Task], profile: str) -> pd.DataFrame:
 def days_of(run: Run) -> dict[str, Any]:
     """The summary of a run that was evaluated daily, with the mean AUC over its days."""
     daily = run.history["auc"].dropna()
-    kept = {name: run.summary[name] for name in ("qps", "staleness_mean", "staleness_max", "decayed", "dropped")}
+    ages = [f"{name}_{figure}" for name in ("staleness", "data_staleness") for figure in ("mean", "max")]
+    kept = {name: run.summary[name] for name in ("qps", *ages, "decayed", "dropped")}
     return {"seed": run.provenance["seed"], "auc": daily.mean(), "first": daily.iloc[0], **kept}
 
 

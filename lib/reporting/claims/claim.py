@@ -5,15 +5,20 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import math
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Literal
+
+from annotated_types import Predicate
 
 from lib import paths
-from lib.errors import LockstepError, nearest, unknown
+from lib.errors import BadField, BadOption, LockstepError, unknown
+from lib.options.checked import Checked, Count, Finite
+from lib.options.document import load as load_yaml
 
 NEUTRAL = {"order": 0.0, "ratio": 1.0, "value": 0.0, "trend": 0.0, "bound": None}
-RELATIONS = (">=", "<=", "within", "report")
+Text = Annotated[str, Predicate(str.strip)]
+Figure = Annotated[float, Finite]
 
 
 class BadClaim(LockstepError, ValueError):
@@ -21,39 +26,75 @@ class BadClaim(LockstepError, ValueError):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Claim:
-    id: str
+class Claim(Checked):
+    """One claim; made as it is written, or not at all."""
+
+    id: Text
     """The name that the claim keeps everywhere, as in EXPERIMENTS.md."""
-    notebook: str
+    notebook: Text
     """The notebook beside the file, which judges the claim."""
-    sentence: str
+    sentence: Text
     """What is claimed, in our words."""
-    place: str
+    place: Text
     """Where the paper says it."""
     paper: dict
     """The paper's figures, by name."""
-    kind: str
+    kind: Literal["order", "ratio", "value", "bound", "trend"]
     """order, ratio, value, bound or trend."""
-    metric: str
+    metric: Text
     """The column of the results that is compared."""
-    subject: str
+    subject: Text
     """Whom the claim is about, as in the results' column `subject`."""
-    reference: str | None = None
+    reference: Text | None = None
     """Whom the subject is compared with."""
-    over: str | None = None
+    over: Text | None = None
     """The column that a trend's slope is taken over."""
-    relation: str
+    relation: Literal[">=", "<=", "within", "report"]
     """>=, <=, within or report."""
-    target: float | None = None
+    target: Figure | None = None
     """What `within` is measured from."""
-    margin: float | None = None
+    margin: Figure | None = None
     """The rule's boundary."""
-    reason: str
+    reason: Text
     """Why this margin (or why the figure cannot be judged)."""
-    seeds: int
+    seeds: Count
     """The least number of seeds for a verdict."""
     scale: dict
     """`paper`: the paper's scale; `ours`: ours."""
+
+    def __post_init__(self):
+        for name, problem in self._problems():
+            raise BadField("claim", (name,), f": {problem}")
+
+    def _problems(self) -> Iterator[tuple[str, str]]:
+        """Fields that make the claim one that cannot be judged, or cannot fail."""
+        within, judged = self.relation == "within", self.relation != "report"
+        for name, kinds in (("reference", ("order", "ratio")), ("over", ("trend",))):
+            if judged and self.kind in kinds and getattr(self, name) is None:
+                yield name, f"is missing: a claim of kind {self.kind!r} needs it"
+        if self.over is not None and self.kind != "trend":
+            yield "over", f"only a trend has it, not a claim of kind {self.kind!r}"
+        if self.kind == "bound" and self.reference is not None:
+            yield "reference", "a bound has none; compare with kind 'order' or 'ratio'"
+        if self.kind == "bound" and within:
+            yield "relation", "a bound is '>=' or '<='; for a band use kind 'value'"
+        if judged == (self.margin is None):
+            yield (
+                "margin",
+                "is missing; what is judged needs it" if judged else "a figure that is only reported has none",
+            )
+        if within and self.centre is None:
+            yield "target", "is missing: 'within' needs what the margin is measured from"
+        if not within and self.target is not None:
+            yield "target", "only 'within' has one; the other relations compare with the margin"
+        if (within or (judged and self.kind == "ratio")) and self.margin <= 0:
+            yield "margin", f"must be greater than 0 for {'within' if within else 'a ratio'}: such a rule cannot fail"
+        if {*self.scale} != {"paper", "ours"}:
+            yield "scale", "must have exactly 'paper' and 'ours'"
+        try:
+            json.dumps([self.paper, self.scale], allow_nan=False)
+        except (TypeError, ValueError) as error:
+            yield "paper", f"only text, finite numbers, lists and mappings can be kept ({error})"
 
     @property
     def neutral(self) -> float | None:
@@ -91,10 +132,9 @@ def load(folder: str | Path | None = None) -> dict[str, Claim]:
     origins: dict[str, Path] = {}
     for path in sorted([*folder.glob("claims.yaml"), *folder.glob("*/claims.yaml")]):
         prefix = "" if path.parent == folder else f"{path.parent.name}/"
-        for line, item in _items(path):
-            claim = _claim(item, prefix, f"{path}:{line}")
+        for where, claim in _claims(path, prefix):
             if claim.id in claims:
-                raise BadClaim(f"{path}:{line}: claim {claim.id!r}: the id is taken by {origins[claim.id]}")
+                raise BadClaim(f"{where}: claim {claim.id!r}: the id is taken by {origins[claim.id]}")
             claims[claim.id], origins[claim.id] = claim, path
     return claims
 
@@ -106,106 +146,22 @@ def get(name: str) -> Claim:
     return claims[name]
 
 
-def _items(path: Path) -> list[tuple[int, Any]]:
-    """The file's items, each with its line."""
-    import yaml
-
-    class Loader(yaml.SafeLoader):
-        def construct_mapping(self, node, deep=False):  # type: ignore[no-untyped-def]
-            seen: set = set()
-            for key_node, _ in node.value:
-                key = self.construct_object(key_node, deep=True)
-                if key in seen:
-                    raise yaml.constructor.ConstructorError(None, None, f"key {key!r} twice", key_node.start_mark)
-                seen.add(key)
-            return super().construct_mapping(node, deep)
-
+def _claims(path: Path, prefix: str) -> Iterator[tuple[str, Claim]]:
+    """A file's claims with their places, checked; every error names file, line, claim and field."""
     try:
-        loader = Loader(path.read_text(encoding="utf-8"))
-        node = loader.get_single_node()
-        data = loader.construct_document(node) if node else []
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadClaim(f"{path}: cannot be read as UTF-8 text: {error}") from error
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        where = f"{path}:{mark.line + 1}:{mark.column + 1}" if mark else str(path)
-        raise BadClaim(f'{where}: not YAML: {error.problem} (is a relation such as ">=" in quotes?)') from error
-    except (yaml.YAMLError, TypeError, RecursionError) as error:
-        raise BadClaim(f"{path}: not YAML: {error}") from error
-    if not isinstance(data, list):
+        document = load_yaml(path)
+    except BadOption as error:
+        raise BadClaim(f'{error} (is a relation such as ">=" in quotes?)') from error
+    if not isinstance(document.data or [], list):
         raise BadClaim(f"{path}:1: a list of claims is expected, each starting with '- id: ...'")
-    return [(child.start_mark.line + 1, item) for child, item in zip(node.value, data, strict=True)] if node else []
-
-
-_TYPES: dict[str, tuple[type | tuple[type, ...], str]] = {
-    "paper": (dict, "a mapping"),
-    "scale": (dict, "a mapping"),
-    "seeds": (int, "a whole number"),
-    "margin": ((int, float), "a number"),
-    "target": ((int, float), "a number"),
-}
-_FIELDS = {field.name: field for field in dataclasses.fields(Claim)}
-
-
-def _claim(item: Any, prefix: str, where: str) -> Claim:
-    """One item, checked; every error names file, line, claim and field."""
-    if not isinstance(item, dict):
-        raise BadClaim(f"{where}: a claim is a mapping that starts with 'id:', not {item!r}")
-    where = f"{where}: claim {item.get('id', '(no id)')!r}"
-
-    def bad(field: str, what: str) -> BadClaim:
-        return BadClaim(f"{where}: field {field!r}: {what}")
-
-    for key in item:
-        if key not in _FIELDS:
-            raise bad(key, f"no such field; {nearest(key, _FIELDS)}")
-    for name, field in _FIELDS.items():
-        value = item.get(name)
-        if value is None:
-            if name in item:
-                raise bad(name, "is empty; give it a value" + (" or leave it out" if field.default is None else ""))
-            if field.default is not None or (name == "margin" and item.get("relation") != "report"):
-                raise bad(name, "is missing; every claim needs it")
-            continue
-        wanted, words = _TYPES.get(name, (str, "text"))
-        if not isinstance(value, wanted) or isinstance(value, bool):
-            raise bad(name, f"must be {words}, not {value!r}")
-        if isinstance(value, str) and not value.strip():
-            raise bad(name, "is empty; a claim needs it")
-        if isinstance(value, (int, float)) and not math.isfinite(value):
-            raise bad(name, f"must be finite, not {value!r}: a rule that cannot fail is no rule")
-    for name, valid in (("kind", NEUTRAL), ("relation", RELATIONS)):
-        if item[name] not in valid:
-            raise bad(name, f"{item[name]!r} is none; {nearest(item[name], valid)}")
-    if set(item["scale"]) != {"paper", "ours"}:
-        raise bad("scale", f"must have exactly 'paper' and 'ours', not {', '.join(map(str, item['scale'])) or 'none'}")
-    if item["seeds"] < 1:
-        raise bad("seeds", f"must be at least 1, not {item['seeds']}")
-    try:
-        json.dumps(item, allow_nan=False)
-    except (TypeError, ValueError) as error:
-        raise bad("paper", f"only text, numbers, lists and mappings can be kept ({error}); quote dates") from error
-
-    numbers = {name: float(item[name]) for name in ("margin", "target") if item.get(name) is not None}
-    claim = Claim(**{**item, **numbers, "notebook": prefix + item["notebook"]})
-    for name, kinds in (("reference", ("order", "ratio")), ("over", ("trend",))):
-        if claim.kind in kinds and getattr(claim, name) is None and claim.relation != "report":
-            raise bad(name, f"is missing: a claim of kind {claim.kind!r} needs it")
-    if claim.over is not None and claim.kind != "trend":
-        raise bad("over", f"only a trend has it, not a claim of kind {claim.kind!r}")
-    if claim.kind == "bound" and claim.reference is not None:
-        raise bad("reference", "a bound has none; compare with kind 'order' or 'ratio'")
-    if claim.kind == "bound" and claim.relation == "within":
-        raise bad("relation", "a bound is '>=' or '<='; for a band use kind 'value'")
-    if claim.relation == "report" and claim.margin is not None:
-        raise bad("margin", "a figure that is only reported has none")
-    if claim.relation == "within":
-        if claim.centre is None:
-            raise bad("target", "is missing: 'within' needs what the margin is measured from")
-        if claim.margin is not None and claim.margin <= 0:
-            raise bad("margin", f"must be greater than 0 for 'within', not {claim.margin:g}")
-    elif claim.target is not None:
-        raise bad("target", "only 'within' has one; the other relations compare with the margin")
-    elif claim.kind == "ratio" and claim.margin is not None and claim.margin <= 0:
-        raise bad("margin", f"must be greater than 0 for a ratio, not {claim.margin:g}: such a rule cannot fail")
-    return claim
+    for place, item in enumerate(document.data or []):
+        if not isinstance(item, dict):
+            raise BadClaim(f"{document.where(place)}: a claim is a mapping that starts with 'id:', not {item!r}")
+        try:
+            if empty := [name for name, value in item.items() if value is None]:
+                raise BadField("claim", (empty[0],), ": is empty; give it a value or leave it out")
+            claim = Claim.read(item)
+        except BadField as error:
+            where = f"{document.where(place, *error.path)}: claim {item.get('id', '(no id)')!r}"
+            raise BadClaim(f"{where}: {error.place}{error.problem}") from error
+        yield document.where(place), dataclasses.replace(claim, notebook=prefix + claim.notebook)

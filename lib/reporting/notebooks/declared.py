@@ -14,7 +14,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from lib import paths
-from lib.errors import BadOption, LockstepError, nearest, unknown_option
+from lib.errors import BadField, BadOption, LockstepError, nearest, unknown_option
+from lib.options import document
+from lib.options.checked import Count, Natural, checked
 from lib.reporting.notebooks.finding import Experiment, read, resolve, source
 
 
@@ -56,48 +58,37 @@ def _declared(text: str, where: str) -> dict[str, Parameter]:
     return found
 
 
-_TYPES: dict[str, tuple[type, ...]] = {"str": (str,), "int": (int,), "float": (float, int), "bool": (bool,)}
-_TYPES |= {"list": (list, tuple), "dict": (dict,)}
+_TYPES = {"str": str, "int": int, "float": float, "bool": bool, "list": tuple[Any, ...], "dict": dict}
 
 
 def check_parameters(experiment: Experiment, values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values, if the notebook declares every one of them and each has its type."""
+    """The values, if the notebook declares every one of them and each has its type. A whole number is 0 or more, and at least 1
+    where it is by default: it counts something."""
     declared = parameters(experiment.path)
-    checked = {}
+    given = {}
     for name, value in values.items():
         if name not in declared:
             raise unknown_option(f"notebook {experiment.name}", name, declared)
-        kind = declared[name].type.partition("[")[0]
-        valid = _TYPES.get(kind)
-        if valid and (not isinstance(value, valid) or (isinstance(value, bool) and kind != "bool")):
-            what = f"must be {declared[name].type}, not {value!r} ({type(value).__name__})"
-            raise BadOption(
-                f"notebook {experiment.name}: parameter {name!r} {what}; {declared[name].help}".rstrip("; ")
-            )
-        checked[name] = float(value) if kind == "float" else list(value) if kind == "list" else value
-    return checked
+        wanted: Any = _TYPES.get(declared[name].type.partition("[")[0], Any)
+        if wanted is int and declared[name].default >= 0:
+            wanted = Count if declared[name].default else Natural
+        try:
+            value = checked(wanted, value, f"notebook {experiment.name}", f"parameter {name!r}")
+        except BadField as error:
+            raise BadOption(f"{error}; {declared[name].help}".rstrip("; ")) from None
+        given[name] = list(value) if isinstance(value, tuple) else value
+    return given
 
 
 def parse_parameters(experiment: Experiment, pairs: Iterable[str]) -> dict[str, Any]:
     """`["seeds=5", "protocols=[gba, sync]"]` from a command line, read by the types that the notebook declares."""
-    import yaml
-
     declared = parameters(experiment.path)
     values = {}
     for pair in pairs:
         name, equals, text = pair.partition("=")
         if not equals:
             raise BadOption(f"{pair!r}: a parameter is given as name=value; {nearest(name, declared)}")
-        if name in declared and declared[name].type == "str":
-            values[name] = text
-            continue
-        try:
-            value = yaml.safe_load(text)
-            if name in declared and declared[name].type == "float" and isinstance(value, str):
-                value = float(value)  # YAML takes 1e-3 for text
-        except (yaml.YAMLError, ValueError) as error:
-            raise BadOption(f"parameter {name!r}: cannot read {text!r}") from error
-        values[name] = value
+        values[name] = text if name in declared and declared[name].type == "str" else document.value(text)
     return check_parameters(experiment, values)
 
 

@@ -58,6 +58,8 @@ class SharedTable(Table):
             )
             self._gate = _Committing(self)
             self._requests = _JournaledRequests(self._records, optimizer, self._gate, "none")
+            if self.attached:
+                self.segment.own()  # whoever goes on with it is the one to remove it
             self._adopt() if self.attached else self._commit()
         except BaseException:
             self.segment.close()
@@ -71,6 +73,10 @@ class SharedTable(Table):
     def push(self, ids: Any, grads: Any, stamp: int) -> None:
         with self._gate:
             super().push(ids, grads, stamp)
+
+    def update(self, ids: np.ndarray, grads: np.ndarray, stamp: int, **how: Any) -> int:
+        with self._gate:
+            return super().update(ids, grads, stamp, **how)
 
     def close(self, *, remove: bool | None = None) -> None:
         """Let go of the segment; its owner removes it."""
@@ -181,9 +187,10 @@ class _JournaledRequests(Requests):
         stamp: int,
         sums: np.ndarray | None = None,
         places: np.ndarray = IN_ORDER,
+        rate: float = 1.0,
     ) -> None:
         self._records.keep(slots[slots >= 0])
-        super().step(slots, grads, stamp, sums, places)
+        super().step(slots, grads, stamp, sums, places, rate)
 
     def _keep_touches(self, ids: np.ndarray, touch: int) -> None:
         if touch:

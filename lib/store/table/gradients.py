@@ -62,20 +62,20 @@ def reduce(ids, grads, index, words, column):
     return slots[:count], sums, places, missing
 
 
-@njit(types.Tuple((_NEW_INTS, _NEW_PLACES, _NEW_INTS))(_INTS, _PLACES, int64), **_OPTIONS)
-def by_stripe(slots, places, stripes):
-    """Slots and places sorted by stripe, a slot's low bits, and where each stripe ends; slots of -1 are left out."""
+@njit(_NEW_INTS(_INTS, _PLACES, int64, _NEW_INTS, _NEW_PLACES), **_OPTIONS)
+def by_stripe(slots, places, stripes, sorted_, where):
+    """Sort slots and their places by stripe, a slot's low bits; where each stripe ends. Slots of -1 are left out."""
     ends, last = np.zeros(stripes + 1, np.int64), stripes - 1
     for slot in slots:
         ends[(slot & last) + 1] += slot >= 0
     ends = np.cumsum(ends)
-    following, sorted_, where = ends.copy(), np.empty(ends[-1], np.int64), np.empty(ends[-1], np.int32)
+    following = ends.copy()
     for i in range(slots.size):
         if slots[i] >= 0:
             at = following[slots[i] & last]
             sorted_[at], where[at] = slots[i], places[i] if places.size else i
             following[slots[i] & last] = at + 1
-    return sorted_, where, ends
+    return ends
 
 
 @njit(_NEW_INTS(_WORDS, _INTS, int64, _INTS), **_OPTIONS)

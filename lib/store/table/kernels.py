@@ -93,12 +93,6 @@ def add_up(positions, grads, weights, count):
     return sums, met
 
 
-def combine(ids: np.ndarray, grads: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The distinct ids in order of first appearance, the weighted sums of their gradients, how often each id occurs."""
-    distinct, positions = unique(ids)
-    return distinct, *add_up(positions, grads, weights, distinct.size)
-
-
 @njit(types.Tuple((_NEW_INTS, int64))(_PAIRS, _INTS), **_OPTIONS)
 def find(index, ids):
     """The slot of every id, -1 where the index does not hold it, and how many those are."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal
@@ -172,13 +173,27 @@ class Requests:
         return found if found.missing else None
 
     def step_with(self, found: Found, grads: np.ndarray, stamp: int) -> None:
-        """One step per distinct id that has a row."""
-        if found.lists is None:
-            self.step(found.slots, grads, stamp)
-        else:
+        """One step per distinct id that has a row.
+
+        A caller that nobody else is with takes all stripes for one go. Else they are taken one at a time, those first that
+        are free.
+        """
+        sums, places, room = None, IN_ORDER, found.room
+        if found.lists is not None:
             sums, places = self._sums.of(*grads.shape), np.empty(found.slots.size, np.int32)
             gradients.total(found.lists, found.slots.size, grads, sums, places)
+        if not self._stripes or found.slots.size <= SMALL or self._gate.inside <= 1:
             self.step(found.slots, grads, stamp, sums, places)
+        else:
+            slots, where = room.distinct, room.heads
+            ends = gradients.by_stripe(found.slots, places, STRIPES, slots, where)
+            for number in self._each_stripe():
+                mine = slice(ends[number], ends[number + 1])
+                self._step(slots[mine], grads, stamp, sums, where[mine])
+        self.release(found)
+
+    def release(self, found: Found) -> None:
+        """It is not needed any more: its memory may be the next call's."""
         self._spare.append(found.room)
 
     def admit(self, found: Found, now: int) -> Found:
@@ -217,27 +232,35 @@ class Requests:
         stamp: int,
         sums: np.ndarray | None = None,
         places: np.ndarray = IN_ORDER,
+        rate: float = 1.0,
     ) -> None:
-        """The only place where a row that exists is updated; under its stripe's lock, where stripes have any.
-
-        A caller that nobody else is with takes all of them for one go. Else they are taken one at a time in ascending order,
-        so that whoever holds one waits at most for a later one.
-        """
-        rows, mark = self._records.rows, (self._records.column, stamp)
-        if slots.size <= SMALL or self._gate.inside <= 1 or not self._stripes:
+        """One step on these slots, under all stripes; `rate` times the learning rate."""
+        for lock in self._stripes:
+            lock.acquire()
+        try:
+            self._step(slots, grads, stamp, sums, places, rate=rate)
+        finally:
             for lock in self._stripes:
-                lock.acquire()
+                lock.release()
+
+    def _each_stripe(self) -> Iterator[int]:
+        """Every stripe once, held until the next is asked for; only where none is free is one waited for."""
+        left = dict(enumerate(self._stripes))
+        while left:
+            number = next((number for number, lock in left.items() if lock.acquire(blocking=False)), None)
+            if number is None:
+                number = next(iter(left))
+                left[number].acquire()
             try:
-                self._optimizer.update_slots(rows, slots, grads, mark, sums, places)
+                yield number
             finally:
-                for lock in self._stripes:
-                    lock.release()
-            return
-        slots, places, ends = gradients.by_stripe(slots, places, STRIPES)
-        for number, lock in enumerate(self._stripes):
-            mine = slice(ends[number], ends[number + 1])
-            with lock:
-                self._optimizer.update_slots(rows, slots[mine], grads, mark, sums, places[mine])
+                left.pop(number).release()
+
+    def _step(
+        self, slots: np.ndarray, grads: np.ndarray, stamp: int, *which: np.ndarray | None, rate: float = 1.0
+    ) -> None:
+        mark = self._records.column, stamp
+        self._optimizer.at(rate).update_slots(self._records.rows, slots, grads, mark, *which)
 
     def _remember(self, found: Found) -> None:
         if found.ids.size > SMALL:

@@ -20,6 +20,7 @@ after. Whatever moves rows (a new id, growth, eviction, `write`, `load`) is alon
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, get_args
 
 import numpy as np
@@ -132,6 +133,41 @@ class Table:
                 found = self._requests.admit(found, self._requests.now())
                 self._requests.lost += found.missing
                 self._requests.step_with(found, grads, stamp)
+
+    def update(
+        self,
+        ids: np.ndarray,
+        grads: np.ndarray,
+        stamp: int,
+        *,
+        weights: np.ndarray | Callable[[np.ndarray], np.ndarray],
+        divisor: float | None = None,
+        rate: float = 1.0,
+    ) -> int:
+        """`push` with the weighted sums of each id's gradients over `divisor`, or over how many it has; how many were decayed.
+
+        `weights` are those of the entries, or a function that gives them for the entries' stamps. An id whose weights are all
+        0 is left alone. `rate` multiplies the learning rate of this step. The index is asked once.
+        """
+        with self._gate.shared():
+            found = self._requests.find(ids)
+            positions = found.ordinals()
+            if callable(weights):
+                weights = weights(self._records.stamps(found.slots)[positions])
+            sums, met = kernels.add_up(positions, grads, weights, found.distinct.size)
+            sums /= np.float32(divisor) if divisor else met[:, None].astype(np.float32)
+            distinct, slots = found.distinct, found.slots
+            if not weights.all():
+                alive = np.bincount(positions, weights > 0, found.distinct.size) > 0
+                distinct, slots, sums = distinct[alive], slots[alive], sums[alive]
+            if complete := bool((slots >= 0).all()):
+                self._requests.step(slots, sums, stamp, rate=rate)
+        if not complete:
+            with self._gate:
+                slots, kept = self._requests.place(distinct, NEVER)
+                self._requests.step(slots, sums[kept], stamp, rate=rate)
+        self._requests.release(found)
+        return int((weights < 1).sum())
 
     def stamps(self, ids: Any) -> np.ndarray:
         """Timestamps of the last updates, int64[n]; -1 for an id that is unknown or was never updated."""

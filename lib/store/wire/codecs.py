@@ -19,12 +19,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
+from annotated_types import Gt, Le
 
 from lib.errors import BadOption
-from lib.store.inputs import floats_of, number, whole
+from lib.options.checked import Checked, Count, of_name
+from lib.store.inputs import floats_of
 from lib.store.wire import kernels
 
 HALF_MAX = 65504.0
@@ -46,10 +48,16 @@ class Scaled:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Codec(ABC):
+class Codec(Checked, ABC):
     """How a float32 block travels."""
 
     name: ClassVar[str]
+    plain_name: ClassVar = True
+
+    @classmethod
+    def read(cls, data: Any) -> Codec:
+        """From its name, or from `{name: scaled-fp16, kappa: 1024}`."""
+        return of_name("codec", CODECS, data)
 
     def encode(self, block: np.ndarray) -> np.ndarray | Scaled:
         if block.ndim != 2:
@@ -70,8 +78,10 @@ class Fp32(Codec):
 
     name: ClassVar = "fp32"
 
-    def _encode(self, block: np.ndarray) -> np.ndarray:
+    def encode(self, block: np.ndarray) -> np.ndarray:
         return block
+
+    _encode = encode
 
     def decode(self, message: np.ndarray) -> np.ndarray:
         return message
@@ -100,15 +110,10 @@ class ScaledFp16(Codec):
 
     name: ClassVar = "scaled-fp16"
 
-    kappa: float = 32768.0
+    kappa: Annotated[float, Gt(0), Le(HALF_MAX)] = 32768.0
     """What the largest magnitude of a block is scaled to."""
-    block: int | None = None
+    block: Count | None = None
     """Numbers in a block, a divisor of a row's or a multiple; None: a row."""
-
-    def __post_init__(self):
-        number(self.kappa, "ScaledFp16.kappa", above=True, below=HALF_MAX * (1 + 1e-9))
-        if self.block is not None:
-            whole(self.block, "ScaledFp16.block", 1)
 
     def _encode(self, block: np.ndarray) -> Scaled:
         codes, size = np.empty(block.shape, np.float16), self._size(block.shape)

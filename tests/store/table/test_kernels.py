@@ -74,31 +74,36 @@ def test_first_rows_are_uniform():
     assert np.abs(np.corrcoef(rows.T) - np.eye(4)).max() < 0.04
 
 
-def test_combine_by_hand():
+def combine(ids, grads, weights):
+    distinct, positions = kernels.unique(ids)
+    return distinct, *kernels.add_up(positions, grads, weights, distinct.size)
+
+
+def test_weighted_sums_by_hand():
     grads = np.array([[1, 2], [10, 20], [100, 200]], np.float32)
-    ids, sums, met = kernels.combine(ints(4, -1, 4), grads, np.array([1, 0.5, 2], np.float32))
+    ids, sums, met = combine(ints(4, -1, 4), grads, np.array([1, 0.5, 2], np.float32))
     assert (ids.tolist(), met.tolist()) == ([4, -1], [2, 1])
     assert sums.tolist() == [[201, 402], [5, 10]]
 
 
-def test_combine_adds_in_input_order():
+def test_sums_add_in_input_order():
     grads = np.array([[1e8], [1], [-1e8]], np.float32)
     ones = np.ones(3, np.float32)
-    assert kernels.combine(ints(1, 1, 1), grads, ones)[1].item() == 0
-    assert kernels.combine(ints(1, 1, 1), grads[[0, 2, 1]], ones)[1].item() == 1
+    assert combine(ints(1, 1, 1), grads, ones)[1].item() == 0
+    assert combine(ints(1, 1, 1), grads[[0, 2, 1]], ones)[1].item() == 1
 
 
 def test_empty_input():
     none, block = ints(), np.empty((0, 3), np.float32)
     assert [len(part) for part in kernels.unique(none)] == [0, 0]
     assert kernels.first_rows(none, 0, 3, 1.0).shape == (0, 3)
-    assert [part.shape for part in kernels.combine(none, block, np.empty(0, np.float32))] == [(0,), (0, 3), (0,)]
+    assert [part.shape for part in combine(none, block, np.empty(0, np.float32))] == [(0,), (0, 3), (0,)]
 
 
 def test_read_only_input_runs_the_same_compiled_kernel():
     ids, grads, weights = ints(1, 2, 1), np.ones((3, 2), np.float32), np.ones(3, np.float32)
-    free = kernels.combine(ids, grads, weights)
-    frozen = kernels.combine(read_only(ids), read_only(grads), read_only(weights))
+    free = combine(ids, grads, weights)
+    frozen = combine(read_only(ids), read_only(grads), read_only(weights))
     assert all(np.array_equal(a, b) for a, b in zip(free, frozen, strict=True))
     assert len(kernels.unique.signatures) == len(kernels.add_up.signatures) == 1
 

@@ -57,9 +57,39 @@ def test_duplicates_equal_their_sum_pushed_once(optimizer):
     for stamp in range(20):
         ids, grads = rng.integers(0, 9, 12), rng.normal(0, 1, (12, 4)).astype(np.float32)
         doubled.push(ids, grads, stamp)
-        distinct, sums, _ = kernels.combine(ids, grads, np.ones(12, np.float32))
-        once.push(distinct, sums, stamp)
+        distinct, positions = kernels.unique(ids)
+        once.push(distinct, kernels.add_up(positions, grads, np.ones(12, np.float32), distinct.size)[0], stamp)
     assert same(doubled.export(), once.export())
+
+
+@pytest.mark.parametrize("optimizer", ALL)
+def test_a_weighted_update_is_a_push_of_the_weighted_sums(optimizer):
+    """Ids of 3 gradients: 7 and 8 have two each of which 8's are void, 9 is new to the table and 10 new and void."""
+    ids, grads = np.array([7, 8, 9, 7, 10, 8]), np.arange(24, dtype=np.float32).reshape(6, 4)
+    weights = np.array([1, 0, 1, 0.5, 0, 0], np.float32)
+    tables = [Table(4, optimizer, seed=1) for _ in range(4)]
+    for table in tables:
+        table.push(np.array([7, 8]), np.ones((2, 4), np.float32), 5)
+    assert tables[0].update(ids, grads, 6, weights=weights, divisor=3) == 4
+    sums = np.stack([grads[0] + np.float32(0.5) * grads[3], grads[2]])
+    tables[1].push(np.array([7, 9]), sums / np.float32(3), 6)
+    assert same(tables[0].export(), tables[1].export())
+
+    def by_stamp(stamps):
+        assert stamps.tolist() == [5, 5, -1, 5, -1, 5]
+        return weights
+
+    assert tables[2].update(ids, grads, 6, weights=by_stamp) == 4
+    tables[3].push(np.array([7, 9]), sums / np.array([[2], [1]], np.float32), 6)
+    assert same(tables[2].export(), tables[3].export())
+
+
+def test_an_update_may_have_a_rate_of_its_own():
+    half, plain = Table(4, ALL[1], seed=1), Table(4, Adagrad(lr=0.05), seed=1)
+    ids, grads, ones = np.array([3, 4]), np.ones((2, 4), np.float32), np.ones(2, np.float32)
+    half.update(ids, grads, 1, weights=ones, rate=0.5)
+    plain.push(ids, grads, 1)
+    assert same(half.export(), plain.export())
 
 
 @pytest.mark.parametrize(("optimizer", "theirs"), [(ALL[0], torch.optim.SGD), (ALL[1], torch.optim.Adagrad)])

@@ -9,7 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from lib.cluster.virtual.cluster import nbytes
+from lib.cluster.base import nbytes
 from lib.errors import BadOption
 from lib.store.wire.codecs import CODECS, HALF_MAX, Bf16, Fp16, Fp32, Int8, ScaledFp16
 
@@ -123,5 +123,5 @@ def test_what_cannot_be_encoded_is_named():
         Fp16().encode(np.ones(3, np.float32))
     with pytest.raises(BadOption, match="block must be float32, not float64"):
         Int8().encode(np.ones((3, 1)))
-    with pytest.raises(BadOption, match=r"ScaledFp16.kappa must be a finite number above 0 and below 65504"):
+    with pytest.raises(BadOption, match=r"scaled-fp16: kappa must be at most 65504"):
         ScaledFp16(kappa=1e6)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lib.cluster.virtual.cluster import nbytes
+from lib.cluster.base import nbytes
 from lib.data.batch import Batch
 from lib.store.wire.ids import NARROW, decode, encode
 

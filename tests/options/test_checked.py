@@ -1,0 +1,199 @@
+"""Fields have their types, whoever makes an object; what is wrong is one sentence that says where and what would be right."""
+
+from __future__ import annotations
+
+import importlib
+import pickle
+import pkgutil
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+
+import lib
+from lib.errors import BadField, BadOption
+from lib.options.checked import Checked, Count, NotNegative, Positive, Share, _validators, checked, to_plain
+from lib.options.document import load, parse, value
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part(Checked):
+    size: Count = 1
+    rate: Positive = 0.5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Thing(Checked):
+    name: ClassVar = "thing"
+
+    workers: Count | None = None
+    speeds: tuple[Positive, ...] = ()
+    ends: tuple[str, str] = ("a", "b")
+    feed: Literal["rule", "split"] = "rule"
+    evaluations: Count | Literal["daily"] = 1
+    save: bool = True
+    worker: Part = field(default=Part())
+    nodes: Mapping[str, Part] = field(default_factory=dict)
+    links: tuple[Part, ...] = ()
+    curve: tuple[Share, ...] | str = "day"
+    iota: NotNegative = 3
+    anything: Any = None
+
+    def __post_init__(self):
+        assert self.workers is None or type(self.workers) is int  # its own checks come after those of the types
+        if self.workers == 13:
+            raise BadOption("thing: 13 brings bad luck")
+
+
+@pytest.mark.parametrize(
+    "given, words",
+    [
+        ({"workers": "many"}, "thing: workers must be a whole number, not 'many'"),
+        ({"workers": 2.5}, "thing: workers must be a whole number, not 2.5"),
+        ({"workers": np.float64(2.5)}, "thing: workers must be a whole number, not "),
+        ({"workers": True}, "thing: workers must be a whole number, not True"),
+        ({"workers": 0}, "thing: workers must be at least 1, not 0"),
+        ({"workers": 13}, "thing: 13 brings bad luck"),
+        ({"speeds": 0.5}, "thing: speeds must be a list, not 0.5"),
+        ({"speeds": "12"}, "thing: speeds must be a list, not '12'"),
+        ({"speeds": [1, 0]}, "thing: speeds[1] must be positive, not 0"),
+        ({"speeds": [1, float("inf")]}, "thing: speeds[1] must be finite, not inf"),
+        ({"ends": ["a"]}, "thing: ends must be a longer list, not ['a']"),
+        ({"ends": ["a", "b", "c"]}, "thing: ends must be a shorter list"),
+        ({"feed": "spilt"}, "thing: feed must be 'rule' or 'split', not 'spilt'"),
+        ({"evaluations": 0}, "thing: evaluations must be at least 1 or 'daily', not 0"),
+        ({"save": "maybe"}, "thing: save must be true or false, not 'maybe'"),
+        ({"save": 1}, "thing: save must be true or false, not 1"),
+        (
+            {"worker": 32},
+            "thing: worker must be Part's fields, such as {size: ..., rate: ...}, not 32; did you mean 'workers'?",
+        ),
+        ({"worker": {"size": "big"}}, "thing: worker.size must be a whole number, not 'big'"),
+        ({"worker": {"sise": 1}}, "thing: worker.sise: Part has no such field; did you mean 'size'?"),
+        ({"nodes": {"a": {"size": 0}}}, "thing: nodes.a.size must be at least 1, not 0"),
+        ({"nodes": 3}, "thing: nodes must be names and values, not 3"),
+        ({"links": [{}, {"rate": "x"}]}, "thing: links[1].rate must be a number, not 'x'"),
+        ({"curve": [0.5, 2]}, "thing: curve[1] must be at most 1, not 2"),
+        ({"curve": 3}, "thing: curve must be a list or text, not 3"),
+        ({"iota": "abc"}, "thing: iota must be a number, not 'abc'"),
+        ({"iota": list(range(1000))}, "... (list)"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_sentence(given, words):
+    with pytest.raises(BadOption) as error:
+        Thing(**given)
+    assert words in str(error.value) and "\n" not in str(error.value)
+    with pytest.raises(BadOption):
+        replace(Thing(), **given)
+
+
+def test_what_plain_data_means_the_same_is_taken():
+    made = Thing(
+        workers=np.int64(3),
+        speeds=np.ones(2),
+        iota=1,
+        worker={"size": 3},
+        nodes={"a": {"size": 2}},
+        links=[{}],
+        curve=[0.5],
+    )
+    assert made == Thing(
+        workers=3,
+        speeds=(1.0, 1.0),
+        iota=1.0,
+        worker=Part(size=3),
+        nodes={"a": Part(size=2)},
+        links=(Part(),),
+        curve=(0.5,),
+    )
+    assert [type(each) for each in (made.workers, made.speeds[0], made.iota)] == [int, float, float]
+    assert Thing.read(to_plain(made)) == made and to_plain(Thing()) == {}
+
+
+def test_an_own_class_is_checked_without_any_word_of_its_own():
+    @dataclass(frozen=True, kw_only=True)
+    class Mine(lib.protocols.ALL["bsp"]):
+        share: float = 0.5
+
+        def __post_init__(self):  # does not call the one above
+            assert isinstance(self.share, float)
+
+    assert Mine(share=1).share == 1.0
+    with pytest.raises(BadOption, match="bsp: share must be a number, not 'much'"):
+        Mine(share="much")
+
+
+def test_one_value_and_an_error_that_travels():
+    assert checked(Count, np.int32(3), "it", "n") == 3
+    with pytest.raises(BadField, match="it: n must be at least 1, not 0") as error:
+        checked(Count, 0, "it", "n")
+    assert str(pickle.loads(pickle.dumps(error.value))) == str(error.value)
+
+
+def kinds(kind=Checked):
+    for below in kind.__subclasses__():
+        yield below
+        yield from kinds(below)
+
+
+def test_every_field_of_every_kind_here_has_a_check():
+    for module in pkgutil.walk_packages(lib.__path__, "lib."):
+        if not module.name.startswith(("lib.measure", "lib.__main__")):
+            importlib.import_module(module.name)
+    ours = {kind for kind in kinds() if kind.__module__.startswith("lib.")}
+    assert len(ours) > 60
+    for kind in ours:
+        assert [name for name, _ in _validators(kind)] == [each.name for each in fields(kind)], kind
+        for name, validate in _validators(kind):
+            with pytest.raises((ValidationError, BadOption)):
+                validate(object())
+                raise AssertionError(f"{kind.__name__}.{name} takes anything")
+
+
+# YAML
+
+
+@pytest.mark.parametrize(
+    "text, expected",
+    [
+        ("1e-3", 0.001),
+        ("[1e9, -2E+3, .5e1]", [1e9, -2000.0, 5.0]),
+        ("2022-01-01", "2022-01-01"),
+        ("1.5.2", "1.5.2"),
+        ("e3", "e3"),
+        ("{name: adam, lr: 1e-2}", {"name": "adam", "lr": 0.01}),
+        ("", None),
+        ("true", True),
+    ],
+)
+def test_yaml_as_people_write_it(text, expected):
+    assert value(text) == expected and type(value(text)) is type(expected)
+
+
+@pytest.mark.parametrize(
+    "text, words",
+    [
+        ("a: 1\nb: [1,", "it:2:7: not YAML: "),
+        ("a: 1\nb: 2\na: 3", "it:3:1: not YAML: 'a' stands here twice"),
+        ("- a: {b: 1, b: 2}", "it:1:13: not YAML: 'b' stands here twice"),
+        ("&a [*a]", "it: not YAML: "),
+        ("!!python/object:os.system {}", "it:1:1: not YAML: could not determine a constructor"),
+        ("? [1]\n: 2", "it:1:3: not YAML: "),
+    ],
+)
+def test_what_is_no_yaml_is_told_with_its_place(text, words):
+    with pytest.raises(BadOption) as error:
+        parse(text, "it")
+    assert words in str(error.value)
+
+
+def test_a_field_in_a_file_is_told_with_its_place(tmp_path):
+    path = tmp_path / "thing.yaml"
+    path.write_text("workers: 3\nnodes:\n  a: {size: 2}\n  b:\n    rate: fast\n")
+    with pytest.raises(BadOption, match=r"thing\.yaml:5:5: nodes\.b\.rate must be a number, not 'fast'"):
+        load(path).read(Thing)
+    with pytest.raises(BadOption, match=r"none\.yaml: cannot be read as text"):
+        load(tmp_path / "none.yaml")

@@ -1,0 +1,76 @@
+"""Two server rules that were written for the contract, and need nothing of a driver: numbers that can be checked by hand."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import pytest
+import torch
+
+from lib import VirtualCluster
+from lib.protocols.baselines import Async
+from lib.protocols.server_rule import Apply, Decisions, Push, ServerState
+from lib.store.optim import SGD, Adagrad, Adam
+from tests.toys import Letters, finals, records
+
+
+@dataclass(frozen=True, kw_only=True)
+class StalenessAware(Async):
+    """Zhang et al., Staleness-aware Async-SGD, IJCAI 2016: the learning rate over tau, the gradient's staleness."""
+
+    name: ClassVar = "staleness-aware"
+
+    def on_push(self, state: ServerState, push: Push) -> tuple[ServerState, Decisions]:
+        tau = max(1, state.step - push.token)
+        return state.receive(push).release(), (Apply((push,), (1.0,), 1, rate=1 / tau),)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DCASGD(Async):
+    """Zheng et al., Asynchronous SGD with Delay Compensation, ICML 2017: g + lambda g g (w_now - w_read)."""
+
+    name: ClassVar = "dc-asgd"
+
+    compensation: float = 0.5
+    """lambda: how much of the outer product stands for the Hessian."""
+
+    def corrected(self, gradient: np.ndarray, now: np.ndarray, read: np.ndarray) -> np.ndarray:
+        return gradient + np.float32(self.compensation) * gradient * gradient * (now - read)
+
+
+PLAIN = SGD(lr=1.0)
+
+
+def trained(rule, workers=2, optimizer=PLAIN):
+    """Workers whose gradients are -1, with one batch each: all read before anybody's update."""
+    workload = Letters(samples=workers, dense_optimizer=optimizer, row_optimizer=optimizer, reads=("a",))
+    # Ranks are served one after another, so the first update is in the store before the second gradient arrives.
+    cluster = VirtualCluster(workers=workers, speeds=tuple(1 / (rank + 1) for rank in range(workers)))
+    final = finals(records(workload, rule, cluster))
+    return final["server0/dense"][0]["values"].item(), final["server0/rows"]["letter"].values.item()
+
+
+def test_a_rate_falls_with_staleness():
+    """Steps of 1, 1 (one update old), 1/2 (two old) and 1/3."""
+    assert trained(StalenessAware(), workers=4) == pytest.approx((2 + 1 / 2 + 1 / 3,) * 2)
+    assert trained(Async(), workers=4) == (4, 4)
+
+
+@pytest.mark.parametrize("optimizer", [Adagrad(lr=0.1), Adam(lr=0.1)])
+def test_a_rate_is_no_scale_of_the_gradient(optimizer):
+    """Adam and Adagrad would hardly feel that: dense parameters and rows move as torch's do at that rate."""
+    parameter = torch.nn.Parameter(torch.zeros(1))
+    steps = optimizer.torch([parameter])
+    for tau in (1, 1, 2, 3):
+        steps.param_groups[0]["lr"] = optimizer.lr / tau
+        parameter.grad = torch.tensor([-1.0])
+        steps.step()
+    assert trained(StalenessAware(), 4, optimizer) == pytest.approx((parameter.item(),) * 2, rel=1e-5)
+
+
+def test_delays_are_compensated():
+    """The first gradient is -1, so w = 1; the second is -1 + 0.5 * 1 * (1 - 0) = -0.5, so w = 1.5."""
+    assert trained(DCASGD()) == (1.5, 1.5)
+    assert trained(DCASGD(compensation=0.0)) == trained(Async()) == (2, 2)
