@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from lib import LocalCluster, Node, VirtualCluster, workloads
+from lib.data.batch import Batch
 from lib.protocols import get
 from lib.protocols.baselines import Async
 from lib.protocols.mixing import Background, Centre, Loop, Mean
@@ -97,6 +98,9 @@ class SlowSteps(Letters):
 
     def model(self, seed):
         return Slow()
+
+    def draw(self, seed, first, size, index):
+        return Batch.of(index=index, raw={}, size=1, features={})
 
     def evaluation_ids(self, seed, day=None):
         return {}
