@@ -84,11 +84,11 @@ class ByGroup(Placement):
         return owner
 
 
-def packed(costs: Mapping[str, float], shards: int, *, shift: int | None = None, cut: bool = True) -> ByGroup:
+def packed(costs: Mapping[str, float], shards: int, *, shift: int | None = None) -> ByGroup:
     """Feature groups packed by cost: the largest that is left goes to the server with the least to do.
 
-    `cut`: a group that costs more than a server's fair share is cut into equal pieces of at most that share. Guarantee
-    (Graham 1969): of the pieces that are packed, the busiest server has at most 4/3 - 1/(3 shards) times the least possible.
+    A group that costs more than a server's fair share is cut into equal pieces of at most that share. Guarantee (Graham 1969):
+    of the pieces that are packed, the busiest server has at most 4/3 - 1/(3 shards) times the least possible.
     """
     whole(shards, "shards", 1)
     if bad := [group for group, cost in costs.items() if not (cost >= 0 and math.isfinite(cost))]:
@@ -96,7 +96,7 @@ def packed(costs: Mapping[str, float], shards: int, *, shift: int | None = None,
     share = sum(costs.values()) / shards
     pieces = []
     for group, cost in costs.items():
-        count = min(shards, max(1, math.ceil(cost / share * (1 - 1e-12)))) if cut and share else 1
+        count = min(shards, max(1, math.ceil(cost / share * (1 - 1e-12)))) if share else 1
         pieces += [(cost / count, group)] * count
     idle = [(0.0, shard) for shard in range(shards)]
     owners: dict[str, list[int]] = {group: [] for group in costs}

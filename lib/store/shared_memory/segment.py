@@ -88,8 +88,6 @@ class Segment:
         self._fresh: set[str] = set()
         self._journals: dict[int, np.ndarray] = {}
         self._handle = -1
-        self.undone = False
-        """Whether a change was undone since the user last looked; it clears this."""
         if create:
             with suppress(FileExistsError):
                 self.folder.mkdir(mode=0o700)
@@ -213,7 +211,6 @@ class Segment:
         self.counts[:] = self._head[_BEFORE : _BEFORE + _COUNTS]
         self._set("state", self._word("state") & ~1)
         self._clear_away()
-        self.undone = True
         return laid
 
     def close(self, *, remove: bool | None = None) -> None:

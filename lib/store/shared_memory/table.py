@@ -58,6 +58,8 @@ class SharedTable(Table):
             )
             self._gate = _Committing(self)
             self._requests = _JournaledRequests(self._records, optimizer, self._gate, "none")
+            if self.attached:
+                self.segment.own()  # whoever goes on with it is the one to remove it
             self._adopt() if self.attached else self._commit()
         except BaseException:
             self.segment.close()
