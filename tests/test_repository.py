@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -65,10 +66,7 @@ def test_what_is_imported_is_pinned():
     ]
     pinned = {name.lower() for name in (*PINS, *extras)}
     texts = [path.read_text() for room in ("lib", "data_prep", "tests") for path in (ROOT / room).rglob("*.py")]
-    for path in (ROOT / "notebooks").rglob("*.ipynb"):
-        texts += [
-            "".join(cell["source"]) for cell in json.loads(path.read_text())["cells"] if cell["cell_type"] == "code"
-        ]
+    texts += _cells()
     wanted = {module.partition(".")[0] for text in texts for module in imported(text)}
     ours = {"lib", "data_prep", "tests", *(path.stem for path in (ROOT / "tests").rglob("*.py"))}
     wanted -= {*sys.stdlib_module_names, *ours, *(path.name for path in (ROOT / "tests").iterdir())}
@@ -126,6 +124,42 @@ def test_lib_does_not_need_data_prep():
         assert not any(module.split(".")[0] == "data_prep" for module in imported(path)), path
 
 
+UNUSED = {"results.critical_path", "store.device.device_cache", "store.device.table", "store.device.ways"}
+"""Known, and to be used or to go; nothing comes in."""
+
+
+def test_every_module_of_lib_is_reached():
+    """From a command, a public name, a notebook or the preparation of data, by imports and by what registries name."""
+    paths = {_module(path): path for path in (ROOT / "lib").rglob("*.py")}
+    texts = [
+        path.read_text()
+        for path in (ROOT / "lib/__main__.py", ROOT / "lib/__init__.py", *(ROOT / "data_prep").rglob("*.py"))
+    ]
+    texts += _cells()
+    reached = {"lib", "lib.__main__"}
+    while texts:
+        text = texts.pop()
+        named = imported(text) | set(re.findall(r"[\"'](lib(?:\.\w+)+)[:\"']", text))
+        for package in re.findall(r"f\"(lib\.[\w.]+)\.\{", text):
+            named |= {module for module in paths if module.rpartition(".")[0] == package}
+        above = {".".join(name.split(".")[:end]) for name in named for end in range(2, name.count(".") + 2)}
+        new = above & paths.keys() - reached
+        texts += [paths[name].read_text() for name in new]
+        reached |= new
+    assert {name.removeprefix("lib.") for name in paths.keys() - reached} <= UNUSED
+
+
+def _module(path: Path) -> str:
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+def _cells() -> Iterator[str]:
+    """The code of every notebook's cells."""
+    for path in (ROOT / "notebooks").rglob("*.ipynb"):
+        cells = json.loads(path.read_text())["cells"]
+        yield from ("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
+
+
 def test_files_stay_short():
     for path in [path for folder in ("lib", "data_prep", "tests") for path in (ROOT / folder).rglob("*.py")]:
         lines = len(path.read_text().splitlines())
@@ -149,7 +183,8 @@ print(run.summary["issued"])
 
 
 def imported(path: Path | str, types: bool = True) -> set[str]:
-    """Modules that a file imports, `from lib import x` as lib.x; without `types`, not those under TYPE_CHECKING."""
+    """What a file imports, `from lib import x` as lib.x, `from a import b` as a and a.b; without `types`, not what stands
+    under TYPE_CHECKING."""
     tree = ast.parse(path if isinstance(path, str) else path.read_text())
     left_out = set()
     if not types:
@@ -158,7 +193,7 @@ def imported(path: Path | str, types: bool = True) -> set[str]:
     names = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.module and node not in left_out:
-            names |= {f"lib.{alias.name}" for alias in node.names} if node.module == "lib" else {node.module}
+            names |= {f"{node.module}.{alias.name}" for alias in node.names} | {node.module} - {"lib"}
         elif isinstance(node, ast.Import) and node not in left_out:
             names |= {alias.name for alias in node.names}
     return names

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from lib.errors import BadOption
+from lib.options.checked import Count
 from lib.protocols.server_rule import Apply, Decisions, Push, ServerRule, ServerState
 
 
@@ -76,12 +76,8 @@ class BSP(ServerRule):
     drops: ClassVar = False
     data: ClassVar = "queue"
 
-    size: int | None = None
+    size: Count | None = None
     """K, GBA's b2: gradients in one update; None: as many as there are workers."""
-
-    def __post_init__(self):
-        if self.size is not None and self.size < 1:
-            raise BadOption(f"{self.name}: size must be at least 1, not {self.size}")
 
     def batches_a_step(self, workers: int) -> int:
         return self.size or workers

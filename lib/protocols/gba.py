@@ -24,11 +24,11 @@ only M in its place gives the repeats that its text describes.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
+from annotated_types import Ge
 
-from lib.errors import BadOption
 from lib.protocols.baselines import BSP
 from lib.protocols.server_rule import ServerState
 
@@ -45,13 +45,8 @@ class GBA(BSP):
     cite: ClassVar = "Su et al., GBA, NeurIPS 2022 (arXiv:2205.11048)"
     drops: ClassVar = True
 
-    iota: float = 3
+    iota: Annotated[float, Ge(0)] = 3
     """Threshold of tolerance: a gradient more than this many steps old has weight 0."""
-
-    def __post_init__(self):
-        super().__post_init__()
-        if not self.iota >= 0:
-            raise BadOption(f"gba: iota must be 0 or more, not {self.iota}")
 
     @property
     def max_staleness(self) -> float:

@@ -120,15 +120,15 @@ def build(
     With `resume` notebooks that are complete are only exported.
     """
     paths.check_writable(paths.reports())
-    failures = []
     chosen = notebooks.resolve(name)
-    if len(chosen) > 1:
-        failures = notebooks.run_together(chosen, profile, parameters, resume)
-    else:
+    if len(chosen) == 1:
         try:
             export(notebooks.run(chosen[0].name, profile, parameters, resume))
-        except LockstepError as error:
-            failures.append(str(error))
+        except LockstepError:
+            index()
+            raise
+        return index()
+    failures = notebooks.run_together(chosen, profile, parameters, resume)
     page = index()
     if failures:
         failed = "\n".join(failures)

@@ -16,6 +16,7 @@ import torch
 from joblib import cpu_count
 
 from lib.errors import BadOption, LockstepError
+from lib.options.checked import Count, checked
 from lib.progress import Progress
 from lib.results.run import Run
 from lib.training.processes import Child, ChildLost, Declined, order
@@ -37,8 +38,7 @@ def sweep(jobs: Iterable[Mapping[str, Any]], *, processes: int | None = None) ->
     made. Runs on a wall clock are made here, one after the other, when nothing else is under way; so are runs whose
     arguments another process does not have, such as a protocol that a notebook defines. A job that fails stops no other.
     """
-    if processes is not None and processes < 1:
-        raise BadOption(f"sweep: processes must be at least 1, not {processes}")
+    processes = checked(Count | None, processes, "sweep", "processes")
     tasks, keys = _settle(list(jobs))
     missing = [task for task in tasks.values() if task.run is None]
     if missing:
@@ -98,7 +98,8 @@ def _settle(jobs: list[Mapping[str, Any]]) -> tuple[dict[str, _Task], list[str]]
         try:
             job = Job.of(**arguments)
         except LockstepError as error:
-            raise type(error)(f"sweep: {name}: {error}") from error
+            error.args = (f"sweep: {name}: {error}",)
+            raise
         keys.append(job.key)
         found = tasks.get(job.key)
         # Of equal jobs the one that asks for most is done: a new run before a saved one, a saved one before none.

@@ -181,7 +181,7 @@ def test_side_by_side_all_go_on_after_one_fails(house, capfd):
     for name, cell in {"a": "1", "b": "1 / 0", "c": "import os; print(os.environ['LOCKSTEP_PROCESSES'])"}.items():
         house.notebook(name, "# N", cell, parameters=PARAMETERS)
     (failure,) = notebooks.run_together(notebooks.experiments(), "smoke", {"seeds": 4})
-    assert failure.startswith("1 notebooks failed") and "notebook b, cell 3: ZeroDivisionError" in failure
+    assert failure.startswith("notebook b, cell 3: ZeroDivisionError")
     assert sorted(path.name for path in house.reports.glob("*.html")) == ["a.html", "c.html", "index.html"]
     nb = json.loads((house.reports / "c.ipynb").read_text())
     assert nb["cells"][-1]["outputs"][0]["text"] == ["1\n"] or nb["cells"][-1]["outputs"][0]["text"] == "1\n"

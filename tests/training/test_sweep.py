@@ -137,6 +137,8 @@ def test_what_is_saved_is_loaded_and_equal_jobs_run_once(reports, monkeypatch):
 def test_options_are_checked_before_anything_runs(reports):
     with pytest.raises(UnknownOption, match=r"sweep: jobs\[1\]: .*no option 'iotta'; did you mean 'iota'"):
         lib.sweep([small(), small(iotta=3)])
+    with pytest.raises(BadOption, match=r"sweep: jobs\[0\]: virtual cluster: workers must be a whole number, not 'x'"):
+        lib.sweep([small(cluster="virtual", workers="x")])
     with pytest.raises(BadOption, match=r"sweep: jobs\[1\] must map workload, protocol, cluster"):
         lib.sweep([small(), {"workload": "quadratic"}])
     with pytest.raises(BadOption, match="processes must be at least 1, not 0"):

@@ -53,7 +53,7 @@ def run_together(
         said = process.communicate()[1]
         under_way.discard(process)
         if process.returncode and not stopped.is_set():
-            failures.append(said.strip().removeprefix("error: "))
+            failures.append((said.partition("error: ")[2] or said).strip())
         elif said:
             print(said.rstrip(), file=sys.stderr)
         progress.advance(1)
