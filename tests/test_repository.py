@@ -124,10 +124,6 @@ def test_lib_does_not_need_data_prep():
         assert not any(module.split(".")[0] == "data_prep" for module in imported(path)), path
 
 
-UNUSED = {"results.critical_path", "store.device.device_cache", "store.device.table", "store.device.ways"}
-"""Known, and to be used or to go; nothing comes in."""
-
-
 def test_every_module_of_lib_is_reached():
     """From a command, a public name, a notebook or the preparation of data, by imports and by what registries name."""
     paths = {_module(path): path for path in (ROOT / "lib").rglob("*.py")}
@@ -146,7 +142,7 @@ def test_every_module_of_lib_is_reached():
         new = above & paths.keys() - reached
         texts += [paths[name].read_text() for name in new]
         reached |= new
-    assert {name.removeprefix("lib.") for name in paths.keys() - reached} <= UNUSED
+    assert paths.keys() <= reached
 
 
 def _module(path: Path) -> str:

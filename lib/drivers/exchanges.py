@@ -164,6 +164,7 @@ class AveragingGradients(InGroups):
         """The mean, and when the group was there."""
         start, met = await self.meet(label, asked)
         first = met
+        self._record.bytes["mix gradients"] += mine.nbytes
 
         def average(met: Meeting) -> Awaitable[np.ndarray]:
             return overlap.mean() if overlap and met is first else self._site.mean(met, mine)
@@ -252,6 +253,7 @@ class WithPartner(Way):
         if answer is None:
             self._record.extra["mixes missed"] += 1
             return None
+        self._record.bytes["mix answers"] += answer.nbytes
         await self._replica.merge(Mix(round, (), sent, answer))
         return start
 
@@ -271,6 +273,7 @@ class WithCentre(Way):
         rank, samples = self._here.rank, self._replica.samples
         calls = [server.exchange(rank, samples, sent[part]) for server, part in zip(self._servers, slices, strict=True)]
         theirs = await calls[0] if len(calls) == 1 else np.concatenate(await asyncio.gather(*calls))
+        self._record.bytes["mix answers"] += theirs.nbytes
         await self._replica.merge(Mix(round, (), sent, theirs))
         return start
 

@@ -16,6 +16,9 @@ from lib.models.flat import StepResult
 from lib.protocols.server_rule import Push
 from lib.store.placement import Partition
 
+Parts = dict[str, np.ndarray | slice]
+"""Table -> which of a batch's ids are on one server."""
+
 
 class ServerClient:
     """A worker's view: it pulls one vector and one block a table, however many servers hold them, and counts what travels."""
@@ -25,18 +28,20 @@ class ServerClient:
         self._site, self._rank, self._record = site, rank, record
         self._dense, self._rows = "dense" in servers.holds, "rows" in servers.holds
         self._store, self._partition = plan.store, Partition(size, plan.placement)
-        self._tokens: dict[int, int] = {}
+        self._steps: dict[int, tuple[int, list[Parts]]] = {}
+        """Batch -> its token, and where its ids are."""
 
     async def pull(self, batch: Batch) -> tuple[np.ndarray | None, dict[str, np.ndarray]]:
         start = self._site.now()
-        parts = self._places(batch)
+        split = {table: self._partition.split(table, ids) for table, ids in batch.ids.items()} if self._rows else {}
+        parts = [{table: part[shard] for table, part in split.items()} for shard in range(len(self._handles))]
         asked = [
             {table: self._store.ask(batch.ids[table], batch.where.get(table), part) for table, part in share.items()}
             for share in parts
         ]
         calls = [handle.pull(self._rank, batch.index, ids) for handle, ids in zip(self._handles, asked, strict=True)]
         pulled = [await calls[0]] if len(calls) == 1 else await asyncio.gather(*calls)
-        self._tokens[batch.index] = pulled[0].token  # tokens come from shard 0 alone
+        self._steps[batch.index] = pulled[0].token, parts  # tokens come from shard 0 alone
         waited, end = max(part.waited for part in pulled), self._site.now()
         self._record.span("wait", start, start + waited, batch.index)
         self._record.span("pull", start + waited, end, batch.index)
@@ -49,8 +54,9 @@ class ServerClient:
     async def push(self, batch: Batch, result: StepResult | None) -> None:
         """Send the gradients; awaiting it is waiting for the servers to have taken them."""
         start = self._site.now()
-        push = Push(self._rank, self._tokens.pop(batch.index), batch.index)
-        gradients = [self._share(push, batch, result, *each) for each in enumerate(self._places(batch))]
+        token, parts = self._steps.pop(batch.index)
+        push = Push(self._rank, token, batch.index)
+        gradients = [self._share(push, batch, result, *each) for each in enumerate(parts)]
         self._count("push dense", [gradient.dense for gradient in gradients])
         self._count("push rows", [gradient.rows for gradient in gradients])
         calls = [handle.push(gradient) for handle, gradient in zip(self._handles, gradients, strict=True)]
@@ -60,12 +66,7 @@ class ServerClient:
     async def leave(self) -> None:
         await asyncio.gather(*(handle.leave(self._rank) for handle in self._handles))
 
-    def _places(self, batch: Batch) -> list[dict[str, np.ndarray | slice]]:
-        """For each server, table -> which of the batch's ids are there."""
-        parts = {table: self._partition.split(table, ids) for table, ids in batch.ids.items()} if self._rows else {}
-        return [{table: part[shard] for table, part in parts.items()} for shard in range(len(self._handles))]
-
-    def _block(self, table: str, pulled: list[Pulled], parts: list[dict[str, np.ndarray | slice]]) -> np.ndarray:
+    def _block(self, table: str, pulled: list[Pulled], parts: list[Parts]) -> np.ndarray:
         blocks = [self._store.rows.decode(part.rows[table]) for part in pulled]
         if len(blocks) == 1:
             return blocks[0]
@@ -74,7 +75,7 @@ class ServerClient:
             whole[part[table]] = block
         return whole
 
-    def _share(self, push: Push, batch: Batch, result: StepResult | None, shard: int, parts: dict) -> Gradient:
+    def _share(self, push: Push, batch: Batch, result: StepResult | None, shard: int, parts: Parts) -> Gradient:
         """What one server gets of a step's gradients."""
         if result is None:
             return Gradient(push, batch.size, None, {}, void=True)

@@ -74,7 +74,7 @@ class Shard:
         self._version, self._lock = 0, threading.Lock()
 
     def inherit(self, dense: dict[str, np.ndarray], rows: dict[str, Rows]) -> None:
-        if self._dense:
+        if self._dense is not None:
             self._dense.load(dense)
         for name, table in self._tables.items():
             table.load(rows[name])
@@ -85,14 +85,14 @@ class Shard:
 
     def reading(self, ids: dict[str, np.ndarray]) -> Work:
         """What `read` costs."""
-        dense = self._dense.nbytes if self._dense else 0
+        dense = self._dense.nbytes if self._dense is not None else 0
         return Work(bytes=2 * (dense + sum(4 * self._tables[name].dim * ids[name].size for name in self._tables)))
 
     def read(self, ids: dict[str, np.ndarray]) -> tuple[Read, np.ndarray | None, dict[str, Any]]:
         """What is to be remembered, the dense slice, and these rows as they travel."""
         with self._lock:
             version = self._version
-        dense = self._dense.pull() if self._dense else None
+        dense = self._dense.pull() if self._dense is not None else None
         rows = {name: table.pull(ids[name]) for name, table in self._tables.items()}
         read = Read(version, dense, rows) if self._rule.corrected else Read(version)
         return read, dense, {name: self._store.rows.encode(block) for name, block in rows.items()}
@@ -121,30 +121,30 @@ class Shard:
 
     def save(self) -> dict[str, Any]:
         return {
-            "dense": self._dense.export() if self._dense else None,
+            "dense": self._dense.export() if self._dense is not None else None,
             "tables": {name: table.dump() for name, table in self._tables.items()},
         }
 
     def load(self, state: dict[str, Any], version: int) -> None:
         self._version = version
-        if self._dense:
+        if self._dense is not None:
             self._dense.load(state["dense"])
         for name, table in self._tables.items():
             table.restore(state["tables"][name])
 
     def final(self) -> dict[str, Any]:
         """All that it holds, as a record keeps it."""
-        dense = {"dense": {self._number: self._dense.export()}} if self._dense else {}
+        dense = {"dense": {self._number: self._dense.export()}} if self._dense is not None else {}
         return {**dense, "rows": {name: table.export() for name, table in self._tables.items()}}
 
     def snapshot(self, time: float, samples: int) -> Snapshot:
-        dense = {self._number: self._dense.pull()} if self._dense else {}
+        dense = {self._number: self._dense.pull()} if self._dense is not None else {}
         rows = {name: (positions, self._tables[name].peek(ids)) for name, (positions, ids) in self._evaluated.items()}
         return Snapshot(time, samples, dense, rows)
 
     def _step(self, pairs: list[Weighted], decision: Apply, step: int) -> tuple[float | None, int]:
         norm, decayed = None, 0
-        if self._dense and any(weight for _, weight in pairs):
+        if self._dense is not None and any(weight for _, weight in pairs):
             norm = self._update_dense(pairs, decision)
         for name in self._tables:
             if met := [(gradient, weight) for gradient, weight in pairs if name in gradient.rows]:
@@ -153,7 +153,7 @@ class Shard:
 
     def _pretend(self, pairs: list[Weighted]) -> tuple[None, int]:
         """A timing run's step: the optimiser has a state from here on."""
-        if self._dense and pairs:
+        if self._dense is not None and pairs:
             self._dense.apply(pairs[0][0].dense)
         return None, 0
 

@@ -91,17 +91,6 @@ def test_a_chunked_server_is_bound_by_its_interface(workers=8, servers=2):
     )  # the first push and last pull overlap
 
 
-@pytest.mark.parametrize(("workers", "inside"), [(16, 4), (10, 4), (7, 7), (5, 1)])
-def test_a_hierarchy_costs_its_rings(workers, inside):
-    measured = seconds(collectives.hierarchical(workers, SIZE, inside), workers, bandwidth=BANDWIDTH)
-    leaders = -(-workers // inside)
-
-    def ring(members):
-        return 2 * (members - 1) / members * SIZE / BANDWIDTH
-
-    assert measured == pytest.approx(ring(inside) + ring(leaders) + (inside - 1) * SIZE / BANDWIDTH, rel=0.01)
-
-
 @pytest.mark.parametrize("load", [0.3, 0.7])
 def test_poisson_arrivals_wait_as_in_an_m_d_1_queue(load):
     """Mean wait = load / (2 (1 - load)) services, messages of one second from senders that never queue themselves."""

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
 from lib import Failure, LocalCluster, Node, Phase, Schedule, VirtualCluster, workloads
 from lib.errors import BadOption
@@ -258,6 +259,27 @@ def test_the_model_is_the_average_and_history_follows():
     assert run.digest == plain.digest
 
 
+@pytest.mark.parametrize("model", ["first", "average", "centre"])
+def test_the_model_is_what_the_parts_hold(model):
+    protocol = type("Shown", (EASGD,), {"model": model})(sync_servers=2)
+    held, final = ends(BOWL, protocol, VirtualCluster(**UNEVEN))
+    centre = np.concatenate([final["sync0/centre"], final["sync1/centre"]])
+    expected = {"first": held[0], "average": held.mean(0), "centre": centre}
+    summary = train(protocol, BOWL).summary
+    for whose, values in expected.items():
+        module = BOWL.model(0)
+        module.weights.data = torch.from_numpy(values)
+        name = "loss" if whose == model else f"loss_of_{whose}"
+        assert summary[name] == pytest.approx(BOWL.evaluate(module, {}, 0)["loss"], rel=1e-4), name
+
+
+def test_what_travels_is_counted():
+    """40 steps of 6 numbers: a gradient each; or a message and an answer each."""
+    vector = 40 * 6 * 4
+    assert train("all-reduce", BOWL).summary["bytes_by_kind"] == {"mix gradients": vector}
+    assert train(EASGD(), BOWL).summary["bytes_by_kind"] == {"mix dense": vector, "mix answers": vector}
+
+
 def test_the_model_is_the_centre_and_history_follows():
     run = train(EASGD(sync_servers=3), evaluations=4)
     evaluated = run.history.dropna(subset="auc")
@@ -326,3 +348,16 @@ def test_nobody_waits_for_a_worker_that_dies(protocol, again):
         summary = train(protocol, cluster=cluster, seed=seed).summary
         assert summary["issued"] == sum(summary[each] for each in ("applied", "dropped", "lost", "in_flight"))
         assert summary["applied"] > 25
+
+
+@pytest.mark.parametrize("exchange", [Mean(), Centre(), Peer()], ids=["mean", "centre", "peer"])
+def test_a_rule_is_told_the_round(exchange):
+    told = []
+    counting = rule(
+        exchange=exchange,
+        partner=lambda self, round, rank, workers: told.append((rank, round)) or 1 - rank,
+        send=lambda self, memory, mine, round: told.append((-1, round)) or mine,
+        absorb=lambda self, copy, theirs: (copy, theirs),
+    )
+    train(counting, replace(BOWL, samples=4 * 6), VirtualCluster(workers=2))
+    assert sorted(round for rank, round in told if rank < 0) == [0, 0, 1, 1, 2, 2]

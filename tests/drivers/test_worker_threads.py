@@ -11,9 +11,10 @@ import pytest
 import torch
 
 from lib import LocalCluster, Node, VirtualCluster, workloads
+from lib.data.batch import Batch
 from lib.protocols import get
 from lib.protocols.baselines import Async
-from lib.protocols.mixing import Centre, Loop, Mean
+from lib.protocols.mixing import Background, Centre, Loop, Mean
 from lib.store.optim import SGD
 from tests.drivers.composing import BOWL, ends, rule, train
 from tests.toys import Letters
@@ -54,6 +55,13 @@ def test_threads_mix_as_one_or_each_for_itself(exchange):
     assert run.summary["sync_gap"] == 2
 
 
+def test_threads_stand_still_while_their_replica_is_replaced():
+    """Every step adds 1, and a mean keeps the sum: a step between the sending and the merging would be lost."""
+    mixing = rule(when=Loop(every=4), rows=Async(), worker_threads=3)
+    final, _ = ends(Letters(samples=60), mixing, VirtualCluster(workers=2, worker=Node(cores=3), slowdown=0.5))
+    assert final.sum() == pytest.approx(60, abs=1e-4)
+
+
 class Slow(torch.nn.Module):
     """Counts the threads that are in its forward pass."""
 
@@ -91,6 +99,9 @@ class SlowSteps(Letters):
     def model(self, seed):
         return Slow()
 
+    def draw(self, seed, first, size, index):
+        return Batch.of(index=index, raw={}, size=1, features={})
+
     def evaluation_ids(self, seed, day=None):
         return {}
 
@@ -103,3 +114,21 @@ def test_threads_are_real_on_a_real_machine():
     run = train(rule(worker_threads=3, when=Loop(every=12)), SlowSteps(), LocalCluster(workers=1, threads=3))
     assert Slow.most == 3
     assert run.summary["loss"] == 12
+
+
+def test_a_merge_and_an_update_never_start_from_the_same_values():
+    """A shadow that puts back what it took, slowly: without a gate it would take back the steps made meanwhile."""
+
+    def merge(self, memory, mine, mix):
+        time.sleep(0.01)
+        return memory, mine
+
+    shadow = rule(
+        worker_threads=3,
+        exchange=Centre(),
+        when=Background(),
+        absorb=lambda self, copy, theirs: (copy, copy),
+        merge=merge,
+    )
+    run = train(shadow, replace(SlowSteps(), samples=30), LocalCluster(workers=1, threads=3))
+    assert run.summary["loss"] == 30

@@ -160,6 +160,16 @@ def test_d_psgd_is_its_matrix_recursion_at_any_speeds(workers, seed, steps, sigm
     same(ours, serial.x)
 
 
+def test_a_neighbour_that_has_left_leaves_its_weight():
+    """Five batches on a ring of four: in the second step worker 0 is alone."""
+    ours, _ = replicas(workload := workloads.get("quadratic", dim=5, batch_size=4, samples=4 * 5), DPSGD(), 4)
+    serial = Serial(workload, 4)
+    ring = (np.eye(4) + np.roll(np.eye(4), 1, 0) + np.roll(np.eye(4), -1, 0)) / 3
+    serial.x = (ring @ serial.x - RATE * serial.gradients(0)).astype(np.float32)
+    serial.x[0] -= RATE * serial.gradients(1)[0]
+    same(ours, serial.x)
+
+
 def test_d_psgd_sends_two_vectors_a_step_and_waits_for_neighbours_alone():
     """While worker 0 hangs in its third step, whoever is further away comes further."""
     workload = bowl(10, 5)

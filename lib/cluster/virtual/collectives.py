@@ -66,19 +66,6 @@ def whole_through_server(workers: int, size: float) -> list[Transfer]:
     return [step for _ in range(workers) for step in ((one, server, size), (server, one, size))]
 
 
-def hierarchical(workers: int, size: float, inside: int) -> list[Transfer]:
-    """Chunked, two levels: a ring in each group of `inside` neighbours, a ring among the groups' first, then a hop back down
-    each group's ring. The last group may be smaller."""
-    groups = [np.arange(first, min(first + inside, workers)) for first in range(0, workers, inside)]
-    within = _together([_among(group, ring(len(group), size)) for group in groups])
-    leaders = np.array([group[0] for group in groups])
-    above = _among(leaders, ring(len(leaders), size)) if len(leaders) > 1 else []
-    down = _together(
-        [[(group[k : k + 1], group[k + 1 : k + 2], size) for k in range(len(group) - 1)] for group in groups]
-    )
-    return [*within, *above, *down]
-
-
 ALGORITHMS: dict[str, Callable[[int, float], list[Transfer]]] = {
     "ring": ring,
     "tree": tree,
@@ -90,16 +77,3 @@ ALGORITHMS: dict[str, Callable[[int, float], list[Transfer]]] = {
 
 def _hop(sender: int, receiver: int, size: float) -> Transfer:
     return np.array([sender]), np.array([receiver]), size
-
-
-def _among(members: np.ndarray, steps: list[Transfer]) -> list[Transfer]:
-    return [(members[senders], members[receivers], size) for senders, receivers, size in steps]
-
-
-def _together(schedules: list[list[Transfer]]) -> list[Transfer]:
-    """Schedules of disjoint nodes side by side."""
-    joined = []
-    for number in range(max(map(len, schedules))):
-        for schedule in schedules:
-            joined.extend(schedule[number : number + 1])
-    return joined

@@ -1,0 +1,89 @@
+"""Who meets whom, asked by hand."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from lib.drivers.meeting import LAST, Neighbourhoods, Rendezvous
+from lib.drivers.mix_in_step import Beside
+from tests.drivers.composing import rule
+from tests.protocols.replica_protocols import DPSGD
+
+
+def plan(protocol, workers):
+    return SimpleNamespace(protocol=SimpleNamespace(dense=protocol), workers=workers, leg=0)
+
+
+async def asked(meeting, *questions):
+    """What is answered so far to workers that ask for rounds."""
+    tasks = [asyncio.ensure_future(meeting.meet(*question)) for question in questions]
+    for _ in range(5):
+        await asyncio.sleep(0)
+    return [task.result().members if task.done() else None for task in tasks]
+
+
+def test_neighbours_go_when_theirs_have_come_as_far():
+    async def main():
+        ring = Neighbourhoods(None, plan(DPSGD(), 5))
+        assert await asked(ring, (4, 0), (0, 0), (1, 0)) == [None, (0, 1, 4), None]
+        await ring.leave(2)  # at the end of its data, before the round
+        assert await asked(ring, (3, 0)) == [(3, 4)]
+
+    asyncio.run(main())
+
+
+def test_who_was_lost_is_no_neighbour_and_comes_back_at_a_round_that_nobody_has_begun():
+    async def main():
+        ring = Neighbourhoods(None, plan(DPSGD(), 5))
+        await asked(ring, (1, 0))
+        await ring.leave(1, lost=True)
+        assert await asked(ring, (0, 0), (4, 0), (3, 0)) == [(0, 4), (0, 3, 4), None]
+        await ring.join(1)
+        assert await ring.first(1) == 1
+        assert await asked(ring, (1, 1), (0, 1), (4, 1)) == [None, (0, 1, 4), None]
+
+    asyncio.run(main())
+
+
+def test_after_a_pause_neighbours_go_on_at_one_round():
+    async def main():
+        ring = Neighbourhoods(None, plan(DPSGD(), 3))
+        await asked(ring, (0, 0), (1, 0), (2, 0), (0, 1))
+        state = await ring.save()
+        for there in (ring, Neighbourhoods(None, plan(DPSGD(), 3))):
+            await there.load(state)
+            assert [await there.first(rank) for rank in range(3)] == [2, 2, 2]
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("kind, protocol", [(Rendezvous, rule()), (Neighbourhoods, DPSGD())])
+def test_the_last_mix_waits_for_all_and_holds_up_no_other(kind, protocol):
+    async def main():
+        meeting = kind(None, plan(protocol, 3))
+        assert await asked(meeting, (0, LAST), (1, 0), (2, 0)) == [None, (1, 2), (1, 2)]
+        assert await asked(meeting, (1, LAST), (2, LAST)) == [(0, 1, 2), (0, 1, 2)]
+
+    asyncio.run(main())
+
+
+def test_the_gradient_beside_a_mix_is_of_what_was_there_before():
+    async def main():
+        values = np.zeros(2)
+        replica = SimpleNamespace(values=values, pull=values.copy)
+
+        async def mix(*args):
+            values[:] = 7
+
+        worker = SimpleNamespace(replica=replica, mix=mix, way=SimpleNamespace(ahead=lambda: None))
+        beside = Beside(worker, SimpleNamespace(index=0), None)
+        await beside.before()
+        await asyncio.sleep(0)
+        assert values.tolist() == [7, 7] and beside.values().tolist() == [0, 0]
+        await beside.computed()
+
+    asyncio.run(main())
