@@ -85,7 +85,7 @@ class Shard:
 
     def reading(self, ids: dict[str, np.ndarray]) -> Work:
         """What `read` costs."""
-        dense = self._dense.nbytes if self._dense is not None else 0
+        dense = 0 if self._dense is None else 4 * len(self._dense)  # nobody reads the optimiser's state
         return Work(bytes=2 * (dense + sum(4 * self._tables[name].dim * ids[name].size for name in self._tables)))
 
     def read(self, ids: dict[str, np.ndarray]) -> tuple[Read, np.ndarray | None, dict[str, Any]]:
