@@ -317,8 +317,17 @@ def _within(name: str, package: str) -> bool:
 def _own(top: str) -> bool:
     if top in sys.stdlib_module_names:
         return False
+    if top not in sys.modules and not _installed_or_filed(top):
+        return True  # it was made in memory
     place = _place_of(top)
     return place is not None and not any(place.is_relative_to(folder) for folder in _installed())
+
+
+def _installed_or_filed(top: str) -> bool:
+    try:
+        return importlib.util.find_spec(top) is not None
+    except (ImportError, ValueError):
+        return False
 
 
 @cache

@@ -228,7 +228,7 @@ def test_the_bytes_of_a_message_are_those_of_its_arrays():
         ({"workers": 0}, "workers must be at least 1, not 0"),
         ({"servers": 0}, "servers must be at least 1, not 0"),
         ({"workers": 3, "speeds": (1, 2)}, "2 speeds for 3 workers"),
-        ({"speeds": (1, 0)}, "speeds must be positive"),
+        ({"speeds": (1, 0)}, "speeds\\[1\\] must be positive"),
         ({"slowdown": -1}, "sigma must be 0 or more"),
     ],
 )

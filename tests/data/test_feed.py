@@ -182,10 +182,10 @@ def test_reading_ahead_changes_no_bit():
 @pytest.mark.parametrize(
     "options, sentence",
     [
-        ({"feed": "random"}, "feed must be rule, split, stream, queue, not 'random'"),
+        ({"feed": "random"}, "feed must be 'rule', 'split', 'stream' or 'queue', not 'random'"),
         ({"partitions": (1, 2)}, "partitions are for feed='stream'"),
         ({"feed": "stream", "partitions": (1, 2)}, "for each of the 4 workers"),
-        ({"feed": "stream", "partitions": "12"}, "partitions must be numbers"),
+        ({"feed": "stream", "partitions": "12"}, "partitions must be a list"),
         ({"prefetch": -1}, "prefetch must be 0 or more"),
     ],
 )

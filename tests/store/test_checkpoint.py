@@ -291,7 +291,7 @@ def test_a_dump_in_memory_that_may_only_be_read_is_copied():
     """As Ray hands it to a server."""
     original, again = table(), Table(3, Adagrad(lr=0.1), seed=0)
     content = original.dump()
-    for array in (content.words, content.index, content.free, content.admission):
+    for array in (content.words, content.index):
         array.flags.writeable = False
     again.restore(content)
     assert not np.shares_memory(again.dump().words, content.words)
