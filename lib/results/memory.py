@@ -51,13 +51,16 @@ class Memory:
             return
         self._met.add(id(thing))
         yield thing.__qualname__
-        for base in getattr(thing, "__bases__", ()):
-            yield from self._definition(base)
-        if not closure.own(thing.__module__ or "") or has_file(thing):
-            self.roots.add(thing.__module__ or "")
+        module = thing.__module__ or ""
+        if has_file(thing):
+            self.roots.add(module)
+        if module.startswith("lib.") or not closure.own(module):
+            self.roots.add(module)
         elif isinstance(thing, FunctionType):
             yield from self._function(thing)
         else:
+            for base in thing.__bases__:
+                yield from self._definition(base)
             for name, value in sorted(vars(thing).items()):
                 if not name.startswith("__") or isinstance(unwrapped(value), FunctionType):
                     yield name
@@ -69,7 +72,10 @@ class Memory:
         yield _instructions(code, skip=documented)
         for value in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()):
             yield from self._code(value)
-        for name in sorted(_names(code) & given.keys()):
+        names = (
+            () if has_file(function) else _names(code) & given.keys()
+        )  # what it names is found in the file otherwise
+        for name in sorted(names):
             yield name
             yield from self._code(given[name])
         for cell in function.__closure__ or ():
@@ -78,9 +84,11 @@ class Memory:
 
 
 def has_file(thing: type | FunctionType) -> bool:
-    """Whether its name stands for it in a module that has a file; what a function makes is another thing with each call."""
-    there = getattr(sys.modules.get(thing.__module__), thing.__qualname__, None)
-    return there is thing and closure.source(thing.__module__) is not None
+    """Whether its name leads to its code in a file; what a function makes is another thing with each call."""
+    module, top = sys.modules.get(thing.__module__), thing.__qualname__.partition(".")[0]
+    return (
+        "<locals>" not in thing.__qualname__ and hasattr(module, top) and closure.source(thing.__module__) is not None
+    )
 
 
 def unwrapped(value: Any) -> Any:
