@@ -12,8 +12,8 @@ import torch
 
 from lib.cluster.spec import Work
 from lib.data.batch import Batch
-from lib.errors import BadField, BadOption
-from lib.options.checked import Checked, Count, shown
+from lib.errors import BadOption
+from lib.options.checked import Checked, Count
 from lib.store.optim import Optimizer
 
 
@@ -109,6 +109,3 @@ class Workload(Checked, ABC):
         """Samples of the index-th batch: short only where the pass ends."""
         left = self.samples - index * self.batch_size
         return left if 0 < left < self.batch_size else self.batch_size
-
-    def _reject(self, name: str, right: str) -> None:
-        raise BadField(self.owner(), (name,), f" must be {right}, not {shown(getattr(self, name))}")
