@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -35,9 +35,6 @@ class Workload(Checked, ABC):
     """
 
     name: ClassVar[str]
-    profiles: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
-    """Profile -> the options that it sets; a profile that is missing, as smoke is by custom, has the class's own defaults."""
-
     epochs: ClassVar[bool] = True
     """Whether its full profile goes through real data again and again, as papers do; a click log is passed once."""
 
