@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -51,9 +52,9 @@ class Workload(Checked, ABC):
     def owner(cls) -> str:
         return f"workload {cls.name!r}"
 
-    @abstractmethod
     def tables(self) -> dict[str, TableSpec]:
         """Table -> its rows; empty for a workload without sparse features."""
+        return {}
 
     @abstractmethod
     def model(self, seed: int) -> torch.nn.Module:
@@ -78,9 +79,9 @@ class Workload(Checked, ABC):
     def work(self) -> Work:
         """The modelled cost of one training step, forward and backward, on one batch."""
 
-    @abstractmethod
     def evaluation_ids(self, seed: int, day: int | None = None) -> dict[str, np.ndarray]:
         """Table -> the unique ids whose rows the evaluation needs."""
+        return {}
 
     @abstractmethod
     def evaluate(
@@ -106,3 +107,9 @@ class Workload(Checked, ABC):
         """Samples of the index-th batch: short only where the pass ends."""
         left = self.samples - index * self.batch_size
         return left if 0 < left < self.batch_size else self.batch_size
+
+
+@functools.lru_cache(maxsize=16)
+def dense_parameters(workload: Workload) -> int:
+    """How many parameters its model has beside the tables."""
+    return sum(parameter.numel() for parameter in workload.model(0).parameters())
