@@ -60,11 +60,12 @@ def kinds(things: Iterable[Any]) -> Iterator[type | FunctionType]:
 
 @cache
 def whole() -> str:
-    """A hash of all of lib's code but for what shows results: what a notebook's results may follow from."""
+    """A hash of all of lib's code and data but for what shows results: what a notebook's results may follow from."""
     package = Path(__file__).parents[1]
-    files = sorted(package.rglob("*.py"))
-    names = (
-        ".".join(path.relative_to(package.parent).with_suffix("").parts).removesuffix(".__init__") for path in files
-    )
-    code = (closure.source(name).hash for name in names if not closure.left_out(name))
+    code = []
+    for path in sorted(package.rglob("*.py")):
+        name = ".".join(path.relative_to(package.parent).with_suffix("").parts).removesuffix(".__init__")
+        if not closure.left_out(name):
+            code.append(closure.source(name).hash)
+    code += [path.read_text(encoding="utf-8") for path in sorted(package.rglob("*.yaml"))]
     return hashlib.sha256("".join(code).encode()).hexdigest()

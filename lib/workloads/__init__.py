@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import fields, replace
+from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lib.errors import unknown, unknown_option
@@ -11,7 +14,7 @@ from lib.registry import Registry
 if TYPE_CHECKING:
     from lib.workloads.base import TableSpec, Workload
 
-__all__ = ["ALL", "PROFILES", "TableSpec", "Workload", "get", "options"]
+__all__ = ["ALL", "PROFILES", "TableSpec", "Workload", "get", "options", "profiles"]
 
 PROFILES = ("smoke", "laptop", "full")
 """How large a workload is: for a look at every experiment in minutes, for results on a laptop, for a GPU or a cluster."""
@@ -57,10 +60,18 @@ def get(name: str, profile: str = "smoke", **given) -> Workload:
     given = {kind.spelled.get(option, option): value for option, value in given.items()}
     from lib.data import source  # not for a list of names
 
-    made = kind(**{**kind.profiles.get(profile, {}), **given})
+    made = kind(**{**profiles().get(name, {}).get(profile, {}), **given})
     if given.get("data") and "samples" not in given and not (kind.epochs and profile == "full"):
         made = replace(made, samples=min(made.samples, source.samples(made.data)))
     return made
+
+
+@cache
+def profiles() -> Mapping[str, Mapping[str, Mapping[str, Any]]]:
+    """Workload -> profile -> the options that it sets; what is missing, as smoke always is, has the class's own defaults."""
+    from lib.options.document import load  # not for a list of names
+
+    return load(Path(__file__).with_name("profiles.yaml")).data
 
 
 def options(name: str) -> set[str]:

@@ -1,27 +1,22 @@
-"""The papers' pairs of data and model. A class's own defaults are its smoke profile.
+"""The papers' pairs of data and model. A class's own defaults are its smoke profile; `profiles.yaml` has the others.
 
-Each stands for an experiment of a paper, with the paper's number of fields, model and optimiser kind; laptop widens the data,
-full takes the paper's widths and batch. Without a data folder the data is planted.
+Each stands for an experiment of a paper, with the paper's number of fields, model and optimiser kind. Without a data folder the
+data is planted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from lib.options.checked import Count, Natural, NotNegative, Share
-from lib.store.optim import Adagrad, Adam, Optimizer
+from lib.store.optim import Adam, Optimizer
 from lib.workloads import ctr, graph
 from lib.workloads.ctr import ClickThrough
 from lib.workloads.graph import LinkPrediction
 from lib.workloads.retrieval import NextItem
 from lib.workloads.text import Answers
 from lib.workloads.vision import ImageClasses
-
-Profiles = Mapping[str, Mapping[str, Any]]
-
-PERSIA = (4096, 2048, 1024, 512, 256)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,19 +35,6 @@ class CriteoDeepFM(Criteo):
     """DeepFM on Criteo's clicks (GBA, DS-Sync)."""
 
     name: ClassVar[str] = "criteo-deepfm"
-    profiles: ClassVar[Profiles] = {
-        "laptop": {"samples": 2_000_000, "vocabulary": 10_000, "batch_size": 256},
-        "full": {
-            "samples": 40_000_000,
-            "vocabulary": 200_000,
-            "dim": 16,
-            "hidden": (400, 400, 400),
-            "batch_size": 12_800,
-            "dense_optimizer": Adam(lr=1e-3),
-            "row_optimizer": Adam(lr=1e-3),
-            "evaluation_samples": 1_000_000,
-        },
-    }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,17 +42,6 @@ class CriteoDLRM(Criteo):
     """DLRM on Criteo's clicks (ShadowSync's model; OAC beyond link prediction)."""
 
     name: ClassVar[str] = "criteo-dlrm"
-    profiles: ClassVar[Profiles] = {
-        "laptop": {"samples": 2_000_000, "vocabulary": 10_000, "batch_size": 256},
-        "full": {
-            "samples": 40_000_000,
-            "vocabulary": 200_000,
-            "dim": 64,
-            "hidden": (1024, 512, 256),
-            "batch_size": 2_048,
-            "evaluation_samples": 1_000_000,
-        },
-    }
     network: ctr.Network = "dlrm"
 
 
@@ -79,22 +50,6 @@ class AlimamaDIEN(ClickThrough):
     """DIEN on Alimama's advertisements (GBA): clicks that depend on what a user did before."""
 
     name: ClassVar[str] = "alimama-dien"
-    profiles: ClassVar[Profiles] = {
-        "laptop": {"samples": 1_000_000, "vocabulary": 5_000, "length": 20, "per_topic": 200},
-        "full": {
-            "samples": 26_000_000,
-            "vocabulary": 100_000,
-            "length": 50,
-            "topics": 200,
-            "per_topic": 2_000,
-            "dim": 16,
-            "hidden": (200, 80),
-            "batch_size": 1_024,
-            "dense_optimizer": Adam(lr=1e-3),
-            "row_optimizer": Adam(lr=1e-3),
-            "evaluation_samples": 500_000,
-        },
-    }
     network: ctr.Network = "dien"
     samples: Count = 200_000
     fields: Count = 9
@@ -111,20 +66,6 @@ class PrivateYouTubeDNN(NextItem):
     """YouTubeDNN on which item comes next (GBA's private task, whose data nobody else has)."""
 
     name: ClassVar[str] = "private-youtubednn"
-    profiles: ClassVar[Profiles] = {
-        "laptop": {"samples": 2_000_000, "per_topic": 200, "dim": 32, "negatives": 256},
-        "full": {
-            "samples": 50_000_000,
-            "topics": 200,
-            "per_topic": 5_000,
-            "length": 50,
-            "dim": 64,
-            "hidden": (512, 256),
-            "batch_size": 1_024,
-            "negatives": 2_048,
-            "evaluation_samples": 100_000,
-        },
-    }
     days: Count = 22
 
 
@@ -142,10 +83,6 @@ class TaobaoFFNN(PersiaFFNN):
     """Persia's FFNN on Taobao's advertisements."""
 
     name: ClassVar[str] = "taobao-ffnn"
-    profiles: ClassVar[Profiles] = {
-        "laptop": {"samples": 1_000_000, "vocabulary": 20_000, "hidden": (256, 128, 64)},
-        "full": {"samples": 26_000_000, "vocabulary": 200_000, "dim": 64, "hidden": PERSIA, "batch_size": 4_096},
-    }
     fields: Count = 16
     vocabulary: Count = 1_000
     dense_features: Natural = 1
@@ -160,10 +97,6 @@ class AvazuFFNN(PersiaFFNN):
     """Persia's FFNN on Avazu's advertisements: no numbers, and a few fields with most of the ids."""
 
     name: ClassVar[str] = "avazu-ffnn"
-    profiles: ClassVar[Profiles] = {
-        "laptop": {"samples": 1_000_000, "vocabulary": 50_000, "hidden": (256, 128, 64)},
-        "full": {"samples": 40_000_000, "vocabulary": 500_000, "dim": 64, "hidden": PERSIA, "batch_size": 4_096},
-    }
     fields: Count = 21
     vocabulary: Count = 2_000
     dense_features: Natural = 0
@@ -177,10 +110,6 @@ class CriteoFFNN(PersiaFFNN):
     """Persia's FFNN on Criteo's clicks."""
 
     name: ClassVar[str] = "criteo-ffnn"
-    profiles: ClassVar[Profiles] = {
-        "laptop": {"samples": 2_000_000, "vocabulary": 10_000, "hidden": (256, 128, 64)},
-        "full": {"samples": 40_000_000, "vocabulary": 500_000, "dim": 64, "hidden": PERSIA, "batch_size": 4_096},
-    }
     fields: Count = 26
     dense_features: Natural = 13
     exponent: NotNegative = 1.2
@@ -193,10 +122,6 @@ class KwaiFFNN(PersiaFFNN):
     """Persia's FFNN on clicks of Kwai-Video's shape: many ids, of which most are rare."""
 
     name: ClassVar[str] = "kwai-ffnn"
-    profiles: ClassVar[Profiles] = {
-        "laptop": {"samples": 2_000_000, "vocabulary": 100_000, "hidden": (256, 128, 64)},
-        "full": {"samples": 50_000_000, "vocabulary": 2_000_000, "dim": 64, "hidden": PERSIA, "batch_size": 4_096},
-    }
     fields: Count = 30
     vocabulary: Count = 5_000
     exponent: NotNegative = 1.1
@@ -214,10 +139,6 @@ class CriteoSyn(CriteoFFNN):
     """
 
     name: ClassVar[str] = "criteo-syn"
-    profiles: ClassVar[Profiles] = {
-        "laptop": {"samples": 1_000_000, "hidden": (256, 128, 64)},
-        "full": {"samples": 20_000_000, "dim": 128, "hidden": PERSIA, "batch_size": 4_096},
-    }
     samples: Count = 100_000
     copies: Count = 1_878_005
     """Ids that share one truth. 26 fields x 1000 x copies x 128 values: 6.25 trillion here; twice as much for each next."""
@@ -228,22 +149,6 @@ class FB15k237(LinkPrediction):
     """DistMult on FB15k-237's knowledge graph (OAC's small task)."""
 
     name: ClassVar[str] = "fb15k-237-distmult"
-    profiles: ClassVar[Profiles] = {
-        "laptop": {"entities": 5_000, "relations": 60, "triples": 100_000, "samples": 1_000_000, "dim": 64},
-        "full": {
-            "entities": 14_541,
-            "relations": 237,
-            "triples": 272_115,
-            "evaluation_triples": 20_466,
-            "samples": 6 * 272_115,
-            "batch_size": 1_024,
-            "negatives": 1_024,
-            "dim": 256,
-            "dense_optimizer": Adagrad(lr=0.05),
-            "row_optimizer": Adagrad(lr=0.05),
-            "scale": 0.01,
-        },
-    }
     relations: Count = 24
 
 
@@ -252,20 +157,6 @@ class Freebase86mDistMult(LinkPrediction):
     """DistMult on Freebase86m's shape (OAC, setup 2): wide batches, half of the negatives by degree."""
 
     name: ClassVar[str] = "freebase86m-distmult"
-    profiles: ClassVar[Profiles] = {
-        "laptop": {"entities": 20_000, "relations": 100, "triples": 400_000, "samples": 4_000_000, "batch_size": 4_096},
-        "full": {
-            "entities": 100_000,
-            "relations": 500,
-            "triples": 2_000_000,
-            "samples": 20_000_000,
-            "batch_size": 50_000,
-            "negatives": 1_000,
-            "dim": 50,
-            "evaluation_triples": 10_000,
-            "evaluation_candidates": 1_000,
-        },
-    }
     entities: Count = 3_000
     relations: Count = 20
     by_degree: Share = 0.5
@@ -285,18 +176,6 @@ class Cifar10WRN(ImageClasses):
     """A wide residual network on CIFAR-10's shape (DS-Sync); WRN-26-10 at full."""
 
     name: ClassVar[str] = "cifar10-wrn"
-    profiles: ClassVar[Profiles] = {
-        "laptop": {"samples": 100_000, "side": 32, "depth": 14, "width": 1, "noise": 12.0, "shift": 2},
-        "full": {
-            "samples": 200 * 50_000,
-            "side": 32,
-            "depth": 26,
-            "width": 10,
-            "noise": 12.0,
-            "batch_size": 256,
-            "evaluation_samples": 10_000,
-        },
-    }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -314,20 +193,6 @@ class ImageNetWRN(ImageClasses):
     """WRN-50-2 on ImageNet's shape (DS-Sync), at full; a small network on small images below that."""
 
     name: ClassVar[str] = "imagenet-wrn50-2"
-    profiles: ClassVar[Profiles] = {
-        "laptop": {"samples": 100_000, "classes": 100, "side": 32, "depth": 14, "width": 2, "noise": 6.0},
-        "full": {
-            "network": "wrn50",
-            "samples": 90 * 1_281_167,
-            "classes": 1_000,
-            "side": 224,
-            "width": 2,
-            "shift": 0,
-            "noise": 20.0,
-            "batch_size": 128,
-            "evaluation_samples": 50_000,
-        },
-    }
     samples: Count = 16_000
     classes: Count = 20
     width: Count = 2
@@ -338,20 +203,3 @@ class SquadBert(Answers):
     """BERT on SQuAD's shape (DS-Sync): where in a passage is the answer? Give `weights` for BERT-large."""
 
     name: ClassVar[str] = "squad-bert"
-    profiles: ClassVar[Profiles] = {
-        "laptop": {"samples": 100_000, "kinds": 16, "slots": 16, "distractors": 8, "dim": 64, "layers": 3, "heads": 4},
-        "full": {
-            "samples": 2 * 87_599,
-            "batch_size": 6,
-            "dense_optimizer": Adam(lr=3e-5),
-            "kinds": 32,
-            "slots": 64,
-            "distractors": 24,
-            "dim": 1024,
-            "layers": 24,
-            "heads": 16,
-            "vocabulary": 30_522,
-            "length": 384,
-            "evaluation_samples": 10_570,
-        },
-    }
