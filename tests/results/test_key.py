@@ -55,7 +55,8 @@ def test_what_cannot_change_a_run_does_not_change_its_name(edited):
         ("protocols/hop.py", *RETURNS),
         ("protocols/__init__.py", '"sync": "', '"sink": "lib.protocols.baselines:Sync", "sync": "'),
         ("protocols/dssync.py", *RETURNS),
-        ("workloads/quadratic.py", *RETURNS),
+        ("workloads/vision.py", *RETURNS),
+        ("models/graph.py", *RETURNS),
         ("cluster/local.py", *RETURNS),
         ("cluster/ray/cluster.py", *RETURNS),
         ("cluster/slowdowns/presets.py", *RETURNS),
@@ -80,7 +81,7 @@ def test_what_can_change_a_run_changes_its_name(edited):
     different = [
         ("protocols/gba.py", *RETURNS),
         ("protocols/server_rule.py", *RETURNS),
-        ("workloads/named.py", "class Criteo(ClickThrough):", "class Criteo(ClickThrough):\n    more = 1"),
+        ("workloads/click_logs.py", "class Criteo(ClickThrough):", "class Criteo(ClickThrough):\n    more = 1"),
         ("workloads/ctr.py", *RETURNS),
         ("models/ctr.py", *RETURNS),
         ("models/flat.py", *RETURNS),
