@@ -106,7 +106,7 @@ def _parser() -> argparse.ArgumentParser:
     bench = add("bench", _bench, "measure speed against a peer or a limit")
     bench.add_argument(
         "name",
-        help="virtual (100 and 1000 workers), ray (against DDP), store (against torch, fbgemm, memory) or checkpoint",
+        help="store (against torch, fbgemm, memory, a file's copy) or virtual (100 and 1000 workers, against a bare loop)",
     )
     bench.add_argument("--quick", action="store_true", help="store: its smallest tables alone, in less than a minute")
     calibrate = add(
@@ -114,7 +114,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     calibrate.add_argument("--out", default="cluster.yaml", help="the file (default cluster.yaml)")
     calibrate.add_argument("--quick", action="store_true", help="seconds instead of half a minute, and rougher")
-    calibrate.add_argument("--ray", action="store_true", help="also a round trip through Ray")
     add("doctor", _doctor, "show what this machine has: cores, memory, GPU, Ray, versions")
     return parser
 
@@ -192,7 +191,7 @@ def _bench(options: argparse.Namespace) -> None:
 def _calibrate(options: argparse.Namespace) -> None:
     from lib.measure import calibrate
 
-    calibrate.calibrate(options.out, quick=options.quick, ray=options.ray)
+    calibrate.calibrate(options.out, quick=options.quick)
     print(options.out)
 
 
