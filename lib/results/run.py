@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
 import tempfile
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -103,27 +102,6 @@ class Run:
             raise LockstepError(
                 f"the saved run {folder} cannot be read ({error}); delete that folder to train anew"
             ) from error
-
-
-def digest(final: dict[str, Any]) -> str:
-    """sha256 over named arrays in canonical order: names sorted, each array with its type and shape."""
-    result = hashlib.sha256()
-    for name, array in sorted(_arrays("", final)):
-        array = np.ascontiguousarray(array)
-        result.update(f"{name} {array.dtype.str} {array.shape}\n".encode())
-        result.update(array.tobytes())
-    return result.hexdigest()
-
-
-def _arrays(name: str, thing: Any):
-    if isinstance(thing, dict):
-        for inner, value in thing.items():
-            yield from _arrays(f"{name}/{inner}", value)
-    elif is_dataclass(thing):
-        for field in fields(thing):
-            yield from _arrays(f"{name}/{field.name}", getattr(thing, field.name))
-    else:
-        yield name, thing
 
 
 def plain(value: Any) -> Any:

@@ -145,6 +145,14 @@ class NextItem(Workload):
         return WatchStream(catalogue=self._catalogue, **own)
 
 
+@dataclass(frozen=True, kw_only=True)
+class PrivateYouTubeDNN(NextItem):
+    """YouTubeDNN on which item comes next (GBA's private task, whose data nobody else has)."""
+
+    name: ClassVar[str] = "private-youtubednn"
+    days: Count = 22
+
+
 class _Evaluation(NamedTuple):
     batch: Batch
     """The items of a user are the next one, then those that it is held against."""

@@ -142,6 +142,13 @@ class Answers(Workload):
         return PlantedQuestions(**{name: getattr(self, name) for name in PlantedQuestions.__dataclass_fields__})
 
 
+@dataclass(frozen=True, kw_only=True)
+class SquadBert(Answers):
+    """BERT on SQuAD's shape (DS-Sync): where in a passage is the answer? Give `weights` for BERT-large."""
+
+    name: ClassVar[str] = "squad-bert"
+
+
 class _Evaluation(NamedTuple):
     questions: Questions
     begins: np.ndarray

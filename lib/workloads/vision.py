@@ -136,6 +136,33 @@ class ImageClasses(Workload):
         return Images(augmented(pixels, stream(seed, "augment", first)), self._real.train_labels[rows])
 
 
+@dataclass(frozen=True, kw_only=True)
+class Cifar10WRN(ImageClasses):
+    """A wide residual network on CIFAR-10's shape (DS-Sync); WRN-26-10 at full."""
+
+    name: ClassVar[str] = "cifar10-wrn"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cifar100WRN(Cifar10WRN):
+    """The same with a hundred classes."""
+
+    name: ClassVar[str] = "cifar100-wrn"
+    samples: Count = 24_000
+    classes: Count = 100
+    noise: NotNegative = 4.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageNetWRN(ImageClasses):
+    """WRN-50-2 on ImageNet's shape (DS-Sync), at full; a small network on small images below that."""
+
+    name: ClassVar[str] = "imagenet-wrn50-2"
+    samples: Count = 16_000
+    classes: Count = 20
+    width: Count = 2
+
+
 class _Evaluation(NamedTuple):
     pixels: Callable[[slice], np.ndarray]
     labels: np.ndarray

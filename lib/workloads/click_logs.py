@@ -1,7 +1,7 @@
-"""The papers' pairs of data and model. A class's own defaults are its smoke profile; `profiles.yaml` has the others.
+"""The papers' pairs of click logs and models. A class's own defaults are its smoke profile; `profiles.yaml` has the others.
 
 Each stands for an experiment of a paper, with the paper's number of fields, model and optimiser kind. Without a data folder the
-data is planted.
+data is planted. Those of other data stand beside their kind, in `graph.py`, `retrieval.py`, `vision.py` and `text.py`.
 """
 
 from __future__ import annotations
@@ -9,14 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from lib.options.checked import Count, Natural, NotNegative, Share
+from lib.options.checked import Count, Natural, NotNegative
 from lib.store.optim import Adam, Optimizer
-from lib.workloads import ctr, graph
+from lib.workloads import ctr
 from lib.workloads.ctr import ClickThrough
-from lib.workloads.graph import LinkPrediction
-from lib.workloads.retrieval import NextItem
-from lib.workloads.text import Answers
-from lib.workloads.vision import ImageClasses
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,14 +55,6 @@ class AlimamaDIEN(ClickThrough):
     linear: NotNegative = 0.4
     base_rate: ctr.Rate = 0.2
     days: Count = 8
-
-
-@dataclass(frozen=True, kw_only=True)
-class PrivateYouTubeDNN(NextItem):
-    """YouTubeDNN on which item comes next (GBA's private task, whose data nobody else has)."""
-
-    name: ClassVar[str] = "private-youtubednn"
-    days: Count = 22
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,64 +130,3 @@ class CriteoSyn(CriteoFFNN):
     samples: Count = 100_000
     copies: Count = 1_878_005
     """Ids that share one truth. 26 fields x 1000 x copies x 128 values: 6.25 trillion here; twice as much for each next."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class FB15k237(LinkPrediction):
-    """DistMult on FB15k-237's knowledge graph (OAC's small task)."""
-
-    name: ClassVar[str] = "fb15k-237-distmult"
-    relations: Count = 24
-
-
-@dataclass(frozen=True, kw_only=True)
-class Freebase86mDistMult(LinkPrediction):
-    """DistMult on Freebase86m's shape (OAC, setup 2): wide batches, half of the negatives by degree."""
-
-    name: ClassVar[str] = "freebase86m-distmult"
-    entities: Count = 3_000
-    relations: Count = 20
-    by_degree: Share = 0.5
-    evaluation_candidates: Count | None = 500
-
-
-@dataclass(frozen=True, kw_only=True)
-class Freebase86mGraphSage(Freebase86mDistMult):
-    """GraphSage over ten neighbours, then DistMult, on Freebase86m's shape (OAC, setup 1)."""
-
-    name: ClassVar[str] = "freebase86m-graphsage"
-    network: graph.Network = "graphsage"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Cifar10WRN(ImageClasses):
-    """A wide residual network on CIFAR-10's shape (DS-Sync); WRN-26-10 at full."""
-
-    name: ClassVar[str] = "cifar10-wrn"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Cifar100WRN(Cifar10WRN):
-    """The same with a hundred classes."""
-
-    name: ClassVar[str] = "cifar100-wrn"
-    samples: Count = 24_000
-    classes: Count = 100
-    noise: NotNegative = 4.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class ImageNetWRN(ImageClasses):
-    """WRN-50-2 on ImageNet's shape (DS-Sync), at full; a small network on small images below that."""
-
-    name: ClassVar[str] = "imagenet-wrn50-2"
-    samples: Count = 16_000
-    classes: Count = 20
-    width: Count = 2
-
-
-@dataclass(frozen=True, kw_only=True)
-class SquadBert(Answers):
-    """BERT on SQuAD's shape (DS-Sync): where in a passage is the answer? Give `weights` for BERT-large."""
-
-    name: ClassVar[str] = "squad-bert"
