@@ -1,4 +1,16 @@
-"""The command line: python -m lib."""
+"""Lockstep: how training workers keep in step, compared under one interface.
+
+examples:
+  python -m lib list
+  python -m lib train ctr-synthetic gba virtual -o workers=32 -o slowdown=0.6 -o iota=4
+  python -m lib train criteo-deepfm gba+all-reduce virtual -o lr=0.003 -o speeds=[1,1,0.5,2] -o store.max_rows=10000
+  python -m lib train ctr-synthetic mine.py:MyRule virtual -o 'row_optimizer={name: adagrad, lr: 0.1}'
+  python -m lib train fb15k-237-distmult sync local --profile full --data FB15k-237 -o workers=1
+  python -m lib run 00_quickstart --profile laptop -p seeds=5
+  python -m lib run all --profile laptop --resume
+  python -m lib claims --json
+  python -m lib calibrate --out this_machine.yaml
+"""
 
 from __future__ import annotations
 
@@ -11,18 +23,6 @@ from pathlib import Path
 from typing import Any
 
 from lib.errors import BadOption, LockstepError, unknown
-
-EXAMPLES = """examples:
-  python -m lib list
-  python -m lib train ctr-synthetic gba virtual -o workers=32 -o slowdown=0.6 -o iota=4
-  python -m lib train criteo-deepfm gba+all-reduce virtual -o lr=0.003 -o speeds=[1,1,0.5,2] -o store.max_rows=10000
-  python -m lib train ctr-synthetic mine.py:MyRule virtual -o 'row_optimizer={name: adagrad, lr: 0.1}'
-  python -m lib train fb15k-237-distmult sync local --profile full --data FB15k-237 -o workers=1
-  python -m lib run 00_quickstart --profile laptop -p seeds=5
-  python -m lib run all --profile laptop --resume
-  python -m lib claims --json
-  python -m lib calibrate --out this_machine.yaml
-"""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -43,8 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m lib",
-        description="Lockstep: how training workers keep in step, compared under one interface.",
-        epilog=EXAMPLES,
+        description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
@@ -107,7 +106,7 @@ def _parser() -> argparse.ArgumentParser:
     bench = add("bench", _bench, "measure speed against a peer or a limit")
     bench.add_argument(
         "name",
-        help="virtual (100 and 1000 workers), ray (against DDP), store (against torch, fbgemm, memory) or checkpoint",
+        help="store (against torch, fbgemm, memory, a file's copy) or virtual (100 and 1000 workers, against a bare loop)",
     )
     bench.add_argument("--quick", action="store_true", help="store: its smallest tables alone, in less than a minute")
     calibrate = add(
@@ -115,7 +114,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     calibrate.add_argument("--out", default="cluster.yaml", help="the file (default cluster.yaml)")
     calibrate.add_argument("--quick", action="store_true", help="seconds instead of half a minute, and rougher")
-    calibrate.add_argument("--ray", action="store_true", help="also a round trip through Ray")
     mutate = add("mutate", _mutate, "plant known faults, one at a time, and say which test notices each")
     mutate.add_argument("names", nargs="*", metavar="FAULT", help="of tests/faults.yaml (default: all)")
     mutate.add_argument("--processes", type=int, default=1, help="copies that are tested at once (default 1)")
@@ -197,7 +195,7 @@ def _bench(options: argparse.Namespace) -> None:
 def _calibrate(options: argparse.Namespace) -> None:
     from lib.measure import calibrate
 
-    calibrate.calibrate(options.out, quick=options.quick, ray=options.ray)
+    calibrate.calibrate(options.out, quick=options.quick)
     print(options.out)
 
 
