@@ -16,10 +16,10 @@ from joblib import cpu_count
 from data_prep import lines, partitions, rejects
 from data_prep.source import RawFile, standing
 from data_prep.threshold import LARGEST
-from lib import sealed
 from lib.errors import BadOption, Damaged, LockstepError
 from lib.paths import check_writable, write_text_atomic
 from lib.progress import Progress
+from lib.store import sealed
 
 FORMAT = 2
 MANIFEST, REJECTS = "manifest.json", "rejects.jsonl"

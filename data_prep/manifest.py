@@ -9,8 +9,8 @@ from data_prep import lines
 from data_prep.dataset import Dataset
 from data_prep.job import MANIFEST
 from data_prep.source import verify
-from lib import sealed
 from lib.errors import BadOption
+from lib.store import sealed
 
 
 def load(out: Path) -> dict[str, Any]:

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.lib.format import open_memmap
 
-from lib import sealed
 from lib.data.clicks import FIELD_SHIFT
 from lib.errors import BadOption, Damaged
+from lib.store import sealed
 
 FORMAT = 2
 MISSING = -(2**31)

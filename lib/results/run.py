@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 from xxhash import xxh3_64_hexdigest
 
-from lib import paths, sealed
+from lib import paths
 from lib.errors import Damaged, LockstepError, NotSaved
 
 if TYPE_CHECKING:
@@ -66,6 +66,8 @@ class Run:
         except OSError as error:
             raise self._not_saved(folder, error) from error
         try:
+            from lib.store import sealed
+
             texts = {"summary": self.summary, "provenance": self.provenance, "digest": self.digest, "tables": {}}
             for name in TABLES:
                 getattr(self, name).to_parquet(path := new / f"{name}.parquet")
@@ -94,6 +96,8 @@ class Run:
     @classmethod
     def load(cls, folder: Path) -> Run:
         try:
+            from lib.store import sealed
+
             texts = sealed.load(folder / "run.json")
             tables = {name: (folder / f"{name}.parquet").read_bytes() for name in TABLES}
             for name, data in tables.items():

@@ -9,7 +9,6 @@ import torch
 from data_prep.criteo_kaggle import CriteoKaggle
 from data_prep.fb15k237 import FB15k237
 from data_prep.job import Options
-from lib import sealed
 from lib.data.batch import Batch
 from lib.data.clicks import FIELD_SHIFT
 from lib.data.prepared import Partitions, PreparedClicks, PreparedTriples
@@ -18,6 +17,7 @@ from lib.models.ctr import DLRM, TABLE, DeepFM
 from lib.models.flat import FlatModel
 from lib.models.graph import TABLE as ENTITY
 from lib.models.graph import DistMult
+from lib.store import sealed
 
 
 @pytest.fixture(scope="module")

@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 
 import lib
-from lib import VirtualCluster, sealed, workloads
+from lib import VirtualCluster, workloads
 from lib.data import source
 from lib.data.clicks import FIELD_SHIFT
 from lib.errors import BadOption
+from lib.store import sealed
 
 
 def prepared(folder, kind, parts, schema, **facts):
