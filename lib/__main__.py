@@ -1,4 +1,16 @@
-"""The command line: python -m lib."""
+"""Lockstep: how training workers keep in step, compared under one interface.
+
+examples:
+  python -m lib list
+  python -m lib train ctr-synthetic gba virtual -o workers=32 -o slowdown=0.6 -o iota=4
+  python -m lib train criteo-deepfm gba+all-reduce virtual -o lr=0.003 -o speeds=[1,1,0.5,2] -o store.max_rows=10000
+  python -m lib train ctr-synthetic mine.py:MyRule virtual -o 'row_optimizer={name: adagrad, lr: 0.1}'
+  python -m lib train fb15k-237-distmult sync local --profile full --data FB15k-237 -o workers=1
+  python -m lib run 00_quickstart --profile laptop -p seeds=5
+  python -m lib run all --profile laptop --resume
+  python -m lib claims --json
+  python -m lib calibrate --out this_machine.yaml
+"""
 
 from __future__ import annotations
 
@@ -11,18 +23,6 @@ from pathlib import Path
 from typing import Any
 
 from lib.errors import BadOption, LockstepError, unknown
-
-EXAMPLES = """examples:
-  python -m lib list
-  python -m lib train ctr-synthetic gba virtual -o workers=32 -o slowdown=0.6 -o iota=4
-  python -m lib train criteo-deepfm gba+all-reduce virtual -o lr=0.003 -o speeds=[1,1,0.5,2] -o store.max_rows=10000
-  python -m lib train ctr-synthetic mine.py:MyRule virtual -o 'row_optimizer={name: adagrad, lr: 0.1}'
-  python -m lib train fb15k-237-distmult sync local --profile full --data FB15k-237 -o workers=1
-  python -m lib run 00_quickstart --profile laptop -p seeds=5
-  python -m lib run all --profile laptop --resume
-  python -m lib claims --json
-  python -m lib calibrate --out this_machine.yaml
-"""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -43,8 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m lib",
-        description="Lockstep: how training workers keep in step, compared under one interface.",
-        epilog=EXAMPLES,
+        description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)

@@ -73,8 +73,6 @@ class LinkPrediction(Workload):
     """Shared negatives of a batch."""
     by_degree: Share = 0.0
     """Share of the negatives that is drawn by degree; the others are uniform."""
-    objective: Literal["softmax", "logistic"] = "softmax"
-    """Loss: softmax (the true triple among the negatives) or logistic."""
     scale: NotNegative = 0.3
     """New entities are uniform in (-scale, scale)."""
     held_out: Literal["test", "valid"] = "test"
@@ -92,7 +90,7 @@ class LinkPrediction(Workload):
         return {TABLE: TableSpec(self.dim, self.scale)}
 
     def model(self, seed: int) -> DistMult:
-        shape = {"relations": self.graph.kinds, "dim": self.dim, "objective": self.objective, "seed": seed}
+        shape = {"relations": self.graph.kinds, "dim": self.dim, "seed": seed}
         return GraphSage(**shape, neighbours=self.neighbours) if self._looks_around else DistMult(**shape)
 
     def draw(self, seed: int, first: int, size: int, index: int) -> Batch:

@@ -8,7 +8,6 @@ import pytest
 
 from lib import VirtualCluster
 from lib.cluster.slowdowns import (
-    Bursts,
     Day,
     Empirical,
     Lognormal,
@@ -40,13 +39,6 @@ DAY = Day(curve=(1.0, 0.5, 0.25, 0.75), period=10.0, begin=3.0)
         (lambda: Transient(mean_on=1, mean_off=1, factor="2x"), "factor must be"),
         (lambda: Transient(mean_on=1, mean_off=1, factor=()), "factor must be a number or a longer list"),
         (lambda: Transient(mean_on=1, mean_off=1, factor=(2, 0)), r"factor\[1\] must be positive, not 0"),
-        (
-            lambda: Transient(mean_on=1, mean_off=1, factor=2, ranks=(0.5,)),
-            r"ranks\[0\] must be a whole number, not 0.5",
-        ),
-        (lambda: Transient(mean_on=1, mean_off=1, factor=2, ranks=(-1,)), r"ranks\[0\] must be 0 or more"),
-        (lambda: Bursts(rate=-1, factor=2, seconds=1), "rate must be"),
-        (lambda: Bursts(rate=1, factor=2, seconds=1, share=1.5), "share must be at most 1"),
         (lambda: Day(curve=(0.5, 0)), r"curve\[1\] must be at least 1e-09"),
         (lambda: Day(curve=()), "curve must be a longer list"),
         (lambda: Day(curve="alibaba"), "curve must be a list, not 'alibaba'"),
@@ -100,7 +92,7 @@ def test_a_slowdown_that_cannot_be_names_the_field(make, words):
             "slowdown.parts[0].parts[0].factors[1] must be a number, not 'x'",
         ),
         ("{name: product, parts: 3}", "slowdown.parts must be a list, not 3"),
-        ("{name: bursts, rate: 1, factor: 2}", "slowdown.seconds: missing; Bursts needs it"),
+        ("{name: transient, mean_on: 1, mean_off: 2}", "slowdown.factor: missing; Transient needs it"),
         ("{name: transiant}", "slowdown.name: no slowdown is called 'transiant'; did you mean 'transient'?"),
         ("{name: [1]}", "slowdown.name: no slowdown is called [1]"),
         ("{sigma: 1}", "slowdown.name: missing; one of"),

@@ -6,11 +6,10 @@ from lib.cluster.slowdowns.presets import get, presets
 from lib.cluster.slowdowns.product import Product
 from lib.cluster.slowdowns.reading import SLOWDOWNS
 from lib.cluster.slowdowns.shared_machines import Shared
-from lib.cluster.slowdowns.timed import Bursts, Day, Transient
+from lib.cluster.slowdowns.timed import Day, Transient
 
 __all__ = [
     "SLOWDOWNS",
-    "Bursts",
     "Course",
     "Day",
     "Empirical",

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import count
-from typing import Annotated, ClassVar, Self
+from typing import Annotated, ClassVar
 
 import numpy as np
 from annotated_types import Ge, Le, MinLen
 
 from lib.cluster.slowdowns.base import SHORTEST, Factor, Lasting, Pace, Slowdown, Stretches, draws
-from lib.options.checked import Natural, NotNegative, Positive, Share
+from lib.options.checked import NotNegative, Positive
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,12 +32,8 @@ class Transient(Slowdown):
     """Mean seconds between two."""
     factor: Factor | Annotated[tuple[Factor, ...], MinLen(1)]
     """How many times as long a computation takes in a slow period; of several, each period draws one."""
-    ranks: tuple[Natural, ...] = ()
-    """The workers that it can hit; empty: all."""
 
     def course(self, seed: int, node: str, rank: int, twin: int = 0) -> Pace:
-        if self.ranks and rank not in self.ranks:
-            return Stretches(iter(EVEN))
         return Stretches(self._turns(draws(seed, "slowdown", self.name, node, twin=twin)))
 
     def _turns(self, stream: np.random.Generator) -> Iterator[tuple[float, float]]:
@@ -50,44 +46,6 @@ class Transient(Slowdown):
             end += stream.exponential(self.mean_on if slow else self.mean_off)
             yield 1 / factor, end
             slow = not slow
-
-
-@dataclass(frozen=True, kw_only=True)
-class Bursts(Slowdown):
-    """Short bursts that hit several workers at the same time, as a shared file system or switch does.
-
-    All workers see the same bursts; each burst hits each worker with the probability `share`. Bursts do not overlap:
-    the next one comes an exponential time after the last one's end.
-    """
-
-    name: ClassVar = "bursts"
-    times: ClassVar = ("seconds",)
-
-    rate: Annotated[float, Ge(0), Le(1 / SHORTEST)]
-    """Bursts in a second without one."""
-    factor: Factor
-    """How many times as long a computation takes in a burst."""
-    seconds: Lasting
-    """How long a burst lasts."""
-    share: Share = 0.5
-    """Probability that a burst hits a worker."""
-
-    def scaled(self, scale: float) -> Self:
-        longer = super().scaled(scale)
-        return replace(longer, rate=self.rate / scale)
-
-    def course(self, seed: int, node: str, rank: int, twin: int = 0) -> Pace:
-        return Stretches(self._turns(seed, node, twin) if self.rate and self.share else iter(EVEN))
-
-    def _turns(self, seed: int, node: str, twin: int) -> Iterator[tuple[float, float]]:
-        times = draws(seed, self.name, twin=twin)  # every worker's are the same
-        luck = draws(seed, "slowdown", self.name, node, twin=twin)
-        end = 0.0
-        while True:
-            end += times.exponential(1 / self.rate)
-            yield 1.0, end
-            end += self.seconds
-            yield 1 / self.factor if luck.random() < self.share else 1.0, end
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,7 +76,3 @@ class Day(Slowdown):
     @property
     def _width(self) -> float:
         return self.period / len(self.curve)
-
-
-EVEN = [(1.0, math.inf)]
-"""Nothing happens."""
