@@ -106,5 +106,5 @@ def bare(workload: Workload, seed: int = 0) -> float:
         result = model.step(batch, {name: table.pull(batch.ids[name]) for name, table in tables.items()})
         dense.apply(result.dense)
         for name, table in tables.items():
-            table.push(batch.ids[name], result.rows[name], index)
+            table.push(batch.ids[name], result.rows[name], index, distinct=True)
     return time.perf_counter() - start
