@@ -1,17 +1,6 @@
-"""The command line: python -m lib."""
+"""Lockstep: how training workers keep in step, compared under one interface.
 
-from __future__ import annotations
-
-import argparse
-import json
-import re
-import sys
-from collections.abc import Sequence
-from typing import Any
-
-from lib.errors import BadOption, LockstepError, unknown
-
-EXAMPLES = """examples:
+examples:
   python -m lib list
   python -m lib train ctr-synthetic gba virtual -o workers=32 -o slowdown=0.6 -o iota=4
   python -m lib train criteo-deepfm gba+all-reduce virtual -o lr=0.003 -o speeds=[1,1,0.5,2] -o store.max_rows=10000
@@ -22,6 +11,18 @@ EXAMPLES = """examples:
   python -m lib claims --json
   python -m lib calibrate --out this_machine.yaml
 """
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from lib.errors import BadOption, LockstepError, unknown
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -42,8 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m lib",
-        description="Lockstep: how training workers keep in step, compared under one interface.",
-        epilog=EXAMPLES,
+        description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
@@ -106,7 +106,7 @@ def _parser() -> argparse.ArgumentParser:
     bench = add("bench", _bench, "measure speed against a peer or a limit")
     bench.add_argument(
         "name",
-        help="virtual (100 and 1000 workers), ray (against DDP), store (against torch, fbgemm, memory) or checkpoint",
+        help="store (against torch, fbgemm, memory, a file's copy) or virtual (100 and 1000 workers, against a bare loop)",
     )
     bench.add_argument("--quick", action="store_true", help="store: its smallest tables alone, in less than a minute")
     calibrate = add(
@@ -114,7 +114,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     calibrate.add_argument("--out", default="cluster.yaml", help="the file (default cluster.yaml)")
     calibrate.add_argument("--quick", action="store_true", help="seconds instead of half a minute, and rougher")
-    calibrate.add_argument("--ray", action="store_true", help="also a round trip through Ray")
+    mutate = add("mutate", _mutate, "plant known faults, one at a time, and say which test notices each")
+    mutate.add_argument("names", nargs="*", metavar="FAULT", help="of tests/faults.yaml (default: all)")
+    mutate.add_argument("--processes", type=int, default=1, help="copies that are tested at once (default 1)")
+    mutate.add_argument("--out", help="a file for the findings, as JSON")
     add("doctor", _doctor, "show what this machine has: cores, memory, GPU, Ray, versions")
     return parser
 
@@ -192,8 +195,22 @@ def _bench(options: argparse.Namespace) -> None:
 def _calibrate(options: argparse.Namespace) -> None:
     from lib.measure import calibrate
 
-    calibrate.calibrate(options.out, quick=options.quick, ray=options.ray)
+    calibrate.calibrate(options.out, quick=options.quick)
     print(options.out)
+
+
+def _mutate(options: argparse.Namespace) -> None:
+    from lib.measure import mutate
+
+    findings = []
+    for finding in mutate.mutate(mutate.chosen(options.names), options.processes):
+        findings.append(finding)
+        print(f"{finding.name:56}{finding.noticed_by or 'SURVIVED'}", flush=True)
+    survived = [finding.name for finding in findings if finding.noticed_by is None]
+    if options.out:
+        Path(options.out).write_text(json.dumps(mutate.result(findings), indent=1) + "\n")
+    if survived:
+        raise LockstepError(f"{len(survived)} of {len(findings)} faults were not noticed: {', '.join(survived)}")
 
 
 def _doctor(options: argparse.Namespace) -> None:

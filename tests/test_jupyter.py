@@ -65,3 +65,21 @@ def test_sweep_then_interrupt_then_sweep_again(kernel):
     reply = client.get_shell_msg(timeout=30)
     assert reply["content"]["ename"] == "KeyboardInterrupt"
     assert execute(client, sweep) == ("[320, 320, 320, 320]\n", None)
+
+
+def test_a_class_of_a_notebook_is_told_apart_by_its_code(kernel):
+    _, client = kernel
+    cell = """from lib.protocols.baselines import Async
+from lib.training.train import Job
+factor = 1
+class Mine(Async):
+    name = "mine"
+    def on_push(self, state, push):
+        return super().on_push(state, push) if factor else None
+print(Job.of("quadratic", Mine(), "virtual").key)"""
+    commented = cell.replace("name =", '"""Mine."""  # a remark\n    name =')
+    others = [cell.replace("factor = 1", "factor = 2"), cell.replace("if factor", "if not factor")]
+    printed = [execute(client, text) for text in (cell, commented, *others)]
+    assert all(error is None for _, error in printed), printed
+    keys = [key for key, _ in printed]
+    assert keys[0] == keys[1] and len(set(keys)) == 3

@@ -133,7 +133,7 @@ def test_sync_is_exact_among_many_threads(servers):
     modelled = finals(records(workload, sync, VirtualCluster(workers=8, servers=servers)))
     threads = [finals(records(workload, sync, LocalCluster(workers=8, servers=servers, threads=8))) for _ in range(2)]
     for real in threads:
-        assert lib.results.run.digest(real) == lib.results.run.digest(modelled)
+        assert lib.results.outcome.digest(real) == lib.results.outcome.digest(modelled)
 
 
 WAIT = [name for name, rule in ALL.items() if rule.blocks and not rule.drops and get(name).max_staleness == 0]
@@ -145,4 +145,4 @@ def test_protocols_that_wait_for_all_are_exact_among_many_threads(name):
     workers = None if pipeline(name) else 5
     modelled = finals(records(workload, rule, VirtualCluster(workers=workers)))
     real = finals(records(workload, rule, LocalCluster(workers=workers, threads=8)))
-    assert lib.results.run.digest(real) == lib.results.run.digest(modelled)
+    assert lib.results.outcome.digest(real) == lib.results.outcome.digest(modelled)

@@ -12,7 +12,7 @@ import yaml
 from data_prep.traces.fitting import fit, fit_shared
 from data_prep.traces.formats import FORMATS, Trace, read_trace, recognised
 from data_prep.traces.quality import quality
-from lib.cluster.slowdowns import PRESETS, Slowdown
+from lib.cluster.slowdowns import Slowdown, presets
 from lib.errors import BadOption
 from lib.options.checked import to_plain
 from lib.paths import write_text_atomic
@@ -34,7 +34,7 @@ was, in any unit).
 def main(arguments: Sequence[str]) -> int:
     options = _parser().parse_args(arguments)
     if options.list:
-        print("\n".join(f"{name}: {each.source}\n  carries: {each.carries}" for name, each in PRESETS.items()))
+        print("\n".join(f"{name}: {each.source}\n  carries: {each.carries}" for name, each in presets().items()))
         return 0
     if options.file is None:
         raise BadOption("which trace? `python -m data_prep trace --help` has examples")

@@ -24,9 +24,10 @@ from data_prep.traces import lasting
 from data_prep.traces.formats import Trace, hours
 from data_prep.traces.periods import Periods, periods
 from lib.cluster.slowdowns import Day, Empirical, Product, Shared, Slowdown, Steady, Transient
-from lib.cluster.slowdowns.batchwise import TAILS
 from lib.errors import BadOption
 
+TAILS = (0.0, 0.01, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 0.995, 0.999, 1.0)
+"""Levels of quantiles that follow both tails closely enough for a straggler: a heavy one is no straight line from 0.99 on."""
 LEVELS = (0.95, 0.99)
 """Levels at which periods must leave the factors' quantiles as they are."""
 TAIL = 0.1

@@ -53,8 +53,6 @@ class Node(Checked):
     """The most of it that one core can use."""
     bandwidth: Positive = 1.25e9
     """Network interface, bytes per second, each way (10 Gbit/s)."""
-    bandwidth_in: Positive | None = None
-    """Another bandwidth for what comes in; None: the same."""
     latency: NotNegative = 50e-6
     """Seconds from this node to any other, after the last byte has left."""
     device: Device | None = None

@@ -52,6 +52,16 @@ class Update:
     done: asyncio.Future
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Gate:
+    """A pull that waits for the rule to let its worker start."""
+
+    worker: int
+    batch: int
+    opened: asyncio.Future
+    """Gets what `ParameterServer._start` says; None where the worker is lost."""
+
+
 class ParameterServer:
     """One server's share of the parameters, its rule's state and the gradients that wait for their update."""
 
@@ -59,7 +69,9 @@ class ParameterServer:
         self._site, self._rule, self._ordered = site, rule, rule.ordered(plan.workers)
         self._state = rule.init(plan.workers)
         self._shard = Shard(site, plan, rule, number, holds)
-        self._turn = asyncio.Condition()
+        self._turn = asyncio.Lock()
+        self._gates: list[Gate] = []
+        """In the order in which their workers came."""
         self._started: dict[tuple[int, int], Read | None] = {}
         """(worker, batch) of steps that were started and not pushed, and from what, once it has been read."""
         self._losses: Counter[int] = Counter()
@@ -76,15 +88,14 @@ class ParameterServer:
         """The parameters, once the rule lets the worker start, with the token of its step; None: whoever asked is dead."""
         came, losses = self._site.now(), self._losses[worker]
         async with self._turn:
-            await self._turn.wait_for(
-                lambda: self._losses[worker] > losses or self._rule.may_start(self._state, worker)
-            )
             if self._losses[worker] > losses:
                 return None
-            self._state, token = self._rule.on_start(self._state, worker)
-            self._started[worker, batch] = None
-            self.record.ledger["started"] += 1
-            before = [each.done for each in self._under_way if self._rule.blocks or each.worker == worker]
+            gate = Gate(worker, batch, asyncio.get_running_loop().create_future())
+            self._gates += self._closed([gate])
+        started = await gate.opened
+        if started is None:
+            return None
+        token, before = started
         waited = self._site.now() - came
         ids = self._shard.asked(asked)
         work = self._shard.reading(ids)
@@ -113,6 +124,10 @@ class ParameterServer:
                 self.record.ledger["lost"] += len(steps)
                 for step in steps:
                     del self._started[step]
+                for gate in self._gates:
+                    if gate.worker == worker:
+                        gate.opened.set_result(None)
+                self._gates = [gate for gate in self._gates if gate.worker != worker]
             updates = await self._decide(worker, *self._rule.on_leave(self._state, worker))
         await self._carry_out(updates)
 
@@ -120,7 +135,7 @@ class ParameterServer:
         """A worker that was lost is there again; the step that is its next."""
         async with self._turn:
             self._state = self._rule.on_join(self._state, worker)
-            self._turn.notify_all()
+            self._gates = self._closed(self._gates)
             return self._state.clocks[worker]
 
     async def save(self) -> dict[str, Any]:
@@ -164,8 +179,25 @@ class ParameterServer:
         self._under_way += updates
         self._state = state
         if not self._under_way:
-            self._turn.notify_all()
+            self._gates = self._closed(self._gates)
         return updates
+
+    def _closed(self, gates: list[Gate]) -> list[Gate]:
+        """Open those whose workers the rule lets start now; the others."""
+        closed = []
+        for gate in gates:
+            if self._rule.may_start(self._state, gate.worker):
+                gate.opened.set_result(self._start(gate.worker, gate.batch))
+            else:
+                closed.append(gate)
+        return closed
+
+    def _start(self, worker: int, batch: int) -> tuple[int, list[asyncio.Future]]:
+        """A step's token, and what must be in the store before its parameters are read."""
+        self._state, token = self._rule.on_start(self._state, worker)
+        self._started[worker, batch] = None
+        self.record.ledger["started"] += 1
+        return token, [each.done for each in self._under_way if self._rule.blocks or each.worker == worker]
 
     async def _carry_out(self, updates: list[Update]) -> None:
         for update in updates:
@@ -181,7 +213,7 @@ class ParameterServer:
                 update.done.set_result(None)
         if updates:
             async with self._turn:
-                self._turn.notify_all()
+                self._gates = self._closed(self._gates)
 
     def _account(self, update: Update, applied: Applied, start: float) -> None:
         record = self.record

@@ -27,9 +27,9 @@ class ClickModel(nn.Module, ABC):
     """Whether it has batch normalisation, which an evaluation must settle."""
 
     @staticmethod
-    @abstractmethod
     def width(dim: int) -> int:
         """The width of a row for embeddings of `dim`."""
+        return dim
 
     @staticmethod
     @abstractmethod
@@ -90,10 +90,6 @@ class DLRM(ClickModel):
         self.top = mlp(dim + len(self.pairs), hidden, 1, stream)
 
     @staticmethod
-    def width(dim: int) -> int:
-        return dim
-
-    @staticmethod
     def flops(*, fields: int, dim: int, dense_features: int, hidden: Sequence[int]) -> float:
         pairs = fields * (fields + 1) // 2
         return mlp_flops(dim + pairs, hidden) + 2 * dim * ((fields + 1) ** 2 + dense_features)
@@ -114,10 +110,6 @@ class FFNN(ClickModel):
     def __init__(self, *, fields: int, dim: int, dense_features: int, hidden: Sequence[int], seed: int):
         super().__init__()
         self.deep = mlp(fields * dim + dense_features, hidden, 1, generator(seed), norm=True)
-
-    @staticmethod
-    def width(dim: int) -> int:
-        return dim
 
     @staticmethod
     def flops(*, fields: int, dim: int, dense_features: int, hidden: Sequence[int]) -> float:

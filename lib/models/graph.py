@@ -25,9 +25,8 @@ class DistMult(nn.Module):
     (samples, 2, 1 + negatives): side 0 replaces the tail, side 1 the head, and place 0 is the true triple.
     """
 
-    def __init__(self, *, relations: int, dim: int, objective: str = "softmax", seed: int):
+    def __init__(self, *, relations: int, dim: int, seed: int):
         super().__init__()
-        self.objective = objective
         # Of both signs: a relation that started near one would have to cross zero to change a dimension's sign.
         self.relation = nn.Parameter(torch.randn(relations, dim, generator=generator(seed)))
 
@@ -35,17 +34,8 @@ class DistMult(nn.Module):
         return self._score(F.embedding(batch.where[TABLE], rows[TABLE]), batch)
 
     def loss(self, batch: Batch, scores: Tensor) -> Tensor:
-        """Mean over the samples of the two sides' sum, as in Marius.
-
-        `softmax` is the cross-entropy of the true triple among the negatives; `logistic` is DGL-KE's: the true
-        triple's logistic loss plus the mean over its negatives.
-        """
-        true, false = scores[..., 0], scores[..., 1:]
-        if self.objective == "softmax":
-            sides = torch.logsumexp(scores, 2) - true
-        else:
-            sides = F.softplus(-true) + F.softplus(false).mean(2)
-        return sides.sum(1).mean()
+        """The true triple's cross-entropy among the negatives: the mean over the samples of the two sides' sum, as in Marius."""
+        return (torch.logsumexp(scores, 2) - scores[..., 0]).sum(1).mean()
 
     def against(self, entities: Tensor, relations: Tensor, candidates: Tensor) -> Tensor:
         """Scores (queries, candidates). DistMult is symmetric, so this ranks tails given heads and heads given tails."""
@@ -67,8 +57,8 @@ class GraphSage(DistMult):
     which `batch.features["degree"]` are real.
     """
 
-    def __init__(self, *, relations: int, dim: int, neighbours: int, objective: str = "softmax", seed: int):
-        super().__init__(relations=relations, dim=dim, objective=objective, seed=seed)
+    def __init__(self, *, relations: int, dim: int, neighbours: int, seed: int):
+        super().__init__(relations=relations, dim=dim, seed=seed)
         stream = generator(seed + 1)
         self.own, self.theirs = Linear(dim, dim, stream), Linear(dim, dim, stream)
         self.theirs.bias = None  # one is enough

@@ -78,10 +78,6 @@ class DIEN(ClickModel):
         self.deep = mlp(fields * dim + 2 * self.item + dense_features, hidden, 1, stream)
 
     @staticmethod
-    def width(dim: int) -> int:
-        return dim
-
-    @staticmethod
     def flops(
         *, fields: int, dim: int, dense_features: int, hidden: Sequence[int], length: int = 0, parts: int = 1
     ) -> float:

@@ -52,6 +52,9 @@ class Checked:
         if type(self).__post_init__ is Checked.__post_init__:
             _check(self)
 
+    def _reject(self, field: str, right: str) -> None:
+        raise BadField(self.owner(), (field,), f" must be {right}, not {shown(getattr(self, field))}")
+
     @classmethod
     def owner(cls) -> str:
         """What errors call it."""

@@ -5,14 +5,11 @@ What a paper does not say is an estimate of ours and is marked so; a verdict mus
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 from lib.cluster.slowdowns import Lognormal
 from lib.cluster.spec import Device, Link, Node
 from lib.cluster.virtual.cluster import VirtualCluster
-from lib.errors import unknown
 
 GBIT = 1e9 / 8
 """Bytes per second."""
@@ -51,9 +48,8 @@ def shadowsync() -> VirtualCluster:
         core_memory=80e9 / 24,  # by that estimate
         bandwidth=25 * GBIT,
     )
-    return VirtualCluster(
-        workers=20, servers=12, worker=machine, server=replace(machine, cores=38)
-    )  # 38 threads on each server
+    server = replace(machine, cores=38)  # 38 threads
+    return VirtualCluster(workers=20, servers=12, worker=machine, server=server)
 
 
 def persia(workers: int = 8) -> VirtualCluster:
@@ -64,9 +60,8 @@ def persia(workers: int = 8) -> VirtualCluster:
 
 def ds_sync(workers: int = 16) -> VirtualCluster:
     """DS-Sync: 4 or 16 nodes, one V100 and a Xeon E5-2686 v4 each, 10 Gbit/s (Sec. 4.1)."""
-    node = Node(
-        cores=16, flops=20e9, memory=60e9, bandwidth=10 * GBIT, device=V100
-    )  # operations and memory are estimates
+    # Operations and memory are estimates.
+    node = Node(cores=16, flops=20e9, memory=60e9, bandwidth=10 * GBIT, device=V100)
     return VirtualCluster(workers=workers, worker=node, server=node)
 
 
@@ -75,19 +70,3 @@ def oac(cores: int = 80) -> VirtualCluster:
     host = Node(cores=cores, flops=20e9, memory=100e9, core_memory=10e9)  # estimates but for the cores
     pcie = Link(ends=("server0", "worker0"), bandwidth=V100.pcie, latency=10e-6)
     return VirtualCluster(worker=Node(device=V100), server=host, links=(pcie,))
-
-
-ALL: dict[str, Callable[..., VirtualCluster]] = {
-    "gba": gba,
-    "shadowsync": shadowsync,
-    "persia": persia,
-    "ds-sync": ds_sync,
-    "oac": oac,
-}
-
-
-def get(name: str, **options: Any) -> VirtualCluster:
-    """A paper's cluster."""
-    if name not in ALL:
-        raise unknown("paper's cluster", name, ALL)
-    return ALL[name](**options)

@@ -1,7 +1,7 @@
 """The name under which a run is saved and found again: what was asked for, the code that makes it, and the packages' versions.
 
-A run is made anew when its configuration, a definition that it leads to (`lib/results/closure.py`) or the version of an installed
-package that these refer to has changed, and for no other reason: an edit of another protocol, of a plot or of a comment leaves
+A run is made anew when its configuration, a module that it leads to (`lib/results/closure.py`) or the version of an installed
+package that these import has changed, and for no other reason: an edit of another protocol, of a plot or of a comment leaves
 it as it is. torch, numpy and numba decide the last bits of a run, so another version of one makes another run.
 """
 
@@ -21,10 +21,10 @@ from lib.results.memory import Memory
 from lib.results.run import plain
 
 
-def key(configuration: dict[str, Any], things: Iterable[Any], way: Iterable[tuple[str, str]]) -> str:
-    """`things`: the objects that the configuration describes; `way`: (module, name) of what carries the run out."""
+def key(configuration: dict[str, Any], things: Iterable[Any], way: Iterable[str]) -> str:
+    """`things`: the objects that the configuration describes; `way`: the modules that carry the run out."""
     memory = Memory()
-    code = [(*closure.place(kind), memory.hash(kind)) for kind in kinds(things)]
+    code = [(describe(kind), memory.hash(kind)) for kind in kinds(things)]
     found = closure.of({*way, *memory.roots})
     parts = {"configuration": configuration, "memory": code, "code": found.code, "packages": found.packages}
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=plain).encode()).hexdigest()[:24]
@@ -32,6 +32,8 @@ def key(configuration: dict[str, Any], things: Iterable[Any], way: Iterable[tupl
 
 def describe(thing: Any) -> Any:
     """A configuration object as plain data: its name and its fields."""
+    if isinstance(thing, (FunctionType, type)):
+        return f"{thing.__module__}:{thing.__qualname__}"
     if is_dataclass(thing):
         name = {"name": thing.name} if hasattr(thing, "name") else {}
         return {**name, **{field.name: describe(getattr(thing, field.name)) for field in fields(thing)}}
@@ -39,8 +41,6 @@ def describe(thing: Any) -> Any:
         return [describe(item) for item in thing]
     if isinstance(thing, dict):
         return {str(key): describe(value) for key, value in thing.items()}
-    if isinstance(thing, (FunctionType, type)):
-        return f"{thing.__module__}:{thing.__qualname__}"
     return thing
 
 
@@ -60,11 +60,12 @@ def kinds(things: Iterable[Any]) -> Iterator[type | FunctionType]:
 
 @cache
 def whole() -> str:
-    """A hash of all of lib's code but for what shows results: what a notebook's results may follow from."""
+    """A hash of all of lib's code and data but for what shows results: what a notebook's results may follow from."""
     package = Path(__file__).parents[1]
     code = []
     for path in sorted(package.rglob("*.py")):
         name = ".".join(path.relative_to(package.parent).with_suffix("").parts).removesuffix(".__init__")
         if not closure.left_out(name):
-            code += [statement.hash for statement in closure.source(name).statements]
+            code.append(closure.source(name).hash)
+    code += [path.read_text(encoding="utf-8") for path in sorted(package.rglob("*.yaml"))]
     return hashlib.sha256("".join(code).encode()).hexdigest()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
 from functools import cached_property
 from typing import Any
 
@@ -15,7 +17,6 @@ from lib.drivers.ledger import settle
 from lib.drivers.plan import Plan
 from lib.drivers.record import Finished, Snapshot
 from lib.models.flat import FlatModel
-from lib.results.run import digest
 from lib.workloads.contract import judged
 from lib.workloads.metrics import entropy
 
@@ -232,6 +233,27 @@ def stale(ages: Mapping[str, Counter[int]]) -> dict[str, Any]:
                 name: {str(age): counts[age] for age in sorted(counts)},
             }
     return summary
+
+
+def digest(final: dict[str, Any]) -> str:
+    """sha256 over named arrays in canonical order: names sorted, each array with its type and shape."""
+    result = hashlib.sha256()
+    for name, array in sorted(_arrays("", final)):
+        array = np.ascontiguousarray(array)
+        result.update(f"{name} {array.dtype.str} {array.shape}\n".encode())
+        result.update(array.tobytes())
+    return result.hexdigest()
+
+
+def _arrays(name: str, thing: Any):
+    if isinstance(thing, dict):
+        for inner, value in thing.items():
+            yield from _arrays(f"{name}/{inner}", value)
+    elif is_dataclass(thing):
+        for field in fields(thing):
+            yield from _arrays(f"{name}/{field.name}", getattr(thing, field.name))
+    else:
+        yield name, thing
 
 
 def _normalised(steps: pd.DataFrame) -> float:

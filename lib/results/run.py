@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
+import io
 import shutil
 import tempfile
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
+from xxhash import xxh3_64_hexdigest
 
 from lib import paths
-from lib.errors import LockstepError, NotSaved
+from lib.errors import Damaged, LockstepError, NotSaved
 
 if TYPE_CHECKING:
     from lib.drivers.model_state import ModelState
 
 MODEL = "model.safetensors"
+TABLES = ("history", "trace", "usage")
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,11 +66,13 @@ class Run:
         except OSError as error:
             raise self._not_saved(folder, error) from error
         try:
-            self.history.to_parquet(new / "history.parquet")
-            self.trace.to_parquet(new / "trace.parquet")
-            self.usage.to_parquet(new / "usage.parquet")
-            texts = {"summary": self.summary, "provenance": self.provenance, "digest": self.digest}
-            (new / "run.json").write_text(json.dumps(texts, indent=1, default=plain))
+            from lib.store import sealed
+
+            texts = {"summary": self.summary, "provenance": self.provenance, "digest": self.digest, "tables": {}}
+            for name in TABLES:
+                getattr(self, name).to_parquet(path := new / f"{name}.parquet")
+                texts["tables"][name] = xxh3_64_hexdigest(path.read_bytes())
+            (new / "run.json").write_text(sealed.text(texts, plain))
             if self.kept is not None:
                 from lib.store import checkpoint
 
@@ -93,37 +96,20 @@ class Run:
     @classmethod
     def load(cls, folder: Path) -> Run:
         try:
-            texts = json.loads((folder / "run.json").read_text())
-            history, trace, usage = (
-                pd.read_parquet(folder / f"{name}.parquet") for name in ("history", "trace", "usage")
-            )
+            from lib.store import sealed
+
+            texts = sealed.load(folder / "run.json")
+            tables = {name: (folder / f"{name}.parquet").read_bytes() for name in TABLES}
+            for name, data in tables.items():
+                if xxh3_64_hexdigest(data) != texts["tables"][name]:
+                    raise Damaged(f"{name}.parquet is not what was written")
+            history, trace, usage = (pd.read_parquet(io.BytesIO(data)) for data in tables.values())
             kept = folder / MODEL if (folder / MODEL).is_file() else None
             return cls(history, texts["summary"], trace, usage, texts["provenance"], texts["digest"], kept)
         except (OSError, ValueError, KeyError) as error:
             raise LockstepError(
                 f"the saved run {folder} cannot be read ({error}); delete that folder to train anew"
             ) from error
-
-
-def digest(final: dict[str, Any]) -> str:
-    """sha256 over named arrays in canonical order: names sorted, each array with its type and shape."""
-    result = hashlib.sha256()
-    for name, array in sorted(_arrays("", final)):
-        array = np.ascontiguousarray(array)
-        result.update(f"{name} {array.dtype.str} {array.shape}\n".encode())
-        result.update(array.tobytes())
-    return result.hexdigest()
-
-
-def _arrays(name: str, thing: Any):
-    if isinstance(thing, dict):
-        for inner, value in thing.items():
-            yield from _arrays(f"{name}/{inner}", value)
-    elif is_dataclass(thing):
-        for field in fields(thing):
-            yield from _arrays(f"{name}/{field.name}", getattr(thing, field.name))
-    else:
-        yield name, thing
 
 
 def plain(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Other interpreters that train: started once, asked over pipes, gone when this one goes.
+"""Other interpreters that train: started once, asked over a pipe, gone when this one goes.
 
 A child imports `lib` and nothing of this process's `__main__`, so that it works alike from a notebook, a test and a script
 without a guard. It takes one order at a time: the arguments of a run and the name under which that run is saved. Where it
@@ -7,10 +7,8 @@ comes to another name (a class that changed since, code that it cannot find), it
 
 from __future__ import annotations
 
-import io
 import os
 import pickle
-import queue
 import signal
 import subprocess
 import sys
@@ -20,9 +18,10 @@ import time
 import traceback
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from multiprocessing.connection import Connection, Pipe
+from typing import TYPE_CHECKING, Any
 
+from lib import paths
 from lib.errors import LockstepError
 from lib.progress import INTERVAL
 
@@ -37,26 +36,16 @@ class ChildLost(LockstepError, RuntimeError):
     """A process ended before it had answered."""
 
 
-class Declined(Exception):
-    """The child cannot make this run as it would be made here."""
-
-
-class _Pickler(pickle.Pickler):
-    def reducer_override(self, thing: Any) -> Any:
-        if getattr(thing, "__module__", None) == "__main__":
-            raise pickle.PicklingError(f"{thing!r} lives in __main__, which another process does not have")
-        return NotImplemented
-
-
 def order(arguments: Mapping[str, Any], key: str) -> dict[str, Any] | None:
     """What a child needs to make a run as it would be made here; None where the arguments cannot travel."""
-    packed = io.BytesIO()
     try:
-        _Pickler(packed, pickle.HIGHEST_PROTOCOL).dump(dict(arguments))
+        packed = pickle.dumps(dict(arguments))
     except Exception:  # whatever an object's own way of pickling may raise
         return None
+    if b"__main__" in packed:  # something that lives there, where another process has something else
+        return None
     return {
-        "arguments": packed.getvalue(),
+        "arguments": packed,
         "key": key,
         "path": list(sys.path),
         "folder": os.getcwd(),
@@ -70,18 +59,19 @@ class Child:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         """Held by the thread that asks."""
-        package = str(Path(__file__).resolve().parents[2])
-        search = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))
-        self._said = tempfile.TemporaryFile()  # noqa: SIM115 (it lives as long as the child)
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", "-c", "from lib.training.processes import serve; serve()"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._said,
-            env={**os.environ, "PYTHONPATH": search},
-            start_new_session=True,
-        )
         self._ready = False
+        self._said = tempfile.TemporaryFile()  # noqa: SIM115 (it lives as long as the child)
+        self._pipe, theirs = Pipe()
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-c", f"from lib.training import processes; processes.serve({theirs.fileno()})"],
+                stdin=subprocess.DEVNULL,
+                stdout=self._said,
+                stderr=self._said,
+                pass_fds=[theirs.fileno()],
+                env={**os.environ, **paths.environment()},
+                start_new_session=True,
+            )
 
     def wait(self) -> None:
         """Until the child takes orders."""
@@ -89,27 +79,22 @@ class Child:
             self._hear()
             self._ready = True
 
-    def ask(self, order: dict[str, Any], progress: Callable[[int], None]) -> Run:
-        """The run that was ordered, or its error."""
-        try:
-            pickle.dump(order, self._process.stdin)
-            self._process.stdin.flush()
-        except (OSError, ValueError) as error:
-            raise self._lost() from error
-        while True:
-            kind, what = self._hear()
-            if kind == "progress":
-                progress(what)
-            elif kind == "run":
-                return what
-            elif kind == "error":
-                raise what
-            else:
-                raise Declined
+    def ask(self, order: dict[str, Any], progress: Callable[[int], None]) -> Run | None:
+        """The run that was ordered, or its error; None where the child cannot make it as it would be made here."""
+        answer = self._hear(order)
+        while isinstance(answer, int):
+            progress(answer)
+            answer = self._hear()
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
 
-    def _hear(self) -> tuple[str, Any]:
+    def _hear(self, order: dict[str, Any] | None = None) -> Any:
+        """What the child says next, after it was told something."""
         try:
-            return pickle.load(self._process.stdout)
+            if order is not None:
+                self._pipe.send(order)
+            return self._pipe.recv()
         except Exception as error:  # after half an answer nothing that follows can be read either
             raise self._lost() from error
 
@@ -123,8 +108,7 @@ class Child:
 
     def release(self) -> None:
         """Tell the child to stop, also in mid-run: it cleans up and goes."""
-        with suppress(OSError):  # it may be gone already
-            self._process.stdin.close()
+        self._process.send_signal(signal.SIGINT)
 
     def stop(self) -> None:
         """The end of the child."""
@@ -136,43 +120,23 @@ class Child:
             self._process.wait()
 
 
-def serve() -> None:
-    """A child's life: orders come in by stdin, answers go out by stdout; the end of stdin is its end."""
+def serve(handle: int) -> None:
+    """A child's life, until it is interrupted or nobody is there to hear it. It answers with how many samples it has come on, and
+    at last with the run, its error, or None where it declines."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what a run prints must not get between the answers
-
-    def send(kind: str, what: Any = None) -> None:
-        answers.write(pickle.dumps((kind, what), pickle.HIGHEST_PROTOCOL))
-        answers.flush()
-
-    orders: queue.SimpleQueue = queue.SimpleQueue()
-    threading.Thread(target=_listen, args=(sys.stdin.buffer, orders), daemon=True).start()
-    with suppress(KeyboardInterrupt, BrokenPipeError):
+    pipe = Connection(handle)
+    with suppress(KeyboardInterrupt, EOFError, OSError):
         import torch
 
         import lib.training.train  # noqa: F401
 
         torch.set_num_threads(1)
-        send("ready")
-        while (order := orders.get()) is not None:
-            send(*_answer(order, send))
-
-
-def _listen(stdin: IO[bytes], orders: queue.SimpleQueue) -> None:
-    """Pass orders on. When nobody can ask any more, a run that is under way is interrupted."""
-    try:
+        pipe.send("ready")
         while True:
-            orders.put(pickle.load(stdin))
-    except (EOFError, OSError, pickle.UnpicklingError):
-        orders.put(None)
-        if hasattr(signal, "pthread_kill"):
-            signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
-        else:
-            signal.raise_signal(signal.SIGINT)
+            pipe.send(_answer(pipe.recv(), pipe.send))
 
 
-def _answer(order: dict[str, Any], send: Callable[[str, Any], None]) -> tuple[str, Any]:
+def _answer(order: dict[str, Any], tell: Callable[[int], None]) -> Run | Exception | None:
     from lib.training.train import Job
 
     sys.path[:] = order["path"]
@@ -183,9 +147,9 @@ def _answer(order: dict[str, Any], send: Callable[[str, Any], None]) -> tuple[st
         os.chdir(order["folder"])
         job = Job.of(**pickle.loads(order["arguments"]))
     except Exception:
-        return "declined", None
+        return None
     if job.key != order["key"]:
-        return "declined", None
+        return None
 
     done, told = 0, time.monotonic()
 
@@ -193,15 +157,15 @@ def _answer(order: dict[str, Any], send: Callable[[str, Any], None]) -> tuple[st
         nonlocal done, told
         done += samples
         if (now := time.monotonic()) - told >= INTERVAL:
-            send("progress", done)
+            tell(done)
             done, told = 0, now
 
     try:
         run = job.run(progress)
     except Exception as error:
-        return "error", _portable(error)
-    send("progress", done)
-    return "run", run
+        return _portable(error)
+    tell(done)
+    return run
 
 
 def _portable(error: Exception) -> Exception:

@@ -7,9 +7,11 @@ import os
 import threading
 import warnings
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import chain
 from typing import Any
 
 import torch
@@ -19,7 +21,7 @@ from lib.errors import BadOption, LockstepError
 from lib.options.checked import Count, checked
 from lib.progress import Progress
 from lib.results.run import Run
-from lib.training.processes import Child, ChildLost, Declined, order
+from lib.training.processes import Child, ChildLost, order
 from lib.training.train import Job
 
 
@@ -47,7 +49,7 @@ def sweep(jobs: Iterable[Mapping[str, Any]], *, processes: int | None = None) ->
             _make(virtual, min(processes or _usual(), len(virtual)), progress)
             for task in missing:
                 if task.job.cluster.clock == "wall":
-                    task.make(progress)
+                    task.make(partial(task.job.run, progress.advance))
     failed = [task for task in missing if task.error is not None]
     runs = [tasks[key].run for key in keys]
     if failed:
@@ -73,15 +75,23 @@ class _Task:
     run: Run | None = None
     error: Exception | None = None
 
-    def make(self, progress: Progress, child: Child | None = None, what: dict[str, Any] | None = None) -> None:
-        """Here, or by a child that is given the order; an error is kept, except that a child may decline."""
+    order: dict[str, Any] | None = None
+    """What a child needs to make it."""
+    settled: threading.Event = field(default_factory=threading.Event)
+    """Somebody has made it, or declined to."""
+
+    @property
+    def declined(self) -> bool:
+        return self.run is None and self.error is None
+
+    def make(self, way: Callable[[], Run | None]) -> None:
+        """An error is kept."""
         try:
-            self.run = self.job.run(progress.advance) if child is None else child.ask(what, progress.advance)
-        except Declined:
-            raise
+            self.run = way()
         except Exception as error:
             self.error = error
             self.run = getattr(error, "run", None)  # it is complete when only saving it failed
+        self.settled.set()
 
 
 def _settle(jobs: list[Mapping[str, Any]]) -> tuple[dict[str, _Task], list[str]]:
@@ -116,67 +126,31 @@ def _asks(job: Job) -> tuple[bool, bool]:
 
 def _make(tasks: list[_Task], processes: int, progress: Progress) -> None:
     """Make the runs in so many processes, this one included."""
-    work = _Work(tasks, alone=processes < 2)
-    children = _start(min(processes - 1, len(work.travelling)))
+    for task in tasks if processes > 1 else ():
+        task.order = order(task.arguments, task.job.key)
+    travelling = deque(task for task in tasks if task.order)
+    children = _start(min(processes - 1, len(travelling)))
     for child in children:
-        threading.Thread(target=_serve, args=(child, work, progress), name="lockstep-sweep", daemon=True).start()
+        threading.Thread(target=_serve, args=(child, travelling, progress), name="lockstep-sweep", daemon=True).start()
     try:
         with _one_thread() if children else nullcontext():
-            while (task := work.here()) is not None:
-                task.make(progress)
+            for task in chain([task for task in tasks if not task.order], _taken(travelling)):
+                task.make(partial(task.job.run, progress.advance))
+            for task in tasks:
+                task.settled.wait()
+                if task.declined:
+                    task.make(partial(task.job.run, progress.advance))
     except BaseException:
-        work.stop()
+        travelling.clear()
         _stop(children)
         raise
 
 
-class _Work:
-    """The runs that are still to be made: shared by this process's main thread and a thread for each child."""
-
-    def __init__(self, tasks: list[_Task], alone: bool) -> None:
-        self.travelling: deque[tuple[_Task, dict[str, Any]]] = deque()
-        self.staying: deque[_Task] = deque()
-        for task in tasks:
-            what = None if alone else order(task.arguments, task.job.key)
-            if what is None:
-                self.staying.append(task)
-            else:
-                self.travelling.append((task, what))
-        self.stopped = False
-        self._away = 0
-        self._changed = threading.Condition()
-
-    def here(self) -> _Task | None:
-        """The next run to make in this process; None when all are made."""
-        with self._changed:
-            while True:
-                if self.staying:
-                    return self.staying.popleft()
-                if self.travelling:
-                    return self.travelling.popleft()[0]
-                if not self._away:
-                    return None
-                self._changed.wait(0.2)
-
-    def elsewhere(self) -> tuple[_Task, dict[str, Any]] | None:
-        """The next run to make in a child."""
-        with self._changed:
-            if self.stopped or not self.travelling:
-                return None
-            self._away += 1
-            return self.travelling.popleft()
-
-    def back(self, declined: _Task | None = None) -> None:
-        """A child is done with its run, or does not take it."""
-        with self._changed:
-            self._away -= 1
-            if declined is not None:
-                self.staying.append(declined)
-            self._changed.notify()
-
-    def stop(self) -> None:
-        with self._changed:
-            self.stopped = True
+def _taken(tasks: deque[_Task]) -> Iterator[_Task]:
+    """One after the other, as long as nobody else has taken them all."""
+    with suppress(IndexError):
+        while True:
+            yield tasks.popleft()
 
 
 _children: list[Child] = []
@@ -201,7 +175,7 @@ def _stop(children: Iterable[Child]) -> None:
 atexit.register(lambda: _stop(_children))
 
 
-def _serve(child: Child, work: _Work, progress: Progress) -> None:
+def _serve(child: Child, travelling: deque[_Task], progress: Progress) -> None:
     """Let a child make one run after the other. Nobody waits for a child that is still starting when all is done."""
     with child.lock:
         try:
@@ -211,18 +185,10 @@ def _serve(child: Child, work: _Work, progress: Progress) -> None:
                 _stop([child])
                 warnings.warn(f"a sweep has one process less: {error}", RuntimeWarning, stacklevel=2)
             return
-        while (taken := work.elsewhere()) is not None:
-            task, what = taken
-            try:
-                task.make(progress, child, what)
-            except Declined:
-                work.back(declined=task)
-                continue
+        for task in _taken(travelling):
+            task.make(partial(child.ask, task.order, progress.advance))
             if isinstance(task.error, ChildLost):
-                _stop([child])
-                work.back()
-                return
-            work.back()
+                return _stop([child])
 
 
 @contextmanager

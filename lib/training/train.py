@@ -155,10 +155,10 @@ class Job:
         title = f"{workload.name} {protocol.name} {cluster.name}"
         # What is made here from names is in the configuration; how a run of these families is carried out is in its code.
         way = {
-            (__name__, "Job"),
-            *((DRIVERS[phase.protocol.dense.family], "drive") for phase in course.schedule.phases),
-            *([("lib.training.watch", "Watch")] if isinstance(course.schedule, Choice) else []),
-            *([("lib.store.checkpoint", "save")] if settings.checkpoint_every else []),
+            __name__,
+            *(DRIVERS[phase.protocol.dense.family] for phase in course.schedule.phases),
+            *(["lib.training.watch"] if isinstance(course.schedule, Choice) else []),
+            *(["lib.store.checkpoint"] if settings.checkpoint_every else []),
         }
         name = key(configuration, (workload, protocol, cluster, settings.store), way)
         return cls(title, course, cluster, settings, configuration, name)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import fields, replace
+from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lib.errors import unknown, unknown_option
@@ -11,7 +14,7 @@ from lib.registry import Registry
 if TYPE_CHECKING:
     from lib.workloads.base import TableSpec, Workload
 
-__all__ = ["ALL", "PROFILES", "TableSpec", "Workload", "get", "options"]
+__all__ = ["ALL", "PROFILES", "TableSpec", "Workload", "get", "options", "profiles"]
 
 PROFILES = ("smoke", "laptop", "full")
 """How large a workload is: for a look at every experiment in minutes, for results on a laptop, for a GPU or a cluster."""
@@ -22,22 +25,22 @@ ALL = Registry(
         "quadratic": "lib.workloads.quadratic:QuadraticBowl",
         "ctr-synthetic": "lib.workloads.ctr:ClickThrough",
         "kg-synthetic": "lib.workloads.graph:LinkPrediction",
-        "criteo-deepfm": "lib.workloads.named:CriteoDeepFM",
-        "criteo-dlrm": "lib.workloads.named:CriteoDLRM",
-        "criteo-ffnn": "lib.workloads.named:CriteoFFNN",
-        "criteo-syn": "lib.workloads.named:CriteoSyn",
-        "alimama-dien": "lib.workloads.named:AlimamaDIEN",
-        "private-youtubednn": "lib.workloads.named:PrivateYouTubeDNN",
-        "taobao-ffnn": "lib.workloads.named:TaobaoFFNN",
-        "avazu-ffnn": "lib.workloads.named:AvazuFFNN",
-        "kwai-ffnn": "lib.workloads.named:KwaiFFNN",
-        "fb15k-237-distmult": "lib.workloads.named:FB15k237",
-        "freebase86m-distmult": "lib.workloads.named:Freebase86mDistMult",
-        "freebase86m-graphsage": "lib.workloads.named:Freebase86mGraphSage",
-        "cifar10-wrn": "lib.workloads.named:Cifar10WRN",
-        "cifar100-wrn": "lib.workloads.named:Cifar100WRN",
-        "imagenet-wrn50-2": "lib.workloads.named:ImageNetWRN",
-        "squad-bert": "lib.workloads.named:SquadBert",
+        "criteo-deepfm": "lib.workloads.click_logs:CriteoDeepFM",
+        "criteo-dlrm": "lib.workloads.click_logs:CriteoDLRM",
+        "criteo-ffnn": "lib.workloads.click_logs:CriteoFFNN",
+        "criteo-syn": "lib.workloads.click_logs:CriteoSyn",
+        "alimama-dien": "lib.workloads.click_logs:AlimamaDIEN",
+        "private-youtubednn": "lib.workloads.retrieval:PrivateYouTubeDNN",
+        "taobao-ffnn": "lib.workloads.click_logs:TaobaoFFNN",
+        "avazu-ffnn": "lib.workloads.click_logs:AvazuFFNN",
+        "kwai-ffnn": "lib.workloads.click_logs:KwaiFFNN",
+        "fb15k-237-distmult": "lib.workloads.graph:FB15k237",
+        "freebase86m-distmult": "lib.workloads.graph:Freebase86mDistMult",
+        "freebase86m-graphsage": "lib.workloads.graph:Freebase86mGraphSage",
+        "cifar10-wrn": "lib.workloads.vision:Cifar10WRN",
+        "cifar100-wrn": "lib.workloads.vision:Cifar100WRN",
+        "imagenet-wrn50-2": "lib.workloads.vision:ImageNetWRN",
+        "squad-bert": "lib.workloads.text:SquadBert",
     },
 )
 
@@ -57,10 +60,18 @@ def get(name: str, profile: str = "smoke", **given) -> Workload:
     given = {kind.spelled.get(option, option): value for option, value in given.items()}
     from lib.data import source  # not for a list of names
 
-    made = kind(**{**kind.profiles.get(profile, {}), **given})
+    made = kind(**{**profiles().get(name, {}).get(profile, {}), **given})
     if given.get("data") and "samples" not in given and not (kind.epochs and profile == "full"):
         made = replace(made, samples=min(made.samples, source.samples(made.data)))
     return made
+
+
+@cache
+def profiles() -> Mapping[str, Mapping[str, Mapping[str, Any]]]:
+    """Workload -> profile -> the options that it sets; what is missing, as smoke always is, has the class's own defaults."""
+    from lib.options.document import load  # not for a list of names
+
+    return load(Path(__file__).with_name("profiles.yaml")).data
 
 
 def options(name: str) -> set[str]:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
 
 from lib.cluster.spec import Work
 from lib.data.batch import Batch
-from lib.errors import BadField, BadOption
-from lib.options.checked import Checked, Count, shown
+from lib.errors import BadOption
+from lib.options.checked import Checked, Count
 from lib.store.optim import Optimizer
 
 
@@ -35,9 +36,6 @@ class Workload(Checked, ABC):
     """
 
     name: ClassVar[str]
-    profiles: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
-    """Profile -> the options that it sets; a profile that is missing, as smoke is by custom, has the class's own defaults."""
-
     epochs: ClassVar[bool] = True
     """Whether its full profile goes through real data again and again, as papers do; a click log is passed once."""
 
@@ -54,9 +52,9 @@ class Workload(Checked, ABC):
     def owner(cls) -> str:
         return f"workload {cls.name!r}"
 
-    @abstractmethod
     def tables(self) -> dict[str, TableSpec]:
         """Table -> its rows; empty for a workload without sparse features."""
+        return {}
 
     @abstractmethod
     def model(self, seed: int) -> torch.nn.Module:
@@ -81,9 +79,9 @@ class Workload(Checked, ABC):
     def work(self) -> Work:
         """The modelled cost of one training step, forward and backward, on one batch."""
 
-    @abstractmethod
     def evaluation_ids(self, seed: int, day: int | None = None) -> dict[str, np.ndarray]:
         """Table -> the unique ids whose rows the evaluation needs."""
+        return {}
 
     @abstractmethod
     def evaluate(
@@ -110,5 +108,8 @@ class Workload(Checked, ABC):
         left = self.samples - index * self.batch_size
         return left if 0 < left < self.batch_size else self.batch_size
 
-    def _reject(self, name: str, right: str) -> None:
-        raise BadField(self.owner(), (name,), f" must be {right}, not {shown(getattr(self, name))}")
+
+@functools.lru_cache(maxsize=16)
+def dense_parameters(workload: Workload) -> int:
+    """How many parameters its model has beside the tables."""
+    return sum(parameter.numel() for parameter in workload.model(0).parameters())

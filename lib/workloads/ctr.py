@@ -23,7 +23,7 @@ from lib.models.sequence import DIEN
 from lib.options.checked import Count, Natural, NotNegative
 from lib.store.optim import Adam, Optimizer
 from lib.workloads import metrics
-from lib.workloads.base import TableSpec, Workload
+from lib.workloads.base import TableSpec, Workload, dense_parameters
 
 MODELS: dict[str, type[ClickModel]] = {"deepfm": DeepFM, "dlrm": DLRM, "ffnn": FFNN, "dien": DIEN}
 
@@ -127,7 +127,7 @@ class ClickThrough(Workload):
         """The backward pass costs twice the forward pass; rows and parameters are read, and their gradients written."""
         flops = 3 * self.batch_size * MODELS[self.network].flops(**self._shape)
         rows = self.batch_size * self._columns * MODELS[self.network].width(self.dim)
-        return Work(flops=flops, bytes=4.0 * 3 * (rows + _parameters(self)))
+        return Work(flops=flops, bytes=4.0 * 3 * (rows + dense_parameters(self)))
 
     def evaluation_ids(self, seed: int, day: int | None = None) -> dict[str, np.ndarray]:
         return _evaluation(self, seed, day).batch.ids
@@ -209,11 +209,6 @@ def _evaluation(workload: ClickThrough, seed: int, day: int | None) -> _Evaluati
         settling = [workload.draw(seed, first, min(workload.batch_size, end - first), 0) for first in starts]
     _, (batch, *settling) = joined([batch, *settling])
     return _Evaluation(batch, settling, ceiling)
-
-
-@functools.lru_cache(maxsize=8)
-def _parameters(workload: ClickThrough) -> int:
-    return sum(parameter.numel() for parameter in workload.model(0).parameters())
 
 
 def _batch(clicks: Clicks | Remembered, *, index: int, day: int) -> Batch:

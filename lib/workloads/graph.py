@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from lib.cluster.spec import Work
-from lib.data import source
+from lib.data import epochs, source
 from lib.data.batch import Batch
 from lib.data.negatives import Negatives
 from lib.data.neighbours import Neighbours
@@ -73,8 +73,6 @@ class LinkPrediction(Workload):
     """Shared negatives of a batch."""
     by_degree: Share = 0.0
     """Share of the negatives that is drawn by degree; the others are uniform."""
-    objective: Literal["softmax", "logistic"] = "softmax"
-    """Loss: softmax (the true triple among the negatives) or logistic."""
     scale: NotNegative = 0.3
     """New entities are uniform in (-scale, scale)."""
     held_out: Literal["test", "valid"] = "test"
@@ -92,11 +90,12 @@ class LinkPrediction(Workload):
         return {TABLE: TableSpec(self.dim, self.scale)}
 
     def model(self, seed: int) -> DistMult:
-        shape = {"relations": self.graph.kinds, "dim": self.dim, "objective": self.objective, "seed": seed}
+        shape = {"relations": self.graph.kinds, "dim": self.dim, "seed": seed}
         return GraphSage(**shape, neighbours=self.neighbours) if self._looks_around else DistMult(**shape)
 
     def draw(self, seed: int, first: int, size: int, index: int) -> Batch:
-        head, relation, tail = self.graph.train[self._schedule(seed, first, size)].T
+        triples = self.graph.train
+        head, relation, tail = triples[epochs.chosen(seed, first, size, len(triples))].T
         negatives = _negatives(self).draw(stream(seed, "negatives", first), self.negatives)
         ids, features = np.concatenate((head, tail, negatives)), {"relation": np.ascontiguousarray(relation)}
         if self._looks_around:
@@ -155,19 +154,32 @@ class LinkPrediction(Workload):
         shared = ("entities", "relations", "triples", "exponent", "rank", "sharpness", "world")
         return PlantedGraph(**{name: getattr(self, name) for name in shared}, held_out=self.evaluation_triples)
 
-    def _schedule(self, seed: int, start: int, size: int) -> np.ndarray:
-        """Which triples stand at places start .. start + size of the endless stream."""
-        triples = len(self.graph.train)
-        first, last = start // triples, (start + size - 1) // triples
-        orders = [_permutation(seed, epoch, triples) for epoch in range(first, last + 1)]
-        order = orders[0] if first == last else np.concatenate(orders)
-        start -= first * triples
-        return order[start : start + size]
+
+@dataclass(frozen=True, kw_only=True)
+class FB15k237(LinkPrediction):
+    """DistMult on FB15k-237's knowledge graph (OAC's small task)."""
+
+    name: ClassVar[str] = "fb15k-237-distmult"
+    relations: Count = 24
 
 
-@functools.lru_cache(maxsize=16)
-def _permutation(seed: int, epoch: int, size: int) -> np.ndarray:
-    return stream(seed, "epoch", epoch).permutation(size)
+@dataclass(frozen=True, kw_only=True)
+class Freebase86mDistMult(LinkPrediction):
+    """DistMult on Freebase86m's shape (OAC, setup 2): wide batches, half of the negatives by degree."""
+
+    name: ClassVar[str] = "freebase86m-distmult"
+    entities: Count = 3_000
+    relations: Count = 20
+    by_degree: Share = 0.5
+    evaluation_candidates: Count | None = 500
+
+
+@dataclass(frozen=True, kw_only=True)
+class Freebase86mGraphSage(Freebase86mDistMult):
+    """GraphSage over ten neighbours, then DistMult, on Freebase86m's shape (OAC, setup 1)."""
+
+    name: ClassVar[str] = "freebase86m-graphsage"
+    network: Network = "graphsage"
 
 
 @functools.lru_cache(maxsize=4)

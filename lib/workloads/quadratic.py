@@ -17,7 +17,7 @@ from lib.models.quadratic import Quadratic
 from lib.options.checked import Count, Finite, Natural, NotNegative
 from lib.store.optim import SGD, Optimizer
 from lib.streams import stream
-from lib.workloads.base import TableSpec, Workload
+from lib.workloads.base import Workload
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,9 +39,6 @@ class QuadraticBowl(Workload):
     world: Natural = 0
     """Seed of A and w*, apart from the runs' seed."""
 
-    def tables(self) -> dict[str, TableSpec]:
-        return {}
-
     def model(self, seed: int) -> Quadratic:
         matrix, optimum = _problem(self.dim, self.condition, self.world)
         start = stream(seed, "model").standard_normal(self.dim)
@@ -56,9 +53,6 @@ class QuadraticBowl(Workload):
     def work(self) -> Work:
         flops = 4.0 * self.dim * (self.batch_size + self.dim)
         return Work(flops=flops, bytes=8.0 * self.dim * (self.batch_size + self.dim))
-
-    def evaluation_ids(self, seed: int, day: int | None = None) -> dict[str, np.ndarray]:
-        return {}
 
     def evaluate(
         self, model: Quadratic, rows: Mapping[str, np.ndarray], seed: int, day: int | None = None

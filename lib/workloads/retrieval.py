@@ -21,7 +21,7 @@ from lib.models.sequence import ITEM, YouTubeDNN
 from lib.options.checked import Count, Natural, NotNegative
 from lib.store.optim import Adam, Optimizer
 from lib.streams import stream
-from lib.workloads.base import TableSpec, Workload
+from lib.workloads.base import TableSpec, Workload, dense_parameters
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,8 +106,7 @@ class NextItem(Workload):
         """The user's network, and the products with the sampled items."""
         flops = YouTubeDNN.flops(**self._shape) + 2 * self.dim * (1 + self.negatives)
         rows = self.batch_size * (2 + self.length) + self.negatives
-        parameters = sum(parameter.numel() for parameter in self.model(0).parameters())
-        return Work(flops=3.0 * self.batch_size * flops, bytes=4.0 * 3 * (rows * self.dim + parameters))
+        return Work(flops=3.0 * self.batch_size * flops, bytes=4.0 * 3 * (rows * self.dim + dense_parameters(self)))
 
     def evaluation_ids(self, seed: int, day: int | None = None) -> dict[str, np.ndarray]:
         return _evaluation(self, seed, day).batch.ids
@@ -144,6 +143,14 @@ class NextItem(Workload):
     def _watch(self) -> WatchStream:
         own = {name: getattr(self, name) for name in ("groups", "spread", "drift", "world")}
         return WatchStream(catalogue=self._catalogue, **own)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrivateYouTubeDNN(NextItem):
+    """YouTubeDNN on which item comes next (GBA's private task, whose data nobody else has)."""
+
+    name: ClassVar[str] = "private-youtubednn"
+    days: Count = 22
 
 
 class _Evaluation(NamedTuple):

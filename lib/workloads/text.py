@@ -12,7 +12,7 @@ import torch
 from annotated_types import Ge
 
 from lib.cluster.spec import Work
-from lib.data import source
+from lib.data import epochs, source
 from lib.data.batch import Batch
 from lib.data.questions import (
     Cut,
@@ -30,7 +30,7 @@ from lib.models.text import BertQA, PretrainedQA, PretrainedWords, QuestionAnswe
 from lib.options.checked import Count, Natural, Share
 from lib.store.optim import SGD, Adam, Optimizer
 from lib.streams import stream
-from lib.workloads.base import TableSpec, Workload
+from lib.workloads.base import Workload, dense_parameters
 
 _CHUNK = 64  # questions evaluated at once
 
@@ -85,9 +85,6 @@ class Answers(Workload):
                 "weights", "None without data: planted questions are in no language that a BERT was trained on"
             )
 
-    def tables(self) -> dict[str, TableSpec]:
-        return {}
-
     def model(self, seed: int) -> QuestionAnswering:
         if self.weights:
             return PretrainedQA(self.weights)
@@ -108,12 +105,8 @@ class Answers(Workload):
         if not self.data:
             return _batch(self._planted.draw(size, seed=seed, first=first)[0], index)
         pool = _cut(self).questions
-        places = first + np.arange(size)
-        count = len(pool.tokens)
-        epochs = places // count
-        orders = {epoch: _permutation(seed, epoch, count) for epoch in np.unique(epochs).tolist()}
-        chosen = np.array([orders[epoch][place] for epoch, place in zip(epochs.tolist(), places % count, strict=True)])
-        return _batch(Questions(*(part[chosen] for part in pool)), index)
+        rows = epochs.chosen(seed, first, size, len(pool.tokens))
+        return _batch(Questions(*(part[rows] for part in pool)), index)
 
     def work(self) -> Work:
         """Six operations for each parameter of the encoder and each place, and the attention's products."""
@@ -121,11 +114,8 @@ class Answers(Workload):
         layer = 12 * self.dim**2 + 2 * length * self.dim
         states = self.batch_size * length * self.dim * (1 + 12 * self.layers)
         return Work(
-            flops=6.0 * self.batch_size * length * self.layers * layer, bytes=12.0 * (_parameters(self) + states)
+            flops=6.0 * self.batch_size * length * self.layers * layer, bytes=12.0 * (dense_parameters(self) + states)
         )
-
-    def evaluation_ids(self, seed: int, day: int | None = None) -> dict[str, np.ndarray]:
-        return {}
 
     def evaluate(
         self, model: QuestionAnswering, rows: Mapping[str, np.ndarray], seed: int, day: int | None = None
@@ -150,6 +140,13 @@ class Answers(Workload):
     @functools.cached_property
     def _planted(self) -> PlantedQuestions:
         return PlantedQuestions(**{name: getattr(self, name) for name in PlantedQuestions.__dataclass_fields__})
+
+
+@dataclass(frozen=True, kw_only=True)
+class SquadBert(Answers):
+    """BERT on SQuAD's shape (DS-Sync): where in a passage is the answer? Give `weights` for BERT-large."""
+
+    name: ClassVar[str] = "squad-bert"
 
 
 class _Evaluation(NamedTuple):
@@ -199,16 +196,6 @@ def _words(workload: Answers) -> Words | PretrainedWords:
 @functools.lru_cache(maxsize=2)
 def _cut(workload: Answers) -> Cut:
     return cut(_words(workload), source.questions(workload.data).train, workload.length, around=True)
-
-
-@functools.lru_cache(maxsize=8)
-def _permutation(seed: int, epoch: int, size: int) -> np.ndarray:
-    return stream(seed, "epoch", epoch).permutation(size)
-
-
-@functools.lru_cache(maxsize=8)
-def _parameters(workload: Answers) -> int:
-    return sum(parameter.numel() for parameter in workload.model(0).parameters())
 
 
 def _batch(questions: Questions, index: int) -> Batch:

@@ -12,7 +12,7 @@ import torch
 from torch.nn import functional as F
 
 from lib.cluster.spec import Work
-from lib.data import source
+from lib.data import epochs, source
 from lib.data.batch import Batch
 from lib.data.images import Images, PlantedImages, RealImages, augmented, moments, scaled
 from lib.models.layers import settled
@@ -20,7 +20,7 @@ from lib.models.vision import Classifier, WideResNet, WideResNet50, cost
 from lib.options.checked import Count, Natural, NotNegative
 from lib.store.optim import SGD, Momentum, Optimizer
 from lib.streams import stream
-from lib.workloads.base import TableSpec, Workload
+from lib.workloads.base import Workload, dense_parameters
 
 _MEASURED = 10_000  # training images by which colours are scaled
 _CHUNK = 256  # images evaluated at once
@@ -72,9 +72,6 @@ class ImageClasses(Workload):
         if not self.noise:
             self._reject("noise", "more than 0, or the best accuracy is 1 by definition")
 
-    def tables(self) -> dict[str, TableSpec]:
-        return {}
-
     def model(self, seed: int) -> Classifier:
         classes, channels = (
             (self._real.classes, self._real.train.shape[1]) if self.data else (self.classes, self.channels)
@@ -97,11 +94,8 @@ class ImageClasses(Workload):
 
     def work(self) -> Work:
         """The backward pass costs twice the forward pass; maps and parameters are read, and their gradients written."""
-        forward, maps, parameters = _cost(self)
-        return Work(flops=3 * self.batch_size * forward, bytes=12.0 * (parameters + self.batch_size * maps))
-
-    def evaluation_ids(self, seed: int, day: int | None = None) -> dict[str, np.ndarray]:
-        return {}
+        forward, maps = _cost(self)
+        return Work(flops=3 * self.batch_size * forward, bytes=12.0 * (dense_parameters(self) + self.batch_size * maps))
 
     def evaluate(
         self, model: Classifier, rows: Mapping[str, np.ndarray], seed: int, day: int | None = None
@@ -137,13 +131,36 @@ class ImageClasses(Workload):
         return source.images(self.data, self.side)
 
     def _epoch(self, seed: int, first: int, size: int) -> Images:
-        count = len(self._real.train)
-        places = first + np.arange(size)
-        epochs = places // count
-        orders = {epoch: _permutation(seed, epoch, count) for epoch in np.unique(epochs).tolist()}
-        chosen = np.array([orders[epoch][place] for epoch, place in zip(epochs.tolist(), places % count, strict=True)])
-        pixels = scaled(self._real.train[chosen], _moments(self.data, self.side))
-        return Images(augmented(pixels, stream(seed, "augment", first)), self._real.train_labels[chosen])
+        rows = epochs.chosen(seed, first, size, len(self._real.train))
+        pixels = scaled(self._real.train[rows], _moments(self.data, self.side))
+        return Images(augmented(pixels, stream(seed, "augment", first)), self._real.train_labels[rows])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cifar10WRN(ImageClasses):
+    """A wide residual network on CIFAR-10's shape (DS-Sync); WRN-26-10 at full."""
+
+    name: ClassVar[str] = "cifar10-wrn"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cifar100WRN(Cifar10WRN):
+    """The same with a hundred classes."""
+
+    name: ClassVar[str] = "cifar100-wrn"
+    samples: Count = 24_000
+    classes: Count = 100
+    noise: NotNegative = 4.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageNetWRN(ImageClasses):
+    """WRN-50-2 on ImageNet's shape (DS-Sync), at full; a small network on small images below that."""
+
+    name: ClassVar[str] = "imagenet-wrn50-2"
+    samples: Count = 16_000
+    classes: Count = 20
+    width: Count = 2
 
 
 class _Evaluation(NamedTuple):
@@ -172,15 +189,9 @@ def _moments(folder: str, side: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 @functools.lru_cache(maxsize=8)
-def _permutation(seed: int, epoch: int, size: int) -> np.ndarray:
-    return stream(seed, "epoch", epoch).permutation(size)
-
-
-@functools.lru_cache(maxsize=8)
-def _cost(workload: ImageClasses) -> tuple[float, int, int]:
-    model = workload.model(0)
+def _cost(workload: ImageClasses) -> tuple[float, int]:
     side = workload._real.train.shape[-1] if workload.data else workload.side
-    return *cost(model, side), sum(parameter.numel() for parameter in model.parameters())
+    return cost(workload.model(0), side)
 
 
 def _images(pixels: np.ndarray) -> Batch:

@@ -13,7 +13,7 @@ EVERYTHING = VirtualCluster(
     workers=3,
     servers=2,
     worker=Node(flops=1e9, memory=4e9, device=Device(flops=1e12, memory=1e11)),
-    nodes={"worker1": Node(cores=2), "sync0": Node(bandwidth=1e8, bandwidth_in=2e8)},
+    nodes={"worker1": Node(cores=2), "sync0": Node(bandwidth=1e8)},
     links=(Link(ends=("server0", "worker0"), bandwidth=12e9, latency=1e-5),),
     places={"master": "server0"},
     slowdown=Lognormal(sigma=0.4),
@@ -22,13 +22,16 @@ EVERYTHING = VirtualCluster(
 )
 
 
+PAPERS = (clusters.gba, clusters.shadowsync, clusters.persia, clusters.ds_sync, clusters.oac)
+
+
 def load(tmp_path, text):
     path = tmp_path / "cluster.yaml"
     path.write_text(text)
     return VirtualCluster.load(path)
 
 
-@pytest.mark.parametrize("cluster", [VirtualCluster(), EVERYTHING, *(make() for make in clusters.ALL.values())])
+@pytest.mark.parametrize("cluster", [VirtualCluster(), EVERYTHING, *(make() for make in PAPERS)])
 def test_out_and_in_again(cluster, tmp_path):
     assert load(tmp_path, cluster.dump()) == cluster
 
@@ -95,11 +98,11 @@ def test_a_missing_file():
         VirtualCluster.load("/nowhere/cluster.yaml")
 
 
-@pytest.mark.parametrize("name", clusters.ALL)
-def test_the_papers_clusters_train(name):
-    workload, protocol = ("kg-synthetic", "oac") if name == "oac" else ("ctr-synthetic", "gba")
+@pytest.mark.parametrize("make", PAPERS)
+def test_the_papers_clusters_train(make):
+    workload, protocol = ("kg-synthetic", "oac") if make is clusters.oac else ("ctr-synthetic", "gba")
     small = {"samples": 2_560, "save": False}
-    assert lib.train(workload, protocol, clusters.get(name), **small).summary["virtual_seconds"] > 0
+    assert lib.train(workload, protocol, make(), **small).summary["virtual_seconds"] > 0
 
 
 def test_ten_thousand_nodes_can_be_specified(tmp_path):

@@ -12,7 +12,7 @@ import pytest
 from data_prep.traces.fitting import fit, fit_shared
 from data_prep.traces.formats import read_trace
 from data_prep.traces.quality import distance, play, quality
-from lib.cluster.slowdowns import PRESETS, Day, Product, Steady, Transient
+from lib.cluster.slowdowns import Day, Product, Steady, Transient, presets
 from lib.errors import BadOption
 from lib.options.checked import to_plain
 
@@ -41,19 +41,19 @@ LIMITS = {
 
 
 def test_every_preset_has_its_limits_its_source_and_says_how_far_it_carries():
-    assert set(FILES) == set(PRESETS)
-    assert set(LIMITS) == {name for name, preset in PRESETS.items() if isinstance(preset.slowdown, Product)}
-    assert all("github.com/" in preset.source or "OSDI" in preset.source for preset in PRESETS.values())
-    assert all("(KS)" in preset.carries or "nobody knows" in preset.carries for preset in PRESETS.values())
+    assert set(FILES) == set(presets())
+    assert set(LIMITS) == {name for name, preset in presets().items() if isinstance(preset.slowdown, Product)}
+    assert all("github.com/" in preset.source or "OSDI" in preset.source for preset in presets().values())
+    assert all("(KS)" in preset.carries or "nobody knows" in preset.carries for preset in presets().values())
 
 
 @pytest.mark.parametrize("name", LIMITS)
 def test_a_preset_is_the_fit_to_its_sample_and_the_fit_is_good(name, traced):
-    preset = PRESETS[name]
+    preset = presets()[name]
     trace = traced(name)
     for fitted, shipped in zip(fit(trace).slowdown.parts, preset.slowdown.parts, strict=True):
         if isinstance(shipped, Day):
-            fitted, shipped = Steady(factors=fitted.free), Steady(factors=shipped.free)
+            fitted, shipped = Steady(factors=fitted.curve), Steady(factors=shipped.curve)
         one, other = to_plain(fitted), to_plain(shipped)
         assert one.keys() == other.keys() and one.pop("name") == other.pop("name")
         assert all(one[field] == pytest.approx(other[field], rel=1e-3) for field in one)
@@ -66,10 +66,10 @@ def test_a_preset_is_the_fit_to_its_sample_and_the_fit_is_good(name, traced):
 
 
 def test_the_sharing_preset_is_the_fit_to_its_sample_and_follows_its_distribution(traced):
-    preset = PRESETS["alibaba-shared-2018"]
+    preset = presets()["alibaba-shared-2018"]
     trace = traced("alibaba-shared-2018")
     found = fit_shared(trace)
-    assert found.used == pytest.approx(preset.slowdown.used, rel=1e-3)
+    assert found.curve == pytest.approx(preset.slowdown.curve, rel=1e-3)
     assert (found.concentration, found.hold) == pytest.approx((preset.slowdown.concentration, preset.slowdown.hold))
     in_use = trace.table["factor"].groupby(trace.table["worker"]).transform("median") > 1 / 0.9
     shared = replace(trace, table=trace.table[in_use].reset_index(drop=True))
@@ -87,7 +87,7 @@ def test_the_machines_sample_has_gaps_and_says_so(samples):
 
 
 def test_in_the_samples_the_straggler_strays_and_the_workers_differ():
-    first, second = (PRESETS[f"alibaba-pai-job-{number}"].slowdown for number in (1, 2))
+    first, second = (presets()[f"alibaba-pai-job-{number}"].slowdown for number in (1, 2))
     assert any(isinstance(part, Transient) for part in first.parts)
     assert not any(isinstance(part, Transient) for part in second.parts)
     steady = [max(each.parts[0].factors) / min(each.parts[0].factors) for each in (first, second)]
@@ -100,9 +100,9 @@ def test_how_far_the_jobs_carry(samples, traced):
     spread = {}
     for name, other in zip(jobs, reversed(jobs), strict=True):
         trace = jobs[other]
-        others = np.concatenate([play(PRESETS[name].slowdown, trace, seed) for seed in range(5)])
+        others = np.concatenate([play(presets()[name].slowdown, trace, seed) for seed in range(5)])
         found = distance(trace.table["factor"], others)
-        said = re.search(r"the other of these two jobs is at a distance \(KS\) of (0\.\d+)", PRESETS[name].carries)
+        said = re.search(r"the other of these two jobs is at a distance \(KS\) of (0\.\d+)", presets()[name].carries)
         assert found == pytest.approx(float(said[1]), abs=0.02)
         times = trace.table.groupby("time")["factor"]
         spread[other] = (times.std() / times.mean()).mean()
@@ -127,5 +127,5 @@ def test_how_far_the_machines_carry(traced):
         one, other = only(order[:7]), only(order[7:])
         found.append([distance(other.table["factor"], play(s, other, 0)) for s in (fit(one).slowdown, fit_shared(one))])
     for name, column in zip(("alibaba-machines-2018", "alibaba-shared-2018"), np.transpose(found), strict=True):
-        said = re.search(r"at a distance \(KS\) of ([\d.]+) to ([\d.]+)", PRESETS[name].carries)
+        said = re.search(r"at a distance \(KS\) of ([\d.]+) to ([\d.]+)", presets()[name].carries)
         assert [column.min(), column.max()] == pytest.approx([float(said[1]), float(said[2])], abs=0.01)

@@ -84,7 +84,7 @@ def test_a_fit_finds_what_a_trace_was_made_of(tmp_path):
 def test_a_day_is_found_in_machine_usage(tmp_path):
     steady, day, _ = fit(read_trace(usage(tmp_path / "usage.csv"))).slowdown.parts
     assert isinstance(day, Day) and day.period == 86_400
-    free = np.array(day.free)
+    free = np.array(day.curve)
     assert free[:12] == pytest.approx(0.8, abs=0.03) and free[12:] == pytest.approx(0.4, abs=0.03)
     assert steady.factors == pytest.approx((1, 1, 1 / 1.2), rel=0.02)
 
@@ -99,7 +99,7 @@ def test_sharing_is_found_in_machine_usage(tmp_path):
     lines += [f"m_99,{time},2,80,,,40.0,30.0,5\n" for time in range(0, 20 * 86_400, 600)]  # nobody shares it
     (tmp_path / "usage.csv").write_text("".join(lines))
     found = fit_shared(read_trace(tmp_path / "usage.csv"))
-    night, day = found.used[2:11], found.used[14:23]  # what is held reaches into the hours at which the mean changes
+    night, day = found.curve[2:11], found.curve[14:23]  # what is held reaches into the hours at which the mean changes
     assert night == pytest.approx([0.25] * 9, abs=0.04) and day == pytest.approx([0.4] * 9, abs=0.04)
     assert found.concentration == pytest.approx(12, rel=0.1) and found.hold == pytest.approx(6_000, rel=0.1)
 

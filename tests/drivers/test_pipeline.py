@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lib import LocalCluster, Node, VirtualCluster, protocols, workloads
-from lib.results.run import digest
+from lib.results.outcome import digest
 from lib.store.optim import SGD, Adagrad, Adam
 from tests.toys import Letters, finals, records, serial_pipeline
 

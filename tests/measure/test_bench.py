@@ -31,20 +31,21 @@ def test_peers_do_the_same_work(peer, optimizer):
 
 
 def test_a_ratio_is_the_median_of_the_pairs():
-    row = pairs.against(2.0, [(4, 1), (6, 2), (1, 1)])
+    row = pairs.against(2.0, [(4, 1), (6, 2), (1, 1)], 6, "rows/s")
     assert (row["measured"], row["least"], row["greatest"], row["holds"]) == (3, 1, 4, "yes")
-    assert pairs.against(3.5, [(3, 1)])["holds"] == "no"
-    assert pairs.against(2.0, [(3, 1)], cores=1.2)["holds"] == "machine busy"
+    assert (row["peer's rate"], row["our rate"]) == (1.5, 6), "six rows in a median of 4 seconds, and of 1"
+    assert pairs.against(3.5, [(3, 1)], 6, "rows/s")["holds"] == "no"
+    assert pairs.against(2.0, [(3, 1)], 6, "rows/s", cores=1.2)["holds"] == "machine busy"
     assert pairs.at_most(24, 25)["holds"] == "no"
 
 
 def test_the_worst_figure_decides_and_a_busy_machine_decides_nothing():
     rows = [
-        {"claim": "a", **pairs.against(2.0, [(4, 1)])},
-        {"claim": "a", **pairs.against(2.0, [(3, 1)])},
-        {"claim": "a", **pairs.against(2.0, [(1, 1)], cores=1.0)},
+        {"claim": "a", **pairs.against(2.0, [(4, 1)], 6, "rows/s")},
+        {"claim": "a", **pairs.against(2.0, [(3, 1)], 6, "rows/s")},
+        {"claim": "a", **pairs.against(2.0, [(1, 1)], 6, "rows/s", cores=1.0)},
         {"claim": "b", **pairs.at_most(8, 4)},
-        {"claim": "c", **pairs.against(2.0, [(1, 1)], cores=1.0)},
+        {"claim": "c", **pairs.against(2.0, [(1, 1)], 6, "rows/s", cores=1.0)},
     ]
     found = store.headroom(rows).set_index("subject")["headroom"]
     assert (found["a"], found["b"]) == (1.5, 2.0)

@@ -35,10 +35,9 @@ def test_equals_the_plain_reference(batch):
     torch.testing.assert_close(scores, plain(model, rows[batch.where[TABLE]], batch.features["relation"]))
 
 
-def test_losses_by_hand(batch):
+def test_the_loss_by_hand(batch):
     scores = torch.tensor([[[0.0, 0.0, 0.0, 0.0]] * 2] * 2)
     assert model_of().loss(batch, scores).item() == pytest.approx(2 * np.log(4))
-    assert model_of(objective="logistic").loss(batch, scores).item() == pytest.approx(4 * np.log(2))
 
 
 def test_a_score_by_hand():
@@ -49,9 +48,8 @@ def test_a_score_by_hand():
     assert scores.tolist() == [[7.0, 14.0]]
 
 
-@pytest.mark.parametrize("objective", ["softmax", "logistic"])
-def test_gradients(batch, objective):
-    model = model_of(objective=objective).double()
+def test_gradients(batch):
+    model = model_of().double()
     rows = torch.randn(6, 3, dtype=torch.float64, requires_grad=True)
 
     def loss(rows, relation):

@@ -32,7 +32,7 @@ def edited(monkeypatch):
         text = path.read_text(encoding="utf-8")
         assert old in text, f"{name} has changed; plant something else"
         texts[path] = text.replace(old, new)
-        module = ".".join(("lib", *Path(name).with_suffix("").parts))
+        module = ".".join(("lib", *Path(name).with_suffix("").parts)).removesuffix(".__init__")
         known = closure._sources.pop(module, None)
         try:
             return Job.of(**CLICKS | more).key
@@ -53,8 +53,8 @@ def test_what_cannot_change_a_run_does_not_change_its_name(edited):
         ("protocols/gba.py", "The rule in one sentence", "In short"),
         ("protocols/gba.py", "    def ", "    # a remark\n    def "),
         ("protocols/hop.py", *RETURNS),
+        ("protocols/__init__.py", '"sync": "', '"sink": "lib.protocols.baselines:Sync", "sync": "'),
         ("protocols/dssync.py", *RETURNS),
-        ("workloads/named.py", "class Cifar10WRN(ImageClasses):", "class Cifar10WRN(ImageClasses):\n    more = 1"),
         ("workloads/vision.py", *RETURNS),
         ("models/graph.py", *RETURNS),
         ("cluster/local.py", *RETURNS),
@@ -81,7 +81,7 @@ def test_what_can_change_a_run_changes_its_name(edited):
     different = [
         ("protocols/gba.py", *RETURNS),
         ("protocols/server_rule.py", *RETURNS),
-        ("workloads/named.py", "class Criteo(ClickThrough):", "class Criteo(ClickThrough):\n    more = 1"),
+        ("workloads/click_logs.py", "class Criteo(ClickThrough):", "class Criteo(ClickThrough):\n    more = 1"),
         ("workloads/ctr.py", *RETURNS),
         ("models/ctr.py", *RETURNS),
         ("models/flat.py", *RETURNS),
@@ -115,9 +115,7 @@ def test_another_version_of_a_package_is_another_run(monkeypatch):
         with monkeypatch.context() as patched:
             before = closure._version
             patched.setattr(closure, "_version", lambda name, p=package, b=before: "0" if name == p else b(name))
-            closure._found.clear()
             assert Job.of(**CLICKS).key != now
-    closure._found.clear()
     assert Job.of(**CLICKS).key == now
 
 
@@ -130,6 +128,56 @@ def test_a_name_costs_nothing_after_the_first():
         return time.perf_counter() - start
 
     assert min(seconds() for _ in range(5)) < 0.05
+
+
+FORMS = {
+    "__init__": "from .handed import Thing",
+    "start": """
+import typing
+from typing import TYPE_CHECKING
+import shapes.whole
+from shapes import member, Thing
+from . import sibling
+from .deep.er import name
+if TYPE_CHECKING:
+    from shapes import types_alone
+registry = {"a": "shapes.by_name"}
+def late():
+    try:
+        from .in_function import x
+    except ImportError:
+        import shapes.in_handler
+    match registry:
+        case {}:
+            import shapes.in_case
+""",
+    "deep/er": "import numpy",
+    "handed": "from shapes.behind import x",
+}
+FOLLOWED = {"whole", "member", "sibling", "deep.er", "in_function", "in_handler", "in_case", "handed", "behind"}
+
+
+def test_every_form_of_an_import_is_followed_and_nothing_is_imported(tmp_path, monkeypatch):
+    package = tmp_path / "shapes"
+    (package / "deep").mkdir(parents=True)
+    for name in (
+        "types_alone",
+        "by_name",
+        *FORMS,
+        *(name.replace(".", "/") for name in FOLLOWED - {"deep.er", "handed"}),
+    ):
+        (package / f"{name}.py").write_text(FORMS.get(name, "x = 1"))
+    monkeypatch.syspath_prepend(tmp_path)
+    found = closure.of(["shapes.start"])
+    assert found.code.keys() == {"shapes", "shapes.start", *(f"shapes.{name}" for name in FOLLOWED)}
+    assert list(found.packages) == ["numpy"]
+    assert not any(name.startswith("shapes") for name in sys.modules)
+
+
+def test_a_door_of_lib_leads_to_what_is_asked_for():
+    assert (
+        closure.of(["lib.cluster.base"]).code.keys() & {"lib.cluster.slowdowns.timed", "lib.cluster.slowdowns"} == set()
+    )
 
 
 MINE = '''
@@ -151,9 +199,6 @@ HELPER = """
 import torch
 SHIFT = 0.0
 
-def unused():
-    return 1
-
 def shifted(model):
     with torch.no_grad():
         for parameter in model.parameters():
@@ -171,6 +216,7 @@ def mine(tmp_path, monkeypatch):
     (folder / "__init__.py").touch()
     (folder / "workload.py").write_text(MINE.format(package=package))
     (folder / "helper.py").write_text(HELPER)
+    (folder / "stranger.py").write_text("def unused():\n    return 1\n")
     monkeypatch.syspath_prepend(tmp_path)
 
     class User:
@@ -201,8 +247,8 @@ def test_a_users_module_is_part_of_the_name(mine, reports):
     now = mine.key()
     first = lib.train(**mine.job())
     mine.edit("workload", '"""A bowl."""', '"""A bowl of mine."""  # indeed')
-    mine.edit("helper", "return 1", "return 2")
-    assert mine.key() == now, "what no run of it uses"
+    mine.edit("stranger", "return 1", "return 2")
+    assert mine.key() == now, "what no run of it imports"
     mine.edit("helper", "SHIFT = 0.0", "SHIFT = 0.5")
     assert mine.key() != now
     second = lib.train(**mine.job())

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -81,17 +82,22 @@ def a_child():
     return child
 
 
+def wait_here(monkeypatch, as_long_as):
+    """This process leaves the runs that can travel to the child for so long."""
+    before = sweeps._taken
+
+    def taken(tasks):
+        while threading.current_thread() is threading.main_thread() and as_long_as(tasks):
+            time.sleep(0.01)
+        return before(tasks)
+
+    monkeypatch.setattr(sweeps, "_taken", taken)
+
+
 @pytest.fixture
 def nothing_here(monkeypatch):
     """Whatever can travel is made by the child."""
-    before = sweeps._Work.here
-
-    def here(work):
-        while work.travelling and not work.stopped:
-            time.sleep(0.01)
-        return before(work)
-
-    monkeypatch.setattr(sweeps._Work, "here", here)
+    wait_here(monkeypatch, lambda tasks: tasks)
 
 
 def test_a_run_is_the_same_wherever_it_is_made(reports, a_child, nothing_here):
@@ -160,14 +166,7 @@ def test_a_job_that_fails_stops_no_other(reports, a_child, nothing_here):
 
 
 def test_a_process_that_dies_costs_its_run_alone(reports, a_child, monkeypatch):
-    before = sweeps._Work.here
-
-    def here(work):  # the child takes the first run, which is its last
-        while len(work.travelling) == 3:
-            time.sleep(0.01)
-        return before(work)
-
-    monkeypatch.setattr(sweeps._Work, "here", here)
+    wait_here(monkeypatch, lambda tasks: len(tasks) == 3)  # the child takes the first run, which is its last
     with pytest.raises(SweepFailed, match=r"jobs\[0\].*process ended before it was done \(exit code 7\)"):
         lib.sweep([small(Dies(home=os.getpid())), small(), small(seed=1)], processes=2)
     assert sweeps._children == []

@@ -12,7 +12,7 @@ from lib.models.flat import FlatModel
 from lib.store.optim import Adam, Momentum
 from lib.workloads import ALL, PROFILES
 
-NAMED = [name for name in ALL if ALL[name].profiles]
+NAMED = [*workloads.profiles()]
 CEILINGS = {"auc_ceiling", "mrr_planted", "accuracy_ceiling", "em_ceiling"}
 QUICK = {"samples": 256, "batch_size": 32}
 

@@ -99,7 +99,6 @@ def test_bad_options_name_the_workload_and_the_field(name):
         ("ctr-synthetic", "exponent", -1.0),
         ("kg-synthetic", "negatives", 0),
         ("kg-synthetic", "triples", 10**9),
-        ("kg-synthetic", "objective", "hinge"),
         ("kg-synthetic", "by_degree", 1.5),
         ("kg-synthetic", "held_out", "train"),
         ("ctr-synthetic", "copies", 2**40),

@@ -7,6 +7,8 @@ through time. Guaranteed: a course depends on the seed, the node, the rank and t
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from bisect import bisect_right
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Self
 
@@ -14,12 +16,10 @@ import numpy as np
 from annotated_types import Ge, Gt, Le
 
 from lib import streams
-from lib.errors import BadField
-from lib.options.checked import Checked, Finite, Positive, checked, shown
+from lib.options.checked import Checked, Finite, Positive, checked
 
 SHORTEST = 1e-6
 """Seconds below which nothing is modelled; a course whose speed changes faster than that would never get anywhere."""
-
 
 Lasting = Annotated[float, Ge(SHORTEST), Finite]
 """Seconds long enough to be modelled."""
@@ -54,6 +54,26 @@ class Pace(Course):
             time, left = until, left - done
 
 
+class Stretches(Pace):
+    """A pace that is told stretch by stretch: (speed, when it ends), in order, from time 0 on.
+
+    What was told is kept: a computation has looked ahead of where the next one begins.
+    """
+
+    def __init__(self, following: Iterator[tuple[float, float]]):
+        self._following = following
+        self._speeds: list[float] = []
+        self._ends = [0.0]
+
+    def speed(self, time: float) -> tuple[float, float]:
+        while self._ends[-1] <= time:
+            speed, end = next(self._following)
+            self._speeds.append(speed)
+            self._ends.append(end)
+        place = bisect_right(self._ends, time)
+        return self._speeds[place - 1], self._ends[place]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Slowdown(Checked, ABC):
     """How workers are slowed down."""
@@ -75,7 +95,7 @@ class Slowdown(Checked, ABC):
 
     @classmethod
     def owner(cls) -> str:
-        return f"slowdown {cls.name!r}"
+        return f"slowdown {cls.name!r}" if hasattr(cls, "name") else "slowdown"
 
     @classmethod
     def read(cls, data: Any) -> Slowdown:
@@ -83,9 +103,6 @@ class Slowdown(Checked, ABC):
         from lib.cluster.slowdowns.reading import read  # it knows every kind, and every kind knows this class
 
         return read(data)
-
-    def _reject(self, field: str, right: str) -> None:
-        raise BadField(self.owner(), (field,), f" must be {right}, not {shown(getattr(self, field))}")
 
 
 def draws(seed: int, *names: object, twin: int) -> np.random.Generator:

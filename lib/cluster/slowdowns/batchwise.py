@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import ClassVar
@@ -12,9 +13,6 @@ import numpy as np
 
 from lib.cluster.slowdowns.base import Course, Slowdown, draws
 from lib.options.checked import NotNegative, Positive, Share
-
-TAILS = (0.0, 0.01, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 0.995, 0.999, 1.0)
-"""Levels of quantiles that follow both tails closely enough for a straggler: a heavy one is no straight line from 0.99 on."""
 
 _ROOT_2 = math.sqrt(2)
 
@@ -30,8 +28,9 @@ class Lognormal(Slowdown):
 
     def course(self, seed: int, node: str, rank: int, twin: int = 0) -> Course:
         if not self.sigma:
-            return _Constant(1.0)
-        return _Lognormal(self.sigma, draws(seed, "slowdown", node, twin=twin))
+            return _Factors(lambda: 1.0)
+        stream = draws(seed, "slowdown", node, twin=twin)
+        return _Factors(lambda: math.exp(self.sigma * stream.standard_normal()))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,9 +50,10 @@ class Steady(Slowdown):
 
     def course(self, seed: int, node: str, rank: int, twin: int = 0) -> Course:
         if self.factors:
-            return _Constant(self.factors[rank % len(self.factors)])
-        stream = draws(seed, "slowdown", self.name, node, twin=twin)
-        return _Constant(math.exp(self.sigma * stream.standard_normal()))
+            factor = self.factors[rank % len(self.factors)]
+        else:
+            factor = math.exp(self.sigma * draws(seed, "slowdown", self.name, node, twin=twin).standard_normal())
+        return _Factors(lambda: factor)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,20 +90,14 @@ class Empirical(Slowdown):
         return _Empirical(self, draws(seed, "slowdown", self.name, node, twin=twin))
 
 
-class _Constant(Course):
-    def __init__(self, factor: float):
-        self._factor = factor
+class _Factors(Course):
+    """A computation takes as many times as long as the next factor says."""
+
+    def __init__(self, following: Callable[[], float]):
+        self._following = following
 
     def stretch(self, start: float, seconds: float) -> float:
-        return seconds * self._factor
-
-
-class _Lognormal(Course):
-    def __init__(self, sigma: float, stream: np.random.Generator):
-        self._sigma, self._stream = sigma, stream
-
-    def stretch(self, start: float, seconds: float) -> float:
-        return seconds * math.exp(self._sigma * self._stream.standard_normal())
+        return seconds * self._following()
 
 
 class _Empirical(Course):

@@ -14,7 +14,7 @@ from lib.cluster.slowdowns.base import Course, Pace, Slowdown
 @dataclass(frozen=True, kw_only=True)
 class Product(Slowdown):
     """All parts slow the worker down, in this order: first the parts that settle a computation's factor when it begins
-    (lognormal, steady, empirical), one after another; then the parts that change in time (transient, bursts, day, shared), whose
+    (lognormal, steady, empirical), one after another; then the parts that change in time (transient, day, shared), whose
     speeds are multiplied from moment to moment. So the order of the parts does not matter to what a part draws, and
     adding a part of another kind changes no draw of the rest. A product within a product is spliced in.
     """

@@ -7,16 +7,16 @@ from typing import Any
 
 from lib.cluster.slowdowns.base import Slowdown
 from lib.cluster.slowdowns.batchwise import Empirical, Lognormal, Steady
-from lib.cluster.slowdowns.presets import PRESETS, get
+from lib.cluster.slowdowns.presets import get, presets
 from lib.cluster.slowdowns.product import Product
 from lib.cluster.slowdowns.shared_machines import Shared
-from lib.cluster.slowdowns.timed import Bursts, Day, Transient
+from lib.cluster.slowdowns.timed import Day, Transient
 from lib.errors import BadField, nearest
 from lib.options.checked import of_name
 from lib.options.document import load
 
 SLOWDOWNS: dict[str, type[Slowdown]] = {
-    kind.name: kind for kind in (Lognormal, Steady, Empirical, Transient, Bursts, Day, Shared, Product)
+    kind.name: kind for kind in (Lognormal, Steady, Empirical, Transient, Day, Shared, Product)
 }
 
 
@@ -30,11 +30,11 @@ def read(data: Any) -> Slowdown:
             document = load(data)
             wrapped = isinstance(document.data, Mapping) and [*document.data] == ["slowdown"]
             return document.read(Slowdown, *(["slowdown"] if wrapped else []))
-        if data not in PRESETS and data not in SLOWDOWNS:
-            right = f"a number, a slowdown's name or fields, or a YAML file; {nearest(data, [*SLOWDOWNS, *PRESETS])}"
+        if data not in SLOWDOWNS and data not in presets():
+            right = f"a number, a slowdown's name or fields, or a YAML file; {nearest(data, [*SLOWDOWNS, *presets()])}"
             raise BadField("slowdown", (), f" is {data!r}; expected {right}")
         data = {"name": data}
-    if isinstance(data, Mapping) and data.get("name") in [*PRESETS]:
+    if isinstance(data, Mapping) and data.get("name") not in [*SLOWDOWNS] and data.get("name") in [*presets()]:
         for name in data.keys() - {"name", "scale"}:
             raise BadField("slowdown", (name,), f": a preset has no such field; {nearest(name, ['scale'])}")
         return get(**data)

@@ -26,7 +26,7 @@ HEADER = 64
 
 def interface(spec: Node) -> Interface:
     """A node's network interface, idle."""
-    return Interface(Queue(spec.bandwidth), Queue(spec.bandwidth_in or spec.bandwidth), spec.latency)
+    return Interface(Queue(spec.bandwidth), Queue(spec.bandwidth), spec.latency)
 
 
 class VirtualSite(Site):

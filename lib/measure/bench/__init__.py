@@ -12,7 +12,7 @@ from lib.errors import unknown
 if TYPE_CHECKING:
     import pandas as pd
 
-ALL = ("checkpoint", "ray", "store", "virtual")
+ALL = ("store", "virtual")
 """Modules of this package."""
 
 

@@ -58,12 +58,16 @@ def timed(theirs: Work, mine: Work, rounds: int) -> list[tuple[float, float]]:
     return [(settled(theirs), settled(mine)) for _ in range(rounds)]
 
 
-def against(demanded: float, pairs: Sequence[tuple[float, float]], cores: float | None = None) -> dict[str, Any]:
-    """How many times faster the second of each pair was, beside what is demanded of it.
+def against(
+    demanded: float, pairs: Sequence[tuple[float, float]], amount: float, unit: str, cores: float | None = None
+) -> dict[str, Any]:
+    """How many times faster the second of each pair was, beside what is demanded of it; and both sides' rates, of an `amount` in
+    that unit a second.
 
     With `cores`, two threads were at work; if the machine had no two cores free, the figure says nothing and is not judged.
     """
     ratios = sorted(theirs / mine for theirs, mine in pairs)
+    other, own = (amount / statistics.median(seconds) for seconds in zip(*pairs, strict=True))
     measured = statistics.median(ratios)
     return {
         "relation": ">=",
@@ -73,6 +77,9 @@ def against(demanded: float, pairs: Sequence[tuple[float, float]], cores: float 
         "greatest": round(ratios[-1], 2),
         "holds": verdict(measured >= demanded, cores),
         "cores": cores,
+        "peer's rate": float(f"{other:.3g}"),
+        "our rate": float(f"{own:.3g}"),
+        "unit": unit,
     }
 
 

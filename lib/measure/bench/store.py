@@ -11,7 +11,6 @@ is far from 2.
 from __future__ import annotations
 
 import gc
-import statistics
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -77,7 +76,8 @@ def measure(profile: str = "full") -> Iterator[dict[str, Any]]:
                     yield from setting.measure(optimizer, limit)
                     gc.collect()
     yield from _memory(min(scale.rows))
-    yield from checkpoint.demanded(2 * min(scale.rows), scale.shared, scale.rounds)
+    yield from checkpoint.checkpoints(2 * min(scale.rows), scale.rounds)
+    yield from checkpoint.attaching(scale.shared)
 
 
 class Setting:
@@ -178,8 +178,6 @@ class Setting:
         else:
             pairs = timed(theirs, mine, self.rounds)
         free = free and min(free, cores())
-        count = sum(map(len, self.kinds[kind])) / 1e6
-        other, own = (statistics.median(seconds) for seconds in zip(*pairs, strict=True))
         return {
             "what": "look-up + update" + ", LRU" * (table.max_rows is not None),
             "peer": peer,
@@ -188,10 +186,7 @@ class Setting:
             "rows": self.size,
             "dim": self.dim,
             "threads": threads,
-            **against(demanded, pairs, free),
-            "peer's rate": round(count / other, 1),
-            "our rate": round(count / own, 1),
-            "unit": "M rows/s",
+            **against(demanded, pairs, sum(map(len, self.kinds[kind])) / 1e6, "M rows/s", free),
         }
 
 

@@ -1,7 +1,7 @@
 """What this machine does in how many seconds, measured here and now, and a specification of a modelled cluster made of it.
 
-Every figure is the median of several repetitions, on one thread of torch where nothing else is said. A machine that is busy
-with other things is measured as it is: calibrate and compare in the same run.
+Measured is what a specification is made of. Every figure is the median of several repetitions, on one thread of torch. A machine
+that is busy with other things is measured as it is: calibrate and compare in the same run.
 """
 
 from __future__ import annotations
@@ -20,17 +20,12 @@ from lib.cluster.spec import Device, Node
 from lib.errors import BadOption
 from lib.measure.calibrate import transfers
 from lib.measure.calibrate.measurement import Measurement
-from lib.measure.calibrate.training_steps import parallel, steps
+from lib.measure.calibrate.training_steps import steps
 from lib.options.checked import to_plain
 from lib.results.provenance import machine
 
 
-def measure(quick: bool = False, ray: bool = False) -> dict[str, float]:
-    """All figures by name; `quick` takes about 5 seconds, else about 30. `ray` starts a Ray of its own for its round trip."""
-    return {figure.name: figure.value for figure in figures(quick, ray)}
-
-
-def calibrate(path: str | Path, quick: bool = False, ray: bool = False) -> dict[str, Any]:
+def calibrate(path: str | Path, quick: bool = False) -> dict[str, Any]:
     """Measure, and write a specification: `worker` and `server` as fields of `Node`, `measured`, `provenance`.
 
     Returned is what the file holds; beside each figure it says what was measured.
@@ -40,7 +35,7 @@ def calibrate(path: str | Path, quick: bool = False, ray: bool = False) -> dict[
         raise BadOption(
             f"calibrate: {path} is no place for a file: {'a folder' if path.is_dir() else 'no such folder'}"
         )
-    found = list(figures(quick, ray))
+    found = list(figures(quick))
     measured = {figure.name: figure.value for figure in found}
     nodes = {role: to_plain(node) for role, node in nodes_of(measured).items()}
     provenance = machine() | {"quick": quick, "when": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
@@ -71,30 +66,20 @@ def nodes_of(measured: dict[str, float]) -> dict[str, Node]:
             capacity=measured["cuda_capacity_bytes"],
         )
     total = max(value for name, value in measured.items() if name.startswith("memory_"))
-    worker = Node(**shared, launch=measured["step_fixed_s"], device=device)
+    worker = Node(**shared, launch=measured["core_step_fixed_s"], device=device)
     return {"worker": worker, "server": Node(**shared, cores=cores, memory=total)}
 
 
-def figures(quick: bool = False, ray: bool = False) -> Iterator[Measurement]:
+def figures(quick: bool = False) -> Iterator[Measurement]:
     """The figures one by one, as they are measured."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        cores = cpu_count()
-        yield Measurement("cores", float(cores), "cores that this process may use")
-        yield from steps("cpu", quick)
-        yield from parallel(cores, quick)
-        yield from transfers.memory(cores, quick)
-        yield from transfers.store(quick)
-        yield from transfers.loopback(quick)
-        yield from transfers.loop(quick)
-        if ray:
-            yield from transfers.ray(quick)
-        if torch.cuda.is_available():
-            yield from steps("cuda", quick)
-            yield from transfers.pcie(quick)
-    finally:
-        torch.set_num_threads(threads)
+    cores = cpu_count()
+    yield Measurement("cores", float(cores), "cores that this process may use")
+    yield from steps("cpu", quick)
+    yield from transfers.memory(cores, quick)
+    yield from transfers.loopback(quick)
+    if torch.cuda.is_available():
+        yield from steps("cuda", quick)
+        yield from transfers.pcie(quick)
 
 
 def _text(value: float) -> str:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import statistics
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from scipy.optimize import nnls
+from torch.utils.benchmark import Timer
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,23 +20,14 @@ class Measurement:
     what: str
 
 
-def median_seconds(function: Callable[[], Any], budget: float, least: int = 5) -> float:
-    """The median time of a call, after one that does not count, of as many as fit in `budget` seconds."""
-    function()
-    times: list[float] = []
-    end = time.perf_counter() + budget
-    while len(times) < least or time.perf_counter() < end:
-        start = time.perf_counter()
-        function()
-        times.append(time.perf_counter() - start)
-    return statistics.median(times)
+def median_seconds(function: Callable[[], Any], budget: float) -> float:
+    """The median time of a call, of as many as fit in `budget` seconds, on one thread of torch."""
+    return Timer("function()", globals={"function": function}).blocked_autorange(min_run_time=budget).median
 
 
 def fit_line(work: list[float], seconds: list[float]) -> tuple[float, float, float]:
     """(a, b, residual) of seconds = a + b * work, by least squares of relative errors with a >= 0; the residual is the
     largest relative error."""
     x, y = np.array(work), np.array(seconds)
-    (a, b), *_ = np.linalg.lstsq(np.stack([1 / y, x / y], axis=1), np.ones(len(y)))
-    if a < 0:
-        a, b = 0.0, float((x / y).sum() / ((x / y) ** 2).sum())
+    (a, b), _ = nnls(np.stack([1 / y, x / y], axis=1), np.ones(len(y)))
     return float(a), float(b), float(np.abs((a + b * x) / y - 1).max())

@@ -15,8 +15,9 @@ import numpy as np
 import pandas as pd
 
 from lib import workloads
-from lib.cluster import Link, Node, Slowdown, VirtualCluster
-from lib.cluster.slowdowns import Shared, get
+from lib.cluster.slowdowns import Shared, Slowdown, get
+from lib.cluster.spec import Link, Node
+from lib.cluster.virtual.cluster import VirtualCluster
 from lib.papers.gba.tasks import trained
 from lib.protocols import get as protocol
 from lib.results.run import Run
@@ -24,6 +25,7 @@ from lib.switching.controller import Automatic
 from lib.switching.oracle import best_fixed, oracle
 from lib.training.schedule import Choice, Phase
 from lib.workloads import Workload
+from lib.workloads.base import dense_parameters
 
 WORKERS, BATCH = 8, 32
 COMPUTE = 0.037
@@ -61,7 +63,7 @@ class Day:
     def job(self, case: str, mode: str, seed: int, samples: int, window: int) -> dict[str, Any]:
         """What `lib.sweep` takes."""
         task = workload(samples)
-        shrink = 4 * sum(part.numel() for part in task.model(0).parameters()) / DENSE
+        shrink = 4 * dense_parameters(task) / DENSE
         cluster = VirtualCluster(
             workers=WORKERS,
             worker=Node(flops=task.work().flops / COMPUTE, core_memory=1e15, bandwidth=LINK * shrink),

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,8 @@ import pandas as pd
 from lib import workloads
 from lib.cluster.slowdowns import Lognormal, Slowdown
 from lib.cluster.virtual.cluster import VirtualCluster
+from lib.options.checked import Checked, Count, Natural, NotNegative, Positive
+from lib.options.document import load
 from lib.papers import clusters
 from lib.protocols.baselines import BSP, Async, Sync
 from lib.protocols.gba import GBA
@@ -32,6 +35,7 @@ from lib.results.run import Run
 from lib.store.optim import Adagrad, Adam
 from lib.training.schedule import Phase, Schedule
 from lib.workloads import Workload
+from lib.workloads.base import dense_parameters
 
 MODES = ("sync", "gba", "hop-bw", "hop-bs", "bsp", "async")
 MOVING = 0.05
@@ -46,45 +50,45 @@ LATENCY = 1e-6
 
 
 @dataclass(frozen=True, kw_only=True)
-class Size:
+class Size(Checked):
     """How much of a task is trained, in one profile."""
 
-    base: int
+    base: Count
     """Days of Sync before the study."""
-    days: int
+    days: Count
     """Days under each mode, and days under Sync after them."""
-    day: int
+    day: Count
     """Samples of a day."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Further options of the workload."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Task:
-    """One of the paper's tasks."""
+class Task(Checked):
+    """One of the paper's tasks; `tasks.yaml` has all three."""
 
     name: str
     workload_name: str
-    sync: tuple[int, int]
+    sync: tuple[Count, Count]
     """Sync's workers, and the samples of a worker's step."""
-    others: tuple[int, int]
+    others: tuple[Count, Count]
     """Those of the other modes: the global batch is the same."""
-    lone: int
+    lone: Count
     """Samples of a step under Async."""
-    iota: float
-    bound: int
+    iota: NotNegative
+    bound: Natural
     """b1 of Hop-BS."""
-    gathered: int
+    gathered: Count
     """b2 of BSP."""
-    spare: int
+    spare: Natural
     """b3 of Hop-BW."""
-    adam: tuple[float, float]
+    adam: tuple[Positive, Positive]
     """Learning rates of the dense parameters and the rows, for all modes but Async."""
-    adagrad: tuple[float, float]
+    adagrad: tuple[Positive, Positive]
     """Async's own."""
     sizes: Mapping[str, Size]
     """Profile -> size."""
-    moving: float = MOVING
+    moving: Positive = MOVING
 
     def workload(self, profile: str) -> Workload:
         """The stream: base, the modes' days, and Sync's days after them."""
@@ -135,13 +139,13 @@ class Task:
     ) -> VirtualCluster:
         """The paper's cluster. However many workers there are, they have the same cores, links and servers together; with `each`,
         more workers bring more of them."""
-        cluster = clusters.get("gba")
+        cluster = clusters.gba()
         workers = workers or self.workers(mode)
         nodes = workers if each else self.others[0]
         share = nodes / workers
         worker, server = cluster.worker, cluster.server
         alone = replace(self.workload(profile), batch_size=self.lone)
-        vector = 4 * sum(part.numel() for part in alone.model(0).parameters())
+        vector = 4 * dense_parameters(alone)
         flops = alone.work().flops / (2 * vector / worker.bandwidth / self.moving)
         fold = SERVERS * nodes / cluster.servers  # so many machines are simulated as one
         return replace(
@@ -178,67 +182,9 @@ class Task:
         return self.job(profile, mode, seed, slowdown) | {"workload": workload, "gradients": False}
 
 
-TASKS: Mapping[str, Task] = {
-    task.name: task
-    for task in (
-        Task(
-            name="criteo",
-            workload_name="criteo-deepfm",
-            sync=(32, 100),
-            others=(100, 32),
-            lone=12,
-            iota=3,
-            bound=2,
-            gathered=20,
-            spare=20,
-            adam=(0.0011, 0.0011),
-            adagrad=(0.01, 0.01),
-            sizes={
-                "smoke": Size(base=2, days=1, day=6_400, options={"evaluation_samples": 4_000}),
-                "laptop": Size(
-                    base=20, days=3, day=96_000, options={"vocabulary": 10_000, "evaluation_samples": 20_000}
-                ),
-                "full": Size(base=12, days=11, day=3_200_000, options={"vocabulary": 100_000, "dim": 16}),
-            },
-        ),
-        Task(
-            name="alimama",
-            workload_name="alimama-dien",
-            sync=(32, 96),
-            others=(128, 24),
-            lone=32,
-            iota=4,
-            bound=2,
-            gathered=20,
-            spare=20,
-            adam=(0.00075, 0.00075),
-            adagrad=(0.003, 0.003),
-            sizes={
-                "smoke": Size(base=2, days=1, day=3_072, options={"evaluation_samples": 4_000}),
-                "laptop": Size(base=14, days=3, day=49_152, options={"evaluation_samples": 20_000}),
-                "full": Size(base=5, days=3, day=3_072_000, options={"vocabulary": 5_000, "length": 20}),
-            },
-        ),
-        Task(
-            name="private",
-            workload_name="private-youtubednn",
-            sync=(64, 100),
-            others=(400, 16),
-            lone=16,
-            iota=4,
-            bound=2,
-            gathered=50,
-            spare=100,
-            adam=(0.0015, 0.002),
-            adagrad=(0.003, 0.003),
-            sizes={
-                "smoke": Size(base=2, days=1, day=6_400, options={"evaluation_samples": 4_000}),
-                "laptop": Size(base=40, days=3, day=64_000, options={"evaluation_samples": 10_000}),
-                "full": Size(base=14, days=8, day=6_400_000, options={"per_topic": 500, "dim": 32}),
-            },
-        ),
-    )
-}
+_FILE = load(Path(__file__).with_suffix(".yaml"))
+
+TASKS: Mapping[str, Task] = {task.name: task for task in (_FILE.read(Task, place) for place in range(len(_FILE.data)))}
 
 
 def settings(tasks: Iterable[Task], profile: str) -> pd.DataFrame:

@@ -142,67 +142,46 @@ def _stage() -> Iterator[Path]:
 @contextmanager
 def _environment(values: Mapping[str, str]) -> Iterator[None]:
     """What the kernel inherits: the same folders, and the same `lib`, installed or not."""
-    values = {**values, **paths.environment()}
-    before = {name: os.environ.get(name) for name in values}
-    os.environ.update(values)
+    before = dict(os.environ)
+    os.environ.update(values, **paths.environment())
     try:
         yield
     finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+        os.environ.clear()
+        os.environ.update(before)
 
 
 def _execute(experiment: Experiment, values: dict[str, Any], stage: Path) -> Any:
     """The executed notebook. An interrupt shuts the kernel down (nbclient) and goes on to the caller."""
     import papermill
     from nbclient.exceptions import CellTimeoutError, DeadKernelError
-    from papermill.engines import NBClientEngine, papermill_engines
 
     cells = [i for i, cell in enumerate(read(experiment.path)["cells"]) if cell["cell_type"] == "code"]
     output = stage / "notebook.ipynb"
     with Progress(len(cells), experiment.name, "cells") as progress:
 
-        class Engine(NBClientEngine):
-            """nbclient, with our progress line for papermill's bar."""
+        def executed(cell: Any, **_: Any) -> None:
+            progress.advance("injected-parameters" not in cell.metadata.get("tags", []))
 
-            @classmethod
-            def execute_managed_notebook(cls, nb_man, kernel_name, **options):  # type: ignore[no-untyped-def]
-                complete = nb_man.cell_complete
-
-                def counted(cell, **more):  # type: ignore[no-untyped-def]
-                    complete(cell, **more)
-                    injected = "injected-parameters" in cell.metadata.get("tags", [])
-                    progress.advance(cell.cell_type == "code" and not injected)
-
-                nb_man.cell_complete = counted
-                return super().execute_managed_notebook(nb_man, kernel_name, **options)
-
-        papermill_engines.register("lockstep", Engine)
         try:
             nb = papermill.execute_notebook(
                 str(experiment.path),
                 str(output),
                 parameters=values,
-                engine_name="lockstep",
                 kernel_name=KERNEL,
                 language="python",
                 progress_bar=False,
+                on_cell_executed=executed,
                 cwd=str(experiment.path.parent),
                 # Critical alone: it calls the interrupt that ends every kernel an error, and cells' errors come as answers.
                 extra_arguments=["--IPKernelApp.log_level=50"],
             )
-        except papermill.PapermillExecutionError as error:
-            kept = paths.write_bytes_atomic(experiment.failed, output.read_bytes())
-            cell = _number(experiment.path, error.source)
-            what = f"notebook {experiment.name}, cell {cell}: {error.ename}: {error.evalue}"
-            raise NotebookFailed(f"{what}\n  as far as it came: {kept}") from error
-        except (DeadKernelError, CellTimeoutError) as error:
+        except (papermill.PapermillExecutionError, DeadKernelError, CellTimeoutError) as error:
             kept = paths.write_bytes_atomic(experiment.failed, output.read_bytes()) if output.exists() else "nothing"
-            what = f"notebook {experiment.name}: the kernel died (out of memory?): {error}"
-            raise NotebookFailed(f"{what}\n  as far as it came: {kept}") from error
+            what = f": the kernel died (out of memory?): {error}"
+            if isinstance(error, papermill.PapermillExecutionError):
+                what = f", cell {_number(experiment.path, error.source)}: {error.ename}: {error.evalue}"
+            raise NotebookFailed(f"notebook {experiment.name}{what}\n  as far as it came: {kept}") from error
     for key in ("input_path", "output_path"):
         nb.metadata.papermill[key] = experiment.name
     return nb
