@@ -11,6 +11,7 @@ import asyncio
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Collection, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cache
 from types import NoneType
@@ -39,7 +40,7 @@ class Meeting:
     round: int = 0
     """Which of the rule's rounds it is."""
     incarnations: tuple[int, ...] = ()
-    """How often each member had been lost before; () where nobody was."""
+    """Which life of its node each member is in, see `Site.life`; () where all are in their first."""
 
 
 class Handle:
@@ -64,6 +65,8 @@ class Site(ABC):
 
     node: str
     device: torch.device
+    life: int = 0
+    """How often this node had died before."""
 
     @abstractmethod
     def now(self) -> float:
@@ -137,6 +140,17 @@ class World(ABC):
     async def clear(self) -> None:  # noqa: B027 - most worlds forget what nobody holds
         """The parts that were hosted so far are done with; their nodes go on."""
 
+    def lost(self, node: str) -> bool:
+        """Whether a node is dead now."""
+        return False
+
+    async def quiet(self) -> None:  # noqa: B027 - most worlds do nothing that nobody waits for
+        """Wait until nothing is under way any more of what was asked for by those who have died since."""
+
+    def still(self) -> AbstractContextManager:
+        """Calls take no time meanwhile: the modelled world knows nothing of them."""
+        return nullcontext()
+
     keeps: bool = False
     """Whether `cut` will be asked for; set before anything is hosted."""
 
@@ -145,7 +159,7 @@ class World(ABC):
         return {}
 
     def go_on(self, state: dict[str, Any]) -> None:  # noqa: B027 - most worlds need nothing
-        """Be as at that cut, in a fresh world as in one that has come further; nothing may be under way."""
+        """Be as at that cut, in a fresh world; nothing may be under way."""
 
     def events(self) -> int | None:
         """Callbacks that a modelled world has run; None on a wall clock."""

@@ -100,7 +100,7 @@ class RaySite(Site):
     """Where this worker's process groups find their members."""
 
     def __init__(self, cluster: Cluster, seed: int, node: str, incarnation: int, batches: int, device: str):
-        self.node = node
+        self.node, self.life = node, incarnation - 1
         self.device = torch.device(device)
         self.samples = 0
         self._delay = InjectedDelays(cluster, seed, node, self.device, batches)
