@@ -19,8 +19,9 @@ from data_prep.threshold import LARGEST
 from lib.errors import BadOption, Damaged, LockstepError
 from lib.paths import check_writable, write_text_atomic
 from lib.progress import Progress
+from lib.store import sealed
 
-FORMAT = 1
+FORMAT = 2
 MANIFEST, REJECTS = "manifest.json", "rejects.jsonl"
 REFUSED = "refused"
 """What the plan of a preparation says that ended with an error."""
@@ -116,7 +117,7 @@ class Job:
         plan, path = self.plan(), self.out / partitions.WORK / "plan.json"
         before = path if path.exists() else self.out / MANIFEST
         if before.exists():
-            earlier = json.loads(before.read_text())
+            earlier = json.loads(before.read_text()) if before == path else sealed.load(before)
             other = [name for name in plan if earlier.get("plan", earlier).get(name) != plan[name]]
             if other and earlier.get(REFUSED):
                 partitions.clear(self.out)
@@ -230,7 +231,7 @@ class Job:
             "tables": {path.name: partitions.facts(path) for path in tables},
             "partitions": [output for record in records for output in record["outputs"]],
         }
-        write_text_atomic(self.out / MANIFEST, json.dumps(manifest, indent=1) + "\n")
+        write_text_atomic(self.out / MANIFEST, sealed.text(manifest))
         shutil.rmtree(self.out / partitions.WORK)
         return manifest
 

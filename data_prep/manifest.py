@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +10,14 @@ from data_prep.dataset import Dataset
 from data_prep.job import MANIFEST
 from data_prep.source import verify
 from lib.errors import BadOption
+from lib.store import sealed
 
 
 def load(out: Path) -> dict[str, Any]:
     path = Path(out) / MANIFEST
     if not path.exists():
         raise BadOption(f"there is no {path}: nothing was prepared there, or its preparation has not ended")
-    return json.loads(path.read_text())
+    return sealed.load(path)
 
 
 def check(out: Path) -> list[str]:

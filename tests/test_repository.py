@@ -164,7 +164,7 @@ def test_files_stay_short():
 
 @pytest.mark.slow
 def test_lib_imports_without_ray_papermill_and_jupyter():
-    blocked = ("ray", "papermill", "nbconvert", "nbformat", "jupyterlab", "IPython", "jupyter_client", "seaborn")
+    blocked = ("ray", "papermill", "nbconvert", "nbformat", "jupyterlab", "IPython", "jupyter_client")
     program = f"""
 import sys
 for name in {blocked!r}:

@@ -5,7 +5,6 @@ Any row can be asked for at any time and nothing is held in memory, so a batch i
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
@@ -16,8 +15,9 @@ from numpy.lib.format import open_memmap
 
 from lib.data.clicks import FIELD_SHIFT
 from lib.errors import BadOption, Damaged
+from lib.store import sealed
 
-FORMAT = 1
+FORMAT = 2
 MISSING = -(2**31)
 """A dense input that the raw file leaves empty."""
 
@@ -48,7 +48,7 @@ class Partitions:
         path = self.folder / "manifest.json"
         if not path.is_file():
             raise BadOption(f"there is no {path}; expected a folder that `python -m data_prep` wrote to its end")
-        self.manifest: dict[str, Any] = json.loads(path.read_text())
+        self.manifest = sealed.load(path)
         if self.manifest["plan"]["format"] != FORMAT or self.manifest["kind"] not in self.kinds:
             held = f"{self.manifest['kind']} in format {self.manifest['plan']['format']}"
             raise BadOption(f"{self.folder} holds {held}; expected {' or '.join(self.kinds)} in format {FORMAT}")
@@ -92,7 +92,7 @@ class Partitions:
             dtype, shape = self.manifest["schema"][array]
             try:
                 mapped = open_memmap(path, mode="r") if part["rows"] else np.empty((0, *shape), dtype)
-            except (OSError, ValueError) as error:
+            except Exception as error:  # numpy reads a header as Python, which fails in many ways
                 raise Damaged(f"{path}: {error}") from error
             if mapped.shape != (part["rows"], *shape) or mapped.dtype != np.dtype(dtype):
                 expected = f"{dtype} {(part['rows'], *shape)}"

@@ -259,7 +259,7 @@ class ReplicaWorker:
             await asyncio.sleep(0)
         elif result is not None:
             for name, gradient in result.rows.items():
-                self.replica.tables[name].push(batch.ids[name], gradient, self.replica.steps + 1)
+                self.replica.tables[name].push(batch.ids[name], gradient, self.replica.steps + 1, distinct=True)
 
     def _snapshot(self) -> Snapshot:
         tables = self.replica.tables

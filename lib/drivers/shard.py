@@ -179,7 +179,7 @@ class Shard:
             ]
             blocks = [(ids, grads) for (ids, _), grads in zip(blocks, corrected, strict=True)]
         if len(pairs) == 1 and pairs[0][1] == divisor and not rule.row_weights and decision.rate == 1:
-            table.push(*blocks[0], step + 1)
+            table.push(*blocks[0], step + 1, distinct=True)
             return 0
         sizes = [ids.size for ids, _ in blocks]
 

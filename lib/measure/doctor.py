@@ -22,7 +22,7 @@ def examine() -> Iterator[tuple[str, str]]:
     yield "cores", str(cpu_count())
     yield "memory", _memory()
     yield "gpu", _gpu()
-    for package in (*PACKAGES, "jupyterlab", "papermill", "nbconvert", "seaborn"):
+    for package in (*PACKAGES, "jupyterlab", "papermill", "nbconvert"):
         yield package, version(package) or "not installed"
     yield "ray cluster", "can start here" if importlib.util.find_spec("ray") else "needs: pip install ray"
     yield "kernel python3", _kernel()

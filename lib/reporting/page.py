@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from html import escape
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -13,9 +12,8 @@ from typing import Any
 from lib import paths
 from lib.errors import LockstepError
 from lib.reporting import notebooks
-from lib.reporting.cards import slug
+from lib.reporting.markup import TEMPLATES, slug
 
-TEMPLATES = Path(__file__).parent / "templates"
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 """The browser itself refuses every request and script."""
 LARGEST = 2_000_000
@@ -61,6 +59,7 @@ def render(executed: str | os.PathLike) -> str:
         "policy": POLICY,
         "style": f"{style()}\n{code}",
         "label": _label,
+        "command": facts.get("command", ""),
         "made": _made(facts),
     }
     exporter = HTMLExporter(template_name="lockstep", extra_template_basedirs=[str(TEMPLATES)])
@@ -74,8 +73,8 @@ def render(executed: str | os.PathLike) -> str:
     return html
 
 
-def _made(facts: Mapping[str, Any]) -> str:
-    """How the page came about: the command, the machine, the versions."""
+def _made(facts: Mapping[str, Any]) -> list[str]:
+    """How the page came about: the machine, the versions, the commit, the time that it took."""
     machine = facts.get("machine", {})
     hardware, versions = (
         ", ".join(f"{name} {value}" for name, value in machine.get(kind, {}).items() if value is not None)
@@ -83,8 +82,7 @@ def _made(facts: Mapping[str, Any]) -> str:
     )
     commit = f"commit {machine['commit']}" if machine.get("commit") else ""
     seconds = f"{facts['seconds']:.0f} s" if facts.get("seconds") else ""
-    command = f"<code>{escape(facts['command'])}</code>" if facts.get("command") else ""
-    return " · ".join(filter(None, [command, *map(escape, (hardware, versions, commit, seconds))]))
+    return list(filter(None, (hardware, versions, commit, seconds)))
 
 
 def _label(cell: Any) -> str:
@@ -172,13 +170,3 @@ def check_offline(html: str, name: str = "the page") -> None:
         raise PageError(
             f"{name}: a report loads and runs nothing, but there is {', '.join(dict.fromkeys(parser.found))}"
         )
-
-
-def document(title: str, body: str) -> str:
-    """A page that no notebook made, in the same clothes."""
-    return (
-        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{escape(title)}</title>\n<style>{style()}</style>\n</head>\n<body>\n{body}\n</body>\n</html>\n"
-    )

@@ -6,43 +6,23 @@ import base64
 import hashlib
 import io
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from html import escape
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 import matplotlib as mpl
 import pandas as pd
-import seaborn as sns
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from lib import paths
 from lib.errors import BadOption, unknown
-from lib.reporting.cards import Fragment, claims, intervals, provenance_card, settings, verdicts
-from lib.reporting.notebooks import repeat
+from lib.reporting.cards import claims, intervals, provenance_card, settings, verdicts  # noqa: F401, where notebooks find them
+from lib.reporting.markup import TEMPLATES, Fragment, parts
+from lib.reporting.notebooks import repeat  # noqa: F401
 
 if TYPE_CHECKING:
     from lib.results.run import Run
-
-__all__ = [
-    "claims",
-    "clock",
-    "colour",
-    "curves",
-    "gantt",
-    "histories",
-    "intervals",
-    "modes",
-    "panels",
-    "provenance_card",
-    "repeat",
-    "settings",
-    "show",
-    "style",
-    "traces",
-    "verdicts",
-]
 
 # Okabe and Ito's colours, which colour-blind readers tell apart.
 BLUE, VERMILLION, GREEN, PINK = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
@@ -97,7 +77,6 @@ KINDS = {
 
 WIDTH = 6.4
 """Inches: a report's column, and letters that can still be read on a phone."""
-DPI = 150
 
 
 def colour(name: str) -> tuple[str, Any]:
@@ -109,43 +88,19 @@ def colour(name: str) -> tuple[str, Any]:
     return spare[int(hashlib.sha256(name.encode()).hexdigest(), 16) % len(spare)]
 
 
-@contextmanager
-def style() -> Iterator[None]:
-    """The one style. matplotlib's own font, so that a figure is the same bytes on every machine."""
-    sns_style = sns.axes_style("ticks") | sns.plotting_context("notebook", font_scale=0.85)
-    ours = {
-        "font.family": "DejaVu Sans",
-        "axes.grid": True,
-        "axes.grid.axis": "y",
-        "grid.color": "#E6E6E6",
-        "axes.edgecolor": "#777777",
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-        "axes.axisbelow": True,
-        "legend.frameon": False,
-        "lines.linewidth": 1.6,
-        "savefig.dpi": DPI,
-        "svg.hashsalt": "lockstep",
-    }
-    with mpl.rc_context(sns_style | ours):
-        yield
+def style() -> AbstractContextManager:
+    """The one style."""
+    return mpl.rc_context(fname=TEMPLATES / "lockstep.mplstyle")
 
 
 def clock(runs: Mapping[str, Iterable[Run]] | Iterable[Run]) -> str:
     """`virtual` or `wall`: the clock of these runs, which must be one."""
-    clocks = {_clock(run) for _, run in _pairs(runs)}
+    clocks = {run.summary["clock"] for _, run in _pairs(runs)}
     if len(clocks) != 1:
         raise BadOption(
             f"runs of {' and '.join(sorted(clocks)) or 'no'} clock: virtual and wall seconds are never mixed"
         )
     return clocks.pop()
-
-
-def _clock(run: Run) -> str:
-    for place in (run.summary, run.provenance):
-        if place.get("clock") in ("virtual", "wall"):
-            return place["clock"]
-    return getattr(run, "clock", "virtual")
 
 
 def _pairs(runs: Mapping[str, Iterable[Run]] | Iterable[Run]) -> list[tuple[str, Run]]:
@@ -319,7 +274,7 @@ def png(fig: Figure) -> bytes:
     """The figure without software, version or date: equal figures are equal bytes."""
     buffer = io.BytesIO()
     with style():
-        fig.savefig(buffer, format="png", dpi=DPI, metadata={"Software": None})
+        fig.savefig(buffer, format="png", metadata={"Software": None})
     return buffer.getvalue()
 
 
@@ -336,10 +291,6 @@ def show(fig: Figure, data: pd.DataFrame, *, name: str, caption: str, alt: str) 
     paths.write_bytes_atomic(target.with_name(f"{path.name}.png"), picture)
     table = data.to_csv(index=False, lineterminator="\n", float_format="%.9g")
     paths.write_text_atomic(target.with_name(f"{path.name}.csv"), table)
-    link = escape("/".join(path.parts[-2:]) + ".csv")
-    source = f"data:image/png;base64,{base64.b64encode(picture).decode()}"
-    html = (
-        f'<figure id="figure-{escape(path.name)}"><img src="{source}" alt="{escape(alt)}">'
-        f'<figcaption>{escape(caption)} <a class="data" href="{link}">The numbers (CSV)</a></figcaption></figure>'
-    )
+    encoded, link = base64.b64encode(picture).decode(), "/".join(path.parts[-2:]) + ".csv"
+    html = parts().figure(path.name, encoded, alt, caption, link)
     return Fragment(html, f"{caption} [{alt}]")

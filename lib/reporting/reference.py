@@ -17,9 +17,10 @@ from pathlib import Path
 from lib import paths
 from lib.errors import LockstepError
 from lib.reporting import claims, notebooks
-from lib.reporting.cards import flat, ours
+from lib.reporting.cards import ours
 from lib.reporting.claims import Verdict
 from lib.reporting.index import PAPERS, front, in_order
+from lib.reporting.markup import flat
 from lib.reporting.notebooks import Experiment
 from lib.reporting.page import LARGEST, render
 

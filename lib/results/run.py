@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import io
 import shutil
 import tempfile
 from dataclasses import dataclass
@@ -12,14 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
+from xxhash import xxh3_64_hexdigest
 
 from lib import paths
-from lib.errors import LockstepError, NotSaved
+from lib.errors import Damaged, LockstepError, NotSaved
 
 if TYPE_CHECKING:
     from lib.drivers.model_state import ModelState
 
 MODEL = "model.safetensors"
+TABLES = ("history", "trace", "usage")
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,11 +66,13 @@ class Run:
         except OSError as error:
             raise self._not_saved(folder, error) from error
         try:
-            self.history.to_parquet(new / "history.parquet")
-            self.trace.to_parquet(new / "trace.parquet")
-            self.usage.to_parquet(new / "usage.parquet")
-            texts = {"summary": self.summary, "provenance": self.provenance, "digest": self.digest}
-            (new / "run.json").write_text(json.dumps(texts, indent=1, default=plain))
+            from lib.store import sealed
+
+            texts = {"summary": self.summary, "provenance": self.provenance, "digest": self.digest, "tables": {}}
+            for name in TABLES:
+                getattr(self, name).to_parquet(path := new / f"{name}.parquet")
+                texts["tables"][name] = xxh3_64_hexdigest(path.read_bytes())
+            (new / "run.json").write_text(sealed.text(texts, plain))
             if self.kept is not None:
                 from lib.store import checkpoint
 
@@ -92,10 +96,14 @@ class Run:
     @classmethod
     def load(cls, folder: Path) -> Run:
         try:
-            texts = json.loads((folder / "run.json").read_text())
-            history, trace, usage = (
-                pd.read_parquet(folder / f"{name}.parquet") for name in ("history", "trace", "usage")
-            )
+            from lib.store import sealed
+
+            texts = sealed.load(folder / "run.json")
+            tables = {name: (folder / f"{name}.parquet").read_bytes() for name in TABLES}
+            for name, data in tables.items():
+                if xxh3_64_hexdigest(data) != texts["tables"][name]:
+                    raise Damaged(f"{name}.parquet is not what was written")
+            history, trace, usage = (pd.read_parquet(io.BytesIO(data)) for data in tables.values())
             kept = folder / MODEL if (folder / MODEL).is_file() else None
             return cls(history, texts["summary"], trace, usage, texts["provenance"], texts["digest"], kept)
         except (OSError, ValueError, KeyError) as error:

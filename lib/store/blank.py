@@ -77,7 +77,7 @@ class BlankTable:
     def peek(self, ids: np.ndarray) -> np.ndarray:
         return blank(ids.size, self.dim)
 
-    def push(self, ids: np.ndarray, grads: np.ndarray, stamp: int) -> None:
+    def push(self, ids: np.ndarray, grads: np.ndarray, stamp: int, *, distinct: bool = False) -> None:
         """These rows were pulled before."""
 
     def assign(self, ids: np.ndarray, values: np.ndarray) -> None:
@@ -96,11 +96,8 @@ class BlankTable:
     def export(self) -> Rows:
         return self._rows(self._ids())
 
-    def load(self, rows: Rows, memory: Mapping[str, np.ndarray] | None = None) -> None:
+    def load(self, rows: Rows) -> None:
         self._met = [rows.ids]
-
-    def memory(self) -> dict[str, np.ndarray]:
-        return {}
 
     def _rows(self, ids: np.ndarray) -> Rows:
         n, columns = ids.size, self.optimizer.columns(self.dim)

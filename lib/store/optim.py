@@ -82,17 +82,15 @@ class Optimizer(Checked, ABC):
         slots: np.ndarray,
         grads: np.ndarray,
         mark: Mark = optim_kernels.UNMARKED,
-        sums: np.ndarray | None = None,
-        places: np.ndarray = optim_kernels.IN_ORDER,
+        entries: np.ndarray = optim_kernels.IN_ORDER,
     ) -> None:
         """One step in place on distinct slots of a table, whose rows start with [values | state].
 
-        A `mark` (column, stamp) has the kernel stamp the rows too; `sums` and `places` say which gradient is each slot's
-        (`lib/store/table/optim_kernels.py`).
+        A `mark` (column, stamp) has the kernel stamp the rows too; with `entries`, they say which row of `grads` is each slot's.
         """
         kernel, *numbers = self._kernel()
         numbers = (*map(float, numbers), *(optim_kernels.NUMBERS - len(numbers)) * (0.0,))
-        kernel(rows, slots, grads, grads if sums is None else sums, numbers, self.weight_bound or 0.0, mark, places)
+        kernel(rows, slots, grads, entries, numbers, self.weight_bound or 0.0, mark)
 
     @abstractmethod
     def _step(self, values: Tensor, state: Tensor, grads: Tensor) -> None: ...

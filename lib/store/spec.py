@@ -16,8 +16,7 @@ from lib.store.optim import Optimizer
 from lib.store.placement import ByGroup, Placement, Uniform, packed
 from lib.store.shared_memory import segment
 from lib.store.shared_memory.table import SharedTable
-from lib.store.table.requests import Locking
-from lib.store.table.table import Table
+from lib.store.table.table import Locking, Table
 from lib.store.wire import ids as wire
 from lib.store.wire.codecs import Codec, Fp32
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import pytest
 import torch
@@ -19,6 +17,7 @@ from lib.models.ctr import DLRM, TABLE, DeepFM
 from lib.models.flat import FlatModel
 from lib.models.graph import TABLE as ENTITY
 from lib.models.graph import DistMult
+from lib.store import sealed
 
 
 @pytest.fixture(scope="module")
@@ -93,16 +92,16 @@ def test_rows_beyond_the_end_and_other_folders_are_errors(clicks, triples, tmp_p
         clicks.read(3, np.arange(101))
     with pytest.raises(BadOption, match="rows -1 to 0 of 'train'"):
         triples.triples("train", [-1, 0])
-    with pytest.raises(BadOption, match="holds triples in format 1; expected clicks in format 1"):
+    with pytest.raises(BadOption, match="holds triples in format 2; expected clicks in format 2"):
         PreparedClicks(triples.folder)
     with pytest.raises(BadOption, match=r"there is no .*manifest.json"):
         Partitions(tmp_path)
 
 
 def test_files_that_are_not_the_manifests_are_damaged(triples, tmp_path):
-    manifest = json.loads((triples.folder / "manifest.json").read_text())
+    manifest = sealed.load(triples.folder / "manifest.json")
     part = next(each for each in manifest["partitions"] if each["split"] == "train")
-    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+    (tmp_path / "manifest.json").write_text(sealed.text(manifest))
     target = tmp_path / part["folder"] / "triples.npy"
     target.parent.mkdir(parents=True)
     np.save(target, np.zeros((3, 3), np.int32))

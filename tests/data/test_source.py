@@ -11,6 +11,7 @@ from lib import VirtualCluster, workloads
 from lib.data import source
 from lib.data.clicks import FIELD_SHIFT
 from lib.errors import BadOption
+from lib.store import sealed
 
 
 def prepared(folder, kind, parts, schema, **facts):
@@ -23,8 +24,8 @@ def prepared(folder, kind, parts, schema, **facts):
             np.save(place / f"{array}.npy", values.astype(schema[array][0]))
         rows = len(next(iter(arrays.values())))
         listed.append({axis: name, "folder": f"{axis}={name}/part-00000", "rows": rows, "files": {}})
-    manifest = {"plan": {"format": 1}, "kind": kind, "schema": schema, "partitions": listed, **facts}
-    (folder / "manifest.json").write_text(json.dumps(manifest))
+    manifest = {"plan": {"format": 2}, "kind": kind, "schema": schema, "partitions": listed, **facts}
+    (folder / "manifest.json").write_text(sealed.text(manifest))
     return str(folder)
 
 
@@ -184,8 +185,8 @@ def test_questions_are_read_from_parquet(tmp_path):
         }
         parquet.write_table(pa.table(columns), place / "rows.parquet")
         listed.append({"split": split, "folder": f"split={split}/part-00000", "rows": count, "files": {}})
-    manifest = {"plan": {"format": 1}, "kind": "questions", "schema": {}, "partitions": listed}
-    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+    manifest = {"plan": {"format": 2}, "kind": "questions", "schema": {}, "partitions": listed}
+    (tmp_path / "manifest.json").write_text(sealed.text(manifest))
     found = source.questions(str(tmp_path))
     assert (len(found.train), len(found.test)) == (12, 3) and found.train[0].answers == ("Rex", "rex")
     options = {"samples": 96, "batch_size": 4, "length": 16}
@@ -205,7 +206,8 @@ def test_a_folder_that_is_prepared_anew_is_another_run(tmp_path, reports):
     first = lib.train("criteo-deepfm", "sync", VirtualCluster(workers=1), **options)
     assert len(list((reports / "runs").iterdir())) == 1 and len(first.provenance["data"]) == 64
     manifest = tmp_path / "data" / "manifest.json"
-    manifest.write_text(manifest.read_text().replace('"x"', '"y"'))
+    facts = sealed.load(manifest)
+    manifest.write_text(sealed.text(json.loads(json.dumps(facts).replace('"x"', '"y"'))))
     source.clicks.cache_clear()
     lib.train("criteo-deepfm", "sync", VirtualCluster(workers=1), **options)
     assert len(list((reports / "runs").iterdir())) == 2

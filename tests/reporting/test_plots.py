@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from lib.errors import BadOption, UnknownName
-from lib.reporting import cards, plots
+from lib.reporting import markup, plots
 from lib.reporting.claims import Verdict
 from tests.reporting.test_claims import claim
 
@@ -18,7 +18,7 @@ def shown(house, runs):
 
 def test_a_figure_has_words_and_numbers(house, runs):
     html = shown(house, runs).html
-    assert 'alt="A &quot;rise&quot;."' in html and "C &amp; c." in html and 'href="figure_1/auc.csv"' in html
+    assert 'alt="A &#34;rise&#34;."' in html and "C &amp; c." in html and 'href="figure_1/auc.csv"' in html
     saved = pd.read_csv(house.reports / "interactive" / "gba" / "figure_1" / "auc.csv")
     assert len(saved) == 12 and saved["auc"].dropna().tolist() == pytest.approx([0.5, 0.7, 0.5, 0.71] * 2)
     embedded = re.search(r"base64,([^\"]+)", html)[1]
@@ -109,7 +109,7 @@ def test_intervals():
 
 def test_markup_in_values_is_text():
     assert "<b>" not in plots.settings(x="<b>").html
-    assert "<b>" not in cards.table(["<b>"], [["<b>"]], "<b>")
+    assert "<b>" not in markup.parts().table(["<b>"], [["<b>"]], "<b>")
 
 
 @pytest.mark.parametrize(
@@ -128,4 +128,4 @@ def test_markup_in_values_is_text():
     ],
 )
 def test_numbers(value, text):
-    assert cards.number(value) == text
+    assert markup.number(value) == text

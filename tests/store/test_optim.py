@@ -135,7 +135,7 @@ def test_options_for_rows_are_refused_for_dense_parameters(optimizer):
 @pytest.mark.parametrize("dim", [1, 3, 4, 15, 16, 17, 20, 36, 64])
 @pytest.mark.parametrize("optimizer", [*ALL[:5], *ROWS_ONLY[:1], Adam(lr=0.1)], ids=repr)
 def test_every_width_sees_the_same_step(optimizer, dim):
-    """Lanes of sixteen, four and one, and rows that are followed by something else."""
+    """Whole vectors and what is left over, and rows that are followed by something else."""
     rng = np.random.default_rng(dim)
     start, grads = (rng.normal(0, 1, (40, dim)).astype(np.float32) for _ in range(2))
     slots = rng.permutation(40)[:30]
@@ -149,6 +149,20 @@ def test_every_width_sees_the_same_step(optimizer, dim):
     assert np.allclose(rows[slots, dim:-3], state.numpy(), rtol=2e-6, atol=2e-6)
     rows[slots, :-3] = before[slots, :-3]
     assert np.array_equal(rows, before)
+
+
+@pytest.mark.parametrize("optimizer", [*ALL, *ROWS_ONLY], ids=repr)
+def test_entries_say_whose_gradient_it_is_and_a_mark_stamps_the_rows(optimizer):
+    rng, columns = np.random.default_rng(0), optimizer.columns(DIM)
+    start = np.hstack([starting_rows(), optimizer.first_state(12, DIM), np.zeros((12, 2), np.float32)])
+    slots, grads = rng.permutation(12)[:7], rng.normal(0, 1, (7, DIM)).astype(np.float32)
+    plain, sorted_ = start.copy(), start.copy()
+    optimizer.update_slots(plain, slots, grads)
+    order = np.argsort(slots)
+    optimizer.update_slots(sorted_, slots[order], grads, (DIM + columns, 9), order)
+    assert np.array_equal(plain[:, :-2], sorted_[:, :-2])
+    stamps = sorted_.view(np.uint32)[:, -2:].tolist()
+    assert stamps == [[9 * (slot in slots), 0] for slot in range(12)]
 
 
 def test_a_bound_leaves_what_is_no_number():

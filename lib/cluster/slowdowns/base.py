@@ -95,7 +95,7 @@ class Slowdown(Checked, ABC):
 
     @classmethod
     def owner(cls) -> str:
-        return f"slowdown {cls.name!r}"
+        return f"slowdown {cls.name!r}" if hasattr(cls, "name") else "slowdown"
 
     @classmethod
     def read(cls, data: Any) -> Slowdown:

@@ -17,9 +17,8 @@ from numba import njit
 
 from lib.measure.bench.pairs import at_once
 from lib.store.optim import Adagrad
-from lib.store.table import gradients, lookup
-from lib.store.table.kernels import _OPTIONS
-from lib.store.table.simd import add, copy, prefetch_range
+from lib.store.table import kernels
+from lib.store.table.kernels import _OPTIONS, prefetch_range
 
 FEATURES = 26
 Step = Callable[[], Any]
@@ -100,13 +99,15 @@ class Direct:
         self.array = np.zeros((size, dim + optimizer.columns(dim)), np.float32)
 
     def step(self, rows: np.ndarray, grads: np.ndarray) -> Step:
-        out, sums, places = np.empty_like(grads), np.empty_like(grads), np.empty(rows.size, np.int32)
+        out, ones = np.empty_like(grads), np.ones(rows.size, np.float32)
 
         def run() -> None:
-            distinct, lists = numbered(rows)
             gather(self.array, rows, out)
-            gradients.total(lists, distinct.size, grads, sums, places)
-            self.optimizer.update_slots(self.array, distinct, grads, sums=sums, places=places[: distinct.size])
+            distinct, positions = kernels.unique(rows)
+            sums = grads
+            if distinct.size < rows.size:
+                sums, _ = kernels.add_up(positions, grads, ones, distinct.size)
+            self.optimizer.update_slots(self.array, distinct, sums)
 
         return run
 
@@ -132,31 +133,22 @@ class Ceiling:
 
 
 @njit(**_OPTIONS)
-def numbered(rows):
-    """The distinct rows, and `lookup.number`'s lists."""
-    lists, distinct = np.empty((3, rows.size), np.int32), np.empty(rows.size, np.int64)
-    lists[0] = np.arange(rows.size)
-    count = lookup.number(rows, rows.size, lists, distinct, np.empty(lookup.heads_for(rows.size), np.int32))
-    return distinct[:count].copy(), lists
-
-
-@njit(**_OPTIONS)
 def gather(array, slots, out):
-    dim, many = out.shape[1], slots.size
-    start, to = np.uint64(array.ctypes.data), np.uint64(out.ctypes.data)
-    stride, step = np.uint64(4 * array.shape[1]), np.uint64(4 * dim)
+    dim, many = np.uint64(out.shape[1]), slots.size
+    start, stride = np.uint64(array.ctypes.data), np.uint64(4 * array.shape[1])
     for i in range(many):
-        if i + 16 < many:
-            prefetch_range(start + np.uint64(slots[i + 16]) * stride, step)
-        copy(dim, (to + np.uint64(i) * step, start + np.uint64(slots[i]) * stride), ())
+        prefetch_range(start + np.uint64(slots[min(i + 16, many - 1)]) * stride, np.uint64(4) * dim)
+        row, there = np.uint64(slots[i]), np.uint64(i)
+        for d in range(dim):
+            out[there, d] = array[row, d]
 
 
 @njit(**_OPTIONS)
 def modify(array, slots, block):
-    width, many = array.shape[1], slots.size
+    width, many = np.uint64(array.shape[1]), slots.size
     start, stride = np.uint64(array.ctypes.data), np.uint64(4 * array.shape[1])
-    source = np.uint64(block.ctypes.data)
     for i in range(many):
-        if i + 16 < many:
-            prefetch_range(start + np.uint64(slots[i + 16]) * stride, stride)
-        add(width, (start + np.uint64(slots[i]) * stride, source + np.uint64(i) * stride), ())
+        prefetch_range(start + np.uint64(slots[min(i + 16, many - 1)]) * stride, stride)
+        row, there = np.uint64(slots[i]), np.uint64(i)
+        for d in range(width):
+            array[row, d] += block[there, d]

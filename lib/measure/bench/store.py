@@ -151,7 +151,7 @@ class Setting:
         def call(mine: list[tuple[np.ndarray, np.ndarray]]) -> None:
             for stamp, (ids, grads) in enumerate(mine):
                 table.pull(ids)
-                table.push(ids, grads, stamp)
+                table.push(ids, grads, stamp, distinct=kind == "unique")
 
         return at_once([partial(call, steps[caller::callers]) for caller in range(callers)])
 

@@ -53,4 +53,4 @@ def bare(workload: Workload, seed: int = 0) -> None:
         result = model.step(batch, {name: table.pull(batch.ids[name]) for name, table in tables.items()})
         dense.apply(result.dense)
         for name, table in tables.items():
-            table.push(batch.ids[name], result.rows[name], index)
+            table.push(batch.ids[name], result.rows[name], index, distinct=True)

@@ -20,6 +20,7 @@ from lib.progress import Progress
 from lib.reporting import claims
 from lib.reporting.notebooks.declared import check_parameters, command
 from lib.reporting.notebooks.finding import Experiment, read, resolve, source
+from lib.workloads import PROFILES
 
 KERNEL = "python3"
 STALE = 24 * 3600
@@ -103,8 +104,8 @@ def _claims(experiment: Experiment) -> list[claims.Claim]:
 
 def _values(experiment: Experiment, profile: str, parameters: Mapping[str, Any] | None) -> dict[str, Any]:
     """All the values that are to be injected, checked."""
-    if profile not in experiment.profiles:
-        raise unknown(f"profile of {experiment.name}:", profile, experiment.profiles)
+    if profile not in PROFILES:
+        raise unknown("profile", profile, PROFILES)
     given = dict(parameters or {})
     if given.setdefault("profile", profile) != profile:
         raise BadOption(f"profile {profile!r} and parameter profile={given['profile']!r} differ; give one of them")
@@ -142,67 +143,46 @@ def _stage() -> Iterator[Path]:
 @contextmanager
 def _environment(values: Mapping[str, str]) -> Iterator[None]:
     """What the kernel inherits: the same folders, and the same `lib`, installed or not."""
-    values = {**values, **paths.environment()}
-    before = {name: os.environ.get(name) for name in values}
-    os.environ.update(values)
+    before = dict(os.environ)
+    os.environ.update(values, **paths.environment())
     try:
         yield
     finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+        os.environ.clear()
+        os.environ.update(before)
 
 
 def _execute(experiment: Experiment, values: dict[str, Any], stage: Path) -> Any:
     """The executed notebook. An interrupt shuts the kernel down (nbclient) and goes on to the caller."""
     import papermill
     from nbclient.exceptions import CellTimeoutError, DeadKernelError
-    from papermill.engines import NBClientEngine, papermill_engines
 
     cells = [i for i, cell in enumerate(read(experiment.path)["cells"]) if cell["cell_type"] == "code"]
     output = stage / "notebook.ipynb"
     with Progress(len(cells), experiment.name, "cells") as progress:
 
-        class Engine(NBClientEngine):
-            """nbclient, with our progress line for papermill's bar."""
+        def executed(cell: Any, **_: Any) -> None:
+            progress.advance("injected-parameters" not in cell.metadata.get("tags", []))
 
-            @classmethod
-            def execute_managed_notebook(cls, nb_man, kernel_name, **options):  # type: ignore[no-untyped-def]
-                complete = nb_man.cell_complete
-
-                def counted(cell, **more):  # type: ignore[no-untyped-def]
-                    complete(cell, **more)
-                    injected = "injected-parameters" in cell.metadata.get("tags", [])
-                    progress.advance(cell.cell_type == "code" and not injected)
-
-                nb_man.cell_complete = counted
-                return super().execute_managed_notebook(nb_man, kernel_name, **options)
-
-        papermill_engines.register("lockstep", Engine)
         try:
             nb = papermill.execute_notebook(
                 str(experiment.path),
                 str(output),
                 parameters=values,
-                engine_name="lockstep",
                 kernel_name=KERNEL,
                 language="python",
                 progress_bar=False,
+                on_cell_executed=executed,
                 cwd=str(experiment.path.parent),
                 # Critical alone: it calls the interrupt that ends every kernel an error, and cells' errors come as answers.
                 extra_arguments=["--IPKernelApp.log_level=50"],
             )
-        except papermill.PapermillExecutionError as error:
-            kept = paths.write_bytes_atomic(experiment.failed, output.read_bytes())
-            cell = _number(experiment.path, error.source)
-            what = f"notebook {experiment.name}, cell {cell}: {error.ename}: {error.evalue}"
-            raise NotebookFailed(f"{what}\n  as far as it came: {kept}") from error
-        except (DeadKernelError, CellTimeoutError) as error:
+        except (papermill.PapermillExecutionError, DeadKernelError, CellTimeoutError) as error:
             kept = paths.write_bytes_atomic(experiment.failed, output.read_bytes()) if output.exists() else "nothing"
-            what = f"notebook {experiment.name}: the kernel died (out of memory?): {error}"
-            raise NotebookFailed(f"{what}\n  as far as it came: {kept}") from error
+            what = f": the kernel died (out of memory?): {error}"
+            if isinstance(error, papermill.PapermillExecutionError):
+                what = f", cell {_number(experiment.path, error.source)}: {error.ename}: {error.evalue}"
+            raise NotebookFailed(f"notebook {experiment.name}{what}\n  as far as it came: {kept}") from error
     for key in ("input_path", "output_path"):
         nb.metadata.papermill[key] = experiment.name
     return nb

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from lib.store.table import kernels
+from lib.store.table.index import ids_at
+from lib.store.table.records import Layout, Records
 
 
 class Cache:
@@ -17,58 +18,46 @@ class Cache:
 
     def __init__(self, width: int, device: torch.device):
         self._rows = torch.empty((0, width), device=device)
-        self._ids = np.empty(0, np.int64)
-        self._stamps = np.empty(0, np.int64)
-        self._count = 0
-        self._rebuild(0, 1024)
+        self._records = Records(Layout(dim=0, columns=0, limited=False), _nothing, capacity=1024)
 
     def __len__(self) -> int:
-        return self._count
+        return self._records.count
 
     def stamps(self, ids: np.ndarray) -> np.ndarray:
         """The cached timestamp of each id; -1: not cached."""
-        slots, missing = kernels.find(self._index, ids)
-        if missing == ids.size:
-            return np.full(ids.size, -1)
-        return np.where(slots >= 0, self._stamps[slots], -1)
+        return self._records.stamps(self._records.find(ids)[0])
 
     def take(self, ids: np.ndarray) -> torch.Tensor:
         """The rows of cached ids."""
-        return self._rows[torch.from_numpy(kernels.find(self._index, ids)[0]).to(self._rows.device)]
+        return self._rows[self._at(self._records.find(ids)[0])]
 
     def put(self, ids: np.ndarray, rows: torch.Tensor, stamp: int) -> None:
         """Rows of distinct ids as one update left them; they replace older ones."""
-        slots, missing = kernels.find(self._index, ids)
-        if missing:
-            if self._count + missing > self._ids.size:
-                self._rebuild(self._count, 2 * (self._count + missing))
-            new = slots < 0
-            slots[new] = np.arange(self._count, self._count + missing)
-            kernels.insert(self._index, ids[new], self._count)
-            self._ids[slots[new]] = ids[new]
-            self._count += missing
-        self._stamps[slots] = stamp
-        self._rows[torch.from_numpy(slots).to(self._rows.device)] = rows
+        slots = self._records.admit(ids, 0)
+        self._records.words[slots, self._records.column] = stamp
+        if missing := self._records.capacity - len(self._rows):
+            self._rows = torch.cat([self._rows, self._rows.new_empty((missing, self._rows.shape[1]))])
+        self._rows[self._at(slots)] = rows
 
     def evict(self, safe: int) -> int:
         """Give back rows whose timestamp is at most `safe`; how many went."""
-        needed = np.flatnonzero(self._stamps[: self._count] > safe)
-        evicted = self._count - needed.size
-        if 2 * needed.size > self._count or not evicted:
+        records = self._records
+        stamps = records.stamps(np.arange(records.count))
+        needed = np.flatnonzero(stamps > safe)
+        evicted = records.count - needed.size
+        if 2 * needed.size > records.count or not evicted:
             return 0
-        self._ids[: needed.size] = self._ids[needed]
-        self._stamps[: needed.size] = self._stamps[needed]
-        self._rows[: needed.size] = self._rows[torch.from_numpy(needed).to(self._rows.device)]
-        self._rebuild(needed.size, self._ids.size)
+        ids = ids_at(records.words, needed, records.column)
+        records.clear()
+        slots = records.admit(ids, 0)
+        records.words[slots, records.column] = stamps[needed]
+        self._rows[self._at(slots)] = self._rows[self._at(needed)]
         return evicted
 
-    def _rebuild(self, count: int, capacity: int) -> None:
-        """An index of the first `count` entries, with room for `capacity`."""
-        if capacity > self._ids.size:
-            extra = capacity - self._ids.size
-            self._ids = np.concatenate([self._ids, np.zeros(extra, np.int64)])
-            self._stamps = np.concatenate([self._stamps, np.zeros(extra, np.int64)])
-            self._rows = torch.cat([self._rows, self._rows.new_zeros((extra, self._rows.shape[1]))])
-        self._count = count
-        self._index = np.full((1 << (2 * capacity - 1).bit_length(), 2), -1, np.int64)
-        kernels.insert(self._index, self._ids[:count], 0)
+    def _at(self, slots: np.ndarray) -> torch.Tensor:
+        return torch.from_numpy(slots).to(self._rows.device)
+
+
+def _nothing(ids: np.ndarray) -> np.ndarray:
+    """Of a record here only its stamp and id count."""
+    return np.empty((ids.size, 0), np.float32)

@@ -17,15 +17,14 @@ import numpy as np
 from numba import njit
 from numba.types import boolean, int64, uint32, void
 
-from lib.store.table.kernels import _INTS, _OPTIONS, mix
-from lib.store.table.simd import prefetch
+from lib.store.table.kernels import _INTS, _OPTIONS, _4, mix, prefetch
 
 NEVER, UNSET = -1, -2
 """Stamps of a row that was never updated, and of one whose first content is being written."""
 LARGEST_STAMP = 2**31 - 1
 
 _ENTRIES, _WORDS = uint32[::1], uint32[:, ::1]
-_BLOCK = 64
+_PART = 64
 _32 = np.uint64(32)
 _LOW = np.uint64(0xFFFFFFFF)
 
@@ -78,32 +77,14 @@ def probe(index, words, column, key, code, entry, bits):
 def enter(index, words, column, slots):
     """Enter the records of these slots; their ids must not be in the index yet."""
     column, size, bits = np.uint64(column), np.uint64(index.size), slot_bits(index.size)
-    for i in range(slots.size):
-        slot = np.uint64(slots[i])
-        code = mix(id_at(words, slot, column))
-        entry = home(code, size)
-        while index[entry] != 0:
-            entry += np.uint64(1)
-            if entry == size:
-                entry = np.uint64(0)
-        index[entry] = np.uint32((((code & _LOW) >> bits) << bits) | (slot + np.uint64(1)))
-
-
-@njit(void(_ENTRIES, _WORDS, int64, int64), **_OPTIONS)
-def rebuild(index, words, column, count):
-    """The index of the first `count` records."""
-    column, size, bits = np.uint64(column), np.uint64(index.size), slot_bits(index.size)
-    codes = np.empty(_BLOCK, np.uint64)
-    entry_at = np.uint64(index.ctypes.data)
-    index[:] = 0
-    for start in range(0, count, _BLOCK):
-        many = min(_BLOCK, count - start)
+    codes, entry_at = np.empty(_PART, np.uint64), np.uint64(index.ctypes.data)
+    for start in range(0, slots.size, _PART):
+        many = min(_PART, slots.size - start)
         for i in range(many):
-            codes[i] = mix(id_at(words, np.uint64(start + i), column))
-            prefetch(entry_at + np.uint64(4) * home(codes[i], size))
+            codes[i] = mix(id_at(words, np.uint64(slots[start + i]), column))
+            prefetch(entry_at + _4 * home(codes[i], size))
         for i in range(many):
-            slot = np.uint64(start + i)
-            entry = home(codes[i], size)
+            slot, entry = np.uint64(slots[start + i]), home(codes[i], size)
             while index[entry] != 0:
                 entry += np.uint64(1)
                 if entry == size:

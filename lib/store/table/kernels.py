@@ -1,33 +1,59 @@
-"""The store's inner loops, compiled by numba; they release the GIL and take no lock.
+"""The store's inner loops over ids and rows, compiled by numba; they release the GIL and take no lock.
 
 Guaranteed: results depend on the arguments alone, sums are taken in input order, and no fast-math is used, so the
 same call gives the same bits everywhere. Not guaranteed: bounds. A caller checks shapes before it comes here.
 
 Every kernel has one explicit signature, so nothing is ever compiled in the middle of a run. Inputs are declared
-read-only: numba then accepts writable arrays and arrays of shared memory alike.
-
-A row is `[values | optimiser state]`, so that a step touches one place in memory. The index of a table is an array of
-pairs (id, slot) with open addressing; its size is a power of two and a slot of -1 marks a free pair, so every int64
-may be an id. `clock` holds each slot's pair (stamp, mark). Inner loops count with uint64: numba then leaves out the
-test for negative indices, which would forbid SIMD.
+read-only: numba then accepts writable arrays and arrays of shared memory alike. Inner loops count with uint64: numba then
+leaves out the test for negative indices, which would forbid SIMD.
 """
 
 from __future__ import annotations
 
 import numpy as np
+from llvmlite import ir
 from numba import njit, types
+from numba.extending import intrinsic
 from numba.types import float32, float64, int64, uint64, void
 
 _OPTIONS = {"nogil": True, "cache": True, "error_model": "numpy"}  # python's division checks would forbid SIMD
 
 _INTS = types.Array(int64, 1, "C", readonly=True)
-_PAIRS = types.Array(int64, 2, "C", readonly=True)
 _FLOATS = types.Array(float32, 1, "C", readonly=True)
 _BLOCK = types.Array(float32, 2, "C", readonly=True)
-_NEW_INTS, _NEW_BLOCK, _LIVE_PAIRS, _LIVE_ROWS = int64[::1], float32[:, ::1], int64[:, ::1], float32[:, ::1]
+_NEW_INTS, _NEW_BLOCK = int64[::1], float32[:, ::1]
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
+_4 = np.uint64(4)
+
+
+@intrinsic
+def prefetch(context, address):
+    """Ask for the cache line at an address; never faults."""
+
+    def codegen(context, builder, signature, args):
+        number = ir.IntType(32)
+        pointer = builder.inttoptr(args[0], ir.IntType(8).as_pointer())
+        kind = ir.FunctionType(ir.VoidType(), [pointer.type, number, number, number])
+        function = builder.module.declare_intrinsic("llvm.prefetch", [pointer.type], kind)
+        builder.call(function, [pointer, number(0), number(3), number(1)])  # to read, into every level, data
+        return context.get_dummy_value()
+
+    return types.void(types.uint64), codegen
+
+
+@njit
+def prefetch_range(address, size):
+    """Ask for the lines that hold `size` bytes from an address on. (An array as argument would be counted by numba at each call.)
+
+    As many turns for every address, and one line at times twice: a branch on where lines begin is one that no processor foresees.
+    """
+    offset = np.uint64(0)
+    while offset < size:
+        prefetch(address + offset)
+        offset += np.uint64(64)
+    prefetch(address + size - np.uint64(1))
 
 
 @njit(uint64(uint64), **_OPTIONS)
@@ -93,33 +119,6 @@ def add_up(positions, grads, weights, count):
     return sums, met
 
 
-@njit(types.Tuple((_NEW_INTS, int64))(_PAIRS, _INTS), **_OPTIONS)
-def find(index, ids):
-    """The slot of every id, -1 where the index does not hold it, and how many those are."""
-    mask = np.uint64(index.shape[0] - 1)
-    slots = np.empty(ids.size, np.int64)
-    missing = 0
-    for i in range(ids.size):
-        bucket = mix(np.uint64(ids[i])) & mask
-        while index[bucket, 1] >= 0 and index[bucket, 0] != ids[i]:
-            bucket = (bucket + np.uint64(1)) & mask
-        slots[i] = index[bucket, 1]
-        missing += slots[i] < 0
-    return slots, missing
-
-
-@njit(void(_LIVE_PAIRS, _INTS, int64), **_OPTIONS)
-def insert(index, ids, first):
-    """Enter distinct ids that the index does not hold, under the slots first, first + 1, ...; it must have room."""
-    mask = np.uint64(index.shape[0] - 1)
-    for i in range(ids.size):
-        bucket = mix(np.uint64(ids[i])) & mask
-        while index[bucket, 1] >= 0:
-            bucket = (bucket + np.uint64(1)) & mask
-        index[bucket, 0] = ids[i]
-        index[bucket, 1] = first + i
-
-
 @njit(_NEW_BLOCK(_BLOCK, _INTS, int64, int64), **_OPTIONS)
 def gather(rows, slots, start, stop):
     """A copy of the columns start:stop of the slots' rows."""
@@ -132,7 +131,7 @@ def gather(rows, slots, start, stop):
     return block
 
 
-@njit(void(_LIVE_ROWS, _INTS, _BLOCK), **_OPTIONS)
+@njit(void(_NEW_BLOCK, _INTS, _BLOCK), **_OPTIONS)
 def scatter(rows, slots, block):
     """Overwrite the first columns of the slots' rows; of a slot's several entries the last one stays."""
     width = np.uint64(block.shape[1])

@@ -9,23 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from lib.errors import BadOption
-from lib.store.optim import Optimizer
-from lib.store.table import gradients, index, kernels, lookup
+from lib.store.table import index, kernels, lookup
 from lib.store.table.index import NEVER
 from lib.store.table.victims import Victims
 
-Allocate = Callable[[str, tuple[int, ...], Any], np.ndarray]
+_NO_ROWS = np.empty((0, 0), np.float32)
 _MOST = 2**31 - 2
-
-
-def private(name: str, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-    """The default memory of a table's arrays."""
-    return np.empty(shape, dtype)
+_LAST = 2**32 - 2**16
+"""Touches are uint32; calls that share the table may go a little further before they are counted anew."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,31 +54,18 @@ class Layout:
 
 
 class Records:
-    """Rows by id. `words` and `index` are replaced in `resize`, `adopt` and `become` alone."""
+    """Rows by id. `words` and `index` are replaced in `resize` and `become` alone."""
 
     def __init__(
-        self,
-        layout: Layout,
-        optimizer: Optimizer,
-        *,
-        seed: int,
-        scale: float,
-        capacity: int,
-        limit: int | None,
-        allocate: Allocate = private,
+        self, layout: Layout, first: Callable[[np.ndarray], np.ndarray], *, capacity: int, limit: int | None = None
     ):
+        """`first` gives [values | state] of new ids; there is room for `capacity` rows at the start, and for `limit` at most."""
         self.layout, self.column = layout, layout.stamp
-        self.evicted = 0
-        self._optimizer, self._seed, self._scale = optimizer, seed, scale
+        self.count = self.lost = self.evicted = self.calls = 0
+        self.first = first
         self._limit = _MOST if limit is None else limit
-        self._allocate = allocate
         self._victims = Victims(self.column)
-        self.moves = 0
-        """How often a row may have left its slot."""
-        self.clear(min(capacity, self._limit))
-
-    def __len__(self) -> int:
-        return self.count
+        self.resize(min(capacity, self._limit))
 
     @property
     def nbytes(self) -> int:
@@ -93,72 +75,80 @@ class Records:
     def capacity(self) -> int:
         return self.words.shape[0]
 
-    def clear(self, capacity: int) -> None:
-        """Forget everything, and have room for that many rows."""
-        self.count = 0
-        self._moved()
-        self.resize(capacity)
-
     def resize(self, capacity: int) -> None:
         """Move the rows to new arrays, each to the same slot."""
         if capacity > _MOST:
             raise BadOption(f"a table has room for at most {_MOST} rows, not {capacity}")
-        words = self._allocate("words", (capacity, self.layout.width), np.uint32)
-        entries = self._allocate("index", (int(capacity * self.layout.spare) + 2,), np.uint32)
-        if self.count:
-            words[: self.count] = self.words[: self.count]
-        index.rebuild(entries, words, self.column, self.count)
-        self._set(words, entries)
-
-    def adopt(self, words: np.ndarray, entries: np.ndarray, count: int) -> None:
-        """Go on with arrays that `allocate` gave to another process, of which `count` records were in use; index anew."""
-        self.count = count
-        self._moved()
-        index.rebuild(entries, words, self.column, count)
+        words = self._grown(capacity)
+        entries = np.zeros(int(capacity * self.layout.spare) + 2, np.uint32)
+        index.enter(entries, words, self.column, np.arange(self.count))
         self._set(words, entries)
 
     def become(self, words: np.ndarray, entries: np.ndarray) -> None:
         """Go on with these records and their index."""
         self.count = len(words)
-        self._moved()
+        self._victims.forget()
         self._set(words, entries)
 
-    def find(self, ids: np.ndarray, touch: int = 0) -> tuple[np.ndarray, int]:
-        """The slot of every id, -1 where it has no row, and how many have none."""
-        return lookup.find(ids, self.index, self.words, self.column, touch)
+    def clear(self) -> None:
+        """Forget all rows."""
+        self.changing(np.arange(self.count))
+        self.count = 0
+        self._victims.forget()
+        self.index[:] = 0
+
+    def changing(self, slots: np.ndarray) -> None:
+        """These records are about to change. Nothing to do, but where a process that dies has heirs."""
+
+    def now(self) -> int:
+        """The number of this call."""
+        self.calls += 1
+        return self.calls
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether calls have to be counted anew, alone, before the next one."""
+        return self.calls >= _LAST
+
+    def renumber(self) -> None:
+        """Touches as small as they can be in the same order, if numbers have come to their end."""
+        if not self.exhausted:
+            return
+        self.calls = 0
+        if self.layout.limited:
+            self.changing(np.arange(self.count))
+            touches = self.words[: self.count, self.column + 3]
+            distinct, ranks = np.unique(touches, return_inverse=True)
+            touches[:] = ranks + 1
+            self.calls = distinct.size
+            self._victims.forget()
+
+    def find(self, ids: np.ndarray, values: np.ndarray = _NO_ROWS, now: int = 0) -> tuple[np.ndarray, int]:
+        """The slot of every id, -1 where it has no row, and how many have none; rows that are there are copied to `values`.
+
+        With `now`, the number of a call, that is use of them.
+        """
+        slots, touch = np.empty(ids.size, np.int64), now if self.layout.limited else 0
+        return slots, lookup.fetch(ids, self.index, self.words, self.column, touch, slots, values)
 
     def stamps(self, slots: np.ndarray) -> np.ndarray:
         """int64[n]; -1 for a row that was never updated and for the slot -1."""
-        if not self.capacity:
-            return np.full(slots.size, NEVER)
         return np.where(slots >= 0, self.words[slots, self.column].astype(np.int32), NEVER).astype(np.int64)
 
-    def first_rows(self, ids: np.ndarray) -> np.ndarray:
-        return kernels.first_rows(ids, self._seed, self.layout.dim, self._scale)
+    def admit(self, ids: np.ndarray, now: int, stamp: int = NEVER) -> np.ndarray:
+        """The slots of ids that are admitted where they have no row; -1 for one that finds no room.
 
-    def admit(
-        self,
-        ids: np.ndarray,
-        now: int,
-        *,
-        values: np.ndarray | None = None,
-        protect: np.ndarray | None = None,
-        stamp: int = NEVER,
-    ) -> np.ndarray:
-        """Slots for distinct ids without a row; -1 for one that does not fit in.
-
-        Rows that call `now` looked up stay, and so do those in the slots to `protect`.
+        Rows that call `now` looked up stay, and so do those of these ids.
         """
-        slots = np.full(ids.size, -1)
-        if not ids.size:
-            return slots
-        room = self._room(ids.size, now, np.empty(0, np.int64) if protect is None else protect)
-        new = ids[: room.size]
-        first = self.first_rows(new) if values is None else values[: room.size]
-        block = np.hstack([first, self._optimizer.first_state(new.size, self.layout.dim)])
-        gradients.settle(self.words, room, new, block, self.column, stamp, now if self.layout.limited else -1)
-        index.enter(self.index, self.words, self.column, room)
-        slots[: room.size] = room
+        slots, missing = self.find(ids)
+        if missing:
+            unknown = slots < 0
+            new, positions = kernels.unique(ids[unknown])
+            room = self._room(new.size, now, slots[~unknown])
+            self._settle(room, new[: room.size], now, stamp)
+            got = np.full(new.size, -1)
+            got[: room.size] = room
+            slots[unknown] = got[positions]
         return slots
 
     def used(self) -> tuple[np.ndarray, np.ndarray]:
@@ -167,21 +157,26 @@ class Records:
         order = np.argsort(ids)
         return order, ids[order]
 
-    def renumber(self) -> int:
-        """Touches as small as they can be in the same order; the largest."""
-        touches = self.words[: self.count, self.column + 3]
-        distinct, ranks = np.unique(touches, return_inverse=True)
-        self.words[: self.count, self.column + 3] = ranks + 1
-        self._victims.forget()
-        return distinct.size
-
     def _set(self, words: np.ndarray, entries: np.ndarray) -> None:
         self.words, self.index = words, entries
         self.rows = words.view(np.float32)  # [values | state | what is no number]
 
-    def _moved(self) -> None:
-        self._victims.forget()
-        self.moves += 1
+    def _grown(self, capacity: int) -> np.ndarray:
+        """Room for so many records, with those that there are."""
+        words = np.empty((capacity, self.layout.width), np.uint32)
+        if self.count:
+            words[: self.count] = self.words[: self.count]
+        return words
+
+    def _settle(self, slots: np.ndarray, ids: np.ndarray, now: int, stamp: int) -> None:
+        """Fill in the records of new rows, and enter them in the index."""
+        column, words = self.column, self.words
+        kernels.scatter(self.rows, slots, self.first(ids))
+        words[slots, column] = np.int32(stamp).view(np.uint32)
+        words[slots, column + 1 : column + 3] = ids.view(np.uint32).reshape(-1, 2)
+        if self.layout.limited:
+            words[slots, column + 3] = now
+        index.enter(self.index, words, column, slots)
 
     def _room(self, many: int, now: int, spared: np.ndarray) -> np.ndarray:
         """Up to `many` slots that hold no row: new ones, and those of victims."""
@@ -193,10 +188,7 @@ class Records:
         if fresh == many:
             return np.arange(start, stop)
         victims = self._victims.take(self.words, start, many - fresh, now, spared)
-        self._remove(victims)
+        self.changing(victims)
+        index.remove(self.index, self.words, self.column, victims)
+        self.evicted += victims.size
         return np.concatenate([np.arange(start, stop), victims])
-
-    def _remove(self, slots: np.ndarray) -> None:
-        index.remove(self.index, self.words, self.column, slots)
-        self.evicted += slots.size
-        self.moves += 1

@@ -3,7 +3,7 @@
 Guaranteed:
 - a new id's first row depends on the table's seed and the id alone, whoever asks for it and when;
 - `push` makes one optimiser step per distinct id, with the sum of the gradients that the call holds for it, in their order;
-- results depend on the calls and their order alone, not on `threads`, on growth, or on what else the machine does;
+- results depend on the calls and their order alone, not on growth, or on what else the machine does;
 - a gradient changes the row of its own id or none; what went nowhere is counted in `lost`;
 - `export` depends on the content alone, not on the order in which ids were met.
 
@@ -20,8 +20,10 @@ after. Whatever moves rows (a new id, growth, eviction, `write`, `load`) is alon
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, get_args
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -29,11 +31,16 @@ from lib.errors import BadOption, Damaged
 from lib.store.inputs import floats_of, ids_of, number, one_of, whole
 from lib.store.optim import Optimizer
 from lib.store.rows import Dump, Rows
-from lib.store.table import gradients, index, kernels, lookup
+from lib.store.table import index, kernels
 from lib.store.table.gate import Gate
 from lib.store.table.index import LARGEST_STAMP, NEVER, UNSET
 from lib.store.table.records import Layout, Records
-from lib.store.table.requests import SMALL, Locking, Requests, aligned
+
+Locking = Literal["striped", "none"]
+STRIPES = 8
+"""Locks of rows."""
+SMALL = 2_048
+"""Rows up to which an update takes all stripes for one go, and not one after another."""
 
 
 class Table:
@@ -61,19 +68,17 @@ class Table:
         self.scale = number(scale, "scale")
         self._layout = Layout(self.dim, optimizer.columns(self.dim), max_rows is not None or max_bytes is not None)
         self.max_rows = _limit(self._layout, max_rows, max_bytes)
-        self._records = Records(
-            self._layout,
-            optimizer,
-            seed=self.seed,
-            scale=self.scale,
-            capacity=whole(capacity, "capacity", 1),
-            limit=self.max_rows,
-        )
+        striped = one_of(locking, get_args(Locking), "locking") == "striped"
+        self._stripes = [threading.Lock() for _ in range(STRIPES if striped else 0)]
         self._gate = Gate()
-        self._requests = Requests(self._records, optimizer, self._gate, one_of(locking, get_args(Locking), "locking"))
+        self._records = self._made(Records, whole(capacity, "capacity", 1))
+
+    def _made(self, kind: Callable[..., Records], capacity: int) -> Records:
+        first = partial(_first, optimizer=self.optimizer, seed=self.seed, dim=self.dim, scale=self.scale)
+        return kind(self._layout, first, capacity=capacity, limit=self.max_rows)
 
     def __len__(self) -> int:
-        return len(self._records)
+        return self._records.count
 
     @property
     def nbytes(self) -> int:
@@ -88,7 +93,7 @@ class Table:
     @property
     def lost(self) -> int:
         """How many gradients and written rows went nowhere, since there was no room."""
-        return self._requests.lost
+        return self._records.lost
 
     @property
     def evicted(self) -> int:
@@ -98,41 +103,46 @@ class Table:
     def pull(self, ids: Any) -> np.ndarray:
         """Copies of the rows, float32[n, dim]; unknown ids are admitted. One that finds no room has its first row."""
         ids = ids_of(ids)
-        values = aligned(ids.size, self.dim) if ids.size > SMALL else np.empty((ids.size, self.dim), np.float32)
-        if self._requests.exhausted:
+        values = np.empty((ids.size, self.dim), np.float32)
+        if self._records.exhausted:
             with self._gate:
-                self._requests.renumber()
+                self._records.renumber()
         with self._gate.shared():
-            now = self._requests.now()
-            found = self._requests.look_up(ids, values, now)
-        if found:
+            now = self._records.now()
+            slots, missing = self._records.find(ids, values, now)
+        if missing:
+            absent = slots < 0
             with self._gate:
-                self._requests.complete(found, values, now)
+                self._records.admit(ids[absent], now)
+                values[absent] = self._peek(ids[absent])
         return values
 
     def peek(self, ids: Any) -> np.ndarray:
         """What `pull` would give, without admitting anything."""
         ids = ids_of(ids)
-        values, slots = np.empty((ids.size, self.dim), np.float32), np.empty(ids.size, np.int64)
         with self._gate.shared():
-            records = self._records
-            missing = lookup.fetch(ids, records.index, records.words, records.column, 0, slots, values)
-        if missing:
-            values[slots < 0] = self._records.first_rows(ids[slots < 0])
-        return values
+            return self._peek(ids)
 
-    def push(self, ids: Any, grads: Any, stamp: int) -> None:
-        """One optimiser step per distinct id, whose stamp becomes `stamp`; unknown ids are admitted first."""
+    def push(self, ids: Any, grads: Any, stamp: int, *, distinct: bool = False) -> None:
+        """One optimiser step per distinct id, whose stamp becomes `stamp`; unknown ids are admitted first.
+
+        `distinct`: the caller knows that no id stands twice, and it need not be found out.
+        """
         ids = ids_of(ids)
         grads = floats_of(grads, (ids.size, self.dim), "grads")
         stamp = _stamp(stamp)
+        if not distinct:
+            once, positions = kernels.unique(ids)
+            if once.size < ids.size:
+                ids, (grads, _) = once, kernels.add_up(positions, grads, np.ones(ids.size, np.float32), once.size)
         with self._gate.shared():
-            found = self._requests.update(ids, grads, stamp)
-        if found:
+            slots, missing = self._records.find(ids)
+            if not missing:
+                self._step(slots, grads, stamp)
+        if missing:
             with self._gate:
-                found = self._requests.admit(found, self._requests.now())
-                self._requests.lost += found.missing
-                self._requests.step_with(found, grads, stamp)
+                slots, kept = self._place(ids, NEVER)
+                self._step(slots, grads[kept], stamp)
 
     def update(
         self,
@@ -149,24 +159,23 @@ class Table:
         `weights` are those of the entries, or a function that gives them for the entries' stamps. An id whose weights are all
         0 is left alone. `rate` multiplies the learning rate of this step. The index is asked once.
         """
+        distinct, positions = kernels.unique(ids)
         with self._gate.shared():
-            found = self._requests.find(ids)
-            positions = found.ordinals()
+            slots, _ = self._records.find(distinct)
             if callable(weights):
-                weights = weights(self._records.stamps(found.slots)[positions])
-            sums, met = kernels.add_up(positions, grads, weights, found.distinct.size)
+                weights = weights(self._records.stamps(slots)[positions])
+            sums, met = kernels.add_up(positions, grads, weights, distinct.size)
             sums /= np.float32(divisor) if divisor else met[:, None].astype(np.float32)
-            distinct, slots = found.distinct, found.slots
             if not weights.all():
-                alive = np.bincount(positions, weights > 0, found.distinct.size) > 0
+                alive = np.bincount(positions, weights > 0, distinct.size) > 0
                 distinct, slots, sums = distinct[alive], slots[alive], sums[alive]
-            if complete := bool((slots >= 0).all()):
-                self._requests.step(slots, sums, stamp, rate=rate)
-        if not complete:
+            missing = (slots < 0).any()
+            if not missing:
+                self._step(slots, sums, stamp, rate)
+        if missing:
             with self._gate:
-                slots, kept = self._requests.place(distinct, NEVER)
-                self._requests.step(slots, sums[kept], stamp, rate=rate)
-        self._requests.release(found)
+                slots, kept = self._place(distinct, NEVER)
+                self._step(slots, sums[kept], stamp, rate)
         return int((weights < 1).sum())
 
     def stamps(self, ids: Any) -> np.ndarray:
@@ -179,43 +188,35 @@ class Table:
         """Copies of everything that the rows hold; unknown ids are admitted as by `pull`."""
         ids = ids_of(ids).copy()
         with self._gate:
-            self._requests.renumber()
-            now = self._requests.now()
-            found = self._requests.find(ids, self._requests.touch(now))
-            if found.missing:
-                found = self._requests.admit(found, now)
-            slots = found.slots[found.ordinals()]
-            rows = self._copy(ids, slots)
-        strange = slots < 0
-        if strange.any():
-            rows.values[strange] = self._records.first_rows(ids[strange])
-            rows.state[strange] = self.optimizer.first_state(int(strange.sum()), self.dim)
-        return rows
+            self._records.renumber()
+            now = self._records.now()
+            slots, missing = self._records.find(ids, now=now)
+            if missing:
+                slots = self._records.admit(ids, now)
+            return self._copy(ids, slots)
 
-    def write(self, rows: Rows, *, newer: bool = True) -> int:
-        """Store rows as they are, in input order, and return how many were stored.
+    def write(self, rows: Rows, *, newer: bool = True) -> None:
+        """Store rows as they are, in input order.
 
-        With `newer`, a row that the table holds is replaced only by one with a strictly larger stamp.
+        With `newer`, a row is replaced only by one with a strictly larger stamp.
         """
         rows = self._checked(rows)
         with self._gate:
-            slots, kept = self._requests.place(rows.ids, UNSET)
+            slots, kept = self._place(rows.ids, UNSET)
             block, stamps = np.hstack([rows.values, rows.state])[kept], rows.stamps[kept]
-            words, column = self._records.words, self._records.column
             if newer:
-                chosen = gradients.advance(words, slots, column, stamps)
-                slots, block = slots[chosen], block[chosen]
-            else:
-                words[slots, column] = stamps.astype(np.int32).view(np.uint32)
+                larger = np.flatnonzero(stamps > self._records.stamps(slots))
+                larger = larger[np.lexsort((-larger, stamps[larger]))]  # of equal ones the first is written last
+                slots, block, stamps = slots[larger], block[larger], stamps[larger]
+            self._records.words[slots, self._records.column] = stamps.astype(np.int32).view(np.uint32)
             kernels.scatter(self._records.rows, slots, block)
-            return slots.size
 
     def assign(self, ids: Any, values: Any) -> None:
         """Replace the rows' values and keep their state and stamps; unknown ids are admitted first."""
         ids = ids_of(ids)
         values = floats_of(values, (ids.size, self.dim), "values")
         with self._gate:
-            slots, kept = self._requests.place(ids, NEVER)
+            slots, kept = self._place(ids, NEVER)
             kernels.scatter(self._records.rows, slots, values[kept])
 
     def export(self) -> Rows:
@@ -233,16 +234,16 @@ class Table:
             raise BadOption(f"{rows.ids.size} rows do not fit in a table of at most {self.max_rows}")
         with self._gate:
             records = self._records
-            records.clear(max(records.capacity, rows.ids.size))
-            slots = records.admit(rows.ids, 0, values=rows.values)
+            records.clear()
+            slots = records.admit(rows.ids, 0)
             kernels.scatter(records.rows, slots, np.hstack([rows.values, rows.state]))
             records.words[slots, records.column] = rows.stamps.astype(np.int32).view(np.uint32)
-            self._requests.calls = 0
+            records.calls = 0
 
     def dump(self) -> Dump:
         """All that decides the table's future, without a copy: save it before the table is used again."""
-        records, traffic = self._records, self._requests
-        numbers = traffic.calls, traffic.lost, records.evicted
+        records = self._records
+        numbers = records.calls, records.lost, records.evicted
         return Dump(records.words[: records.count], records.index, numbers)
 
     def restore(self, dump: Dump) -> None:
@@ -260,13 +261,67 @@ class Table:
             if count:
                 records.become(words, entries)
             else:
-                records.clear(1)
-            self._requests.calls, self._requests.lost, records.evicted = dump.numbers
+                records.clear()
+            records.calls, records.lost, records.evicted = dump.numbers
+
+    def _peek(self, ids: np.ndarray) -> np.ndarray:
+        values = np.empty((ids.size, self.dim), np.float32)
+        slots, missing = self._records.find(ids, values)
+        if missing:
+            values[slots < 0] = kernels.first_rows(ids[slots < 0], self.seed, self.dim, self.scale)
+        return values
+
+    def _place(self, ids: np.ndarray, stamp: int) -> tuple[np.ndarray, np.ndarray]:
+        """Alone: the slots of ids that are written whether they had a row or not, and which entries found room."""
+        slots = self._records.admit(ids, self._records.now(), stamp)
+        kept = slots >= 0
+        self._records.lost += int((~kept).sum())
+        self._records.changing(slots[kept])
+        return slots[kept], kept
+
+    def _step(self, slots: np.ndarray, grads: np.ndarray, stamp: int, rate: float = 1.0) -> None:
+        """One step on distinct slots.
+
+        A caller that nobody else is with takes all stripes for one go. Else they are taken one at a time, those first that
+        are free.
+        """
+        self._records.changing(slots)
+        optimizer, rows, mark = self.optimizer.at(rate), self._records.rows, (self._records.column, stamp)
+        if not self._stripes or slots.size <= SMALL or self._gate.inside <= 1:
+            for lock in self._stripes:
+                lock.acquire()
+            try:
+                optimizer.update_slots(rows, slots, grads, mark)
+            finally:
+                for lock in self._stripes:
+                    lock.release()
+            return
+        stripes = (slots % STRIPES).astype(np.uint8)
+        entries = np.argsort(stripes, kind="stable")
+        parts = np.split(entries, np.cumsum(np.bincount(stripes, minlength=STRIPES))[:-1])
+        for stripe in self._each_stripe():
+            optimizer.update_slots(rows, slots[parts[stripe]], grads, mark, parts[stripe])
+
+    def _each_stripe(self) -> Iterator[int]:
+        """Every stripe once, held until the next is asked for; only where none is free is one waited for."""
+        left = dict(enumerate(self._stripes))
+        while left:
+            stripe = next((stripe for stripe, lock in left.items() if lock.acquire(blocking=False)), None)
+            if stripe is None:
+                stripe = next(iter(left))
+                left[stripe].acquire()
+            try:
+                yield stripe
+            finally:
+                left.pop(stripe).release()
 
     def _copy(self, ids: np.ndarray, slots: np.ndarray) -> Rows:
-        records, width = self._records, self._layout.stamp
-        values = kernels.gather(records.rows, slots, 0, self.dim)
-        return Rows(ids, values, kernels.gather(records.rows, slots, self.dim, width), records.stamps(slots))
+        """What these rows hold; their first content where there is none."""
+        records, strange = self._records, slots < 0
+        block = kernels.gather(records.rows, np.maximum(slots, 0), 0, records.column)
+        block[strange] = records.first(ids[strange])
+        values, state = (np.ascontiguousarray(part) for part in np.split(block, [self.dim], axis=1))
+        return Rows(ids, values, state, records.stamps(slots))
 
     def _checked(self, rows: Rows) -> Rows:
         ids = ids_of(rows.ids, "rows.ids")
@@ -278,6 +333,11 @@ class Table:
                 f"rows.stamps must be {ids.size} timestamps of at least {NEVER} and at most {LARGEST_STAMP}"
             )
         return Rows(ids, values, state, stamps)
+
+
+def _first(ids: np.ndarray, *, optimizer: Optimizer, seed: int, dim: int, scale: float) -> np.ndarray:
+    """[values | state] of rows that were never updated."""
+    return np.hstack([kernels.first_rows(ids, seed, dim, scale), optimizer.first_state(ids.size, dim)])
 
 
 def _limit(layout: Layout, max_rows: int | None, max_bytes: int | None) -> int | None:

@@ -12,7 +12,7 @@ from lib.store.optim import SGD, Adagrad, Adam
 from lib.store.rows import Rows
 from lib.store.shared_memory import segment
 from lib.store.shared_memory.table import SharedTable
-from lib.store.table import gradients, kernels, optim_kernels
+from lib.store.table import index, kernels, optim_kernels
 from lib.store.table.records import Records
 from lib.store.table.table import Table
 
@@ -150,7 +150,7 @@ def test_killed_at_the_worst_moments(name, number, place):
                 die()
 
             if place == "settle":
-                gradients.settle = die
+                index.enter = die
             elif place == "grow":
                 original, grown = Records.resize, table._records.capacity
 
@@ -163,7 +163,7 @@ def test_killed_at_the_worst_moments(name, number, place):
                 object.__setattr__(OPTIMIZER, "update_slots", half)
                 kernels.scatter = half
             else:
-                optim_kernels.adagrad = gradients.advance = die
+                optim_kernels.adagrad = np.lexsort = die
             act(table, number)
             if place == "grow":
                 table.push(np.arange(9000, 19_000), np.ones((10_000, DIM), np.float32), number)
@@ -193,7 +193,7 @@ def test_a_call_that_fails_changes_nothing(name, monkeypatch):
     def broken(*args):
         raise MemoryError
 
-    for module, function in ((gradients, "settle"), (optim_kernels, "adagrad")):
+    for module, function in ((kernels, "scatter"), (optim_kernels, "adagrad")):
         with monkeypatch.context() as patched:
             patched.setattr(module, function, broken)
             with pytest.raises(MemoryError):

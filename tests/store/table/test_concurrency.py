@@ -10,10 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lib.store.optim import SGD, Adagrad
-from lib.store.table import gradients
 from lib.store.table.gate import Gate
-from lib.store.table.requests import SMALL
-from lib.store.table.table import Table
+from lib.store.table.table import SMALL, Table
 
 DIM = 8
 LARGE = SMALL + 1000
@@ -28,49 +26,6 @@ def at_once(callers, work):
         list(pool.map(work, range(callers)))
 
 
-def test_what_was_found_serves_only_its_own_ids_and_only_until_rows_move():
-    table, fresh = (Table(1, SGD(lr=1.0), seed=0, scale=0, capacity=1, max_rows=6000) for _ in range(2))
-    ids = np.arange(5000) // 2
-    other = ids + 7
-    for one in (table, fresh):
-        one.pull(ids)
-    table.pull(ids)
-    for one in (table, fresh):
-        one.pull(np.arange(10**6, 10**6 + 5900))  # slots are given to others
-    for push in (ids, other, ids):
-        table.push(push, -np.ones((5000, 1), np.float32), 1)
-        fresh.push(push, -np.ones((5000, 1), np.float32), 1)
-    assert np.array_equal(table.peek(ids), fresh.peek(ids))
-
-
-def test_what_was_found_is_remembered_for_callers_in_between():
-    """Eight look-ups, then their updates in another order, as a server of eight workers sees them; each serves once."""
-    table, plain = (Table(1, Adagrad(lr=0.5), seed=0) for _ in range(2))
-    batches = [np.random.default_rng(number).permutation(20_000)[:LARGE] for number in range(8)]
-    for some in np.array_split(np.arange(20_000), 20):
-        table.pull(some)
-    for ids in batches:
-        table.pull(ids)
-    assert len(table._requests._remembered) == 8
-    for ids in batches[::-1]:
-        table.push(ids, np.ones((LARGE, 1), np.float32), 1)
-        for some in np.array_split(ids, 3):  # too few to be remembered
-            plain.push(some, np.ones((some.size, 1), np.float32), 1)
-    assert not table._requests._remembered and table._requests._entries == 0
-    assert np.array_equal(table.peek(np.arange(20_000)), plain.peek(np.arange(20_000)))
-
-
-def test_memory_of_look_ups_is_bounded():
-    table = Table(1, SGD(lr=1.0), seed=0)
-    for first in range(0, 30 * 50_000, 50_000):
-        table.pull(np.arange(first, first + 50_000))
-    table.pull(np.arange(50_000))
-    for first in range(0, 30 * 50_000, 50_000):
-        table.pull(np.arange(first, first + 50_000))
-    held = sum(found.ids.size for found in table._requests._remembered.values())
-    assert held == table._requests._entries and 2**20 - 50_000 < held <= 2**20
-
-
 @pytest.mark.parametrize("limit", [None, 9_000])
 def test_an_id_that_stands_twice_gets_one_step_whatever_the_batches_before_held(limit):
     """Batches with and without duplicates in turn, known ids and new ones; Adagrad tells one step from two."""
@@ -83,7 +38,7 @@ def test_an_id_that_stands_twice_gets_one_step_whatever_the_batches_before_held(
         if stamp % 3 == 2:
             ids[rng.integers(0, 3_000, 40)] = ids[7]
         grads = rng.normal(0, 1, (ids.size, DIM)).astype(np.float32)
-        distinct = np.unique(ids)  # small has them once each, in pieces that need no numbers
+        distinct = np.unique(ids)  # small has them in pieces
         pulled = large.pull(ids)
         for some in np.array_split(distinct, 4):
             small.pull(some)
@@ -201,21 +156,6 @@ def test_disjoint_rows_without_locks_are_exact():
 
     at_once(2, work)
     assert (table.export().values == 20).all()
-
-
-@pytest.mark.parametrize("ordered", [True, False])
-def test_stripes_part_the_slots(ordered):
-    slots = np.random.default_rng(0).permutation(500)
-    slots[::9] = -1
-    places = np.empty(0, np.int32) if ordered else np.arange(500, dtype=np.int32)[::-1].copy()
-    sorted_, where = np.empty(500, np.int64), np.empty(500, np.int32)
-    ends = gradients.by_stripe(slots, places, 16, sorted_, where)
-    assert ends[0] == 0 and ends[-1] == (slots >= 0).sum()
-    sorted_, where = sorted_[: ends[-1]], where[: ends[-1]]
-    for stripe in range(16):
-        assert (sorted_[ends[stripe] : ends[stripe + 1]] % 16 == stripe).all()
-    given = {slot: entry if ordered else 499 - entry for entry, slot in enumerate(slots.tolist()) if slot >= 0}
-    assert dict(zip(sorted_.tolist(), where.tolist(), strict=True)) == given
 
 
 def test_the_gate_lets_many_in_or_one():

@@ -106,12 +106,3 @@ def test_read_only_input_runs_the_same_compiled_kernel():
     frozen = combine(read_only(ids), read_only(grads), read_only(weights))
     assert all(np.array_equal(a, b) for a, b in zip(free, frozen, strict=True))
     assert len(kernels.unique.signatures) == len(kernels.add_up.signatures) == 1
-
-
-def test_find_after_insert_in_a_crowded_index():
-    index = np.full((64, 2), -1, np.int64)
-    ids = ints(LOW, HIGH, -1, *range(0, 57 * 64, 64))
-    kernels.insert(index, ids, 10)
-    slots, missing = kernels.find(index, np.append(ids, ints(1, -2)))
-    assert slots.tolist() == [*range(10, 70), -1, -1]
-    assert missing == 2

@@ -173,7 +173,7 @@ def test_recency_outlives_the_end_of_its_numbers():
     ours = table(3)
     for number in (1, 2, 3, 1):
         ours.pull([number])
-    ours._requests.calls = 2**32 - 2**16
+    ours._records.calls = 2**32 - 2**16
     ours.pull([4])
     assert held(ours) == [1, 3, 4]
     ours.pull([5])

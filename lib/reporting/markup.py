@@ -1,0 +1,96 @@
+"""HTML of the templates' macros: text is escaped, what is HTML already stays; and numbers and settings as text."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from functools import cache
+from numbers import Integral, Real
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+TEMPLATES = Path(__file__).parent / "templates"
+
+
+class Fragment:
+    """A piece of HTML that Jupyter displays; its text form is for terminals and for readers of the raw notebook."""
+
+    def __init__(self, html: str, text: str = "") -> None:
+        self.html, self.text = str(html), text
+
+    def _repr_html_(self) -> str:
+        return self.html
+
+    def __repr__(self) -> str:
+        return self.text or "an HTML fragment"
+
+
+@cache
+def templates() -> Environment:
+    made = Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=StrictUndefined,
+    )
+    made.filters |= {"slug": slug, "shown": shown}
+    return made
+
+
+def parts() -> Any:
+    """The macros of `parts.html.j2`, as functions."""
+    return templates().get_template("parts.html.j2").module
+
+
+def slug(text: str) -> str:
+    """The anchor of a heading."""
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-") or "section"
+
+
+def shown(value: Any) -> Any:
+    """What a cell holds: HTML as it is, anything else as text."""
+    return value if hasattr(value, "__html__") else number(value)
+
+
+def number(value: Any) -> str:
+    """Enough digits to compare, none to drown in: 0.73112, 1 234 567, 2.31."""
+    if value is None:
+        return "–"
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return str(value)
+    if not math.isfinite(value):
+        return "–" if math.isnan(value) else f"{value}"
+    if isinstance(value, Integral) or abs(value) >= 1000:
+        return f"{value:,.0f}".replace(",", "\u202f")
+    text = f"{value:.5f}".rstrip("0").rstrip(".") if abs(value) < 1 else f"{value:.4g}"
+    if value and abs(value) < 1e-4:
+        text = f"{value:.2e}"
+    return text.replace("-", "−")
+
+
+def flat(value: Any) -> str:
+    """A nested mapping as one line of text: its name first, what is unset left out."""
+    if isinstance(value, Mapping):
+        name = str(value.get("name", ""))
+        rest = [
+            f"{key}".replace("_", " ") + f" {_inner(item)}"
+            for key, item in value.items()
+            if key != "name" and _set(item)
+        ]
+        return f"{name}: {', '.join(rest)}" if name and rest else name or ", ".join(rest)
+    if isinstance(value, list | tuple):
+        return ", ".join(map(_inner, value))
+    return number(value) if isinstance(value, Real | str) else json.dumps(value, default=str)
+
+
+def _inner(value: Any) -> str:
+    return f"({flat(value)})" if isinstance(value, Mapping | list | tuple) and len(value) > 1 else flat(value)
+
+
+def _set(value: Any) -> bool:
+    return value is not None and value not in ([], (), {})
