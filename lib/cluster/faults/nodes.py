@@ -197,6 +197,7 @@ class FailingNodes:
         self.failure_schedule = FailureSchedule(cluster, seed, self._kill)
         self.board = Board(self._life)
         self._sites: dict[str, Any] = {}
+<<<<<<< HEAD
         """The nodes; each has its `health`, a `rank`, if it is a worker, and an `end()`."""
         self._records_left: dict[str, list[Any]] = {}
 
@@ -205,6 +206,10 @@ class FailingNodes:
 
     def records_left(self, node: str) -> list[Any]:
         return self._records_left.pop(node, [])
+=======
+        """The nodes; each has a `rank`, if it is a worker, and an `end()`."""
+        self.records: dict[str, list[Any]] = {}
+>>>>>>> main
 
     async def quiet(self) -> None:
         while calls := [call for site in self._sites.values() for call in site.incarnation.calls if not call.done()]:
@@ -247,5 +252,9 @@ class FailingNodes:
             self.board.lose(self._sites[node].rank)
 
     def _end(self, node: str) -> None:
+<<<<<<< HEAD
         self._sites[node].life += 1
         self._records_left[node] = [*self._records_left.get(node, []), *self._sites[node].end()]
+=======
+        self.records[node] = [*self.records.get(node, []), *self._sites[node].end()]
+>>>>>>> main
