@@ -145,12 +145,13 @@ class World(ABC):
     async def restart(self) -> list[Any]:
         """End every part on every node; nodes are there again, empty. The records of all parts."""
 
-    async def clear(self) -> None:  # noqa: B027 - most worlds forget what nobody holds
+    async def clear(self) -> None:
         """The parts that were hosted so far are done with; their nodes go on."""
+        self.records.clear()
 
     def lost(self, node: str) -> bool:
         """Whether a node is dead now."""
-        return False
+        return self.failure_schedule.dead(node)
 
     async def quiet(self) -> None:  # noqa: B027 - most worlds do nothing that nobody waits for
         """Wait until nothing is under way any more of what was asked for by those who have died since."""

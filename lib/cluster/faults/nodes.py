@@ -197,26 +197,12 @@ class FailingNodes:
         self.failure_schedule = FailureSchedule(cluster, seed, self._kill)
         self.board = Board(self._life)
         self._sites: dict[str, Any] = {}
-<<<<<<< HEAD
         """The nodes; each has its `health`, a `rank`, if it is a worker, and an `end()`."""
-        self._records_left: dict[str, list[Any]] = {}
-
-    async def back(self, node: str) -> bool:
-        return await self.failure_schedule.back(node)
-
-    def records_left(self, node: str) -> list[Any]:
-        return self._records_left.pop(node, [])
-=======
-        """The nodes; each has a `rank`, if it is a worker, and an `end()`."""
         self.records: dict[str, list[Any]] = {}
->>>>>>> main
 
     async def quiet(self) -> None:
         while calls := [call for site in self._sites.values() for call in site.incarnation.calls if not call.done()]:
             await asyncio.wait(calls)
-
-    def lost(self, node: str) -> bool:
-        return self.failure_schedule.dead(node)
 
     def cut(self) -> dict[str, Any]:
         return {
@@ -233,7 +219,7 @@ class FailingNodes:
 
     async def clear(self) -> None:
         await self.quiet()
-        self._records_left.clear()
+        await super().clear()
         for site in self._sites.values():
             site.incarnation.parts.clear()
 
@@ -252,9 +238,5 @@ class FailingNodes:
             self.board.lose(self._sites[node].rank)
 
     def _end(self, node: str) -> None:
-<<<<<<< HEAD
         self._sites[node].life += 1
-        self._records_left[node] = [*self._records_left.get(node, []), *self._sites[node].end()]
-=======
         self.records[node] = [*self.records.get(node, []), *self._sites[node].end()]
->>>>>>> main

@@ -179,22 +179,10 @@ class RayWorld(World):
         for node in self._actors:
             self._watch_over(node)
 
-<<<<<<< HEAD
-    async def back(self, node: str) -> bool:
-        return await self.failure_schedule.back(node)
-
-    def lost(self, node: str) -> bool:
-        return self.failure_schedule.dead(node)
-
-    def records_left(self, node: str) -> list[Any]:
-        return self._records_left.pop(node, [])
-
-=======
->>>>>>> main
     async def clear(self) -> None:
         calls = (actor.clear.remote() for actor in self._actors.values())
         await asyncio.gather(*calls, return_exceptions=True)  # the dead hold nothing
-        self._records_left.clear()
+        await super().clear()
 
     async def restart(self) -> list[Any]:
         nodes = list(self._actors)
