@@ -17,31 +17,12 @@ from matplotlib.patches import Patch
 
 from lib import paths
 from lib.errors import BadOption, unknown
-from lib.reporting.cards import claims, intervals, provenance_card, settings, verdicts
+from lib.reporting.cards import claims, intervals, provenance_card, settings, verdicts  # noqa: F401, where notebooks find them
 from lib.reporting.markup import TEMPLATES, Fragment, parts
-from lib.reporting.notebooks import repeat
+from lib.reporting.notebooks import repeat  # noqa: F401
 
 if TYPE_CHECKING:
     from lib.results.run import Run
-
-__all__ = [
-    "claims",
-    "clock",
-    "colour",
-    "curves",
-    "gantt",
-    "histories",
-    "intervals",
-    "modes",
-    "panels",
-    "provenance_card",
-    "repeat",
-    "settings",
-    "show",
-    "style",
-    "traces",
-    "verdicts",
-]
 
 # Okabe and Ito's colours, which colour-blind readers tell apart.
 BLUE, VERMILLION, GREEN, PINK = "#0072B2", "#D55E00", "#009E73", "#CC79A7"

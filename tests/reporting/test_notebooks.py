@@ -31,8 +31,8 @@ def known(house):
 
 def test_what_is_known_without_running(known):
     first, six, *_ = notebooks.experiments()
-    assert (first.name, first.paper, first.title, first.profiles) == ("00_start", "", "Title of it", notebooks.PROFILES)
-    assert (six.paper, six.profiles) == ("gba", ("smoke", "laptop"))
+    assert (first.name, first.paper, first.title) == ("00_start", "", "Title of it")
+    assert six.paper == "gba"
     declared = notebooks.parameters(first.path)
     assert (declared["seeds"].type, declared["seeds"].default, declared["seeds"].help) == ("int", 3, "how many")
 
@@ -315,6 +315,12 @@ def _alive(pid):
 COMMITTED = sorted((Path(notebooks.__file__).parents[3] / "notebooks").rglob("[!.]*.ipynb"))
 
 
+def _profiles(text):
+    """The statements of a cell that assign PROFILES."""
+    nodes = ast.parse(text).body if "PROFILES =" in text else []
+    return [node for node in nodes if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "PROFILES"]
+
+
 @pytest.mark.parametrize("path", COMMITTED, ids=lambda p: p.stem)
 class TestCommitted:
     """What STYLE.md asks of every notebook of the repository."""
@@ -341,6 +347,11 @@ class TestCommitted:
         (cell,) = [c for c in notebooks.read(path)["cells"] if "parameters" in c["metadata"].get("tags", [])]
         assert all(isinstance(node, ast.AnnAssign) for node in ast.parse(notebooks.source(cell)).body)
         assert declared["profile"].default == "smoke" and all(p.help for p in declared.values())
+
+    def test_all_profiles(self, path):
+        texts = [notebooks.source(cell) for cell in notebooks.read(path)["cells"]]
+        (assigned,) = [node for text in texts for node in _profiles(text)]
+        assert [key.value for key in assigned.value.keys] == list(notebooks.PROFILES)
 
     def test_no_mathematics_that_needs_a_script(self, path):
         markdown = [notebooks.source(c) for c in notebooks.read(path)["cells"] if c["cell_type"] == "markdown"]

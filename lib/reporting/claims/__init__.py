@@ -32,22 +32,3 @@ from __future__ import annotations
 from lib.reporting.claims.claim import BadClaim, Claim, get, load
 from lib.reporting.claims.judge import VERDICTS, Verdict, interval, judge
 from lib.reporting.claims.saved import file_of, kept, record, results, save, stored, table, verdicts
-
-__all__ = [
-    "VERDICTS",
-    "BadClaim",
-    "Claim",
-    "Verdict",
-    "file_of",
-    "get",
-    "interval",
-    "judge",
-    "kept",
-    "load",
-    "record",
-    "results",
-    "save",
-    "stored",
-    "table",
-    "verdicts",
-]

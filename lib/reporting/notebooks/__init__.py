@@ -8,26 +8,6 @@ as `<name>.failed.ipynb`, and an earlier report stays as it was.
 from __future__ import annotations
 
 from lib.reporting.notebooks.declared import Parameter, check_parameters, parameters, parse_parameters, repeat
-from lib.reporting.notebooks.finding import PROFILES, Experiment, experiments, read, resolve, source
-from lib.reporting.notebooks.running import KERNEL, NotebookFailed, complete, facts, run
+from lib.reporting.notebooks.finding import Experiment, experiments, read, resolve, source
+from lib.reporting.notebooks.running import PROFILES, NotebookFailed, complete, facts, run
 from lib.reporting.notebooks.together import run_together
-
-__all__ = [
-    "KERNEL",
-    "PROFILES",
-    "Experiment",
-    "NotebookFailed",
-    "Parameter",
-    "check_parameters",
-    "complete",
-    "experiments",
-    "facts",
-    "parameters",
-    "parse_parameters",
-    "read",
-    "repeat",
-    "resolve",
-    "run",
-    "run_together",
-    "source",
-]

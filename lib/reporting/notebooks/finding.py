@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import dataclasses
 import json
 import os
@@ -12,7 +11,6 @@ from pathlib import Path
 
 from lib import paths
 from lib.errors import LockstepError, UnknownName, unknown
-from lib.workloads import PROFILES
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -25,7 +23,6 @@ class Experiment:
     paper: str
     """The folder's name, empty for a notebook of no one paper."""
     title: str
-    profiles: tuple[str, ...]
     alone: bool
     """It measures this machine, and nothing else may be under way: the notebook's metadata say so."""
 
@@ -59,21 +56,8 @@ def _experiment(path: Path) -> Experiment:
         path=path,
         paper=name.rpartition("/")[0],
         title=title[1] if title else name,
-        profiles=_profiles(nb),
         alone=bool(nb["metadata"].get("alone")),
     )
-
-
-def _profiles(nb: dict) -> tuple[str, ...]:
-    """The keys of the notebook's `PROFILES = {...}`; all of them where it has none."""
-    for cell in nb["cells"]:
-        if cell["cell_type"] == "code" and (found := re.search(r"^PROFILES\s*=", source(cell), re.MULTILINE)):
-            try:
-                nodes = ast.parse(source(cell)[found.start() :]).body
-                return tuple(str(ast.literal_eval(key)) for key in nodes[0].value.keys)  # type: ignore[attr-defined]
-            except (SyntaxError, ValueError, AttributeError, TypeError):
-                return PROFILES
-    return PROFILES
 
 
 def resolve(name: str) -> list[Experiment]:

@@ -20,6 +20,7 @@ from lib.progress import Progress
 from lib.reporting import claims
 from lib.reporting.notebooks.declared import check_parameters, command
 from lib.reporting.notebooks.finding import Experiment, read, resolve, source
+from lib.workloads import PROFILES
 
 KERNEL = "python3"
 STALE = 24 * 3600
@@ -103,8 +104,8 @@ def _claims(experiment: Experiment) -> list[claims.Claim]:
 
 def _values(experiment: Experiment, profile: str, parameters: Mapping[str, Any] | None) -> dict[str, Any]:
     """All the values that are to be injected, checked."""
-    if profile not in experiment.profiles:
-        raise unknown(f"profile of {experiment.name}:", profile, experiment.profiles)
+    if profile not in PROFILES:
+        raise unknown("profile", profile, PROFILES)
     given = dict(parameters or {})
     if given.setdefault("profile", profile) != profile:
         raise BadOption(f"profile {profile!r} and parameter profile={given['profile']!r} differ; give one of them")
