@@ -12,6 +12,7 @@ import numpy as np
 
 from lib import streams, workloads
 from lib.protocols import ALL
+from lib.store.wire.codecs import CODECS
 
 Case = dict[str, Any]
 
@@ -139,8 +140,7 @@ class _Draw:
         """Options of the rows' store; what a protocol without row servers has none of is left out."""
         case["store.max_rows"] = self.one((None, 10, 40))
         if families(case) == {"server"}:
-            case["store.rows"] = self.one(("fp32", "fp16", "int8"))
-            case["store.gradients"] = self.one(("fp32", "scaled-fp16", "bf16"))
+            case["store.rows"], case["store.gradients"] = self.one(tuple(CODECS)), self.one(tuple(CODECS))
             case["store.ids"] = self.one(("distinct", "entries", "samples"))
             case["store.placement"] = self.one(("uniform", "by-group", "by-cost"))
             case["store.locking"] = self.one(("striped", "none"))
@@ -198,7 +198,6 @@ class _Draw:
             (
                 *(0.3, 0.7, 2.0),
                 {"name": "transient", "mean_on": on, "mean_off": off, "factor": 8.0},
-                {"name": "bursts", "rate": round(1 / off, 3), "factor": 5.0, "seconds": on},
                 {"name": "empirical", "quantiles": [0.5, 1.0, 6.0], "seconds": [on], "shares": [0.8]},
             )
         )

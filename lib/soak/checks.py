@@ -102,8 +102,8 @@ def _run(case: Case, *, stop: int | None = None, resume: bool = False) -> Run | 
 
     def progress(samples: int) -> None:
         nonlocal seen
-        seen += samples
-        if stop is not None and seen >= stop:
+        before, seen = seen, seen + samples
+        if stop is not None and before < stop <= seen:
             raise Stopped
 
     job = _job(case, resume=resume)
