@@ -10,6 +10,7 @@ examples:
   python -m lib run all --profile laptop --resume
   python -m lib claims --json
   python -m lib calibrate --out this_machine.yaml
+  python -m lib soak --seed 7 --runs 1000
 """
 
 from __future__ import annotations

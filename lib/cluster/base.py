@@ -271,10 +271,9 @@ _WEIGHTLESS = frozenset((int, float, NoneType, bool, str))
 
 @cache
 def _names(kind: type) -> tuple[str, ...]:
-    """The fields of a message that may hold arrays, unless it is `weightless`."""
-    if getattr(kind, "weightless", False):
-        return ()
-    return tuple(each.name for each in fields(kind)) if is_dataclass(kind) else ()
+    """The fields of a message that may hold arrays, but for those that it calls `weightless`."""
+    weightless = getattr(kind, "weightless", ())
+    return tuple(each.name for each in fields(kind) if each.name not in weightless) if is_dataclass(kind) else ()
 
 
 def in_thread(target: Callable[[], Any], interrupt: Callable[[], None]) -> Any:

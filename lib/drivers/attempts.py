@@ -31,6 +31,8 @@ class Attempt:
     """Gradients whose work the tries before took back."""
     lost: list[Record] = field(default_factory=list)
     """What workers wrote down that are no more."""
+    shift: float = 0.0
+    """By how much this process's clock says more than that of the one that saved the newest cut."""
     left_out: bool = False
     """Whether a worker was not there for a while, so that its share of the data was left out."""
 

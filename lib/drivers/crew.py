@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from itertools import chain
 from typing import Any
 
@@ -140,6 +141,8 @@ class Crew:
             self._expecting.pop(rank).cancel()
         worker = await self._host(rank)
         copy = await self._copy()
+        if copy is None and self._plan.protocol.dense.family == "replica":
+            raise NodeLost(f"worker{rank}")  # the others are dead too, which nobody has noticed yet
         levels = await asyncio.gather(*(part.join(rank) for part in self._tell))
         level = max((level for level in levels if level is not None), default=None)
         before = [record.taken for record in self._plan.attempt.lost if record.node == f"worker{rank}"]
@@ -165,8 +168,6 @@ class Crew:
     async def _copy(self) -> dict[str, Any] | None:
         """What the first of the others has."""
         for rank in sorted(self._here):
-            try:
+            with suppress(NodeLost, KeyError):  # it has just died, or was found dead meanwhile
                 return await self._here[rank].copy()
-            except NodeLost:
-                continue
         return None

@@ -14,6 +14,7 @@ makes no pauses and is another run.
 from __future__ import annotations
 
 import asyncio
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -99,6 +100,7 @@ async def _cut(world: World, plan: Plan, mark: int, start: float, crew: Crew, pa
         states |= dict(zip(parts, await asyncio.gather(*(part.save() for part in parts.values())), strict=True))
     run = {"mark": mark, "start": start, "now": world.now(), "world": world.cut(), **plan.attempt.save()}
     checkpoint.save(plan.cuts.newest, {"run": run, **states})
+    plan.attempt.shift = 0.0
 
 
 async def _go_on(world: World, plan: Plan, crew: Crew, parts: dict[str, Handle]) -> tuple[float, int]:
@@ -114,17 +116,16 @@ async def _go_on(world: World, plan: Plan, crew: Crew, parts: dict[str, Handle])
         )
     attempt = plan.attempt
     records = [state["record"] for state in states.values() if "record" in state] + run["lost"]
-    if attempt.number:
-        await _load(crew, parts, states)
-    else:
+    fresh = not attempt.number
+    if fresh:
         world.go_on(run["world"])
-        shift = world.now() - run["now"]  # a wall clock does not stand still between two processes
-        for record in records if shift else ():
-            record.shift(shift)
         attempt.load(run)
-        attempt.started = run["start"] + shift
-        with world.still():
-            await _load(crew, parts, states)
+        attempt.shift = world.now() - run["now"]  # a wall clock does not stand still between two processes
+        attempt.started = run["start"] + attempt.shift
+    for record in records if attempt.shift else ():
+        record.shift(attempt.shift)
+    with world.still() if fresh else nullcontext():
+        await _load(crew, parts, states)
     attempt.lost.extend(run["lost"])
     attempt.left_out |= run["left_out"]
     attempt.stand(records)

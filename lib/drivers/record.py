@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class Snapshot:
     """Parameters as they were at one moment of the run, for an evaluation that costs the run no time."""
 
-    weightless: ClassVar[bool] = True
+    weightless: ClassVar[tuple[str, ...]] = ("dense", "rows")
     """It travels at no cost."""
     time: float
     samples: int

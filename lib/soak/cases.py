@@ -184,7 +184,7 @@ class _Draw:
             self.below(1, 12) if which == "at_batch" else self.seconds(lasts * (4 if which == "every" else 1))
         )
         if which == "every":
-            failure[which] += lasts
+            failure[which] += lasts + 40 * self.step(case)
         for_ever = failure["kind"] == "dies" and which != "every" and node == worker and not alone and workers > 1
         if not for_ever or self.chance(0.7):
             failure["lasts"] = self.seconds(lasts)
