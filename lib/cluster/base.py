@@ -11,10 +11,11 @@ import asyncio
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Collection, Sequence
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cache
 from types import NoneType
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -24,6 +25,9 @@ from lib.cluster.slowdowns import Lognormal, Slowdown
 from lib.cluster.spec import Usage, Work
 from lib.errors import BadOption, first_cause
 from lib.options.checked import Checked, Count, NotNegative, Positive
+
+if TYPE_CHECKING:
+    from lib.cluster.faults.nodes import FailureSchedule
 
 Main = Callable[["World"], Awaitable[Any]]
 
@@ -112,6 +116,10 @@ class World(ABC):
     longer come to raises `MemberLost`. A part's attribute `record`, if it has one, outlives its node: see `records_left`.
     """
 
+    failure_schedule: FailureSchedule
+    records: dict[str, list[Any]]
+    """What the parts of nodes that died had written down."""
+
     @abstractmethod
     async def host(self, part: type, *args, node: str) -> Handle:
         """Put `part(site, *args)` on a node: "server0", "worker3" or "master"."""
@@ -124,15 +132,15 @@ class World(ABC):
 
     async def back(self, node: str) -> bool:
         """Wait until a node that may die is there; False if it never will be again."""
-        raise NotImplementedError
+        return await self.failure_schedule.back(node)
 
     def records_left(self, node: str) -> list[Any]:
         """The records of the parts that died with a node."""
-        raise NotImplementedError
+        return self.records.pop(node, [])
 
+    @abstractmethod
     async def restart(self) -> list[Any]:
         """End every part on every node; nodes are there again, empty. The records of all parts."""
-        raise NotImplementedError
 
     async def clear(self) -> None:  # noqa: B027 - most worlds forget what nobody holds
         """The parts that were hosted so far are done with; their nodes go on."""
@@ -258,32 +266,24 @@ def in_thread(target: Callable[[], Any], interrupt: Callable[[], None]) -> Any:
     """Run `target` in a thread of its own (in Jupyter this one already runs an event loop) and return its result.
 
     Ctrl-C calls `interrupt`, waits for the thread to clean up, and is raised here."""
-    outcome: list = []
-    done = threading.Event()  # a join that Ctrl-C interrupts takes the thread for ended (CPython 3.11's bpo-45274)
+    running: Future = Future()  # a join that Ctrl-C interrupts takes the thread for ended (CPython 3.11's bpo-45274)
 
-    def body():
+    def body() -> None:
         try:
-            outcome.append((target(), None))
+            running.set_result(target())
         except BaseException as error:
-            outcome.append((None, error))
-        finally:
-            done.set()
+            running.set_exception(error)
 
-    thread = threading.Thread(target=body, name="lockstep", daemon=True)
-    thread.start()
+    threading.Thread(target=body, name="lockstep", daemon=True).start()
     interrupted = False
-    while True:
+    while not running.done():
         try:
-            while not done.wait(0.2):
-                pass
-            thread.join()
-            break
+            wait([running], 0.2)
         except KeyboardInterrupt:
             interrupted = True
             interrupt()
     if interrupted:
         raise KeyboardInterrupt
-    result, error = outcome[0]
-    if error is not None:
+    if (error := running.exception()) is not None:
         raise first_cause(error)
-    return result
+    return running.result()

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
-from collections.abc import Awaitable, Callable, Collection
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -19,8 +18,9 @@ from lib.cluster.base import Cluster, Handle, Main, Meeting, Site, World, in_thr
 from lib.cluster.board import mean
 from lib.cluster.faults.failures import check_wall
 from lib.cluster.faults.nodes import FailingNodes, Incarnation
-from lib.cluster.faults.wall_clock import InjectedDelays, MessageDelays, until
+from lib.cluster.faults.wall_clock import MessageDelays, until
 from lib.cluster.spec import Work
+from lib.cluster.wall_site import WallSite
 from lib.errors import BadOption, NodeLost
 from lib.options.checked import Count
 
@@ -94,66 +94,46 @@ class LocalWorld(FailingNodes, World):
 
     def run(self, main: Main, progress: Callable[[int], None] | None = None) -> Any:
         self.report = progress or self.report
-        runner = _Runner(main, self)
         try:
-            return in_thread(runner.run, runner.interrupt)
+            return in_loop(lambda: main(self))
         finally:
             for pool in (self.pool, self.inputs):
                 pool.shutdown(wait=True, cancel_futures=True)
 
 
-class _Runner:
-    """An asyncio loop in another thread, with a way to stop it from this one."""
+def in_loop(main: Callable[[], Awaitable[Any]]) -> Any:
+    """The result of a coroutine function, in an event loop of another thread; Ctrl-C cancels it."""
+    started: Future = Future()
 
-    def __init__(self, main: Main, world: World):
-        self._main, self._world = main, world
-        self._started = threading.Event()
+    async def body() -> Any:
+        started.set_result((asyncio.get_running_loop(), asyncio.current_task()))
+        return await main()
 
-    def run(self) -> Any:
-        return asyncio.run(self._body())
+    def interrupt() -> None:
+        with suppress(TimeoutError, RuntimeError):  # the loop is not there yet, or closed: the run has just ended
+            loop, task = started.result(5)
+            loop.call_soon_threadsafe(task.cancel)
 
-    async def _body(self) -> Any:
-        self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
-        self._started.set()
-        return await self._main(self._world)
-
-    def interrupt(self) -> None:
-        if self._started.wait(5):
-            with suppress(RuntimeError):  # the loop is closed: the run has just ended
-                self._loop.call_soon_threadsafe(self._task.cancel)
+    return in_thread(lambda: asyncio.run(body()), interrupt)
 
 
-class LocalSite(Site):
+class LocalSite(WallSite):
     """A name and, on a CUDA device, a stream; all sites share the machine."""
 
     def __init__(self, world: LocalWorld, node: str):
-        self.node = node
-        self.device = world.device
+        super().__init__(world.cluster, world.seed, node, world.device)
         self._world = world
-        self._objects: dict[str, Any] = {}
-        self.rank = int(node.removeprefix("worker")) if node.startswith("worker") else None
         self.incarnation = Incarnation(node)
         self.road = MessageDelays(world.cluster, world.seed, node)
-        self._delay = InjectedDelays(world.cluster, world.seed, node, self.device)
         self._stream = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None
 
     def now(self) -> float:
         return time.perf_counter()
 
-    async def sleep(self, seconds: float) -> None:
-        await asyncio.sleep(seconds)
+    def _pool(self, work: Work | None) -> ThreadPoolExecutor:
+        return self._world.inputs if work is None else self._world.pool
 
-    async def compute(
-        self, work: Work | None, function: Callable, *args, after: Collection[asyncio.Future] = ()
-    ) -> Any:
-        if after:
-            await asyncio.wait(after)
-        if self._delay.at_once(work):
-            return self._computed(function, args)
-        pool = self._world.inputs if work is None else self._world.pool
-        return await self._delay.run(pool, work, self._computed, function, args)
-
-    def _computed(self, function: Callable, args: tuple) -> Any:
+    def _computed(self, function: Callable, *args) -> Any:
         with torch.cuda.stream(self._stream) if self._stream else nullcontext():
             result = function(*args)
         if self._stream:
@@ -167,12 +147,6 @@ class LocalSite(Site):
 
     async def gather(self, meeting: Meeting, mine: np.ndarray) -> list[np.ndarray]:
         return await self._world.board.combine(meeting, "gather", self.rank, mine, list)
-
-    def shared(self, key: str, make: Callable[[], Any]) -> Any:
-        """One for each node: computations of different nodes run at the same time."""
-        if key not in self._objects:
-            self._objects[key] = make()
-        return self._objects[key]
 
     def progress(self, samples: int) -> None:
         self._world.report(samples)

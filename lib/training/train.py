@@ -115,17 +115,7 @@ class Job:
     """The name under which the run is saved."""
 
     @classmethod
-    def of(
-        cls,
-        workload: Workload | str,
-        protocol: Rule | Pair | Schedule | Choice | str,
-        cluster: Cluster | str,
-        *,
-        seed: int = 0,
-        samples: int | None = None,
-        start: Run | None = None,
-        **options,
-    ) -> Job:
+    def of(cls, workload, protocol, cluster, *, seed=0, samples=None, start=None, **options) -> Job:
         """What `train` takes."""
         workload, protocol, cluster, settings = resolve(Options, workload, protocol, cluster, options)
         seed = checked(Natural, seed, "train", "seed")
@@ -133,10 +123,9 @@ class Job:
             workload = replace(workload, samples=checked(Count, samples, "train", "samples"))
         course = _course(workload, protocol, cluster, seed, settings, start)
         configuration = {
-            **{
-                name: describe(thing)
-                for name, thing in (("workload", workload), ("protocol", protocol), ("cluster", cluster))
-            },
+            "workload": describe(workload),
+            "protocol": describe(protocol),
+            "cluster": describe(cluster),
             # A folder that is prepared anew under the same name is other data.
             **({"data": source.digest(data)} if (data := getattr(workload, "data", None)) else {}),
             "seed": seed,

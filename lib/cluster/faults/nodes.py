@@ -175,13 +175,7 @@ class FailingNodes:
         self.board = Board()
         self._sites: dict[str, Any] = {}
         """The nodes; each has a `rank`, if it is a worker, and an `end()`."""
-        self._records_left: dict[str, list[Any]] = {}
-
-    async def back(self, node: str) -> bool:
-        return await self.failure_schedule.back(node)
-
-    def records_left(self, node: str) -> list[Any]:
-        return self._records_left.pop(node, [])
+        self.records: dict[str, list[Any]] = {}
 
     async def clear(self) -> None:
         for site in self._sites.values():
@@ -199,4 +193,4 @@ class FailingNodes:
             self.board.lose(self._sites[node].rank)
 
     def _end(self, node: str) -> None:
-        self._records_left[node] = [*self._records_left.get(node, []), *self._sites[node].end()]
+        self.records[node] = [*self.records.get(node, []), *self._sites[node].end()]

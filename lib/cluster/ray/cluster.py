@@ -21,11 +21,11 @@ import torch
 import torch.distributed as distributed
 from joblib import cpu_count
 
-from lib.cluster.base import Cluster, Main, Meeting, World, in_thread
+from lib.cluster.base import Cluster, Main, Meeting, World
 from lib.cluster.faults.failures import check_wall
 from lib.cluster.faults.nodes import FailureSchedule
 from lib.cluster.faults.wall_clock import MessageDelays
-from lib.cluster.local import _Runner
+from lib.cluster.local import in_loop
 from lib.cluster.ray.node import Caller, Host, RayHandle, cause_of
 from lib.errors import BadOption, LockstepError, NodeLost
 
@@ -70,7 +70,7 @@ class RayWorld(World):
         """Lives whose end at a batch is listened for."""
         self._batches: Counter[str] = Counter()
         """What nodes had computed in their incarnations before."""
-        self._records_left: dict[str, list[Any]] = {}
+        self.records = {}
         self._ends: set[asyncio.Task] = set()
         self._ids = itertools.count()
         self._caller = Caller("main", MessageDelays(cluster, seed, "master") if cluster.fails else None)
@@ -81,8 +81,7 @@ class RayWorld(World):
             if started:
                 with _uninterrupted():
                     self._start()
-            runner = _Runner(lambda world: self._watched(main, progress), self)
-            return in_thread(runner.run, runner.interrupt)
+            return in_loop(lambda: self._watched(main, progress))
         finally:
             with _uninterrupted():
                 for actor in self._actors.values():
@@ -180,12 +179,6 @@ class RayWorld(World):
         for node in self._actors:
             self._watch_over(node)
 
-    async def back(self, node: str) -> bool:
-        return await self.failure_schedule.back(node)
-
-    def records_left(self, node: str) -> list[Any]:
-        return self._records_left.pop(node, [])
-
     async def clear(self) -> None:
         calls = (actor.clear.remote() for actor in self._actors.values())
         await asyncio.gather(*calls, return_exceptions=True)  # the dead hold nothing
@@ -219,7 +212,7 @@ class RayWorld(World):
         actor = self._actors.pop(node, None)
         if actor is not None:
             self._batches[node], records = await actor.freeze.remote()
-            self._records_left[node] = [*self._records_left.get(node, []), *records]
+            self.records[node] = [*self.records.get(node, []), *records]
             self.ray.kill(actor)
 
     def _aside(self, work: Coroutine) -> None:

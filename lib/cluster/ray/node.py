@@ -6,7 +6,7 @@ import asyncio
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
@@ -15,9 +15,10 @@ import numpy as np
 import torch
 import torch.distributed as distributed
 
-from lib.cluster.base import Cluster, Handle, Meeting, Site
-from lib.cluster.faults.wall_clock import InjectedDelays, MessageDelays, until
+from lib.cluster.base import Cluster, Handle, Meeting
+from lib.cluster.faults.wall_clock import MessageDelays, until
 from lib.cluster.spec import Work
+from lib.cluster.wall_site import WallSite
 from lib.errors import MemberLost, NodeLost, first_cause
 
 COLLECTIVE = timedelta(minutes=5)
@@ -93,22 +94,19 @@ class Caller:
         self.turns: defaultdict[str, int] = defaultdict(int)
 
 
-class RaySite(Site):
+class RaySite(WallSite):
     """A node's process."""
 
     store: distributed.Store
     """Where this worker's process groups find their members."""
 
     def __init__(self, cluster: Cluster, seed: int, node: str, incarnation: int, batches: int, device: str):
-        self.node = node
-        self.device = torch.device(device)
+        super().__init__(cluster, seed, node, torch.device(device), batches)
         self.samples = 0
-        self._delay = InjectedDelays(cluster, seed, node, self.device, batches)
         self.caller = Caller(f"{node}/{incarnation}", MessageDelays(cluster, seed, node) if cluster.fails else None)
         self.stopped = asyncio.get_running_loop().create_future()
-        self._objects: dict[str, Any] = {}
         self._groups: dict[tuple, Any] = {}
-        self._pool = ThreadPoolExecutor(2, initializer=torch.set_num_threads, initargs=(1,))
+        self._threads = ThreadPoolExecutor(2, initializer=torch.set_num_threads, initargs=(1,))
         # Collectives of one process must run in one order, so they have one thread.
         self._collectives = ThreadPoolExecutor(1)
 
@@ -135,17 +133,8 @@ class RaySite(Site):
     def now(self) -> float:
         return time.time()
 
-    async def sleep(self, seconds: float) -> None:
-        await asyncio.sleep(seconds)
-
-    async def compute(
-        self, work: Work | None, function: Callable, *args, after: Collection[asyncio.Future] = ()
-    ) -> Any:
-        if after:
-            await asyncio.wait(after)
-        if self._delay.at_once(work):
-            return function(*args)
-        return await self._delay.run(self._pool, work, function, *args)
+    def _pool(self, work: Work | None) -> ThreadPoolExecutor:
+        return self._threads
 
     async def mean(self, meeting: Meeting, mine: np.ndarray) -> np.ndarray:
         if len(meeting.members) == 1:
@@ -194,15 +183,10 @@ class RaySite(Site):
         if identity not in self._groups:
             kind = distributed.ProcessGroupNCCL if self.device.type == "cuda" else distributed.ProcessGroupGloo
             store = distributed.PrefixStore("-".join(map(str, identity)), self.store)
-            rank = meeting.members.index(int(self.node.removeprefix("worker")))
+            rank = meeting.members.index(self.rank)
             patience = COLLECTIVE if self.caller.road is None else MORTAL_COLLECTIVE
             self._groups[identity] = kind(store, rank, len(meeting.members), patience)
         return self._groups[identity]
-
-    def shared(self, key: str, make: Callable[[], Any]) -> Any:
-        if key not in self._objects:
-            self._objects[key] = make()
-        return self._objects[key]
 
     def progress(self, samples: int) -> None:
         self.samples += samples
@@ -217,13 +201,8 @@ class RayHandle(Handle):
     """A part in an actor. Arrays travel as numpy's, which Ray moves without pickling them."""
 
     def __init__(self, actor: Any, number: int, node: str, incarnation: int, caller: Caller):
-        self._actor, self._number, self._node, self._incarnation, self._caller = (
-            actor,
-            number,
-            node,
-            incarnation,
-            caller,
-        )
+        self._actor, self._number = actor, number
+        self._node, self._incarnation, self._caller = node, incarnation, caller
 
     def __reduce__(self):
         return RayHandle, (self._actor, self._number, self._node, self._incarnation, Caller("unbound"))
