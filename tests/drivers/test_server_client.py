@@ -32,7 +32,7 @@ def trained(servers=2, protocol="sync", **store):
 
 @pytest.mark.parametrize("servers", [1, 2])
 @pytest.mark.parametrize(
-    "store", [{}, {"rows": "fp16", "gradients": "int8"}, {"rows": "scaled-fp16", "gradients": "bf16", "ids": "samples"}]
+    "store", [{}, {"rows": "fp16", "gradients": "int8"}, {"rows": "scaled-fp16", "gradients": "fp16", "ids": "samples"}]
 )
 def test_what_is_counted_is_what_the_network_carries(servers, store):
     """A call and an answer for each batch's pull and push, each worker's leaving and the end of its run."""

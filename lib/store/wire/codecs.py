@@ -8,7 +8,6 @@ pickle's protocol 5 ships their own memory out of band, and `nbytes` is what the
 | fp32 | 4 | x, all bits | NaN | kept |
 | fp16 | 2 | within 2^-11 abs(x) + 2^-25; beyond 65504: +-65504 | NaN | +-65504, as in Persia's released code |
 | scaled-fp16 | 2, and 4 a block | within 2^-11 abs(x) + 2^-25 norm / kappa (the paper) | NaN | kept |
-| bf16 | 2 | within 2^-8 abs(x) (least normal number and above) | NaN | kept |
 | int8 | 1, and 4 a row | within norm / 254 | NaN | +-norm |
 
 `norm` is the largest finite magnitude of the block or row (0 where there is none). No NaN, infinity or huge number touches
@@ -27,10 +26,10 @@ from annotated_types import Gt, Le
 from lib.errors import BadOption
 from lib.options.checked import Checked, Count, of_name
 from lib.store.inputs import floats_of
-from lib.store.wire import kernels
 
 HALF_MAX = 65504.0
 """The largest finite fp16 number."""
+_TINY, _HUGE = 1e-30, 1e36
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -94,14 +93,10 @@ class Fp16(Codec):
     name: ClassVar = "fp16"
 
     def _encode(self, block: np.ndarray) -> np.ndarray:
-        codes = np.empty(block.shape, np.float16)
-        kernels.to_half(block.view(np.uint32).ravel(), codes.view(np.uint16).ravel())
-        return codes
+        return block.clip(-HALF_MAX, HALF_MAX).astype(np.float16)
 
     def decode(self, message: np.ndarray) -> np.ndarray:
-        block = np.empty(message.shape, np.float32)
-        kernels.from_half(message.view(np.uint16).ravel(), block.ravel())
-        return block
+        return message.astype(np.float32)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,37 +111,22 @@ class ScaledFp16(Codec):
     """Numbers in a block, a divisor of a row's or a multiple; None: a row."""
 
     def _encode(self, block: np.ndarray) -> Scaled:
-        codes, size = np.empty(block.shape, np.float16), self._size(block.shape)
-        norms = np.empty(-(-block.size // size), np.float32)
-        values, words = block.ravel(), block.view(np.uint32).ravel()
-        kernels.to_scaled_half(values, words, size, self.kappa, codes.view(np.uint16).ravel(), norms)
-        return Scaled(codes, norms)
+        parts = self._parts(block)
+        norms = _norms(parts)
+        codes = _times(parts, _over(self.kappa, norms)).astype(np.float16)
+        return Scaled(codes.ravel()[: block.size].reshape(block.shape), norms)
 
     def decode(self, message: Scaled) -> np.ndarray:
-        block, size = np.empty(message.codes.shape, np.float32), self._size(message.codes.shape)
-        codes = message.codes.view(np.uint16).ravel()
-        kernels.from_scaled_half(codes, message.norms, size, 1 / self.kappa, block.ravel())
-        return block
+        codes, norms = message.codes, message.norms
+        values = _times(self._parts(codes), np.where(norms > 0, norms.astype(np.float64) * (1 / self.kappa), 1.0))
+        return values.ravel()[: codes.size].reshape(codes.shape)
 
-    def _size(self, shape: tuple[int, ...]) -> int:
-        return max(1, shape[1] if self.block is None else self.block)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Bf16(Codec):
-    """The upper half of each number, rounded to nearest even."""
-
-    name: ClassVar = "bf16"
-
-    def _encode(self, block: np.ndarray) -> np.ndarray:
-        codes = np.empty(block.shape, np.uint16)
-        kernels.to_bfloat(block.view(np.uint32).ravel(), codes.ravel())
-        return codes
-
-    def decode(self, message: np.ndarray) -> np.ndarray:
-        block = np.empty(message.shape, np.float32)
-        kernels.from_bfloat(message.ravel(), block.view(np.uint32).ravel())
-        return block
+    def _parts(self, block: np.ndarray) -> np.ndarray:
+        """A row for each block; the last one is filled up with zeros."""
+        size = max(1, block.shape[1] if self.block is None else self.block)
+        parts = np.zeros((-(-block.size // size), size), block.dtype)
+        parts.ravel()[: block.size] = block.ravel()
+        return parts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,14 +136,32 @@ class Int8(Codec):
     name: ClassVar = "int8"
 
     def _encode(self, block: np.ndarray) -> Scaled:
-        codes, norms = np.empty(block.shape, np.int8), np.empty(block.shape[0], np.float32)
-        kernels.to_int8(block.ravel(), block.view(np.uint32).ravel(), block.shape[1], codes.ravel(), norms)
-        return Scaled(codes, norms)
+        norms = _norms(block)
+        steps = _times(block, _over(127.0, norms)).clip(-127, 127).round()
+        return Scaled(np.nan_to_num(steps, nan=-128.0).astype(np.int8), norms)
 
     def decode(self, message: Scaled) -> np.ndarray:
-        block = np.empty(message.codes.shape, np.float32)
-        kernels.from_int8(message.codes.ravel(), message.norms, block.shape[1], block.ravel())
+        block = _times(message.codes, message.norms.astype(np.float64) / 127.0)
+        block[message.codes == -128] = np.nan
         return block
 
 
-CODECS: dict[str, type[Codec]] = {kind.name: kind for kind in (Fp32, Fp16, ScaledFp16, Bf16, Int8)}
+def _norms(parts: np.ndarray) -> np.ndarray:
+    """float32, the largest finite magnitude of each row."""
+    return np.where(np.isfinite(parts), np.abs(parts), np.float32(0)).max(axis=1, initial=0)
+
+
+def _over(number: float, norms: np.ndarray) -> np.ndarray:
+    """float64; 1 where there is no norm."""
+    return np.divide(number, norms, np.ones(norms.shape), where=norms > 0, dtype=np.float64)
+
+
+def _times(parts: np.ndarray, factors: np.ndarray) -> np.ndarray:
+    """Each row times its factor: float32's product, where float32 has room for the factor with all its bits."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        narrow = factors.astype(np.float32)
+        factors = np.where((narrow > _TINY) & (narrow < _HUGE), narrow, factors)
+        return (parts * factors[:, None]).astype(np.float32)
+
+
+CODECS: dict[str, type[Codec]] = {kind.name: kind for kind in (Fp32, Fp16, ScaledFp16, Int8)}

@@ -13,7 +13,6 @@ from typing import Any, Literal
 import numpy as np
 
 from lib.store.table.kernels import unique
-from lib.store.wire import kernels
 
 Form = Literal["distinct", "entries", "samples"]
 NARROW = 65_535
@@ -52,7 +51,9 @@ def encode(form: Form, ids: np.ndarray, where: np.ndarray, mine: np.ndarray | sl
     if form == "entries":
         return wanted[positions]
     batch = where.shape[0]
-    counts, samples = kernels.grouped(positions, entries // max(1, where.size // max(1, batch)), wanted.size)
+    counts = np.bincount(positions, minlength=wanted.size)
+    order = np.argsort(_narrow(positions, wanted.size), kind="stable")
+    samples = entries[order] // max(1, where.size // max(1, batch))
     return SampleIndex(wanted, _narrow(counts, counts.max(initial=0)), _narrow(samples, batch))
 
 
