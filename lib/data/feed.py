@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from itertools import accumulate, islice
-from typing import Any, Protocol
+from typing import Any
 
 from lib.cluster.base import Handle, Site
 from lib.errors import BadOption, LockstepError
@@ -15,14 +16,24 @@ KINDS = ("split", "stream", "queue")
 """By rank, by a stretch for each worker, or to whoever asks next."""
 
 
-class Feed(Protocol):
+class Feed(ABC):
     """Where a worker takes its batches from."""
 
+    _next: int
+    """How far it has come."""
+
+    @abstractmethod
     async def take(self, until: int) -> int | None:
         """A batch that nobody else has, out of those that come before the pause at `until`; None if there is none left."""
 
+    async def save(self) -> dict[str, int]:
+        return {"next": self._next}
 
-class WorkQueue:
+    async def load(self, state: dict[str, int]) -> None:
+        self._next = state["next"]
+
+
+class WorkQueue(Feed):
     """The data list of a parameter server: whoever asks next takes the next batch, so fast workers take more."""
 
     def __init__(self, site: Site, batches: int, seconds: float | None = None):
@@ -36,12 +47,6 @@ class WorkQueue:
         self._next += 1
         return self._next - 1
 
-    async def save(self) -> dict[str, int]:
-        return {"next": self._next}
-
-    async def load(self, state: dict[str, int]) -> None:
-        self._next = state["next"]
-
     def _over(self) -> bool:
         """Whether the time is over, which runs from the first batch on."""
         if self._seconds is None:
@@ -51,7 +56,7 @@ class WorkQueue:
         return now >= self._first + self._seconds
 
 
-class Split:
+class Split(Feed):
     """Every `workers`-th batch belongs to one worker. Where the division leaves a rest, some workers end a step earlier."""
 
     def __init__(self, rank: int, workers: int, batches: int):
@@ -67,37 +72,25 @@ class Split:
         """Go on as if so many batches had been taken."""
         self._next = self._next % self._workers + steps * self._workers
 
-    async def save(self) -> dict[str, int]:
-        return {"next": self._next}
 
-    async def load(self, state: dict[str, int]) -> None:
-        self._next = state["next"]
-
-
-class Stream:
+class Stream(Feed):
     """A stretch of batches of one's own, from its first to its last, as from a file; stretches may differ in length.
 
     A pause at `until` lets each worker come as far into its stretch as `until` is into the whole.
     """
 
     def __init__(self, first: int, size: int, batches: int):
-        self._first, self._size, self._batches, self._taken = first, size, batches, 0
+        self._first, self._size, self._batches, self._next = first, size, batches, 0
 
     async def take(self, until: int) -> int | None:
-        if self._taken >= self._size * until // self._batches:
+        if self._next >= self._size * until // self._batches:
             return None
-        self._taken += 1
-        return self._first + self._taken - 1
+        self._next += 1
+        return self._first + self._next - 1
 
     async def skip(self, steps: int) -> None:
         """Go on as if so many batches had been taken."""
-        self._taken = min(steps, self._size)
-
-    async def save(self) -> dict[str, int]:
-        return {"next": self._taken}
-
-    async def load(self, state: dict[str, int]) -> None:
-        self._taken = state["next"]
+        self._next = min(steps, self._size)
 
 
 def stretches(batches: int, workers: int, parts: Sequence[float] = ()) -> list[tuple[int, int]]:

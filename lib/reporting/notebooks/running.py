@@ -133,11 +133,8 @@ def _stage() -> Iterator[Path]:
     for old in folder.glob(".stage-*"):
         if time.time() - old.stat().st_mtime > STALE:
             shutil.rmtree(old, ignore_errors=True)
-    stage = Path(tempfile.mkdtemp(dir=folder, prefix=".stage-"))
-    try:
-        yield stage
-    finally:
-        shutil.rmtree(stage, ignore_errors=True)
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".stage-", ignore_cleanup_errors=True) as stage:
+        yield Path(stage)
 
 
 @contextmanager
