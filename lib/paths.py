@@ -7,7 +7,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from lib.errors import BadOption, LockstepError
@@ -86,12 +86,48 @@ def held(name: str) -> Iterator[None]:
     """One process at a time does what has this name; the others wait."""
     place = reports() / "locks" / name
     place.parent.mkdir(parents=True, exist_ok=True)
-    with place.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        try:
-            yield
-        finally:
-            place.unlink(missing_ok=True)
+    while True:
+        with place.open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            if not _names(place, file.fileno()):  # whoever had it before has taken the file away
+                continue
+            try:
+                yield
+            finally:
+                place.unlink(missing_ok=True)
+            return
+
+
+def _names(place: Path, handle: int) -> bool:
+    try:
+        return os.path.samestat(os.stat(place), os.fstat(handle))
+    except FileNotFoundError:
+        return False
+
+
+@contextmanager
+def scratch(folder: Path, kind: str) -> Iterator[Path]:
+    """A hidden folder in another for what is not complete yet, gone afterwards. What a killed process left there goes first."""
+    with ExitStack() as stack:
+        with _locked(folder):
+            for old in folder.glob(f".{kind}-*"):
+                with suppress(OSError), _locked(old, wait=False):  # else its process lives
+                    shutil.rmtree(old)
+            made = Path(tempfile.mkdtemp(dir=folder, prefix=f".{kind}-"))
+            stack.callback(shutil.rmtree, made, ignore_errors=True)
+            stack.enter_context(_locked(made))
+        yield made
+
+
+@contextmanager
+def _locked(folder: Path, wait: bool = True) -> Iterator[None]:
+    """A lock of a folder, which goes with its process at the latest; OSError where somebody has it and nobody is to `wait`."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(handle)
 
 
 def write_atomic(path: str | os.PathLike, write: Callable[[Path], object], *, durable: bool = False) -> Path:

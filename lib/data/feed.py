@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from itertools import accumulate, islice
-from typing import Any, Protocol
+from typing import Any
 
 from lib.cluster.base import Handle, Site
 from lib.errors import BadOption, LockstepError
@@ -15,14 +16,24 @@ KINDS = ("split", "stream", "queue")
 """By rank, by a stretch for each worker, or to whoever asks next."""
 
 
-class Feed(Protocol):
+class Feed(ABC):
     """Where a worker takes its batches from."""
 
+    _next: int
+    """How far it has come."""
+
+    @abstractmethod
     async def take(self, until: int) -> int | None:
         """A batch that nobody else has, out of those that come before the pause at `until`; None if there is none left."""
 
+    async def save(self) -> dict[str, int]:
+        return {"next": self._next}
 
-class WorkQueue:
+    async def load(self, state: dict[str, int]) -> None:
+        self._next = state["next"]
+
+
+class WorkQueue(Feed):
     """The data list of a parameter server: whoever asks next takes the next batch, so fast workers take more."""
 
     def __init__(self, site: Site, batches: int, seconds: float | None = None):
@@ -36,12 +47,6 @@ class WorkQueue:
         self._next += 1
         return self._next - 1
 
-    async def save(self) -> dict[str, int]:
-        return {"next": self._next}
-
-    async def load(self, state: dict[str, int]) -> None:
-        self._next = state["next"]
-
     def _over(self) -> bool:
         """Whether the time is over, which runs from the first batch on."""
         if self._seconds is None:
@@ -51,7 +56,7 @@ class WorkQueue:
         return now >= self._first + self._seconds
 
 
-class Split:
+class Split(Feed):
     """Every `workers`-th batch belongs to one worker. Where the division leaves a rest, some workers end a step earlier."""
 
     def __init__(self, rank: int, workers: int, batches: int):
@@ -68,37 +73,25 @@ class Split:
         first = self._next % self._workers
         self._next = max(first + steps * self._workers, beyond + self._workers if beyond >= 0 else 0)
 
-    async def save(self) -> dict[str, int]:
-        return {"next": self._next}
 
-    async def load(self, state: dict[str, int]) -> None:
-        self._next = state["next"]
-
-
-class Stream:
+class Stream(Feed):
     """A stretch of batches of one's own, from its first to its last, as from a file; stretches may differ in length.
 
     A pause at `until` lets each worker come `until / workers` batches into its stretch, so that all make as many steps.
     """
 
     def __init__(self, first: int, size: int, workers: int):
-        self._first, self._size, self._workers, self._taken = first, size, workers, 0
+        self._first, self._size, self._workers, self._next = first, size, workers, 0
 
     async def take(self, until: int) -> int | None:
-        if self._taken >= min(self._size, until // self._workers):
+        if self._next >= min(self._size, until // self._workers):
             return None
-        self._taken += 1
-        return self._first + self._taken - 1
+        self._next += 1
+        return self._first + self._next - 1
 
     async def skip(self, steps: int, beyond: int = -1) -> None:
         """Go on as if so many batches had been taken, and all up to `beyond`, which is one of them or -1."""
-        self._taken = min(max(steps, beyond - self._first + 1), self._size)
-
-    async def save(self) -> dict[str, int]:
-        return {"next": self._taken}
-
-    async def load(self, state: dict[str, int]) -> None:
-        self._taken = state["next"]
+        self._next = min(max(steps, beyond - self._first + 1), self._size)
 
 
 def stretches(batches: int, workers: int, parts: Sequence[float] = ()) -> list[tuple[int, int]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from itertools import permutations
 from typing import Any
 
 import pandas as pd
@@ -77,11 +78,10 @@ def order_kept(rows: Iterable[Mapping[str, Any]], tie: float = 0.1) -> bool:
     """Whether the model ranks the protocols of each setting as they really came; within `tie` they are equal."""
     table = pd.DataFrame(rows)
     for _, setting in table.groupby(["cluster", "workers", "slowdown"]):
-        for _, one in setting.iterrows():
-            for _, other in setting.iterrows():
-                clearly = one["measured"] > (1 + tie) * other["measured"]
-                if clearly and one["predicted"] <= other["predicted"]:
-                    return False
+        for one, other in permutations(setting.to_dict("records"), 2):
+            clearly = one["measured"] > (1 + tie) * other["measured"]
+            if clearly and one["predicted"] <= other["predicted"]:
+                return False
     return True
 
 

@@ -84,7 +84,7 @@ def verdicts(verdicts: Iterable[Verdict]) -> Fragment:
 
 def provenance_card(runs: Any, notebook: str) -> Fragment:
     """Where a notebook's numbers come from: one run, a list, or a mapping to lists; what they share is said once."""
-    runs = _flatten(runs)
+    runs = flatten(runs)
     kept = [run.provenance for run in runs]
     shared = {key: value for key, value in kept[0].items() if all(other.get(key) == value for other in kept)}
     differing = [key for key in kept[0] if key not in shared]
@@ -104,9 +104,10 @@ def _digest(run: Any) -> list[Any]:
     return [protocol, str(run.provenance.get("seed", "")), parts().code(str(run.digest)[:16])]
 
 
-def _flatten(runs: Any) -> list[Any]:
+def flatten(runs: Any) -> list[Any]:
+    """One run, a list of runs, or a mapping to either, as a list."""
     if isinstance(runs, Mapping):
         runs = runs.values()
     if hasattr(runs, "provenance"):
         return [runs]
-    return [run for item in runs for run in _flatten(item)]
+    return [run for item in runs for run in flatten(item)]

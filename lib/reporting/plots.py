@@ -17,7 +17,7 @@ from matplotlib.patches import Patch
 
 from lib import paths
 from lib.errors import BadOption, unknown
-from lib.reporting.cards import claims, intervals, provenance_card, settings, verdicts  # noqa: F401, where notebooks find them
+from lib.reporting.cards import claims, flatten, intervals, provenance_card, settings, verdicts  # noqa: F401, where notebooks find them
 from lib.reporting.markup import TEMPLATES, Fragment, parts
 from lib.reporting.notebooks import repeat  # noqa: F401
 
@@ -95,7 +95,7 @@ def style() -> AbstractContextManager:
 
 def clock(runs: Mapping[str, Iterable[Run]] | Iterable[Run]) -> str:
     """`virtual` or `wall`: the clock of these runs, which must be one."""
-    clocks = {run.summary["clock"] for _, run in _pairs(runs)}
+    clocks = {run.summary["clock"] for run in flatten(runs)}
     if len(clocks) != 1:
         raise BadOption(
             f"runs of {' and '.join(sorted(clocks)) or 'no'} clock: virtual and wall seconds are never mixed"
@@ -103,20 +103,13 @@ def clock(runs: Mapping[str, Iterable[Run]] | Iterable[Run]) -> str:
     return clocks.pop()
 
 
-def _pairs(runs: Mapping[str, Iterable[Run]] | Iterable[Run]) -> list[tuple[str, Run]]:
-    if isinstance(runs, Mapping):
-        return [
-            (name, run) for name, group in runs.items() for run in ([group] if hasattr(group, "history") else group)
-        ]
-    return [("", run) for run in runs]
-
-
 def histories(runs: Mapping[str, Iterable[Run]]) -> pd.DataFrame:
     """The runs' histories as one table: protocol (the key), seed, and the histories' columns."""
     clock(runs)
     frames = [
         run.history.assign(protocol=name, seed=int(run.provenance["seed"]))
-        for name, run in _pairs(runs)
+        for name, group in runs.items()
+        for run in flatten(group)
         if len(run.history)
     ]
     frame = pd.concat(frames, ignore_index=True)
@@ -127,7 +120,7 @@ def traces(runs: Mapping[str, Run], workers: int = 6, until: float | None = None
     """The first few workers' spans up to a moment, as one table."""
     clock(runs)
     frames = []
-    for name, run in _pairs(runs):
+    for name, run in runs.items():
         trace = run.trace[run.trace["node"].astype(str).str.startswith("worker")]
         nodes = sorted(trace["node"].astype(str).unique(), key=_natural)[:workers]
         trace = trace[trace["node"].isin(nodes) & (trace["end"] > trace["start"])]

@@ -7,7 +7,6 @@ It is replaced whole or not at all, and the same reports give the same bytes.
 from __future__ import annotations
 
 import re
-import shutil
 import sys
 import tempfile
 from html import unescape
@@ -53,14 +52,12 @@ def publish() -> Path:
         raise NotPublished(f"nothing has been run; `make reproduce PROFILE={PROFILE}` makes what is published")
     target = paths.reference()
     paths.check_writable(target.parent)
-    stage = Path(tempfile.mkdtemp(dir=target.parent, prefix=".reference-"))
-    try:
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".reference-", ignore_cleanup_errors=True) as place:
+        stage = Path(place)
         _fill(stage, experiments, verdicts)
         text = readme(stage)
-        stage.chmod(0o755)  # mkdtemp's 0700 would hide it
+        stage.chmod(0o755)  # a temporary folder's 0700 would hide it
         paths.replace_folder(stage, target)
-    finally:
-        shutil.rmtree(stage, ignore_errors=True)
     paths.write_text_atomic(paths.root() / "README.md", text)
     return target / "index.html"
 

@@ -22,12 +22,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 from lib.errors import LockstepError
+from lib.results.provenance import version
 
 LEFT_OUT = (
     *("lib.errors", "lib.paths", "lib.progress", "lib.registry", "lib.reporting", "lib.measure", "lib.options"),
@@ -241,6 +241,5 @@ def _tell_changed(known: Source) -> None:
 @cache
 def _version(package: str) -> str | None:
     """Of an installed package, by the name that it is imported under."""
-    with suppress(PackageNotFoundError):
-        return version(DISTRIBUTIONS.get(package, package)).partition("+")[0]
-    return getattr(sys.modules.get(package), "__version__", None)
+    found = version(DISTRIBUTIONS.get(package, package))
+    return found and found.partition("+")[0]

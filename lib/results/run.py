@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import io
-import shutil
-import tempfile
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -60,29 +58,24 @@ class Run:
 
     def save(self, folder: Path) -> None:
         """Write the whole run or nothing: it appears under its name only when it is complete."""
+        from lib.store import sealed
+
+        texts = {"summary": self.summary, "provenance": self.provenance, "digest": self.digest, "tables": {}}
         try:
             folder.parent.mkdir(parents=True, exist_ok=True)
-            new = Path(tempfile.mkdtemp(prefix=".new-", dir=folder.parent))
+            with paths.scratch(folder.parent, "new") as place:
+                (new := place / folder.name).mkdir()
+                for name in TABLES:
+                    getattr(self, name).to_parquet(path := new / f"{name}.parquet")
+                    texts["tables"][name] = xxh3_64_hexdigest(path.read_bytes())
+                (new / "run.json").write_text(sealed.text(texts, plain))
+                if self.kept is not None:
+                    from lib.store import checkpoint
+
+                    checkpoint.save(new / MODEL, self.model, durable=False)
+                paths.replace_folder(new, folder)
         except OSError as error:
             raise self._not_saved(folder, error) from error
-        try:
-            from lib.store import sealed
-
-            texts = {"summary": self.summary, "provenance": self.provenance, "digest": self.digest, "tables": {}}
-            for name in TABLES:
-                getattr(self, name).to_parquet(path := new / f"{name}.parquet")
-                texts["tables"][name] = xxh3_64_hexdigest(path.read_bytes())
-            (new / "run.json").write_text(sealed.text(texts, plain))
-            if self.kept is not None:
-                from lib.store import checkpoint
-
-                checkpoint.save(new / MODEL, self.model, durable=False)
-            new.chmod(0o755)
-            paths.replace_folder(new, folder)
-        except OSError as error:
-            raise self._not_saved(folder, error) from error
-        finally:
-            shutil.rmtree(new, ignore_errors=True)
 
     def _not_saved(self, folder: Path, error: OSError) -> NotSaved:
         problem = NotSaved(

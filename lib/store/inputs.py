@@ -44,14 +44,12 @@ def whole(value: Any, name: str, least: int | None = None) -> int:
     return int(value)
 
 
-def number(value: Any, name: str, least: float = 0.0, *, above: bool = False, below: float = math.inf) -> float:
-    """A finite number in [least, below), or in (least, below)."""
-    if not isinstance(value, bool) and isinstance(value, (int, float, np.integer, np.floating)):
-        value = float(value)
-        if least <= value < below and not (above and value == least):
-            return value
-    bounds = f"{'above' if above else 'of at least'} {least:g}{f' and below {below:g}' if below < math.inf else ''}"
-    raise BadOption(f"{name} must be a finite number {bounds}, not {value!r}")
+def number(value: Any, name: str, least: float = 0.0) -> float:
+    """A finite number of at least `least`."""
+    known = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
+    if not known or not least <= value < math.inf:
+        raise BadOption(f"{name} must be a finite number of at least {least:g}, not {value!r}")
+    return float(value)
 
 
 def one_of(value: Any, known: tuple[Any, ...], name: str) -> Any:

@@ -1,6 +1,9 @@
 import io
+import subprocess
 import sys
 import threading
+import time
+from pathlib import Path
 
 import pytest
 
@@ -118,3 +121,46 @@ def test_an_error_leaves_no_line_open():
     with pytest.raises(ValueError), Progress(1):
         raise ValueError
     assert progress._open == []
+
+
+def test_what_a_killed_process_left_goes_with_the_next_scratch_and_nothing_else(tmp_path):
+    script = """
+import sys, time
+from pathlib import Path
+from lib import paths
+with paths.scratch(Path(sys.argv[1]), "stage") as place:
+    (place / "half").write_text("written")
+    print(place, flush=True)
+    time.sleep(600)
+"""
+    others = [
+        subprocess.Popen([sys.executable, "-c", script, tmp_path], stdout=subprocess.PIPE, text=True) for _ in range(2)
+    ]
+    dead, alive = (Path(other.stdout.readline().strip()) for other in others)
+    others[0].kill()
+    others[0].communicate()
+    with paths.scratch(tmp_path, "stage") as mine:
+        assert not dead.exists()
+        assert (alive / "half").exists() and mine.is_dir()
+    assert [*tmp_path.iterdir()] == [alive]
+    others[1].kill()
+    others[1].communicate()
+
+
+def test_of_three_who_ask_for_a_name_one_has_it_at_a_time(reports):
+    inside, most = [], []
+
+    def work():
+        for _ in range(20):
+            with paths.held("a-run"):
+                inside.append(1)
+                most.append(len(inside))
+                time.sleep(0.0005)
+                inside.pop()
+
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert max(most) == 1 and len(most) == 60

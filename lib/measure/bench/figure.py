@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pandas as pd
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 
 from lib.reporting.plots import BLUE, GREY, VERMILLION, WIDTH, style
 
@@ -14,34 +13,28 @@ MARKS = "osD^v"
 
 def headroom(table: pd.DataFrame) -> Figure:
     """Of the benchmark `store`; a mark's form is a size of tables, and a bar goes from the least ratio to the greatest."""
-    table = table.dropna(subset=["measured"]).reset_index(drop=True)
+    table = table.dropna(subset=["measured"])
     names = [_name(row) for row in table.itertuples()]
     places = {name: place for place, name in enumerate(dict.fromkeys(names))}
-    sizes = list(dict.fromkeys(zip(table["rows"], table["dim"], strict=True)))
-    marks = {size: MARKS[min(number, len(MARKS) - 1)] for number, size in enumerate(sizes)}
+    table = table.assign(place=[places[name] for name in names], colour=table["holds"].map(COLOURS))
     with style():
         fig = Figure(figsize=(WIDTH, 0.21 * len(places) + 1.2), layout="constrained")
         ax = fig.subplots()
         ax.axvline(1, color="black", linewidth=1)
-        for name, row in zip(names, table.to_dict("records"), strict=True):
-            over = row["measured"] / row["demanded"]
-            spread = [row.get(end) for end in ("least", "greatest")]
-            x = over if row["relation"] == ">=" else 1 / over
-            colour, y = COLOURS[row["holds"]], places[name]
-            if row["relation"] == ">=" and pd.notna(spread).all():
-                ax.plot([end / row["demanded"] for end in spread], [y, y], color=colour, linewidth=1.2, alpha=0.6)
-            ax.plot(x, y, marks[row["rows"], row["dim"]], color=colour, markersize=4.5)
+        ends = (table[end] / table["demanded"] for end in ("least", "greatest"))
+        ax.hlines(table["place"], *ends, colors=table["colour"], linewidth=1.2, alpha=0.6)
+        for verdict, colour in COLOURS.items():
+            ax.scatter([], [], color=colour, label=verdict)
+        for number, ((rows, dim), sized) in enumerate(table.groupby(["rows", "dim"], sort=False)):
+            mark, label = MARKS[min(number, len(MARKS) - 1)], f"{rows / 1e6:g} M × {dim:g}"
+            ax.scatter(sized["headroom"], sized["place"], c=sized["colour"], marker=mark, s=20, zorder=3)
+            ax.scatter([], [], color="black", marker=mark, label=label)
         ax.set_yticks(range(len(places)), list(places), fontsize=8)
         ax.set_xscale("log", base=2)
         ax.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
         ax.invert_yaxis()
         ax.set_xlabel("measured / demanded", fontsize=9)
-        handles = [Line2D([], [], color=tone, marker="o", linestyle="", label=what) for what, tone in COLOURS.items()]
-        handles += [
-            Line2D([], [], color="black", marker=mark, linestyle="", label=f"{rows / 1e6:g} M × {dim:g}")
-            for (rows, dim), mark in marks.items()
-        ]
-        fig.legend(handles=handles, loc="outside upper center", ncols=4, fontsize=8)
+        fig.legend(loc="outside upper center", ncols=4, fontsize=8)
     return fig
 
 

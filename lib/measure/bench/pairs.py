@@ -73,6 +73,7 @@ def against(
         "relation": ">=",
         "demanded": demanded,
         "measured": round(measured, 2),
+        "headroom": measured / demanded,
         "least": round(ratios[0], 2),
         "greatest": round(ratios[-1], 2),
         "holds": verdict(measured >= demanded, cores),
@@ -85,8 +86,8 @@ def against(
 
 def at_most(demanded: float, measured: float) -> dict[str, Any]:
     """The same columns for a figure that is no ratio."""
-    holds = verdict(measured <= demanded)
-    return {"relation": "<=", "demanded": demanded, "measured": float(f"{measured:.3g}"), "holds": holds}
+    shown, holds = float(f"{measured:.3g}"), verdict(measured <= demanded)
+    return {"relation": "<=", "demanded": demanded, "measured": shown, "headroom": demanded / measured, "holds": holds}
 
 
 def verdict(holds: bool, cores: float | None = None) -> str:

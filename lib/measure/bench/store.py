@@ -206,8 +206,7 @@ def _memory(size: int) -> Iterator[dict[str, Any]]:
 def headroom(rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
     """For each claim what was measured over what is demanded, at its worst; not a number where nothing was judged."""
     table = pd.DataFrame(rows)
-    over = table["measured"] / table["demanded"]
-    table["headroom"] = over.where(table["relation"] == ">=", 1 / over).where(table["holds"].isin(["yes", "no"]))
+    table["headroom"] = table["headroom"].where(table["holds"].isin(["yes", "no"]))
     return table.groupby("claim")["headroom"].min().rename_axis("subject").reset_index().assign(seed=0)
 
 

@@ -29,6 +29,6 @@ A verdict is stored with the claim's hash, so that a claim that was changed afte
 
 from __future__ import annotations
 
-from lib.reporting.claims.claim import BadClaim, Claim, get, load
+from lib.reporting.claims.claim import BadClaim, Claim, load
 from lib.reporting.claims.judge import VERDICTS, Verdict, interval, judge
 from lib.reporting.claims.saved import file_of, kept, record, results, save, stored, table, verdicts

@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 from annotated_types import Predicate
 
 from lib import paths
-from lib.errors import BadField, BadOption, LockstepError, unknown
+from lib.errors import BadField, BadOption, LockstepError
 from lib.options.checked import Checked, Count, Finite
 from lib.options.document import load as load_yaml
 
@@ -137,13 +137,6 @@ def load(folder: str | Path | None = None) -> dict[str, Claim]:
                 raise BadClaim(f"{where}: claim {claim.id!r}: the id is taken by {origins[claim.id]}")
             claims[claim.id], origins[claim.id] = claim, path
     return claims
-
-
-def get(name: str) -> Claim:
-    claims = load()
-    if name not in claims:
-        raise unknown("claim", name, claims)
-    return claims[name]
 
 
 def _claims(path: Path, prefix: str) -> Iterator[tuple[str, Claim]]:

@@ -99,11 +99,12 @@ def table() -> pd.DataFrame:
     """Every claim with its verdict, a row each, as `python -m lib claims` prints it."""
     import pandas as pd
 
-    columns = ["id", "verdict", "ours", "low", "high", "n", "rule", "paper", "place", "profile", "notebook", "sentence"]
     rows = []
     for verdict in verdicts():
-        claim = verdict.claim
-        known = {**dataclasses.asdict(claim), **{name: getattr(verdict, name) for name in ("ours", "low", "high", "n")}}
-        known |= {"verdict": verdict.text, "rule": claim.rule, "profile": verdict.profile}
-        rows.append([known[column] for column in columns])
+        claim, judged = (
+            verdict.claim,
+            {name: getattr(verdict, name) for name in ("ours", "low", "high", "n", "profile")},
+        )
+        rows.append(dataclasses.asdict(claim) | judged | {"verdict": verdict.text, "rule": claim.rule})
+    columns = ["id", "verdict", "ours", "low", "high", "n", "rule", "paper", "place", "profile", "notebook", "sentence"]
     return pd.DataFrame(rows, columns=columns)

@@ -5,9 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shutil
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -23,8 +21,6 @@ from lib.reporting.notebooks.finding import Experiment, read, resolve, source
 from lib.workloads import PROFILES
 
 KERNEL = "python3"
-STALE = 24 * 3600
-"""Seconds after which a stage that a killed run left behind is removed."""
 
 
 class NotebookFailed(LockstepError, RuntimeError):
@@ -51,7 +47,10 @@ def run(name: str, profile: str = "smoke", parameters: Mapping[str, Any] | None 
     made_of = fingerprint(experiment, values)
     extra = {key: value for key, value in values.items() if key != "profile"}
     told = command(experiment.name, profile, extra)
-    with _stage() as stage, _environment({paths.STAGE: str(stage), paths.COMMAND: told}):
+    with (
+        paths.scratch(paths.check_writable(paths.reports()), "stage") as stage,
+        _environment({paths.STAGE: str(stage), paths.COMMAND: told}),
+    ):
         started = time.time()
         nb = _execute(experiment, values, stage)
         nb.metadata["lockstep"] = {
@@ -124,20 +123,6 @@ def _need_kernel() -> None:
     except NoSuchKernel as error:
         advice = "python -m pip install ipykernel && python -m ipykernel install --sys-prefix"
         raise LockstepError(f"there is no Jupyter kernel {KERNEL!r} here; install it with: {advice}") from error
-
-
-@contextmanager
-def _stage() -> Iterator[Path]:
-    """A folder on the reports' file system, gone afterwards."""
-    folder = paths.check_writable(paths.reports())
-    for old in folder.glob(".stage-*"):
-        if time.time() - old.stat().st_mtime > STALE:
-            shutil.rmtree(old, ignore_errors=True)
-    stage = Path(tempfile.mkdtemp(dir=folder, prefix=".stage-"))
-    try:
-        yield stage
-    finally:
-        shutil.rmtree(stage, ignore_errors=True)
 
 
 @contextmanager
