@@ -10,6 +10,7 @@ examples:
   python -m lib run all --profile laptop --resume
   python -m lib claims --json
   python -m lib calibrate --out this_machine.yaml
+  python -m lib soak --seed 7 --runs 1000
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from lib.errors import BadOption, LockstepError, unknown
 def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     try:
-        options.command(options)
+        return options.command(options) or 0
     except LockstepError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -114,6 +115,14 @@ def _parser() -> argparse.ArgumentParser:
     )
     calibrate.add_argument("--out", default="cluster.yaml", help="the file (default cluster.yaml)")
     calibrate.add_argument("--quick", action="store_true", help="seconds instead of half a minute, and rougher")
+    soak = add("soak", _soak, "run random cases and hold them against what the kit guarantees")
+    soak.add_argument("--seed", type=int, default=0, help="seed of the cases (default 0)")
+    soak.add_argument("--runs", type=int, default=100, help="how many (default 100)")
+    soak.add_argument("--first", type=int, default=0, help="number of the first one (default 0)")
+    soak.add_argument(
+        "--cluster", choices=("virtual", "local", "ray"), default="virtual", help="where (default virtual)"
+    )
+    soak.add_argument("--seconds", type=float, help="begin none after so long")
     mutate = add("mutate", _mutate, "plant known faults, one at a time, and say which test notices each")
     mutate.add_argument("names", nargs="*", metavar="FAULT", help="of tests/faults.yaml (default: all)")
     mutate.add_argument("--processes", type=int, default=1, help="copies that are tested at once (default 1)")
@@ -197,6 +206,15 @@ def _calibrate(options: argparse.Namespace) -> None:
 
     calibrate.calibrate(options.out, quick=options.quick)
     print(options.out)
+
+
+def _soak(options: argparse.Namespace) -> int:
+    from lib.soak import soak
+
+    soaked = soak(options.seed, options.runs, options.cluster, first=options.first, seconds=options.seconds)
+    for line in soaked.told():
+        print(line)
+    return 1 if soaked.findings else 0
 
 
 def _mutate(options: argparse.Namespace) -> None:

@@ -12,6 +12,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from concurrent.futures import Future, wait
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cache
 from types import NoneType
@@ -43,7 +44,7 @@ class Meeting:
     round: int = 0
     """Which of the rule's rounds it is."""
     incarnations: tuple[int, ...] = ()
-    """How often each member had been lost before; () where nobody was."""
+    """Which life of its node each member is in, see `Site.life`; () where all are in their first."""
 
 
 class Handle:
@@ -68,6 +69,8 @@ class Site(ABC):
 
     node: str
     device: torch.device
+    life: int = 0
+    """How often this node had died before."""
 
     @abstractmethod
     def now(self) -> float:
@@ -142,8 +145,20 @@ class World(ABC):
     async def restart(self) -> list[Any]:
         """End every part on every node; nodes are there again, empty. The records of all parts."""
 
-    async def clear(self) -> None:  # noqa: B027 - most worlds forget what nobody holds
+    async def clear(self) -> None:
         """The parts that were hosted so far are done with; their nodes go on."""
+        self.records.clear()
+
+    def lost(self, node: str) -> bool:
+        """Whether a node is dead now."""
+        return self.failure_schedule.dead(node)
+
+    async def quiet(self) -> None:  # noqa: B027 - most worlds do nothing that nobody waits for
+        """Wait until nothing is under way any more of what was asked for by those who have died since."""
+
+    def still(self) -> AbstractContextManager:
+        """Calls take no time meanwhile: the modelled world knows nothing of them."""
+        return nullcontext()
 
     keeps: bool = False
     """Whether `cut` will be asked for; set before anything is hosted."""
@@ -153,7 +168,7 @@ class World(ABC):
         return {}
 
     def go_on(self, state: dict[str, Any]) -> None:  # noqa: B027 - most worlds need nothing
-        """Be as at that cut, in a fresh world as in one that has come further; nothing may be under way."""
+        """Be as at that cut, in a fresh world; nothing may be under way."""
 
     def events(self) -> int | None:
         """Callbacks that a modelled world has run; None on a wall clock."""
@@ -256,10 +271,9 @@ _WEIGHTLESS = frozenset((int, float, NoneType, bool, str))
 
 @cache
 def _names(kind: type) -> tuple[str, ...]:
-    """The fields of a message that may hold arrays, unless it is `weightless`."""
-    if getattr(kind, "weightless", False):
-        return ()
-    return tuple(each.name for each in fields(kind)) if is_dataclass(kind) else ()
+    """The fields of a message that may hold arrays, but for those that it calls `weightless`."""
+    weightless = getattr(kind, "weightless", ())
+    return tuple(each.name for each in fields(kind) if each.name not in weightless) if is_dataclass(kind) else ()
 
 
 def in_thread(target: Callable[[], Any], interrupt: Callable[[], None]) -> Any:

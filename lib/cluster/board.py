@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -16,14 +15,13 @@ from lib.errors import MemberLost
 class Board:
     """Collectives among the tasks of one event loop. Sums run in rank order, so the result does not depend on arrival."""
 
-    def __init__(self, before: Board | None = None):
-        """`before`: the board that this one replaces; who was lost is remembered."""
+    def __init__(self, life: Callable[[int], int]):
+        """`life`: which one of its node's each worker is in now."""
         self._open: dict[str, tuple[Meeting, dict[int, tuple[np.ndarray, asyncio.Future]]]] = {}
-        self._losses: Counter[int] = before._losses if before else Counter()
+        self._life = life
 
     def lose(self, rank: int) -> None:
         """A worker died: the meetings that it has not come to can no longer take place."""
-        self._losses[rank] += 1
         for key, (meeting, brought) in list(self._open.items()):
             if rank in meeting.members and rank not in brought:
                 del self._open[key]
@@ -34,7 +32,7 @@ class Board:
     async def combine(self, meeting: Meeting, kind: str, rank: int, mine: np.ndarray, function: Callable) -> Any:
         """`function` of the arrays by rank, once all members have brought theirs."""
         key = f"{kind} {meeting.key}"
-        if key not in self._open and self._losses and self._missed(meeting):
+        if key not in self._open and self._missed(meeting):
             raise _lost(meeting)
         _, brought = self._open.setdefault(key, (meeting, {}))
         waiting = asyncio.get_running_loop().create_future()
@@ -51,8 +49,7 @@ class Board:
         """Whether a member died after the meeting was arranged."""
         incarnations = meeting.incarnations or (0,) * len(meeting.members)
         return any(
-            self._losses[member] > incarnation
-            for member, incarnation in zip(meeting.members, incarnations, strict=True)
+            self._life(member) > incarnation for member, incarnation in zip(meeting.members, incarnations, strict=True)
         )
 
 

@@ -17,7 +17,7 @@ from joblib import cpu_count
 from lib.cluster.base import Cluster, Handle, Main, Meeting, Site, World, in_thread
 from lib.cluster.board import mean
 from lib.cluster.faults.failures import check_wall
-from lib.cluster.faults.nodes import FailingNodes, Incarnation
+from lib.cluster.faults.nodes import FailingNodes, Health, Incarnation
 from lib.cluster.faults.wall_clock import MessageDelays, until
 from lib.cluster.spec import Work
 from lib.cluster.wall_site import WallSite
@@ -82,6 +82,10 @@ class LocalWorld(FailingNodes, World):
             return LocalHandle(made)
         site.incarnation.parts.append(made)
         return FailingHandle(self.site("master"), site, made)
+
+    def go_on(self, state: dict[str, Any]) -> None:
+        super().go_on(state)
+        self.begin()
 
     def begin(self) -> None:
         self.failure_schedule.begin(list(self._sites))
@@ -153,6 +157,10 @@ class LocalSite(WallSite):
         if self._world.cluster.failures:
             self._world.failure_schedule.computed(self.node, self._delay.computed())
 
+    @property
+    def health(self) -> Health:
+        return self._delay.health
+
     def begin(self, ago: float) -> None:
         """The training started so many seconds ago."""
         self._delay.begin(ago)
@@ -183,7 +191,8 @@ class FailingHandle(LocalHandle):
 
     def __init__(self, here: LocalSite, there: LocalSite, part: Any):
         super().__init__(part)
-        self._here, self._there, self._incarnation = here, there, there.incarnation
+        self._here, self._caller = here, here.incarnation
+        self._there, self._incarnation = there, there.incarnation
 
     def seen_from(self, site: LocalSite) -> FailingHandle:
         seen = FailingHandle(site, self._there, self._part)
@@ -198,6 +207,8 @@ class FailingHandle(LocalHandle):
 
     async def _carry(self, arrival: float | None, function: Callable, args: tuple) -> Any:
         await until(arrival)
+        if self._caller.over:  # what was on the way when it died, never arrives, and nobody waits for it
+            return None
         result = await function(*args)
         await until(self._here.road.back(self._there.node))
         return result

@@ -68,29 +68,30 @@ class Split(Feed):
         self._next += self._workers
         return self._next - self._workers
 
-    async def skip(self, steps: int) -> None:
-        """Go on as if so many batches had been taken."""
-        self._next = self._next % self._workers + steps * self._workers
+    async def skip(self, steps: int, beyond: int = -1) -> None:
+        """Go on as if so many batches had been taken, and all up to `beyond`, which is one of them or -1."""
+        first = self._next % self._workers
+        self._next = max(first + steps * self._workers, beyond + self._workers if beyond >= 0 else 0)
 
 
 class Stream(Feed):
     """A stretch of batches of one's own, from its first to its last, as from a file; stretches may differ in length.
 
-    A pause at `until` lets each worker come as far into its stretch as `until` is into the whole.
+    A pause at `until` lets each worker come `until / workers` batches into its stretch, so that all make as many steps.
     """
 
-    def __init__(self, first: int, size: int, batches: int):
-        self._first, self._size, self._batches, self._next = first, size, batches, 0
+    def __init__(self, first: int, size: int, workers: int):
+        self._first, self._size, self._workers, self._next = first, size, workers, 0
 
     async def take(self, until: int) -> int | None:
-        if self._next >= self._size * until // self._batches:
+        if self._next >= min(self._size, until // self._workers):
             return None
         self._next += 1
         return self._first + self._next - 1
 
-    async def skip(self, steps: int) -> None:
-        """Go on as if so many batches had been taken."""
-        self._next = min(steps, self._size)
+    async def skip(self, steps: int, beyond: int = -1) -> None:
+        """Go on as if so many batches had been taken, and all up to `beyond`, which is one of them or -1."""
+        self._next = min(max(steps, beyond - self._first + 1), self._size)
 
 
 def stretches(batches: int, workers: int, parts: Sequence[float] = ()) -> list[tuple[int, int]]:
@@ -107,7 +108,7 @@ def feed(kind: str, rank: int, workers: int, batches: int, queue: Handle | None,
     if kind == "queue":
         return queue
     if kind == "stream":
-        return Stream(*stretches(batches, workers, parts)[rank], batches)
+        return Stream(*stretches(batches, workers, parts)[rank], workers)
     return Split(rank, workers, batches)
 
 
@@ -135,11 +136,12 @@ async def read(
         yield batch
 
 
-def account(taken: Iterable[int], batches: int) -> None:
-    """Every batch of a pass was trained on exactly once; an error names those that were not."""
+def account(taken: Iterable[int], batches: int, complete: bool = True) -> None:
+    """Every batch of a pass was trained on exactly once, or at most once where that pass is not `complete`; an error names those
+    that were not."""
     counts = Counter(taken)
     wrong = {
-        "never": (index for index in range(batches) if not counts[index]),
+        "never": (index for index in range(batches) if complete and not counts[index]),
         "more than once": (index for index, count in sorted(counts.items()) if count > 1),
         "though there are none": (index for index in sorted(counts) if not 0 <= index < batches),
     }

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lib.cluster.base import World
 from lib.drivers.record import Finished, Record
@@ -31,6 +31,10 @@ class Attempt:
     """Gradients whose work the tries before took back."""
     lost: list[Record] = field(default_factory=list)
     """What workers wrote down that are no more."""
+    shift: float = 0.0
+    """By how much this process's clock says more than that of the one that saved the newest cut."""
+    left_out: bool = False
+    """Whether a worker was not there for a while, so that its share of the data was left out."""
 
     def begin(self, world: World) -> float:
         """Start the training clock, unless it runs."""
@@ -40,13 +44,19 @@ class Attempt:
         return self.started
 
     def stand(self, records: Iterable[Record]) -> None:
-        """The try starts from a state with these records."""
-        if self.number:
-            self.undone += self.issued - issued(records)
+        """The try starts from a state with these records, which the tries before had come beyond."""
+        self.undone += max(0, self.issued - issued(records))
+
+    def save(self) -> dict[str, Any]:
+        return {"number": self.number, "undone": self.undone, "lost": self.lost, "left_out": self.left_out}
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Be the try that was cut, in another process."""
+        self.number, self.undone = state["number"], state["undone"]
 
     def next(self, records: Iterable[Record]) -> Attempt:
         """The next try, after this one left these records."""
-        return replace(self, number=self.number + 1, issued=issued([*records, *self.lost]), lost=[])
+        return replace(self, number=self.number + 1, issued=issued([*records, *self.lost]), lost=[], left_out=False)
 
 
 async def carry_through(world: World, plan: Plan, drive: Callable[..., Awaitable[Finished]], *args) -> Finished:

@@ -1,13 +1,16 @@
 """The workers of a run, some of which may be lost on the way and be there again.
 
 What can leave leaves: the others go on without a worker that died, and take it in when it is there again, with what the servers
-or another worker's copy tell it. Whatever else dies, a server above all, takes the whole run back: see `lib.drivers.attempts`.
+or another worker's copy tell it. Whatever else dies, a server or the last of the replicas, takes the whole run back: see
+`lib.drivers.attempts`.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from itertools import chain
 from typing import Any
 
 from lib.cluster.base import Handle, World
@@ -30,18 +33,24 @@ class Crew:
         self._done: set[int] = set()
         self._expecting: dict[int, asyncio.Task] = {}
 
-    async def muster(self) -> None:
-        """Put a worker on each node that is there."""
-        ranks = range(self._plan.workers)
+    async def muster(self, states: dict[str, Any] | None = None) -> None:
+        """Put a worker on each node that is there; or on those that were there when these states were saved, as they were."""
+        everybody = range(self._plan.workers)
+        ranks = [rank for rank in everybody if states is None or f"worker{rank}" in states]
+        self._away.update(set(everybody) - set(ranks))
         hosted = await asyncio.gather(*(self._host(rank) for rank in ranks), return_exceptions=True)
-        for rank, handle in zip(ranks, hosted, strict=True):
-            if isinstance(handle, NodeLost):
-                self._away.add(rank)
-                await asyncio.gather(*(part.leave(rank, True) for part in self._tell))
-            elif isinstance(handle, BaseException):
-                raise handle
-            else:
-                self._here[rank] = handle
+        self._here = {rank: handle for rank, handle in zip(ranks, hosted, strict=True) if isinstance(handle, Handle)}
+        for rank, error in zip(ranks, hosted, strict=True):
+            if isinstance(error, Handle):
+                continue
+            if not isinstance(error, NodeLost) or self._irreplaceable(rank):
+                raise error
+            self._away.add(rank)
+            self._plan.attempt.left_out = True
+            self._plan.attempt.lost.extend([states[f"worker{rank}"]["record"]] if states else [])
+            await asyncio.gather(*(part.leave(rank, False) for part in self._tell))
+        if states:
+            await asyncio.gather(*(worker.load(states[f"worker{rank}"]) for rank, worker in self._here.items()))
 
     async def run(self, until: int) -> None:
         """Let all workers train on the batches before `until`."""
@@ -50,25 +59,25 @@ class Crew:
             return
         self._done.clear()
         async with asyncio.TaskGroup() as keepers:
-            for rank in [*self._here, *self._away]:
+            for rank in sorted(self._here.keys() | self._away):
                 keepers.create_task(self._keep(rank, until), name=f"worker {rank}'s keeper")
         if not self._here:
             raise NodeLost("the last worker")
 
+    async def rest(self) -> None:
+        """Between two runs: nothing is under way, and those who died at its end have been told of."""
+        await self._world.quiet()
+        while dead := [rank for rank in sorted(self._here) if self._world.lost(f"worker{rank}")]:
+            await asyncio.gather(*map(self._lose, dead))
+            await self._world.quiet()
+
     async def save(self) -> dict[str, Any]:
         """The states of the workers that are there, by name."""
-        states = await asyncio.gather(*(self._save(rank) for rank in list(self._here)))
+        states = await asyncio.gather(*(self._save(rank) for rank in sorted(self._here)))
         return {name: state for each in states for name, state in each.items()}
 
-    async def load(self, states: dict[str, Any]) -> None:
-        """Be as when they were saved; who was lost then has to join anew."""
-        for rank in [rank for rank in self._here if f"worker{rank}" not in states]:
-            del self._here[rank]
-            self._away.add(rank)
-        await asyncio.gather(*(worker.load(states[f"worker{rank}"]) for rank, worker in self._here.items()))
-
     async def report(self) -> list[Record]:
-        reports = await asyncio.gather(*(self._report(rank) for rank in self._here))
+        reports = await asyncio.gather(*(self._report(rank) for rank in sorted(self._here)))
         return [record for report in reports for record in report] + self._plan.attempt.lost
 
     async def _save(self, rank: int) -> dict[str, Any]:
@@ -83,6 +92,9 @@ class Crew:
         try:
             return [await self._here[rank].report()]
         except NodeLost:  # it died when its work was done
+            if self._irreplaceable(rank):
+                raise
+            del self._here[rank]
             return self._world.records_left(f"worker{rank}")
 
     async def _keep(self, rank: int, until: int) -> None:
@@ -95,11 +107,18 @@ class Crew:
                 return self._expect_nobody()
             except Exception as error:
                 lost = first_cause(error)
-                if not isinstance(lost, NodeLost) or lost.node != f"worker{rank}" or self._plan.workers == 1:
+                if not isinstance(lost, NodeLost) or lost.node != f"worker{rank}":
                     raise
             await self._lose(rank)
 
+    def _irreplaceable(self, rank: int) -> bool:
+        """Whether nobody else could go on, or has a copy of the replica."""
+        shared = self._plan.protocol.dense.family == "server" and self._plan.workers > 1
+        return not shared and not self._here.keys() - {rank}
+
     async def _lose(self, rank: int) -> None:
+        if self._irreplaceable(rank):
+            raise NodeLost(f"worker{rank}")
         self._here.pop(rank, None)
         self._away.add(rank)
         await asyncio.sleep(self._patience)
@@ -122,8 +141,12 @@ class Crew:
             self._expecting.pop(rank).cancel()
         worker = await self._host(rank)
         copy = await self._copy()
+        if copy is None and self._plan.protocol.dense.family == "replica":
+            raise NodeLost(f"worker{rank}")  # the others are dead too, which nobody has noticed yet
         levels = await asyncio.gather(*(part.join(rank) for part in self._tell))
-        await worker.take_over(max((level for level in levels if level is not None), default=None), copy)
+        level = max((level for level in levels if level is not None), default=None)
+        before = [record.taken for record in self._plan.attempt.lost if record.node == f"worker{rank}"]
+        await worker.take_over(level, copy, max(chain.from_iterable(before), default=-1))
         self._away.discard(rank)
         self._here[rank] = worker
         return True
@@ -139,13 +162,12 @@ class Crew:
         for record in records:
             if self._plan.protocol.dense.family == "replica":
                 record.ledger["lost"] += record.ledger["issued"] - sum(record.ledger[each] for each in OUTCOMES)
+        self._plan.attempt.left_out = True
         self._plan.attempt.lost.extend(records)
 
     async def _copy(self) -> dict[str, Any] | None:
         """What the first of the others has."""
         for rank in sorted(self._here):
-            try:
+            with suppress(NodeLost, KeyError):  # it has just died, or was found dead meanwhile
                 return await self._here[rank].copy()
-            except NodeLost:
-                continue
         return None

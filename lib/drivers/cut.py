@@ -3,15 +3,18 @@
 At a cut the run pauses: workers take no batch beyond the mark, every step, push and mix that has begun comes to its end, and
 then nothing is under way. What is left is each part's state between two steps (parameters, optimisers, rule state, gradients
 that wait for their update, positions in the data and in the schedule, the record with its ledger) and the world's (its clock,
-its queues' books, where each random stream stands). Saving it costs the run no time, the wait for the slowest worker does.
+its queues' books, who is dead until when, where each random stream stands). Saving it costs the run no time, the wait for the
+slowest worker does.
 
 Guaranteed under virtual time: a run that was stopped after a cut and goes on from it equals the run that paused there and was
-never stopped, to the bit, in its parameters and in its records. A run without cuts makes no pauses and is another run.
+never stopped, to the bit, in its parameters and in its records, whatever befalls its nodes and messages. A run without cuts
+makes no pauses and is another run.
 """
 
 from __future__ import annotations
 
 import asyncio
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -49,10 +52,10 @@ class Cuts:
     def marks(self, plan: Plan) -> list[int]:
         """The batches before which the run pauses; the last is its end. What may end at any batch is not cut on the way."""
         if plan.open:
-            return [plan.batches]
-        by_rank = plan.data == "split" and plan.protocol.dense.family != "pipeline"
+            return [plan.end]
+        by_rank = plan.data != "queue" and plan.protocol.dense.family != "pipeline"
         step = -(-self.every // plan.workers) * plan.workers if by_rank else self.every
-        return [*range(step, plan.batches, step), plan.batches]
+        return [*range(step, plan.end, step), plan.end]
 
 
 async def carry_out(
@@ -60,19 +63,19 @@ async def carry_out(
 ) -> Finished:
     """Start the clock, let the workers run to their end, stop it, and collect what every part but the silent wrote down."""
     cuts = plan.cuts
-    marks = cuts.marks(plan) if cuts else [plan.batches]
+    marks = cuts.marks(plan) if cuts else [plan.end]
     parts = {**others, **silent}
-    await crew.muster()
     attempt = plan.attempt
-    start = attempt.begin(world)
     if cuts and (cuts.resume or attempt.number) and cuts.newest.exists():
         start, done = await _go_on(world, plan, crew, parts)
         marks = [mark for mark in marks if mark > done]
     else:
+        await crew.muster()
+        start = attempt.begin(world)
         attempt.stand([])
     for mark in marks:
         await crew.run(mark)
-        if mark < plan.batches:
+        if mark < plan.end:
             await _cut(world, plan, mark, start, crew, parts)
     end, usage = world.now(), world.usage()
     watch = await silent["queue"].watch() if plan.watch else None
@@ -85,18 +88,19 @@ async def carry_out(
         world.events(),
         attempt.undone,
         attempt.number,
-        bool(attempt.lost),
+        attempt.left_out,
         watch,
     )
 
 
 async def _cut(world: World, plan: Plan, mark: int, start: float, crew: Crew, parts: dict[str, Handle]) -> None:
-    here = world.cut()
-    states = await crew.save()
-    states |= dict(zip(parts, await asyncio.gather(*(part.save() for part in parts.values())), strict=True))
-    world.go_on(here)  # as if nobody had asked
-    run = {"mark": mark, "start": start, "now": world.now(), "world": here, "lost": plan.attempt.lost}
+    await crew.rest()
+    with world.still():
+        states = await crew.save()
+        states |= dict(zip(parts, await asyncio.gather(*(part.save() for part in parts.values())), strict=True))
+    run = {"mark": mark, "start": start, "now": world.now(), "world": world.cut(), **plan.attempt.save()}
     checkpoint.save(plan.cuts.newest, {"run": run, **states})
+    plan.attempt.shift = 0.0
 
 
 async def _go_on(world: World, plan: Plan, crew: Crew, parts: dict[str, Handle]) -> tuple[float, int]:
@@ -110,24 +114,24 @@ async def _go_on(world: World, plan: Plan, crew: Crew, parts: dict[str, Handle])
             f"the checkpoint {plan.cuts.newest} holds the parts {', '.join(sorted(states))}; "
             f"this run has {', '.join(sorted(reached))}"
         )
+    attempt = plan.attempt
     records = [state["record"] for state in states.values() if "record" in state] + run["lost"]
-    start = run["start"]
-    if plan.attempt.number:
-        await _load(crew, parts, states)
-    else:
+    fresh = not attempt.number
+    if fresh:
         world.go_on(run["world"])
-        shift = world.now() - run["now"]  # a wall clock does not stand still between two processes
-        if shift:
-            start += shift
-            for record in records:
-                record.shift(shift)
+        attempt.load(run)
+        attempt.shift = world.now() - run["now"]  # a wall clock does not stand still between two processes
+        attempt.started = run["start"] + attempt.shift
+    for record in records if attempt.shift else ():
+        record.shift(attempt.shift)
+    with world.still() if fresh else nullcontext():
         await _load(crew, parts, states)
-        world.go_on(run["world"])  # as if nothing had been sent
-    plan.attempt.lost.extend(run["lost"])
-    plan.attempt.stand(records)
-    return start, run["mark"]
+    attempt.lost.extend(run["lost"])
+    attempt.left_out |= run["left_out"]
+    attempt.stand(records)
+    return attempt.begin(world), run["mark"]
 
 
 async def _load(crew: Crew, parts: dict[str, Handle], states: dict[str, Any]) -> None:
-    await crew.load({name: states[name] for name in states.keys() - parts.keys()})
     await asyncio.gather(*(part.load(states[name]) for name, part in parts.items()))
+    await crew.muster({name: states[name] for name in states.keys() - parts.keys()})

@@ -77,6 +77,8 @@ class Way(ABC):
 
     async def call(self, rank: int, method: str, *args) -> Any:
         """Another worker's answer; None where it is dead."""
+        if rank not in self._workers:  # it was when the run went on from a cut
+            return None
         try:
             return await getattr(self._workers[rank], method)(*args)
         except NodeLost:
@@ -86,8 +88,8 @@ class Way(ABC):
         """Another worker's message for a round."""
         raise NotImplementedError
 
-    async def forget(self, rank: int, losses: int) -> None:
-        """A worker has been lost so often: what it has not sent will never come."""
+    async def forget(self, rank: int, life: int) -> None:
+        """A worker has been lost: what it has not sent before that life of its node will never come."""
         raise NotImplementedError
 
 
@@ -100,13 +102,16 @@ class InGroups(Way):
 
     def ask(self) -> asyncio.Task:
         self.round += 1
-        return asyncio.ensure_future(self._here.rendezvous.meet(self._here.rank, self.round - 1))
+        return self._meeting(self.round - 1)
 
     def ahead(self) -> asyncio.Task | None:
         return self.ask()
 
     def last(self) -> asyncio.Task:
-        return asyncio.ensure_future(self._here.rendezvous.meet(self._here.rank, LAST))
+        return self._meeting(LAST)
+
+    def _meeting(self, round: int) -> asyncio.Task:
+        return asyncio.ensure_future(self._here.rendezvous.meet(self._here.rank, round, self._site.life))
 
     async def meet(self, label: int, asked: asyncio.Task | None) -> tuple[float, Meeting | None]:
         """The group, and when it was there."""
@@ -124,7 +129,7 @@ class InGroups(Way):
                 return await once(met)
             except MemberLost:
                 self._record.extra["mixes repeated"] += 1
-                met = await self._here.rendezvous.meet(self._here.rank, met.round)
+                met = await self._meeting(met.round)
         return None
 
 
@@ -183,7 +188,8 @@ class WithNeighbours(Averaging):
         super().__init__(here)
         self._mail: dict[tuple[int, int], asyncio.Future] = {}
         """(round, worker) -> its message; None where it will never come."""
-        self._losses: Counter[int] = Counter()
+        self._lives: Counter[int] = Counter()
+        """The first life of each other worker that may still send something."""
 
     async def start(self) -> None:
         self.round = await self._here.rendezvous.first(self._here.rank)
@@ -207,8 +213,8 @@ class WithNeighbours(Averaging):
     async def _weigh(self, met: Meeting, sent: np.ndarray) -> None:
         row = neighbours(self._rule, met.round, self._here.rank, self._here.plan.workers)
         weighted, left = [], 1.0
-        for other, losses in zip(met.members, met.incarnations, strict=True):
-            message = None if other == self._here.rank else await self._mail_of(met.round, other, losses)
+        for other, life in zip(met.members, met.incarnations, strict=True):
+            message = None if other == self._here.rank else await self._mail_of(met.round, other, life)
             if message is not None:
                 weighted.append((row[other], message))
                 left -= row[other]
@@ -217,9 +223,9 @@ class WithNeighbours(Averaging):
         theirs = await self._site.compute(work, _sum, [(left, sent), *weighted])
         await self._replica.merge(Mix(met.round, met.members, sent, theirs))
 
-    async def _mail_of(self, round: int, other: int, losses: int) -> np.ndarray | None:
+    async def _mail_of(self, round: int, other: int, life: int) -> np.ndarray | None:
         waiting = self._slot(round, other)
-        if self._losses[other] > losses and not waiting.done():
+        if self._lives[other] > life and not waiting.done():
             waiting.set_result(None)
         return await waiting
 
@@ -227,8 +233,8 @@ class WithNeighbours(Averaging):
         if not (slot := self._slot(round, rank)).done():
             slot.set_result(message)
 
-    async def forget(self, rank: int, losses: int) -> None:
-        self._losses[rank] = losses
+    async def forget(self, rank: int, life: int) -> None:
+        self._lives[rank] = life
         for (_, other), waiting in self._mail.items():
             if other == rank and not waiting.done():
                 waiting.set_result(None)

@@ -12,13 +12,16 @@ OUTCOMES = ("applied", "decayed", "dropped", "lost", "in_flight")
 
 
 def settle(records: Iterable[Record], undone: int = 0) -> dict[str, int]:
-    """The run's ledger; an error if any part's books do not balance.
+    """The run's ledger; an error if any part's books do not balance, or a batch's gradient was used twice.
 
     A gradient is a batch's. Its outcome is decided where the dense parameters are: at the first server, or on the worker
     that keeps a replica. A server counts a gradient as issued when it lets the worker start, a worker when it has computed
     it; they agree unless a worker was lost in between. `undone` were issued and lost when the run returned to a cut.
     """
     records = list(records)
+    for record in records:
+        if twice := [batch for batch, times in Counter(record.used).items() if times > 1]:
+            raise LockstepError(f"{record.node} used the gradients of these batches more than once: {twice[:5]}")
     books = [
         _book(record.node, record.ledger["started"], record.ledger)
         for record in sorted(records, key=lambda record: "dense" not in record.final)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from typing import Any
 
 from lib.cluster.base import Handle, Meeting, Site
@@ -32,11 +31,13 @@ class Rendezvous:
         self._ended: dict[int, asyncio.Future] = {}
         """Workers that have no more data and wait until nobody has."""
         self._handles: dict[int, Handle] = {}
-        self._losses: Counter[int] = Counter()
+        self._lives = [0] * workers
+        """Which life of its node each worker was in when it asked last."""
         self._met = 0
 
-    async def meet(self, rank: int, round: int) -> Meeting | None:
+    async def meet(self, rank: int, round: int, life: int = 0) -> Meeting | None:
         """Wait for the group of this round; from here on the worker is certain to come. None: it has left meanwhile."""
+        self._lives[rank] = life
         if rank not in self._active | self._new:  # its question was on the way when it died
             return None
         if rank in self._new and round == LAST:  # nobody can take it in any more
@@ -50,7 +51,8 @@ class Rendezvous:
 
     async def leave(self, rank: int, lost: bool = False, returns: bool = False) -> None:
         """Groups form without this worker; one that `returns` only pauses until the run has been cut."""
-        self._losses[rank] += lost
+        if lost:
+            self._handles.pop(rank, None)
         if returns:
             self._away |= {rank}
         else:
@@ -80,11 +82,10 @@ class Rendezvous:
 
     async def save(self) -> dict[str, Any]:
         self._away = frozenset()
-        return {"active": self._active, "met": self._met, "new": sorted(self._new), "losses": dict(self._losses)}
+        return {"active": self._active, "met": self._met, "new": sorted(self._new)}
 
     async def load(self, state: dict[str, Any]) -> None:
         self._active, self._met, self._new = state["active"], state["met"], set(state["new"])
-        self._losses = Counter(state["losses"])
 
     def _form(self) -> None:
         last = self._last()
@@ -101,7 +102,7 @@ class Rendezvous:
 
     def _meet(self, members: tuple[int, ...], round: int) -> None:
         self._met += 1
-        incarnations = tuple(self._losses[rank] for rank in members) if self._losses else ()
+        incarnations = tuple(self._lives[rank] for rank in members) if any(self._lives) else ()
         meeting = Meeting(f"{self._leg}.{self._met}", members, round, incarnations)
         for rank in members:
             self._waiting.pop(rank)[1].set_result(meeting)
@@ -153,19 +154,18 @@ class Neighbourhoods(Rendezvous):
             self._admit(rank)
         return max(self._since[rank], self._reached[rank] + 1)
 
-    async def meet(self, rank: int, round: int) -> Meeting | None:
+    async def meet(self, rank: int, round: int, life: int = 0) -> Meeting | None:
         if rank in self._active and round != LAST:
             self._reached[rank] = round
-        return await super().meet(rank, round)
+        return await super().meet(rank, round, life)
 
     async def leave(self, rank: int, lost: bool = False, returns: bool = False) -> None:
         if lost:
             self._reached[rank] = -1
         await super().leave(rank, lost, returns)
         if lost:  # what it has not sent will never come
-            told = (
-                self._handles[other].forget(rank, self._losses[rank]) for other in self._active & self._handles.keys()
-            )
+            later = self._lives[rank] + 1
+            told = (self._handles[other].forget(rank, later) for other in self._active & self._handles.keys())
             await asyncio.gather(*told, return_exceptions=True)  # who is dead as well needs not know
 
     async def save(self) -> dict[str, Any]:
@@ -185,6 +185,6 @@ class Neighbourhoods(Rendezvous):
             near = sorted(other for other in row if self._since[other] <= round)
             if all(self._reached[other] >= round for other in near if other in there):
                 members = tuple(other for other in near if self._reached[other] >= round)
-                incarnations = tuple(self._losses[other] for other in members)
+                incarnations = tuple(self._lives[other] for other in members)
                 del self._waiting[rank]
                 future.set_result(Meeting(f"{self._leg}.{round}.{rank}", members, round, incarnations))

@@ -93,10 +93,9 @@ def _anew(rows: Rows) -> Rows:
 
 
 def _average(exports: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    return {
-        name: np.mean([export[name] for export in exports], axis=0, dtype=np.float64).astype(first.dtype)
-        for name, first in exports[0].items()
-    }
+    """Each array's mean over those that have it: an optimiser that never stepped has no state."""
+    having = {name: [export[name] for export in exports if name in export] for export in exports for name in export}
+    return {name: np.mean(arrays, axis=0, dtype=np.float64).astype(arrays[0].dtype) for name, arrays in having.items()}
 
 
 def _average_rows(parts: Sequence[Rows]) -> Rows:

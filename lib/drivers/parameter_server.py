@@ -75,6 +75,10 @@ class ParameterServer:
         self._started: dict[tuple[int, int], Read | None] = {}
         """(worker, batch) of steps that were started and not pushed, and from what, once it has been read."""
         self._losses: Counter[int] = Counter()
+        self._paused: set[int] = set()
+        """Workers that take no batch until the run has been cut,"""
+        self._left_out: set[int] = set()
+        """and those of them that nobody waits for until then."""
         self._waiting: dict[Push, Gradient] = {}
         self._under_way: list[Update] = []
         self._marks, self._samples = Marks(plan.marks), 0
@@ -92,6 +96,8 @@ class ParameterServer:
                 return None
             gate = Gate(worker, batch, asyncio.get_running_loop().create_future())
             self._gates += self._closed([gate])
+            updates = await self._go_without_paused()
+        await self._carry_out(updates)
         started = await gate.opened
         if started is None:
             return None
@@ -115,20 +121,15 @@ class ParameterServer:
             updates = await self._decide(push.worker, *self._rule.on_push(self._state, push))
         await self._carry_out(updates)
 
-    async def leave(self, worker: int, lost: bool = False) -> None:
-        """A worker has come to the end of its data, or is lost with what it has started."""
+    async def leave(self, worker: int, lost: bool = False, returns: bool = False) -> None:
+        """A worker has come to the end of its data, or is lost with what it has started; or it `returns`, and only pauses until
+        the run has been cut."""
         async with self._turn:
-            if lost:
-                self._losses[worker] += 1
-                steps = [step for step in self._started if step[0] == worker]
-                self.record.ledger["lost"] += len(steps)
-                for step in steps:
-                    del self._started[step]
-                for gate in self._gates:
-                    if gate.worker == worker:
-                        gate.opened.set_result(None)
-                self._gates = [gate for gate in self._gates if gate.worker != worker]
-            updates = await self._decide(worker, *self._rule.on_leave(self._state, worker))
+            if returns:
+                self._paused.add(worker)
+                updates = await self._go_without_paused()
+            else:
+                updates = await self._leave(worker, lost)
         await self._carry_out(updates)
 
     async def join(self, worker: int) -> int:
@@ -141,6 +142,9 @@ class ParameterServer:
     async def save(self) -> dict[str, Any]:
         """Everything, when no update is under way: the rule's state, the store and the gradients in flight are one cut."""
         await _finished(self._under_way)
+        self._state = replace(self._state, active=self._state.active | self._left_out)
+        self._paused.clear()
+        self._left_out.clear()
         return {
             "rule": self._state,
             "waiting": list(self._waiting.values()),
@@ -163,6 +167,21 @@ class ParameterServer:
         self.record.snapshots.append(self._shard.snapshot(self._site.now(), self._samples))
         self.record.final = self._shard.final()
         return self.record
+
+    async def _leave(self, worker: int, lost: bool) -> list[Update]:
+        if lost:
+            self._losses[worker] += 1
+            steps = [step for step in self._started if step[0] == worker]
+            self.record.ledger["lost"] += len(steps)
+            for step in steps:
+                del self._started[step]
+            for gate in self._gates:
+                if gate.worker == worker:
+                    gate.opened.set_result(None)
+            self._gates = [gate for gate in self._gates if gate.worker != worker]
+        self._left_out.discard(worker)
+        updates = await self._decide(worker, *self._rule.on_leave(self._state, worker))
+        return updates + await self._go_without_paused()
 
     async def _decide(self, worker: int, state: ServerState, decisions: Decisions) -> list[Update]:
         """Take the rule's decisions, in turn; the updates are under way from here on, and begin before anybody else's turn."""
@@ -214,6 +233,20 @@ class ParameterServer:
         if updates:
             async with self._turn:
                 self._gates = self._closed(self._gates)
+                more = await self._go_without_paused()
+            await self._carry_out(more)
+
+    async def _go_without_paused(self) -> list[Update]:
+        """Where all who have not paused wait at a gate, and nothing is under way that could open one, nobody waits for those who
+        have: fed from one queue, workers pause after unlike numbers of steps."""
+        updates: list[Update] = []
+        while self._paused and self._gates and not self._started and not self._under_way:
+            pausing = self._paused & self._state.active
+            if not pausing or not self._state.active - pausing <= {gate.worker for gate in self._gates}:
+                break
+            self._left_out.add(worker := min(pausing))
+            updates += await self._decide(worker, *self._rule.on_leave(self._state, worker))
+        return updates
 
     def _account(self, update: Update, applied: Applied, start: float) -> None:
         record = self.record
@@ -225,6 +258,7 @@ class ParameterServer:
             if gradient.void:
                 record.ledger["dropped"] += 1
                 continue
+            record.used.append(gradient.push.batch)
             record.ledger["applied" if weight == 1 else "decayed"] += 1
             if weight:
                 record.staleness.append((start, applied.version - gradient.read.version))

@@ -10,6 +10,7 @@ import numpy as np
 
 from lib.data.batch import Batch
 from lib.data.clicks import FIELD_SHIFT
+from lib.data.feed import stretches
 from lib.data.outline import Outlines, outlines
 from lib.drivers.attempts import Attempt
 from lib.models.flat import FlatModel
@@ -90,6 +91,13 @@ class Plan:
     @property
     def batches(self) -> int:
         return self.workload.batches(self.samples)
+
+    @property
+    def end(self) -> int:
+        """The mark at which the data ends: workers take stretches in rounds, of which the longest has most."""
+        if self.data != "stream" or self.protocol.dense.family == "pipeline":
+            return self.batches
+        return self.workers * max(size for _, size in stretches(self.batches, self.workers, self.partitions))
 
     def batch(self, index: int) -> Batch:
         """The index-th batch of this plan."""

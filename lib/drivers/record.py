@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class Snapshot:
     """Parameters as they were at one moment of the run, for an evaluation that costs the run no time."""
 
-    weightless: ClassVar[bool] = True
+    weightless: ClassVar[tuple[str, ...]] = ("dense", "rows")
     """It travels at no cost."""
     time: float
     samples: int
@@ -44,6 +44,8 @@ class Record:
     """(time, batch, samples, loss, summed log loss, summed labels) of each gradient, before it is applied."""
     taken: list[int] = field(default_factory=list)
     """Batches in the order in which this part computed them."""
+    used: list[int] = field(default_factory=list)
+    """Batches whose gradients went into an update here, be it with weight 0."""
     ledger: Counter = field(default_factory=Counter)
     """Gradients by what became of them."""
     bytes: Counter = field(default_factory=Counter)
@@ -75,6 +77,8 @@ class Record:
         """Move all times: the clock that they were taken from has been replaced."""
         self.spans = self.spans and [(kind, start + seconds, end + seconds, at) for kind, start, end, at in self.spans]
         self.steps = [(time + seconds, *rest) for time, *rest in self.steps]
+        for name in ("staleness", "data_staleness", "gaps"):
+            setattr(self, name, [(time + seconds, value) for time, value in getattr(self, name)])
         for snapshot in self.snapshots:
             snapshot.time += seconds
 

@@ -93,7 +93,7 @@ class ReplicaWorker:
 
     async def run(self, until: int) -> None:
         """Train on all batches before `until`, and leave if that is the end of the data."""
-        ends = until == self._plan.batches
+        ends = until == self._plan.end
         began, steps = self.site.now(), self.replica.steps
         self._finished = False
         self._stepped.clear()
@@ -113,8 +113,8 @@ class ReplicaWorker:
                 await self._last_mix(shadow)
             await self._rendezvous.leave(self._rank, False, not ends)
             self._stepped.set()
-        if self._servers and ends:
-            await self._servers.leave()
+        if self._servers:
+            await self._servers.leave(not ends)
 
     async def know(self, rank: int, worker: Handle) -> None:
         self.way.know(rank, worker)
@@ -122,8 +122,8 @@ class ReplicaWorker:
     async def deliver(self, rank: int, round: int, message: np.ndarray) -> None:
         await self.way.deliver(rank, round, message)
 
-    async def forget(self, rank: int, losses: int) -> None:
-        await self.way.forget(rank, losses)
+    async def forget(self, rank: int, life: int) -> None:
+        await self.way.forget(rank, life)
 
     async def absorb(self, message: np.ndarray) -> np.ndarray:
         """Take in another worker's message, whatever this one is doing; the answer."""
@@ -133,14 +133,13 @@ class ReplicaWorker:
         """What a worker that is there again starts from."""
         return await self.replica.copy()
 
-    async def take_over(self, step: int | None, copy: dict[str, Any] | None) -> None:
+    async def take_over(self, step: int | None, copy: dict[str, Any], beyond: int) -> None:
         """Be a worker that was lost and is there again, with another's parameters, at its step where no server says which;
-        the batches of its own that it missed are left out."""
-        await self._input.skip(step if step is not None else copy["steps"] if copy else 0)
-        if copy:
-            self.replica.load({**copy, "samples": 0})
-            for count in self._counts:
-                count.begun = count.done = copy["steps"] // len(self._counts)
+        the batches of its own that it missed are left out, and those up to `beyond` that it had computed."""
+        await self._input.skip(copy["steps"] if step is None else step, beyond)
+        self.replica.load({**copy, "samples": 0})
+        for count in self._counts:
+            count.begun = count.done = copy["steps"] // len(self._counts)
 
     async def save(self) -> dict[str, Any]:
         return {

@@ -28,7 +28,7 @@ class ServerWorker:
         self._input = Input(site, plan, rank, queue, self._trainer)
 
     async def run(self, until: int) -> None:
-        """Train on all batches before `until`, and leave if that is the end of the data."""
+        """Train on all batches before `until`, then leave, unless that is a pause."""
         async with asyncio.TaskGroup() as sending:
             async for batch in self._input.batches(until, sending):
                 dense, rows = await self._pull(batch)
@@ -37,16 +37,16 @@ class ServerWorker:
                     # The worker goes on at once; whether the next pull must wait for this push is the rule's affair.
                     sending.create_task(servers.push(batch, result), name=f"push of batch {batch.index}")
                 await asyncio.sleep(0)  # the pushes leave before the next pull asks
-        if until == self._plan.batches:
-            for servers in self._servers:
-                await servers.leave()
+        for servers in self._servers:
+            await servers.leave(until < self._plan.end)
 
     async def copy(self) -> None:
         """A worker that is there again needs nothing of this one: the servers have it all."""
 
-    async def take_over(self, step: int, copy: None) -> None:
-        """Be a worker that was lost and is there again; what the others trained on meanwhile, its own share, is left out."""
-        await self._input.skip(step)
+    async def take_over(self, step: int, copy: None, beyond: int) -> None:
+        """Be a worker that was lost and is there again, at a step of its own that comes after the batch `beyond`; its share of
+        what the others trained on meanwhile is left out."""
+        await self._input.skip(step, beyond)
 
     async def save(self) -> dict[str, Any]:
         return {"feed": await self._input.save(), "record": self.record}

@@ -27,6 +27,7 @@ class ServerClient:
         self._handles = [handle.seen_from(site) for handle in servers.handles]
         self._site, self._rank, self._record = site, rank, record
         self._dense, self._rows = "dense" in servers.holds, "rows" in servers.holds
+        self._blocks = (plan.protocol.dense if self._dense else plan.protocol.sparse).blocks
         self._store, self._partition = plan.store, Partition(size, plan.placement)
         self._steps: dict[int, tuple[int, list[Parts]]] = {}
         """Batch -> its token, and where its ids are."""
@@ -63,8 +64,10 @@ class ServerClient:
         await (calls[0] if len(calls) == 1 else asyncio.gather(*calls))
         self._record.span("push", start, self._site.now(), batch.index)
 
-    async def leave(self) -> None:
-        await asyncio.gather(*(handle.leave(self._rank) for handle in self._handles))
+    async def leave(self, returns: bool) -> None:
+        """Whether it `returns`: it only pauses until the run has been cut."""
+        if self._blocks or not returns:  # else nobody would wait for it
+            await asyncio.gather(*(handle.leave(self._rank, False, returns) for handle in self._handles))
 
     def _block(self, table: str, pulled: list[Pulled], parts: list[Parts]) -> np.ndarray:
         blocks = [self._store.rows.decode(part.rows[table]) for part in pulled]

@@ -134,10 +134,10 @@ class Input:
             yield batch
             asked = self._site.now()
 
-    async def skip(self, steps: int) -> None:
-        """Go on as if so many of its own batches had been taken; a queue knows no steps."""
+    async def skip(self, steps: int, beyond: int) -> None:
+        """Go on as if so many of its own batches had been taken, and all up to `beyond`; a queue knows no steps."""
         if self._own:
-            await self._own.skip(steps)
+            await self._own.skip(steps, beyond)
 
     async def save(self) -> dict[str, int] | None:
         return await self._own.save() if self._own else None

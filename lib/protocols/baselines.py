@@ -30,7 +30,7 @@ class Sync(ServerRule):
         return workers
 
     def may_start(self, state: ServerState, worker: int) -> bool:
-        return state.clocks[worker] == state.step
+        return all(push.worker != worker for push in state.held)
 
     def on_push(self, state: ServerState, push: Push) -> tuple[ServerState, Decisions]:
         return self._settle(state.receive(push))

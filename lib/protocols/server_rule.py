@@ -104,7 +104,8 @@ class ServerRule(Rule):
         return replace(state, active=state.active - {worker}), ()
 
     def on_join(self, state: ServerState, worker: int) -> ServerState:
-        """A worker that died is there again: level with the slowest of the others, so that it is nobody's straggler."""
-        level = min((state.clocks[other] for other in state.active), default=state.step)
+        """A worker that died is there again: level with the slowest of the others, so that it is nobody's straggler, but not
+        behind itself, so that it makes no step twice."""
+        level = max(state.clocks[worker], min((state.clocks[other] for other in state.active), default=0))
         clocks = (*state.clocks[:worker], level, *state.clocks[worker + 1 :])
         return replace(state, active=state.active | {worker}, clocks=clocks)

@@ -92,8 +92,8 @@ class Outcome:
         return history.sort_values("time", kind="stable", ignore_index=True)
 
     def summary(self, clock: str) -> dict[str, Any]:
-        if not self._lost_worker:
-            account((index for record in self._records for index in record.taken), self.plan.batches)
+        taken = (index for record in self._records for index in record.taken)
+        account(taken, self.plan.batches, complete=not self._lost_worker)
         steps = self._steps
         gaps = [gap for _, gap in self._gaps()]
         moved = sum((record.bytes for record in self._records), Counter())

@@ -99,6 +99,12 @@ class BlankTable:
     def load(self, rows: Rows) -> None:
         self._met = [rows.ids]
 
+    def dump(self) -> Rows:
+        return self.export()
+
+    def restore(self, rows: Rows) -> None:
+        self.load(rows)
+
     def _rows(self, ids: np.ndarray) -> Rows:
         n, columns = ids.size, self.optimizer.columns(self.dim)
         return Rows(ids, blank(n, self.dim), blank(n, columns), blank(n, kind=np.int64))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -33,6 +34,8 @@ class Rows:
 class Dump:
     """Everything that a table holds, as its records lie in memory: nothing is sorted, so that it costs no more than a copy."""
 
+    weightless: ClassVar[tuple[str, ...]] = ("index",)
+    """Whoever gets the records can make the index, whose size follows the table's past."""
     words: np.ndarray
     """uint32[n, width], the records."""
     index: np.ndarray

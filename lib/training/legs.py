@@ -93,7 +93,8 @@ class Course:
         return legs[-1].finished.watch if legs else Watch.of(self.schedule, self.plan)
 
     def workers(self, phase: Phase) -> int:
-        return phase.workers or self.plan.workers
+        """Those that take part; a pipeline has one device, however many workers others have."""
+        return 1 if phase.protocol.dense.family == "pipeline" else phase.workers or self.plan.workers
 
     def end(self, phase: Phase, place: int) -> int:
         return min(self.last, phase.last(phase.workload(self.plan.workload), place, self.workers(phase)))

@@ -17,7 +17,7 @@ def feeds(kind, workers, batches, parts=()):
     if kind == "queue":
         return [WorkQueue(None, batches)] * workers
     if kind == "stream":
-        return [Stream(*stretch, batches) for stretch in stretches(batches, workers, parts)]
+        return [Stream(*stretch, workers) for stretch in stretches(batches, workers, parts)]
     return [Split(rank, workers, batches) for rank in range(workers)]
 
 
@@ -33,9 +33,10 @@ def feeds(kind, workers, batches, parts=()):
 def test_every_batch_is_taken_exactly_once_whoever_asks_when(kind, workers, batches, pauses, order, parts):
     shares = parts[:workers] if kind == "stream" and sum(parts[:workers]) else ()
     given, taken = feeds(kind, workers, batches, shares), []
+    end = workers * max(size for _, size in stretches(batches, workers, shares)) if kind == "stream" else batches
 
     async def drain():
-        for until in [*sorted(min(pause, batches) for pause in pauses), batches]:
+        for until in [*sorted(min(pause, end) for pause in pauses), end]:
             asking = list(range(workers))
             while asking:
                 rank = order.choice(asking)

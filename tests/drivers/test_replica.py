@@ -22,8 +22,8 @@ def test_a_replica_that_is_there_again_shares_no_memory_with_the_one_that_it_cop
         made(self, *args)
         replicas.append(self)
 
-    async def noted(self, step, copy):
-        await take_over(self, step, copy)
+    async def noted(self, step, copy, beyond):
+        await take_over(self, step, copy, beyond)
         joined.append(self)
         for table in self.replica.tables.values():
             others = [t for each in replicas if each is not self for t in each.replica.tables.values()]

@@ -8,7 +8,7 @@ import heapq
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 from annotated_types import Ge, Le
 
@@ -116,16 +116,20 @@ class Window(NamedTuple):
 
 def windows(failure: Failure, seed: int, node: str, number: int) -> Iterator[Window]:
     """When a failure of that number in the plan befalls a node or connection, in order."""
-    lasts = math.inf if failure.lasts is None else failure.lasts
-    factor = failure.factor if failure.kind == "slows" else math.inf
     if failure.at is not None:
-        yield Window(failure.at, failure.at + lasts, factor)
+        yield window_of(failure, failure.at)
     if failure.every is not None:
         draw, time = streams.stream(seed, "failure", number, node), 0.0
         while True:
             time += draw.exponential(failure.every)
-            yield Window(time, time + lasts, factor)
-            time += lasts
+            yield (window := window_of(failure, time))
+            time = window.end
+
+
+def window_of(failure: Failure, start: float) -> Window:
+    """A failure that begins then."""
+    lasts = math.inf if failure.lasts is None else failure.lasts
+    return Window(start, start + lasts, failure.factor if failure.kind == "slows" else math.inf)
 
 
 @dataclass(frozen=True)
@@ -170,10 +174,9 @@ class Degradation(Pace):
         self._known: list[Window] = []
         self._next = [next(each, None) for each in series]
 
-    def begin(self, now: float, failure: Failure) -> None:
-        """A failure that nobody knew the time of."""
-        lasts = math.inf if failure.lasts is None else failure.lasts
-        self._known.append(Window(now, now + lasts, failure.factor if failure.kind == "slows" else math.inf))
+    def begin(self, window: Window) -> None:
+        """Something that nobody knew the time of."""
+        self._known.append(window)
 
     def stretch(self, start: float, seconds: float) -> float:
         self._known = [window for window in self._known if window.end > start]
@@ -214,6 +217,13 @@ class Connection:
     def __bool__(self) -> bool:
         """Whether anything can befall them."""
         return self._degradation is not None or self._draw is not None
+
+    def save(self) -> dict[str, Any]:
+        """How far its chances have come."""
+        return {"draw": self._draw, "last": self._last}
+
+    def load(self, state: dict[str, Any]) -> None:
+        self._draw, self._last = state["draw"], state["last"]
 
     def arrival(self, sent: float, arrives: float) -> float:
         """When a message really arrives that was sent at `sent` and should have arrived at `arrives`; both in seconds

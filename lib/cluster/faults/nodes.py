@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from lib.cluster.board import Board
-from lib.cluster.faults.failures import NodeFailures, Window
+from lib.cluster.faults.failures import NodeFailures, Window, window_of
 from lib.errors import MemberLost, NodeLost, first_cause
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ class Incarnation:
         self.node = node
         self.over = False
         self.parts: list[Any] = []
-        self._calls: set[asyncio.Task] = set()
+        self.calls: set[asyncio.Task] = set()
 
     def begin(self, call: Coroutine) -> asyncio.Task:
         """A call ends with this node, not with the one that it came from."""
@@ -30,8 +30,8 @@ class Incarnation:
             call.close()
             raise NodeLost(self.node)
         task = asyncio.get_running_loop().create_task(call)
-        self._calls.add(task)
-        task.add_done_callback(self._calls.discard)
+        self.calls.add(task)
+        task.add_done_callback(self.calls.discard)
         return task
 
     async def outcome(self, call: asyncio.Task) -> Any:
@@ -46,7 +46,7 @@ class Incarnation:
     def end(self) -> list[Any]:
         """Nothing more happens here; what the parts have written down stays to be read."""
         self.over = True
-        for call in list(self._calls):
+        for call in list(self.calls):
             call.cancel()
         return [part.record for part in self.parts if hasattr(part, "record")]
 
@@ -66,6 +66,8 @@ class Health:
         self._plan = cluster.failures_of(seed, node)
         self._degradation = self._plan.degradation()
         self.batches = batches
+        self._begun: list[Window] = []
+        """What began with a batch."""
 
     def __bool__(self) -> bool:
         """Whether it can be ill at all."""
@@ -83,8 +85,20 @@ class Health:
         self.batches += 1
         for failure in self._plan.after_batch(self.batches):
             if not self._plan.kills(failure):
-                self._degradation.begin(now, failure)
+                self._begin(window_of(failure, now))
         return self.batches
+
+    def save(self) -> dict[str, Any]:
+        return {"batches": self.batches, "begun": [tuple(window) for window in self._begun]}
+
+    def load(self, state: dict[str, Any]) -> None:
+        self.batches = state["batches"]
+        for window in state["begun"]:
+            self._begin(Window(*window))
+
+    def _begin(self, window: Window) -> None:
+        self._begun.append(window)
+        self._degradation.begin(window)
 
 
 class FailureSchedule:
@@ -98,11 +112,14 @@ class FailureSchedule:
         """When the training started, on the loop's clock."""
         self._plans: dict[str, NodeFailures] = {}
         self._deaths: dict[str, Iterator[Window]] = {}
-        self._timers: dict[str, tuple[Window, asyncio.Handle]] = {}
+        self._next: dict[str, Window] = {}
+        """The first death that lies ahead of each node,"""
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        """and what strikes then, while the node is alive."""
         self._returns: dict[str, float] = {}
         """Dead nodes, and when they are there again."""
 
-    def begin(self, nodes: list[str]) -> None:
+    def begin(self, nodes: Iterable[str]) -> None:
         """The training starts now, unless it has; these nodes exist."""
         if not self.begun:
             self.begun, self.start = True, asyncio.get_running_loop().time()
@@ -135,33 +152,39 @@ class FailureSchedule:
             self._await_next(node)
         return True
 
-    def pause(self) -> None:
-        """Forget the timers: the loop's clock is to be set."""
-        for _, timer in self._timers.values():
-            timer.cancel()
+    def save(self) -> dict[str, Any]:
+        return {"start": self.start, "returns": dict(self._returns)}
 
-    def go_on(self) -> None:
-        for node, (window, _) in self._timers.items():
-            self._set(node, window)
+    def load(self, state: dict[str, Any], nodes: Iterable[str], shift: float) -> None:
+        """Be as when that was saved, with these nodes; a loop's clock may say so many seconds more by now."""
+        self.begun, self.start = True, state["start"] + shift
+        self._returns = {node: when + shift for node, when in state["returns"].items()}
+        self._plans.clear()
+        self._next.clear()
+        self.begin(nodes)
+
+    def pause(self) -> None:
+        """Nothing strikes any more."""
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
 
     def _await_next(self, node: str) -> None:
-        window = next(self._deaths[node], None)
-        if window is not None:
-            self._set(node, window)
-
-    def _set(self, node: str, window: Window) -> None:
-        loop = asyncio.get_running_loop()
-        while (
-            window is not None and self.start + window.start < loop.time()
-        ):  # before the cut that the run goes on from
-            window = next(self._deaths[node], None)
-        if window is None:
+        """Let the first death that lies ahead strike, where the node is alive."""
+        if node in self._returns:
             return
-        lasts = window.end - window.start
-        self._timers[node] = window, loop.call_at(self.start + window.start, self._strike, node, lasts)
+        loop = asyncio.get_running_loop()
+        window = self._next.pop(node, None) or next(self._deaths[node], None)
+        while window is not None and self.start + window.start < loop.time():  # when it was dead, or before a cut
+            window = next(self._deaths[node], None)
+        if window is not None:
+            self._next[node] = window
+            lasts = window.end - window.start
+            self._timers[node] = loop.call_at(self.start + window.start, self._strike, node, lasts)
 
     def _strike(self, node: str, lasts: float) -> None:
-        self._timers.pop(node, None)
+        if timer := self._timers.pop(node, None):
+            timer.cancel()
         if node not in self._returns:
             self._returns[node] = asyncio.get_running_loop().time() + lasts
             self._kill(node)
@@ -172,20 +195,42 @@ class FailingNodes:
 
     def __init__(self, cluster: Cluster, seed: int):
         self.failure_schedule = FailureSchedule(cluster, seed, self._kill)
-        self.board = Board()
+        self.board = Board(self._life)
         self._sites: dict[str, Any] = {}
-        """The nodes; each has a `rank`, if it is a worker, and an `end()`."""
+        """The nodes; each has its `health`, a `rank`, if it is a worker, and an `end()`."""
         self.records: dict[str, list[Any]] = {}
 
+    async def quiet(self) -> None:
+        while calls := [call for site in self._sites.values() for call in site.incarnation.calls if not call.done()]:
+            await asyncio.wait(calls)
+
+    def cut(self) -> dict[str, Any]:
+        return {
+            "now": asyncio.get_running_loop().time(),
+            "failures": self.failure_schedule.save(),
+            "health": {node: site.health.save() for node, site in self._sites.items()},
+        }
+
+    def go_on(self, state: dict[str, Any]) -> None:
+        shift = asyncio.get_running_loop().time() - state["now"]
+        for node, health in state["health"].items():
+            self.site(node).health.load(health)
+        self.failure_schedule.load(state["failures"], state["health"], shift)
+
     async def clear(self) -> None:
+        await self.quiet()
+        await super().clear()
         for site in self._sites.values():
             site.incarnation.parts.clear()
 
     async def restart(self) -> list[Any]:
         for node in self._sites:
             self._end(node)
-        self.board = Board(self.board)
+        self.board = Board(self._life)
         return [record for node in self._sites for record in self.records_left(node)]
+
+    def _life(self, rank: int) -> int:
+        return self.site(f"worker{rank}").life
 
     def _kill(self, node: str) -> None:
         self._end(node)
@@ -193,4 +238,5 @@ class FailingNodes:
             self.board.lose(self._sites[node].rank)
 
     def _end(self, node: str) -> None:
+        self._sites[node].life += 1
         self.records[node] = [*self.records.get(node, []), *self._sites[node].end()]

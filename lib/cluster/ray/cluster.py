@@ -182,6 +182,7 @@ class RayWorld(World):
     async def clear(self) -> None:
         calls = (actor.clear.remote() for actor in self._actors.values())
         await asyncio.gather(*calls, return_exceptions=True)  # the dead hold nothing
+        await super().clear()
 
     async def restart(self) -> list[Any]:
         nodes = list(self._actors)

@@ -102,6 +102,7 @@ class RaySite(WallSite):
 
     def __init__(self, cluster: Cluster, seed: int, node: str, incarnation: int, batches: int, device: str):
         super().__init__(cluster, seed, node, torch.device(device), batches)
+        self.life = incarnation - 1
         self.samples = 0
         self.caller = Caller(f"{node}/{incarnation}", MessageDelays(cluster, seed, node) if cluster.fails else None)
         self.stopped = asyncio.get_running_loop().create_future()

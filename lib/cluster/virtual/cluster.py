@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, ClassVar
@@ -106,6 +107,7 @@ class VirtualWorld(FailingNodes, World):
         self.objects: dict[str, Any] = {}
         self.links = {ends: pair for link in cluster.links for ends, pair in _both_ways(link)}
         self.report: Callable[[int], None] = lambda samples: None
+        self.stands_still = False
         self._connections: dict[tuple[str, str], Connection] = {}
 
     def site(self, node: str) -> VirtualSite:
@@ -137,14 +139,23 @@ class VirtualWorld(FailingNodes, World):
     def now(self) -> float:
         return self.loop.time()
 
+    @contextmanager
+    def still(self) -> Iterator[None]:
+        self.stands_still = True
+        try:
+            yield
+        finally:
+            self.stands_still = False
+
     def cut(self) -> dict[str, Any]:
-        """Interfaces are idle and the lanes free, so their books, the clock and the courses of the slowdowns are all.
+        """Interfaces are idle and the lanes free, so beside what fails their books, the clock and the courses are all.
 
         A course is what its calls made it, so the calls are kept and made again.
         """
         sites = {name: {"computed": site.computed, "calls": np.array(site.calls)} for name, site in self._sites.items()}
         books = {name: [_book(queue) for queue in queues] for name, queues in self._queues().items()}
-        return {"now": self.loop.time(), "start": self.failure_schedule.start, "sites": sites, "books": books}
+        connections = [(*ends, connection.save()) for ends, connection in self._connections.items()]
+        return {**super().cut(), "sites": sites, "books": books, "connections": connections}
 
     def go_on(self, state: dict[str, Any]) -> None:
         for name, kept in state["sites"].items():
@@ -155,10 +166,11 @@ class VirtualWorld(FailingNodes, World):
             for queue, book in zip(queues, state["books"][name], strict=True):
                 for field_, value in book.items():
                     setattr(queue, field_, value)
+        for source, target, kept in state["connections"]:
+            self.connection(source, target).load(kept)
         self.failure_schedule.pause()
-        self.failure_schedule.begun, self.failure_schedule.start = True, state["start"]
         self.loop.set_time(state["now"])
-        self.failure_schedule.go_on()
+        super().go_on(state)
 
     def _queues(self) -> dict[str, list[Queue]]:
         nodes = {name: [site.interface.out, site.interface.into] for name, site in self._sites.items()}
@@ -199,6 +211,8 @@ class VirtualHandle(Handle):
         function = getattr(self._part, method)
         if self._here is self._there:
             return function(*args)
+        if self._here.world.stands_still:
+            return self._run(function, args)
         return self._carry(self._here.book(self._there, nbytes(args)), function, args)
 
     async def _carry(self, arrival: float, function: Callable, args: tuple) -> Any:

@@ -40,13 +40,13 @@ class VirtualSite(Site):
         self.interface = interface(self.spec)
         self.computed = 0.0
         """Seconds that its lanes were busy, summed."""
-        self._world, self._loop = world, world.loop
+        self.world, self._loop = world, world.loop
         self._lanes = [0.0] * self.spec.lanes
         role = node.rstrip("0123456789")
         self.rank = int(node[len(role) :]) if role == "worker" else None
         self.incarnation = Incarnation(node)
-        self._fails, self._health = world.cluster.fails, Health(world.cluster, world.seed, node)
-        self._stretch = self._slowed(world.cluster.stretch(world.seed, node))
+        self._fails, self.health = world.cluster.fails, Health(world.cluster, world.seed, node)
+        self._course = world.cluster.stretch(world.seed, node)
         self.calls: list[tuple[float, float]] = []
         """What the slowdown was asked for, where the run is to be restarted."""
 
@@ -96,24 +96,24 @@ class VirtualSite(Site):
         """How long it takes from then on, beside what the other lanes do."""
         running = 1 + sum(free > start for free in self._lanes) if self.spec.memory else 1
         seconds = self.spec.seconds(work, running)
-        if self._stretch:
-            if self._world.keeps:
+        if self._course:
+            if self.world.keeps:
                 self.calls.append((start, seconds))
-            seconds = self._stretch(start, seconds)
-        return seconds
+            seconds = self._course(start, seconds)
+        return self.health.stretch(start - self.world.failure_schedule.start, seconds)
 
     def repeat(self, calls: np.ndarray) -> None:
         """Bring an idle node to where these calls of its slowdown have brought another."""
         for start, seconds in calls[len(self.calls) :].tolist():
             self.calls.append((start, seconds))
-            self._stretch(start, seconds)
+            self._course(start, seconds)
         self._lanes = [0.0] * self.spec.lanes
 
     async def mean(self, meeting: Meeting, mine: np.ndarray) -> np.ndarray:
         workers = len(meeting.members)
         if workers == 1:
             return mine.copy()
-        schedule = ALGORITHMS[self._world.cluster.collective](workers, mine.nbytes)
+        schedule = ALGORITHMS[self.world.cluster.collective](workers, mine.nbytes)
         result, done = await self._meet(meeting, "mean", mine, mean, schedule)
         await self.until(done[meeting.members.index(self.rank)])
         return result.copy()
@@ -128,15 +128,15 @@ class VirtualSite(Site):
 
     def shared(self, key: str, make: Callable[[], Any]) -> Any:
         """One for the whole world: `compute` runs a function to its end before any other."""
-        if key not in self._world.objects:
-            self._world.objects[key] = make()
-        return self._world.objects[key]
+        if key not in self.world.objects:
+            self.world.objects[key] = make()
+        return self.world.objects[key]
 
     def progress(self, samples: int) -> None:
-        self._world.report(samples)
+        self.world.report(samples)
         if self._fails:
-            failure_schedule = self._world.failure_schedule
-            failure_schedule.computed(self.node, self._health.computed(self._loop.time() - failure_schedule.start))
+            failure_schedule = self.world.failure_schedule
+            failure_schedule.computed(self.node, self.health.computed(self._loop.time() - failure_schedule.start))
 
     def end(self) -> list[Any]:
         """The node's processes end, and others may start; the records of its parts."""
@@ -146,33 +146,24 @@ class VirtualSite(Site):
 
     def book(self, other: VirtualSite, size: int) -> float:
         """Queue a message to another node; when it has arrived."""
-        link = self._world.links.get((self.node, other.node))
+        link = self.world.links.get((self.node, other.node))
         source, target = link or (self.interface, other.interface)
         arrival = send(source, target, self._loop.time(), size + HEADER)
         if self._fails:
-            start = self._world.failure_schedule.start
-            connection = self._world.connection(self.node, other.node)
+            start = self.world.failure_schedule.start
+            connection = self.world.connection(self.node, other.node)
             return start + connection.arrival(self._loop.time() - start, arrival - start)
         return arrival
 
     def until(self, when: float) -> asyncio.Future:
         return self._loop.sleep_until(when)
 
-    def _slowed(self, slowdown: Callable[[float, float], float] | None) -> Callable[[float, float], float] | None:
-        """The slowdown, and what the node's failures add to it."""
-        if not self._health:
-            return slowdown
-        failure_schedule, health = self._world.failure_schedule, self._health
-        return lambda start, seconds: health.stretch(
-            start - failure_schedule.start, slowdown(start, seconds) if slowdown else seconds
-        )
-
     async def _meet(self, meeting: Meeting, kind: str, mine: np.ndarray, function: Callable, steps: list[Transfer]):
         """What `function` makes of the members' arrays, and when each member is done with the transfers."""
 
         def together(arrays: list[np.ndarray]):
-            members = [self._world.site(f"worker{rank}").interface for rank in meeting.members]
+            members = [self.world.site(f"worker{rank}").interface for rank in meeting.members]
             ready = np.full(len(members), self._loop.time())
             return function(arrays), Exchange(members, ready).run(steps)
 
-        return await self._world.board.combine(meeting, kind, self.rank, mine, together)
+        return await self.world.board.combine(meeting, kind, self.rank, mine, together)

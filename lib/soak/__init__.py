@@ -1,0 +1,95 @@
+"""Random weather: runs that nobody would think of, held against the guarantees of the kit. `python -m lib soak`.
+
+Every case is run twice, and stopped at a random moment and resumed; `lib.soak.checks` says what must hold. One that breaks
+something is made as small as it gets and printed as a call of `lib.train`.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from lib.progress import Progress
+from lib.soak.cases import Case, draw, protocols_of
+from lib.soak.checks import Finding, Refused, call, check
+from lib.soak.shrink import shrink
+
+SHRINKING = 60.0
+"""Seconds that are spent on making one case smaller."""
+
+
+@dataclass(kw_only=True)
+class Soaked:
+    """What became of some cases."""
+
+    runs: Counter[str] = field(default_factory=Counter)
+    """Cases by protocol."""
+    refused: Counter[str] = field(default_factory=Counter)
+    """Cases that were none, by what was said of them."""
+    findings: dict[str, list[tuple[int, Case, Finding]]] = field(default_factory=dict)
+    """By kind: number, case and what it broke; the first of each kind made small."""
+
+    def told(self) -> Iterator[str]:
+        """The report, line by line."""
+        yield from (f"{name:40}{count}" for name, count in self.runs.most_common())
+        yield from (f"refused {count}: {why}" for why, count in self.refused.most_common())
+        for kind, found in sorted(self.findings.items(), key=lambda item: -len(item[1])):
+            yield f"\n{len(found)} x {kind}; cases {', '.join(str(number) for number, _, _ in found[:10])}"
+            _, case, finding = found[0]
+            yield f"{finding.detail}\n{call(case, finding)}"
+        yield f"{sum(self.runs.values())} cases, {sum(map(len, self.findings.values()))} findings"
+
+
+def soak(seed: int, runs: int, cluster: str = "virtual", *, first: int = 0, seconds: float | None = None) -> Soaked:
+    """Check so many cases, from the first on; no more once so many seconds are over."""
+    soaked, until = Soaked(), seconds and time.monotonic() + seconds
+    with _somewhere(), Progress(runs, f"soak {cluster}", "cases") as progress:
+        for number in range(first, first + runs):
+            if until and time.monotonic() > until:
+                break
+            _take(soaked, number, draw(seed, number, cluster), check)
+            progress.advance(1)
+    return soaked
+
+
+def _take(soaked: Soaked, number: int, case: Case, check: Callable[[Case], Finding | None]) -> None:
+    try:
+        finding = check(case)
+    except Refused as error:
+        soaked.refused[str(error).split("\n")[0][:100]] += 1
+        return
+    soaked.runs[protocols_of(case)] += 1
+    if finding is None:
+        return
+    if finding.kind not in soaked.findings:
+        case, finding = shrink(case, finding, _or_none(check), SHRINKING)
+    soaked.findings.setdefault(finding.kind, []).append((number, case, finding))
+
+
+def _or_none(check: Callable[[Case], Finding | None]) -> Callable[[Case], Finding | None]:
+    def quiet(case: Case) -> Finding | None:
+        try:
+            return check(case)
+        except Refused:
+            return None
+
+    return quiet
+
+
+@contextmanager
+def _somewhere() -> Iterator[None]:
+    """Cuts go to a folder of their own."""
+    before = os.environ.get("LOCKSTEP_REPORTS")
+    with tempfile.TemporaryDirectory(prefix="soak-") as folder:
+        os.environ["LOCKSTEP_REPORTS"] = folder
+        try:
+            yield
+        finally:
+            os.environ.pop("LOCKSTEP_REPORTS")
+            if before is not None:
+                os.environ["LOCKSTEP_REPORTS"] = before

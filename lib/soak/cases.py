@@ -1,0 +1,247 @@
+"""Random runs: a small workload, any protocol or schedule of them, and everything that may befall the cluster.
+
+A case is plain data, the arguments of `lib.train` by their names, so that it can be printed as a call and made smaller.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from lib import streams, workloads
+from lib.protocols import ALL
+from lib.store.wire.codecs import CODECS
+
+Case = dict[str, Any]
+
+WORKLOADS: dict[str, Case] = {
+    "ctr-synthetic": {
+        "batch_size": 8,
+        "vocabulary": 30,
+        "fields": 2,
+        "dim": 2,
+        "hidden": [4],
+        "dense_features": 1,
+        "evaluation_samples": 40,
+    },
+    "kg-synthetic": {
+        "batch_size": 8,
+        "entities": 40,
+        "triples": 200,
+        "relations": 3,
+        "dim": 4,
+        "evaluation_triples": 10,
+    },
+    "quadratic": {"batch_size": 8, "dim": 4},
+}
+"""So small that a run takes a tenth of a second."""
+FLOPS = 1e6
+"""A worker's operations a second, so few that computing takes longer than a message."""
+STEP = {"local": 5e-3, "ray": 2e-2}
+"""About the seconds that a step takes on a wall clock."""
+OPTIONS: dict[str, dict[str, tuple[Any, ...]]] = {
+    "bsp": {"size": (1, 2, 5)},
+    "hop-bs": {"bound": (0, 1, 2)},
+    "hop-bw": {"spare": (0, 1, 2)},
+    "gba": {"size": (1, 2, 5), "iota": (0, 1, 4)},
+    "all-reduce": {"buckets": (1, 3)},
+    "prague": {"size": (2, 3), "every": (1, 3)},
+    "swarm-adam": {"every": (1, 3)},
+    "s-easgd": {"alpha": (0.0, 0.3), "sync_servers": (1, 2), "worker_threads": (1, 2)},
+    "ds-sync": {"size": (1, 3), "every": (1, 2)},
+    "pipelined": {"in_flight": (1, 3)},
+    "oac": {"in_flight": (1, 3, 8), "readers": (1, 4), "writers": (1, 4)},
+}
+SERVER = [name for name in ALL if ALL[name].family == "server"]
+REPLICA = [name for name in ALL if ALL[name].family == "replica"]
+PIPELINE = [name for name in ALL if ALL[name].family == "pipeline"]
+
+
+def draw(seed: int, number: int, cluster: str = "virtual") -> Case:
+    """The case of that number."""
+    return _Draw(streams.stream(seed, "soak", cluster, number), cluster).case()
+
+
+def protocols_of(case: Case) -> str:
+    """What the case trains under, as one name."""
+    if isinstance(case["protocol"], str):
+        return case["protocol"]
+    return " > ".join(map(_phase_name, case["protocol"]["phases"]))
+
+
+def families(case: Case) -> set[str]:
+    """The families of rules that it needs."""
+    named = protocols_of(case).replace(" > ", "+").split("+")
+    return {ALL[name].family for name in named}
+
+
+def batches(case: Case) -> int:
+    return -(-case["samples"] // case["batch_size"])
+
+
+class _Draw:
+    def __init__(self, stream: np.random.Generator, cluster: str):
+        self._stream, self._cluster = stream, cluster
+
+    def case(self) -> Case:
+        virtual = self._cluster == "virtual"
+        workers = self.one((1, 2, 3, 4, 6, 8, 13, 20) if virtual else (1, 2, 3, 4))
+        scheduled = self.chance(0.25)
+        protocol = self.schedule() if scheduled else self.protocol()
+        case: Case = {"protocol": protocol} if scheduled else protocol
+        case["cluster"] = self._cluster
+        pipeline = "pipeline" in families(case)
+        if not pipeline:
+            case["workers"] = workers
+        elif scheduled:
+            workers = 4
+        else:
+            workers = 1
+        case["workload"] = self.one(("ctr-synthetic",) * 6 + ("kg-synthetic", *(() if pipeline else ("quadratic",))))
+        case |= WORKLOADS[case["workload"]]
+        case["samples"] = 8 * self.below(2, 60 if virtual else 30) - self.below(0, 8)
+        if virtual:
+            case["worker.flops"] = FLOPS
+        case["seed"] = self.below(0, 1000)
+        case["servers"] = 1 if pipeline else self.one((1, 1, 2, 3))
+        self.training(case, pipeline)
+        self.weather(case, workers)
+        return case
+
+    def training(self, case: Case, pipeline: bool) -> None:
+        """How it is trained, shared out and kept."""
+        case["dense_optimizer"], case["row_optimizer"] = (
+            {"name": self.one(("sgd", "momentum", "adagrad", "adam")), "lr": self.one((0.1, 0.01))} for _ in range(2)
+        )
+        if self.chance(0.08):
+            case |= {"on_nan": "skip", "dense_optimizer": {"name": "sgd", "lr": 1e20}}
+        if not pipeline and self.chance(0.5):
+            case["feed"] = self.one(("split", "stream", "queue"))
+            if case["feed"] == "stream" and self.chance(0.7):
+                case["partitions"] = [self.below(0, 4) for _ in range(case["workers"] - 1)] + [1]
+        if not pipeline and self.chance(0.2):
+            case["prefetch"] = self.below(0, 3)
+        if case["workload"] == "ctr-synthetic" and self.chance(0.15):
+            case |= {"evaluations": "daily", "days": self.below(1, 6)}
+        elif self._cluster == "virtual" and self.chance(0.1):
+            case["gradients"] = False
+        elif self.chance(0.4):
+            case["evaluations"] = self.below(2, 5)
+        if self.chance(0.6):
+            case["checkpoint_every"] = 8 * self.below(1, batches(case) + 2)
+        if "gradients" not in case and self.chance(0.1):
+            case["keep"] = True
+        if case["workload"] != "quadratic" and self.chance(0.3):
+            self.store(case)
+
+    def store(self, case: Case) -> None:
+        """Options of the rows' store; what a protocol without row servers has none of is left out."""
+        case["store.max_rows"] = self.one((None, 10, 40))
+        if families(case) == {"server"}:
+            case["store.rows"], case["store.gradients"] = self.one(tuple(CODECS)), self.one(tuple(CODECS))
+            case["store.ids"] = self.one(("distinct", "entries", "samples"))
+            case["store.placement"] = self.one(("uniform", "by-group", "by-cost"))
+            case["store.locking"] = self.one(("striped", "none"))
+
+    def weather(self, case: Case, workers: int) -> None:
+        """Slowdowns, failures and mishaps, at times that fall into the run."""
+        step = self.step(case)
+        lasts = step * batches(case) / workers
+        if self.chance(0.7):
+            case["slowdown"] = self.slowdown(step)
+        if self.chance(0.15) and "workers" in case:
+            case["speeds"] = [self.one((0.3, 1.0, 2.0)) for _ in range(workers)]
+        if self.chance(0.3):
+            late, lost = self.one((0.0, 0.1, 0.5)), self.one((0.0, 0.1, 0.5))
+            case["mishaps"] = {"late": late, "delay": self.seconds(step), "lost": lost, "retry": self.seconds(step)}
+        if self.chance(0.5):
+            case["patience"] = self.seconds(self.one((step, lasts / 3)))
+            case["failures"] = [self.failure(case, workers, lasts) for _ in range(self.below(1, 4))]
+
+    def step(self, case: Case) -> float:
+        """About the seconds that a batch takes."""
+        if self._cluster != "virtual":
+            return STEP[self._cluster]
+        name = case["workload"]
+        return workloads.get(name, **WORKLOADS[name]).work().flops / FLOPS
+
+    def failure(self, case: Case, workers: int, lasts: float) -> Case:
+        """Servers die for a while only: without one nothing can go on; a pipeline's device too."""
+        worker, server = f"worker{self.below(0, workers)}", f"server{self.below(0, case['servers'])}"
+        roles = (worker,) * 4 + ("worker*", server, f"{worker} - {server}")
+        node = self.one(roles)
+        connection, alone = " - " in node, families(case) == {"pipeline"}
+        kinds = ("dies", "slows") if connection else ("dies", "dies", "hangs", "slows")
+        if connection and self._cluster != "virtual":
+            kinds = ("dies",)
+        failure: Case = {"node": node, "kind": self.one(kinds)}
+        when = ("at", "at", "every") if connection or node == server else ("at", "at_batch", "every")
+        which = self.one(when)
+        # What dies too often never gets anywhere.
+        failure[which] = (
+            self.below(1, 12) if which == "at_batch" else self.seconds(lasts * (4 if which == "every" else 1))
+        )
+        if which == "every":
+            failure[which] += lasts + 40 * self.step(case)
+        for_ever = failure["kind"] == "dies" and which != "every" and node == worker and not alone and workers > 1
+        if not for_ever or self.chance(0.7):
+            failure["lasts"] = self.seconds(lasts)
+        if failure["kind"] == "slows":
+            failure["factor"] = self.one((2.0, 20.0))
+        return failure
+
+    def slowdown(self, step: float) -> Any:
+        on, off = self.seconds(10 * step), self.seconds(20 * step)
+        return self.one(
+            (
+                *(0.3, 0.7, 2.0),
+                {"name": "transient", "mean_on": on, "mean_off": off, "factor": 8.0},
+                {"name": "empirical", "quantiles": [0.5, 1.0, 6.0], "seconds": [on], "shares": [0.8]},
+            )
+        )
+
+    def protocol(self) -> Case:
+        """A registered name or a pair, with options."""
+        pairs = [f"{self.one(SERVER)}+{self.one((*SERVER, *REPLICA))}"]
+        name = self.one(pairs if self.chance(0.15) else tuple(ALL))
+        return {"protocol": name, **(self.options(name.split("+")[-1]) if self.chance(0.5) else {})}
+
+    def schedule(self) -> Case:
+        phases = [self.phase() for _ in range(self.below(2, 4))]
+        for name in ("until_samples", "steps", "until_day"):
+            phases[-1].pop(name, None)
+        restart = {"restart": self.seconds(1e-3)} if self.chance(0.3) else {}
+        return {"phases": phases, **restart}
+
+    def phase(self) -> Case:
+        name = self.one(tuple(ALL))
+        phase = {"protocol": {"name": name, **(self.options(name) if self.chance(0.4) else {})}}
+        limit = self.one(("steps", "until_samples"))
+        phase[limit] = self.below(1, 8) if limit == "steps" else self.below(1, 300)
+        if self.chance(0.3):
+            phase["batch_size"] = self.one((4, 8, 16))
+        if self.chance(0.2):
+            phase["dense_optimizer"] = {"name": self.one(("sgd", "adam")), "lr": 0.01}
+        return phase
+
+    def options(self, name: str) -> Case:
+        return {option: self.one(values) for option, values in OPTIONS.get(name, {}).items() if self.chance(0.5)}
+
+    def one(self, things: Sequence[Any]) -> Any:
+        return things[self._stream.integers(len(things))]
+
+    def below(self, first: int, last: int) -> int:
+        return int(self._stream.integers(first, last))
+
+    def chance(self, share: float) -> bool:
+        return bool(self._stream.random() < share)
+
+    def seconds(self, most: float) -> float:
+        """In few digits, so that a case is easy to read."""
+        return max(1e-5, float(f"{most * self._stream.random():.2g}"))
+
+
+def _phase_name(phase: Case) -> str:
+    return phase["protocol"]["name"]

@@ -1,0 +1,157 @@
+"""Cases in which something was broken once, as small as they were found: they stay whole."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from lib.drivers.ledger import settle
+from lib.drivers.record import Record
+from lib.errors import LockstepError
+from lib.soak.cases import WORKLOADS
+from lib.soak.checks import check
+
+SMALL = {"workload": "ctr-synthetic", "cluster": "virtual", "worker.flops": 1e6, **WORKLOADS["ctr-synthetic"]}
+
+
+def phases(*names, **first):
+    """The first of them ends at the limit that is given."""
+    return {"phases": [{"protocol": {"name": name}, **(first if name == names[0] else {})} for name in names]}
+
+
+def dies(node, **when):
+    return {"node": node, "kind": "dies", **when}
+
+
+FOUND = {
+    "a timing run had no cuts": {"protocol": "async", "samples": 80, "gradients": False, "checkpoint_every": 16},
+    "nor on one device": {"protocol": "oac", "samples": 80, "gradients": False, "checkpoint_every": 16},
+    "a pipeline inherited the other workers": {"protocol": phases("async", "oac", until_samples=40), "samples": 120},
+    "a device has no copy": {
+        "protocol": phases("hop-bs", "pipelined", until_samples=8),
+        "samples": 80,
+        "patience": 0.0,
+        "failures": [dies("worker*", every=0.05, lasts=0.01)],
+    },
+    "an optimiser had not stepped in a leg": {
+        "protocol": "s-easgd",
+        "workers": 6,
+        "samples": 160,
+        "dense_optimizer": {"name": "adam", "lr": 0.01},
+        "evaluations": "daily",
+    },
+    "a replica had no step before the switch": {
+        "protocol": phases("ds-sync", "gba", until_samples=40),
+        "workers": 8,
+        "samples": 160,
+        "dense_optimizer": {"name": "adam", "lr": 0.01},
+    },
+    **{
+        f"{name} paused at unlike stretches": {
+            "protocol": name,
+            "workers": 3,
+            "samples": 240,
+            "feed": "stream",
+            "partitions": [1, 0, 5],
+            "checkpoint_every": 48,
+        }
+        for name in ("sync", "hop-bs", "hop-bw", "all-reduce")
+    },
+    "a gate waited for who had paused": {
+        "protocol": "hop-bs",
+        "bound": 0,
+        "workers": 19,
+        "samples": 640,
+        "feed": "queue",
+        "slowdown": 2.0,
+        "checkpoint_every": 96,
+    },
+    **{
+        f"{name} made a step twice after a rejoin": {
+            "protocol": name,
+            "workers": 4,
+            "samples": 400,
+            "feed": "split",
+            "slowdown": 0.5,
+            "patience": 0.0005,
+            "failures": [dies("worker*", every=0.02, lasts=0.003)],
+        }
+        for name in ("sync", "hop-bs", "hop-bw", "all-reduce")
+    },
+    "batches of a stretch were made twice": {
+        "protocol": phases("ds-sync", "async", until_samples=144),
+        "workers": 4,
+        "samples": 240,
+        "feed": "stream",
+        "checkpoint_every": 112,
+        "patience": 0.0008,
+        "failures": [dies("worker*", at=0.006, lasts=0.0009)],
+    },
+    "all replicas were gone": {
+        "protocol": "ds-sync",
+        "workers": 3,
+        "samples": 240,
+        "patience": 0.001,
+        "failures": [dies("worker*", at=0.02, lasts=0.01)],
+    },
+    "a timer outlived its node": {
+        "protocol": "prague",
+        "workers": 4,
+        "samples": 416,
+        "seed": 709,
+        "feed": "split",
+        "checkpoint_every": 80,
+        "patience": 0.00096,
+        "failures": [
+            dies("worker1", at_batch=5, lasts=0.01),
+            {"node": "worker1", "kind": "hangs", "every": 0.03, "lasts": 0.01},
+        ],
+    },
+    "groups of a later leg missed who had died before": {
+        "protocol": phases("ds-sync", "swarm-adam", until_samples=150),
+        "workers": 3,
+        "samples": 400,
+        "checkpoint_every": 48,
+        "patience": 0.001,
+        "failures": [dies("worker0", at=0.01, lasts=0.005)],
+    },
+    **{
+        f"a cut forgot {what}": {
+            "protocol": "gba",
+            "workers": 4,
+            "samples": 320,
+            "checkpoint_every": 48,
+            "seed": 4,
+            **how,
+        }
+        for what, how in {
+            "late and lost messages": {"mishaps": {"late": 0.3, "delay": 0.001, "lost": 0.2, "retry": 0.001}},
+            "deaths by batch": {"failures": [dies("worker1", at_batch=3, lasts=0.005)], "patience": 0.001},
+            "slow-downs by batch": {
+                "failures": [{"node": "worker1", "kind": "slows", "at_batch": 2, "lasts": 0.2, "factor": 5.0}]
+            },
+            "who was dead": {"failures": [dies("worker2", at=0.01, lasts=0.05)], "patience": 0.001},
+            "how often it had gone back": {"failures": [dies("server0", at=0.02, lasts=0.005)]},
+        }.items()
+    },
+}
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_what_was_found_stays_whole(name, reports):
+    finding = check({"seed": 0, **SMALL, **FOUND[name]})
+    assert finding is None, f"{finding.kind}: {finding.detail}"
+
+
+def test_a_gradient_that_is_used_twice_does_not_balance():
+    record = Record("server0", None, used=[0, 1, 2, 1])
+    with pytest.raises(LockstepError, match=r"server0 used the gradients of these batches more than once: \[1\]"):
+        settle([record])
+
+
+def test_all_times_move_with_the_clock():
+    record = Record("worker0", [("compute", 1.0, 2.0, 0)])
+    record.staleness, record.data_staleness, record.gaps = [(1.0, 2)], [(2.0, 1)], [(3.0, 4)]
+    record.shift(10.0)
+    assert (record.staleness, record.data_staleness, record.gaps) == ([(11.0, 2)], [(12.0, 1)], [(13.0, 4)])
+    assert np.allclose(record.spans[0][1:3], (11.0, 12.0))
