@@ -6,12 +6,13 @@ import base64
 import hashlib
 import io
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import matplotlib as mpl
 import pandas as pd
+import seaborn as sns
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
@@ -88,9 +89,12 @@ def colour(name: str) -> tuple[str, Any]:
     return spare[int(hashlib.sha256(name.encode()).hexdigest(), 16) % len(spare)]
 
 
-def style() -> AbstractContextManager:
-    """The one style."""
-    return mpl.rc_context(fname=TEMPLATES / "lockstep.mplstyle")
+@contextmanager
+def style() -> Iterator[None]:
+    """The one style: seaborn's ticks, and what `lockstep.mplstyle` says."""
+    ours = mpl.rc_context(fname=TEMPLATES / "lockstep.mplstyle")
+    with sns.axes_style("ticks"), sns.plotting_context("notebook", font_scale=0.85), ours:
+        yield
 
 
 def clock(runs: Mapping[str, Iterable[Run]] | Iterable[Run]) -> str:

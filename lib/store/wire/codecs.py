@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
+import torch
 from annotated_types import Gt, Le
 
 from lib.errors import BadOption
@@ -93,10 +94,10 @@ class Fp16(Codec):
     name: ClassVar = "fp16"
 
     def _encode(self, block: np.ndarray) -> np.ndarray:
-        return block.clip(-HALF_MAX, HALF_MAX).astype(np.float16)
+        return _tensor(block).clamp(-HALF_MAX, HALF_MAX).half().numpy()
 
     def decode(self, message: np.ndarray) -> np.ndarray:
-        return message.astype(np.float32)
+        return _tensor(message).float().numpy()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,13 +114,13 @@ class ScaledFp16(Codec):
     def _encode(self, block: np.ndarray) -> Scaled:
         parts = self._parts(block)
         norms = _norms(parts)
-        codes = _times(parts, _over(self.kappa, norms)).astype(np.float16)
+        codes = _times(parts, _over(self.kappa, norms)).half().numpy()
         return Scaled(codes.ravel()[: block.size].reshape(block.shape), norms)
 
     def decode(self, message: Scaled) -> np.ndarray:
         codes, norms = message.codes, message.norms
         values = _times(self._parts(codes), np.where(norms > 0, norms.astype(np.float64) * (1 / self.kappa), 1.0))
-        return values.ravel()[: codes.size].reshape(codes.shape)
+        return values.numpy().ravel()[: codes.size].reshape(codes.shape)
 
     def _parts(self, block: np.ndarray) -> np.ndarray:
         """A row for each block; the last one is filled up with zeros."""
@@ -137,18 +138,28 @@ class Int8(Codec):
 
     def _encode(self, block: np.ndarray) -> Scaled:
         norms = _norms(block)
-        steps = _times(block, _over(127.0, norms)).clip(-127, 127).round()
-        return Scaled(np.nan_to_num(steps, nan=-128.0).astype(np.int8), norms)
+        steps = _times(block, _over(127.0, norms)).clamp(-127, 127).round()
+        return Scaled(steps.nan_to_num(-128.0).to(torch.int8).numpy(), norms)
 
     def decode(self, message: Scaled) -> np.ndarray:
-        block = _times(message.codes, message.norms.astype(np.float64) / 127.0)
+        block = _times(message.codes, message.norms.astype(np.float64) / 127.0).numpy()
         block[message.codes == -128] = np.nan
         return block
 
 
+def _tensor(array: np.ndarray) -> torch.Tensor:
+    """The same memory, unless that is read-only, as what Ray brings is."""
+    return torch.from_numpy(np.require(array, requirements="W"))
+
+
 def _norms(parts: np.ndarray) -> np.ndarray:
     """float32, the largest finite magnitude of each row."""
-    return np.where(np.isfinite(parts), np.abs(parts), np.float32(0)).max(axis=1, initial=0)
+    sizes = _tensor(parts).abs()
+    if not sizes.numel():
+        return np.zeros(len(parts), np.float32)
+    if not sizes.sum().isfinite():
+        sizes = sizes.nan_to_num(0, 0)
+    return sizes.T.contiguous().amax(0).numpy()  # a maximum over a few numbers in a row is slow
 
 
 def _over(number: float, norms: np.ndarray) -> np.ndarray:
@@ -156,12 +167,11 @@ def _over(number: float, norms: np.ndarray) -> np.ndarray:
     return np.divide(number, norms, np.ones(norms.shape), where=norms > 0, dtype=np.float64)
 
 
-def _times(parts: np.ndarray, factors: np.ndarray) -> np.ndarray:
-    """Each row times its factor: float32's product, where float32 has room for the factor with all its bits."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        narrow = factors.astype(np.float32)
-        factors = np.where((narrow > _TINY) & (narrow < _HUGE), narrow, factors)
-        return (parts * factors[:, None]).astype(np.float32)
+def _times(parts: np.ndarray, factors: np.ndarray) -> torch.Tensor:
+    """Each row times its factor: float32's product, unless float32 has no room for a factor with all its bits."""
+    if ((factors > _TINY) & (factors < _HUGE)).all():
+        factors = factors.astype(np.float32)
+    return (_tensor(parts) * _tensor(factors)[:, None]).float()
 
 
 CODECS: dict[str, type[Codec]] = {kind.name: kind for kind in (Fp32, Fp16, ScaledFp16, Int8)}

@@ -120,3 +120,16 @@ def test_what_cannot_be_encoded_is_named():
         Int8().encode(np.ones((3, 1)))
     with pytest.raises(BadOption, match=r"scaled-fp16: kappa must be at most 65504"):
         ScaledFp16(kappa=1e6)
+
+
+@pytest.mark.parametrize("name", CODECS)
+def test_memory_that_is_read_only_is_read(name, recwarn):
+    """What Ray brings is."""
+    codec, block = CODECS[name](), np.linspace(-2, 2, 24, dtype=np.float32).reshape(6, 4)
+    expected = codec.decode(codec.encode(block))
+    block.flags.writeable = False
+    message = codec.encode(block)
+    for array in [message] if isinstance(message, np.ndarray) else [message.codes, message.norms]:
+        array.flags.writeable = False
+    np.testing.assert_array_equal(codec.decode(message), expected)
+    assert not recwarn.list
