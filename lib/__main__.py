@@ -123,6 +123,7 @@ def _parser() -> argparse.ArgumentParser:
         "--cluster", choices=("virtual", "local", "ray"), default="virtual", help="where (default virtual)"
     )
     soak.add_argument("--seconds", type=float, help="begin none after so long")
+    soak.add_argument("--kills", type=int, help="instead: kill so many trainings and notebooks, and let them go on")
     mutate = add("mutate", _mutate, "plant known faults, one at a time, and say which test notices each")
     mutate.add_argument("names", nargs="*", metavar="FAULT", help="of tests/faults.yaml (default: all)")
     mutate.add_argument("--processes", type=int, default=1, help="copies that are tested at once (default 1)")
@@ -211,6 +212,12 @@ def _calibrate(options: argparse.Namespace) -> None:
 def _soak(options: argparse.Namespace) -> int:
     from lib.soak import soak
 
+    if options.kills:
+        from lib.soak import kills
+
+        found = list(kills.kill(options.seed, options.kills))
+        print(*found, f"{options.kills} kills, {len(found)} findings", sep="\n")
+        return int(bool(found))
     soaked = soak(options.seed, options.runs, options.cluster, first=options.first, seconds=options.seconds)
     for line in soaked.told():
         print(line)

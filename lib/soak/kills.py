@@ -1,0 +1,128 @@
+"""Training, notebooks and sweeps that are killed with SIGKILL at random moments, and go on.
+
+What must hold after each kill: no process of it is left; every saved run can be read; the same command, told to go on, ends as
+if nothing had happened, in virtual time to the bit. At the end nothing is left behind: no cut, no memory that was shared, no
+half-written folder. Processes are found by their environment, as Linux shows it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from lib import paths
+from lib.errors import LockstepError
+from lib.progress import Progress
+from lib.results.run import Run
+from lib.store.shared_memory import segment
+
+GRACE = 20.0
+"""Seconds in which the other processes of one that was killed have to end."""
+TRAIN = ("train", "ctr-synthetic", "gba")
+SIZES = ("-o", "workers=6", "-o", "slowdown=0.5", "-o", "checkpoint_every=1920", "--samples", "61440", "--json")
+VIRTUAL = (*TRAIN, "virtual", *SIZES)
+
+
+@dataclass(frozen=True)
+class Victim:
+    """A command that is killed, and how it goes on."""
+
+    name: str
+    command: tuple[str, ...]
+    on: tuple[str, ...]
+    """What is added to go on."""
+    digest: bool = False
+    """It prints a digest, which is the uninterrupted run's."""
+
+
+VICTIMS = (
+    Victim("a virtual run", VIRTUAL, ("-o", "resume=true"), digest=True),
+    Victim("rows in shared memory", (*VIRTUAL, "-o", "store.shared_memory=true"), ("-o", "resume=true"), digest=True),
+    Victim("a run of threads", (*TRAIN, "local", *SIZES), ("-o", "resume=true")),
+    Victim("a notebook with a sweep", ("run", "00_quickstart"), ("--resume",)),
+)
+
+
+def kill(seed: int, kills: int, victims: tuple[Victim, ...] = VICTIMS) -> Iterator[str]:
+    """Kill so many times, each victim up to three times before it may end; what was found wrong."""
+    draw = random.Random(seed)
+    expected: dict[str, tuple[float, str | None]] = {}
+    done = 0
+    with Progress(kills, "kills", "kills") as progress:
+        while done < kills:
+            victim = draw.choice(victims)
+            with tempfile.TemporaryDirectory(prefix="kills-") as folder:
+                if victim.name not in expected:
+                    start = time.monotonic()
+                    code, digest = _run(victim, (), Path(folder) / "whole", None)
+                    expected[victim.name] = time.monotonic() - start, digest
+                    if code:
+                        yield f"{victim.name}: it fails without being killed, exit code {code}"
+                        return
+                seconds, digest = expected[victim.name]
+                reports = Path(folder) / "killed"
+                for _ in range(min(draw.randint(1, 3), kills - done)):
+                    _run(victim, victim.on if reports.exists() else (), reports, draw.uniform(0, seconds))
+                    done += 1
+                    progress.advance(1)
+                    yield from (f"{victim.name}: {what}" for what in _wrong(reports))
+                code, found = _run(victim, victim.on, reports, None)
+                if code or found != digest:
+                    yield f"{victim.name}: it went on to exit code {code} and digest {found}, not {digest}"
+                yield from (f"{victim.name}: it left {path}" for path in _left(reports))
+
+
+def _run(victim: Victim, more: tuple[str, ...], reports: Path, seconds: float | None) -> tuple[int, str | None]:
+    """Exit code and digest; killed after so many seconds, where they are given."""
+    environment = {**os.environ, **paths.environment(), "LOCKSTEP_REPORTS": str(reports), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "lib", *victim.command, *more]
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    try:
+        told, _ = process.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        os.kill(process.pid, signal.SIGKILL)
+        process.communicate()
+        return -signal.SIGKILL, None
+    return process.returncode, json.loads(told)["digest"] if victim.digest and not process.returncode else None
+
+
+def _wrong(reports: Path) -> Iterator[str]:
+    """What is not as it should be right after a kill."""
+    until = time.monotonic() + GRACE
+    while (left := _processes(reports)) and time.monotonic() < until:
+        time.sleep(0.05)
+    if left:
+        yield f"processes {left} are left"
+    for folder in sorted((reports / "runs").glob("[!.]*")):
+        try:
+            _ = Run.load(folder).model
+        except LockstepError as error:
+            yield str(error)
+
+
+def _left(reports: Path) -> Iterator[str]:
+    """What is left behind once the work is done."""
+    yield from map(str, (reports / "cuts").glob("*/*"))
+    yield from (str(path) for path in reports.rglob(".*") if path.is_dir())
+    yield from (f"the segment {name}" for name in segment.sweep())
+
+
+def _processes(reports: Path) -> list[int]:
+    """Those that were started with this folder for their reports."""
+    mark, found = f"LOCKSTEP_REPORTS={reports}\0".encode(), []
+    for place in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            if mark in place.read_bytes():
+                found.append(int(place.parent.name))
+        except OSError:  # it has ended, or is somebody else's
+            continue
+    return found

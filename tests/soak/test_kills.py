@@ -1,0 +1,39 @@
+"""A training that is killed goes on; what a kill might leave behind is seen."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+import lib
+from lib.soak import kills
+
+RUN, SHARED, *_ = kills.VICTIMS
+
+
+@pytest.mark.slow
+def test_a_run_that_is_killed_goes_on_to_the_same_bits():
+    assert list(kills.kill(seed=3, kills=1, victims=(SHARED,))) == []
+
+
+def test_what_is_wrong_after_a_kill_is_seen(reports, monkeypatch):
+    monkeypatch.setattr(kills, "GRACE", 0.2)
+    lib.train("ctr-synthetic", "async", "virtual", workers=2, samples=640)
+    assert not list(kills._wrong(reports)) and not list(kills._left(reports))
+    [saved] = (reports / "runs").iterdir()
+    (saved / "history.parquet").write_bytes(b"half")
+    (reports / ".stage-of-somebody").mkdir()
+    (reports / "cuts" / "a-run").mkdir(parents=True)
+    (reports / "cuts" / "a-run" / "leg-0000.safetensors").touch()
+    environment = os.environ | {"LOCKSTEP_REPORTS": str(reports)}
+    other = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], env=environment)
+    try:
+        process, damaged = kills._wrong(reports)
+    finally:
+        other.kill()
+        other.wait()
+    assert str(other.pid) in process and "history.parquet is not what was written" in damaged
+    assert len(list(kills._left(reports))) == 2
