@@ -140,7 +140,11 @@ FOUND = {
                 "failures": [{"node": "worker1", "kind": "slows", "at_batch": 2, "lasts": 0.2, "factor": 5.0}]
             },
             "who was dead": {"failures": [dies("worker2", at=0.01, lasts=0.05)], "patience": 0.001},
-            "how often it had gone back": {"failures": [dies("server0", at=0.02, lasts=0.005)]},
+            "how often it had gone back": {
+                "samples": 640,
+                "seed": 2,
+                "failures": [dies("server0", at=0.02, lasts=0.005)],
+            },
         }.items()
     },
 }
