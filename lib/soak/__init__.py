@@ -48,7 +48,7 @@ class Soaked:
 def soak(seed: int, runs: int, cluster: str = "virtual", *, first: int = 0, seconds: float | None = None) -> Soaked:
     """Check so many cases, from the first on; no more once so many seconds are over."""
     soaked, until = Soaked(), seconds and time.monotonic() + seconds
-    with _somewhere(), Progress(runs, f"soak {cluster}", "cases") as progress:
+    with _somewhere(), _started(cluster), Progress(runs, f"soak {cluster}", "cases") as progress:
         for number in range(first, first + runs):
             if until and time.monotonic() > until:
                 break
@@ -79,6 +79,21 @@ def _or_none(check: Callable[[Case], Finding | None]) -> Callable[[Case], Findin
             return None
 
     return quiet
+
+
+@contextmanager
+def _started(cluster: str) -> Iterator[None]:
+    """Ray starts once for all cases, which takes longer than each of them."""
+    if cluster != "ray":
+        yield
+        return
+    import ray
+
+    ray.init(include_dashboard=False, log_to_driver=False, configure_logging=False)
+    try:
+        yield
+    finally:
+        ray.shutdown()
 
 
 @contextmanager

@@ -108,6 +108,15 @@ def test_server_rules_do_not_change_the_state_they_are_given(name):
     assert isinstance(after, ServerState)
 
 
+@pytest.mark.parametrize("name", [name for name in ALL if ALL[name].family == "server"])
+@pytest.mark.parametrize("clocks, level", [((4, 1, 2), 4), ((0, 3, 5), 3)])
+def test_who_is_there_again_is_level_with_the_slowest_and_not_behind_itself(name, clocks, level):
+    rule = protocols.get(name)
+    state = dataclasses.replace(rule.init(3), clocks=clocks, active=frozenset({1, 2}))
+    joined = rule.on_join(state, 0)
+    assert joined.clocks == (level, *clocks[1:]) and joined.active == {0, 1, 2}
+
+
 def test_gba_by_hand():
     """M = 2: tokens 0 0 1 1; three steps late with iota 1 is excluded, and still counts in the divisor."""
     rule = protocols.get("gba", size=2, iota=1)

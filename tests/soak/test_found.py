@@ -11,7 +11,7 @@ from lib.errors import LockstepError
 from lib.soak.cases import WORKLOADS
 from lib.soak.checks import check
 
-SMALL = {"workload": "ctr-synthetic", "cluster": "virtual", "worker.flops": 1e6, **WORKLOADS["ctr-synthetic"]}
+SMALL = {"cluster": "virtual", "worker.flops": 1e6}
 
 
 def phases(*names, **first):
@@ -87,6 +87,15 @@ FOUND = {
         "patience": 0.0008,
         "failures": [dies("worker*", at=0.006, lasts=0.0009)],
     },
+    "a fast replica made its batches again": {
+        "workload": "quadratic",
+        "protocol": "s-easgd",
+        "samples": 480,
+        "feed": "split",
+        "speeds": [5.0, 1.0, 1.0],
+        "patience": 0.0005,
+        "failures": [dies("worker0", at_batch=12, lasts=0.001)],
+    },
     "all replicas were gone": {
         "protocol": "ds-sync",
         "workers": 3,
@@ -139,7 +148,8 @@ FOUND = {
 
 @pytest.mark.parametrize("name", FOUND)
 def test_what_was_found_stays_whole(name, reports):
-    finding = check({"seed": 0, **SMALL, **FOUND[name]})
+    workload = FOUND[name].get("workload", "ctr-synthetic")
+    finding = check({"workload": workload, **SMALL, **WORKLOADS[workload], "seed": 0, **FOUND[name]})
     assert finding is None, f"{finding.kind}: {finding.detail}"
 
 
