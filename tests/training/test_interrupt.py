@@ -85,6 +85,7 @@ def interrupted(tmp_path, cluster, protocol, after):
     finally:
         for pid in alive(met):  # only what this test started
             os.kill(pid, signal.SIGKILL)
+        process.kill()  # it may not have come as far as that
         process.wait()
 
 
