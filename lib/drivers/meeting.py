@@ -32,14 +32,14 @@ class Rendezvous:
         """Workers that have no more data and wait until nobody has."""
         self._handles: dict[int, Handle] = {}
         self._lives = [0] * workers
-        """Which life of its node each worker was in when it asked last."""
+        """Which life of its node each worker was in when it asked last; one that was lost asks from a later one."""
         self._met = 0
 
     async def meet(self, rank: int, round: int, life: int = 0) -> Meeting | None:
         """Wait for the group of this round; from here on the worker is certain to come. None: it has left meanwhile."""
-        self._lives[rank] = life
-        if rank not in self._active | self._new:  # its question was on the way when it died
+        if rank not in self._active | self._new or life < self._lives[rank]:  # its question was on the way when it died
             return None
+        self._lives[rank] = life
         if rank in self._new and round == LAST:  # nobody can take it in any more
             self._admit(rank)
         future = asyncio.get_running_loop().create_future()
@@ -53,6 +53,7 @@ class Rendezvous:
         """Groups form without this worker; one that `returns` only pauses until the run has been cut."""
         if lost:
             self._handles.pop(rank, None)
+            self._lives[rank] += 1
         if returns:
             self._away |= {rank}
         else:
@@ -155,7 +156,7 @@ class Neighbourhoods(Rendezvous):
         return max(self._since[rank], self._reached[rank] + 1)
 
     async def meet(self, rank: int, round: int, life: int = 0) -> Meeting | None:
-        if rank in self._active and round != LAST:
+        if rank in self._active and life >= self._lives[rank] and round != LAST:
             self._reached[rank] = round
         return await super().meet(rank, round, life)
 
@@ -164,7 +165,7 @@ class Neighbourhoods(Rendezvous):
             self._reached[rank] = -1
         await super().leave(rank, lost, returns)
         if lost:  # what it has not sent will never come
-            later = self._lives[rank] + 1
+            later = self._lives[rank]
             told = (self._handles[other].forget(rank, later) for other in self._active & self._handles.keys())
             await asyncio.gather(*told, return_exceptions=True)  # who is dead as well needs not know
 

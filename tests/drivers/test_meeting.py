@@ -44,7 +44,21 @@ def test_who_was_lost_is_no_neighbour_and_comes_back_at_a_round_that_nobody_has_
         assert await asked(ring, (0, 0), (4, 0), (3, 0)) == [(0, 4), (0, 3, 4), None]
         await ring.join(1)
         assert await ring.first(1) == 1
-        assert await asked(ring, (1, 1), (0, 1), (4, 1)) == [None, (0, 1, 4), None]
+        assert await asked(ring, (1, 1, 1), (0, 1), (4, 1)) == [None, (0, 1, 4), None]
+
+    asyncio.run(main())
+
+
+def test_a_question_that_comes_after_the_death_of_who_asked_is_not_taken_for_its_next_lifes():
+    """A message may be late: then the others would wait for a worker that never comes."""
+
+    async def main():
+        meeting = Rendezvous(None, plan(rule(), 3))
+        await meeting.leave(0, lost=True)
+        await meeting.join(0)
+        assert await meeting.meet(0, 5, 0) is None
+        assert await asked(meeting, (1, 5), (2, 5)) == [(1, 2), (1, 2)]
+        assert await asked(meeting, (0, 5, 1), (1, 6), (2, 6)) == [(0, 1, 2)] * 3
 
     asyncio.run(main())
 

@@ -139,3 +139,18 @@ def scatter(rows, slots, block):
         slot = np.uint64(slots[i])
         for d in range(width):
             rows[slot, d] = block[i, d]
+
+
+@njit(types.UniTuple(_NEW_INTS, 3)(_INTS, int64), **_OPTIONS)
+def by_stripe(slots, stripes):
+    """Slots sorted by stripe, a slot's number modulo so many, a power of two; where each one stood; where each stripe ends."""
+    ends, last = np.zeros(stripes + 1, np.int64), stripes - 1
+    for slot in slots:
+        ends[(slot & last) + 1] += 1
+    ends = np.cumsum(ends)
+    following, ordered, entries = ends.copy(), np.empty_like(slots), np.empty_like(slots)
+    for i in range(slots.size):
+        at = following[slots[i] & last]
+        ordered[at], entries[at] = slots[i], i
+        following[slots[i] & last] = at + 1
+    return ordered, entries, ends

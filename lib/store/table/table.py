@@ -296,11 +296,10 @@ class Table:
                 for lock in self._stripes:
                     lock.release()
             return
-        stripes = (slots % STRIPES).astype(np.uint8)
-        entries = np.argsort(stripes, kind="stable")
-        parts = np.split(entries, np.cumsum(np.bincount(stripes, minlength=STRIPES))[:-1])
+        slots, entries, ends = kernels.by_stripe(slots, STRIPES)
         for stripe in self._each_stripe():
-            optimizer.update_slots(rows, slots[parts[stripe]], grads, mark, parts[stripe])
+            part = slice(ends[stripe], ends[stripe + 1])
+            optimizer.update_slots(rows, slots[part], grads, mark, entries[part])
 
     def _each_stripe(self) -> Iterator[int]:
         """Every stripe once, held until the next is asked for; only where none is free is one waited for."""
