@@ -30,7 +30,7 @@ class Sync(ServerRule):
         return workers
 
     def may_start(self, state: ServerState, worker: int) -> bool:
-        return all(push.worker != worker for push in state.held)
+        return worker not in state.holders
 
     def on_push(self, state: ServerState, push: Push) -> tuple[ServerState, Decisions]:
         return self._settle(state.receive(push))
@@ -41,7 +41,7 @@ class Sync(ServerRule):
     def _settle(self, state: ServerState) -> tuple[ServerState, Decisions]:
         if not state.held or len(state.held) < len(state.active):
             return state, ()
-        if not state.active <= {push.worker for push in state.held}:
+        if not state.active <= state.holders:
             return state, ()
         held = state.held
         return state.release(), (Apply(held, (1.0,) * len(held), len(held)),)

@@ -65,12 +65,12 @@ class HopBW(ServerRule):
         return workers
 
     def may_start(self, state: ServerState, worker: int) -> bool:
-        return all(push.worker != worker for push in state.held)
+        return worker not in state.holders
 
     def on_push(self, state: ServerState, push: Push) -> tuple[ServerState, Decisions]:
         received = state.receive(push)
         if push.token < state.step:
-            return replace(received, held=state.held), (Drop((push,)),)
+            return replace(received, held=state.held, holders=state.holders), (Drop((push,)),)
         return self._settle(received)
 
     def on_leave(self, state: ServerState, worker: int) -> tuple[ServerState, Decisions]:

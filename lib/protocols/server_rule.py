@@ -53,14 +53,16 @@ class ServerState:
     """Tokens handed out."""
     held: tuple[Push, ...] = ()
     """Pushes that wait for their update."""
+    holders: frozenset[int] = frozenset()
+    """Their workers, since a barrier asks for them often."""
 
     def receive(self, push: Push) -> ServerState:
         clocks = (*self.clocks[: push.worker], self.clocks[push.worker] + 1, *self.clocks[push.worker + 1 :])
-        return replace(self, clocks=clocks, held=(*self.held, push))
+        return replace(self, clocks=clocks, held=(*self.held, push), holders=self.holders | {push.worker})
 
     def release(self) -> ServerState:
         """All that was held is applied as one update."""
-        return replace(self, step=self.step + 1, held=())
+        return replace(self, step=self.step + 1, held=(), holders=frozenset())
 
 
 Decisions = tuple[Apply | Drop, ...]
