@@ -88,6 +88,11 @@ class OfGradients(NoMix):
 
     async def before(self) -> None:
         self._asked = self._worker.way.ahead()
+        if self._worker.new:
+            # From its first push on a barrier at the rows' servers counts on this worker, and so must its group: one that
+            # takes it in later would wait for others, whom that barrier holds until its next push.
+            await self._asked
+            self._worker.new = False
         if len(self._worker.buckets) > 1:
             self.overlap = Overlap(self._worker.site, self._worker.buckets, self._asked)
 

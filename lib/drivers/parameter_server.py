@@ -75,6 +75,8 @@ class ParameterServer:
         self._started: dict[tuple[int, int], Read | None] = {}
         """(worker, batch) of steps that were started and not pushed, and from what, once it has been read."""
         self._losses: Counter[int] = Counter()
+        self._joining: set[int] = set()
+        """Workers that are there again and have not asked yet."""
         self._paused: set[int] = set()
         """Workers that take no batch until the run has been cut,"""
         self._left_out: set[int] = set()
@@ -94,6 +96,10 @@ class ParameterServer:
         async with self._turn:
             if self._losses[worker] > losses:
                 return None
+            if worker in self._joining:
+                self._joining.remove(worker)
+                self._state = self._rule.on_join(self._state, worker)
+                self._gates = self._closed(self._gates)
             gate = Gate(worker, batch, asyncio.get_running_loop().create_future())
             self._gates += self._closed([gate])
             updates = await self._go_without_paused()
@@ -133,11 +139,10 @@ class ParameterServer:
         await self._carry_out(updates)
 
     async def join(self, worker: int) -> int:
-        """A worker that was lost is there again; the step that is its next."""
+        """A worker that was lost is there again; the step that is its next. Nobody waits for it before it asks for parameters."""
         async with self._turn:
-            self._state = self._rule.on_join(self._state, worker)
-            self._gates = self._closed(self._gates)
-            return self._state.clocks[worker]
+            self._joining.add(worker)
+            return self._rule.on_join(self._state, worker).clocks[worker]
 
     async def save(self) -> dict[str, Any]:
         """Everything, when no update is under way: the rule's state, the store and the gradients in flight are one cut."""
@@ -147,6 +152,7 @@ class ParameterServer:
         self._left_out.clear()
         return {
             "rule": self._state,
+            "joining": sorted(self._joining),
             "waiting": list(self._waiting.values()),
             "samples": self._samples,
             "record": self.record,
@@ -154,7 +160,7 @@ class ParameterServer:
         }
 
     async def load(self, state: dict[str, Any]) -> None:
-        self._state = state["rule"]
+        self._state, self._joining = state["rule"], set(state["joining"])
         self._waiting = {gradient.push: gradient for gradient in state["waiting"]}
         self._shard.load(state, self._state.step)
         self._samples = state["samples"]
@@ -180,6 +186,7 @@ class ParameterServer:
                     gate.opened.set_result(None)
             self._gates = [gate for gate in self._gates if gate.worker != worker]
         self._left_out.discard(worker)
+        self._joining.discard(worker)
         updates = await self._decide(worker, *self._rule.on_leave(self._state, worker))
         return updates + await self._go_without_paused()
 

@@ -82,6 +82,8 @@ class ReplicaWorker:
         """Threads in a step."""
         self._stepped = asyncio.Event()
         self._finished = False
+        self.new = False
+        """It has joined again and has made no step yet."""
         self._marks = Marks(mark / plan.workers for mark in plan.marks if rank == 0 or self.rule.model == "average")
         self._evaluated = plan.evaluation_ids() if self.replica.tables else {}
         self._kind = NoMix if self._background else OfGradients if exchange.copies else PLACES[when.place]
@@ -140,6 +142,7 @@ class ReplicaWorker:
         self.replica.load({**copy, "samples": 0})
         for count in self._counts:
             count.begun = count.done = copy["steps"] // len(self._counts)
+        self.new = True
 
     async def save(self) -> dict[str, Any]:
         return {
@@ -147,6 +150,7 @@ class ReplicaWorker:
             "replica": self.replica.save(),
             "round": self.way.round,
             "counts": [list(asdict(count).values()) for count in self._counts],
+            "new": self.new,
             "record": self.record,
         }
 
@@ -155,6 +159,7 @@ class ReplicaWorker:
         self.replica.load(state["replica"])
         self.way.round = state["round"]
         self._counts = [Count(*values) for values in state["counts"]]
+        self.new = state["new"]
         self._marks.skip(self.replica.samples)
         self.record.become(state["record"])
 

@@ -116,6 +116,20 @@ FOUND = {
             {"node": "worker1", "kind": "hangs", "every": 0.03, "lasts": 0.01},
         ],
     },
+    **{
+        f"a barrier and a group took a worker in at unlike steps, {seed}": {
+            "protocol": "all-reduce",
+            "workers": 3,
+            "samples": 320,
+            "batch_size": 8,
+            "seed": seed,
+            "feed": "queue",
+            "patience": 1e-4,
+            "mishaps": {"late": 0.5, "delay": 0.0044, "lost": 0.3, "retry": 0.0022},
+            "failures": [dies("worker0", at=0.02, lasts=0.01)],
+        }
+        for seed in range(1, 5)
+    },
     "groups of a later leg missed who had died before": {
         "protocol": phases("ds-sync", "swarm-adam", until_samples=150),
         "workers": 3,
