@@ -18,8 +18,8 @@ staleness, which counts from tokens, is 0, while staleness, which counts updates
 Departures: the buffer's rest is applied when the last worker leaves (the paper's last step, ceil(Q / M)). A decayed
 gradient still counts in the divisor, as "divided by N_a" in Algorithm 2 says; an id's step of appearance is the one before
 this update (line 19 sets it first, after which no gradient would be decayed by it), and an update that leaves nothing of an
-id's gradients is none of its steps. The paper prints t_i = floor(i / K) once;
-only M in its place gives the repeats that its text describes.
+id's gradients is none of its steps. The paper prints t_i = floor(i / K) once; only M in its place gives the repeats that its
+text describes.
 """
 
 from __future__ import annotations
