@@ -116,6 +116,9 @@ def _parser() -> argparse.ArgumentParser:
     calibrate.add_argument("--out", default="cluster.yaml", help="the file (default cluster.yaml)")
     calibrate.add_argument("--quick", action="store_true", help="seconds instead of half a minute, and rougher")
     soak = add("soak", _soak, "run random cases and hold them against what the kit guarantees")
+    soak.add_argument(
+        "--of", choices=("runs", "store"), default="runs", help="what: whole runs, or a table's calls (default runs)"
+    )
     soak.add_argument("--seed", type=int, default=0, help="seed of the cases (default 0)")
     soak.add_argument("--runs", type=int, default=100, help="how many (default 100)")
     soak.add_argument("--first", type=int, default=0, help="number of the first one (default 0)")
@@ -218,7 +221,8 @@ def _soak(options: argparse.Namespace) -> int:
         found = list(kills.kill(options.seed, options.kills))
         print(*found, f"{options.kills} kills, {len(found)} findings", sep="\n")
         return int(bool(found))
-    soaked = soak(options.seed, options.runs, options.cluster, first=options.first, seconds=options.seconds)
+    more = {"of": options.of, "first": options.first, "seconds": options.seconds}
+    soaked = soak(options.seed, options.runs, options.cluster, **more)
     for line in soaked.told():
         print(line)
     return 1 if soaked.findings else 0

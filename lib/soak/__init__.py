@@ -1,7 +1,8 @@
-"""Random weather: runs that nobody would think of, held against the guarantees of the kit. `python -m lib soak`.
+"""Random weather: what nobody would think of, held against the guarantees of the kit. `python -m lib soak`.
 
-Every case is run twice, and stopped at a random moment and resumed; `lib.soak.checks` says what must hold. One that breaks
-something is made as small as it gets and printed as a call of `lib.train`.
+Of runs: each is made twice, and stopped at a random moment and resumed; `lib.soak.checks` says what must hold. Of the store:
+several threads call one table, `lib.soak.tables`. A case that breaks something is made as small as it gets and printed as a
+call that can be pasted.
 """
 
 from __future__ import annotations
@@ -15,20 +16,44 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from lib.progress import Progress
-from lib.soak.cases import Case, draw, protocols_of
-from lib.soak.checks import Finding, Refused, call, check
+from lib.soak import cases, checks, tables
+from lib.soak.cases import Case
+from lib.soak.checks import Finding, Refused
 from lib.soak.shrink import shrink
 
 SHRINKING = 60.0
 """Seconds that are spent on making one case smaller."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Kind:
+    """What cases are cases of."""
+
+    draw: Callable[[int, int, str], Case]
+    """Of seed, number and cluster."""
+    named: Callable[[Case], str]
+    """What they are counted by."""
+    check: Callable[[Case], Finding | None]
+    """What a case breaks; `Refused` where it is none."""
+    call: Callable[[Case, Finding], str]
+    """The case as a call that can be pasted."""
+    tries: int = 1
+    """How often one is tried before it is taken to break nothing any more."""
+
+
+KINDS = {
+    "runs": Kind(draw=cases.draw, named=cases.protocols_of, check=checks.check, call=checks.call),
+    "store": Kind(draw=tables.draw, named=tables.named, check=tables.check, call=tables.call, tries=tables.TRIES),
+}
+
+
 @dataclass(kw_only=True)
 class Soaked:
     """What became of some cases."""
 
+    kind: Kind
     runs: Counter[str] = field(default_factory=Counter)
-    """Cases by protocol."""
+    """Cases by what they are named, as by their protocol."""
     refused: Counter[str] = field(default_factory=Counter)
     """Cases that were none, by what was said of them."""
     findings: dict[str, list[tuple[int, Case, Finding]]] = field(default_factory=dict)
@@ -41,44 +66,47 @@ class Soaked:
         for kind, found in sorted(self.findings.items(), key=lambda item: -len(item[1])):
             yield f"\n{len(found)} x {kind}; cases {', '.join(str(number) for number, _, _ in found[:10])}"
             _, case, finding = found[0]
-            yield f"{finding.detail}\n{call(case, finding)}"
+            yield f"{finding.detail}\n{self.kind.call(case, finding)}"
         yield f"{sum(self.runs.values())} cases, {sum(map(len, self.findings.values()))} findings"
 
 
-def soak(seed: int, runs: int, cluster: str = "virtual", *, first: int = 0, seconds: float | None = None) -> Soaked:
+def soak(
+    seed: int, runs: int, cluster: str = "virtual", *, of: str = "runs", first: int = 0, seconds: float | None = None
+) -> Soaked:
     """Check so many cases, from the first on; no more once so many seconds are over."""
-    soaked, until = Soaked(), seconds and time.monotonic() + seconds
-    with _somewhere(), _started(cluster), Progress(runs, f"soak {cluster}", "cases") as progress:
+    soaked, until = Soaked(kind=KINDS[of]), seconds and time.monotonic() + seconds
+    with _somewhere(), _started(cluster), Progress(runs, f"soak {of} {cluster}", "cases") as progress:
         for number in range(first, first + runs):
             if until and time.monotonic() > until:
                 break
-            _take(soaked, number, draw(seed, number, cluster), check)
+            _take(soaked, number, soaked.kind.draw(seed, number, cluster))
             progress.advance(1)
     return soaked
 
 
-def _take(soaked: Soaked, number: int, case: Case, check: Callable[[Case], Finding | None]) -> None:
+def _take(soaked: Soaked, number: int, case: Case) -> None:
+    kind = soaked.kind
     try:
-        finding = check(case)
+        finding = kind.check(case)
     except Refused as error:
         soaked.refused[str(error).split("\n")[0][:100]] += 1
         return
-    soaked.runs[protocols_of(case)] += 1
+    soaked.runs[kind.named(case)] += 1
     if finding is None:
         return
     if finding.kind not in soaked.findings:
-        case, finding = shrink(case, finding, _or_none(check), SHRINKING)
+        case, finding = shrink(case, finding, _tried(kind), SHRINKING)
     soaked.findings.setdefault(finding.kind, []).append((number, case, finding))
 
 
-def _or_none(check: Callable[[Case], Finding | None]) -> Callable[[Case], Finding | None]:
-    def quiet(case: Case) -> Finding | None:
+def _tried(kind: Kind) -> Callable[[Case], Finding | None]:
+    def tried(case: Case) -> Finding | None:
         try:
-            return check(case)
+            return next(filter(None, (kind.check(case) for _ in range(kind.tries))), None)
         except Refused:
             return None
 
-    return quiet
+    return tried
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from typing import Any
 from lib.soak.cases import WORKLOADS, Case
 from lib.soak.checks import Finding
 
-KEPT = frozenset({"workload", "protocol", "cluster", "samples", "name", "phases", "kind", "node"})
+KEPT = frozenset({"workload", "protocol", "cluster", "samples", "name", "phases", "kind", "node", "rounds"})
 """What a case cannot be without."""
 
 
@@ -27,7 +27,7 @@ def shrink(
 
 
 def _smaller(case: Case) -> Iterator[Case]:
-    small = {name: case[name] for name in (*WORKLOADS[case["workload"]], "worker.flops") if name in case}
+    small = {name: case[name] for name in (*WORKLOADS.get(case.get("workload"), ()), "worker.flops") if name in case}
     for less in _less({name: value for name, value in case.items() if name not in small}):
         yield {**less, **small}
 
