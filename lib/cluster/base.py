@@ -164,11 +164,12 @@ class World(ABC):
     """Whether `cut` will be asked for; set before anything is hosted."""
 
     def cut(self) -> dict[str, Any]:
-        """What it takes to go on from here, at a moment when nothing is under way; a wall clock needs nothing."""
-        return {}
+        """What it takes to go on from here, at a moment when nothing is under way."""
+        return {"clock": self.now()}
 
-    def go_on(self, state: dict[str, Any]) -> None:  # noqa: B027 - most worlds need nothing
-        """Be as at that cut, in a fresh world; nothing may be under way."""
+    @abstractmethod
+    async def go_on(self, state: dict[str, Any]) -> None:
+        """Be as at that cut, in a fresh world where nothing is under way; it is the cut's time again."""
 
     def events(self) -> int | None:
         """Callbacks that a modelled world has run; None on a wall clock."""

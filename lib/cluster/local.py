@@ -67,6 +67,8 @@ class LocalWorld(FailingNodes, World):
         # Apart, so that making the next batch never stands in a queue behind computations.
         self.inputs = ThreadPoolExecutor(2, "lockstep-input", initializer=torch.set_num_threads, initargs=(1,))
         self.report: Callable[[int], None] = lambda samples: None
+        self._ahead = 0.0
+        """What makes one clock of those of the processes that a run was in."""
 
     def site(self, node: str) -> LocalSite:
         if node not in self._sites:
@@ -83,8 +85,9 @@ class LocalWorld(FailingNodes, World):
         site.incarnation.parts.append(made)
         return FailingHandle(self.site("master"), site, made)
 
-    def go_on(self, state: dict[str, Any]) -> None:
-        super().go_on(state)
+    async def go_on(self, state: dict[str, Any]) -> None:
+        await super().go_on(state)
+        self._ahead += state["clock"] - self.now()
         self.begin()
 
     def begin(self) -> None:
@@ -94,7 +97,7 @@ class LocalWorld(FailingNodes, World):
             site.begin(ago)
 
     def now(self) -> float:
-        return time.perf_counter()
+        return time.perf_counter() + self._ahead
 
     def run(self, main: Main, progress: Callable[[int], None] | None = None) -> Any:
         self.report = progress or self.report
@@ -132,7 +135,7 @@ class LocalSite(WallSite):
         self._stream = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None
 
     def now(self) -> float:
-        return time.perf_counter()
+        return self._world.now()
 
     def _pool(self, work: Work | None) -> ThreadPoolExecutor:
         return self._world.inputs if work is None else self._world.pool

@@ -31,8 +31,6 @@ class Attempt:
     """Gradients whose work the tries before took back."""
     lost: list[Record] = field(default_factory=list)
     """What workers wrote down that are no more."""
-    shift: float = 0.0
-    """By how much this process's clock says more than that of the one that saved the newest cut."""
     left_out: bool = False
     """Whether a worker was not there for a while, so that its share of the data was left out."""
 
@@ -52,7 +50,7 @@ class Attempt:
 
     def load(self, state: dict[str, Any]) -> None:
         """Be the try that was cut, in another process."""
-        self.number, self.undone = state["number"], state["undone"]
+        self.number, self.undone, self.started = state["number"], state["undone"], state["start"]
 
     def next(self, records: Iterable[Record]) -> Attempt:
         """The next try, after this one left these records."""

@@ -98,9 +98,8 @@ async def _cut(world: World, plan: Plan, mark: int, start: float, crew: Crew, pa
     with world.still():
         states = await crew.save()
         states |= dict(zip(parts, await asyncio.gather(*(part.save() for part in parts.values())), strict=True))
-    run = {"mark": mark, "start": start, "now": world.now(), "world": world.cut(), **plan.attempt.save()}
+    run = {"mark": mark, "start": start, "world": world.cut(), **plan.attempt.save()}
     checkpoint.save(plan.cuts.newest, {"run": run, **states})
-    plan.attempt.shift = 0.0
 
 
 async def _go_on(world: World, plan: Plan, crew: Crew, parts: dict[str, Handle]) -> tuple[float, int]:
@@ -118,12 +117,8 @@ async def _go_on(world: World, plan: Plan, crew: Crew, parts: dict[str, Handle])
     records = [state["record"] for state in states.values() if "record" in state] + run["lost"]
     fresh = not attempt.number
     if fresh:
-        world.go_on(run["world"])
+        await world.go_on(run["world"])
         attempt.load(run)
-        attempt.shift = world.now() - run["now"]  # a wall clock does not stand still between two processes
-        attempt.started = run["start"] + attempt.shift
-    for record in records if attempt.shift else ():
-        record.shift(attempt.shift)
     with world.still() if fresh else nullcontext():
         await _load(crew, parts, states)
     attempt.lost.extend(run["lost"])

@@ -73,15 +73,6 @@ class Record:
         for each in fields(self):
             setattr(self, each.name, getattr(other, each.name))
 
-    def shift(self, seconds: float) -> None:
-        """Move all times: the clock that they were taken from has been replaced."""
-        self.spans = self.spans and [(kind, start + seconds, end + seconds, at) for kind, start, end, at in self.spans]
-        self.steps = [(time + seconds, *rest) for time, *rest in self.steps]
-        for name in ("staleness", "data_staleness", "gaps"):
-            setattr(self, name, [(time + seconds, value) for time, value in getattr(self, name)])
-        for snapshot in self.snapshots:
-            snapshot.time += seconds
-
 
 class Marks:
     """Says when a part has seen so many samples as the next mark asks for; the end itself is evaluated apart."""

@@ -311,6 +311,11 @@ def check(plan: Plan) -> None:
             raise BadOption(
                 f"{rule.name}: {rule.worker_threads} threads of a worker cannot wait for their turn with {sparse.name!r}"
             )
+        if sparse.family == "server" and sparse.blocks and rule.waits_for_others:
+            raise BadOption(
+                f"{rule.name}: workers that wait for each other's replicas, and for rows at the barrier of {sparse.name!r}, may "
+                "wait for ever; let the rows follow a rule without a barrier (async, bsp, gba), or mix gradients or with a centre"
+            )
     steps = -(-plan.batches // plan.workers)
     if plan.data == "stream":
         steps = max(size for _, size in stretches(plan.batches, plan.workers, plan.partitions))

@@ -69,6 +69,12 @@ class ReplicaRule(Rule):
         """Whether rows in the replica can be averaged with it."""
         return isinstance(self.exchange, Mean) and isinstance(self.when, Loop) and self.rows == "averaged"
 
+    @property
+    def waits_for_others(self) -> bool:
+        """Whether a worker waits for replicas of others that may have steps to make first; gradients are met in one step."""
+        ends = self.last or (isinstance(self.when, Background) and self.when.until == "all")
+        return self.exchange.together and not self.exchange.copies and (isinstance(self.when, Loop) or ends)
+
     def batches_a_step(self, workers: int) -> int:
         return workers
 

@@ -34,11 +34,20 @@ class EndedLegs:
         self._world, self._cuts = world, cuts
         self._over: deque[tuple[float, Finished]] = deque()
         world.keeps = cuts is not None
-        if cuts and cuts.resume:
-            for unfinished in cuts.folder.glob(".*"):  # saves that were interrupted
-                unfinished.unlink()
-            if self._file("world").exists():
-                self._return()
+
+    async def find(self) -> None:
+        """Go back to where the last of them left the world, if the run is to be resumed."""
+        if not (self._cuts and self._cuts.resume):
+            return
+        for unfinished in self._cuts.folder.glob(".*"):  # saves that were interrupted
+            unfinished.unlink()
+        if not self._file("world").exists():
+            return
+        world = checkpoint.load(self._file("world"))
+        await self._world.go_on(world["state"])
+        for leg in range(world["legs"]):
+            kept = checkpoint.load(self._file(f"done-{leg:04}"), LEG)
+            self._over.append((kept["began"], kept["finished"]))
 
     def __bool__(self) -> bool:
         return bool(self._over)
@@ -56,26 +65,8 @@ class EndedLegs:
         if self._cuts is None:
             return
         checkpoint.save(self._file(f"done-{leg:04}"), {"began": began, "finished": finished})
-        world = {"legs": leg + 1, "now": self._world.now(), "state": self._world.cut()}
-        checkpoint.save(self._file("world"), world)
+        checkpoint.save(self._file("world"), {"legs": leg + 1, "state": self._world.cut()})
         replace(self._cuts, leg=leg).newest.unlink(missing_ok=True)
 
     def _file(self, name: str) -> Path:
         return self._cuts.folder / f"{name}.safetensors"
-
-    def _return(self) -> None:
-        world = checkpoint.load(self._file("world"))
-        self._world.go_on(world["state"])
-        shift = self._world.now() - world["now"]  # a wall clock does not stand still between two processes
-        for leg in range(world["legs"]):
-            kept = checkpoint.load(self._file(f"done-{leg:04}"), LEG)
-            self._over.append((kept["began"] + shift, _shifted(kept["finished"], shift)))
-
-
-def _shifted(finished: Finished, seconds: float) -> Finished:
-    if not seconds:
-        return finished
-    for record in finished.records:
-        record.shift(seconds)
-    watch = finished.watch and finished.watch.shifted(seconds)
-    return replace(finished, start=finished.start + seconds, end=finished.end + seconds, watch=watch)

@@ -41,6 +41,7 @@ class Course:
         legs: list[Leg] = []
         model, place = self.model, self.plan.first
         past = EndedLegs(world, self.plan.cuts)
+        await past.find()
         for phase in self.turns(legs):
             end = self.end(phase, place)
             if place >= end:

@@ -7,7 +7,7 @@ of the last computation before the data ends.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from lib.cluster.base import Site
 from lib.data.feed import WorkQueue
@@ -60,12 +60,6 @@ class Watch:
     def present(self) -> int:
         """The phase to be in."""
         return self.state.present
-
-    def shifted(self, seconds: float) -> Watch:
-        """The clock that its times were taken from has been replaced."""
-        state = replace(self.state, now=self.state.now + seconds, learnt=self.state.learnt + seconds)
-        decisions = tuple(replace(each, time=each.time + seconds) for each in self.decisions)
-        return replace(self, state=state, decisions=decisions)
 
 
 class Watched(WorkQueue):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from statistics import NormalDist
 
 import numpy as np
 import pytest
@@ -289,3 +290,13 @@ def test_two_parts_of_one_kind_draw_apart():
     assert np.std(np.log(twice)) == pytest.approx(0.4 * math.sqrt(2), rel=0.05)  # not 0.8, as of one draw used twice
     once = course(Product(parts=(TRANSIENT, TRANSIENT))).stretch(0.0, 30_000.0)
     assert once / 30_000 == pytest.approx((5 / (4 + 1 / 3)) ** 2, rel=0.03)
+
+
+def test_the_next_life_of_a_node_begins_before_what_the_dead_one_had_queued():
+    """An earlier moment is as much like the one that is known as a later one as far away: exp(-d / seconds)."""
+    z = NormalDist().inv_cdf
+    kind = Empirical(quantiles=(1e-9, 1.0), seconds=(1.0,), shares=(1.0,))  # about Phi(z)
+    courses = [kind.course(seed, "worker0", 0) for seed in range(4000)]
+    later = [z(course.stretch(2.0, 1.0)) for course in courses]
+    earlier = [z(course.stretch(1.5, 1.0)) for course in courses]
+    assert np.corrcoef(later, earlier)[0, 1] == pytest.approx(math.exp(-0.5), abs=0.03)

@@ -124,6 +124,31 @@ def test_values_out_of_range():
         train(Pair(sparse=Sync(), dense=replace(get("s-easgd"), worker_threads=2)))
 
 
+@pytest.mark.parametrize("sparse", ["sync", "hop-bs", "hop-bw"])
+@pytest.mark.parametrize("dense", ["prague", "swarm-adam", "ds-sync"])
+def test_replicas_that_wait_for_each_other_and_for_rows_are_refused(sparse, dense):
+    """Who waited for a group held the barrier, and who could have completed the group was held by it."""
+    with pytest.raises(BadOption, match=f"{dense}: workers that wait .* at the barrier of '{sparse}'"):
+        train(Pair(sparse=get(sparse), dense=get(dense)))
+
+
+@pytest.mark.parametrize(
+    "values, waits",
+    [
+        ({"exchange": Mean()}, True),
+        ({"exchange": Neighbours()}, True),
+        ({"exchange": Gradients()}, False),
+        ({"exchange": Peer()}, False),
+        ({"exchange": Centre(), "last": True}, False),
+        ({"exchange": Mean(), "when": Background()}, False),
+        ({"exchange": Mean(), "when": Background(), "last": True}, True),
+        ({"exchange": Mean(), "when": Background(until="all")}, True),
+    ],
+)
+def test_who_waits_for_others_with_steps_to_make(values, waits):
+    assert rule(**values).waits_for_others == waits
+
+
 # When
 
 

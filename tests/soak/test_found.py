@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
 from lib.drivers.ledger import settle
@@ -177,9 +176,10 @@ def test_a_gradient_that_is_used_twice_does_not_balance():
         settle([record])
 
 
-def test_all_times_move_with_the_clock():
-    record = Record("worker0", [("compute", 1.0, 2.0, 0)])
-    record.staleness, record.data_staleness, record.gaps = [(1.0, 2)], [(2.0, 1)], [(3.0, 4)]
-    record.shift(10.0)
-    assert (record.staleness, record.data_staleness, record.gaps) == ([(11.0, 2)], [(12.0, 1)], [(13.0, 4)])
-    assert np.allclose(record.spans[0][1:3], (11.0, 12.0))
+def test_a_leg_goes_on_after_those_that_are_over():
+    """On a wall clock each leg began where its own cut said, so that the second was before the first."""
+    case = {"workload": "ctr-synthetic", **WORKLOADS["ctr-synthetic"], "cluster": "local", "seed": 0, "samples": 190}
+    case["protocol"] = {"phases": [{"protocol": {"name": "sequential"}, "steps": 3}, {"protocol": {"name": "bsp"}}]}
+    for seed in range(3):  # of which each is stopped elsewhere
+        finding = check(case | {"seed": seed, "checkpoint_every": 8})
+        assert finding is None, f"{finding.kind}: {finding.detail}"

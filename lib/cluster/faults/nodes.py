@@ -206,12 +206,13 @@ class FailingNodes:
 
     def cut(self) -> dict[str, Any]:
         return {
+            **super().cut(),
             "now": asyncio.get_running_loop().time(),
             "failures": self.failure_schedule.save(),
             "health": {node: site.health.save() for node, site in self._sites.items()},
         }
 
-    def go_on(self, state: dict[str, Any]) -> None:
+    async def go_on(self, state: dict[str, Any]) -> None:
         shift = asyncio.get_running_loop().time() - state["now"]
         for node, health in state["health"].items():
             self.site(node).health.load(health)

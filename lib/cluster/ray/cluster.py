@@ -26,7 +26,7 @@ from lib.cluster.faults.failures import check_wall
 from lib.cluster.faults.nodes import FailureSchedule
 from lib.cluster.faults.wall_clock import MessageDelays
 from lib.cluster.local import in_loop
-from lib.cluster.ray.node import Caller, Host, RayHandle, cause_of
+from lib.cluster.ray.node import Caller, Host, RayHandle, Start, cause_of
 from lib.errors import BadOption, LockstepError, NodeLost
 
 
@@ -73,6 +73,8 @@ class RayWorld(World):
         self.records = {}
         self._ends: set[asyncio.Task] = set()
         self._ids = itertools.count()
+        self._ahead = 0.0
+        """What makes one clock of those of the processes that a run was in."""
         self._caller = Caller("main", MessageDelays(cluster, seed, "master") if cluster.fails else None)
 
     def run(self, main: Main, progress: Callable[[int], None] | None = None) -> Any:
@@ -158,8 +160,8 @@ class RayWorld(World):
         actor = self.ray.remote(num_cpus=0, num_gpus=gpus, max_concurrency=1_000_000)(Host)
         path = [os.path.abspath(entry) for entry in sys.path]
         self._incarnations[node] += 1
-        incarnation, batches = self._incarnations[node], self._batches[node]
-        return actor.remote(self.cluster, self.seed, node, incarnation, batches, "cuda" if gpus else "cpu", path)
+        start = Start(self._incarnations[node], self._batches[node], self._ahead)
+        return actor.remote(self.cluster, self.seed, node, start, "cuda" if gpus else "cpu", path)
 
     async def _connect(self) -> None:
         """Make the workers' process group."""
@@ -222,7 +224,12 @@ class RayWorld(World):
         task.add_done_callback(self._ends.discard)
 
     def now(self) -> float:
-        return time.time()
+        return time.time() + self._ahead
+
+    async def go_on(self, state: dict[str, Any]) -> None:
+        self._ahead += state["clock"] - self.now()
+        await asyncio.gather(*(actor.go_on.remote(self._ahead) for actor in self._actors.values()))
+        self.begin()
 
 
 @contextmanager

@@ -8,6 +8,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -27,16 +28,26 @@ MORTAL_COLLECTIVE = timedelta(seconds=30)
 """The same where members may die while their group forms: nothing else tells the others."""
 
 
+@dataclass(frozen=True, slots=True)
+class Start:
+    """What a node's process starts from."""
+
+    incarnation: int
+    """Which of the node's processes it is, from 1 on."""
+    batches: int
+    """Computed in those before."""
+    ahead: float
+    """By how much the run's clock says more than this machine's."""
+
+
 class Host:
     """A node: an actor that holds parts and runs their methods in the order of each caller's calls."""
 
-    def __init__(
-        self, cluster: Cluster, seed: int, node: str, incarnation: int, batches: int, device: str, path: list[str]
-    ):
+    def __init__(self, cluster: Cluster, seed: int, node: str, start: Start, device: str, path: list[str]):
         # A user's own protocol or workload is found where the driver found it.
         sys.path.extend(entry for entry in path if entry not in sys.path)
         torch.set_num_threads(1)
-        self.site = RaySite(cluster, seed, node, incarnation, batches, device)
+        self.site = RaySite(cluster, seed, node, start, device)
         self._parts: dict[int, Any] = {}
         self._next: defaultdict[str, int] = defaultdict(int)
         self._early: dict[tuple[str, int], asyncio.Future] = {}
@@ -62,6 +73,10 @@ class Host:
 
     async def begin(self, ago: float) -> None:
         self.site.begin(ago)
+
+    async def go_on(self, ahead: float) -> None:
+        """The run goes on in this process."""
+        self.site.ahead = ahead
 
     async def doomed(self) -> int:
         """The number of batches after which this node stops."""
@@ -100,11 +115,13 @@ class RaySite(WallSite):
     store: distributed.Store
     """Where this worker's process groups find their members."""
 
-    def __init__(self, cluster: Cluster, seed: int, node: str, incarnation: int, batches: int, device: str):
-        super().__init__(cluster, seed, node, torch.device(device), batches)
-        self.life = incarnation - 1
+    def __init__(self, cluster: Cluster, seed: int, node: str, start: Start, device: str):
+        super().__init__(cluster, seed, node, torch.device(device), start.batches)
+        self.life, self.ahead = start.incarnation - 1, start.ahead
         self.samples = 0
-        self.caller = Caller(f"{node}/{incarnation}", MessageDelays(cluster, seed, node) if cluster.fails else None)
+        self.caller = Caller(
+            f"{node}/{start.incarnation}", MessageDelays(cluster, seed, node) if cluster.fails else None
+        )
         self.stopped = asyncio.get_running_loop().create_future()
         self._groups: dict[tuple, Any] = {}
         self._threads = ThreadPoolExecutor(2, initializer=torch.set_num_threads, initargs=(1,))
@@ -132,7 +149,7 @@ class RaySite(WallSite):
             self.caller.road.begin(ago)
 
     def now(self) -> float:
-        return time.time()
+        return time.time() + self.ahead
 
     def _pool(self, work: Work | None) -> ThreadPoolExecutor:
         return self._threads

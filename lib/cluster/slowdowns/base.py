@@ -34,7 +34,7 @@ class Course(ABC):
     def stretch(self, start: float, seconds: float) -> float:
         """How long a computation of `seconds` on an undisturbed node takes when it begins at `start`.
 
-        `start` never decreases from one call to the next."""
+        `start` is before an earlier call's only where the node died meanwhile, with what was queued on it."""
 
 
 class Pace(Course):

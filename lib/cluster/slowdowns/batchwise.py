@@ -115,7 +115,7 @@ class _Empirical(Course):
     def stretch(self, start: float, seconds: float) -> float:
         z = math.sqrt(self._rest) * self._normal() if self._rest else 0.0
         for place, share in enumerate(self._shares):
-            kept = math.exp((self._time - start) / self._seconds[place])
+            kept = math.exp(-abs(start - self._time) / self._seconds[place])
             part = kept * self._parts[place] + math.sqrt(1 - kept * kept) * self._normal()
             self._parts[place] = part
             z += math.sqrt(share) * part

@@ -157,7 +157,7 @@ class VirtualWorld(FailingNodes, World):
         connections = [(*ends, connection.save()) for ends, connection in self._connections.items()]
         return {**super().cut(), "sites": sites, "books": books, "connections": connections}
 
-    def go_on(self, state: dict[str, Any]) -> None:
+    async def go_on(self, state: dict[str, Any]) -> None:
         for name, kept in state["sites"].items():
             site = self.site(name)
             site.computed = kept["computed"]
@@ -170,7 +170,7 @@ class VirtualWorld(FailingNodes, World):
             self.connection(source, target).load(kept)
         self.failure_schedule.pause()
         self.loop.set_time(state["now"])
-        super().go_on(state)
+        await super().go_on(state)
 
     def _queues(self) -> dict[str, list[Queue]]:
         nodes = {name: [site.interface.out, site.interface.into] for name, site in self._sites.items()}
