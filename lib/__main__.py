@@ -117,7 +117,10 @@ def _parser() -> argparse.ArgumentParser:
     calibrate.add_argument("--quick", action="store_true", help="seconds instead of half a minute, and rougher")
     soak = add("soak", _soak, "run random cases and hold them against what the kit guarantees")
     soak.add_argument(
-        "--of", choices=("runs", "store"), default="runs", help="what: whole runs, or a table's calls (default runs)"
+        "--of",
+        choices=("runs", "pipelines", "store"),
+        default="runs",
+        help="what: whole runs, pipelines and their histories, or calls on a table (default runs)",
     )
     soak.add_argument("--seed", type=int, default=0, help="seed of the cases (default 0)")
     soak.add_argument("--runs", type=int, default=100, help="how many (default 100)")

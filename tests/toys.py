@@ -16,7 +16,6 @@ from lib.drivers.plan import Plan
 from lib.drivers.record import Record
 from lib.models.flat import FlatModel
 from lib.store.optim import SGD, Optimizer
-from lib.store.rows import Rows
 from lib.training.legs import driver
 from lib.workloads.base import TableSpec, Workload
 
@@ -106,33 +105,3 @@ def serial_dense(workload: Workload, seed: int, steps: Iterable[Iterable[int]]) 
         parameter.grad = torch.stack(gradients).mean(0)
         optimizer.step()
     return parameter.detach().numpy()
-
-
-def serial_pipeline(workload: Workload, seed: int, order: Iterable[int]) -> dict[str, Any]:
-    """One batch after another in the given order: rows, optimiser state and timestamps, as a pipeline leaves them."""
-    tables, dense = _stores(workload, seed)
-    model = FlatModel(workload.model(seed))
-    for stamp, index in enumerate(order):
-        batch = workload.batch(seed, index)
-        rows = {name: table.read(batch.ids[name]) for name, table in tables.items()}
-        model.load(dense.values)
-        result = model.step(batch, {name: block.values for name, block in rows.items()})
-        dense.apply(result.dense)
-        for name, block in rows.items():
-            values, state = torch.from_numpy(block.values.copy()), torch.from_numpy(block.state.copy())
-            workload.row_optimizer.update(values, state, torch.from_numpy(result.rows[name]))
-            stamps = np.full(block.ids.size, stamp)
-            tables[name].write(Rows(block.ids, values.numpy(), state.numpy(), stamps), newer=False)
-    rows = {name: table.export() for name, table in tables.items()}
-    return {"server0/rows": rows, "worker0/dense": {0: dense.export()}}
-
-
-def _stores(workload: Workload, seed: int):
-    from lib.store.dense import DenseStore
-    from lib.store.table.table import Table
-
-    tables = {
-        name: Table(spec.dim, workload.row_optimizer, seed=seed, scale=spec.scale)
-        for name, spec in workload.tables().items()
-    }
-    return tables, DenseStore(FlatModel(workload.model(seed)).vector, workload.dense_optimizer)

@@ -22,7 +22,7 @@ from typing import Any
 from lib.cluster.base import Handle, World
 from lib.drivers.crew import Crew
 from lib.drivers.plan import Plan
-from lib.drivers.record import Finished, Record, Snapshot
+from lib.drivers.record import Access, Finished, Record, Snapshot
 from lib.drivers.shard import Gradient, Read
 from lib.errors import BadOption
 from lib.protocols.server_rule import Push
@@ -30,7 +30,7 @@ from lib.store import checkpoint
 from lib.store.rows import Dump, Rows
 from lib.store.wire.codecs import Scaled
 
-KINDS = (Gradient, Read, Scaled, Push, Record, Snapshot, Rows, Dump)
+KINDS = (Gradient, Read, Scaled, Push, Record, Access, Snapshot, Rows, Dump)
 """The dataclasses that a cut may hold, beside the rules' states."""
 
 

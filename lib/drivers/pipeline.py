@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+import threading
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +19,7 @@ from lib.drivers.crew import Crew
 from lib.drivers.cut import carry_out
 from lib.drivers.model_state import ModelState
 from lib.drivers.plan import Plan
-from lib.drivers.record import Finished, Marks, Record, Snapshot
+from lib.drivers.record import END, Access, Finished, Marks, Record, Snapshot
 from lib.drivers.trainer import Trainer
 from lib.models.flat import StepResult
 from lib.protocols.pipeline_rule import Admission, PipelineRule
@@ -36,12 +38,13 @@ class HostStore:
         self._evaluated = plan.evaluation_ids()
         self._samples = 0
         self._marks = Marks(plan.marks)
-        self.record = Record(site.node, [] if plan.trace else None)
+        self.record = Record(site.node, [] if plan.trace else None, accesses=[] if plan.accesses else None)
+        self._noting = threading.Lock() if plan.accesses else nullcontext()
 
     async def inherit(self, rows: dict[str, Rows]) -> None:
-        """Begin with what another protocol has trained."""
+        """Begin with what another protocol has trained: older than all that is written here, where timestamps begin with 0."""
         for name, table in self._tables.items():
-            table.load(rows[name])
+            table.load(replace(rows[name], stamps=np.full(len(rows[name]), -1)))
 
     async def read(self, batch: int, ids: dict[str, np.ndarray]) -> tuple[Admission, dict[str, Rows]]:
         """Rows with state and timestamps, once the batch is admitted; what is known of others is read just before."""
@@ -49,14 +52,16 @@ class HostStore:
             await self._room.wait_for(lambda: self._rule.may_read(self._state))
             self._state, admission = self._rule.on_read(self._state, batch)
         start = self._site.now()
-        rows = await self._site.compute(self._work(ids), self._read, ids)
+        rows = await self._site.compute(self._work(ids), self._read, batch, ids)
         self.record.span("read", start, self._site.now(), batch)
         return admission, rows
 
     async def write(self, batch: int, stamp: int, samples: int, rows: dict[str, Rows]) -> None:
         """Store what the device made of a batch's rows; where batches are validated, never over something newer."""
         start = self._site.now()
-        await self._site.compute(self._work({name: block.ids for name, block in rows.items()}), self._write, rows)
+        await self._site.compute(
+            self._work({name: block.ids for name, block in rows.items()}), self._write, batch, rows
+        )
         self.record.span("write", start, self._site.now(), batch)
         async with self._room:
             self._state = self._rule.on_written(self._state, batch, stamp)
@@ -84,6 +89,7 @@ class HostStore:
         self.record.ledger["in_flight"] += len(self._state.outstanding)
         self.record.snapshots.append(self._snapshot())
         self.record.final = {"rows": {name: table.export() for name, table in self._tables.items()}}
+        self._note("read", END, self.record.final["rows"])
         return self.record
 
     def _work(self, ids: dict[str, np.ndarray]) -> Work:
@@ -92,12 +98,21 @@ class HostStore:
         )
         return Work(bytes=2 * 4 * sum(widths))
 
-    def _read(self, ids: dict[str, np.ndarray]) -> dict[str, Rows]:
-        return {name: table.read(ids[name]) for name, table in self._tables.items()}
+    def _read(self, batch: int, ids: dict[str, np.ndarray]) -> dict[str, Rows]:
+        with self._noting:
+            rows = {name: table.read(ids[name]) for name, table in self._tables.items()}
+            self._note("read", batch, rows)
+        return rows
 
-    def _write(self, rows: dict[str, Rows]) -> None:
-        for name, block in rows.items():
-            self._tables[name].write(block, newer=self._rule.validates)
+    def _write(self, batch: int, rows: dict[str, Rows]) -> None:
+        with self._noting:
+            for name, block in rows.items():
+                self._tables[name].write(block, newer=self._rule.validates)
+            self._note("write", batch, rows)
+
+    def _note(self, kind: str, batch: int, rows: dict[str, Rows]) -> None:
+        if self.record.accesses is not None:
+            self.record.accesses += [Access(kind, batch, name, block.ids, block.stamps) for name, block in rows.items()]
 
     def _snapshot(self) -> Snapshot:
         rows = {name: (slice(None), table.peek(self._evaluated[name])) for name, table in self._tables.items()}
@@ -121,7 +136,7 @@ class Device:
     def __init__(self, site: Site, plan: Plan, rule: PipelineRule, store: Handle):
         self._site, self._plan, self._rule = site, plan, rule
         self._store = store.seen_from(site)
-        self.record = Record(site.node, [] if plan.trace else None)
+        self.record = Record(site.node, [] if plan.trace else None, accesses=[] if plan.accesses else None)
         self._trainer = Trainer(site, plan, 0, self.record)
         self._feed = Split(0, 1, plan.batches)
         self._dense = plan.dense_store(plan.start(site), site.device)
@@ -205,12 +220,15 @@ class Device:
         start = self._site.now()
         for name, cache in self._caches.items() if self._plan.gradients else ():
             read = work.rows[name]
-            conflicts = np.flatnonzero(self._rule.stale(read.stamps, cache.stamps(read.ids)))
+            cached = cache.stamps(read.ids)
+            conflicts = np.flatnonzero(self._rule.stale(read.stamps, cached))
             if conflicts.size:
                 fresh = cache.take(read.ids[conflicts]).cpu().numpy()
                 values, state = read.values.copy(), read.state.copy()
                 values[conflicts], state[conflicts] = fresh[:, : self._dim(name)], fresh[:, self._dim(name) :]
-                work.rows[name] = Rows(read.ids, values, state, read.stamps)
+                stamps = read.stamps.copy()
+                stamps[conflicts] = cached[conflicts]
+                work.rows[name] = Rows(read.ids, values, state, stamps)
             self.record.extra["rows read"] += read.ids.size
             self.record.extra["rows validated away"] += conflicts.size
             self.record.extra["rows evicted"] += cache.evict(work.admission.safe)
@@ -249,6 +267,11 @@ class Device:
 
     def _account(self, work: InFlight, result: StepResult | None) -> None:
         self.record.order.append(work.batch.index)
+        if self.record.accesses is not None:
+            self.record.accesses += [
+                Access("compute", work.batch.index, name, block.ids, block.stamps, work.stamp, work.admission.safe)
+                for name, block in work.rows.items()
+            ]
         self.record.ledger["dropped" if result is None else "applied"] += 1
         if result is not None:
             unseen = 0 if self._rule.validates else work.stamp - work.admission.seen

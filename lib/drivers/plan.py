@@ -47,6 +47,8 @@ class Plan:
     """Samples after which the model is evaluated on the way; at the end it always is."""
     on_nan: Literal["stop", "skip"]
     trace: bool
+    accesses: bool = False
+    """Whether a pipeline notes who read and wrote which row in which version."""
     feed: Literal["rule", "split", "stream", "queue"] = "rule"
     """How workers share the batches."""
     partitions: tuple[float, ...] = ()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
@@ -29,6 +29,29 @@ class Snapshot:
     """Shard -> its slice of the dense vector; {} where the part holds none."""
     rows: dict[str, tuple[np.ndarray, np.ndarray]] = field(default_factory=dict)
     """Table -> positions in the evaluation's ids, and their rows."""
+
+
+END = -1
+"""As a batch: the reading of the whole store when all are done."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Access:
+    """What a batch of a pipeline did with rows of one table, in one go."""
+
+    kind: Literal["read", "compute", "write"]
+    """From the host store; on the device; to the host store. The store's are noted in the order in which they happened, and so
+    are the device's."""
+    batch: int
+    table: str
+    ids: np.ndarray
+    """int64[n], distinct."""
+    versions: np.ndarray
+    """int64[n], the timestamps that were found, that were computed from, or that are written; -1: never updated here."""
+    stamp: int = -1
+    """compute: the timestamp that the rows have afterwards."""
+    safe: int = -1
+    """compute: updates up to this timestamp may leave the device's cache before."""
 
 
 @dataclass(slots=True)
@@ -58,6 +81,8 @@ class Record:
     """(time, local steps since the mix before) of each mix."""
     order: list[int] = field(default_factory=list)
     """Batches in the order in which a pipeline computed them."""
+    accesses: list[Access] | None = None
+    """What a pipeline's batches did with rows; None where nobody asked."""
     extra: Counter = field(default_factory=Counter)
     """What only some parts count: rows that were validated away, evicted, decayed."""
     snapshots: list[Snapshot] = field(default_factory=list)

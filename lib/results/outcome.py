@@ -17,6 +17,7 @@ from lib.drivers.ledger import settle
 from lib.drivers.plan import Plan
 from lib.drivers.record import Finished, Snapshot
 from lib.models.flat import FlatModel
+from lib.results.anomalies import Anomaly, anomalies, told
 from lib.workloads.contract import judged
 from lib.workloads.metrics import entropy
 
@@ -42,6 +43,10 @@ class Outcome:
         return digest(
             {record.node + "/" + "+".join(record.final): record.final for record in self._records if record.final}
         )
+
+    def anomalies(self) -> list[Anomaly]:
+        """What the accesses to rows show, if they were noted."""
+        return anomalies(access for record in self._records for access in record.accesses or ())
 
     def trace(self) -> pd.DataFrame:
         """`norm` is the L2 norm of a server's update of its share of the dense parameters, whose number is in `batch`."""
@@ -119,6 +124,7 @@ class Outcome:
             "busy": self._busy(),
             **{name.replace(" ", "_"): count for name, count in self._extra().items()},
             "order": next((record.order for record in self._records if record.order), None),
+            **({"anomalies": told(self.anomalies())} if self.plan.accesses else {}),
         }
 
     @cached_property

@@ -1,8 +1,8 @@
 """Random weather: what nobody would think of, held against the guarantees of the kit. `python -m lib soak`.
 
-Of runs: each is made twice, and stopped at a random moment and resumed; `lib.soak.checks` says what must hold. Of the store:
-several threads call one table, `lib.soak.tables`. A case that breaks something is made as small as it gets and printed as a
-call that can be pasted.
+Of runs: each is made twice, and stopped at a random moment and resumed; `lib.soak.checks` says what must hold. Of pipelines:
+what their histories show besides, `lib.soak.pipelines`. Of the store: several threads call one table, `lib.soak.tables`. A
+case that breaks something is made as small as it gets and printed as a call that can be pasted.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from lib.progress import Progress
-from lib.soak import cases, checks, tables
+from lib.soak import cases, checks, pipelines, tables
 from lib.soak.cases import Case
 from lib.soak.checks import Finding, Refused
 from lib.soak.shrink import shrink
@@ -43,6 +43,7 @@ class Kind:
 
 KINDS = {
     "runs": Kind(draw=cases.draw, named=cases.protocols_of, check=checks.check, call=checks.call),
+    "pipelines": Kind(draw=pipelines.draw, named=cases.protocols_of, check=checks.check, call=pipelines.call),
     "store": Kind(draw=tables.draw, named=tables.named, check=tables.check, call=tables.call, tries=tables.TRIES),
 }
 

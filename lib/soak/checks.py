@@ -20,6 +20,7 @@ import lib
 from lib import streams
 from lib.errors import BadOption, Deadlock, NodeLost, NotFinite
 from lib.results.run import Run
+from lib.soak import pipelines
 from lib.soak.cases import Case
 from lib.training.train import Job
 
@@ -108,7 +109,7 @@ def _run(case: Case, *, stop: int | None = None, resume: bool = False) -> Run | 
 
     job = _job(case, resume=resume)
     try:
-        with _awake(HANG[case["cluster"]]):
+        with _awake(HANG[case["cluster"]]), pipelines.stirred(case):
             return job.run(progress)
     except Stopped:
         return None
@@ -116,6 +117,7 @@ def _run(case: Case, *, stop: int | None = None, resume: bool = False) -> Run | 
 
 def _job(case: Case, **options: Any) -> Job:
     given = {**case, "save": False, **options}
+    given.pop("detour", None)  # none of the run's own
     if not isinstance(given["protocol"], str):
         given["protocol"] = lib.Schedule(**given["protocol"])
     try:
@@ -152,6 +154,9 @@ def _sound(case: Case, run: Run) -> None:
     _hold(run.summary["samples"] <= case["samples"], "more samples than there are", str(run.summary["samples"]))
     if not any(each["kind"] != "slows" for each in case.get("failures", ())) and case.get("on_nan") != "skip":
         _hold(run.summary["samples"] == case["samples"], "samples left out", str(run.summary["samples"]))
+    if "accesses" in case:
+        for kind, detail in pipelines.wrong(_job(case).course.plan.workload, run):
+            raise _Broken(kind, detail)
     seconds = run.summary[f"{run.clock}_seconds"]
     times = run.history["time"].to_numpy() if len(run.history) else np.empty(0)
     _hold(np.isfinite(times).all(), "history without a time", str(times))

@@ -9,7 +9,7 @@ from typing import Any
 from lib.soak.cases import WORKLOADS, Case
 from lib.soak.checks import Finding
 
-KEPT = frozenset({"workload", "protocol", "cluster", "samples", "name", "phases", "kind", "node", "rounds"})
+KEPT = frozenset({"workload", "protocol", "cluster", "samples", "name", "phases", "kind", "node", "rounds", "accesses"})
 """What a case cannot be without."""
 
 

@@ -43,6 +43,9 @@ class Options(Checked):
     """What to do when a loss or gradient is not finite: stop with an error, or leave that batch out."""
     trace: bool = True
     """Keep who did what when."""
+    accesses: bool = False
+    """Pipelines: note which batch read, computed and wrote which row in which version. The summary's `anomalies` are then what no
+    serial run would have shown."""
     feed: Literal["rule", "split", "stream", "queue"] = "rule"
     """How workers share the batches: as the rule says; every N-th; a stretch each; or the next to whoever asks."""
     partitions: tuple[NotNegative, ...] = ()
@@ -133,6 +136,7 @@ class Job:
             **({} if settings.gradients else {"gradients": False}),
             "on_nan": settings.on_nan,
             "trace": settings.trace,
+            **({"accesses": True} if settings.accesses else {}),
             "feed": settings.feed,
             "partitions": settings.partitions,
             "prefetch": settings.prefetch,
@@ -221,6 +225,10 @@ def _course(
         _check_timing(cluster, settings, start)
     schedule = protocol if isinstance(protocol, Schedule | Choice) else single(protocol)
     workers = cluster.workers or max(phase.workers or 4 for phase in schedule.phases)
+    if settings.accesses and all(phase.protocol.dense.family != "pipeline" for phase in schedule.phases):
+        raise BadOption(
+            "train: accesses to rows are noted by pipelines, and no protocol here is one; leave accesses out"
+        )
     if settings.partitions:
         stretches(1, workers, settings.partitions)
     for phase in schedule.phases:
@@ -242,6 +250,7 @@ def _course(
         gradients=settings.gradients,
         on_nan=settings.on_nan,
         trace=settings.trace,
+        accesses=settings.accesses,
         store=settings.store,
         feed=settings.feed,
         partitions=settings.partitions,
@@ -261,6 +270,7 @@ def _check_timing(cluster: Cluster, settings: Options, start: Run | None) -> Non
     for option, given in (
         ("evaluations", settings.evaluations != 1),
         ("keep", settings.keep),
+        ("accesses", settings.accesses),
         ("start", start is not None),
     ):
         if given:

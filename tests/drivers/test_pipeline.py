@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from lib import LocalCluster, Node, VirtualCluster, protocols, workloads
 from lib.results.outcome import digest
+from lib.soak.pipelines import serial
 from lib.store.optim import SGD, Adagrad, Adam
-from tests.toys import Letters, finals, records, serial_pipeline
+from tests.toys import Letters, finals, records
 
 GRAPH = {"entities": 60, "triples": 600, "dim": 4, "batch_size": 16, "negatives": 4}
 
@@ -62,28 +63,28 @@ def test_random_graphs_and_schedules_equal_a_serial_run(
     rule = protocols.get("oac", in_flight=in_flight, readers=readers, writers=writers)
     final, order = trained(workload, rule, cluster, seed)
     assert sorted(order) == list(range(workload.batches()))
-    assert digest(final) == digest(serial_pipeline(workload, seed, order))
+    assert digest(final) == digest(serial(workload, seed, order))
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_real_threads_equal_a_serial_run(seed):
     workload = workloads.get("kg-synthetic", samples=1600, **GRAPH)
     final, order = trained(workload, protocols.get("oac"), LocalCluster(threads=8), seed)
-    assert digest(final) == digest(serial_pipeline(workload, seed, order))
+    assert digest(final) == digest(serial(workload, seed, order))
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_plain_asynchrony_does_not_equal_a_serial_run(seed):
     workload = workloads.get("kg-synthetic", samples=400, **GRAPH)
     final, order = trained(workload, protocols.get("pipelined"), VirtualCluster(), seed)
-    assert digest(final) != digest(serial_pipeline(workload, seed, order))
+    assert digest(final) != digest(serial(workload, seed, order))
 
 
 def test_sequential_keeps_the_order_of_the_data_and_equals_a_serial_run():
     workload = workloads.get("kg-synthetic", samples=400, **GRAPH)
     final, order = trained(workload, protocols.get("sequential"), LocalCluster())
     assert order == list(range(workload.batches()))
-    assert digest(final) == digest(serial_pipeline(workload, 0, order))
+    assert digest(final) == digest(serial(workload, 0, order))
 
 
 def test_the_cache_stays_bounded():
@@ -105,7 +106,7 @@ class TestPlantedFaults:
     def test_fault_is_caught(self, fault):
         workload = workloads.get("kg-synthetic", samples=800, **GRAPH)
         final, order = trained(workload, broken(fault), VirtualCluster())
-        assert digest(final) != digest(serial_pipeline(workload, 0, order))
+        assert digest(final) != digest(serial(workload, 0, order))
 
 
 def broken(fault):

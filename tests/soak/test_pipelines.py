@@ -1,0 +1,153 @@
+"""The weather for pipelines: what it draws, what it lets pass, and which faults it finds in their histories."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import lib
+from lib.protocols.oac import OAC
+from lib.soak import pipelines, soak
+from lib.soak.cases import PIPELINE, WORKLOADS
+from lib.soak.checks import check
+from lib.store.device.cache import Cache
+from lib.store.table.table import Table
+
+BUSY = {"protocol": "oac", "in_flight": 12, "readers": 12, "writers": 12, "cluster": "virtual", "accesses": True}
+BUSY |= {"workload": "kg-synthetic", **WORKLOADS["kg-synthetic"], "samples": 240, "worker.flops": 1e8, "detour": 0.02}
+
+
+def kind_found(seeds=40):
+    """What the history of the first run that shows anything shows."""
+    for seed in range(seeds):
+        if finding := check(BUSY | {"seed": seed}):
+            return finding.kind
+    return ""
+
+
+class Faults:
+    """Each plants one, and says what the history calls it."""
+
+    @staticmethod
+    def writes_ignore_timestamps(plant):
+        written = Table.write
+        plant.setattr(Table, "write", lambda self, rows, newer: written(self, rows, newer=False))
+        return "lost update"
+
+    @staticmethod
+    def nothing_is_validated(plant):
+        plant.setattr(OAC, "stale", lambda self, read, cached: np.zeros(len(read), bool))
+        return "stale read"
+
+    @staticmethod
+    def only_much_later_updates_are_validated(plant):
+        plant.setattr(OAC, "stale", lambda self, read, cached: cached > read + 1)
+        return "stale read"
+
+    @staticmethod
+    def mft_is_one_too_high(plant):
+        on_read = OAC.on_read
+
+        def high(self, state, batch):
+            _, admission = on_read(self, replace(state, finished=state.finished + 1), batch)
+            return on_read(self, state, batch)[0], admission
+
+        plant.setattr(OAC, "on_read", high)
+        return "early eviction"
+
+    @staticmethod
+    def ste_is_one_too_high(plant):
+        on_read = OAC.on_read
+
+        def high(self, state, batch):
+            state, admission = on_read(self, state, batch)
+            return state, replace(admission, safe=admission.safe + 1)
+
+        plant.setattr(OAC, "on_read", high)
+        return "early eviction"
+
+    @staticmethod
+    def ste_is_the_batchs_own_mft(plant):
+        on_read = OAC.on_read
+
+        def own(self, state, batch):
+            after, admission = on_read(self, state, batch)
+            return after, replace(admission, safe=state.finished)
+
+        plant.setattr(OAC, "on_read", own)
+        return "early eviction"
+
+    @staticmethod
+    def an_older_cache_entry_overwrites_a_newer(plant):
+        put = Cache.put
+
+        def back(self, ids, rows, stamp):
+            stamps = self.stamps(ids)
+            there = np.flatnonzero(stamps >= 0)
+            before = self.take(ids[there]).clone()
+            put(self, ids, rows, stamp)
+            for place, row in zip(there, before, strict=True):
+                put(self, ids[[place]], row[None], int(stamps[place]))
+
+        plant.setattr(Cache, "put", back)
+        return "stale read"
+
+    @staticmethod
+    def the_cache_forgets_all(plant):
+        evict = Cache.evict
+        plant.setattr(Cache, "evict", lambda self, safe: evict(self, 10**6))
+        return "stale read"
+
+
+FAULTS = [name for name in vars(Faults) if not name.startswith("_")]
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_planted_fault_is_found_in_the_history_and_named(fault, monkeypatch, reports):
+    kind = getattr(Faults, fault)(monkeypatch)
+    assert kind in kind_found()
+
+
+def test_five_seconds_of_it():
+    soaked = soak(seed=5, runs=200, of="pipelines", seconds=5)
+    assert not soaked.findings, "\n".join(soaked.told())
+    assert soaked.runs.total() >= 3 and not soaked.refused
+
+
+def test_everything_is_drawn():
+    cases = [pipelines.draw(0, number) for number in range(200)]
+    assert pipelines.draw(0, 7) == cases[7] != pipelines.draw(0, 7, "local")
+    assert {case["protocol"] for case in cases} == set(PIPELINE)
+    assert {option for case in cases for option in case} >= {"detour", "slowdown", "checkpoint_every", "failures"}
+
+
+def test_detours_let_writings_overtake_each_other(reports):
+    plain, stirred = (check_order({**BUSY, **more}) for more in ({"detour": 0.0}, {}))
+    assert plain == sorted(plain) and stirred != sorted(stirred)
+
+
+def check_order(case):
+    """The stamps of the host store's writings, in their order."""
+    seen = []
+    written = Table.write
+    with pytest.MonkeyPatch.context() as plant:
+        plant.setattr(
+            Table,
+            "write",
+            lambda self, rows, newer: (seen.append(int(rows.stamps[0])), written(self, rows, newer=newer)),
+        )
+        assert check(case) is None
+    return seen[: len(seen) // 3]  # of two runs and the serial one
+
+
+def test_an_anomaly_that_the_history_hides_is_found_by_the_serial_run(monkeypatch, reports):
+    """A row comes from the cache twice as large: versions are right, and bytes are not."""
+    take = Cache.take
+    monkeypatch.setattr(Cache, "take", lambda self, ids: take(self, ids) * 2)
+    assert check(BUSY).kind == "oac: no serial run"
+
+
+def test_a_case_is_printed_as_a_call(reports):
+    assert eval(pipelines.call(BUSY), {"lib": lib}) is None
