@@ -191,12 +191,15 @@ def _report(options: argparse.Namespace) -> None:
 def _claims(options: argparse.Namespace) -> None:
     from lib.reporting import claims
 
-    table = claims.table()
+    verdicts = claims.verdicts()
+    table = claims.table(verdicts)
     if options.json:
         print(table.to_json(orient="records", indent=1))
-    else:
-        columns = ["id", "verdict", "ours", "low", "high"]
-        print(table[[name for name in columns if name in table]].to_string(index=False))
+        return
+    columns = ["id", "kind", "verdict", "case", "case_verdict", "ours", "low", "high"]
+    print(table[[name for name in columns if name in table]].to_string(index=False, na_rep=""))
+    for kind, counts in claims.counts(verdicts).items():
+        print(f"{kind}: " + ", ".join(f"{counts[verdict]} {verdict}" for verdict in claims.VERDICTS if counts[verdict]))
 
 
 def _bench(options: argparse.Namespace) -> None:

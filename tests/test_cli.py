@@ -201,6 +201,9 @@ def test_claims_as_json(capsys):
     claims = json.loads(capsys.readouterr().out)
     assert {claim["id"] for claim in claims} >= {"quickstart.gba-auc"}
     assert all("verdict" in claim for claim in claims)
+    assert main(["claims"]) == 0
+    last = [line.partition(":")[0] for line in capsys.readouterr().out.splitlines()[-3:]]
+    assert last == ["paper", "promise", "check"], "kinds are counted apart"
 
 
 def test_doctor_says_what_there_is(capsys):

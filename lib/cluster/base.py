@@ -24,7 +24,7 @@ import torch
 from lib.cluster.faults.failures import Failure, Mishaps, NodeFailures
 from lib.cluster.slowdowns import Lognormal, Slowdown
 from lib.cluster.spec import Usage, Work
-from lib.errors import BadOption, first_cause
+from lib.errors import BadOption, NodeLost, first_cause
 from lib.options.checked import Checked, Count, NotNegative, Positive
 
 if TYPE_CHECKING:
@@ -132,6 +132,11 @@ class World(ABC):
 
     def begin(self) -> None:  # noqa: B027 - nothing to do where nothing fails
         """The training starts now, or goes on on these nodes: the failures' clock runs from the first time on."""
+
+    async def died(self, error: BaseException) -> str | None:
+        """The node whose death led to that error; None where it was something else."""
+        lost = first_cause(error)
+        return lost.node if isinstance(lost, NodeLost) else None
 
     async def back(self, node: str) -> bool:
         """Wait until a node that may die is there; False if it never will be again."""

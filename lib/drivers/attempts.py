@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from lib.cluster.base import World
 from lib.drivers.record import Finished, Record
-from lib.errors import NodeLost, first_cause
 
 if TYPE_CHECKING:
     from lib.drivers.plan import Plan
@@ -63,8 +62,8 @@ async def carry_through(world: World, plan: Plan, drive: Callable[..., Awaitable
         try:
             return await drive(world, plan, *args)
         except Exception as error:
-            lost = first_cause(error)
-            if not isinstance(lost, NodeLost) or not world.cluster.failures or not await world.back(lost.node):
+            node = await world.died(error)
+            if node is None or not await world.back(node):
                 raise
         plan = replace(plan, attempt=plan.attempt.next(await world.restart()))
 

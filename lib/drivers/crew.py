@@ -2,7 +2,7 @@
 
 What can leave leaves: the others go on without a worker that died, and take it in when it is there again, with what the servers
 or another worker's copy tell it. Whatever else dies, a server or the last of the replicas, takes the whole run back: see
-`lib.drivers.attempts`.
+`lib.drivers.attempts`. So does a worker's process that dies of itself, for nobody knows what it had done.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class Crew:
         try:
             return [await self._here[rank].report()]
         except NodeLost:  # it died when its work was done
-            if self._irreplaceable(rank):
+            if self._irreplaceable(rank) or not self._world.lost(f"worker{rank}"):
                 raise
             del self._here[rank]
             return self._world.records_left(f"worker{rank}")
@@ -117,7 +117,7 @@ class Crew:
         return not shared and not self._here.keys() - {rank}
 
     async def _lose(self, rank: int) -> None:
-        if self._irreplaceable(rank):
+        if self._irreplaceable(rank) or not self._world.lost(f"worker{rank}"):
             raise NodeLost(f"worker{rank}")
         self._here.pop(rank, None)
         self._away.add(rank)

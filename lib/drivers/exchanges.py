@@ -172,7 +172,10 @@ class AveragingGradients(InGroups):
         self._record.bytes["mix gradients"] += mine.nbytes
 
         def average(met: Meeting) -> Awaitable[np.ndarray]:
-            return overlap.mean() if overlap and met is first else self._site.mean(met, mine)
+            if overlap is None:
+                return self._site.mean(met, mine)
+            # In buckets as before: for a member that is there again this group is the first of its step.
+            return (overlap if met is first else overlap.again(met, mine)).mean()
 
         mean = await self.together(met, average)
         return start, mine if mean is None else mean

@@ -26,6 +26,15 @@ class Overlap:
         self._parts = [asyncio.get_running_loop().create_future() for _ in buckets]
         self._means = asyncio.ensure_future(self._average())
 
+    def again(self, met: Meeting, mine: np.ndarray) -> Overlap:
+        """The whole gradient in the same buckets, among those who are left of the group."""
+        group = asyncio.get_running_loop().create_future()
+        group.set_result(met)
+        repeated = Overlap(self._site, self.buckets, group)
+        for number, bucket in enumerate(self.buckets):
+            repeated.emit(number, mine[bucket])
+        return repeated
+
     def emit(self, bucket: int, part: np.ndarray) -> None:
         if not self._parts[bucket].done():
             self._parts[bucket].set_result(part)

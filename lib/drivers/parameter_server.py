@@ -244,12 +244,13 @@ class ParameterServer:
             await self._carry_out(more)
 
     async def _go_without_paused(self) -> list[Update]:
-        """Where all who have not paused wait at a gate, and nothing is under way that could open one, nobody waits for those who
-        have: fed from one queue, workers pause after unlike numbers of steps."""
+        """Where somebody waits at a gate that none of those who have not paused can open, nobody waits for those who have: fed
+        from one queue, workers pause after unlike numbers of steps. Who may not start is at a gate, or on its way to one; or it
+        mixes with others first, who may be at one."""
         updates: list[Update] = []
         while self._paused and self._gates and not self._started and not self._under_way:
             pausing = self._paused & self._state.active
-            if not pausing or not self._state.active - pausing <= {gate.worker for gate in self._gates}:
+            if not pausing or any(self._rule.may_start(self._state, other) for other in self._state.active - pausing):
                 break
             self._left_out.add(worker := min(pausing))
             updates += await self._decide(worker, *self._rule.on_leave(self._state, worker))

@@ -7,13 +7,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from lib.reporting import claims as _claims
+from lib.reporting.claims.basis import flatten
+from lib.reporting.drawn import drawn
 from lib.reporting.markup import Fragment, flat, number, parts
 from lib.reporting.notebooks import repeat
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from lib.reporting.claims import Verdict
+    from lib.reporting.claims import Case, Claim, Verdict
+    from lib.reporting.claims.calibration import Determined
 
 
 def settings(**values: Any) -> Fragment:
@@ -23,14 +26,32 @@ def settings(**values: Any) -> Fragment:
 
 
 def claims(notebook: str) -> Fragment:
-    """What a notebook's claims say and by which rule they are judged, with the paper's scale beside ours."""
+    """What a notebook's claims say and by which rule they are judged, with the paper's scale beside ours, and what was fitted."""
     mine = [claim for claim in _claims.load().values() if claim.notebook == notebook]
     rows = [[parts().named(claim), claim.place, claim.rule, claim.reason, claim.seeds] for claim in mine]
-    scales = dict.fromkeys((flat(claim.scale["paper"]), flat(claim.scale["ours"])) for claim in mine)
-    header, caption = ["Claim", "Place", "Rule", "Why this margin", "Least seeds"], "Written down before the run."
+    scales = dict.fromkeys((claim.scale["paper"], claim.scale["ours"]) for claim in mine)
+    header = ["Claim", "Place", "Rule", "Why so", "Least seeds"]
+    caption = "As this run found them; beside the verdicts stands what git says of when they were written."
     html = parts().heading("What is claimed") + parts().table(header, rows, caption)
     html += parts().table(["The paper's scale", "Ours"], scales, "Scale: ours is a replication in shape, not in size.")
+    fitted = [record for record in _claims.calibrations() if notebook in record.notebooks]
+    if fitted:
+        told = [
+            [
+                parts().code(each.constant),
+                flat(each.value),
+                each.fitted_to,
+                "; ".join(map(_determined, each.determines)) or "–",
+            ]
+            for each in fitted
+        ]
+        header = ["Constant", "Value", "Fitted to", "What that decides, which is not judged"]
+        html += parts().table(header, told, "Calibration of the modelled cluster.")
     return Fragment(html, "\n".join(f"{claim.id}: {claim.rule}" for claim in mine))
+
+
+def _determined(each: Determined) -> str:
+    return f"{each.metric} of {' and '.join(filter(None, (each.subject, each.reference)))}"
 
 
 def intervals(results: pd.DataFrame, metrics: Sequence[str], caption: str = "") -> Fragment:
@@ -56,30 +77,48 @@ def _mean(values: pd.Series) -> str:
     return f"{number(mean)} ± {number(half) if half >= 100 else number(float(f'{half:.2g}'))}"
 
 
-def ours(verdict: Verdict) -> str:
-    if verdict.ours is None:
+def ours(case: Case, every: bool) -> str:
+    """What was found: the mean with its interval, or with the range of the runs where each of them is judged."""
+    if case.ours is None:
         return "–"
-    if verdict.low is None or verdict.low == verdict.high:
-        return number(verdict.ours)
-    return f"{number(verdict.ours)} [{number(verdict.low)}, {number(verdict.high)}]"
+    if case.low is None or case.low == case.high:
+        return number(case.ours)
+    ends = f"{number(case.low)}, {number(case.high)}"
+    return f"{number(case.ours)} (range {ends})" if every else f"{number(case.ours)} [{ends}]"
 
 
 def verdict_table(verdicts: Iterable[Verdict], caption: str = "") -> str:
-    """Verdicts with what they were judged by: negative ones are shown like the others."""
-    header = ["Claim", "Verdict", "Ours [interval]", "Rule", "The paper", "Seeds"]
-    rows = [
-        [parts().named(v.claim), parts().verdict(v), ours(v), v.claim.rule, flat(v.claim.paper) or "–", v.n]
-        for v in verdicts
-    ]
-    return parts().table(header, rows, caption)
+    """Verdicts with what they were judged by, each above a row for each of its cases; negative ones are shown like the others."""
+    rows: list[list[Any]] = []
+    for verdict in verdicts:
+        claim, cases = verdict.claim, verdict.cases
+        about = [parts().named(claim, claim.rule), parts().verdict(verdict)]
+        if len(cases) == 1:
+            rows.append([*about, *_measured(claim, cases[0])])
+            continue
+        said = "; ".join(f"{case}: {flat(paper)}" for case, paper in claim.cases.items() if paper is not None)
+        rows.append([*about, "–", "", "" if cases else said or "–", ""])
+        rows += [[case.case, parts().chip(case.verdict, case.detail), *_measured(claim, case)] for case in cases]
+    return parts().table(["Claim", "Verdict", "Ours", "Picture", "The paper", "Seeds"], rows, caption)
+
+
+def _measured(claim: Claim, case: Case) -> list[Any]:
+    """A row's cells from what was found on."""
+    return [ours(case, claim.every), drawn(claim, case), "–" if case.paper is None else flat(case.paper), case.n]
 
 
 def verdicts(verdicts: Iterable[Verdict]) -> Fragment:
     """The claims' verdicts."""
     verdicts = list(verdicts)
-    caption = "95 % intervals over the seeds; the rules were written before the run, the verdicts are computed."
+    caption = (
+        "[ ]: 95 % interval of the mean over the seeds; a range is from the least to the greatest run. Pictures: the mark and "
+        "its line are ours, hollow is the paper's value, dashed no effect, the band what satisfies the rule."
+    )
     html = parts().heading("Verdicts") + verdict_table(verdicts, caption)
-    return Fragment(html, "\n".join(f"{v.claim.id}: {v.text}, {ours(v)}" for v in verdicts))
+    told = [
+        f"{v.claim.id}: {v.text}{f', {ours(v.cases[0], v.claim.every)}' if len(v.cases) == 1 else ''}" for v in verdicts
+    ]
+    return Fragment(html, "\n".join(told))
 
 
 def provenance_card(runs: Any, notebook: str) -> Fragment:
@@ -102,12 +141,3 @@ def _digest(run: Any) -> list[Any]:
     protocol = run.provenance.get("protocol", "")
     protocol = protocol.get("name", "") if isinstance(protocol, Mapping) else str(protocol)
     return [protocol, str(run.provenance.get("seed", "")), parts().code(str(run.digest)[:16])]
-
-
-def flatten(runs: Any) -> list[Any]:
-    """One run, a list of runs, or a mapping to either, as a list."""
-    if isinstance(runs, Mapping):
-        runs = runs.values()
-    if hasattr(runs, "provenance"):
-        return [runs]
-    return [run for item in runs for run in flatten(item)]

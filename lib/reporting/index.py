@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from pathlib import Path
@@ -25,6 +24,8 @@ PAPERS = {
     "dssync": "DS-Sync",
 }
 """Headings of the notebooks' folders, in the index's order."""
+KINDS = {"paper": "Papers' claims, after Holm", "promise": "Our promises", "check": "Checks"}
+"""What each kind of claim is called where they are counted."""
 
 
 def index() -> Path:
@@ -38,7 +39,7 @@ def front(known: list[Experiment], verdicts: list[claims.Verdict], pages: Abstra
     """A page with these experiments, by paper, and their verdicts; `pages` are those that can be read."""
     papers = sorted({experiment.paper for experiment in known}, key=in_order)
     judged = {experiment.name: [v for v in verdicts if v.claim.notebook == experiment.name] for experiment in known}
-    counts = Counter(verdict.verdict for verdict in verdicts)
+    counts = claims.counts(verdicts)
     html = (
         templates()
         .get_template("front.html.j2")
@@ -46,7 +47,11 @@ def front(known: list[Experiment], verdicts: list[claims.Verdict], pages: Abstra
             policy=POLICY,
             style=style(),
             note=note,
-            counts=[(verdict, counts[verdict]) for verdict in claims.VERDICTS if counts[verdict]],
+            kinds=[
+                (KINDS[kind], [(verdict, found[verdict]) for verdict in claims.VERDICTS if found[verdict]])
+                for kind, found in counts.items()
+                if found
+            ],
             papers={paper: PAPERS.get(paper, paper) for paper in papers},
             known=known,
             pages=pages,

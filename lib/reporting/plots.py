@@ -18,7 +18,8 @@ from matplotlib.patches import Patch
 
 from lib import paths
 from lib.errors import BadOption, unknown
-from lib.reporting.cards import claims, flatten, intervals, provenance_card, settings, verdicts  # noqa: F401, where notebooks find them
+from lib.reporting.cards import claims, intervals, provenance_card, settings, verdicts  # noqa: F401, where notebooks find them
+from lib.reporting.claims.basis import flatten
 from lib.reporting.markup import TEMPLATES, Fragment, parts
 from lib.reporting.notebooks import repeat  # noqa: F401
 

@@ -18,7 +18,7 @@ from lib.errors import LockstepError
 from lib.reporting import claims, notebooks
 from lib.reporting.cards import ours
 from lib.reporting.claims import Verdict
-from lib.reporting.index import PAPERS, front, in_order
+from lib.reporting.index import KINDS, PAPERS, front, in_order
 from lib.reporting.markup import flat
 from lib.reporting.notebooks import Experiment
 from lib.reporting.page import LARGEST, render
@@ -26,7 +26,7 @@ from lib.reporting.page import LARGEST, render
 PROFILE = "laptop"
 START = "<!-- verdicts: `python -m lib report --reference` writes what stands here -->"
 END = "<!-- end of the verdicts -->"
-NONE_YET = "No results are published yet; `make reproduce PROFILE=laptop` makes them."
+NONE_YET = "No claim has been judged at the laptop profile by these rules yet; `make reproduce PROFILE=laptop` does it."
 
 
 class NotPublished(LockstepError, ValueError):
@@ -89,7 +89,7 @@ def _unjudged(experiments: list[Experiment], verdicts: list[Verdict]) -> list[st
         if verdict.profile != PROFILE:
             problems.append(f"claim {claim.id} was judged at the profile {verdict.profile or '(none)'}")
         if verdict.changed:
-            problems.append(f"claim {claim.id} was changed since it was judged")
+            problems.append(f"claim {claim.id} was changed since it was judged: {', '.join(verdict.changed)}")
         if claim.notebook not in names:
             problems.append(f"claim {claim.id} was judged by {claim.notebook}, which has no executed copy")
     for claim in claims.load().values():
@@ -161,23 +161,27 @@ def readme(folder: Path | None = None) -> str:
 
 
 def table(folder: Path) -> str:
-    """The verdicts that a folder holds as Markdown, a table for each paper; negative ones stand like the others."""
-    verdicts = sorted(claims.kept(folder), key=lambda v: (*in_order(_paper(v)), v.claim.notebook, v.claim.id))
+    """The verdicts that a folder holds as Markdown: how many of each, and a table for each paper; negative ones stand like the
+    others."""
+    verdicts = sorted(claims.kept(folder), key=lambda v: (*in_order(v.claim.folder), v.claim.notebook, v.claim.id))
     if not verdicts:
         return NONE_YET
-    parts = []
-    for paper, group in groupby(verdicts, _paper):
+    found = claims.counts(verdicts)
+    counts = [
+        (KINDS[kind], ", ".join(f"{found[kind][v]} {v}" for v in claims.VERDICTS if found[kind][v])) for kind in found
+    ]
+    parts = ["\n".join(f"- {kind}: {told}" for kind, told in counts if told)]
+    for paper, group in groupby(verdicts, lambda verdict: verdict.claim.folder):
         rows = ["| claim | what is claimed | the paper | ours [95 % interval] | verdict |", "|---|---|---|---|---|"]
         for verdict in group:
             claim = verdict.claim
-            cells = [f"`{claim.id}`", claim.sentence, flat(claim.paper) or "–", ours(verdict), verdict.verdict]
+            papers = "; ".join(f"{case}: {flat(paper)}" for case, paper in claim.cases.items() if paper is not None)
+            names = [f"{case.case}: " if len(verdict.cases) > 1 else "" for case in verdict.cases]
+            told = "; ".join(name + ours(case, claim.every) for name, case in zip(names, verdict.cases, strict=True))
+            cells = [f"`{claim.id}` ({claim.kind})", claim.sentence, papers or "–", told, verdict.text]
             rows.append(f"| {' | '.join(map(_cell, cells))} |")
         parts.append(f"### {PAPERS.get(paper, paper) if paper else 'Across the papers'}\n\n" + "\n".join(rows))
     return "\n\n".join(parts)
-
-
-def _paper(verdict: Verdict) -> str:
-    return verdict.claim.notebook.rpartition("/")[0]
 
 
 def _cell(text: str) -> str:

@@ -255,7 +255,7 @@ def test_what_a_result_follows_from(house, monkeypatch):
     house.claims(GOOD.replace("notebook: one", "notebook: n"))
     (experiment,) = notebooks.resolve("n")
     seen = [now(), now(profile="laptop"), now(seeds=4)]
-    house.claims(GOOD.replace("notebook: one", "notebook: n").replace("0.1", "0.2"))
+    house.claims(GOOD.replace("notebook: one", "notebook: n").replace("0.2", "0.3"))
     seen.append(now())
     path.write_text(path.read_text().replace('"source": "1"', '"source": "2"'))
     seen.append(now())

@@ -7,8 +7,9 @@ import pytest
 
 from lib.errors import BadOption, UnknownName
 from lib.reporting import markup, plots
-from lib.reporting.claims import Verdict
-from tests.reporting.test_claims import claim
+from lib.reporting.claims import Verdict, judge
+from tests.reporting.test_claims import CALIBRATION, GOOD, claim
+from tests.reporting.test_judge import five, table
 
 
 def shown(house, runs):
@@ -96,9 +97,40 @@ def test_a_parameter_that_is_changed_by_hand_shows_in_what_repeats_it(house, mon
 
 def test_every_verdict_is_shown_alike():
     rows = [Verdict(claim=claim(id=f"c.{i}"), verdict=v) for i, v in enumerate(("not replicated", "replicated"))]
-    html = plots.verdicts([*rows, Verdict(claim=claim(), verdict="replicated", changed=True)]).html
-    assert html.count("<tr>") == 4 and "claim changed since its run" in html
-    assert html.index("c.0") < html.index("c.1")
+    html = plots.verdicts([*rows, Verdict(claim=claim(), verdict="replicated", remarks=("its rule is new",))]).html
+    assert html.count("<tr>") == 4 and '<span class="changed">its rule is new</span>' in html
+    assert html.index("c.0") < html.index("c.1") and "the paper&#39;s claim, confirmatory" in html
+
+
+def test_cases_stand_below_their_claim():
+    """A row for the claim, one for each case with its own verdict, numbers, picture and the paper's figure."""
+    cases = claim(subject="{case}", cases={"a": 2.0, "b": "more"})
+    found = judge(cases, table(a=five(5), b=five(2), y=[0] * 5))
+    html = plots.verdicts([found]).html
+    assert html.count("<tr>") == 4 and html.count("<svg") == 2
+    assert re.findall(r'<span class="verdict ([a-z-]+)"', html) == ["direction-only", "direction-only", "replicated"]
+    assert "a: direction only" in html and "the size is another" in html and ">more</td>" in html
+    assert "5 [4.804, 5.196]" in html and repr(plots.verdicts([found])).endswith("a.b: direction only")
+
+
+def test_explanations_that_were_tested_are_shown():
+    told = ({"changed": "half the rate", "found": "it drops <still>"},)
+    html = plots.verdicts([judge(claim(explanations=told), table(x=five(-1), y=[0] * 5))]).html
+    assert "Tested: half the rate. Found: it drops &lt;still&gt;." in html
+
+
+def test_a_range_is_called_a_range():
+    every = claim("value", kind="promise", margin=1, runs="every")
+    shown = plots.verdicts([judge(every, table(x=[1.0, 2.0]))])
+    assert repr(shown) == "a.b: kept, 1.5 (range 1, 2)" and "our promise" in shown.html
+
+
+def test_what_is_claimed_shows_rules_and_calibrations(house):
+    house.claims(GOOD)
+    (house.notebooks / "calibrations.yaml").write_text(CALIBRATION)
+    html = plots.claims("one").html
+    assert "within a factor of 2 of the paper&#39;s" in html and "lib.seeds.JUDGING.start" in html
+    assert "auc of g* and s*" in html and "Tab. 5" in html
 
 
 def test_intervals():

@@ -19,7 +19,7 @@ from lib.reporting import claims
 from lib.reporting import plots
 data = pd.DataFrame({"protocol": ["sync", "gba"], "time": [1, 2], "auc": [0.5, 0.7]})
 plots.show(plots.curves(data), data, name="gba/one/auc", caption="What is seen.", alt="A curve.")"""
-JUDGED = """rows = [(s, seed, value) for s, value in (("gba", 0.2), ("sync", 0.0)) for seed in range(3)]
+JUDGED = """rows = [(s, seed, value) for s, value in (("gba", 0.2), ("sync", 0.0)) for seed in claims.judging(5)]
 results = pd.DataFrame(rows, columns=["subject", "seed", "auc"])
 plots.verdicts(claims.record(results, "gba/one", profile=profile))"""
 README = f"# Kit\n\nbefore\n\n{START}\n\nold\n\n{END}\n\nafter\n"
@@ -92,7 +92,8 @@ def test_the_readme_has_the_table(ran):
     text = (ran.root / "README.md").read_text()
     assert text.partition(START)[0] == "# Kit\n\nbefore\n\n" and text.partition(END)[2] == "\n\nafter\n"
     assert "### GBA\n" in text and "old" not in text
-    assert "| `a.b` | Better. | value 2 | 0.2 | replicated |" in text
+    assert "| `a.b` (paper) | Better. | value: 0.2 | 0.2 | replicated |" in text
+    assert "- Papers' claims, after Holm: 1 replicated\n" in text
     assert report.readme() == text
 
 
@@ -106,13 +107,24 @@ def test_a_table_of_two_papers_with_all_verdicts(house, monkeypatch):
     lines = [line for line in table(paths.reference()).splitlines() if line.startswith(("###", "| `"))]
     assert lines == [
         "### GBA",
-        "| `gba.x` | a \\| b &lt;i> | value 2 | −1 | not replicated |",
+        "| `gba.x` (paper) | a \\| b &lt;i> | value: 0.2 | −1 | not replicated |",
         "### Optimistic asynchrony control (OAC)",
-        "| `oac.x` | a \\| b &lt;i> | value 2 | 0.05 | direction only |",
+        "| `oac.x` (paper) | a \\| b &lt;i> | value: 0.2 | 0.05 | direction only |",
     ]
-    rows = results_of(0.2).assign(auc=[0.2, 0.3, 0.1, 0, 0, 0])  # 0.2 ± 4.303 x 0.1 / sqrt(3) = 0.2 ± 0.24841
+    rows = results_of(0.2).assign(
+        auc=[0, 0.1, 0.2, 0.3, 0.4, *[0] * 5]
+    )  # 0.2 ± 2.776 x 0.158 / sqrt(5) = 0.2 ± 0.19632
     house.record(rows, "oac/one", "laptop")
-    assert "| 0.2 [−0.04841, 0.44841] | inconclusive |" in table(paths.reference())
+    assert "| 0.2 [0.00368, 0.39632] | direction only |" in table(paths.reference())
+    two = (
+        GOOD.replace("a.b", "oac.x")
+        .replace("{value: 0.2}", "{auc: 0.2, qps: more}")
+        .replace("metric: auc", 'metric: "{case}"')
+    )
+    house.claims(two, "oac")
+    house.record(rows.assign(qps=rows["auc"]), "oac/one", "laptop")
+    told = "| auc: 0.2; qps: more | auc: 0.2 [0.00368, 0.39632]; qps: 0.2 [0.00368, 0.39632] | direction only |"
+    assert told in table(paths.reference())
 
 
 def planted_profile(house):
@@ -137,7 +149,7 @@ def planted_verdict(house):
 
 
 def planted_change(house):
-    house.claims(GOOD.replace("margin: 0.1", "margin: 0.01"), "gba")
+    house.claims(GOOD.replace("value: 0.2", "value: 0.3"), "gba")
 
 
 def planted_claim(house):
@@ -174,7 +186,7 @@ def planted_size(house):
         (planted_machine, "gba/one does not say how and on what machine"),
         (planted_failure, "notebook gba/one failed when it was last run"),
         (planted_verdict, r"`make reproduce PROFILE=laptop` makes them:\nclaim a\.b was judged at the profile smoke"),
-        (planted_change, r"claim a\.b was changed since it was judged"),
+        (planted_change, r"claim a\.b was changed since it was judged: the rule"),
         (planted_claim, r"claim a\.c was not judged by gba/one, which was run"),
         (planted_stranger, r"claim a\.c was judged by oac/one, which has no executed copy"),
         (planted_loss, "notebook gba/two is published, and has not been run here"),

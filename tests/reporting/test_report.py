@@ -86,7 +86,7 @@ def test_pages_are_small_and_lead_home(built):
 def test_the_index_has_every_experiment(built):
     html = built.index.read_text()
     assert 'href="gba/one.html"' in html and "python -m lib run gba/two" in html and "profile smoke" in html
-    assert "not run" in html and "a.b" in html and "value 2" in html
+    assert "not run" in html and "a.b" in html and "value: 0.2" in html
 
 
 def test_the_index_shows_a_verdict_and_a_changed_claim(house):
@@ -94,9 +94,11 @@ def test_the_index_shows_a_verdict_and_a_changed_claim(house):
     house.notebook("one", "# One")
     house.claims(GOOD)
     house.record(results_of(-1), "one")
-    assert '<span class="verdict not-replicated">not replicated</span>' in report.index().read_text()
-    house.claims(GOOD.replace("margin: 0.1", "margin: -2"))
-    assert "claim changed since its run" in report.index().read_text()
+    html = report.index().read_text()
+    assert '<span class="verdict not-replicated">not replicated</span>' in html and "unexplained" in html
+    assert "Papers&#39; claims, after Holm:" in html and "1 not replicated" in html and "Our promises" not in html
+    house.claims(GOOD.replace("value: 0.2", "value: 2"))
+    assert "changed since its run: the rule" in report.index().read_text()
 
 
 def test_the_index_shows_claims_whose_notebook_is_missing(house):

@@ -12,8 +12,8 @@ import threading
 import time
 import warnings
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -28,6 +28,7 @@ from lib.cluster.faults.wall_clock import MessageDelays
 from lib.cluster.local import in_loop
 from lib.cluster.ray.node import Caller, Host, RayHandle, Start, cause_of
 from lib.errors import BadOption, LockstepError, NodeLost
+from lib.options.checked import Natural
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +44,8 @@ class RayCluster(Cluster):
     """Where workers compute; "cuda": each worker gets a GPU of its own, and collectives use NCCL."""
     object_store: int = 512 * 2**20
     """Bytes of shared memory for messages, when Ray is started here."""
+    restarts: Natural = 3
+    """Processes that may die of themselves before a run gives up; each time it goes back to its last cut, or to its start."""
 
     def __post_init__(self):
         super().__post_init__()
@@ -72,6 +75,8 @@ class RayWorld(World):
         """What nodes had computed in their incarnations before."""
         self.records = {}
         self._ends: set[asyncio.Task] = set()
+        self._deaths = 0
+        """Processes that died of themselves."""
         self._ids = itertools.count()
         self._ahead = 0.0
         """What makes one clock of those of the processes that a run was in."""
@@ -123,6 +128,9 @@ class RayWorld(World):
             if not self.failure_schedule.dead(node):
                 self._actors[node] = self._actor(node)
         self._connected = asyncio.ensure_future(self._connect())
+        self._connected.add_done_callback(
+            lambda task: task.cancelled() or task.exception()
+        )  # who waits for it hears of it
 
     async def _watch(self, progress: Callable[[int], None]) -> None:
         while True:
@@ -145,14 +153,40 @@ class RayWorld(World):
         if node not in self._actors:
             self._actors[node] = self._actor(node)
             if node.startswith("worker"):  # it was lost before
-                await self._actors[node].join.remote((self._store.host, self._store.port))
+                await self._alive(node, self._actors[node].join.remote((self._store.host, self._store.port)))
         elif node.startswith("worker"):
             await self._connected
         if self._incarnations[node] > 1:
             self._watch_over(node)
         number = next(self._ids)
-        await self._actors[node].create.remote(number, part, args)
+        await self._alive(node, self._actors[node].create.remote(number, part, args))
         return RayHandle(self._actors[node], number, node, self._incarnations[node], self._caller)
+
+    async def _alive(self, node: str, answer: Awaitable) -> None:
+        try:
+            await answer
+        except self.ray.exceptions.RayActorError as error:
+            raise NodeLost(node) from error
+
+    async def died(self, error: BaseException) -> str | None:
+        """One that died of itself may have been noticed by what others were doing with it."""
+        if (node := await super().died(error)) is not None:
+            return node
+        nodes, actors = list(self._actors), list(self._actors.values())
+        answers = await asyncio.gather(*(actor.take_progress.remote() for actor in actors), return_exceptions=True)
+        dead = self.ray.exceptions.RayActorError
+        return next((node for node, answer in zip(nodes, answers, strict=True) if isinstance(answer, dead)), None)
+
+    async def back(self, node: str) -> bool:
+        if node not in self._actors:  # its death was planned
+            return await super().back(node)
+        self._deaths += 1
+        if self._deaths > self.cluster.restarts:
+            raise LockstepError(
+                f"{node}'s process died of itself, and a run with restarts={self.cluster.restarts} returns to its cut no more; "
+                "Ray's logs say why (memory that ran out, a machine that is gone)"
+            )
+        return True
 
     def _actor(self, node: str) -> Any:
         gpus = 1 if self.cluster.device == "cuda" and node.startswith("worker") else 0
@@ -167,12 +201,13 @@ class RayWorld(World):
         """Make the workers' process group."""
         if self.workers == 1:
             return
-        workers = [actor for node, actor in self._actors.items() if node.startswith("worker")]
+        workers = {node: actor for node, actor in self._actors.items() if node.startswith("worker")}
         where = self._store.host, self._store.port
-        await asyncio.gather(*(worker.join.remote(where) for worker in workers))
+        await asyncio.gather(*(self._alive(node, actor.join.remote(where)) for node, actor in workers.items()))
         if len(workers) == self.workers and not self.cluster.fails:
-            everyone = Meeting("all", tuple(range(self.workers)))
-            await asyncio.gather(*(worker.meet.remote(everyone) for worker in workers))
+            lives = tuple(self._incarnations[node] - 1 for node in workers)
+            everyone = Meeting("all", tuple(range(self.workers)), 0, lives if any(lives) else ())
+            await asyncio.gather(*(self._alive(node, actor.meet.remote(everyone)) for node, actor in workers.items()))
 
     def begin(self) -> None:
         if not self.failure_schedule.begun:
@@ -188,6 +223,7 @@ class RayWorld(World):
 
     async def restart(self) -> list[Any]:
         nodes = list(self._actors)
+        self._connected.cancel()
         await asyncio.gather(*(self._end(node) for node in nodes))
         self._man()
         return [record for node in nodes for record in self.records_left(node)]
@@ -213,10 +249,12 @@ class RayWorld(World):
     async def _end(self, node: str) -> None:
         """Take the notes out of a node's process, then kill it."""
         actor = self._actors.pop(node, None)
-        if actor is not None:
+        if actor is None:
+            return
+        with suppress(self.ray.exceptions.RayActorError):  # what died of itself tells nothing
             self._batches[node], records = await actor.freeze.remote()
             self.records[node] = [*self.records.get(node, []), *records]
-            self.ray.kill(actor)
+        self.ray.kill(actor)
 
     def _aside(self, work: Coroutine) -> None:
         task = asyncio.ensure_future(work)

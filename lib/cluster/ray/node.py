@@ -6,7 +6,7 @@ import asyncio
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
@@ -233,23 +233,29 @@ class RayHandle(Handle):
         turn = self._caller.turns[actor]
         self._caller.turns[actor] += 1
         if self._caller.road is None:
-            return self._actor.call.remote(self._caller.name, turn, self._number, method, *args)
+            return asyncio.ensure_future(self._answer(self._ask(turn, method, args)))
         arrival = self._caller.road.there(self._node)
         return asyncio.ensure_future(self._send(arrival, turn, method, args))
 
-    async def _send(self, arrival: float | None, turn: int, method: str, args: tuple) -> Any:
-        """Call a node that may die, from one that may die."""
+    def _ask(self, turn: int, method: str, args: tuple) -> Awaitable:
+        return self._actor.call.remote(self._caller.name, turn, self._number, method, *args)
+
+    async def _answer(self, asked: Awaitable) -> Any:
         import ray
 
-        await until(arrival)
-        if self._caller.frozen:
-            await asyncio.Event().wait()
         try:
-            result = await self._actor.call.remote(self._caller.name, turn, self._number, method, *args)
+            return await asked
         except ray.exceptions.RayActorError as error:
             raise NodeLost(self._node) from error
         except ray.exceptions.RayTaskError as error:
             raise cause_of(error) from error
+
+    async def _send(self, arrival: float | None, turn: int, method: str, args: tuple) -> Any:
+        """Call a node that may die when it is planned, from one that may."""
+        await until(arrival)
+        if self._caller.frozen:
+            await asyncio.Event().wait()
+        result = await self._answer(self._ask(turn, method, args))
         await until(self._caller.road.back(self._node))
         return result
 

@@ -69,6 +69,14 @@ def drops(curves: pd.DataFrame) -> pd.DataFrame:
     return table.assign(drop=table["before"] - table["lowest"])
 
 
-def judged(table: pd.DataFrame) -> pd.DataFrame:
-    """A subject for each task and case."""
-    return table.assign(subject=table["task"] + " " + table["protocol"])
+def judged(table: pd.DataFrame, late: pd.DataFrame) -> pd.DataFrame:
+    """Criteo's drops as claims read them: `scratch, async S` is the switch to Async with set S in the middle of training from
+    scratch, `late, async S` the one after long training (columns start, protocol, seed, drop), and `sync stays` what went on."""
+    own = table[table["task"] == "criteo"]
+    stays = own["protocol"].isin(["sync", "async"])
+    scratch = own["protocol"].where(~stays, own["protocol"] + " stays").str.replace(r"[()]", "", regex=True)
+    stays = late["protocol"] == late["start"].map({"from sync": "sync S", "from async": "async A"})
+    after = late["protocol"].where(~stays, late["protocol"].str.split().str[0] + " stays")
+    return pd.concat(
+        [own.assign(subject="scratch, " + scratch), late.assign(subject="late, " + after)], ignore_index=True
+    )

@@ -11,6 +11,7 @@ import pandas as pd
 from lib.papers.gba.tasks import MODES, Task
 from lib.protocols.gba import GBA
 from lib.results.run import Run
+from lib.seeds import not_judging
 from lib.training.schedule import Schedule
 from lib.training.sweep import sweep
 
@@ -67,8 +68,9 @@ def as_printed(task: Task, profile: str, seeds: Iterable[int]) -> dict[str, list
 
 
 def at_rates(task: Task, profile: str, seeds: Iterable[int], factors: Iterable[float]) -> pd.DataFrame:
-    """With Adam's rates times each factor, base included: Sync's mean AUC over its days, and GBA's less that."""
-    rows = []
+    """With Adam's rates times each factor, base included: Sync's mean AUC over its days, and GBA's less that. Rates are tried, so
+    on no seeds that verdicts are reached on."""
+    seeds, rows = not_judging(seeds, "rates are tried"), []
     for factor in factors:
         dense, rate = task.adam
         runs = away(replace(task, adam=(factor * dense, factor * rate)), profile, seeds, ("sync", "gba"))
@@ -92,10 +94,15 @@ def daily(study: Study) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True).astype({"day": int})
 
 
+def quality(table: pd.DataFrame) -> pd.DataFrame:
+    """For each task, direction, protocol and seed the AUC on the first day, the last, and on average."""
+    keys = ["task", "direction", "protocol", "seed"]
+    return table.sort_values("day").groupby(keys, sort=False)["auc"].agg(["first", "last", "mean"]).reset_index()
+
+
 def differences(table: pd.DataFrame) -> pd.DataFrame:
     """For each task, direction, protocol and seed the AUC less that of GBA: on the first day, the last, and on average."""
-    keys = ["task", "direction", "protocol", "seed"]
-    own = table.sort_values("day").groupby(keys, sort=False)["auc"].agg(["first", "last", "mean"]).reset_index()
+    own = quality(table)
     gba = own[own["protocol"] == "gba"].drop(columns="protocol")
     own = own.merge(gba, on=["task", "direction", "seed"], suffixes=("", "_gba"))
     for name in ("first", "last", "mean"):
@@ -103,10 +110,9 @@ def differences(table: pd.DataFrame) -> pd.DataFrame:
     return own
 
 
-def judged(differences: pd.DataFrame) -> pd.DataFrame:
-    """What the claims read: each mode's lead of GBA's AUC, of each task and of the tasks' average, in each direction."""
-    names = ["first", "last", "mean"]
-    average = differences.groupby(["direction", "protocol", "seed"], sort=False)[names].mean().reset_index()
-    both = pd.concat([differences, average.assign(task="average")], ignore_index=True)
-    both[names] = -both[names]
-    return both.assign(subject=both["task"] + " " + both["direction"].str.lower() + " over " + both["protocol"])
+def judged(table: pd.DataFrame) -> pd.DataFrame:
+    """What the claims read: each mode's AUC, of each task and of the tasks' average, in each direction."""
+    own = quality(table)
+    average = own.groupby(["direction", "protocol", "seed"], sort=False)[["first", "last", "mean"]].mean().reset_index()
+    both = pd.concat([own, average.assign(task="average")], ignore_index=True)
+    return both.assign(subject=both["task"] + " " + both["direction"].str.lower() + " " + both["protocol"])

@@ -1,34 +1,51 @@
 """Claims as data: what a paper says, the rule that decides whether it holds here, and the verdict that code gave.
 
-A claim stands in `notebooks/claims.yaml` or `notebooks/<paper>/claims.yaml`, one item of a list each, written before
-the run. From every seed comes one number x:
+A claim stands in `notebooks/claims.yaml` or `notebooks/<paper>/claims.yaml`, one item of a list each, written before the run.
+There are three kinds, which are counted apart: a *paper's* claim, a *promise* of ours, a *check* of what follows by
+construction. One fact is one claim; its tasks or statuses are *cases*, whose names take the place of {case} in subjects and
+metrics. All of them must hold, and the worst case's verdict is the claim's. From every seed of a case comes one number x:
 
-| kind  | x, per seed                                                                    | neutral            |
-|-------|--------------------------------------------------------------------------------|--------------------|
-| order | subject's metric - reference's, of the same seed                               | 0                  |
-| ratio | subject's metric / reference's, of the same seed                               | 1                  |
-| value | subject's metric, less the reference's where one is named                      | 0 with a reference |
-| trend | slope of the subject's metric over `over` (least squares), less the reference's | 0                  |
-| bound | subject's metric                                                               | none               |
+| effect     | x, per seed                                                          | no effect |
+|------------|----------------------------------------------------------------------|-----------|
+| difference | subject's metric - reference's, of the same seed                     | 0         |
+| ratio      | subject's metric / reference's, of the same seed                     | 1         |
+| value      | subject's metric                                                     | none      |
+| slope      | of the subject's metric over `over` (least squares)                  | 0         |
+| order      | as difference, for each two neighbours of `order`                    | 0         |
 
-The rule is read as it stands: `x >= margin`, `x <= margin`, or, for `within`, `|x - target| <= margin` (target: the
-neutral value unless given). The interval is the 95 % t-interval of x's mean over the seeds; for a bound, which speaks
-of every run, it is the least and the greatest x. With `seeds: 1` (an exact example) it is the one number.
+A rule is `x >= margin`, `x <= margin` or, for promises and checks, `|x - target| <= margin`. A paper's claim has no effect for
+its margin unless it states one. Where a case has the paper's number, x must also lie between no effect + e / factor and no
+effect + e * factor, e being the paper's effect: number less no effect. *Parity* is x not worse than -share * (best - frozen),
+the means of two subjects: what is better than frozen says which way is worse. Means are judged by one-sided t tests at 2.5 %,
+which is whether the 95 % t-interval lies beyond; seeds are paired. With `runs: every` the range from the least to the greatest
+run must satisfy the rule, and no interval is taken.
 
-| verdict        | when                                                                                         |
-|----------------|----------------------------------------------------------------------------------------------|
-| replicated     | the whole interval satisfies the rule                                                        |
-| direction only | none of it does, but all of it has the direction of a margin or target that is beyond neutral |
-| not replicated | none of it does, nor is the direction right; for a bound: one run breaks it                  |
-| inconclusive   | the interval straddles the rule's boundary, seeds are too few, or a metric is not finite     |
-| out of scale   | the relation is `report`: an absolute figure of the paper's machines; both, no judgement     |
-| not run        | no verdict has been stored                                                                   |
+| a paper's claim | when                                                                                            |
+|-----------------|-------------------------------------------------------------------------------------------------|
+| replicated      | x satisfies the rule: direction and, where the paper has a number, size                         |
+| parity          | not worse by more than the margin; *measurably worse* is added where it is worse at all         |
+| direction only  | x is beyond no effect, on the rule's side, but not shown to satisfy the rule                    |
+| not replicated  | x is shown to miss the rule, and not shown to have its direction                                |
+| inconclusive    | neither, or seeds are too few, or a metric is not finite                                        |
 
-A verdict is stored with the claim's hash, so that a claim that was changed after its run shows.
+A promise is *kept*, *not kept* or *inconclusive*, a check *passed* or *failed*. Any claim may be *refused*: a paper's results of
+other seeds than `lib/seeds.py` keeps for verdicts, parity without a frozen line, and what was put in: a case that a record of
+`calibrations.yaml` covers is *calibrated* and decides nothing, and a claim of such cases alone is refused. A record says what a
+constant was fitted to. *Not run*: no verdict of this contract has been stored.
+
+A paper's headline counts verdicts after Holm: over the p of all its judged claims, each the largest of its cases' and of the
+test that the verdict stands for, a positive verdict whose adjusted p is above 2.5 % counts as inconclusive.
+
+A verdict is stored with what it rests on (rule, settings, the metrics' code), so that a page says what changed after which run;
+with the commits of its runs, in which git must find the rule; and its remarks say where the margin is finer than the modelled
+clock, and where what was not replicated is still unexplained.
 """
 
 from __future__ import annotations
 
-from lib.reporting.claims.claim import BadClaim, Claim, load
-from lib.reporting.claims.judge import VERDICTS, Verdict, interval, judge
-from lib.reporting.claims.saved import file_of, kept, record, results, save, stored, table, verdicts
+from lib.reporting.claims.claim import BadClaim, Claim
+from lib.reporting.claims.judge import OUTCOMES, VERDICTS, Case, Verdict, judge
+from lib.reporting.claims.reading import calibrations, load
+from lib.reporting.claims.saved import corrected, counts, file_of, kept, record, results, save, stored, table, verdicts
+from lib.reporting.claims.statistics import beyond, holm, interval
+from lib.seeds import judging, tuning

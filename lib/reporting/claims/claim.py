@@ -1,22 +1,22 @@
-"""What a claim is, and the strict reader of `claims.yaml`."""
+"""What a claim is, and the rule that it states."""
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
 import json
+import math
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Annotated, Literal
 
-from annotated_types import Predicate
+from annotated_types import Gt, Le, Predicate
 
-from lib import paths
-from lib.errors import BadField, BadOption, LockstepError
+from lib.errors import BadField, LockstepError
 from lib.options.checked import Checked, Count, Finite
-from lib.options.document import load as load_yaml
 
-NEUTRAL = {"order": 0.0, "ratio": 1.0, "value": 0.0, "trend": 0.0, "bound": None}
+NEUTRAL = {"difference": 0.0, "ratio": 1.0, "value": None, "slope": 0.0, "order": 0.0}
+LEAST_SEEDS, LEAST_FOR_PARITY, FACTOR = 5, 8, 2.0
+CASE = "{case}"
 Text = Annotated[str, Predicate(str.strip)]
 Figure = Annotated[float, Finite]
 
@@ -26,8 +26,35 @@ class BadClaim(LockstepError, ValueError):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Explanation(Checked):
+    """A reason why a claim may not have been replicated, and what came of testing it."""
+
+    changed: Text
+    """What was changed to test it."""
+    found: Text
+    """What happened then."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """One case of a claim: who is compared with whom, in the words of the results."""
+
+    case: str
+    paper: float | str | None
+    metric: str
+    subject: str
+    reference: str | None
+    best: str | None
+    frozen: str | None
+
+    @property
+    def subjects(self) -> list[str]:
+        return [name for name in (self.subject, self.reference, self.best, self.frozen) if name is not None]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Claim(Checked):
-    """One claim; made as it is written, or not at all."""
+    """One claim; made as it is written, or not at all. In names of subjects and metrics, {case} stands for each case's name."""
 
     id: Text
     """The name that the claim keeps everywhere, as in EXPERIMENTS.md."""
@@ -37,124 +64,193 @@ class Claim(Checked):
     """What is claimed, in our words."""
     place: Text
     """Where the paper says it."""
-    paper: dict
-    """The paper's figures, by name."""
-    kind: Literal["order", "ratio", "value", "bound", "trend"]
-    """order, ratio, value, bound or trend."""
+    kind: Literal["paper", "promise", "check"]
+    """The paper's claim, a promise of ours, or a check of what follows by construction."""
+    standing: Literal["confirmatory", "after a pilot", "exploratory"] | None = None
+    """Of a paper's claim: whether its rule was there before anybody looked."""
+    effect: Literal["difference", "ratio", "value", "slope", "order"]
+    """What is read off each seed's results."""
     metric: Text
     """The column of the results that is compared."""
-    subject: Text
+    subject: Text | None = None
     """Whom the claim is about, as in the results' column `subject`."""
     reference: Text | None = None
     """Whom the subject is compared with."""
+    order: tuple[Text, ...] = ()
+    """Of an order: the subjects, the one with the largest metric first; with the relation <=, the smallest."""
     over: Text | None = None
-    """The column that a trend's slope is taken over."""
-    relation: Literal[">=", "<=", "within", "report"]
-    """>=, <=, within or report."""
-    target: Figure | None = None
-    """What `within` is measured from."""
+    """The column that a slope is taken over."""
+    cases: dict[str, Figure | Text | None] = dataclasses.field(default_factory=dict)
+    """Tasks or statuses of the one fact, each with what the paper says: a number is judged by size too, a text is shown."""
+    relation: Literal[">=", "<=", "within", "parity"]
+    """>=, <=, within or parity."""
     margin: Figure | None = None
     """The rule's boundary."""
+    target: Figure | None = None
+    """What `within` is measured from."""
+    factor: Annotated[float, Gt(1), Finite] | None = None
+    """How many times the paper's effect ours may be, or the paper's ours; 2 where a number of the paper is judged."""
+    share: Annotated[float, Gt(0), Le(0.1)] | None = None
+    """Of parity: the margin as a share of what can be lost, best less frozen."""
+    better: Literal["higher", "lower"] | None = None
+    """Of parity: which way is better."""
+    best: Text | None = None
+    """Of parity: the subject that has all that can be lost."""
+    frozen: Text | None = None
+    """Of parity: the one that has lost it: a model that stopped training there; for a throughput, the mode to be left behind."""
+    runs: Literal["mean", "every"] = "mean"
+    """What must satisfy the rule: the interval of the runs' mean, or every run; a check's always every run."""
+    modelled: bool = False
+    """The metric is a virtual clock's, which is as exact as fidelity measured."""
     reason: Text
-    """Why this margin (or why the figure cannot be judged)."""
-    seeds: Count
+    """Why this margin, factor or share."""
+    seeds: Count = 1
     """The least number of seeds for a verdict."""
-    scale: dict
+    scale: dict[str, Text]
     """`paper`: the paper's scale; `ours`: ours."""
+    explanations: tuple[Explanation, ...] = ()
+    """Reasons that were tested where the claim was not replicated."""
 
     def __post_init__(self):
-        for name, problem in self._problems():
-            raise BadField("claim", (name,), f": {problem}")
+        for wrong, name, problem in (*self._of_its_kind(), *self._of_its_effect(), *self._of_its_relation()):
+            if wrong:
+                raise BadField("claim", (name,), f": {problem}")
 
-    def _problems(self) -> Iterator[tuple[str, str]]:
-        """Fields that make the claim one that cannot be judged, or cannot fail."""
-        within, judged = self.relation == "within", self.relation != "report"
-        for name, kinds in (("reference", ("order", "ratio")), ("over", ("trend",))):
-            if judged and self.kind in kinds and getattr(self, name) is None:
-                yield name, f"is missing: a claim of kind {self.kind!r} needs it"
-        if self.over is not None and self.kind != "trend":
-            yield "over", f"only a trend has it, not a claim of kind {self.kind!r}"
-        if self.kind == "bound" and self.reference is not None:
-            yield "reference", "a bound has none; compare with kind 'order' or 'ratio'"
-        if self.kind == "bound" and within:
-            yield "relation", "a bound is '>=' or '<='; for a band use kind 'value'"
-        if judged == (self.margin is None):
-            yield (
-                "margin",
-                "is missing; what is judged needs it" if judged else "a figure that is only reported has none",
-            )
-        if within and self.centre is None:
-            yield "target", "is missing: 'within' needs what the margin is measured from"
-        if not within and self.target is not None:
-            yield "target", "only 'within' has one; the other relations compare with the margin"
-        if (within or (judged and self.kind == "ratio")) and self.margin <= 0:
-            yield "margin", f"must be greater than 0 for {'within' if within else 'a ratio'}: such a rule cannot fail"
-        if {*self.scale} != {"paper", "ours"}:
-            yield "scale", "must have exactly 'paper' and 'ours'"
-        try:
-            json.dumps([self.paper, self.scale], allow_nan=False)
-        except (TypeError, ValueError) as error:
-            yield "paper", f"only text, finite numbers, lists and mappings can be kept ({error})"
+    def _of_its_kind(self) -> Iterator[tuple[bool, str, str]]:
+        """What would make the claim one that cannot be judged, or cannot fail: whether it is so, where, and what is right."""
+        paper, parity = self.kind == "paper", self.relation == "parity"
+        least = LEAST_FOR_PARITY if parity else LEAST_SEEDS
+        why = "within a margin" if parity else "at all"
+        yield paper and self.standing is None, "standing", "is missing"
+        yield not paper and self.standing is not None, "standing", "only a paper's claim has one"
+        yield paper and self.seeds < least, "seeds", f"must be {least} or more, for an interval {why}"
+        yield self.kind == "check" and self.seeds > 1, "seeds", "a check has no least number: every run must pass"
+        yield (
+            paper and self.runs == "every",
+            "runs",
+            "a paper's claim is about means; what every run keeps to is a check",
+        )
+        right = "a paper's number is judged by >= or <= and a factor, sameness by parity"
+        yield paper and self.relation == "within", "relation", right
+        yield not paper and bool(self.factor or self.explanations), "factor", "and explanations are for a paper's claim"
+        yield {*self.scale} != {"paper", "ours"}, "scale", "must have exactly 'paper' and 'ours'"
+
+    def _of_its_effect(self) -> Iterator[tuple[bool, str, str]]:
+        order = self.effect == "order"
+        wanted = {
+            "reference": self.effect in ("difference", "ratio"),
+            "over": self.effect == "slope",
+            "subject": not order,
+        }
+        for name, needed in wanted.items():
+            right = f"{'is missing from' if needed else 'has no place in'} a claim of effect {self.effect!r}"
+            yield needed == (getattr(self, name) is None), name, right
+        yield order != (len(self.order) > 1), "order", "two subjects or more, where the effect is an order"
+        distinct = {dataclasses.replace(each, case="", paper=None) for each in self.comparisons}
+        yield len(distinct) < len(self.comparisons), "cases", f"must differ: write {CASE} where their names belong"
+        for name, paper in self.cases.items() if self.relation != "parity" else ():
+            if not isinstance(paper, (int, float)):
+                continue
+            right = f"a {self.effect} has no size that could be judged; write {name}'s figure as text"
+            yield self.neutral is None or order, "cases", right
+            away = self.sign * (paper - (self.neutral or 0.0)) <= 0
+            yield away, "cases", f"{name}'s {paper:g} is not on the side of {self.relation}"
+            yield self.margin is not None, "margin", "the paper's numbers say what is enough; leave it out"
+
+    def _of_its_relation(self) -> Iterator[tuple[bool, str, str]]:
+        parity, within, margin = self.relation == "parity", self.relation == "within", self.margin
+        for name in ("share", "better", "best", "frozen"):
+            right = "is missing: parity needs it" if parity else "only parity has one"
+            yield parity == (getattr(self, name) is None), name, right
+        right = "parity is of a difference, and its margin is the share of best less frozen"
+        yield parity and (self.effect != "difference" or margin is not None), "effect", right
+        yield (
+            within == (self.target is None),
+            "target",
+            "is missing from 'within'" if within else "only 'within' has one",
+        )
+        needed = not parity and (self.kind != "paper" or self.neutral is None)
+        yield needed and margin is None, "margin", "is missing; what is judged needs it"
+        if margin is None:
+            return
+        yield self.effect == "order", "margin", "an order has none"
+        cannot_fail = (within or self.effect == "ratio") and margin <= 0
+        yield cannot_fail, "margin", "must be greater than 0: such a rule cannot fail"
+        behind = self.kind == "paper" and self.neutral is not None and self.sign * (margin - self.neutral) < 0
+        right = "lies on the other side of no effect: that is parity, with its share of best less frozen"
+        yield behind, "margin", right
 
     @property
     def neutral(self) -> float | None:
-        return None if self.kind == "value" and self.reference is None else NEUTRAL[self.kind]
+        """The effect that is none."""
+        return NEUTRAL[self.effect]
 
     @property
-    def centre(self) -> float | None:
-        return self.neutral if self.target is None else self.target
+    def sign(self) -> int:
+        """Which way the claim points: upwards or downwards."""
+        return -1 if self.relation == "<=" or self.better == "lower" else 1
+
+    @property
+    def comparisons(self) -> list[Comparison]:
+        """Every case; of an order, every pair of neighbours in every case."""
+        return [each for case, paper in (self.cases or {"": None}).items() for each in self._case(case, paper)]
+
+    def _case(self, case: str, paper: float | str | None) -> Iterator[Comparison]:
+        pairs = list(zip(self.order, self.order[1:], strict=False)) or [(self.subject, self.reference)]
+        for pair in pairs:
+            names = dict(zip(("subject", "reference"), pair, strict=True))
+            names |= {"metric": self.metric, "best": self.best, "frozen": self.frozen}
+            names = {name: told and told.replace(CASE, case) for name, told in names.items()}
+            sign = "<" if self.sign < 0 else ">"
+            shown = f"{names['subject']} {sign} {names['reference']}" if self.order else case
+            yield Comparison(case=shown, paper=paper, **names)
+
+    def band(self, paper: float | str | None, lost: float = 0.0) -> tuple[float, float]:
+        """Between what a case's effect satisfies the rule in full; of parity, where so much can be lost."""
+        if self.relation == "within":
+            return self.target - self.margin, self.target + self.margin
+        near, far = self.neutral if self.margin is None else self.margin, self.sign * math.inf
+        if self.relation == "parity":
+            near = -self.sign * self.share * lost
+        elif isinstance(paper, (int, float)):
+            effect, factor = paper - self.neutral, self.factor or FACTOR
+            near, far = self.neutral + effect / factor, self.neutral + effect * factor
+        return min(near, far), max(near, far)
 
     @property
     def hash(self) -> str:
-        """Of everything that the claim says."""
-        text = json.dumps(dataclasses.asdict(self), sort_keys=True, ensure_ascii=False)
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
+        """Of the rule: of all that the claim says but for reasons, scales and what was tested afterwards."""
+        left_out = ("place", "reason", "scale", "explanations")
+        said = {name: value for name, value in dataclasses.asdict(self).items() if name not in left_out}
+        return hashlib.sha256(json.dumps(said, sort_keys=True, ensure_ascii=False).encode()).hexdigest()[:16]
 
     @property
     def rule(self) -> str:
         """The rule as a reader would write it."""
-        x = self.metric
-        if self.kind == "trend":
-            x = f"slope of {x} over {self.over}"
-        x = f"{x}({self.subject})"
-        if self.reference is not None:
-            x += f" {'/' if self.kind == 'ratio' else '−'} {self.metric}({self.reference})"
+        first, *others = self._case("…", None)
+        metric = first.metric
+        if self.effect == "order":
+            return f"{metric}: {'; '.join(each.case for each in (first, *others))}"
+        x = f"slope of {metric} over {self.over}" if self.effect == "slope" else metric
+        x = f"{x}({first.subject})"
+        if first.reference is not None:
+            x += f" {'/' if self.effect == 'ratio' else '−'} {metric}({first.reference})"
+        if self.relation == "parity":
+            share = f"{100 * self.share:g} % of {metric}({first.best}) − {metric}({first.frozen})"
+            return f"{x}: worse by at most {share}"
         if self.relation == "within":
-            return f"{x} = {self.centre:g} ± {self.margin:g}"
-        sign = {">=": "≥", "<=": "≤"}.get(self.relation)
-        return f"{x} {sign} {self.margin:g}" if sign else f"{x}, not judged"
+            return f"{x} = {self.target:g} ± {self.margin:g}"
+        x += f" {'≥' if self.sign > 0 else '≤'} {self.neutral if self.margin is None else self.margin:g}"
+        if any(isinstance(paper, (int, float)) for paper in self.cases.values()):
+            x += f", and the effect within a factor of {self.factor or FACTOR:g} of the paper's"
+        return x + (" in every run" if self.every else "")
 
+    @property
+    def every(self) -> bool:
+        """Whether every run must satisfy the rule, and not their mean."""
+        return self.runs == "every" or self.kind == "check"
 
-def load(folder: str | Path | None = None) -> dict[str, Claim]:
-    """Every claim of `folder` (the notebooks' by default) by id; the first thing that is wrong is an error."""
-    folder = Path(folder) if folder is not None else paths.notebooks()
-    claims: dict[str, Claim] = {}
-    origins: dict[str, Path] = {}
-    for path in sorted([*folder.glob("claims.yaml"), *folder.glob("*/claims.yaml")]):
-        prefix = "" if path.parent == folder else f"{path.parent.name}/"
-        for where, claim in _claims(path, prefix):
-            if claim.id in claims:
-                raise BadClaim(f"{where}: claim {claim.id!r}: the id is taken by {origins[claim.id]}")
-            claims[claim.id], origins[claim.id] = claim, path
-    return claims
-
-
-def _claims(path: Path, prefix: str) -> Iterator[tuple[str, Claim]]:
-    """A file's claims with their places, checked; every error names file, line, claim and field."""
-    try:
-        document = load_yaml(path)
-    except BadOption as error:
-        raise BadClaim(f'{error} (is a relation such as ">=" in quotes?)') from error
-    if not isinstance(document.data or [], list):
-        raise BadClaim(f"{path}:1: a list of claims is expected, each starting with '- id: ...'")
-    for place, item in enumerate(document.data or []):
-        if not isinstance(item, dict):
-            raise BadClaim(f"{document.where(place)}: a claim is a mapping that starts with 'id:', not {item!r}")
-        try:
-            if empty := [name for name, value in item.items() if value is None]:
-                raise BadField("claim", (empty[0],), ": is empty; give it a value or leave it out")
-            claim = Claim.read(item)
-        except BadField as error:
-            where = f"{document.where(place, *error.path)}: claim {item.get('id', '(no id)')!r}"
-            raise BadClaim(f"{where}: {error.place}{error.problem}") from error
-        yield document.where(place), dataclasses.replace(claim, notebook=prefix + claim.notebook)
+    @property
+    def folder(self) -> str:
+        """Its paper's, empty where the notebook belongs to no one paper."""
+        return self.notebook.rpartition("/")[0]

@@ -4,144 +4,175 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from lib.errors import nearest, unknown
-from lib.reporting.claims.claim import BadClaim, Claim
+from lib.reporting.claims.calibration import Calibration
+from lib.reporting.claims.claim import Claim, Comparison
+from lib.reporting.claims.effects import effects, lost, mean, per_seed
+from lib.reporting.claims.statistics import LEVEL, beyond, interval
+from lib.seeds import JUDGING
 
 if TYPE_CHECKING:
     import pandas as pd
 
-VERDICTS = ("replicated", "direction only", "not replicated", "inconclusive", "out of scale", "not run")
-CONFIDENCE = 0.95
+OUTCOMES = {
+    "paper": ("replicated", "parity", "direction only", "inconclusive", "not replicated"),
+    "promise": ("kept", "inconclusive", "not kept"),
+    "check": ("passed", "failed"),
+}
+"""By kind, the best first: of several cases the worst is the claim's verdict."""
+HOLDS = ("replicated", "parity", "kept", "passed")
+VERDICTS = (*dict.fromkeys(sum(OUTCOMES.values(), ())), "calibrated", "refused", "not run")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Case:
+    """What one case of a claim came to."""
+
+    case: str
+    verdict: str
+    paper: float | str | None = None
+    ours: float | None = None
+    low: float | None = None
+    """The lower end of the interval, or of the range where every run is judged."""
+    high: float | None = None
+    near: float | None = None
+    """The lower edge of what satisfies the rule; None where there is none."""
+    far: float | None = None
+    """The upper one."""
+    p: float | None = None
+    """Of the one-sided test that the verdict stands for."""
+    n: int = 0
+    """Seeds."""
+    rests_on: float | None = None
+    """How far the rule's boundary, or what was found, is from no effect, as a share of the reference."""
+    detail: str = ""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Verdict:
+    """What a claim came to, and how it was found."""
+
     claim: Claim
     verdict: str
-    ours: float | None = None
-    low: float | None = None
-    high: float | None = None
-    n: int = 0
-    """Seeds that the interval is taken over."""
+    cases: tuple[Case, ...] = ()
     detail: str = ""
     profile: str = ""
     command: str = ""
     """What the runner was asked for, with any parameter that differs from the notebook's."""
-    changed: bool = False
-    """The claim was changed after its run."""
+    changed: tuple[str, ...] = ()
+    """What it rests on and is no longer what it was."""
+    remarks: tuple[str, ...] = ()
+    """What a reader of the verdict must know."""
+    adjusted: float | None = None
+    """Holm's p among all the judged claims of the paper."""
+
+    @property
+    def p(self) -> float | None:
+        """The largest of the cases': all of them are claimed."""
+        return max((case.p for case in self.cases if case.p is not None), default=None)
+
+    @property
+    def counted(self) -> str:
+        """The verdict that counts: what a single test says may not hold among all of a paper's."""
+        found = self.verdict in ("replicated", "parity", "direction only")
+        return "inconclusive" if found and self.adjusted is not None and self.adjusted > LEVEL else self.verdict
 
     @property
     def text(self) -> str:
-        return f"{self.verdict} (claim changed since its run)" if self.changed else self.verdict
+        return self.verdict if self.counted == self.verdict else f"{self.verdict}, after Holm {self.counted}"
 
 
-def interval(values: Iterable[float]) -> tuple[float, float, float]:
-    """Mean, and the ends of its 95 % t-interval (NaN for a single value)."""
-    import numpy as np
-    from scipy import stats
-
-    values = np.asarray(list(values), dtype=float)
-    mean = float(values.mean())
-    if len(values) < 2:
-        return mean, math.nan, math.nan
-    if (values == values[0]).all():  # equal numbers have no spread, whatever rounding makes of their mean
-        return float(values[0]), float(values[0]), float(values[0])
-    half = float(stats.t.ppf((1 + CONFIDENCE) / 2, len(values) - 1) * values.std(ddof=1) / math.sqrt(len(values)))
-    return mean, mean - half, mean + half
-
-
-def judge(claim: Claim, results: pd.DataFrame, profile: str = "") -> Verdict:
+def judge(claim: Claim, results: pd.DataFrame, profile: str = "", calibrations: Sequence[Calibration] = ()) -> Verdict:
     """The verdict on one claim from a table with a row for every run: subject, seed and the metrics."""
-    needed = ["subject", "seed", claim.metric, *([claim.over] if claim.over else [])]
-    for column in needed:
-        if column not in results.columns:
-            raise BadClaim(f"claim {claim.id!r}: the results have no column {column!r}; {nearest(column, results)}")
-    numbers = _per_seed(claim, results, claim.subject)
-    detail = []
-    if claim.reference is not None:
-        reference = _per_seed(claim, results, claim.reference)
-        if alone := sorted(set(numbers) ^ set(reference)):
-            detail.append(f"seeds without a partner left out: {', '.join(map(str, alone))}")
-        shared = sorted(set(numbers) & set(reference))
-        if claim.kind == "ratio":
-            numbers = {seed: numbers[seed] / reference[seed] if reference[seed] else math.nan for seed in shared}
-        else:
-            numbers = {seed: numbers[seed] - reference[seed] for seed in shared}
-    n = len(numbers)
-    if infinite := [seed for seed, x in numbers.items() if not math.isfinite(x)]:
-        detail.append(f"{claim.metric} is not finite or cannot be compared for seed {', '.join(map(str, infinite))}")
-        verdict = "out of scale" if claim.relation == "report" else "inconclusive"
-        return Verdict(claim=claim, verdict=verdict, n=n, detail="; ".join(detail), profile=profile)
-    if not n:
-        return Verdict(claim=claim, verdict="inconclusive", detail="; ".join(detail), profile=profile)
-
-    ours, low, high = interval(numbers.values())
-    if claim.kind == "bound":
-        low, high = min(numbers.values()), max(numbers.values())
-    elif n == 1 and claim.seeds == 1:
-        low = high = ours
-    verdict, why = _decide(claim, low, high, n)
-    detail.append(why)
-    finite = {name: None if math.isnan(end) else end for name, end in (("low", low), ("high", high))}
-    return Verdict(
-        claim=claim, verdict=verdict, ours=ours, **finite, n=n, detail="; ".join(filter(None, detail)), profile=profile
-    )
+    cases = [_case(claim, each, results, calibrations) for each in claim.comparisons]
+    found = {case.verdict for case in cases}
+    worst_first = ("refused", *reversed(OUTCOMES[claim.kind]))
+    verdict = next((each for each in worst_first if each in found), "refused")
+    detail = cases[0].detail
+    if len(cases) > 1:
+        told = [f"{case.case}: {case.detail if case.verdict in HOLDS else case.verdict}" for case in cases]
+        detail = "; ".join(each for each in told if not each.endswith(": "))
+    return Verdict(claim=claim, verdict=verdict, cases=tuple(cases), detail=detail, profile=profile)
 
 
-def _per_seed(claim: Claim, results: pd.DataFrame, subject: str) -> dict[int, float]:
-    """One number for every seed of the subject: its metric, or the metric's slope."""
-    import numpy as np
+def _case(claim: Claim, each: Comparison, results: pd.DataFrame, calibrations: Sequence[Calibration]) -> Case:
+    """One case: whether it may be judged, its numbers, and what they say."""
+    told = {"case": each.case, "paper": each.paper}
+    if fitted := [record for record in calibrations if record.covers(each)]:
+        why = "; ".join(f"{record.constant} was fitted to {record.fitted_to}" for record in fitted)
+        return Case(**told, verdict="calibrated", detail=why)
+    mine, theirs = (per_seed(claim, each, results, name) for name in (each.subject, each.reference))
+    if problem := _unfit(claim, each, results):
+        return Case(**told, verdict="refused", detail=problem)
+    by_seed = effects(claim, mine, theirs)
+    alone = sorted(mine.keys() ^ theirs.keys()) if each.reference else []
+    details = [f"seeds without a partner left out: {', '.join(map(str, alone))}"] if alone else []
+    infinite = [str(seed) for seed, x in by_seed.items() if not math.isfinite(x)]
+    if infinite or not by_seed:
+        details += (
+            [f"{each.metric} is not finite or cannot be compared for seed {', '.join(infinite)}"] if infinite else []
+        )
+        verdict = "failed" if claim.kind == "check" else "inconclusive"
+        return Case(**told, verdict=verdict, n=len(by_seed), p=1.0, detail="; ".join(details))
+    numbers = list(by_seed.values())
+    near, far = claim.band(each.paper, lost(claim, each, results))
+    verdict, p, why = _decide(claim, numbers, near, far)
+    ours, low, high = interval(numbers)
+    if claim.every:
+        low, high = min(numbers), max(numbers)
+    known = {"ours": ours, "low": low, "high": high, "near": near, "far": far}
+    known = {name: value if math.isfinite(value) else None for name, value in known.items()}
+    known["rests_on"] = _rests_on(claim, ours, near if claim.sign > 0 else far, abs(mean(theirs)))
+    return Case(**told, **known, verdict=verdict, p=p, n=len(numbers), detail="; ".join(filter(None, (*details, why))))
 
-    rows = results[results["subject"] == subject]
-    if rows.empty:
-        raise unknown(f"subject of claim {claim.id!r}:", subject, results["subject"].astype(str).unique())
-    numbers = {}
-    for seed, group in rows.groupby("seed"):
-        y = group[claim.metric].to_numpy(dtype=float)
-        if claim.kind != "trend":
-            if len(y) > 1:
-                raise BadClaim(f"claim {claim.id!r}: {len(y)} results of {subject!r} for seed {seed}; one is expected")
-            numbers[int(seed)] = float(y[0])
-            continue
-        x = group[claim.over].to_numpy(dtype=float)
-        if len(np.unique(x)) < 2:
-            raise BadClaim(
-                f"claim {claim.id!r}: a slope needs two values of {claim.over!r} for {subject!r}, seed {seed}"
-            )
-        x = x - x.mean()
-        numbers[int(seed)] = float((x * (y - y.mean())).sum() / (x * x).sum())
-    return numbers
+
+def _unfit(claim: Claim, each: Comparison, results: pd.DataFrame) -> str:
+    """Why the results cannot be a verdict's."""
+    missing = [name for name in (each.best, each.frozen) if name and name not in set(results["subject"])]
+    if missing:
+        return f"the results have no {' and no '.join(missing)}, so nobody knows what can be lost"
+    seeds = results.loc[results["subject"].isin(each.subjects), "seed"]
+    foreign = ", ".join(str(seed) for seed in sorted(set(seeds)) if seed not in JUDGING)
+    if claim.kind == "paper" and foreign:
+        return f"seed {foreign} served for tuning or a pilot; verdicts are reached on {JUDGING.start} and above"
+    if each.best and not lost(claim, each, results) > 0:
+        return f"{each.best} is no better than {each.frozen}, so nothing can be lost"
+    return ""
 
 
-def _decide(claim: Claim, low: float, high: float, n: int) -> tuple[str, str]:
-    """The verdict on an interval, and why where that is not plain."""
-    if claim.relation == "report":
-        return "out of scale", "an absolute figure of other machines: both are shown, none is judged"
-    assert claim.margin is not None
-    above = claim.margin if claim.relation == ">=" else -math.inf
-    below = claim.margin if claim.relation == "<=" else math.inf
-    if claim.relation == "within":
-        assert claim.centre is not None
-        above, below = claim.centre - claim.margin, claim.centre + claim.margin
+def _decide(claim: Claim, numbers: list[float], near: float, far: float) -> tuple[str, float | None, str]:
+    """The verdict on a case's numbers, the p that it stands for, and why where that is not plain."""
+    few = f"too few seeds: {len(numbers)} of {claim.seeds}" if len(numbers) < claim.seeds else ""
+    if claim.every:
+        if not all(near <= x <= far for x in numbers):
+            return OUTCOMES[claim.kind][-1], None, "a run breaks the rule"
+        return "inconclusive" if few else OUTCOMES[claim.kind][0], None, few
+    edges = [(edge, sign) for edge, sign in ((near, 1), (far, -1)) if math.isfinite(edge)]
+    rule = max(beyond(numbers, edge, sign) for edge, sign in edges)
+    if few:
+        return "inconclusive", rule, few
+    misses = min(beyond(numbers, edge, -sign) for edge, sign in edges) <= LEVEL
+    yes, no = {"paper": ("replicated", "not replicated"), "promise": ("kept", "not kept")}[claim.kind]
+    unless = no if misses else "inconclusive"
+    if claim.relation == "parity":
+        worse = beyond(numbers, 0.0, -claim.sign) <= LEVEL
+        yes = "parity" if claim.kind == "paper" else yes
+        return yes if rule <= LEVEL else unless, rule, "measurably worse" if worse else ""
+    if rule <= LEVEL or claim.kind == "promise" or claim.neutral is None:
+        return yes if rule <= LEVEL else unless, rule, ""
+    direction = beyond(numbers, claim.neutral, claim.sign)
+    if direction <= LEVEL:
+        return "direction only", direction, "the size is another" if misses else "the size is open"
+    return unless, direction, ""
 
-    if claim.kind == "bound" and (low < above or high > below):
-        return "not replicated", "a run breaks the bound"
-    if n < max(claim.seeds, 1):
-        return "inconclusive", f"too few seeds: {n} of {claim.seeds}"
-    if math.isnan(low):
-        return "inconclusive", "too few seeds: no interval over 1"
-    if above <= low and high <= below:
-        return "replicated", ""
-    if high >= above and low <= below:
-        return "inconclusive", "the interval straddles the rule's boundary"
-    neutral = claim.neutral
-    if neutral is not None:
-        aim = claim.centre if claim.relation == "within" else claim.margin
-        upward = claim.relation != "<=" and aim > neutral and low > neutral
-        downward = claim.relation != ">=" and aim < neutral and high < neutral
-        if upward or downward:
-            return "direction only", "the direction holds, the margin does not"
-    return "not replicated", ""
+
+def _rests_on(claim: Claim, ours: float, edge: float, level: float) -> float | None:
+    """The share of the reference that decides: the rule's own distance from no effect or, where it has none, what was found."""
+    if claim.neutral is None:
+        return None
+    apart = abs(edge - claim.neutral) or abs(ours - claim.neutral)
+    if claim.effect == "ratio":
+        return apart
+    return apart / level if level > 0 else None

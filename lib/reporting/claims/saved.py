@@ -1,20 +1,29 @@
-"""Verdicts as files: judged in a notebook, read by the index and the command line."""
+"""Verdicts as files: judged in a notebook, read by the index and the command line, with what must be known of them."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lib import paths
 from lib.errors import LockstepError, unknown
-from lib.reporting.claims.claim import Claim, load
-from lib.reporting.claims.judge import VERDICTS, Verdict, judge
+from lib.reporting.claims import basis
+from lib.reporting.claims.claim import Claim
+from lib.reporting.claims.judge import OUTCOMES, VERDICTS, Case, Verdict, judge
+from lib.reporting.claims.reading import calibrations, load
+from lib.reporting.claims.statistics import holm
 
 if TYPE_CHECKING:
     import pandas as pd
+
+CONTRACT = 2
+"""Of the records; those of another are of claims that were judged otherwise, and are not read."""
+FIDELITY = "fidelity.throughput"
+"""The promise whose figure is the error of a predicted throughput."""
 
 
 def results(runs: Mapping[str, Iterable[Any]]) -> pd.DataFrame:
@@ -29,7 +38,7 @@ def results(runs: Mapping[str, Iterable[Any]]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-_KEPT = ("verdict", "ours", "low", "high", "n", "detail", "profile", "command")
+_KEPT = ("verdict", "detail", "profile", "command")
 
 
 def file_of(claim_id: str, folder: Path | None = None) -> Path:
@@ -37,74 +46,144 @@ def file_of(claim_id: str, folder: Path | None = None) -> Path:
     return (folder or paths.results()) / "claims" / f"{claim_id.replace('/', '-')}.json"
 
 
-def save(verdict: Verdict, table: pd.DataFrame | None = None) -> Path:
-    """Store a verdict with the claim as it was judged and the numbers that it was judged on."""
-    claim = verdict.claim
-    record = {name: getattr(verdict, name) for name in _KEPT}
-    record |= {"hash": claim.hash, "claim": dataclasses.asdict(claim)}
-    if table is not None:
-        rows = table[table["subject"].isin([claim.subject, claim.reference])]
-        columns = ["subject", "seed", *([claim.over] if claim.over else []), claim.metric]
-        record["results"] = json.loads(rows[columns].to_json(orient="records", double_precision=15))
+def save(verdict: Verdict, table: pd.DataFrame, made_at: list[str]) -> Path:
+    """Store a verdict with the claim as it was judged, what it rests on, and the numbers that it was judged on."""
+    claim, parts = verdict.claim, basis.of(verdict.claim)
+    record = {"contract": CONTRACT, **{name: getattr(verdict, name) for name in _KEPT}}
+    record |= {
+        "spread": "range" if claim.every else "interval",
+        "cases": [dataclasses.asdict(c) for c in verdict.cases],
+    }
+    record |= {"commits": made_at, "hash": basis.total(parts), "parts": parts, "claim": dataclasses.asdict(claim)}
+    rows = table[table["subject"].isin([name for each in claim.comparisons for name in each.subjects])]
+    metrics = dict.fromkeys(each.metric for each in claim.comparisons)
+    columns = ["subject", "seed", *([claim.over] if claim.over else []), *metrics]
+    record["results"] = json.loads(rows[columns].to_json(orient="records", double_precision=15))
     text = json.dumps(record, indent=1, ensure_ascii=False, allow_nan=False)
     return paths.write_text_atomic(file_of(claim.id), text + "\n")
 
 
-def record(table: pd.DataFrame, notebook: str, profile: str = "") -> list[Verdict]:
-    """Judge every claim of a notebook (none can be left out) and store the verdicts."""
+def record(table: pd.DataFrame, notebook: str, profile: str = "", runs: Any = ()) -> list[Verdict]:
+    """Judge every claim of a notebook (none can be left out) and store the verdicts. `runs` are those that the table was made
+    of, a list or a mapping to lists: their commits must hold the rules already."""
     mine = [claim for claim in load().values() if claim.notebook == notebook]
     if not mine:
         raise unknown("notebook with claims", notebook, {claim.notebook for claim in load().values()})
     from lib.reporting.notebooks.declared import repeat  # notebooks know claims
 
-    command = repeat(notebook)
-    verdicts = [dataclasses.replace(judge(claim, table, profile), command=command) for claim in mine]
+    command, made_at = repeat(notebook), basis.commits(basis.flatten(runs))
+    fitted = [each for each in calibrations() if notebook in each.notebooks]
+    verdicts = [dataclasses.replace(judge(claim, table, profile, fitted), command=command) for claim in mine]
     for verdict in verdicts:
-        save(verdict, table)
-    return verdicts
+        save(verdict, table, made_at)
+    error = _error(paths.reports())
+    return [_remarked(each, made_at, error) for each in verdicts]
 
 
 def stored(claim: Claim, folder: Path | None = None) -> Verdict:
     """The claim's stored verdict; *not run* when there is none."""
-    path = file_of(claim.id, folder or paths.reports())
-    if not path.exists():
-        return Verdict(claim=claim, verdict="not run")
-    verdict, judged_by = _read(path, claim.notebook)
-    return dataclasses.replace(verdict, claim=claim, changed=judged_by != claim.hash)
+    folder = folder or paths.reports()
+    path = file_of(claim.id, folder)
+    kept = _read(path, claim.notebook) if path.exists() else None
+    if kept is None:
+        older = "what is stored was judged under another contract" if path.exists() else ""
+        return Verdict(claim=claim, verdict="not run", detail=older)
+    verdict, made_at, parts = kept
+    changed = tuple(basis.changed(parts, basis.of(claim)))
+    return _remarked(dataclasses.replace(verdict, claim=claim, changed=changed), made_at, _error(folder))
 
 
 def kept(folder: Path) -> list[Verdict]:
     """The verdicts that a folder holds, each with its claim as it was judged, whatever the claims say today."""
-    return [_read(path, "its notebook")[0] for path in sorted((folder / "claims").glob("*.json"))]
+    found = (_read(path, "its notebook") for path in sorted((folder / "claims").glob("*.json")))
+    error = _error(folder)
+    return corrected(_remarked(verdict, made_at, error) for verdict, made_at, _ in filter(None, found))
 
 
-def _read(path: Path, notebook: str) -> tuple[Verdict, str]:
-    """A stored verdict, and the hash of the claim that was judged."""
+def corrected(verdicts: Iterable[Verdict]) -> list[Verdict]:
+    """The verdicts, with Holm's p among all the judged claims of each paper."""
+    verdicts = list(verdicts)
+    families: dict[str, dict[str, float]] = {}
+    for verdict in verdicts:
+        if verdict.claim.kind == "paper" and verdict.p is not None and verdict.verdict in OUTCOMES["paper"]:
+            families.setdefault(verdict.claim.folder, {})[verdict.claim.id] = verdict.p
+    adjusted = {name: p for family in families.values() for name, p in holm(family).items()}
+    return [dataclasses.replace(verdict, adjusted=adjusted.get(verdict.claim.id)) for verdict in verdicts]
+
+
+def counts(verdicts: Iterable[Verdict]) -> dict[str, Counter[str]]:
+    """Kind -> how many of each verdict; those of papers count as they stand after Holm."""
+    found: dict[str, Counter[str]] = {kind: Counter() for kind in OUTCOMES}
+    for verdict in verdicts:
+        found[verdict.claim.kind][verdict.counted] += 1
+    return found
+
+
+def _remarked(verdict: Verdict, made_at: list[str], error: float | None) -> Verdict:
+    """With what a reader must know beside it."""
+    claim, remarks = verdict.claim, []
+    if verdict.changed:
+        of = f" of commit {made_at[0][:10]}" if made_at else ""
+        remarks.append(f"changed since its run{of}: {', '.join(verdict.changed)}")
+    if claim.kind == "paper":
+        after = basis.written_after(claim, made_at)
+        told = {
+            True: "its rule was committed after its run",
+            None: "whether the rule was there before the run, git cannot say",
+        }
+        remarks += [told[after]] if after in told else []
+    if verdict.verdict == "not replicated" and len(claim.explanations) < 2:
+        remarks.append("unexplained: two explanations are to be tested")
+    margins = [case.rests_on for case in verdict.cases if case.rests_on is not None]
+    if claim.modelled and margins and error is None:
+        remarks.append("how exact the modelled clock is here was not measured: run 94_fidelity")
+    elif claim.modelled and margins and min(margins) < error:
+        remarks.append(
+            f"in the model only: it rests on {min(margins):.1%}, and a predicted throughput errs by {error:.1%}"
+        )
+    return dataclasses.replace(verdict, remarks=tuple(remarks))
+
+
+def _error(folder: Path) -> float | None:
+    """The error of a predicted throughput, as fidelity's verdict in that folder has it."""
+    path = file_of(FIDELITY, folder)
+    kept = _read(path, "94_fidelity") if path.exists() else None
+    return kept[0].cases[0].ours if kept else None
+
+
+def _read(path: Path, notebook: str) -> tuple[Verdict, list[str], dict[str, Any]] | None:
+    """A stored verdict, the commits of its runs, and what it rested on; None for a record of another contract."""
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
+        if record.get("contract") != CONTRACT:
+            return None
         fields = {name: record[name] for name in _KEPT}
         if record["verdict"] not in VERDICTS:
             raise ValueError(f"verdict {record['verdict']!r}")
-        return Verdict(claim=Claim(**record["claim"]), **fields), record["hash"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        cases = tuple(Case(**case) for case in record["cases"])
+        parts = {name: record["parts"][name] for name in ("rule", "settings", "code")}
+        return Verdict(claim=Claim(**record["claim"]), cases=cases, **fields), record["commits"], parts
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise LockstepError(f"{path}: not a stored verdict ({error}); delete it and run {notebook}") from error
 
 
 def verdicts(folder: Path | None = None) -> list[Verdict]:
     """Every claim with its stored verdict."""
-    return [stored(claim, folder) for claim in load().values()]
+    return corrected(stored(claim, folder) for claim in load().values())
 
 
-def table() -> pd.DataFrame:
-    """Every claim with its verdict, a row each, as `python -m lib claims` prints it."""
+def table(verdicts: Iterable[Verdict]) -> pd.DataFrame:
+    """Every case of every claim with its verdict, a row each, as `python -m lib claims` prints it."""
     import pandas as pd
 
     rows = []
-    for verdict in verdicts():
-        claim, judged = (
-            verdict.claim,
-            {name: getattr(verdict, name) for name in ("ours", "low", "high", "n", "profile")},
-        )
-        rows.append(dataclasses.asdict(claim) | judged | {"verdict": verdict.text, "rule": claim.rule})
-    columns = ["id", "verdict", "ours", "low", "high", "n", "rule", "paper", "place", "profile", "notebook", "sentence"]
-    return pd.DataFrame(rows, columns=columns)
+    for verdict in verdicts:
+        claim = verdict.claim
+        named = ("id", "kind", "standing", "rule", "every", "place", "notebook", "sentence")
+        about = {name: getattr(claim, name) for name in named}
+        about |= {"verdict": verdict.text, "remarks": "; ".join(verdict.remarks), "profile": verdict.profile}
+        unjudged = [Case(case=each.case, paper=each.paper, verdict=verdict.verdict) for each in claim.comparisons]
+        for case in verdict.cases or unjudged:
+            found = dataclasses.asdict(case)
+            rows.append(about | {"case_verdict": found.pop("verdict")} | found)
+    return pd.DataFrame(rows)

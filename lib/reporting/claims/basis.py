@@ -1,0 +1,118 @@
+"""What a verdict rests on (rule, settings, the metrics' code), what of it has changed since, and whether the rule came first.
+
+The metrics' code is the notebook's own and lib's modules that turn runs into figures; the code that makes the runs is in their
+names (`lib/results/key.py`), and a run is made anew when it changes.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import json
+import subprocess
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from lib import paths
+from lib.reporting.claims.claim import Claim
+from lib.reporting.claims.reading import file_of, parsed
+
+FIGURES = ("lib.papers", "lib.measure")
+"""Where notebooks find what they make figures of runs with."""
+ALWAYS = ("lib.results.outcome", "lib.results.outcomes", "lib.workloads.metrics")
+"""What makes a run's own summary."""
+
+
+def of(claim: Claim) -> dict[str, Any]:
+    """The parts as they are now."""
+    from lib.reporting.notebooks.declared import parameters  # notebooks know claims
+
+    path = paths.notebooks() / f"{claim.notebook}.ipynb"
+    declared = {name: each.default for name, each in parameters(path).items()} if path.exists() else {}
+    return {"rule": claim.hash, "settings": declared, "code": dict(_code(path)) if path.exists() else {}}
+
+
+def total(parts: Mapping[str, Any]) -> str:
+    """One hash of all parts."""
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """What differs, in words; settings and code by name."""
+    told = ["the rule"] if before["rule"] != now["rule"] else []
+    for part, words in (("settings", "the settings"), ("code", "the metrics' code")):
+        names = sorted(name for name in {*before[part], *now[part]} if before[part].get(name) != now[part].get(name))
+        told += [f"{words} ({', '.join(names)})"] if names else []
+    return told
+
+
+def flatten(runs: Any) -> list[Any]:
+    """One run, a list of runs, or a mapping to either, as a list."""
+    if isinstance(runs, Mapping):
+        runs = runs.values()
+    if hasattr(runs, "provenance"):
+        return [runs]
+    return [run for item in runs for run in flatten(item)]
+
+
+def commits(runs: Iterable[Any]) -> list[str]:
+    """Of the code that made these runs; a notebook that has none is its own run."""
+    from lib.results.provenance import commit
+
+    found = dict.fromkeys(run.provenance.get("commit") for run in runs)
+    return [str(each).rstrip("+") for each in found or [commit()] if each]
+
+
+def written_after(claim: Claim, made_at: Iterable[str]) -> bool | None:
+    """Whether a run is of a commit that did not hold the claim's rule yet; None where git cannot say."""
+    said = [_said(str(paths.root()), each, file_of(claim)) for each in made_at]
+    if not said or None in said:
+        return None
+    prefix = f"{claim.folder}/" if claim.folder else ""
+    known = (parsed(text, claim.id, prefix) for text in said if text is not None)
+    return any(each is None or each.hash != claim.hash for each in known)
+
+
+@cache
+def _said(root: str, commit: str, path: str) -> str | None:
+    """A file as a commit has it, empty where it has none; None where there is no such commit or no git."""
+    git = ["git", "-C", root]
+    try:
+        if subprocess.run(
+            [*git, "cat-file", "-e", f"{commit}^{{commit}}"], capture_output=True, check=False
+        ).returncode:
+            return None
+        shown = subprocess.run([*git, "show", f"{commit}:{path}"], capture_output=True, text=True, check=False)
+    except OSError:
+        return None
+    return "" if shown.returncode else shown.stdout
+
+
+def _code(path: Path) -> Iterator[tuple[str, str]]:
+    """Name -> hash of the notebook's own code and of the modules of lib that its figures are made with; comments do not count."""
+    from lib.reporting.notebooks.finding import read, source
+    from lib.results import closure
+
+    cells = [source(cell) for cell in read(path)["cells"] if cell["cell_type"] == "code"]
+    tree = ast.parse("\n".join(cells))
+    yield "the notebook", hashlib.sha256(ast.dump(tree).encode()).hexdigest()[:16]
+    left, met = [*ALWAYS, *_imported(tree)], set()
+    while left:
+        name = left.pop()
+        if name in met or not name.startswith((*FIGURES, *ALWAYS)) or (module := closure.source(name)) is None:
+            continue
+        met.add(name)
+        beside = module.path.with_suffix(".yaml")
+        data = beside.read_text(encoding="utf-8") if beside.exists() else ""
+        yield name, hashlib.sha256((module.hash + data).encode()).hexdigest()[:16]
+        left += [part for base, inner, _ in module.imports for part in (base, f"{base}.{inner}")]
+
+
+def _imported(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from (part for alias in node.names for part in (str(node.module), f"{node.module}.{alias.name}"))

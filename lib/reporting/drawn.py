@@ -1,0 +1,36 @@
+"""One case of a verdict as a small picture: what satisfies the rule, what the paper says, what was found."""
+
+from __future__ import annotations
+
+from lib.reporting.claims import Case, Claim
+from lib.reporting.markup import number, parts
+
+WIDTH, EDGE = 168, 8
+
+
+def drawn(claim: Claim, case: Case) -> str:
+    """An inline SVG: interval or range as a line, its mean a mark, the paper's value hollow, the rule a band."""
+    if case.ours is None:
+        return ""
+    paper = case.paper if isinstance(case.paper, (int, float)) else None
+    known = [x for x in (case.ours, case.low, case.high, case.near, case.far, paper, claim.neutral) if x is not None]
+    least, most = min(known), max(known)
+    scale = (WIDTH - 2 * EDGE) / ((most - least) or 1.0)
+
+    def at(x: float | None, otherwise: float | None = None) -> float | None:
+        return otherwise if x is None else round(EDGE + (x - least) * scale, 1)
+
+    near, far, ours = at(case.near, 0), at(case.far, WIDTH), at(case.ours)
+    marks = {"none": at(claim.neutral), "low": at(case.low, ours), "high": at(case.high, ours), "paper": at(paper)}
+    return parts().interval(said(claim, case), WIDTH, near, round(max(far - near, 1), 1), ours, marks)
+
+
+def said(claim: Claim, case: Case) -> str:
+    """The same in words."""
+    words = [f"ours {number(case.ours)}"]
+    if case.n > 1 and case.low is not None:
+        words.append(f"{'range' if claim.every else 'interval'} {number(case.low)} to {number(case.high)}")
+    if isinstance(case.paper, (int, float)):
+        words.append(f"the paper {number(case.paper)}")
+    edges = [f"{word} {number(edge)}" for word, edge in (("from", case.near), ("to", case.far)) if edge is not None]
+    return ", ".join([*words, f"the rule {' '.join(edges)}"])
