@@ -195,8 +195,9 @@ class TestALostWorker:
         async def steps(part):
             await part.pull(0, 0, {"letter": np.array([97])})
             await part.leave(0, True)
-            await self.step(part, 1, 1)
             await part.push(pushed(0, 0, np.array([97]), 1))
+            await self.step(part, 1, 1)
 
         record = self.after(steps)
         assert (record.ledger["lost"], record.ledger["applied"], record.used) == (1, 1, [1])
+        assert record.ledger["in_flight"] == 0
