@@ -1,0 +1,38 @@
+"""Books that balance, and books that do not."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from lib.drivers.ledger import settle
+from lib.drivers.record import Record
+from lib.errors import LockstepError
+
+
+def server(started, **outcomes):
+    return Record("server0", None, ledger=Counter(started=started, **outcomes), final={"dense": {}})
+
+
+def worker(issued, **outcomes):
+    return Record("worker0", None, ledger=Counter(issued=issued, **outcomes))
+
+
+def test_every_outcome_counts_once():
+    outcomes = {"applied": 3, "decayed": 1, "dropped": 2, "lost": 0, "in_flight": 1}
+    assert settle([server(7, **outcomes), worker(7)]) == {"issued": 7, **outcomes}
+    assert settle([server(7, **outcomes), worker(7)], undone=4) == {"issued": 11, **outcomes, "lost": 4}
+    assert settle([worker(2, applied=2)])["applied"] == 2
+
+
+@pytest.mark.parametrize("applied", [6, 8])
+def test_a_gradient_that_vanishes_or_counts_twice_is_an_error(applied):
+    with pytest.raises(LockstepError, match=f"server0 does not balance: issued 7, accounted for {applied}"):
+        settle([server(7, applied=applied), worker(7)])
+
+
+def test_what_was_started_was_computed_unless_a_worker_was_lost():
+    with pytest.raises(LockstepError, match="7 started, 6 computed"):
+        settle([server(7, applied=7), worker(6)])
+    assert settle([server(7, applied=6, lost=1), worker(6)])["lost"] == 1
