@@ -114,6 +114,17 @@ def test_a_part_is_hosted_called_and_computes_where_it_stands(cluster):
     assert squares == (49, 49) and 0.05 <= slept < 2 and elapsed >= slept
 
 
+def test_who_goes_on_from_a_cut_has_its_clock_again(cluster):
+    async def main(world):
+        part = await world.host(Part, node="worker0")
+        state = world.cut()
+        await world.go_on(state | {name: state[name] + 1000 for name in ("clock", "now") if name in state})
+        return world.now() - state["clock"], await part.clock(0.05)
+
+    passed, slept = world(cluster).run(main)
+    assert 1000 <= passed < 1005 and 0.04 < slept < 2
+
+
 def test_calls_from_one_node_start_in_the_order_of_issue_also_small_ones_after_large_ones(cluster):
     async def main(world):
         target = await world.host(Part, node="worker1")
