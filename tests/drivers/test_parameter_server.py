@@ -120,7 +120,7 @@ def test_a_pull_does_not_wait_for_an_update_that_its_rule_does_not_make_it_wait_
         return sum(((spans[:, 0] < end) & (end < spans[:, 1])).any() for end in answered)
 
     assert beside("bsp") > 0
-    assert beside("sync") == 0
+    assert beside("sync") == beside("hop-bw") == 0
 
 
 @pytest.mark.parametrize("kind", [VirtualCluster, LocalCluster])
@@ -160,3 +160,43 @@ class TestHogwild:
 
     def test_without_locks_some_are_lost(self):
         assert self.lost("none") > 0
+
+
+class TestALostWorker:
+    """Two workers under Sync; worker 0 dies, and the other goes on."""
+
+    async def served(self, world, steps):
+        rule = protocols.get("sync")
+        part = await world.host(ParameterServer, plan(Letters(), rule, 2), rule, 0, frozenset({"rows"}), node="server0")
+        await steps(part)
+        return await part.report()
+
+    def after(self, steps):
+        return VirtualCluster(workers=2).open(0, 2).run(lambda world: self.served(world, steps))
+
+    async def step(self, part, worker, batch):
+        await part.pull(worker, batch, {"letter": np.array([97])})
+        await part.push(pushed(worker, batch, np.array([97]), 1))
+
+    def test_does_not_wait_at_a_gate_any_more(self):
+        async def steps(part):
+            await self.step(part, 0, 0)
+            waiting = asyncio.ensure_future(part.pull(0, 2, {"letter": np.array([97])}))
+            await asyncio.sleep(1)
+            await part.leave(0, True)
+            assert await waiting is None
+            await self.step(part, 1, 1)
+            await self.step(part, 1, 3)
+
+        record = self.after(steps)
+        assert (record.ledger["started"], record.ledger["applied"]) == (3, 3)
+
+    def test_what_it_had_started_is_lost_and_is_not_applied_when_it_arrives(self):
+        async def steps(part):
+            await part.pull(0, 0, {"letter": np.array([97])})
+            await part.leave(0, True)
+            await self.step(part, 1, 1)
+            await part.push(pushed(0, 0, np.array([97]), 1))
+
+        record = self.after(steps)
+        assert (record.ledger["lost"], record.ledger["applied"], record.used) == (1, 1, [1])

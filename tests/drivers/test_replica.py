@@ -8,6 +8,8 @@ import pytest
 import lib
 from lib import Failure, VirtualCluster, workloads
 from lib.drivers.replica import ReplicaWorker
+from lib.soak.cases import WORKLOADS
+from lib.soak.checks import check
 
 CLICKS = workloads.get(
     "ctr-synthetic", samples=2_000, batch_size=50, vocabulary=40, fields=3, hidden=(8,), evaluation_samples=300
@@ -39,3 +41,11 @@ def test_a_replica_that_is_there_again_shares_no_memory_with_the_one_that_it_cop
     lib.train(CLICKS, name, VirtualCluster(workers=4, failures=plan, patience=base / 50), save=False)
     assert joined
     assert any(each.replica.tables for each in joined) == (name == "ds-sync")
+
+
+def test_who_is_there_again_has_its_group_before_it_pushes(reports):
+    """Else the barrier at the rows' servers counts on it, and it waits in its group for those whom that barrier holds."""
+    case = {"workload": "ctr-synthetic", **WORKLOADS["ctr-synthetic"], "cluster": "virtual", "worker.flops": 1e6}
+    dies = ({"node": "worker1", "at": 0.05, "lasts": 0.03}, {"node": "worker0", "at_batch": 5, "lasts": 0.02})
+    case |= {"protocol": "all-reduce", "samples": 316, "failures": [{"kind": "dies", **each} for each in dies]}
+    assert check(case) is None

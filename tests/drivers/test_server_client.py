@@ -10,6 +10,7 @@ from lib import RowStore, VirtualCluster, protocols
 from lib.cluster.virtual.site import HEADER
 from lib.drivers.plan import Plan
 from lib.drivers.server import drive
+from lib.protocols.baselines import Sync
 from lib.store.placement import Uniform, place_rows
 from tests.toys import finals
 
@@ -69,3 +70,16 @@ def test_codecs_halve_what_they_encode_and_hardly_change_what_is_trained():
     assert (halved["push rows"] - ids) * 2 == kinds["push rows"] - ids
     assert halved["push dense"] == kinds["push dense"]
     assert 0 < np.abs(close.values - plain.values).mean() < 1e-4
+
+
+def test_a_token_is_the_first_servers_step():
+    """Under Sync every server is asked at its own step, which is the first one's too."""
+    behind = []
+
+    class Noting(Sync):
+        def on_push(self, state, push):
+            behind.append(state.step - push.token)
+            return super().on_push(state, push)
+
+    lib.train(CLICKS, Noting(), VirtualCluster(workers=WORKERS, servers=2), save=False)
+    assert behind == [0] * 2 * BATCHES

@@ -158,8 +158,10 @@ def test_what_is_applied_at_arrival_is_applied_once(name):
 def test_s_easgd_is_its_two_interpolations_in_the_order_in_which_they_happened(alpha, servers, workers=3):
     """Algorithm 2 of ShadowSync, both lines, replayed from when the replicas stepped and mixed and the centre answered."""
     rule = protocols.get("s-easgd", alpha=alpha, sync_servers=servers)
-    cluster = VirtualCluster(workers=workers, slowdown=0.8)
-    workload = Forces(samples=60)
+    # An answer takes longer than a step, so that steps are made meanwhile.
+    distant = {f"sync{number}": Node(latency=2e-3) for number in range(servers)}
+    cluster = VirtualCluster(workers=workers, slowdown=0.8, nodes=distant)
+    workload = Forces(samples=240)
     parts = records(workload, rule, cluster, seed=4)
     spans = [(part.node, *span) for part in parts for span in part.spans]
     events = [(end, node, "step", label) for node, kind, _, end, label in spans if kind == "apply" and "worker" in node]
@@ -168,8 +170,9 @@ def test_s_easgd_is_its_two_interpolations_in_the_order_in_which_they_happened(a
     # One float is all on the last of the sync servers.
     events += [(start, f"worker{rank}", "meet", None) for node, kind, start, _, rank in spans
                if kind == "absorb" and node == f"sync{servers - 1}"]  # fmt: skip
-    replicas, centre, sent, answers = defaultdict(float), 0.0, {}, {}
-    for _, node, what, batch in sorted(events, key=lambda event: event[0]):
+    replicas, centre, sent, answers, meanwhile = defaultdict(float), 0.0, {}, {}, 0
+    order = ("step", "meet", "merge", "send")  # of what happens at one moment: the next mix begins when one ends
+    for _, node, what, batch in sorted(events, key=lambda event: (event[0], order.index(event[2]))):
         if what == "step":
             replicas[node] += force(batch)
         elif what == "send":
@@ -177,7 +180,9 @@ def test_s_easgd_is_its_two_interpolations_in_the_order_in_which_they_happened(a
         elif what == "meet":
             centre = answers[node] = (1 - alpha) * centre + alpha * sent[node]
         else:
+            meanwhile += replicas[node] != sent[node]
             replicas[node] = (1 - alpha) * replicas[node] + alpha * answers[node]
+    assert meanwhile > 10
     assert sum(event[2] == "merge" for event in events) > 30
     final = finals(parts)
     for rank in range(workers):

@@ -12,7 +12,7 @@ import lib
 from lib import Node, VirtualCluster, protocols, workloads
 from lib.errors import BadOption, UnknownName, UnknownOption
 from lib.protocols import ALL, Pair
-from lib.protocols.server_rule import Push, ServerState
+from lib.protocols.server_rule import Drop, Push, ServerState
 
 SMALL = {"batch_size": 16, "vocabulary": 50, "fields": 3, "dim": 2, "hidden": (4,), "evaluation_samples": 100}
 EVERY = pytest.mark.parametrize("name", ALL)
@@ -144,6 +144,30 @@ def test_sync_shrinks_its_barrier_when_a_worker_leaves():
     state, (update,) = rule.on_leave(state, 1)
     assert update.divisor == 1
     assert rule.may_start(state, 0)
+
+
+def test_backup_workers_by_hand():
+    """Of three workers one is spared: two gradients end a step, and the third comes too late."""
+    rule = protocols.get("hop-bw", spare=1)
+    state, decisions = rule.on_push(rule.init(3), Push(0, 0, 0))
+    assert decisions == () and not rule.may_start(state, 0)
+    state, (update,) = rule.on_push(state, Push(1, 0, 1))
+    assert update.divisor == 2 and state.step == 1 and rule.may_start(state, 0)
+    state, (late,) = rule.on_push(state, Push(2, 0, 2))
+    assert late == Drop((Push(2, 0, 2),)) and state.held == ()
+    state, _ = rule.on_push(state, Push(0, 1, 3))
+    assert rule.on_leave(state, 1)[1] == ()
+    assert rule.on_leave(rule.on_leave(state, 1)[0], 2)[1] != ()  # who is left ends the step alone
+
+
+def test_partial_groups_by_hand():
+    """Whoever is ready first; those who are left at the end, and fewer than two groups, wait for nobody."""
+    form = protocols.get("prague", size=3).form
+    ready = dict.fromkeys(range(5), 0)
+    assert form(ready, frozenset(range(5)), 5) == ((0, 1, 2), (3, 4))
+    assert form(ready, frozenset(range(6)), 6) == ((0, 1, 2),)  # worker 5 is on its way
+    assert form({3: 0, 1: 0}, frozenset({1, 3}), 5) == ((3, 1),)
+    assert form(dict.fromkeys(range(7), 0), frozenset(range(7)), 7) == ((0, 1, 2), (3, 4, 5))
 
 
 def test_ds_sync_groups_of_the_paper():

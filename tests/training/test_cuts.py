@@ -42,6 +42,7 @@ def train(protocol, *, dies_after=None, cluster=None, monkeypatch=None, **option
     [
         ("gba", {"feed": "stream", "partitions": (1, 2, 3)}),
         ("ds-sync", {"feed": "stream"}),
+        ("ds-sync", {"checkpoint_every": 16 * 9}),  # every third round is a cut, and groups alternate
         ("sync", {"feed": "queue"}),
         ("async", {"feed": "split", "prefetch": 2}),
         ("s-easgd", {"prefetch": 1}),

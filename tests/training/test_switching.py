@@ -5,7 +5,7 @@ import pytest
 
 import lib
 from lib import Phase, Schedule
-from lib.drivers.model_state import _average_rows
+from lib.drivers.model_state import _average, _average_rows
 from lib.errors import BadOption
 from lib.store.optim import SGD, Adagrad, Adam
 from lib.store.rows import Rows
@@ -234,6 +234,12 @@ def test_replicas_are_averaged_and_a_row_over_those_that_have_met_it():
     joined = _average_rows([rows([1, 2], [1, 2], [5, -1]), rows([2, 7], [4, 8], [3, 2])])
     assert joined.ids.tolist() == [1, 2, 7] and joined.stamps.tolist() == [5, 3, 2]
     assert joined.values[:, 0].tolist() == [1, 3, 8] and joined.state[:, 0].tolist() == [10, 30, 80]
+
+
+def test_what_only_some_replicas_have_is_their_mean():
+    exports = [{"values": np.float32([1, 2]), "step": np.float32([4])}, {"values": np.float32([3, 6])}]
+    joined = _average(exports)
+    assert joined["values"].tolist() == [2, 4] and joined["step"].tolist() == [4]
 
 
 def test_of_replicas_that_mix_gradients_the_most_advanced_goes_over():
