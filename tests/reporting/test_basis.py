@@ -77,6 +77,16 @@ def test_a_rule_that_came_after_a_run_is_found(repository):
     assert remarks(repository, [looser]) == "", "a reason is no rule"
 
 
+def test_a_kit_inside_another_repository_is_asked_too(repository, monkeypatch):
+    kit = repository.root / "kit"
+    kit.mkdir()
+    repository.notebooks = repository.notebooks.rename(kit / "notebooks")
+    monkeypatch.setenv("LOCKSTEP_ROOT", str(kit))
+    before = repository.commit("")
+    assert remarks(repository, [repository.commit(GOOD)]) == ""
+    assert AFTER in remarks(repository, [before])
+
+
 def test_an_older_contract_or_a_broken_file_held_no_such_rule(repository):
     older = repository.commit("- id: a.b\n  kind: order\n")
     broken = repository.commit("- id: [\n")

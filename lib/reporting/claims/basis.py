@@ -84,7 +84,7 @@ def _said(root: str, commit: str, path: str) -> str | None:
             [*git, "cat-file", "-e", f"{commit}^{{commit}}"], capture_output=True, check=False
         ).returncode:
             return None
-        shown = subprocess.run([*git, "show", f"{commit}:{path}"], capture_output=True, text=True, check=False)
+        shown = subprocess.run([*git, "show", f"{commit}:./{path}"], capture_output=True, text=True, check=False)
     except OSError:
         return None
     return "" if shown.returncode else shown.stdout
