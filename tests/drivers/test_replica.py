@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 import lib
-from lib import Failure, VirtualCluster, workloads
+from lib import Failure, VirtualCluster, protocols, workloads
 from lib.drivers.replica import ReplicaWorker
 from lib.soak.cases import WORKLOADS
 from lib.soak.checks import check
+from tests.toys import Letters, finals, records
 
 CLICKS = workloads.get(
     "ctr-synthetic", samples=2_000, batch_size=50, vocabulary=40, fields=3, hidden=(8,), evaluation_samples=300
@@ -49,3 +50,13 @@ def test_who_is_there_again_has_its_group_before_it_pushes(reports):
     dies = ({"node": "worker1", "at": 0.05, "lasts": 0.03}, {"node": "worker0", "at_batch": 5, "lasts": 0.02})
     case |= {"protocol": "all-reduce", "samples": 316, "failures": [{"kind": "dies", **each} for each in dies]}
     assert check(case) is None
+
+
+def test_rows_are_mixed_as_the_dense_parameters_are():
+    """Two workers, a step each: one raises a, c and f by one, the other a, b and h; both then have the means."""
+    final = finals(records(Letters(), protocols.get("ds-sync", size=2), VirtualCluster(workers=2)))
+    for rank in range(2):
+        rows = final[f"worker{rank}/replica rows"]["letter"]
+        assert {chr(letter): value for letter, value in zip(rows.ids, rows.values[:, 0], strict=True)} == {
+            "a": 1, "b": 0.5, "c": 0.5, "f": 0.5, "h": 0.5
+        }  # fmt: skip

@@ -10,6 +10,7 @@ from lib.drivers.cut import KINDS
 from lib.errors import BadOption, Damaged
 from lib.protocols import ALL, Pair, get
 from lib.store import checkpoint
+from tests.protocols.replica_protocols import SlowMo
 from tests.training.stopping import assert_same, killed
 
 CLICKS = workloads.get(
@@ -21,6 +22,7 @@ PROTOCOLS = {
     "gba + sync": Pair(sparse=get("gba"), dense=get("sync")),
     "async + all-reduce": Pair(sparse=get("async"), dense=get("all-reduce")),
     "gba + s-easgd": Pair(sparse=get("gba", size=2), dense=get("s-easgd")),
+    "slow momentum": SlowMo(every=2),  # which remembers an outer copy
 }
 
 

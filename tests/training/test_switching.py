@@ -5,7 +5,7 @@ import pytest
 
 import lib
 from lib import Phase, Schedule
-from lib.drivers.model_state import _average, _average_rows
+from lib.drivers.model_state import _anew, _average, _average_rows
 from lib.errors import BadOption
 from lib.store.optim import SGD, Adagrad, Adam
 from lib.store.rows import Rows
@@ -234,6 +234,12 @@ def test_replicas_are_averaged_and_a_row_over_those_that_have_met_it():
     joined = _average_rows([rows([1, 2], [1, 2], [5, -1]), rows([2, 7], [4, 8], [3, 2])])
     assert joined.ids.tolist() == [1, 2, 7] and joined.stamps.tolist() == [5, 3, 2]
     assert joined.values[:, 0].tolist() == [1, 3, 8] and joined.state[:, 0].tolist() == [10, 30, 80]
+
+
+def test_timestamps_begin_anew():
+    """A row that was updated is as old as the next protocol's beginning, and one that never was stays so."""
+    ones = np.ones((3, 1), np.float32)
+    assert _anew(Rows(np.arange(3), ones, ones, np.array([-1, 0, 7]))).stamps.tolist() == [-1, 0, 0]
 
 
 def test_what_only_some_replicas_have_is_their_mean():
