@@ -115,7 +115,7 @@ def _in_the_store(store: list[Access], computes: list[Access]) -> Iterator[_Foun
                 yield "lost update", row, access.batch, version, written[row]
     kept = set()
     for step in left.items():
-        while step in from_which:
+        while step in from_which and step not in kept:  # a history may say that a version was made from itself
             kept.add(step)
             step = step[0], from_which[step]
     for row, stamp in from_which.keys() - kept if left else ():

@@ -67,6 +67,10 @@ def test_an_older_write_over_a_newer_one_loses_it_for_readers_and_at_the_end():
     ]
 
 
+def test_a_version_that_was_made_from_itself_is_a_stale_read():
+    assert kinds(computed(0, {1: 0}), end({1: 0})) == ["stale read"]
+
+
 def test_an_early_eviction_is_shown_though_the_cache_still_had_the_row():
     """Batch 1 said that version 0 may go; batch 2 had not read it, and was lucky."""
     lucky = [access("read", 2, {1: -1}), access("compute", 2, {1: 0}, stamp=2)]
