@@ -20,7 +20,7 @@ from lib.drivers.record import Record
 from lib.drivers.replica_state import Replica
 from lib.drivers.sync_server import parts
 from lib.errors import BadOption, MemberLost, NodeLost
-from lib.protocols.mixing import Background, Centre, Exchange, Gradients, Mean, Mix, Neighbours, Peer
+from lib.protocols.mixing import Centre, Exchange, Gradients, Mean, Mix, Neighbours, Peer
 from lib.protocols.replica_rule import neighbours
 
 
@@ -95,10 +95,6 @@ class Way(ABC):
 
 class InGroups(Way):
     """Groups are formed by a rendezvous and mix by collectives."""
-
-    async def start(self) -> None:
-        if isinstance(self._rule.when, Background):
-            self.round = 0  # shadows leave before a pause after unlike numbers of rounds
 
     def ask(self) -> asyncio.Task:
         self.round += 1

@@ -34,12 +34,17 @@ class Rendezvous:
         self._lives = [0] * workers
         """Which life of its node each worker was in when it asked last; one that was lost asks from a later one."""
         self._met = 0
+        self._following = 0
+        """The round after the last one that a group formed for."""
+        self._paused: set[int] = set()
+        """Workers that have not asked since the last cut, before which they had come to unlike rounds."""
 
     async def meet(self, rank: int, round: int, life: int = 0) -> Meeting | None:
         """Wait for the group of this round; from here on the worker is certain to come. None: it has left meanwhile."""
         if rank not in self._active | self._new or life < self._lives[rank]:  # its question was on the way when it died
             return None
         self._lives[rank] = life
+        round = self._aligned(rank, round)
         if rank in self._new and round == LAST:  # nobody can take it in any more
             self._admit(rank)
         future = asyncio.get_running_loop().create_future()
@@ -59,6 +64,7 @@ class Rendezvous:
         else:
             self._active -= {rank}
             self._new.discard(rank)
+            self._paused.discard(rank)
         if rank in self._waiting:
             self._waiting.pop(rank)[1].set_result(None)
         self._form()
@@ -82,11 +88,19 @@ class Rendezvous:
         await asyncio.gather(*told, return_exceptions=True)  # who is dead needs not know
 
     async def save(self) -> dict[str, Any]:
-        self._away = frozenset()
-        return {"active": self._active, "met": self._met, "new": sorted(self._new)}
+        self._away, self._paused = frozenset(), set(self._active)
+        return {"active": self._active, "met": self._met, "following": self._following, "new": sorted(self._new)}
 
     async def load(self, state: dict[str, Any]) -> None:
-        self._active, self._met, self._new = state["active"], state["met"], set(state["new"])
+        self._active, self._met, self._following = state["active"], state["met"], state["following"]
+        self._new, self._paused = set(state["new"]), set(self._active)
+
+    def _aligned(self, rank: int, round: int) -> int:
+        """The round that a worker means: after a pause all go on with the same one, in step as at a barrier for rows."""
+        if rank not in self._paused or round == LAST:
+            return round
+        self._paused.remove(rank)
+        return self._following
 
     def _form(self) -> None:
         last = self._last()
@@ -103,6 +117,7 @@ class Rendezvous:
 
     def _meet(self, members: tuple[int, ...], round: int) -> None:
         self._met += 1
+        self._following = max(self._following, round + 1 if round < LAST else 0)
         incarnations = tuple(self._lives[rank] for rank in members) if any(self._lives) else ()
         meeting = Meeting(f"{self._leg}.{self._met}", members, round, incarnations)
         for rank in members:
@@ -159,6 +174,10 @@ class Neighbourhoods(Rendezvous):
         if rank in self._active and life >= self._lives[rank] and round != LAST:
             self._reached[rank] = round
         return await super().meet(rank, round, life)
+
+    def _aligned(self, rank: int, round: int) -> int:
+        """They were told, for they send before they ask."""
+        return round
 
     async def leave(self, rank: int, lost: bool = False, returns: bool = False) -> None:
         if lost:

@@ -125,6 +125,7 @@ class ParameterServer:
                 return
             self._waiting[push] = replace(gradient, read=read)
             updates = await self._decide(push.worker, *self._rule.on_push(self._state, push))
+            updates += await self._go_without_paused()
         await self._carry_out(updates)
 
     async def leave(self, worker: int, lost: bool = False, returns: bool = False) -> None:

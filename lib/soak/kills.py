@@ -48,6 +48,7 @@ VICTIMS = (
     Victim("a virtual run", VIRTUAL, ("-o", "resume=true"), digest=True),
     Victim("rows in shared memory", (*VIRTUAL, "-o", "store.shared_memory=true"), ("-o", "resume=true"), digest=True),
     Victim("a run of threads", (*TRAIN, "local", *SIZES), ("-o", "resume=true")),
+    Victim("processes of Ray", (*TRAIN, "ray", *SIZES), ("-o", "resume=true")),
     Victim("a notebook with a sweep", ("run", "00_quickstart"), ("--resume",)),
 )
 

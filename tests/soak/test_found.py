@@ -113,6 +113,19 @@ FOUND = {
         "checkpoint_every": 32,
         "mishaps": {"late": 0.1, "delay": 0.023, "lost": 0.5, "retry": 0.036},
     },
+    "after a pause a barrier had workers in step, and their groups had not": {
+        "protocol": "all-reduce",
+        "workers": 6,
+        "samples": 194,
+        "feed": "stream",
+        "partitions": [0, 3, 0, 3, 0, 1],
+        "checkpoint_every": 128,
+        "patience": 0.0007,
+        "failures": [
+            dies("worker5", at=0.00031, lasts=0.0016),
+            {"node": "worker5 - server0", "kind": "slows", "at": 0.0055, "lasts": 0.006, "factor": 2.0},
+        ],
+    },
     "all replicas were gone": {
         "protocol": "ds-sync",
         "workers": 3,
