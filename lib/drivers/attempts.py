@@ -30,6 +30,8 @@ class Attempt:
     """Gradients whose work the tries before took back."""
     lost: list[Record] = field(default_factory=list)
     """What workers wrote down that are no more."""
+    own: bool = False
+    """Whether the newest cut is this process's, be it that it went on from it: then its world has come beyond it."""
     left_out: bool = False
     """Whether a worker was not there for a while, so that its share of the data was left out."""
 

@@ -100,6 +100,7 @@ async def _cut(world: World, plan: Plan, mark: int, start: float, crew: Crew, pa
         states |= dict(zip(parts, await asyncio.gather(*(part.save() for part in parts.values())), strict=True))
     run = {"mark": mark, "start": start, "world": world.cut(), **plan.attempt.save()}
     checkpoint.save(plan.cuts.newest, {"run": run, **states})
+    plan.attempt.own = True
 
 
 async def _go_on(world: World, plan: Plan, crew: Crew, parts: dict[str, Handle]) -> tuple[float, int]:
@@ -115,10 +116,11 @@ async def _go_on(world: World, plan: Plan, crew: Crew, parts: dict[str, Handle])
         )
     attempt = plan.attempt
     records = [state["record"] for state in states.values() if "record" in state] + run["lost"]
-    fresh = not attempt.number
+    fresh = not attempt.own
     if fresh:
         await world.go_on(run["world"])
         attempt.load(run)
+        attempt.own = True
     with world.still() if fresh else nullcontext():
         await _load(crew, parts, states)
     attempt.lost.extend(run["lost"])

@@ -126,6 +126,14 @@ FOUND = {
             {"node": "worker5 - server0", "kind": "slows", "at": 0.0055, "lasts": 0.006, "factor": 2.0},
         ],
     },
+    "a server was dead when the leg of the cut began": {
+        "protocol": phases("hop-bs", "sequential", steps=1),
+        "samples": 131,
+        "seed": 28,
+        "checkpoint_every": 24,
+        "mishaps": {"late": 0.1, "delay": 0.0016, "lost": 0.5, "retry": 0.00051},
+        "failures": [dies("server0", at=0.015, lasts=0.0058)],
+    },
     "all replicas were gone": {
         "protocol": "ds-sync",
         "workers": 3,
