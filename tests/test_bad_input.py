@@ -25,6 +25,7 @@ TINY = {"batch_size": 32, "vocabulary": 20, "fields": 2, "hidden": (4,), "evalua
 CLICKS = workloads.get("ctr-synthetic", samples=32 * 8, **TINY)
 BOWL = workloads.get("quadratic", samples=32 * 8)
 here = pytest.mark.parametrize("kind", [VirtualCluster, LocalCluster])
+TRAIN = [name for name in ALL if name != "frozen"]
 spread = pytest.mark.parametrize("name", [name for name in ALL if get(name).family != "pipeline"])
 
 
@@ -144,7 +145,7 @@ def test_workers_without_any_data_hold_nobody_up(name, kind):
 
 
 @here
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", TRAIN)
 def test_a_world_of_one(name, kind):
     run = train(CLICKS, name, kind(workers=1), evaluations=4)
     assert run.summary["issued"] == 8 and run.summary["staleness_max"] <= max(0, get(name).max_staleness)
@@ -202,7 +203,7 @@ def test_a_nan_stops_a_run_on_ray_with_the_same_words(joined_ray):
 
 
 @here
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", TRAIN)
 def test_a_nan_may_be_skipped_and_is_counted_as_dropped(name, kind):
     run = train(broken(2, 5), name, world(kind, name), on_nan="skip")
     summary = run.summary

@@ -11,6 +11,7 @@ ALL = Registry(
         "sync": "lib.protocols.baselines:Sync",
         "async": "lib.protocols.baselines:Async",
         "all-reduce": "lib.protocols.all_reduce:AllReduce",
+        "frozen": "lib.protocols.baselines:Frozen",
         "bsp": "lib.protocols.baselines:BSP",
         "hop-bs": "lib.protocols.hop:HopBS",
         "hop-bw": "lib.protocols.hop:HopBW",

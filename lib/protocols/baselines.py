@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from lib.options.checked import Count
-from lib.protocols.server_rule import Apply, Decisions, Push, ServerRule, ServerState
+from lib.protocols.server_rule import Apply, Decisions, Drop, Push, ServerRule, ServerState
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,3 +97,21 @@ class BSP(ServerRule):
 
     def _apply(self, state: ServerState) -> tuple[ServerState, Decisions]:
         return state.release(), (Apply(state.held, self.weights(state), len(state.held)),)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Frozen(ServerRule):
+    """Every gradient is thrown away: the model stays what it was. What another protocol is better by is all that can be lost."""
+
+    name: ClassVar = "frozen"
+    cite: ClassVar = "none: the control of every figure of quality"
+    blocks: ClassVar = False
+    drops: ClassVar = True
+    data: ClassVar = "queue"
+
+    @property
+    def max_staleness(self) -> float:
+        return 0
+
+    def on_push(self, state: ServerState, push: Push) -> tuple[ServerState, Decisions]:
+        return replace(state.receive(push), held=(), holders=frozenset()), (Drop((push,)),)

@@ -57,6 +57,7 @@ PROTOCOLS: dict[str, tuple[str, Any]] = {
     "ssp": (BLACK, DASHED),
     "local-sgd": (BLACK, DASHDOT),
     "automatic": (VERMILLION, DASHDOT),
+    "frozen": (GREY, SOLID),
 }
 """A protocol looks the same in every figure."""
 

@@ -42,11 +42,13 @@ def away(task: Task, profile: str, seeds: Iterable[int], modes: Sequence[str] = 
     return {mode: runs[place * len(starts) :][: len(starts)] for place, mode in enumerate(modes)}
 
 
-def switching(task: Task, profile: str, seeds: Iterable[int], modes: Sequence[str] = MODES) -> Study:
-    """Base, then every mode, then Sync again."""
+def switching(task: Task, profile: str, seeds: Iterable[int]) -> Study:
+    """Base, then every mode, then Sync again; and what trains no more after the base, or after Sync's days."""
     until = task.sizes[profile].base + 2 * task.sizes[profile].days
-    there = away(task, profile, seeds, modes)
-    back = iter(sweep([days(task, profile, "sync", run, until) for runs in there.values() for run in runs]))
+    there = away(task, profile, seeds, (*MODES, "frozen"))
+    jobs = [days(task, profile, "sync", run, until) for mode in MODES for run in there[mode]]
+    jobs += [days(task, profile, "frozen", run, until) for run in there["sync"]]
+    back = iter(sweep(jobs))
     return Study(away=there, back={mode: [next(back) for _ in runs] for mode, runs in there.items()})
 
 

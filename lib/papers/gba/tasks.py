@@ -27,7 +27,7 @@ from lib.cluster.virtual.cluster import VirtualCluster
 from lib.options.checked import Checked, Count, Natural, NotNegative, Positive
 from lib.options.document import load
 from lib.papers import clusters
-from lib.protocols.baselines import BSP, Async, Sync
+from lib.protocols.baselines import BSP, Async, Frozen, Sync
 from lib.protocols.gba import GBA
 from lib.protocols.hop import HopBS, HopBW
 from lib.protocols.rule import Rule
@@ -115,6 +115,7 @@ class Task(Checked):
             "hop-bs": lambda: HopBS(bound=self.bound, **joined),
             "bsp": lambda: BSP(size=self.gathered, **joined),
             "async": lambda: Async(**joined),
+            "frozen": lambda: Frozen(**joined),
         }[mode]()
 
     def phase(self, mode: str, **options) -> Phase:
@@ -213,7 +214,7 @@ def days_of(run: Run) -> dict[str, Any]:
     """The summary of a run that was evaluated daily, with the mean AUC over its days."""
     daily = run.history["auc"].dropna()
     ages = [f"{name}_{figure}" for name in ("staleness", "data_staleness") for figure in ("mean", "max")]
-    kept = {name: run.summary[name] for name in ("qps", *ages, "decayed", "dropped")}
+    kept = {name: run.summary.get(name) for name in ("qps", *ages, "decayed", "dropped")}  # frozen applies nothing
     return {"seed": run.provenance["seed"], "auc": daily.mean(), "first": daily.iloc[0], **kept}
 
 
