@@ -25,8 +25,6 @@ from lib.progress import Progress
 from lib.results.run import Run
 from lib.store.shared_memory import segment
 
-GRACE = 20.0
-"""Seconds in which the other processes of one that was killed have to end."""
 TRAIN = ("train", "ctr-synthetic", "gba")
 SIZES = ("-o", "workers=6", "-o", "slowdown=0.5", "-o", "checkpoint_every=1920", "--samples", "61440", "--json")
 VIRTUAL = (*TRAIN, "virtual", *SIZES)
@@ -42,13 +40,16 @@ class Victim:
     """What is added to go on."""
     digest: bool = False
     """It prints a digest, which is the uninterrupted run's."""
+    grace: float = 20.0
+    """Seconds in which the other processes of one that was killed have to end."""
 
 
 VICTIMS = (
     Victim("a virtual run", VIRTUAL, ("-o", "resume=true"), digest=True),
     Victim("rows in shared memory", (*VIRTUAL, "-o", "store.shared_memory=true"), ("-o", "resume=true"), digest=True),
     Victim("a run of threads", (*TRAIN, "local", *SIZES), ("-o", "resume=true")),
-    Victim("processes of Ray", (*TRAIN, "ray", *SIZES), ("-o", "resume=true")),
+    # Two agents of Ray's own look once a minute whether they are still needed.
+    Victim("processes of Ray", (*TRAIN, "ray", *SIZES), ("-o", "resume=true"), grace=90.0),
     Victim("a notebook with a sweep", ("run", "00_quickstart"), ("--resume",)),
 )
 
@@ -75,7 +76,7 @@ def kill(seed: int, kills: int, victims: tuple[Victim, ...] = VICTIMS) -> Iterat
                     _run(victim, victim.on if reports.exists() else (), reports, draw.uniform(0, seconds))
                     done += 1
                     progress.advance(1)
-                    yield from (f"{victim.name}: {what}" for what in _wrong(reports))
+                    yield from (f"{victim.name}: {what}" for what in _wrong(reports, victim.grace))
                 code, found = _run(victim, victim.on, reports, None)
                 if code or found != digest:
                     yield f"{victim.name}: it went on to exit code {code} and digest {found}, not {digest}"
@@ -96,9 +97,9 @@ def _run(victim: Victim, more: tuple[str, ...], reports: Path, seconds: float | 
     return process.returncode, json.loads(told)["digest"] if victim.digest and not process.returncode else None
 
 
-def _wrong(reports: Path) -> Iterator[str]:
+def _wrong(reports: Path, grace: float) -> Iterator[str]:
     """What is not as it should be right after a kill."""
-    until = time.monotonic() + GRACE
+    until = time.monotonic() + grace
     while (left := _processes(reports)) and time.monotonic() < until:
         time.sleep(0.05)
     if left:

@@ -19,10 +19,9 @@ def test_a_run_that_is_killed_goes_on_to_the_same_bits():
     assert list(kills.kill(seed=3, kills=1, victims=(SHARED,))) == []
 
 
-def test_what_is_wrong_after_a_kill_is_seen(reports, monkeypatch):
-    monkeypatch.setattr(kills, "GRACE", 0.2)
+def test_what_is_wrong_after_a_kill_is_seen(reports):
     lib.train("ctr-synthetic", "async", "virtual", workers=2, samples=640)
-    assert not list(kills._wrong(reports)) and not list(kills._left(reports))
+    assert not list(kills._wrong(reports, grace=0.2)) and not list(kills._left(reports))
     [saved] = (reports / "runs").iterdir()
     (saved / "history.parquet").write_bytes(b"half")
     (reports / ".stage-of-somebody").mkdir()
@@ -31,7 +30,7 @@ def test_what_is_wrong_after_a_kill_is_seen(reports, monkeypatch):
     environment = os.environ | {"LOCKSTEP_REPORTS": str(reports)}
     other = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], env=environment)
     try:
-        process, damaged = kills._wrong(reports)
+        process, damaged = kills._wrong(reports, grace=0.2)
     finally:
         other.kill()
         other.wait()
