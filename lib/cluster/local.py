@@ -210,8 +210,8 @@ class FailingHandle(LocalHandle):
 
     async def _carry(self, arrival: float | None, function: Callable, args: tuple) -> Any:
         await until(arrival)
-        if self._caller.over:  # what was on the way when it died, never arrives, and nobody waits for it
-            return None
+        if self._caller.over:  # what was on the way when it died, never arrives; who waits for it has not ended yet
+            raise asyncio.CancelledError
         result = await function(*args)
         await until(self._here.road.back(self._there.node))
         return result

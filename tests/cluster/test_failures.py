@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import math
 
@@ -374,3 +375,26 @@ def test_ray_kills_processes(name):
     ]
     run = train(name, RayCluster(workers=3, failures=plan, patience=0.3))
     assert run.summary["lost"] >= 1 and math.isfinite(run.summary["auc"])
+
+
+class Answers:
+    def __init__(self, site):
+        self.site = site
+
+    async def seven(self):
+        return 7
+
+
+def test_who_is_dead_and_has_not_ended_yet_gets_no_answer():
+    """It got None, with which it went on until its end reached it: an error out of a run that may lose workers."""
+    cluster = LocalCluster(workers=1, failures=[Failure(node="worker0", kind="dies", at=100.0, lasts=1.0)])
+
+    async def main(world):
+        answers = (await world.host(Answers, node="server0")).seen_from(world.site("worker0"))
+        assert await answers.seven() == 7
+        call = asyncio.ensure_future(answers.seven())
+        world.site("worker0").end()
+        await asyncio.wait([call])
+        return call.cancelled()
+
+    assert cluster.open(0, 1).run(main)
