@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -62,7 +62,7 @@ class Day:
 
     def job(self, case: str, mode: str, seed: int, samples: int, window: int) -> dict[str, Any]:
         """What `lib.sweep` takes."""
-        task = workload(samples)
+        task = replace(workload(samples), world=seed)
         shrink = 4 * dense_parameters(task) / DENSE
         cluster = VirtualCluster(
             workers=WORKERS,

@@ -32,7 +32,7 @@ def job(task: Task, profile: str, case: str, seed: int) -> dict[str, Any]:
     size = task.sizes[profile]
     half = DAYS * size.day // 2
     before, after = (task.phase(mode, **hyper(task, name, mode)) for mode, name in CASES[case])
-    workload = replace(task.workload(profile), samples=2 * half, days=DAYS)
+    workload = replace(task.workload(profile), samples=2 * half, days=DAYS, world=seed)
     return {
         "workload": workload,
         "protocol": Schedule(phases=(replace(before, until_samples=half), after)),

@@ -165,9 +165,9 @@ class Task(Checked):
         )
 
     def job(self, profile: str, mode: str, seed: int, slowdown: Slowdown | float = 0.6, **phase) -> dict[str, Any]:
-        """What `lib.train` takes for one phase in a mode, without a trace."""
+        """What `lib.train` takes for one phase in a mode, without a trace; each seed has a world of its own."""
         return {
-            "workload": self.workload(profile),
+            "workload": replace(self.workload(profile), world=seed),
             "protocol": Schedule(phases=(self.phase(mode, **phase),)),
             "cluster": self.cluster(profile, mode, slowdown, phase.get("workers")),
             "seed": seed,
