@@ -156,11 +156,14 @@ class RayWorld(World):
                 await self._alive(node, self._actors[node].join.remote((self._store.host, self._store.port)))
         elif node.startswith("worker"):
             await self._connected
-        if self._incarnations[node] > 1:
+        if node not in self._actors:  # it died meanwhile
+            raise NodeLost(node)
+        actor, incarnation = self._actors[node], self._incarnations[node]
+        if incarnation > 1:
             self._watch_over(node)
         number = next(self._ids)
-        await self._alive(node, self._actors[node].create.remote(number, part, args))
-        return RayHandle(self._actors[node], number, node, self._incarnations[node], self._caller)
+        await self._alive(node, actor.create.remote(number, part, args))
+        return RayHandle(actor, number, node, incarnation, self._caller)
 
     async def _alive(self, node: str, answer: Awaitable) -> None:
         try:
