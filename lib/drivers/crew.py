@@ -92,7 +92,7 @@ class Crew:
         try:
             return [await self._here[rank].report()]
         except NodeLost:  # it died when its work was done
-            if self._irreplaceable(rank) or not self._world.lost(f"worker{rank}"):
+            if self._takes_all_back(rank):
                 raise
             del self._here[rank]
             return self._world.records_left(f"worker{rank}")
@@ -116,8 +116,12 @@ class Crew:
         shared = self._plan.protocol.dense.family == "server" and self._plan.workers > 1
         return not shared and not self._here.keys() - {rank}
 
+    def _takes_all_back(self, rank: int) -> bool:
+        """Whether the others cannot go on without it, or nobody knows what it had done: its death was not planned."""
+        return self._irreplaceable(rank) or not self._world.lost(f"worker{rank}")
+
     async def _lose(self, rank: int) -> None:
-        if self._irreplaceable(rank) or not self._world.lost(f"worker{rank}"):
+        if self._takes_all_back(rank):
             raise NodeLost(f"worker{rank}")
         self._here.pop(rank, None)
         self._away.add(rank)

@@ -128,9 +128,8 @@ class RayWorld(World):
             if not self.failure_schedule.dead(node):
                 self._actors[node] = self._actor(node)
         self._connected = asyncio.ensure_future(self._connect())
-        self._connected.add_done_callback(
-            lambda task: task.cancelled() or task.exception()
-        )  # who waits for it hears of it
+        # Who waits for it hears of an error; where nobody does, the run has met another.
+        self._connected.add_done_callback(lambda task: task.cancelled() or task.exception())
 
     async def _watch(self, progress: Callable[[int], None]) -> None:
         while True:
