@@ -120,13 +120,14 @@ class FailureSchedule:
         """Dead nodes, and when they are there again."""
 
     def begin(self, nodes: Iterable[str]) -> None:
-        """The training starts now, unless it has; these nodes exist."""
+        """The training starts now, unless it has; these nodes are there."""
         if not self.begun:
             self.begun, self.start = True, asyncio.get_running_loop().time()
         for node in nodes:
             plan = self._cluster.failures_of(self._seed, node)
             if plan.failures and node not in self._plans:
                 self._plans[node], self._deaths[node] = plan, plan.deaths()
+            if node in self._plans and node not in self._timers:
                 self._await_next(node)
 
     def computed(self, node: str, batches: int) -> None:
@@ -163,11 +164,11 @@ class FailureSchedule:
         self._next.clear()
         self.begin(nodes)
 
-    def pause(self) -> None:
-        """Nothing strikes any more."""
-        for timer in self._timers.values():
-            timer.cancel()
-        self._timers.clear()
+    def pause(self, *nodes: str) -> None:
+        """Nothing strikes these nodes, or any, until they begin again; what would have struck meanwhile, never does."""
+        for node in nodes or list(self._timers):
+            if timer := self._timers.pop(node, None):
+                timer.cancel()
 
     def _await_next(self, node: str) -> None:
         """Let the first death that lies ahead strike, where the node is alive."""

@@ -162,6 +162,8 @@ class RayWorld(World):
             self._watch_over(node)
         number = next(self._ids)
         await self._alive(node, actor.create.remote(number, part, args))
+        if incarnation > 1:
+            self.failure_schedule.begin([node])
         return RayHandle(actor, number, node, incarnation, self._caller)
 
     async def _alive(self, node: str, answer: Awaitable) -> None:
@@ -181,7 +183,9 @@ class RayWorld(World):
 
     async def back(self, node: str) -> bool:
         if node not in self._actors:  # its death was planned
-            return await super().back(node)
+            back = await super().back(node)
+            self.failure_schedule.pause(node)  # its process takes seconds to start: until then it is dead
+            return back
         self._deaths += 1
         if self._deaths > self.cluster.restarts:
             raise LockstepError(
@@ -225,6 +229,7 @@ class RayWorld(World):
 
     async def restart(self) -> list[Any]:
         nodes = list(self._actors)
+        self.failure_schedule.pause()
         self._connected.cancel()
         await asyncio.gather(*(self._end(node) for node in nodes))
         self._man()
