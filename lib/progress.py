@@ -11,6 +11,8 @@ from typing import Any, Self, TypeVar
 
 INTERVAL = 0.2
 """Seconds between two drawings of the line, at least."""
+ROLE = {"role": "progress"}
+"""Of the line in a notebook: pages leave it out."""
 LONG = 5.0
 """Work that nobody watches is worth a final line when it took longer than this, in seconds."""
 
@@ -64,7 +66,7 @@ class Progress:
             from IPython.display import Pretty, display
 
             self._pretty = Pretty
-            self._handle = display(Pretty(self.line()), display_id=True)
+            self._handle = display(Pretty(self.line()), display_id=True, metadata=ROLE)
             # ipykernel keeps the running cell in a context variable: a worker thread's updates need this thread's.
             self._context = contextvars.copy_context()
         return self
@@ -94,7 +96,7 @@ class Progress:
         if self._outer:
             self._outer._within(text)
         elif self._handle is not None and self._context is not None:
-            self._context.run(self._handle.update, self._pretty(text))
+            self._context.run(self._handle.update, self._pretty(text), metadata=ROLE)
         elif self._terminal:
             print(f"\r{text.ljust(self._width)}", end="", file=sys.stderr, flush=True)
             self._width = len(text)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from lib.reporting import claims as _claims
 from lib.reporting.claims.basis import flatten
 from lib.reporting.drawn import drawn
-from lib.reporting.markup import Fragment, flat, number, parts
+from lib.reporting.markup import Fragment, flat, parts
 from lib.reporting.notebooks import repeat
+from lib.reporting.quantity import column, label, ours, papers, within
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -18,15 +18,21 @@ if TYPE_CHECKING:
     from lib.reporting.claims import Case, Claim, Verdict
     from lib.reporting.claims.calibration import Determined
 
+HOW_TO_READ = (
+    "[ ]: 95 % interval of the mean over the seeds; a range is from the least to the greatest run. Pictures: the mark and its "
+    "line are ours, hollow is the paper's value, dashed no effect, the band what satisfies the rule."
+)
+
 
 def settings(**values: Any) -> Fragment:
     """The settings that a notebook runs with: `settings(workers=workers, samples=samples)`."""
     html = parts().heading("Settings") + parts().facts(values)
-    return Fragment(html, "\n".join(f"{name} = {value!r}" for name, value in values.items()))
+    return Fragment(html, "\n".join(f"{name} = {value!r}" for name, value in values.items()), "settings")
 
 
 def claims(notebook: str) -> Fragment:
-    """What a notebook's claims say and by which rule they are judged, with the paper's scale beside ours, and what was fitted."""
+    """What a notebook's claims say and by which rule they are judged, with the paper's scale beside ours, and what was fitted;
+    before its runs. A page with verdicts says it beside them, and leaves this out."""
     mine = [claim for claim in _claims.load().values() if claim.notebook == notebook]
     rows = [[parts().named(claim), claim.place, claim.rule, claim.reason, claim.seeds] for claim in mine]
     scales = dict.fromkeys((claim.scale["paper"], claim.scale["ours"]) for claim in mine)
@@ -34,57 +40,72 @@ def claims(notebook: str) -> Fragment:
     caption = "As this run found them; beside the verdicts stands what git says of when they were written."
     html = parts().heading("What is claimed") + parts().table(header, rows, caption)
     html += parts().table(["The paper's scale", "Ours"], scales, "Scale: ours is a replication in shape, not in size.")
-    fitted = [record for record in _claims.calibrations() if notebook in record.notebooks]
-    if fitted:
-        told = [
-            [
-                parts().code(each.constant),
-                flat(each.value),
-                each.fitted_to,
-                "; ".join(map(_determined, each.determines)) or "–",
-            ]
-            for each in fitted
+    return Fragment(html + fitted([notebook]), "\n".join(f"{claim.id}: {claim.rule}" for claim in mine), "claims")
+
+
+def fitted(notebooks: Collection[str]) -> str:
+    """What was fitted for these notebooks, and decides things that are not judged then; nothing where nothing was."""
+    records = [record for record in _claims.calibrations() if not {*record.notebooks}.isdisjoint(notebooks)]
+    told = [
+        [
+            parts().code(each.constant),
+            flat(each.value),
+            each.fitted_to,
+            "; ".join(map(_determined, each.determines)) or "–",
         ]
-        header = ["Constant", "Value", "Fitted to", "What that decides, which is not judged"]
-        html += parts().table(header, told, "Calibration of the modelled cluster.")
-    return Fragment(html, "\n".join(f"{claim.id}: {claim.rule}" for claim in mine))
+        for each in records
+    ]
+    header = ["Constant", "Value", "Fitted to", "What that decides, which is not judged"]
+    return parts().table(header, told, "Calibration of the modelled cluster.") if told else ""
 
 
 def _determined(each: Determined) -> str:
     return f"{each.metric} of {' and '.join(filter(None, (each.subject, each.reference)))}"
 
 
-def intervals(results: pd.DataFrame, metrics: Sequence[str], caption: str = "") -> Fragment:
-    """Each subject's metrics with their 95 % intervals over the seeds."""
-    groups = list(results.groupby("subject", sort=False))
+def intervals(
+    results: pd.DataFrame, metrics: Sequence[str], caption: str = "", by: str | Sequence[str] = "subject"
+) -> Fragment:
+    """Each subject's metrics with their 95 % intervals over the seeds; `by` names the columns that make a subject."""
+    by = [by] if isinstance(by, str) else list(by)
+    groups = list(results.groupby(by, sort=False))
     counts = {len(group) for _, group in groups}
-    rows = [[name, *(_mean(group[m].astype(float)) for m in metrics), len(group)] for name, group in groups]
-    header = ["protocol", *(m.upper() if len(m) < 4 else m.replace("_", " ") for m in metrics), "seeds"]
+    rows = [[*names, *(_mean(group[m].astype(float)) for m in metrics), len(group)] for names, group in groups]
+    header = [*map(label, by), *map(label, metrics), "seeds"]
     if len(counts) == 1:  # said once, below the table
         header, rows = header[:-1], [row[:-1] for row in rows]
         caption = caption or f"Mean and 95 % interval over {counts.pop()} seeds."
-    html = parts().heading("Results")
-    html += parts().table(header, rows, caption or "Mean and 95 % interval.", range(1, len(header)))
-    text = (f"{row[0]}: " + ", ".join(f"{m} {c}" for m, c in zip(metrics, row[1:], strict=False)) for row in rows)
-    return Fragment(html, "\n".join(text))
+    html = parts().table(header, rows, caption or "Mean and 95 % interval.", range(len(by), len(header)))
+    named = [", ".join(map(str, row[: len(by)])) for row in rows]
+    told = [", ".join(f"{m} {c}" for m, c in zip(metrics, row[len(by) :], strict=False)) for row in rows]
+    return Fragment(html, "\n".join(f"{name}: {text}" for name, text in zip(named, told, strict=True)))
 
 
 def _mean(values: pd.Series) -> str:
     mean, low, _ = _claims.interval(values)
-    half = mean - low
-    if not math.isfinite(half):
-        return number(mean)
-    return f"{number(mean)} ± {number(half) if half >= 100 else number(float(f'{half:.2g}'))}"
+    return within(mean, mean - low)
 
 
-def ours(case: Case, every: bool) -> str:
-    """What was found: the mean with its interval, or with the range of the runs where each of them is judged."""
-    if case.ours is None:
-        return "–"
-    if case.low is None or case.low == case.high:
-        return number(case.ours)
-    ends = f"{number(case.low)}, {number(case.high)}"
-    return f"{number(case.ours)} (range {ends})" if every else f"{number(case.ours)} [{ends}]"
+def table(data: pd.DataFrame, caption: str = "") -> Fragment:
+    """A frame for reading: its index as the first columns, a column's numbers to the same digit, a dash for what is absent."""
+    from pandas.api import types
+
+    if any(name is not None for name in data.index.names):
+        data = data.reset_index()
+    header, cells, numeric = [], [], []
+    for place, name in enumerate(data.columns):
+        values = data.iloc[:, place]
+        header.append(", ".join(filter(None, map(str, name))) if isinstance(name, tuple) else label(str(name)))
+        if numbers := types.is_numeric_dtype(values) and not types.is_bool_dtype(values):
+            numeric.append(place)
+        absent = values.isna()
+        shown = (
+            column(values) if numbers else ["–" if gone else flat(x) for x, gone in zip(values, absent, strict=True)]
+        )
+        cells.append(shown)
+    rows = list(zip(*cells, strict=True))
+    html = parts().table(header, rows, caption, numeric)
+    return Fragment(html, data.to_string(index=False))
 
 
 def verdict_table(verdicts: Iterable[Verdict], caption: str = "") -> str:
@@ -92,49 +113,76 @@ def verdict_table(verdicts: Iterable[Verdict], caption: str = "") -> str:
     rows: list[list[Any]] = []
     for verdict in verdicts:
         claim, cases = verdict.claim, verdict.cases
-        about = [parts().named(claim, claim.rule), parts().verdict(verdict)]
+        about = [parts().judged(claim), parts().verdict(verdict)]
         if len(cases) == 1:
             rows.append([*about, *_measured(claim, cases[0])])
             continue
         said = "; ".join(f"{case}: {flat(paper)}" for case, paper in claim.cases.items() if paper is not None)
         rows.append([*about, "–", "", "" if cases else said or "–", ""])
-        rows += [[case.case, parts().chip(case.verdict, case.detail), *_measured(claim, case)] for case in cases]
+        rows += [
+            [parts().case(case.case), parts().chip(case.verdict, case.detail), *_measured(claim, case)]
+            for case in cases
+        ]
     return parts().table(["Claim", "Verdict", "Ours", "Picture", "The paper", "Seeds"], rows, caption)
 
 
 def _measured(claim: Claim, case: Case) -> list[Any]:
     """A row's cells from what was found on."""
-    return [ours(case, claim.every), drawn(claim, case), "–" if case.paper is None else flat(case.paper), case.n]
+    return [ours(claim, case), drawn(claim, case), papers(claim, case), case.n]
 
 
 def verdicts(verdicts: Iterable[Verdict]) -> Fragment:
     """The claims' verdicts."""
     verdicts = list(verdicts)
-    caption = (
-        "[ ]: 95 % interval of the mean over the seeds; a range is from the least to the greatest run. Pictures: the mark and "
-        "its line are ours, hollow is the paper's value, dashed no effect, the band what satisfies the rule."
+    html = (
+        parts().heading("Verdicts")
+        + verdict_table(verdicts, HOW_TO_READ)
+        + fitted({v.claim.notebook for v in verdicts})
     )
-    html = parts().heading("Verdicts") + verdict_table(verdicts, caption)
-    told = [
-        f"{v.claim.id}: {v.text}{f', {ours(v.cases[0], v.claim.every)}' if len(v.cases) == 1 else ''}" for v in verdicts
-    ]
-    return Fragment(html, "\n".join(told))
+    told = [f"{v.claim.id}: {v.text}{f', {ours(v.claim, v.cases[0])}' if len(v.cases) == 1 else ''}" for v in verdicts]
+    return Fragment(html, "\n".join(told), "verdicts")
 
 
 def provenance_card(runs: Any, notebook: str) -> Fragment:
-    """Where a notebook's numbers come from: one run, a list, or a mapping to lists; what they share is said once."""
+    """Where a notebook's numbers come from: all its runs, one, a list, or a mapping to lists; what they share is said once, and
+    of the rest the differences alone. Without runs, the machine that was measured."""
+    from lib.results.provenance import machine
+
     runs = flatten(runs)
-    kept = [run.provenance for run in runs]
-    shared = {key: value for key, value in kept[0].items() if all(other.get(key) == value for other in kept)}
-    differing = [key for key in kept[0] if key not in shared]
+    kept = [run.provenance for run in runs] or [machine()]
+    shared, differing = differences(kept)
     facts: dict[str, Any] = {"repeat with": parts().code(repeat(notebook))}
-    for key, value in shared.items():
-        facts[key.replace("_", " ")] = flat(value)
-    for key in differing:
-        facts[key.replace("_", " ")] = "; ".join(dict.fromkeys(flat(other.get(key)) for other in kept))
-    facts["runs"] = len(runs)
+    facts |= {key.replace("_", " "): flat(value) for key, value in shared.items()}
+    facts |= differing
+    facts |= {"runs": len(runs)} if runs else {}
     html = parts().heading("Provenance") + parts().provenance(facts, [_digest(run) for run in runs])
-    return Fragment(html, "\n".join(f"{key}: {value}" for key, value in facts.items()))
+    return Fragment(html, "\n".join(f"{key}: {value}" for key, value in facts.items()), "provenance")
+
+
+def differences(values: Sequence[Mapping[str, Any]], path: str = "") -> tuple[dict[str, Any], dict[str, str]]:
+    """What mappings share, and, by the names that lead there, all the values of what they do not."""
+    shared, differing = {}, {}
+    for key in dict.fromkeys(key for value in values for key in value):
+        told = [value.get(key) for value in values]
+        place = f"{path}{key}".replace("_", " ")
+        if all(one == told[0] for one in told):
+            shared[key] = told[0]
+        elif all(isinstance(one, Mapping) for one in told) and len({one.get("name") for one in told}) == 1:
+            within_it, more = differences(told, f"{place}, ")
+            shared |= {key: within_it} if within_it else {}
+            differing |= more
+        else:
+            differing[place] = _several(told)
+    return shared, differing
+
+
+def _several(values: Sequence[Any]) -> str:
+    """Each value once; whole numbers without a gap by their first and last."""
+    if all(isinstance(x, int) for x in values):
+        numbers = sorted(set(values))
+        if numbers[-1] - numbers[0] == len(numbers) - 1 > 1:
+            return f"{numbers[0]} to {numbers[-1]}"
+    return "; ".join(dict.fromkeys("–" if x is None else flat(x) for x in values))
 
 
 def _digest(run: Any) -> list[Any]:

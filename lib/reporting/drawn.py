@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from lib.reporting.claims import Case, Claim
 from lib.reporting.markup import number, parts
+from lib.reporting.quantity import papers, scale
 
 WIDTH, EDGE = 168, 8
 
@@ -27,10 +28,12 @@ def drawn(claim: Claim, case: Case) -> str:
 
 def said(claim: Claim, case: Case) -> str:
     """The same in words."""
-    words = [f"ours {number(case.ours)}"]
+    of = scale(claim, case)
+    words = [f"ours {of.told(case.ours)}"]
     if case.n > 1 and case.low is not None:
-        words.append(f"{'range' if claim.every else 'interval'} {number(case.low)} to {number(case.high)}")
+        words.append(f"{'range' if claim.every else 'interval'} {of.plain(case.low)} to {of.told(case.high)}")
     if isinstance(case.paper, (int, float)):
-        words.append(f"the paper {number(case.paper)}")
-    edges = [f"{word} {number(edge)}" for word, edge in (("from", case.near), ("to", case.far)) if edge is not None]
+        words.append(f"the paper {papers(claim, case)}")
+    rule = (("from", case.near), ("to", case.far))
+    edges = [f"{word} {number(of.factor * edge)}{of.unit}" for word, edge in rule if edge is not None]
     return ", ".join([*words, f"the rule {' '.join(edges)}"])

@@ -15,15 +15,8 @@ from lib.reporting.markup import templates
 from lib.reporting.notebooks import Experiment
 from lib.reporting.page import POLICY, check_offline, export, style
 
-PAPERS = {
-    "": "Start here, and across the papers",
-    "gba": "GBA",
-    "shadowsync": "ShadowSync",
-    "oac": "Optimistic asynchrony control (OAC)",
-    "persia": "Persia",
-    "dssync": "DS-Sync",
-}
-"""Headings of the notebooks' folders, in the index's order."""
+FIRST = "Start here, and across the papers"
+"""The heading of the notebooks that belong to no one paper."""
 KINDS = {"paper": "Papers' claims, after Holm", "promise": "Our promises", "check": "Checks"}
 """What each kind of claim is called where they are counted."""
 
@@ -37,7 +30,8 @@ def index() -> Path:
 
 def front(known: list[Experiment], verdicts: list[claims.Verdict], pages: AbstractSet[str], note: str = "") -> str:
     """A page with these experiments, by paper, and their verdicts; `pages` are those that can be read."""
-    papers = sorted({experiment.paper for experiment in known}, key=in_order)
+    papers = list(dict.fromkeys(experiment.paper for experiment in known))
+    titles = {"": FIRST, **notebooks.named()}
     judged = {experiment.name: [v for v in verdicts if v.claim.notebook == experiment.name] for experiment in known}
     counts = claims.counts(verdicts)
     html = (
@@ -52,7 +46,7 @@ def front(known: list[Experiment], verdicts: list[claims.Verdict], pages: Abstra
                 for kind, found in counts.items()
                 if found
             ],
-            papers={paper: PAPERS.get(paper, paper) for paper in papers},
+            papers={paper: titles.get(paper, paper) for paper in papers},
             known=known,
             pages=pages,
             facts=_facts,
@@ -63,11 +57,6 @@ def front(known: list[Experiment], verdicts: list[claims.Verdict], pages: Abstra
     )
     check_offline(html, "index")
     return html
-
-
-def in_order(paper: str) -> tuple[int, str]:
-    """What papers are sorted by."""
-    return (list(PAPERS).index(paper) if paper in PAPERS else len(PAPERS), paper)
 
 
 def _facts(experiment: Experiment) -> list[str]:
@@ -98,6 +87,9 @@ def build(
             raise
         return index()
     failures = notebooks.run_together(chosen, profile, parameters, resume)
+    for experiment in chosen:  # once more: now each knows the pages beside it
+        if experiment.executed.exists():
+            export(experiment.executed)
     page = index()
     if failures:
         failed = "\n".join(failures)

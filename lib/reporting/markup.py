@@ -17,13 +17,14 @@ TEMPLATES = Path(__file__).parent / "templates"
 
 
 class Fragment:
-    """A piece of HTML that Jupyter displays; its text form is for terminals and for readers of the raw notebook."""
+    """A piece of HTML that Jupyter displays; its text form is for terminals and for readers of the raw notebook. A `role` tells
+    the page what it is, so that it can stand in its place there: claims, verdicts, settings, provenance."""
 
-    def __init__(self, html: str, text: str = "") -> None:
-        self.html, self.text = str(html), text
+    def __init__(self, html: str, text: str = "", role: str = "") -> None:
+        self.html, self.text, self.role = str(html), text, role
 
-    def _repr_html_(self) -> str:
-        return self.html
+    def _repr_html_(self) -> tuple[str, dict[str, str]]:
+        return self.html, {"role": self.role} if self.role else {}
 
     def __repr__(self) -> str:
         return self.text or "an HTML fragment"
@@ -58,7 +59,7 @@ def shown(value: Any) -> Any:
 
 
 def number(value: Any) -> str:
-    """Enough digits to compare, none to drown in: 0.73112, 1 234 567, 2.31."""
+    """Enough digits to compare, none to drown in: 0.73112, 1 234 567, 2.31, 1.2 × 10⁻⁶."""
     if value is None:
         return "–"
     if isinstance(value, bool) or not isinstance(value, Real):
@@ -69,8 +70,12 @@ def number(value: Any) -> str:
         return f"{value:,.0f}".replace(",", "\u202f")
     text = f"{value:.5f}".rstrip("0").rstrip(".") if abs(value) < 1 else f"{value:.4g}"
     if value and abs(value) < 1e-4:
-        text = f"{value:.2e}"
+        digits, _, power = f"{value:.2e}".partition("e")
+        text = f"{digits} × 10{str(int(power)).translate(_RAISED)}"
     return text.replace("-", "−")
+
+
+_RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 def flat(value: Any) -> str:

@@ -11,8 +11,9 @@ from typing import Any
 
 from lib import paths
 from lib.errors import LockstepError
-from lib.reporting import notebooks
+from lib.reporting import claims, notebooks
 from lib.reporting.markup import TEMPLATES, slug
+from lib.reporting.short import in_short
 
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 """The browser itself refuses every request and script."""
@@ -48,6 +49,9 @@ def render(executed: str | os.PathLike) -> str:
     nb = nbformat.read(executed, as_version=4)
     facts = nb.metadata.get("lockstep", {})
     name = facts.get("name", executed.stem)
+    _arrange(nb)
+    question = next((cell.id for cell in nb.cells if cell.cell_type == "markdown"), None)
+    mine = [verdict for verdict in claims.verdicts(paths.reports()) if verdict.claim.notebook == name]
     markdown = "\n".join(cell.source for cell in nb.cells if cell.cell_type == "markdown")
     title = re.search(r"^#\s+(.+?)\s*#*$", markdown, re.MULTILINE)
     code = HtmlFormatter(style="friendly", nobackground=True).get_style_defs(".highlight")
@@ -55,7 +59,10 @@ def render(executed: str | os.PathLike) -> str:
         "title": title[1] if title else name,
         "name": name,
         "profile": f"profile {facts['profile']}" if facts.get("profile") else "",
-        "home": "../" * name.count("/") + "index.html",
+        "root": "../" * name.count("/"),
+        "question": question,
+        "short": in_short(mine, facts.get("profile", "")),
+        "around": notebooks.around(name),
         "policy": POLICY,
         "style": f"{style()}\n{code}",
         "label": _label,
@@ -71,6 +78,26 @@ def render(executed: str | os.PathLike) -> str:
         size = len(html.encode()) / 1e6
         raise PageError(f"{name}: the page has {size:.1f} MB, 2 is the most; draw fewer or smaller figures")
     return html
+
+
+def _arrange(nb: Any) -> None:
+    """Put what notebooks show of themselves in its place: verdicts and settings before the limits, provenance at the end. How far
+    the runs have come is left out and, where verdicts stand, what was claimed before the runs: it would be said twice."""
+    from nbformat.v4 import new_code_cell
+
+    found: dict[str, list[Any]] = {role: [] for role in ("verdicts", "settings", "claims", "provenance", "progress")}
+    for cell in nb.cells:
+        for output in list(cell.get("outputs", ())):
+            kept = output.get("metadata", {})
+            role = kept.get("text/html", kept).get("role")
+            if role in found:
+                cell.outputs.remove(output)
+                found[role].append(output)
+    before = found["verdicts"] or found["claims"]
+    limits = [place for place, cell in enumerate(nb.cells) if re.search(r"^##\s+Limits\b", cell.source, re.MULTILINE)]
+    place = limits[-1] if limits else len(nb.cells)
+    nb.cells.insert(place, new_code_cell(outputs=[*before, *found["settings"]]))
+    nb.cells.append(new_code_cell(outputs=found["provenance"]))
 
 
 def _made(facts: Mapping[str, Any]) -> list[str]:

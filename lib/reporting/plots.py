@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import hashlib
 import io
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -13,82 +12,40 @@ from typing import TYPE_CHECKING, Any
 import matplotlib as mpl
 import pandas as pd
 import seaborn as sns
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from lib import paths
 from lib.errors import BadOption, unknown
-from lib.reporting.cards import claims, intervals, provenance_card, settings, verdicts  # noqa: F401, where notebooks find them
+from lib.reporting.cards import claims, intervals, provenance_card, settings, table, verdicts  # noqa: F401, where notebooks find them
 from lib.reporting.claims.basis import flatten
+from lib.reporting.looks import (  # noqa: F401
+    BLACK,
+    BLUE,
+    DOTTED,
+    GREEN,
+    GREY,
+    KINDS,
+    MARKS,
+    ORANGE,
+    SKY,
+    VERMILLION,
+    colour,
+    shades,
+)
 from lib.reporting.markup import TEMPLATES, Fragment, parts
 from lib.reporting.notebooks import repeat  # noqa: F401
+from lib.reporting.quantity import label
 
 if TYPE_CHECKING:
     from lib.results.run import Run
 
-# Okabe and Ito's colours, which colour-blind readers tell apart.
-BLUE, VERMILLION, GREEN, PINK = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
-ORANGE, SKY, BLACK, GREY = "#E69F00", "#56B4E9", "#222222", "#BDBDBD"
-SOLID, DASHED, DOTTED, DASHDOT = "-", (0, (5, 2)), (0, (1.2, 1.5)), (0, (5, 1.5, 1.2, 1.5))
-
-PROTOCOLS: dict[str, tuple[str, Any]] = {
-    "sync": (BLUE, SOLID),
-    "async": (VERMILLION, DASHED),
-    "gba": (GREEN, DASHDOT),
-    "s-easgd": (PINK, SOLID),
-    "ds-sync": (ORANGE, SOLID),
-    "all-reduce": (SKY, SOLID),
-    "sequential": (BLACK, SOLID),
-    "pipelined": (VERMILLION, DOTTED),
-    "oac": (GREEN, SOLID),
-    "hop-bs": (SKY, DASHED),
-    "bsp": (ORANGE, DASHED),
-    "hop-bw": (PINK, DASHED),
-    "prague": (BLACK, DOTTED),
-    "swarm-adam": (PINK, DOTTED),
-    "persia": (BLUE, DASHDOT),
-    "persia-raw": (BLUE, DOTTED),
-    "s-ma": (ORANGE, DOTTED),
-    "s-bmuf": (SKY, DOTTED),
-    "fr-easgd": (PINK, DASHDOT),
-    "fr-ma": (ORANGE, DASHDOT),
-    "fr-bmuf": (SKY, DASHDOT),
-    "asp": (VERMILLION, SOLID),
-    "ssp": (BLACK, DASHED),
-    "local-sgd": (BLACK, DASHDOT),
-    "automatic": (VERMILLION, DASHDOT),
-    "frozen": (GREY, SOLID),
-}
-"""A protocol looks the same in every figure."""
-
-COMMON = ("sync", "async", "gba", "oac", "pipelined", "sequential")
-"""What a stranger is most often compared with, and must not look like."""
-
-KINDS = {
-    "compute": GREEN,
-    "pull": SKY,
-    "push": ORANGE,
-    "wait": "#E4E4E4",
-    "mix": PINK,
-    "apply": BLUE,
-    "read": SKY,
-    "transfer": VERMILLION,
-    "validate": BLACK,
-    "write": ORANGE,
-}
-"""What a node does, in a Gantt chart."""
-
+HOLLOW = {"linestyle": "", "marker": "o", "markersize": 8, "markerfacecolor": "none", "markeredgecolor": BLACK}
+"""The paper's values."""
 WIDTH = 6.4
 """Inches: a report's column, and letters that can still be read on a phone."""
-
-
-def colour(name: str) -> tuple[str, Any]:
-    """A protocol's colour and dashes: by its name, before any options; a stranger's follow from its name too."""
-    for base in (name, re.split(r"[\s(+/]", name)[0]):
-        if base in PROTOCOLS:
-            return PROTOCOLS[base]
-    spare = [look for look in dict.fromkeys(PROTOCOLS.values()) if look not in map(PROTOCOLS.get, COMMON)]
-    return spare[int(hashlib.sha256(name.encode()).hexdigest(), 16) % len(spare)]
 
 
 @contextmanager
@@ -140,31 +97,17 @@ def _natural(name: str) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdigit() else (0, part) for part in re.split(r"(\d+)", name)]
 
 
-_LABELS = {
-    "auc": "AUC",
-    "ne": "normalised entropy",
-    "train_ne": "training NE",
-    "logloss": "log loss",
-    "mrr": "MRR",
-    "qps": "samples per second",
-    "train_loss": "training loss",
-    "staleness_mean": "mean staleness (updates)",
-    "data_staleness_mean": "mean data staleness (steps)",
-    "sync_gap": "sync gap (steps)",
-    "samples": "samples",
-    "step": "global step",
-}
-
-
-def label(column: str, seconds: str = "virtual") -> str:
-    """An axis label; time says which seconds it counts."""
-    return f"{seconds} seconds" if column == "time" else _LABELS.get(column, column.replace("_", " "))
-
-
 def curves(
-    data: pd.DataFrame, x: str = "time", y: str = "auc", hue: str = "protocol", seconds: str = "virtual"
+    data: pd.DataFrame,
+    x: str = "time",
+    y: str = "auc",
+    hue: str = "protocol",
+    seconds: str = "virtual",
+    paper: pd.DataFrame | None = None,
+    predicted: pd.DataFrame | None = None,
 ) -> Figure:
-    """One thin line for every seed: the spread is seen, not averaged away."""
+    """One thin line for every seed: the spread is seen, not averaged away. `paper`, with the same columns, is drawn as hollow
+    marks. Beside `predicted`, whose lines they are then, the data are marks: they were measured."""
     for column in (x, y, hue):
         if column not in data.columns:
             raise unknown("column", column, data.columns)
@@ -174,18 +117,31 @@ def curves(
         ax = fig.subplots()
         for name, group in data.groupby(hue, sort=False):
             tone, dashes = colour(str(name))
+            drawn = {"alpha": 0.85, "linestyle": dashes} if predicted is None else {"linestyle": "", "marker": "o"}
             for i, (_, one) in enumerate(group.groupby("seed") if "seed" in group else [(0, group)]):
                 one = one.sort_values(x)
-                ax.plot(one[x], one[y], color=tone, linestyle=dashes, alpha=0.85, label=None if i else str(name))
+                ax.plot(one[x], one[y], color=tone, markersize=5, label=None if i else str(name), **drawn)
+        for mark, told in _beside(ax, x, y, hue, paper, predicted):
+            ax.plot([], [], label=told, **mark)
         ax.set(xlabel=label(x, seconds), ylabel=label(y, seconds))
         ax.ticklabel_format(axis="y", useOffset=False)
         ax.legend(title=None, loc="best", handlelength=3)
     return fig
 
 
-def panels(data: pd.DataFrame, x: str, y: str, row: str, column: str, hue: str = "protocol", unit: str = "") -> Figure:
+def panels(
+    data: pd.DataFrame,
+    x: str,
+    y: str,
+    row: str,
+    column: str,
+    hue: str = "protocol",
+    unit: str = "",
+    paper: pd.DataFrame | None = None,
+    predicted: pd.DataFrame | None = None,
+) -> Figure:
     """A panel for each pair of `row` and `column`: the mean over seeds as a line, the seeds' range behind it. Rows have axes
-    of their own."""
+    of their own. `paper` and `predicted` are drawn as `curves` draws them."""
     rows, columns = list(dict.fromkeys(data[row])), list(dict.fromkeys(data[column]))
     with style():
         fig = Figure(figsize=(WIDTH, 2.1 * len(rows) + 0.7), layout="constrained")
@@ -193,14 +149,24 @@ def panels(data: pd.DataFrame, x: str, y: str, row: str, column: str, hue: str =
         handles: dict[str, Any] = {}
         for i, j in ((i, j) for i in range(len(rows)) for j in range(len(columns))):
             ax = grid[i, j]
-            here, looks = data[(data[row] == rows[i]) & (data[column] == columns[j])], set()
+            here, *others = (
+                each if each is None else each[(each[row] == rows[i]) & (each[column] == columns[j])]
+                for each in (data, paper, predicted)
+            )
+            looks = set()
             for name, group in here.groupby(hue, sort=False):
                 tone, dashes = colour(str(name))
                 dashes = DOTTED if (tone, dashes) in looks else dashes  # two of one protocol
                 looks.add((tone, dashes))
                 spread = group.groupby(x)[y].agg(["mean", "min", "max"])
-                ax.fill_between(spread.index, spread["min"], spread["max"], color=tone, alpha=0.15, linewidth=0)
-                handles[str(name)] = ax.plot(spread.index, spread["mean"], ".", color=tone, linestyle=dashes)[0]
+                if predicted is None:
+                    ax.fill_between(spread.index, spread["min"], spread["max"], color=tone, alpha=0.15, linewidth=0)
+                else:
+                    ax.vlines(spread.index, spread["min"], spread["max"], color=tone, linewidth=1)
+                drawn = {"linestyle": dashes, "marker": "."} if predicted is None else {"linestyle": "", "marker": "o"}
+                handles[str(name)] = ax.plot(spread.index, spread["mean"], color=tone, markersize=5, **drawn)[0]
+            for mark, told in _beside(ax, x, y, hue, *others):
+                handles[told] = Line2D([], [], **mark)
             ax.set_title(", ".join(filter(None, (rows[i], columns[j]))), loc="left", fontsize=10, pad=3)
             ax.set_ylabel(label(y) if j == 0 else "")
             ax.set_xlabel(unit or label(x) if i == len(rows) - 1 else "")
@@ -215,6 +181,21 @@ def panels(data: pd.DataFrame, x: str, y: str, row: str, column: str, hue: str =
             fontsize=9,
         )
     return fig
+
+
+def _beside(
+    ax: Axes, x: str, y: str, hue: str, paper: pd.DataFrame | None, predicted: pd.DataFrame | None
+) -> list[tuple[dict[str, Any], str]]:
+    """Draw what is not measured: the paper's values as hollow marks, predictions as lines. What a legend says of them."""
+    said = []
+    for name, group in () if predicted is None else predicted.groupby(hue, sort=False):
+        tone, dashes = colour(str(name))
+        ax.plot(*group.groupby(x)[y].mean().reset_index().to_numpy().T, color=tone, linestyle=dashes)
+    for name, group in () if paper is None else paper.groupby(hue, sort=False):
+        ax.plot(group[x], group[y], zorder=4, **HOLLOW | {"markeredgecolor": colour(str(name))[0]})
+    if predicted is not None:
+        said += [({"linestyle": "", "marker": "o", "color": BLACK}, "measured"), ({"color": BLACK}, "predicted")]
+    return [*said, *([(HOLLOW, "the paper")] if paper is not None else [])]
 
 
 def modes(data: pd.DataFrame, chosen: pd.DataFrame, x: str = "time", y: str = "qps", panel: str = "case") -> Figure:
@@ -288,8 +269,8 @@ def show(fig: Figure, data: pd.DataFrame, *, name: str, caption: str, alt: str) 
     picture = png(fig)
     target = paths.results() / path
     paths.write_bytes_atomic(target.with_name(f"{path.name}.png"), picture)
-    table = data.to_csv(index=False, lineterminator="\n", float_format="%.9g")
-    paths.write_text_atomic(target.with_name(f"{path.name}.csv"), table)
+    numbers = data.to_csv(index=False, lineterminator="\n", float_format="%.9g")
+    paths.write_text_atomic(target.with_name(f"{path.name}.csv"), numbers)
     encoded, link = base64.b64encode(picture).decode(), "/".join(path.parts[-2:]) + ".csv"
     html = parts().figure(path.name, encoded, alt, caption, link)
     return Fragment(html, f"{caption} [{alt}]")

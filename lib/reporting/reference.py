@@ -16,12 +16,12 @@ from pathlib import Path
 from lib import paths
 from lib.errors import LockstepError
 from lib.reporting import claims, notebooks
-from lib.reporting.cards import ours
 from lib.reporting.claims import Verdict
-from lib.reporting.index import KINDS, PAPERS, front, in_order
+from lib.reporting.index import KINDS, front
 from lib.reporting.markup import flat
 from lib.reporting.notebooks import Experiment
 from lib.reporting.page import LARGEST, render
+from lib.reporting.quantity import ours
 
 PROFILE = "laptop"
 START = "<!-- verdicts: `python -m lib report --reference` writes what stands here -->"
@@ -163,7 +163,17 @@ def readme(folder: Path | None = None) -> str:
 def table(folder: Path) -> str:
     """The verdicts that a folder holds as Markdown: how many of each, and a table for each paper; negative ones stand like the
     others."""
-    verdicts = sorted(claims.kept(folder), key=lambda v: (*in_order(v.claim.folder), v.claim.notebook, v.claim.id))
+    order, titles = notebooks.in_order(), notebooks.named()
+    last = len(order)
+    verdicts = sorted(
+        claims.kept(folder),
+        key=lambda v: (
+            order.get(v.claim.folder, last),
+            order.get(v.claim.notebook, last),
+            v.claim.notebook,
+            v.claim.id,
+        ),
+    )
     if not verdicts:
         return NONE_YET
     found = claims.counts(verdicts)
@@ -175,12 +185,12 @@ def table(folder: Path) -> str:
         rows = ["| claim | what is claimed | the paper | ours [95 % interval] | verdict |", "|---|---|---|---|---|"]
         for verdict in group:
             claim = verdict.claim
-            papers = "; ".join(f"{case}: {flat(paper)}" for case, paper in claim.cases.items() if paper is not None)
+            said = "; ".join(f"{case}: {flat(paper)}" for case, paper in claim.cases.items() if paper is not None)
             names = [f"{case.case}: " if len(verdict.cases) > 1 else "" for case in verdict.cases]
-            told = "; ".join(name + ours(case, claim.every) for name, case in zip(names, verdict.cases, strict=True))
-            cells = [f"`{claim.id}` ({claim.kind})", claim.sentence, papers or "–", told, verdict.text]
+            told = "; ".join(name + ours(claim, case) for name, case in zip(names, verdict.cases, strict=True))
+            cells = [f"`{claim.id}` ({claim.kind})", claim.sentence, said or "–", told, verdict.text]
             rows.append(f"| {' | '.join(map(_cell, cells))} |")
-        parts.append(f"### {PAPERS.get(paper, paper) if paper else 'Across the papers'}\n\n" + "\n".join(rows))
+        parts.append(f"### {titles.get(paper, paper) if paper else 'Across the papers'}\n\n" + "\n".join(rows))
     return "\n\n".join(parts)
 
 

@@ -1,5 +1,7 @@
 import json
 import os
+import shutil
+from pathlib import Path
 from types import SimpleNamespace
 
 import pandas as pd
@@ -14,6 +16,7 @@ class House:
     def __init__(self, root):
         self.root, self.notebooks, self.reports = root, root / "notebooks", root / "out"
         self.notebooks.mkdir()
+        shutil.copy(Path(__file__).parents[2] / "notebooks" / "papers.yaml", self.notebooks)
 
     def notebook(self, name, *cells, parameters=None):
         """Cells are code, or Markdown when they start with '#'."""

@@ -224,6 +224,7 @@ def test_every_field_that_judges_counts_in_the_rules_hash():
     changed += [claim("order", subject=None, order=("x", "y")), claim("order", subject=None, order=("y", "x"))]
     assert len({each.hash for each in (base, parity, *changed)}) == 2 + len(changed)
     same = {"reason": "another", "scale": {"paper": "a", "ours": "b"}, "place": "elsewhere"}
+    same["short"] = "It is {ours} {interval}, in the paper {paper}."
     same["explanations"] = ({"changed": "the links", "found": "nothing"},)
     assert dataclasses.replace(base, **same).hash == base.hash, "what is no rule may be told better afterwards"
     judged = {field.name for field in dataclasses.fields(Claim)} - same.keys()

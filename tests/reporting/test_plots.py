@@ -6,7 +6,8 @@ import pandas as pd
 import pytest
 
 from lib.errors import BadOption, UnknownName
-from lib.reporting import markup, plots
+from lib.protocols import ALL
+from lib.reporting import looks, markup, plots
 from lib.reporting.claims import Verdict, judge
 from tests.reporting.test_claims import CALIBRATION, GOOD, claim
 from tests.reporting.test_judge import five, table
@@ -72,10 +73,41 @@ def test_traces_are_the_first_workers_in_the_window(runs):
 
 
 def test_protocols_look_alike_everywhere_and_unlike_each_other():
-    looks = list(plots.PROTOCOLS.values())
-    assert len(set(looks)) == len(looks)
-    assert plots.colour("gba(iota=4)") == plots.colour("gba") == plots.PROTOCOLS["gba"]
+    known = list(looks.PROTOCOLS.values())
+    assert len(set(known)) == len(known) and looks.PROTOCOLS.keys() >= {*ALL} - {"pair"}
+    assert plots.colour("gba(iota=4)") == plots.colour("gba") == looks.PROTOCOLS["gba"]
+    assert plots.colour("bsp-4k") == looks.PROTOCOLS["bsp"] and plots.colour("hop-bs-2") == looks.PROTOCOLS["hop-bs"]
     assert plots.colour("mine") == plots.colour("mine")
+    assert len(set(plots.shades("bsp", 4))) == 4
+
+
+def test_what_the_paper_has_is_hollow_and_what_is_predicted_a_line():
+    data = pd.DataFrame(
+        {"protocol": "gba", "seed": [0, 1, 0, 1], "n": [1, 1, 2, 2], "qps": [1.0, 3.0, 2.0, 4.0], "at": "a"}
+    )
+    paper = pd.DataFrame({"protocol": ["gba"], "n": [2], "qps": [5.0], "at": "a"})
+    predicted = data[data["seed"] == 0]
+    curves = plots.curves(data, "n", "qps", paper=paper, predicted=predicted)
+    panels = plots.panels(data, "n", "qps", row="at", column="at", paper=paper, predicted=predicted)
+    for fig in (curves, panels):
+        tone = plots.colour("gba")[0]
+        lines = [line for line in fig.axes[0].lines if len(line.get_xdata())]
+        (hollow,) = [line for line in lines if line.get_markerfacecolor() == "none"]
+        assert hollow.get_ydata().tolist() == [5.0] and hollow.get_markeredgecolor() == tone
+        (line,) = [line for line in lines if line.get_linestyle() != "None"]
+        assert line.get_ydata().tolist() == [1.0, 2.0] and line.get_color() == tone
+        words = [text.get_text() for text in (fig.legends or [fig.axes[0].get_legend()])[0].get_texts()]
+        assert words == ["gba", "measured", "predicted", "the paper"]
+
+
+def test_a_table_has_no_raw_numbers():
+    data = pd.DataFrame({"task": ["a", "b"], "auc": [0.731234567, None], "n": [1200, 3], "qps": [2e-7, 1.0]}).set_index(
+        "task"
+    )
+    html = plots.table(data, "Told.").html
+    cells = re.findall(r"<td[^>]*>([^<]*)</td>", html)
+    assert cells == ["a", "0.7312", "1\u202f200", "0.000", "b", "–", "3", "1.000"]
+    assert ">AUC</th>" in html and "Told." in html and "NaN" not in html
 
 
 def test_the_provenance_card_says_what_is_shared_once(runs, house, monkeypatch):
@@ -110,7 +142,7 @@ def test_cases_stand_below_their_claim():
     assert html.count("<tr>") == 4 and html.count("<svg") == 2
     assert re.findall(r'<span class="verdict ([a-z-]+)"', html) == ["direction-only", "direction-only", "replicated"]
     assert "a: direction only" in html and "the size is another" in html and ">more</td>" in html
-    assert "5 [4.804, 5.196]" in html and repr(plots.verdicts([found])).endswith("a.b: direction only")
+    assert "5.00 [4.80, 5.20]" in html and repr(plots.verdicts([found])).endswith("a.b: direction only")
 
 
 def test_explanations_that_were_tested_are_shown():
@@ -122,7 +154,7 @@ def test_explanations_that_were_tested_are_shown():
 def test_a_range_is_called_a_range():
     every = claim("value", kind="promise", margin=1, runs="every")
     shown = plots.verdicts([judge(every, table(x=[1.0, 2.0]))])
-    assert repr(shown) == "a.b: kept, 1.5 (range 1, 2)" and "our promise" in shown.html
+    assert repr(shown) == "a.b: kept, 1.5 (range 1.0, 2.0)" and "our promise" in shown.html
 
 
 def test_what_is_claimed_shows_rules_and_calibrations(house):
@@ -136,7 +168,7 @@ def test_what_is_claimed_shows_rules_and_calibrations(house):
 def test_intervals():
     results = pd.DataFrame({"subject": ["b"] * 3 + ["a"], "seed": [0, 1, 2, 0], "auc": [0.1, 0.2, 0.3, 0.5]})
     text = repr(plots.intervals(results, ["auc"]))
-    assert text == "b: auc 0.2 ± 0.25\na: auc 0.5"
+    assert text == "b: auc 0.2 ± 0.2\na: auc 0.5000"
 
 
 def test_markup_in_values_is_text():
@@ -153,7 +185,7 @@ def test_markup_in_values_is_text():
         (0.0, "0"),
         (-0.00575, "−0.00575"),
         (2.3456, "2.346"),
-        (1e-8, "1.00e−08"),
+        (1e-8, "1.00 × 10⁻⁸"),
         (1234567, "1\u202f234\u202f567"),
         (True, "True"),
         ("x", "x"),

@@ -92,7 +92,7 @@ def test_the_readme_has_the_table(ran):
     text = (ran.root / "README.md").read_text()
     assert text.partition(START)[0] == "# Kit\n\nbefore\n\n" and text.partition(END)[2] == "\n\nafter\n"
     assert "### GBA\n" in text and "old" not in text
-    assert "| `a.b` (paper) | Better. | value: 0.2 | 0.2 | replicated |" in text
+    assert "| `a.b` (paper) | Better. | value: 0.2 | 0.200 AUC | replicated |" in text
     assert "- Papers' claims, after Holm: 1 replicated\n" in text
     assert report.readme() == text
 
@@ -107,15 +107,15 @@ def test_a_table_of_two_papers_with_all_verdicts(house, monkeypatch):
     lines = [line for line in table(paths.reference()).splitlines() if line.startswith(("###", "| `"))]
     assert lines == [
         "### GBA",
-        "| `gba.x` (paper) | a \\| b &lt;i> | value: 0.2 | −1 | not replicated |",
-        "### Optimistic asynchrony control (OAC)",
-        "| `oac.x` (paper) | a \\| b &lt;i> | value: 0.2 | 0.05 | direction only |",
+        "| `gba.x` (paper) | a \\| b &lt;i> | value: 0.2 | −1.00 AUC | not replicated |",
+        "### OAC",
+        "| `oac.x` (paper) | a \\| b &lt;i> | value: 0.2 | 0.050 AUC | direction only |",
     ]
     rows = results_of(0.2).assign(
         auc=[0, 0.1, 0.2, 0.3, 0.4, *[0] * 5]
     )  # 0.2 ± 2.776 x 0.158 / sqrt(5) = 0.2 ± 0.19632
     house.record(rows, "oac/one", "laptop")
-    assert "| 0.2 [0.00368, 0.39632] | direction only |" in table(paths.reference())
+    assert "| 0.20 [0.00, 0.40] AUC | direction only |" in table(paths.reference())
     two = (
         GOOD.replace("a.b", "oac.x")
         .replace("{value: 0.2}", "{auc: 0.2, qps: more}")
@@ -123,7 +123,7 @@ def test_a_table_of_two_papers_with_all_verdicts(house, monkeypatch):
     )
     house.claims(two, "oac")
     house.record(rows.assign(qps=rows["auc"]), "oac/one", "laptop")
-    told = "| auc: 0.2; qps: more | auc: 0.2 [0.00368, 0.39632]; qps: 0.2 [0.00368, 0.39632] | direction only |"
+    told = "| auc: 0.2; qps: more | auc: 0.20 [0.00, 0.40]; qps: 0.20 [0.00, 0.40] | direction only |"
     assert told in table(paths.reference())
 
 

@@ -64,7 +64,7 @@ def test_the_contents_lead_somewhere(built):
     nav = re.search(r"<nav.*?</nav>", built.page, re.DOTALL)[0]
     targets = re.findall(r'href="#([^"]+)"', nav)
     ids = re.findall(r'\sid="([^"]+)"', built.page)
-    assert targets == ["same", "same-2", "below", "settings"]
+    assert targets == ["same", "same-2", "below", "in-short", "settings"]
     assert set(targets) <= set(ids) and len(ids) == len(set(ids))
 
 
@@ -161,3 +161,39 @@ def test_what_works_is_built_before_a_failure_is_told(house):
 def test_the_template_is_packaged():
     folder = paths.Path(report.__file__).parent / "templates" / "lockstep"
     assert {p.name for p in folder.iterdir()} >= {"conf.json", "index.html.j2", "style.css"}
+
+
+ORDER = [
+    "# Question\n\nWhat is better?",
+    "plots.settings(a=1)",
+    "plots.claims('gba/one')",
+    "# \n\n## Finding\n\nSomething.",
+]
+JUDGED = """import pandas as pd
+from lib.reporting import claims, plots
+rows = [(s, seed, value) for s, value in (("gba", 0.2), ("sync", 0.0)) for seed in claims.judging(5)]
+table = pd.DataFrame(rows, columns=["subject", "seed", "auc"])
+display(plots.provenance_card([], "gba/one"))
+plots.verdicts(claims.record(table, "gba/one", profile))"""
+
+
+def test_a_page_answers_first_and_says_everything_once(house):
+    """Question, in short, the finding, verdicts, settings, limits, provenance, whatever the order of the cells."""
+    code = "from lib.reporting import plots\n"
+    cells = [code + cell if "plots" in cell else cell for cell in ORDER]
+    house.notebook("gba/one", *cells, JUDGED, "# \n\n## Limits\n\nNone.", parameters='profile: str = "smoke"')
+    house.notebook("gba/two", "# Second", parameters='profile: str = "smoke"')
+    house.claims(GOOD, "gba")
+    report.build("laptop", "gba/two")
+    report.build("laptop", "gba/one")
+    page = (house.reports / "gba" / "one.html").read_text()
+    body = page[page.index("<main>") :]
+    headings = re.findall(r"<h[12][^>]*>([^<]+)</h", body)
+    assert headings == ["Question", "In short", "Finding", "Verdicts", "Settings", "Limits", "Provenance"]
+    assert "What is claimed" not in page and page.count("Better.") == 2  # in short, and the verdict
+    assert "1 claim of the paper: 1 replicated." in page and 'href="#a.b"' in page and 'id="a.b"' in page
+    assert '<a class="next" href="../gba/two.html">Second →</a>' in page and 'class="previous"' not in page
+    report.build("smoke", "gba/one")
+    assert (
+        "Nothing has been judged yet: this page is of the profile smoke" in (house.reports / "gba/one.html").read_text()
+    )

@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 import json
 import math
+import re
 from collections.abc import Iterator
 from typing import Annotated, Literal
 
@@ -62,6 +63,8 @@ class Claim(Checked):
     """The notebook beside the file, which judges the claim."""
     sentence: Text
     """What is claimed, in our words."""
+    short: Text | None = None
+    """A sentence for *In short*, in which {ours}, {interval} and {paper} are what was measured and what the paper has."""
     place: Text
     """Where the paper says it."""
     kind: Literal["paper", "promise", "check"]
@@ -134,6 +137,8 @@ class Claim(Checked):
         yield paper and self.relation == "within", "relation", right
         yield not paper and bool(self.factor or self.explanations), "factor", "and explanations are for a paper's claim"
         yield {*self.scale} != {"paper", "ours"}, "scale", "must have exactly 'paper' and 'ours'"
+        left = re.sub(r"\{(ours|interval|paper)\}", "", self.short or "")
+        yield bool(re.search("[{}]", left)), "short", "{ours}, {interval} and {paper} are all that is filled in"
 
     def _of_its_effect(self) -> Iterator[tuple[bool, str, str]]:
         order = self.effect == "order"
@@ -220,7 +225,7 @@ class Claim(Checked):
     @property
     def hash(self) -> str:
         """Of the rule: of all that the claim says but for reasons, scales and what was tested afterwards."""
-        left_out = ("place", "reason", "scale", "explanations")
+        left_out = ("place", "reason", "scale", "explanations", "short")
         said = {name: value for name, value in dataclasses.asdict(self).items() if name not in left_out}
         return hashlib.sha256(json.dumps(said, sort_keys=True, ensure_ascii=False).encode()).hexdigest()[:16]
 

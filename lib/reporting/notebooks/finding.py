@@ -11,6 +11,7 @@ from pathlib import Path
 
 from lib import paths
 from lib.errors import LockstepError, UnknownName, unknown
+from lib.reporting.notebooks.papers import in_order
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -40,10 +41,23 @@ class Experiment:
 
 
 def experiments() -> list[Experiment]:
-    """Every notebook of the repository."""
-    folder = paths.notebooks()
+    """Every notebook of the repository: those of no one paper, then paper by paper, in the papers' own order."""
+    folder, order = paths.notebooks(), in_order()
     found = [*folder.glob("*.ipynb"), *folder.glob("*/*.ipynb")]
-    return [_experiment(path) for path in sorted(found) if not path.name.startswith(".") and path.parent.name[0] != "."]
+    known = [_experiment(path) for path in found if not path.name.startswith(".") and path.parent.name[0] != "."]
+    last = len(order)
+    return sorted(
+        known, key=lambda e: (order.get(e.paper, last) if e.paper else -1, e.paper, order.get(e.name, last), e.name)
+    )
+
+
+def around(name: str) -> dict[str, Experiment]:
+    """The pages before and after one, if there are any: those that have been run."""
+    known = [each for each in experiments() if each.name == name or each.executed.exists()]
+    names = [None, *(each.name for each in known), None]
+    place = names.index(name) if name in names else 0
+    near = {"previous": names[place - 1], "next": names[place + 1]} if place else {}
+    return {where: each for where, other in near.items() for each in known if each.name == other}
 
 
 def _experiment(path: Path) -> Experiment:

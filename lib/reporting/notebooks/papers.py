@@ -1,0 +1,49 @@
+"""The papers, and the order of their pages: `notebooks/papers.yaml`."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from lib import paths
+from lib.options.checked import Checked
+from lib.options.document import load
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Paper(Checked):
+    """A paper whose experiments have a folder of notebooks, or will have."""
+
+    folder: str
+    """Of its notebooks."""
+    name: str
+    """What it is called in a word."""
+    title: str
+    cite: str
+    """Authors, place and year."""
+    asks: str
+    """Its question in a sentence."""
+    link: str | None = None
+    """Where it can be read."""
+    pages: tuple[str, ...] = ()
+    """Its notebooks in the paper's own order; those that are not named come after them."""
+
+
+def papers() -> list[Paper]:
+    """All of them, in the index's order."""
+    path = paths.notebooks() / "papers.yaml"
+    if not path.exists():
+        return []
+    document = load(path)
+    return [document.read(Paper, place) for place in range(len(document.data))]
+
+
+def named() -> dict[str, str]:
+    """Folder -> the paper's name."""
+    return {paper.folder: paper.name for paper in papers()}
+
+
+def in_order() -> dict[str, int]:
+    """Where a folder, and a notebook by its full name, stands among its kind."""
+    known = papers()
+    folders = {paper.folder: place for place, paper in enumerate(known)}
+    return folders | {f"{paper.folder}/{page}": place for paper in known for place, page in enumerate(paper.pages)}

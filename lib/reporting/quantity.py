@@ -1,0 +1,135 @@
+"""Numbers for reading: a unit, as many digits as the interval carries, small differences in thousandths, ratios as 2.6×."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable
+
+from lib.reporting.claims import Case, Claim
+
+LABELS = {
+    "auc": "AUC",
+    "ne": "normalised entropy",
+    "train_ne": "training NE",
+    "logloss": "log loss",
+    "mrr": "MRR",
+    "qps": "samples per second",
+    "train_loss": "training loss",
+    "staleness_mean": "mean staleness (updates)",
+    "data_staleness_mean": "mean data staleness (steps)",
+    "sync_gap": "sync gap (steps)",
+    "samples": "samples",
+    "step": "global step",
+    "subject": "protocol",
+}
+UNITS = {"auc": "AUC", "ne": "NE", "mrr": "MRR", "logloss": "log loss", "qps": "samples/s"}
+"""By a metric's first word."""
+SMALL = ("AUC", "NE", "MRR", "log loss")
+"""What is told in thousandths where it differs by less than a tenth."""
+PERCENT = ("error", "share")
+"""Metrics that are told in per cent."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Scale:
+    """How the numbers of one case are written, all alike."""
+
+    factor: float = 1.0
+    decimals: int = 0
+    unit: str = ""
+    """What follows each number without a space: ×; what stands once after all of them has one: ` AUC`."""
+
+    def plain(self, x: float) -> str:
+        """A number without its unit."""
+        return rounded(self.factor * x, self.decimals)
+
+    def told(self, x: float) -> str:
+        return self.plain(x) + self.unit
+
+
+def rounded(x: float, decimals: int) -> str:
+    """So many digits after the point, zeros in place of those before it that nobody knows; thousands apart."""
+    if not math.isfinite(x):
+        return "–" if math.isnan(x) else f"{x}".replace("-", "−")
+    text = f"{round(x, decimals) + 0.0:,.{max(decimals, 0)}f}"
+    return text.replace(",", "\u202f").replace("-", "−")
+
+
+def decimals(numbers: Iterable[float | None], half: float | None = None) -> int:
+    """Digits after the point: to the first digit of the interval's half, to its second where that is a 1; without an interval
+    three digits of the largest number, and none where all are whole."""
+    numbers = [x for x in numbers if x is not None and math.isfinite(x)]
+    if half and math.isfinite(half):
+        place = math.floor(math.log10(half))
+        return (half / 10**place < 2) - place
+    if all(x == int(x) for x in numbers):
+        return 0
+    return max(0, 2 - math.floor(math.log10(max(map(abs, numbers)))))
+
+
+def scale(claim: Claim, case: Case) -> Scale:
+    """How a case's numbers are written, the paper's among them."""
+    paper = case.paper if isinstance(case.paper, (int, float)) else None
+    numbers = [x for x in (case.ours, case.low, case.high, paper) if x is not None]
+    half = (case.high - case.low) / 2 if case.low is not None and case.high is not None else None
+    factor, unit = 1.0, UNITS.get(claim.metric.split("_")[0], "")
+    largest = max(map(abs, numbers), default=0.0)
+    if claim.effect == "ratio":
+        unit = "×"
+    elif claim.effect == "slope":
+        unit = ""
+    elif claim.metric in PERCENT and claim.effect == "value":
+        factor, unit = 100.0, " %"
+    elif unit in SMALL and claim.effect != "value" and 0 < largest < 0.1:
+        factor, unit = 1000.0, f" × 10⁻³ {unit}"
+    else:
+        unit = f" {unit}" if unit else ""
+    given = [factor * x for x in numbers]
+    return Scale(factor=factor, decimals=decimals(given, factor * half if half else None), unit=unit)
+
+
+def ours(claim: Claim, case: Case) -> str:
+    """What was found: the mean with its interval, or with the range of the runs where each of them is judged."""
+    if case.ours is None:
+        return "–"
+    of = scale(claim, case)
+    if case.low is None or case.high is None or case.low == case.high:
+        return of.told(case.ours)
+    ends = f"{of.plain(case.low)}, {of.plain(case.high)}"
+    if of.unit == "×":
+        return f"{of.told(case.ours)} [{ends}]" if not claim.every else f"{of.told(case.ours)} (range {ends})"
+    return f"{of.plain(case.ours)} {f'(range {ends})' if claim.every else f'[{ends}]'}{of.unit}"
+
+
+def papers(claim: Claim, case: Case) -> str:
+    """What the paper says of the case, a number as ours are written."""
+    if not isinstance(case.paper, (int, float)):
+        return "–" if case.paper is None else case.paper
+    of = scale(claim, case)
+    own = decimals([of.factor * case.paper])
+    return f"{rounded(of.factor * case.paper, own)}{of.unit}"
+
+
+def column(numbers: Iterable[float | None]) -> list[str]:
+    """A column's numbers, all to the same digit: the fourth of the largest."""
+    numbers = [math.nan if x is None else float(x) for x in numbers]
+    finite = [x for x in numbers if math.isfinite(x)]
+    if all(x == int(x) for x in finite):
+        return [rounded(x, 0) for x in numbers]
+    largest = max(map(abs, finite))
+    tenths = min(6, max(0, 3 - math.floor(math.log10(largest))))
+    return [rounded(x, tenths) for x in numbers]
+
+
+def within(mean: float, half: float) -> str:
+    """A mean and half its interval."""
+    if not math.isfinite(half):
+        return rounded(mean, decimals([mean]) + 1)
+    places = decimals([mean], half)
+    return f"{rounded(mean, places)} ± {rounded(half, places)}"
+
+
+def label(name: str, seconds: str = "virtual") -> str:
+    """A column's name as a heading or beside an axis; time says which seconds it counts."""
+    return f"{seconds} seconds" if name == "time" else LABELS.get(name, name.replace("_", " "))

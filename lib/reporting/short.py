@@ -1,0 +1,84 @@
+"""*In short*: what a page's claims came to, in sentences with numbers, and why what failed did; made from saved verdicts."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from lib.reporting.claims import HOLDS, OUTCOMES, VERDICTS
+from lib.reporting.markup import parts
+from lib.reporting.quantity import ours, papers, scale
+
+if TYPE_CHECKING:
+    from lib.reporting.claims import Verdict
+
+MOST = 2
+"""Sentences about what was found, where no claim says which of them are to stand here."""
+NOTHING = "Nothing has been judged yet: this page is of the profile {}; what is published is of the profile laptop."
+MISSED = tuple(outcomes[-1] for outcomes in OUTCOMES.values())
+NAMES = {"paper": ("claim of the paper", "claims of the paper"), "promise": ("promise of ours", "promises of ours")}
+NAMES["check"] = ("check", "checks")
+
+
+def in_short(verdicts: Sequence[Verdict], profile: str) -> str:
+    """The block as HTML; one line where nothing could be judged, nothing for a page without claims."""
+    if not verdicts:
+        return ""
+    if profile == "smoke" or all(verdict.verdict in ("not run", "refused") for verdict in verdicts):
+        return parts().short((), (), (), NOTHING.format(profile or "of a trial"))
+    chosen = [verdict for verdict in verdicts if verdict.claim.short]
+    found = [v for v in chosen or verdicts if v.counted in (*HOLDS, "direction only")]
+    found = found if chosen else sorted(found, key=lambda v: v.claim.kind != "paper")[:MOST]
+    missed = [verdict for verdict in verdicts if verdict.counted in MISSED]
+    of_kind = [(kind, [v for v in verdicts if v.claim.kind == kind]) for kind in OUTCOMES]
+    counts = [_counted(kind, group) for kind, group in of_kind if group]
+    return parts().short([(v, told(v)) for v in found], [(v, told(v), why(v)) for v in missed], counts, "")
+
+
+def _counted(kind: str, verdicts: Sequence[Verdict]) -> str:
+    """`4 claims of the paper: 2 replicated, 2 inconclusive`."""
+    found = Counter(verdict.counted for verdict in verdicts)
+    name = NAMES[kind][len(verdicts) > 1]
+    return f"{len(verdicts)} {name}: {', '.join(f'{found[each]} {each}' for each in VERDICTS if found[each])}"
+
+
+def told(verdict: Verdict) -> str:
+    """A claim in a sentence with what was measured: its own sentence for it, or the claim and both numbers."""
+    claim, cases = verdict.claim, [case for case in verdict.cases if case.ours is not None]
+    if claim.short and cases:
+        return claim.short.format(**numbers(verdict))
+    names = [f"{case.case}: " if len(verdict.cases) > 1 else "" for case in cases]
+    found = "; ".join(name + ours(claim, case) for name, case in zip(names, cases, strict=True))
+    said = "; ".join(
+        name + papers(claim, case)
+        for name, case in zip(names, cases, strict=True)
+        if isinstance(case.paper, (int, float))
+    )
+    return " ".join(
+        [claim.sentence, *([f"Ours: {found}."] if found else []), *([f"The paper: {said}."] if said else [])]
+    )
+
+
+def numbers(verdict: Verdict) -> dict[str, Any]:
+    """What a claim's `short` is filled with: `ours`, `paper`, and `interval`; of several cases their least and greatest."""
+    claim, cases = verdict.claim, [case for case in verdict.cases if case.ours is not None]
+    papers = [case.paper for case in cases if isinstance(case.paper, (int, float))]
+    of = scale(claim, max(cases, key=lambda case: abs(case.ours)))
+    filled = {"ours": _spanned([case.ours for case in cases], of), "paper": _spanned(papers, of), "interval": ""}
+    if len(cases) == 1 and cases[0].low is not None and cases[0].high is not None:
+        filled["interval"] = f"[{of.plain(cases[0].low)}, {of.plain(cases[0].high)}]"
+    return filled
+
+
+def _spanned(values: Sequence[float], of: Any) -> str:
+    told = list(dict.fromkeys(of.plain(x) for x in ([min(values), max(values)] if values else [])))
+    return " to ".join(told) + of.unit if told else "–"
+
+
+def why(verdict: Verdict) -> str:
+    """Why it failed, as far as it was tested."""
+    tested = [f"{each.changed}: {each.found}" for each in verdict.claim.explanations]
+    if tested:
+        return "; ".join(tested)
+    return "" if verdict.claim.kind != "paper" else "no explanation has been tested yet"

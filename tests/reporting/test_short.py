@@ -1,0 +1,63 @@
+"""In short: sentences with the numbers that were measured, and why what failed did."""
+
+import pytest
+
+from lib.reporting.claims import BadClaim, judge
+from lib.reporting.claims.reading import parsed
+from lib.reporting.markup import parts
+from lib.reporting.short import in_short, told, why
+from tests.reporting.test_claims import GOOD, claim
+from tests.reporting.test_judge import five, table
+
+LESS = [0] * 5
+
+
+def verdict(x, effect="difference", **changes):
+    return judge(claim(effect, **changes), table(x=five(x), y=five(1) if effect == "ratio" else LESS))
+
+
+def test_a_sentence_of_its_own_is_filled_in():
+    """five(3) is 3 with deviations whose interval is 0.196 to each side."""
+    filled = verdict(3, cases={"p": 2}, short="X is {ours} {interval}; in the paper {paper}.")
+    assert told(filled) == "X is 3.00 [2.80, 3.20]; in the paper 2.00."
+
+
+def test_of_several_cases_the_least_and_the_greatest():
+    of = claim(subject="{case}", cases={"a": 2.0, "b": 4.0}, short="Between {ours}, there {paper}{interval}.")
+    assert told(judge(of, table(a=five(3), b=five(6), y=LESS))) == "Between 3.00 to 6.00, there 2.00 to 4.00."
+
+
+def test_without_one_the_claim_and_both_numbers():
+    assert told(verdict(3, cases={"p": 2})) == "s Ours: 3.00 [2.80, 3.20]. The paper: 2."
+    assert told(verdict(3, cases={"p": "more"})) == "s Ours: 3.00 [2.80, 3.20]."
+
+
+def test_what_failed_says_why():
+    tested = ({"changed": "half the rate", "found": "it falls"}, {"changed": "one worker", "found": "the same"})
+    assert why(verdict(-1, explanations=tested)) == "half the rate: it falls; one worker: the same"
+    assert why(verdict(-1)) == "no explanation has been tested yet"
+    html = in_short([verdict(3), verdict(-1, explanations=tested)], "laptop")
+    assert html.index("What failed, and why") > html.index("s Ours: 3.00") and "Why: half the rate: it falls" in html
+    assert "2 claims of the paper: 1 replicated, 1 not replicated." in html
+
+
+def test_claims_say_which_sentences_stand_first():
+    many = [verdict(3, id=f"a.{i}", sentence=f"Sentence {i}.") for i in range(4)]
+    html = in_short(many, "laptop")
+    assert "Sentence 1." in html and "Sentence 2." not in html
+    html = in_short([*many, verdict(3, id="a.5", short="This one, {ours}.")], "laptop")
+    assert "This one, 3.00." in html and "Sentence 1." not in html
+
+
+def test_nothing_judged_is_one_line():
+    assert "of the profile smoke" in in_short([verdict(3)], "smoke") and "Ours" not in in_short([verdict(3)], "smoke")
+    assert in_short([], "laptop") == ""
+    assert parts().short((), (), (), "x").count("<p") == 1
+
+
+@pytest.mark.parametrize("short", ["It is {mine}.", "It is {ours", "{}"])
+def test_only_what_is_measured_is_filled_in(short):
+    with pytest.raises(Exception, match="are all that is filled in"):
+        claim(short=short)
+    assert parsed(GOOD.replace("reason:", f'short: "{short}"\n  reason:'), "a.b", "") is None
+    assert issubclass(BadClaim, ValueError)
