@@ -14,8 +14,6 @@ from hypothesis import strategies as st
 import lib
 from lib import Failure, LocalCluster, Lognormal, Mishaps, Node, Phase, Schedule, VirtualCluster, workloads
 from lib.cluster.faults.failures import TICK, Connection, Degradation, NodeFailures, windows
-from lib.cluster.faults.nodes import FailureSchedule
-from lib.cluster.virtual.loop import VirtualLoop
 from lib.drivers.crew import Crew
 from lib.errors import BadOption, Deadlock, NodeLost
 from lib.protocols import ALL
@@ -56,26 +54,6 @@ def test_again_and_again_at_the_mean_rate():
     assert healthy.min() > 0 and abs(healthy.mean() - 10) < 4 * 10 / math.sqrt(4000)
     assert first[:5] == list(itertools.islice(windows(failure, 7, "worker3", 0), 5))
     assert first[0] != next(windows(failure, 7, "worker4", 0)) != next(windows(failure, 8, "worker4", 0))
-
-
-def test_who_is_being_started_cannot_die():
-    """Processes take seconds to start: a run whose workers die every second would never see one that is there."""
-    plan = [Failure(node="worker0", kind="dies", at=at, lasts=1.0) for at in (2, 5, 6, 9)]
-    deaths = []
-
-    async def main():
-        clock = asyncio.get_running_loop().time
-        schedule = FailureSchedule(VirtualCluster(failures=plan), 0, lambda node: deaths.append((node, clock())))
-        schedule.begin(["worker0", "worker1"])
-        await asyncio.sleep(2.5)
-        assert await schedule.back("worker0")
-        schedule.pause("worker0")
-        await asyncio.sleep(4.5)  # started at 7.5: what was to come at 5 and 6 is over
-        schedule.begin(["worker0"])
-        await asyncio.sleep(4)
-
-    VirtualLoop().run_until_complete(main())
-    assert deaths == [("worker0", 2), ("worker0", 9)]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,29 @@
+"""Who dies when, and who cannot."""
+
+from __future__ import annotations
+
+import asyncio
+
+from lib import Failure, VirtualCluster
+from lib.cluster.faults.nodes import FailureSchedule
+from lib.cluster.virtual.loop import VirtualLoop
+
+
+def test_who_is_being_started_cannot_die():
+    """Processes take seconds to start: a run whose workers die every second would never see one that is there."""
+    plan = [Failure(node="worker0", kind="dies", at=at, lasts=1.0) for at in (2, 5, 6, 9)]
+    deaths = []
+
+    async def main():
+        clock = asyncio.get_running_loop().time
+        schedule = FailureSchedule(VirtualCluster(failures=plan), 0, lambda node: deaths.append((node, clock())))
+        schedule.begin(["worker0", "worker1"])
+        await asyncio.sleep(2.5)
+        assert await schedule.back("worker0")
+        schedule.pause("worker0")
+        await asyncio.sleep(4.5)  # started at 7.5: what was to come at 5 and 6 is over
+        schedule.begin(["worker0"])
+        await asyncio.sleep(4)
+
+    VirtualLoop().run_until_complete(main())
+    assert deaths == [("worker0", 2), ("worker0", 9)]
