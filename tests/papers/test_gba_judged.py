@@ -1,8 +1,10 @@
 """The tables that GBA's claims read, with numbers that can be checked by hand."""
 
 import pandas as pd
+import pytest
 
-from lib.papers.gba import sudden_drop, switching, tasks
+from lib.errors import BadOption
+from lib.papers.gba import sudden_drop, switching, tasks, tuning
 from lib.reporting import claims
 
 
@@ -23,17 +25,52 @@ def test_the_switching_study_gives_every_modes_auc_and_the_average_of_the_tasks(
 
 
 def test_the_drops_have_a_subject_for_every_case_of_the_claims():
-    found = [("criteo", case, 1000, 0.1) for case in sudden_drop.CASES] + [("private", "async (S)", 1000, 0.9)]
-    scratch = pd.DataFrame(found, columns=["task", "protocol", "seed", "drop"])
-    modes = {"from sync": ["sync S", "gba S", "async S", "async A"], "from async": ["async A", "sync S", "sync A"]}
-    late = [(start, mode, 1000, 0.2) for start, names in modes.items() for mode in names]
-    late = pd.DataFrame(late, columns=["start", "protocol", "seed", "drop"])
-    judged = sudden_drop.judged(scratch, late)
-    assert judged["subject"].is_unique and "private" not in set(judged["task"])
-    assert dict(zip(judged["subject"], judged["drop"], strict=True))["late, sync stays"] == 0.2
+    found = [(task, case, 1000, 0.1) for task in ("criteo", "private") for case in sudden_drop.CASES]
+    table = pd.DataFrame(found, columns=["task", "protocol", "seed", "drop"])
+    judged = sudden_drop.judged(table)
+    assert judged["subject"].is_unique and {"criteo, from sync", "private, async S"} <= set(judged["subject"])
     mine = [claim for claim in claims.load().values() if claim.notebook == "gba/figure_2_sudden_drop"]
     wanted = {name for claim in mine for each in claim.comparisons for name in each.subjects}
-    assert len(mine) == 3 and wanted <= set(judged["subject"])
+    assert len(mine) == 2 and wanted <= set(judged["subject"])
+
+
+def test_a_mode_is_held_against_what_stayed_at_the_same_progress():
+    curve = {"sync S": [0.70, 0.71, 0.72, 0.73], "async S": [0.69, 0.66, 0.72, 0.50]}
+    rows = [
+        {"start": "from sync", "protocol": mode, "seed": 1, "progress": 5 * place, "auc": auc}
+        for mode, each in curve.items()
+        for place, auc in enumerate(each)
+    ]
+    below = sudden_drop.below(pd.DataFrame(rows), {"from sync": "sync S"})["mean"].round(6)
+    assert below["from sync", "async S"] == 0.05 and below["from sync", "sync S"] == 0.0
+
+
+def test_the_papers_tables_agree_with_its_averages():
+    """Tab. 6.4 and 6.8: GBA's average over the tasks less each mode's, from Tab. 6.1 to 6.3 and 6.5 to 6.7."""
+    rows = [
+        (task, way, mode, 1, 0, 0.7) for task in tasks.TASKS for way in switching.DIRECTIONS for mode in tasks.MODES
+    ]
+    daily = pd.DataFrame(rows, columns=["task", "direction", "protocol", "seed", "day", "auc"])
+    paper = switching.beside(daily)["paper"].unstack("protocol").groupby("direction").mean()
+    less = paper.sub(paper["gba"], axis=0)[["hop-bw", "hop-bs", "bsp", "async"]]
+    assert less.loc["from Sync"].tolist() == pytest.approx([-2.5, -71.6, -3.4, -151.8], abs=0.11)
+    assert less.loc["to Sync"].tolist() == pytest.approx([-3.6, -0.9, -4.0, -87.5], abs=0.11)
+
+
+def test_a_modes_best_rate_is_that_of_the_best_mean():
+    rows = [
+        ("gba", 0.1, 0, 0.9),
+        ("gba", 0.1, 1, 0.5),
+        ("gba", 0.3, 0, 0.8),
+        ("gba", 0.3, 1, 0.7),
+        ("sync", 1.0, 0, 0.1),
+    ]
+    assert tuning.best(pd.DataFrame(rows, columns=["mode", "rate", "seed", "auc"])) == {"gba": 0.3, "sync": 1.0}
+
+
+def test_rates_are_tried_on_no_seed_that_judges():
+    with pytest.raises(BadOption, match="rates are tried: seed 1000"):
+        tuning.grid(tasks.TASKS["criteo"].at("smoke"), "smoke", [1000])
 
 
 def test_where_no_batch_is_thrown_away_one_is_counted():

@@ -18,6 +18,33 @@ def test_moving_the_dense_vector_takes_the_stated_share_of_a_batch_of_async(task
     assert twice.seconds(workload.work()) == pytest.approx(worker.seconds(workload.work()) / 2)
 
 
+PRINTED = {"criteo": (32, 100, 40, 12.8, 5), "alimama": (32, 128, 3, 0.75, 1), "private": (64, 400, 6.4, 1, 1)}
+"""Tab. 5.1: workers of Sync and of the others, and thousands of samples a step of Sync, GBA and Async."""
+
+
+@pytest.mark.parametrize("task", tasks.TASKS.values(), ids=tasks.TASKS)
+@pytest.mark.parametrize("profile", ["laptop", "full"])
+def test_workers_and_local_batches_have_the_ratios_of_the_papers_table(task, profile):
+    few, many, sync, gba, lone = PRINTED[task.name]
+    phases = {mode: task.at(profile).phase(mode) for mode in (*tasks.MODES, "one worker")}
+    assert {phases[mode].batch_size for mode in ("sync", "hop-bs", "bsp", "hop-bw")} == {task.sync[1]}
+    assert phases["gba"].batch_size / phases["sync"].batch_size == pytest.approx(gba / sync, rel=0.25)
+    assert phases["async"].batch_size / phases["sync"].batch_size == pytest.approx(lone / sync, rel=0.05)
+    assert {phases[mode].workers for mode in ("async", "hop-bs", "bsp", "hop-bw", "gba")} == {phases["gba"].workers}
+    assert phases["gba"].workers / phases["sync"].workers == pytest.approx(many / few)
+    together = [phases[mode].workers * phases[mode].batch_size for mode in ("sync", "gba")]
+    assert together[0] == together[1]
+    assert phases["one worker"] == replace(phases["async"], workers=1)
+
+
+@pytest.mark.parametrize("name, bsp, hop_bw", [("criteo", 0.62, 2.5), ("alimama", 0.62, 3.4), ("private", 0.78, 4.7)])
+def test_aggregated_batches_beside_syncs_are_the_papers(name, bsp, hop_bw):
+    task = tasks.TASKS[name].at("laptop")
+    (few, _), (many, _) = task.sync, task.others
+    assert task.rule("bsp").size / few == pytest.approx(bsp, rel=0.05)
+    assert (many - task.rule("hop-bw").spare) / few == pytest.approx(hop_bw, rel=0.02)
+
+
 @pytest.mark.parametrize("task", tasks.TASKS.values(), ids=tasks.TASKS)
 def test_sync_has_the_hardware_of_the_other_modes(task):
     ours, others = task.cluster("smoke", "sync"), task.cluster("smoke", "gba")

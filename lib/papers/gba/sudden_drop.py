@@ -8,21 +8,25 @@ from typing import Any
 
 import pandas as pd
 
-from lib.papers.gba.tasks import Task
+from lib.papers.gba import switching
+from lib.papers.gba.tasks import Task, at_rate
 from lib.results.run import Run
 from lib.store.optim import Adagrad, Adam
-from lib.training.schedule import Schedule
+from lib.training.schedule import Phase, Schedule
 
 CASES: Mapping[str, tuple[tuple[str, str], tuple[str, str]]] = {
     "sync": (("sync", "S"), ("sync", "S")),
     "gba (S)": (("sync", "S"), ("gba", "S")),
     "async (S)": (("sync", "S"), ("async", "S")),
     "async (A)": (("sync", "S"), ("async", "A")),
+    "one worker (S)": (("sync", "S"), ("one worker", "S")),
+    "one worker (A)": (("sync", "S"), ("one worker", "A")),
     "async": (("async", "A"), ("async", "A")),
     "sync (S)": (("async", "A"), ("sync", "S")),
     "sync (A)": (("async", "A"), ("sync", "A")),
 }
-"""Name -> mode and set of hyper-parameters, before the switch and after it."""
+"""Name -> mode and set of hyper-parameters, before the switch and after it. One worker under Async is the control: its updates
+are as large and as many as Async's, and none is stale."""
 
 DAYS = 4
 """Length of the pass, from scratch, in days of the task."""
@@ -31,7 +35,7 @@ DAYS = 4
 def job(task: Task, profile: str, case: str, seed: int) -> dict[str, Any]:
     size = task.sizes[profile]
     half = DAYS * size.day // 2
-    before, after = (task.phase(mode, **hyper(task, name, mode)) for mode, name in CASES[case])
+    before, after = (phase(task, mode, name) for mode, name in CASES[case])
     workload = replace(task.workload(profile), samples=2 * half, days=DAYS, world=seed)
     return {
         "workload": workload,
@@ -43,11 +47,23 @@ def job(task: Task, profile: str, case: str, seed: int) -> dict[str, Any]:
     }
 
 
-def hyper(task: Task, name: str, mode: str) -> dict[str, Any]:
-    """A set of hyper-parameters for a phase in a mode: an optimiser with its rates, and the samples of a worker's step."""
-    kind, rates, batch = (Adam, task.adam, task.sync[1]) if name == "S" else (Adagrad, task.adagrad, task.lone)
-    dense, rows = (kind(lr=lr) for lr in rates)
-    return {"batch_size": task.others[1] if mode == "gba" else batch, "dense_optimizer": dense, "row_optimizer": rows}
+def phase(task: Task, mode: str, name: str) -> Phase:
+    """A mode with a set of hyper-parameters: an optimiser with its rate, and the samples of a worker's step."""
+    kind, batch = (Adam(lr=task.adam["sync"]), task.sync[1]) if name == "S" else (Adagrad(lr=task.adagrad), task.lone)
+    return task.phase(mode, batch_size=task.others[1] if mode == "gba" else batch, **at_rate(kind))
+
+
+def late(task: Task, profile: str, start: Run, mode: str, name: str) -> dict[str, Any]:
+    """The job of a day in a mode with a set of hyper-parameters after another run, evaluated after every 5 % of it."""
+    size = task.sizes[profile]
+    job = switching.days(task, profile, "sync", start, size.base + 1)
+    after = replace(phase(task, mode, name), until_day=size.base + 1)
+    return job | {
+        "protocol": Schedule(phases=(after,)),
+        "cluster": task.cluster(profile, "gba"),
+        "evaluations": 40 * size.days,
+        "keep": False,
+    }
 
 
 def curve(run: Run) -> pd.DataFrame:
@@ -69,14 +85,18 @@ def drops(curves: pd.DataFrame) -> pd.DataFrame:
     return table.assign(drop=table["before"] - table["lowest"])
 
 
-def judged(table: pd.DataFrame, late: pd.DataFrame) -> pd.DataFrame:
-    """Criteo's drops as claims read them: `scratch, async S` is the switch to Async with set S in the middle of training from
-    scratch, `late, async S` the one after long training (columns start, protocol, seed, drop), and `sync stays` what went on."""
-    own = table[table["task"] == "criteo"]
-    stays = own["protocol"].isin(["sync", "async"])
-    scratch = own["protocol"].where(~stays, own["protocol"] + " stays").str.replace(r"[()]", "", regex=True)
-    stays = late["protocol"] == late["start"].map({"from sync": "sync S", "from async": "async A"})
-    after = late["protocol"].where(~stays, late["protocol"].str.split().str[0] + " stays")
-    return pd.concat(
-        [own.assign(subject="scratch, " + scratch), late.assign(subject="late, " + after)], ignore_index=True
-    )
+def below(after: pd.DataFrame, stays: Mapping[str, str]) -> pd.DataFrame:
+    """By how much a mode falls below the one that stays, by where it starts: each seed's most at the first three evaluations."""
+    keys = ["start", "protocol", "seed"]
+    own = after[after["protocol"] == after["start"].map(stays)]
+    both = after.merge(own, on=["start", "seed", "progress"], suffixes=("", "_stay"))
+    first = both.assign(drop=both["auc_stay"] - both["auc"]).groupby(keys, sort=False).head(3)
+    most = first.groupby(keys, sort=False)["drop"].max()
+    return most.groupby(["start", "protocol"], sort=False).agg(["mean", "min", "max"])
+
+
+def judged(table: pd.DataFrame) -> pd.DataFrame:
+    """Drops as claims read them: `criteo, async S` is the switch to Async with set S, `criteo, from sync` what stayed there."""
+    stays = table["protocol"].map({"sync": "from sync", "async": "from async"})
+    case = stays.fillna(table["protocol"].str.replace(r"[()]", "", regex=True))
+    return table.assign(subject=table["task"] + ", " + case)

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from lib.papers.gba.tasks import MODES, Task
-from lib.protocols.gba import GBA
+from lib.options.document import load
+from lib.papers.gba.tasks import MODES, Task, at_rate
 from lib.results.run import Run
-from lib.seeds import not_judging
-from lib.training.schedule import Schedule
+from lib.store.optim import Adagrad, Adam
 from lib.training.sweep import sweep
 
 DIRECTIONS = ("from Sync", "to Sync")
+PAIR = ("sync", "gba", "frozen")
+"""Those between whom parity is judged, and the line that says what can be lost."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,29 +29,18 @@ class Study:
     back: Mapping[str, Sequence[Run]]
     """Sync's days after each mode's."""
 
+    @property
+    def runs(self) -> list[Run]:
+        return [run for way in (self.away, self.back) for group in way.values() for run in group]
+
+
+def base(task: Task, profile: str, seed: int) -> dict[str, Any]:
+    """The job of Sync's base, which every mode inherits."""
+    return task.job(profile, "sync", seed, until_day=task.sizes[profile].base) | {"keep": True}
+
 
 def bases(task: Task, profile: str, seeds: Iterable[int]) -> list[Run]:
-    """Sync's base, which every mode inherits."""
-    until = task.sizes[profile].base
-    return sweep([task.job(profile, "sync", seed, until_day=until) | {"keep": True} for seed in seeds])
-
-
-def away(task: Task, profile: str, seeds: Iterable[int], modes: Sequence[str] = MODES) -> dict[str, list[Run]]:
-    """Each mode's days after Sync's base, evaluated on each next day."""
-    until = task.sizes[profile].base + task.sizes[profile].days
-    starts = bases(task, profile, seeds)
-    runs = sweep([days(task, profile, mode, start, until) for mode in modes for start in starts])
-    return {mode: runs[place * len(starts) :][: len(starts)] for place, mode in enumerate(modes)}
-
-
-def switching(task: Task, profile: str, seeds: Iterable[int]) -> Study:
-    """Base, then every mode, then Sync again; and what trains no more after the base, or after Sync's days."""
-    until = task.sizes[profile].base + 2 * task.sizes[profile].days
-    there = away(task, profile, seeds, (*MODES, "frozen"))
-    jobs = [days(task, profile, "sync", run, until) for mode in MODES for run in there[mode]]
-    jobs += [days(task, profile, "frozen", run, until) for run in there["sync"]]
-    back = iter(sweep(jobs))
-    return Study(away=there, back={mode: [next(back) for _ in runs] for mode, runs in there.items()})
+    return sweep([base(task, profile, seed) for seed in seeds])
 
 
 def days(task: Task, profile: str, mode: str, start: Run, until: int, **phase) -> dict[str, Any]:
@@ -58,31 +49,74 @@ def days(task: Task, profile: str, mode: str, start: Run, until: int, **phase) -
     return job | {"start": start, "evaluations": "daily", "keep": True}
 
 
-def as_printed(task: Task, profile: str, seeds: Iterable[int]) -> dict[str, list[Run]]:
-    """GBA's days after the base with its Algorithm 2 as it is printed: a row is divided by the workers that met its id."""
+def switching(task: Task, profile: str, seeds: Sequence[int], modes: Sequence[str] = MODES, others: int = 5) -> Study:
+    """Base, then every mode's days, then Sync's; and what trains no more after the base, or after Sync's days.
+
+    Modes take over from Sync at its rate. What Sync takes over was trained at the mode's own rate, which Sync keeps; Async has
+    Adagrad with its own, and Sync after it Adam with Sync's. No parity is claimed of modes beside Sync and GBA: they take the
+    first `others` of the seeds."""
     size = task.sizes[profile]
-    rule = GBA(iota=task.iota, rows_divided_by="met")
-    jobs = []
-    for start in bases(task, profile, seeds):
-        job = days(task, profile, "gba", start, size.base + size.days)
-        jobs.append(job | {"protocol": Schedule(phases=(replace(job["protocol"].phases[0], protocol=rule),))})
-    return {"gba as printed": sweep(jobs)}
+    middle, end = size.base + size.days, size.base + 2 * size.days
+    starts = bases(task, profile, seeds)
+    controls = ("frozen", "one worker") if "async" in modes else ("frozen",)
+    of = {mode: starts if mode in PAIR else starts[:others] for mode in (*modes, *controls)}
+    there = _by_mode(task, profile, {mode: (at, {}) for mode, at in of.items()}, middle)
+    own = {mode: (of[mode], _own(task, mode)) for mode in modes if _own(task, mode)}
+    left = there | _by_mode(task, profile, own, middle)
+    jobs = {mode: [days(task, profile, "sync", run, end, **_own(task, mode)) for run in left[mode]] for mode in modes}
+    jobs["frozen"] = [days(task, profile, "frozen", run, end) for run in there["sync"]]
+    runs = iter(sweep([job for group in jobs.values() for job in group]))
+    return Study(away=there, back={mode: [next(runs) for _ in group] for mode, group in jobs.items()})
+
+
+def _by_mode(
+    task: Task, profile: str, phases: Mapping[str, tuple[Sequence[Run], dict[str, Any]]], until: int
+) -> dict[str, list[Run]]:
+    """The runs of each mode from its starts, with its own options of a phase."""
+    jobs = [days(task, profile, mode, at, until, **own) for mode, (starts, own) in phases.items() for at in starts]
+    runs = iter(sweep(jobs))
+    return {mode: [next(runs) for _ in starts] for mode, (starts, _) in phases.items()}
+
+
+def _own(task: Task, mode: str) -> dict[str, Any]:
+    """The optimisers of a mode whose best rate is not Sync's."""
+    rate = task.adam.get(mode, task.adam["sync"])
+    return {} if rate == task.adam["sync"] else at_rate(Adam(lr=rate))
 
 
 def at_rates(task: Task, profile: str, seeds: Iterable[int], factors: Iterable[float]) -> pd.DataFrame:
-    """With Adam's rates times each factor, base included: Sync's mean AUC over its days, and GBA's less that. Rates are tried, so
-    on no seeds that verdicts are reached on."""
-    seeds, rows = not_judging(seeds, "rates are tried"), []
+    """At Sync's best rate times each factor, base included: the mean AUC over the days of Sync, of GBA, and of what trains no
+    more, as claims read them."""
+    seeds, rows = list(seeds), []
     for factor in factors:
-        dense, rate = task.adam
-        runs = away(replace(task, adam=(factor * dense, factor * rate)), profile, seeds, ("sync", "gba"))
-        for sync, gba in zip(runs["sync"], runs["gba"], strict=True):
-            found = {mode: run.history["auc"].mean() for mode, run in (("sync", sync), ("gba", gba))}
-            seed = sync.provenance["seed"]
-            rows.append(
-                {"rates": factor, "seed": seed, "sync": found["sync"], "gba - sync": found["gba"] - found["sync"]}
-            )
+        own = replace(task, adam={"sync": factor * task.adam["sync"]})
+        until = own.sizes[profile].base + own.sizes[profile].days
+        starts = bases(own, profile, seeds)
+        for mode, runs in _by_mode(own, profile, {mode: (starts, {}) for mode in PAIR}, until).items():
+            about = {"rates": factor, "protocol": mode, "subject": f"rate x {factor:g} {mode}"}
+            rows += [about | {"seed": seed, "mean": mean_auc(run)} for seed, run in zip(seeds, runs, strict=True)]
     return pd.DataFrame(rows)
+
+
+def asynchrony(task: Task, profile: str, seeds: Iterable[int], rates: Iterable[float]) -> pd.DataFrame:
+    """Async's days after Sync's base at each rate of Adagrad, by all workers and by one alone, which is never stale."""
+    starts = bases(task, profile, seeds)
+    until = task.sizes[profile].base + task.sizes[profile].days
+    places = [(rate, workers, at) for rate in rates for workers in (task.workers("async"), 1) for at in starts]
+    jobs = []
+    for rate, workers, start in places:
+        phase = {"workers": workers, **at_rate(Adagrad(lr=rate))}
+        jobs.append(days(task, profile, "async", start, until, **phase))
+    rows = [
+        {"rate": rate, "workers": workers, "seed": start.provenance["seed"], "mean": mean_auc(run)}
+        for (rate, workers, start), run in zip(places, sweep(jobs), strict=True)
+    ]
+    return pd.DataFrame(rows)
+
+
+def mean_auc(run: Run) -> float:
+    """Over the days, each on the next one's samples."""
+    return float(run.history["auc"].dropna().mean())
 
 
 def daily(study: Study) -> pd.DataFrame:
@@ -112,9 +146,27 @@ def differences(table: pd.DataFrame) -> pd.DataFrame:
     return own
 
 
-def judged(table: pd.DataFrame) -> pd.DataFrame:
-    """What the claims read: each mode's AUC, of each task and of the tasks' average, in each direction."""
+def beside(table: pd.DataFrame) -> pd.DataFrame:
+    """Tables 6.1 to 6.8: each mode's mean AUC over the days less Sync's, in thousandths, as the paper has it and here."""
     own = quality(table)
-    average = own.groupby(["direction", "protocol", "seed"], sort=False)[["first", "last", "mean"]].mean().reset_index()
-    both = pd.concat([own, average.assign(task="average")], ignore_index=True)
+    stays = own[own["protocol"] == "sync"].drop(columns=["protocol", "first", "last"])
+    own = own.merge(stays, on=["task", "direction", "seed"], suffixes=("", "_sync"))
+    own["ours"] = 1000 * (own["mean"] - own["mean_sync"])
+    found = own.groupby(["task", "direction", "protocol"], sort=False)["ours"].agg(["mean", "min", "max"]).round(1)
+    told = load(Path(__file__).with_name("figure_6.yaml")).data
+    paper = {
+        (*key.split(" ", 1), mode): round(1000 * (days[2] - modes["sync"][2]), 1)
+        for key, modes in told.items()
+        for mode, days in modes.items()
+    }
+    keys = [(task, direction.lower(), mode) for task, direction, mode in found.index]
+    found.insert(0, "paper", [paper.get(key) for key in keys])
+    return found
+
+
+def judged(table: pd.DataFrame, average: str = "average") -> pd.DataFrame:
+    """What the claims read: each mode's AUC, of each task and of the tasks' average, which has that name, in each direction."""
+    own = quality(table)
+    means = own.groupby(["direction", "protocol", "seed"], sort=False)[["first", "last", "mean"]].mean().reset_index()
+    both = pd.concat([own, means.assign(task=average)], ignore_index=True)
     return both.assign(subject=both["task"] + " " + both["direction"].str.lower() + " " + both["protocol"])
