@@ -199,6 +199,19 @@ FOUND = {
             },
         }.items()
     },
+    "two died at one moment, in the order in which they had come back": {
+        "protocol": "async",
+        "workers": 2,
+        "samples": 344,
+        "seed": 820,
+        "checkpoint_every": 51,
+        "slowdown": 0.3,
+        "patience": 0.00094,
+        "failures": [
+            dies("worker*", at=0.027, lasts=0.017),
+            {"node": "worker*", "kind": "hangs", "at_batch": 5, "lasts": 0.0095},
+        ],
+    },
 }
 
 
