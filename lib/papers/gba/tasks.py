@@ -56,7 +56,7 @@ class Size(Checked):
     day: Count
     """Samples of a day."""
     fewer: Count = 1
-    """How many times fewer the workers are than the paper's, in every mode; batches, and ratios of all, stay."""
+    """How many times fewer workers there are than in the paper, in every mode, and servers; batches, and ratios of all, stay."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Further options of the workload."""
 
@@ -106,6 +106,8 @@ class Task(Checked):
     printed: Printed
     sizes: Mapping[str, Size]
     """Profile -> size."""
+    servers: Count = 4
+    """As they are simulated: each stands for several machines."""
     moving: Positive = MOVING
     rows_divided_by: Literal["met", "all"] = "met"
     """By what a row's summed gradient is divided in every mode: the workers that met its id, as the paper's Algorithm 2 has it,
@@ -125,10 +127,11 @@ class Task(Checked):
         )
 
     def at(self, profile: str) -> Task:
-        """With that profile's workers."""
+        """With that profile's workers and servers."""
         fewer = self.sizes[profile].fewer
         crews = {name: (getattr(self, name)[0] // fewer, getattr(self, name)[1]) for name in ("sync", "others")}
-        return replace(self, gathered=self.gathered // fewer, spare=self.spare // fewer, **crews)
+        servers = max(1, self.servers // fewer)
+        return replace(self, gathered=self.gathered // fewer, spare=self.spare // fewer, servers=servers, **crews)
 
     def rule(self, mode: str) -> Rule:
         divided = {"rows_divided_by": self.rows_divided_by}
@@ -176,10 +179,11 @@ class Task(Checked):
         alone = replace(self.workload(profile), batch_size=self.lone)
         vector = 4 * dense_parameters(alone)
         flops = alone.work().flops / (2 * vector / worker.bandwidth / self.moving)
-        fold = SERVERS * nodes / cluster.servers  # so many machines are simulated as one
+        fold = SERVERS * nodes / self.servers  # so many machines are simulated as one
         return replace(
             cluster,
             workers=workers,
+            servers=self.servers,
             worker=replace(worker, flops=flops * share, bandwidth=worker.bandwidth * share, latency=LATENCY),
             server=replace(
                 server,
