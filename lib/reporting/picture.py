@@ -1,0 +1,161 @@
+"""The picture that answers first: speed against quality on a busy cluster, one mark a protocol; and what it says, in words.
+
+`notebooks/01_which_protocol.ipynb` writes its data. The index and the README show what is committed of it.
+"""
+
+from __future__ import annotations
+
+import inspect
+import io
+from collections.abc import Mapping
+from typing import Any
+
+import matplotlib as mpl
+import pandas as pd
+from matplotlib.figure import Figure
+
+from lib import paths
+from lib.options.document import load
+from lib.protocols import ALL
+from lib.reporting.claims import interval
+from lib.reporting.looks import colour
+from lib.reporting.plots import WIDTH, style
+from lib.reporting.quantity import rounded, within
+
+NOTEBOOK = "01_which_protocol"
+NAME = f"{NOTEBOOK}/modes"
+KEPT = 99.0
+"""Per cent of what Sync learns: who keeps so much counts as no worse in the answer."""
+PAIRED = ("speed", "quality")
+
+
+def committed() -> pd.DataFrame | None:
+    """The data that is kept with the code; None before anything was published."""
+    path = paths.reference() / f"{NAME}.csv"
+    return pd.read_csv(path) if path.exists() else None
+
+
+def relative(data: pd.DataFrame) -> pd.DataFrame:
+    """Each run beside Sync's of the same seed: `speed` over Sync's, and `quality`: of what Sync learns more than a model that does
+    not train, the per cent that was kept."""
+    by = data.set_index(["seed", "protocol"])
+    sync, frozen = (by.xs(name, level="protocol").reindex(data["seed"]) for name in ("sync", "frozen"))
+    learnt = (data["auc"].to_numpy() - frozen["auc"].to_numpy()) / (sync["auc"] - frozen["auc"]).to_numpy()
+    shown = data.assign(speed=data["qps"].to_numpy() / sync["qps"].to_numpy(), quality=100 * learnt)
+    return shown[shown["protocol"] != "frozen"]
+
+
+def summary(data: pd.DataFrame) -> pd.DataFrame:
+    """A row for each protocol: mean, low and high of speed and quality; the fastest first."""
+    rows = []
+    for name, group in relative(data).groupby("protocol", sort=False):
+        row: dict[str, Any] = {"protocol": name, "seeds": len(group)}
+        for what in PAIRED:
+            row |= dict(zip((what, f"{what}_low", f"{what}_high"), interval(group[what]), strict=True))
+        rows.append(row)
+    return pd.DataFrame(rows).sort_values("speed", ascending=False, kind="stable").reset_index(drop=True)
+
+
+def picture(data: pd.DataFrame) -> Figure:
+    """One mark a protocol, its intervals as lines, its name beside it."""
+    table = summary(data)
+    with style():
+        fig = Figure(figsize=(WIDTH, 4.2), layout="constrained")
+        ax = fig.subplots()
+        for row in table.itertuples():
+            tone = colour(row.protocol)[0]
+            ax.plot([row.speed_low, row.speed_high], [row.quality] * 2, color=tone, linewidth=1)
+            ax.plot([row.speed] * 2, [row.quality_low, row.quality_high], color=tone, linewidth=1)
+            ax.plot(row.speed, row.quality, "o", color=tone, markersize=7)
+        ax.set(xlabel="speed: samples per second, times Sync's", ylabel="quality: % of what Sync learns")
+        ax.grid(True, axis="both")
+        ax.margins(x=0.16, y=0.08)
+        ax.xaxis.set_major_formatter(lambda x, _: f"{x:g}×")
+        fig.draw_without_rendering()
+        low, high = ax.get_ylim()
+        apart, taken = 0.048 * (high - low), []
+        for row in table.sort_values("quality", ascending=False).itertuples():
+            right = row.speed >= table["speed"].median()
+            near = [y for x, y in taken if x == right]
+            y = min([row.quality, *(near and [min(near) - apart])])
+            taken.append((right, y))
+            ends, side = (row.speed_high, 8) if right else (row.speed_low, -8)
+            ends = row.speed if pd.isna(ends) else ends
+            ax.annotate(
+                row.protocol,
+                (ends, row.quality),
+                (side, 72 * fig.get_figheight() * 0.8 * (y - row.quality) / (high - low)),
+                textcoords="offset points",
+                ha="left" if right else "right",
+                va="center",
+                fontsize=9,
+                color=colour(row.protocol)[0],
+            )
+    return fig
+
+
+def svg(fig: Figure) -> str:
+    """The figure as text that is the same whenever it is drawn, its letters as outlines."""
+    buffer = io.StringIO()
+    with style(), mpl.rc_context({"svg.fonttype": "path"}):
+        fig.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
+    return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines()) + "\n"
+
+
+def answer(data: pd.DataFrame) -> list[str]:
+    """What the picture says, in three sentences."""
+    table = summary(data).set_index("protocol")
+    others = table.drop(index="sync")
+    sound = others[others["quality"] >= KEPT]
+    seeds = f"{table['seeds'].min()} seeds"
+    best, fastest = sound.index[0] if len(sound) else "sync", others.index[0]
+    if best == "sync":
+        first = f"On a busy cluster sync keeps the most: no other protocol kept {KEPT:g} % of what it learns."
+    else:
+        first = f"On a busy cluster use {best}: it trained {_speed(table, best)} as many samples per second as sync and kept "
+        first += f"{_quality(table, best)} of what sync learns."
+    second = f"Where workers are equal there is nothing to win: sync learns {_most(table)}, and waits for its slowest worker."
+    third = (
+        f"Speed alone misleads: {fastest} trained {_speed(table, fastest)} as many and kept {_quality(table, fastest)}."
+    )
+    least = others["quality"].idxmin()
+    if fastest == best:
+        third = f"Who mixes less learns less: {least} kept {_quality(table, least)}."
+    return [first, second, f"{third} (95 % intervals over {seeds}, virtual workers, synthetic clicks.)"]
+
+
+def _most(table: pd.DataFrame) -> str:
+    top = table["quality"].drop(index="sync").max()
+    return "the most of all" if top <= 100 else f"as much as any but for {rounded(top - 100, 1)} %"
+
+
+def _speed(table: pd.DataFrame, name: str) -> str:
+    row = table.loc[name]
+    return f"{within(row['speed'], row['speed'] - row['speed_low'])} times"
+
+
+def _quality(table: pd.DataFrame, name: str) -> str:
+    row = table.loc[name]
+    return f"{within(row['quality'], row['quality'] - row['quality_low'])} %"
+
+
+def protocols(data: pd.DataFrame | None) -> list[dict[str, str]]:
+    """Every protocol that trains: its idea, when to use it, and what the picture has of it."""
+    document = load(paths.notebooks() / "protocols.yaml")
+    when: Mapping[str, str] = document.data
+    table = None if data is None else summary(data).set_index("protocol")
+    rows = []
+    for name, rule in ALL.items():
+        if name == "frozen":
+            continue
+        there = table is not None and name in table.index
+        rows.append(
+            {
+                "protocol": name,
+                "idea": (inspect.getdoc(rule) or "").splitlines()[0],
+                "speed": _speed(table, name).replace(" times", "×") if there else "–",
+                "quality": _quality(table, name) if there else "–",
+                "when": when.get(name, "–"),
+            }
+        )
+    return rows
