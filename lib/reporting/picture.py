@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 import io
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
@@ -29,15 +30,15 @@ KEPT = 99.0
 PAIRED = ("speed", "quality")
 
 
-def committed() -> pd.DataFrame | None:
-    """The data that is kept with the code; None before anything was published."""
-    path = paths.reference() / f"{NAME}.csv"
+def kept(folder: Path) -> pd.DataFrame | None:
+    """The data that a folder of results holds; None where there is none."""
+    path = folder / f"{NAME}.csv"
     return pd.read_csv(path) if path.exists() else None
 
 
 def relative(data: pd.DataFrame) -> pd.DataFrame:
-    """Each run beside Sync's of the same seed: `speed` over Sync's, and `quality`: of what Sync learns more than a model that does
-    not train, the per cent that was kept."""
+    """Each run beside Sync's of the same seed: `speed` over Sync's, and `quality`, the per cent that was kept of what Sync learns
+    more than a model that does not train."""
     by = data.set_index(["seed", "protocol"])
     sync, frozen = (by.xs(name, level="protocol").reindex(data["seed"]) for name in ("sync", "frozen"))
     learnt = (data["auc"].to_numpy() - frozen["auc"].to_numpy()) / (sync["auc"] - frozen["auc"]).to_numpy()
@@ -112,16 +113,19 @@ def answer(data: pd.DataFrame) -> list[str]:
     if best == "sync":
         first = f"On a busy cluster sync keeps the most: no other protocol kept {KEPT:g} % of what it learns."
     else:
-        first = f"On a busy cluster use {best}: it trained {_speed(table, best)} as many samples per second as sync and kept "
-        first += f"{_quality(table, best)} of what sync learns."
+        first = f"On a busy cluster use {best}: {_found(table, best)} of what sync learns."
     second = f"Where workers are equal there is nothing to win: sync learns {_most(table)}, and waits for its slowest worker."
-    third = (
-        f"Speed alone misleads: {fastest} trained {_speed(table, fastest)} as many and kept {_quality(table, fastest)}."
-    )
     least = others["quality"].idxmin()
+    third = f"Speed alone misleads, as with {fastest}: {_found(table, fastest)}."
     if fastest == best:
-        third = f"Who mixes less learns less: {least} kept {_quality(table, least)}."
+        third = f"Who mixes less learns less, as {least}: {_found(table, least)}."
     return [first, second, f"{third} (95 % intervals over {seeds}, virtual workers, synthetic clicks.)"]
+
+
+def _found(table: pd.DataFrame, name: str) -> str:
+    return (
+        f"it trained {_speed(table, name)} times as many samples per second as sync and kept {_quality(table, name)} %"
+    )
 
 
 def _most(table: pd.DataFrame) -> str:
@@ -131,31 +135,23 @@ def _most(table: pd.DataFrame) -> str:
 
 def _speed(table: pd.DataFrame, name: str) -> str:
     row = table.loc[name]
-    return f"{within(row['speed'], row['speed'] - row['speed_low'])} times"
+    return within(row["speed"], row["speed"] - row["speed_low"])
 
 
 def _quality(table: pd.DataFrame, name: str) -> str:
     row = table.loc[name]
-    return f"{within(row['quality'], row['quality'] - row['quality_low'])} %"
+    return within(row["quality"], row["quality"] - row["quality_low"])
 
 
-def protocols(data: pd.DataFrame | None) -> list[dict[str, str]]:
-    """Every protocol that trains: its idea, when to use it, and what the picture has of it."""
-    document = load(paths.notebooks() / "protocols.yaml")
-    when: Mapping[str, str] = document.data
+def protocols(data: pd.DataFrame | None) -> list[tuple[str, str, str, str, str]]:
+    """Every protocol that trains: its name, its idea, speed and quality as the picture has them, when to use it."""
+    when: Mapping[str, str] = load(paths.notebooks() / "protocols.yaml").data
     table = None if data is None else summary(data).set_index("protocol")
     rows = []
     for name, rule in ALL.items():
-        if name == "frozen":
-            continue
-        there = table is not None and name in table.index
-        rows.append(
-            {
-                "protocol": name,
-                "idea": (inspect.getdoc(rule) or "").splitlines()[0],
-                "speed": _speed(table, name).replace(" times", "×") if there else "–",
-                "quality": _quality(table, name) if there else "–",
-                "when": when.get(name, "–"),
-            }
-        )
-    return rows
+        found = ("–", "–")
+        if table is not None and name in table.index:
+            found = (f"{_speed(table, name)}×", f"{_quality(table, name)} %")
+        idea = (inspect.getdoc(rule) or "").splitlines()[0]
+        rows.append((f"`{name}`", idea, *found, when.get(name, "–")))
+    return [row for row in rows if row[0] != "`frozen`"]
