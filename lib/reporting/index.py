@@ -28,7 +28,7 @@ KINDS = {"paper": "Papers' claims, after Holm", "promise": "Our promises", "chec
 """What each kind of claim is called where they are counted."""
 ONE_OF = {"all": "all", "paper": "claims of papers", "promise": "our promises", "check": "checks"}
 """What the filters call them."""
-TRIAL = " The verdicts here are of trials at the profile smoke, which judges nothing; `reports/reference` has what is published."
+TRIAL = " The verdicts here are of trials at the profile smoke, which judges nothing; reports/reference has what is published."
 
 
 def index() -> Path:

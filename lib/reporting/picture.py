@@ -13,7 +13,9 @@ from typing import Any
 
 import matplotlib as mpl
 import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.transforms import Bbox
 
 from lib import paths
 from lib.options.document import load
@@ -70,29 +72,27 @@ def picture(data: pd.DataFrame) -> Figure:
             ax.plot(row.speed, row.quality, "o", color=tone, markersize=7)
         ax.set(xlabel="speed: samples per second, times Sync's", ylabel="quality: % of what Sync learns")
         ax.grid(True, axis="both")
-        ax.margins(x=0.16, y=0.08)
+        ax.margins(x=0.1, y=0.06)
         ax.xaxis.set_major_formatter(lambda x, _: f"{x:g}×")
         fig.draw_without_rendering()
-        low, high = ax.get_ylim()
-        apart, taken = 0.048 * (high - low), []
-        for row in table.sort_values("quality", ascending=False).itertuples():
-            right = row.speed >= table["speed"].median()
-            near = [y for x, y in taken if x == right]
-            y = min([row.quality, *(near and [min(near) - apart])])
-            taken.append((right, y))
-            ends, side = (row.speed_high, 8) if right else (row.speed_low, -8)
-            ends = row.speed if pd.isna(ends) else ends
-            ax.annotate(
-                row.protocol,
-                (ends, row.quality),
-                (side, 72 * fig.get_figheight() * 0.8 * (y - row.quality) / (high - low)),
-                textcoords="offset points",
-                ha="left" if right else "right",
-                va="center",
-                fontsize=9,
-                color=colour(row.protocol)[0],
-            )
+        taken = [ax.transData.transform(mark) for mark in table[[*PAIRED]].to_numpy()]
+        boxes = [Bbox.from_bounds(x - 6, y - 6, 12, 12) for x, y in taken]
+        for row in table.itertuples():
+            boxes.append(_named(ax, row.protocol, (row.speed, row.quality), boxes))
     return fig
+
+
+def _named(ax: Axes, name: str, mark: tuple[float, float], boxes: list[Bbox]) -> Bbox:
+    """Write a name beside its mark, where nothing else stands yet; where it stands."""
+    for right, up in ((7, 7), (-7, 7), (7, -8), (-7, -8), (7, 19), (-7, 19), (7, -20), (-7, -20)):
+        side = "left" if right > 0 else "right"
+        told = {"textcoords": "offset points", "ha": side, "va": "center", "fontsize": 9, "color": colour(name)[0]}
+        text = ax.annotate(name, mark, (right, up), **told)
+        box = text.get_window_extent()
+        if not any(box.overlaps(other) for other in boxes) and ax.bbox.x0 <= box.x0 and box.x1 <= ax.bbox.x1:
+            return box
+        text.remove()
+    return ax.annotate(name, mark, (7, 31), **told | {"ha": "left"}).get_window_extent()
 
 
 def svg(fig: Figure) -> str:
@@ -113,13 +113,14 @@ def answer(data: pd.DataFrame) -> list[str]:
     if best == "sync":
         first = f"On a busy cluster sync keeps the most: no other protocol kept {KEPT:g} % of what it learns."
     else:
-        first = f"On a busy cluster use {best}: {_found(table, best)} of what sync learns."
+        equal = sound.index[(sound[[*PAIRED]] == sound.loc[best, [*PAIRED]]).all(axis=1)]
+        first = f"On a busy cluster use {' or '.join(sorted(equal, reverse=True))}: {_found(table, best)} of what sync learns."
     second = f"Where workers are equal there is nothing to win: sync learns {_most(table)}, and waits for its slowest worker."
     least = others["quality"].idxmin()
-    third = f"Speed alone misleads, as with {fastest}: {_found(table, fastest)}."
-    if fastest == best:
-        third = f"Who mixes less learns less, as {least}: {_found(table, least)}."
-    return [first, second, f"{third} (95 % intervals over {seeds}, virtual workers, synthetic clicks.)"]
+    third = f"Who mixes less learns less, as {least}: {_found(table, least)}. " if least != best else ""
+    if fastest != best:
+        third = f"Speed alone misleads, as with {fastest}: {_found(table, fastest)}. "
+    return [first, second, f"{third}(95 % intervals over {seeds}, virtual workers, synthetic clicks.)"]
 
 
 def _found(table: pd.DataFrame, name: str) -> str:
