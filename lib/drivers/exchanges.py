@@ -107,7 +107,10 @@ class InGroups(Way):
         return self._meeting(LAST)
 
     def _meeting(self, round: int) -> asyncio.Task:
-        return asyncio.ensure_future(self._here.rendezvous.meet(self._here.rank, round, self._site.life))
+        asked = asyncio.ensure_future(self._here.rendezvous.meet(self._here.rank, round, self._site.life))
+        # The step that asked may be no more when the answer comes, be it that its rendezvous is no more either.
+        asked.add_done_callback(lambda answer: answer.cancelled() or answer.exception())
+        return asked
 
     async def meet(self, label: int, asked: asyncio.Task | None) -> tuple[float, Meeting | None]:
         """The group, and when it was there."""

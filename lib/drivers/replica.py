@@ -231,12 +231,15 @@ class ReplicaWorker:
         """The shadow goes on while others train, as often as this worker made a step."""
         ended = asyncio.ensure_future(self._rendezvous.end(self._rank))
         pace = (self.site.now() - began) / steps if steps else None
-        while pace and not ended.done():
-            rest = asyncio.ensure_future(self.site.sleep(pace))
-            await asyncio.wait({ended, rest}, return_when=asyncio.FIRST_COMPLETED)
-            rest.cancel()
-            self._stepped.set()
-        await ended
+        try:
+            while pace and not ended.done():
+                rest = asyncio.ensure_future(self.site.sleep(pace))
+                await asyncio.wait({ended, rest}, return_when=asyncio.FIRST_COMPLETED)
+                rest.cancel()
+                self._stepped.set()
+            await ended
+        finally:
+            ended.cancel()
 
     async def _last_mix(self, shadow: asyncio.Task | None) -> None:
         asked = self.way.last()  # a shadow that waits for its group waits no more

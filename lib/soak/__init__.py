@@ -12,7 +12,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
 from lib.progress import Progress
@@ -74,9 +74,11 @@ class Soaked:
 def soak(
     seed: int, runs: int, cluster: str = "virtual", *, of: str = "runs", first: int = 0, seconds: float | None = None
 ) -> Soaked:
-    """Check so many cases, from the first on; no more once so many seconds are over."""
+    """Check so many cases, from the first on; no more once so many seconds are over, or after Ctrl-C."""
     soaked, until = Soaked(kind=KINDS[of]), seconds and time.monotonic() + seconds
-    with _somewhere(), _started(cluster), Progress(runs, f"soak {of} {cluster}", "cases") as progress:
+    title = f"soak {of} {cluster}"
+    # Ctrl-C ends it, and what was found until then is told.
+    with _somewhere(), _started(cluster), Progress(runs, title, "cases") as progress, suppress(KeyboardInterrupt):
         for number in range(first, first + runs):
             if until and time.monotonic() > until:
                 break

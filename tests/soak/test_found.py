@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 
+import lib
+from lib.cluster.virtual.loop import VirtualLoop
 from lib.drivers.ledger import settle
 from lib.drivers.record import Record
 from lib.errors import LockstepError
@@ -199,6 +203,19 @@ FOUND = {
             },
         }.items()
     },
+    "two died at one moment, in the order in which they had come back": {
+        "protocol": "async",
+        "workers": 2,
+        "samples": 344,
+        "seed": 820,
+        "checkpoint_every": 51,
+        "slowdown": 0.3,
+        "patience": 0.00094,
+        "failures": [
+            dies("worker*", at=0.027, lasts=0.017),
+            {"node": "worker*", "kind": "hangs", "at_batch": 5, "lasts": 0.0095},
+        ],
+    },
 }
 
 
@@ -207,6 +224,24 @@ def test_what_was_found_stays_whole(name, reports):
     workload = FOUND[name].get("workload", "ctr-synthetic")
     finding = check({"workload": workload, **SMALL, **WORKLOADS[workload], "seed": 0, **FOUND[name]})
     assert finding is None, f"{finding.kind}: {finding.detail}"
+
+
+def test_nobody_is_left_with_an_answer_that_nobody_hears(monkeypatch):
+    """A step asks for its group when it begins; its worker and the rendezvous may both be gone before it listens. An error that
+    nobody has heard ends the run as soon as Python collects it, which is now or later."""
+    unheard = []
+    monkeypatch.setattr(VirtualLoop, "call_exception_handler", lambda loop, context: unheard.append(context["message"]))
+    plan = [
+        {"node": "worker3", "kind": "hangs", "at_batch": 7, "lasts": 0.0029},
+        {"node": "server0", "kind": "dies", "every": 0.06, "lasts": 0.01},
+    ]
+    options = {**SMALL, **WORKLOADS["ctr-synthetic"], "workers": 6, "samples": 369, "slowdown": 2.0, "failures": plan}
+    cluster = options.pop("cluster")
+    for protocol in ("all-reduce", "s-easgd"):
+        run = lib.train("ctr-synthetic", protocol, cluster, save=False, seed=0, patience=0.0012, **options)
+        assert run.summary["returns_to_a_cut"]
+    gc.collect()
+    assert not unheard
 
 
 def test_a_gradient_that_is_used_twice_does_not_balance():

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 import lib
 from lib.__main__ import main
 from lib.cluster.faults.failures import Connection
 from lib.protocols import ALL
-from lib.soak import soak
+from lib.soak import KINDS, soak
 from lib.soak.cases import WORKLOADS, draw, families, protocols_of
 from lib.soak.checks import Refused, call, check
 from lib.soak.shrink import shrink
@@ -29,6 +31,19 @@ def test_a_minute_of_it():
     soaked = soak(seed=12, runs=150, seconds=75)
     assert not soaked.findings, "\n".join(soaked.told())
     assert soaked.runs.total() >= 10
+
+
+def test_what_was_found_before_ctrl_c_is_told(monkeypatch):
+    taken = []
+
+    def checked(case):
+        if len(taken) == 3:
+            raise KeyboardInterrupt
+        taken.append(case)
+
+    monkeypatch.setitem(KINDS, "runs", dataclasses.replace(KINDS["runs"], check=checked))
+    soaked = soak(seed=1, runs=9)
+    assert soaked.runs.total() == 3 and list(soaked.told())[-1] == "3 cases, 0 findings"
 
 
 def test_a_case_depends_on_its_seed_and_number_alone():

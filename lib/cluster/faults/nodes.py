@@ -154,7 +154,7 @@ class FailureSchedule:
         return True
 
     def save(self) -> dict[str, Any]:
-        return {"start": self.start, "returns": dict(self._returns)}
+        return {"start": self.start, "returns": dict(self._returns), "awaited": list(self._timers)}
 
     def load(self, state: dict[str, Any], nodes: Iterable[str], shift: float) -> None:
         """Be as when that was saved, with these nodes; a loop's clock may say so many seconds more by now."""
@@ -162,7 +162,9 @@ class FailureSchedule:
         self._returns = {node: when + shift for node, when in state["returns"].items()}
         self._plans.clear()
         self._next.clear()
-        self.begin(nodes)
+        self.begin(
+            [*state["awaited"], *nodes]
+        )  # deaths of the same moment come in the order in which they were awaited
 
     def pause(self, *nodes: str) -> None:
         """Nothing strikes these nodes, or any, until they begin again; what would have struck meanwhile, never does."""

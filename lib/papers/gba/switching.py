@@ -146,6 +146,14 @@ def differences(table: pd.DataFrame) -> pd.DataFrame:
     return own
 
 
+PAPER = {
+    (*key.split(" ", 1), mode): days
+    for key, modes in load(Path(__file__).with_name("figure_6.yaml")).data.items()
+    for mode, days in modes.items()
+}
+"""Task, direction, mode -> the paper's AUC on the first day, on the last, and on average."""
+
+
 def beside(table: pd.DataFrame) -> pd.DataFrame:
     """Tables 6.1 to 6.8: each mode's mean AUC over the days less Sync's, in thousandths, as the paper has it and here."""
     own = quality(table)
@@ -153,15 +161,25 @@ def beside(table: pd.DataFrame) -> pd.DataFrame:
     own = own.merge(stays, on=["task", "direction", "seed"], suffixes=("", "_sync"))
     own["ours"] = 1000 * (own["mean"] - own["mean_sync"])
     found = own.groupby(["task", "direction", "protocol"], sort=False)["ours"].agg(["mean", "min", "max"]).round(1)
-    told = load(Path(__file__).with_name("figure_6.yaml")).data
-    paper = {
-        (*key.split(" ", 1), mode): round(1000 * (days[2] - modes["sync"][2]), 1)
-        for key, modes in told.items()
-        for mode, days in modes.items()
-    }
-    keys = [(task, direction.lower(), mode) for task, direction, mode in found.index]
-    found.insert(0, "paper", [paper.get(key) for key in keys])
+    places = [(task, direction.lower()) for task, direction, _ in found.index]
+    keys = [(*place, mode) for place, (_, _, mode) in zip(places, found.index, strict=True)]
+    less = [
+        round(1000 * (PAPER[key][2] - PAPER[*place, "sync"][2]), 1) if key in PAPER else None
+        for place, key in zip(places, keys, strict=True)
+    ]
+    found.insert(0, "paper", less)
     return found
+
+
+def printed(table: pd.DataFrame) -> pd.DataFrame:
+    """What the paper's modes are above Sync on the first and on the last day, with the columns of a table of ours."""
+    rows = []
+    for (task, direction, mode), group in table.groupby(["task", "direction", "protocol"], sort=False):
+        paper, sync = (PAPER[task, direction.lower(), each] for each in (mode, "sync"))
+        about = {"task": task, "direction": direction, "protocol": mode}
+        ends = group["day"].min(), group["day"].max()
+        rows += [about | {"day": day, "AUC less Sync's": paper[at] - sync[at]} for at, day in enumerate(ends)]
+    return pd.DataFrame(rows)
 
 
 def judged(table: pd.DataFrame, average: str = "average") -> pd.DataFrame:

@@ -56,9 +56,28 @@ class Size(Checked):
     day: Count
     """Samples of a day."""
     fewer: Count = 1
-    """How many times fewer the workers are than the paper's, in every mode; batches, and ratios of all, stay."""
+    """How many times fewer workers there are than in the paper, in every mode, and servers; batches, and ratios of all, stay."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Further options of the workload."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Printed(Checked):
+    """What the paper's Tab. 5.1 and Sec. 5.1 say of a task, where ours differs."""
+
+    sync: Count
+    """Samples of a worker's step under Sync, Hop-BS, BSP and Hop-BW."""
+    gba: Count
+    lone: Count
+    """Under Async."""
+    adam: Positive
+    """The learning rate of all modes but Async."""
+    adagrad: Positive
+    """Async's."""
+    days: str
+    """Of the base, and of the study."""
+    day: Count
+    """Samples of a day."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,10 +103,11 @@ class Task(Checked):
     """Each mode's best learning rate, of dense parameters and rows, with Adam, which all modes have but Async."""
     adagrad: Positive
     """Async's best with Adagrad."""
-    printed: tuple[Positive, Positive]
-    """The paper's rates: of the others, and Async's."""
+    printed: Printed
     sizes: Mapping[str, Size]
     """Profile -> size."""
+    servers: Count = 4
+    """As they are simulated: each stands for several machines."""
     moving: Positive = MOVING
     rows_divided_by: Literal["met", "all"] = "met"
     """By what a row's summed gradient is divided in every mode: the workers that met its id, as the paper's Algorithm 2 has it,
@@ -107,10 +127,11 @@ class Task(Checked):
         )
 
     def at(self, profile: str) -> Task:
-        """With that profile's workers."""
+        """With that profile's workers and servers."""
         fewer = self.sizes[profile].fewer
         crews = {name: (getattr(self, name)[0] // fewer, getattr(self, name)[1]) for name in ("sync", "others")}
-        return replace(self, gathered=self.gathered // fewer, spare=self.spare // fewer, **crews)
+        servers = max(1, self.servers // fewer)
+        return replace(self, gathered=self.gathered // fewer, spare=self.spare // fewer, servers=servers, **crews)
 
     def rule(self, mode: str) -> Rule:
         divided = {"rows_divided_by": self.rows_divided_by}
@@ -158,10 +179,11 @@ class Task(Checked):
         alone = replace(self.workload(profile), batch_size=self.lone)
         vector = 4 * dense_parameters(alone)
         flops = alone.work().flops / (2 * vector / worker.bandwidth / self.moving)
-        fold = SERVERS * nodes / cluster.servers  # so many machines are simulated as one
+        fold = SERVERS * nodes / self.servers  # so many machines are simulated as one
         return replace(
             cluster,
             workers=workers,
+            servers=self.servers,
             worker=replace(worker, flops=flops * share, bandwidth=worker.bandwidth * share, latency=LATENCY),
             server=replace(
                 server,
@@ -204,25 +226,29 @@ TASKS: Mapping[str, Task] = {task.name: task for task in (_FILE.read(Task, place
 
 
 def settings(tasks: Iterable[Task], profile: str) -> pd.DataFrame:
-    """What is trained, and how, beside the paper's Tab. 5.1."""
+    """What is trained, and how, each beside what the paper has."""
     rows = []
     for task in tasks:
-        size = task.sizes[profile]
-        rows.append(
-            {
-                "task": task.name,
-                "base + days (+ days of Sync)": f"{size.base} + {size.days} + {size.days}",
-                "samples a day": size.day,
-                "Sync": "{} x {}".format(*task.sync),
-                "the others": "{} x {}".format(*task.others),
-                "Async": f"{task.others[0]} x {task.lone}",
-                "iota": task.iota,
-                "b1, b2, b3": f"{task.bound}, {task.gathered}, {task.spare}",
-                "Adam (the paper's)": f"{task.adam['sync']:g} ({task.printed[0]:g})",
-                "Adagrad, Async (the paper's)": f"{task.adagrad:g} ({task.printed[1]:g})",
-            }
-        )
-    return pd.DataFrame(rows).set_index("task").T
+        size, paper, full = task.sizes[profile], task.printed, TASKS[task.name]
+        ours = {
+            "workers of Sync, of the others": (
+                f"{task.sync[0]}, {task.others[0]}",
+                f"{full.sync[0]}, {full.others[0]}",
+            ),
+            "samples a step: Sync, Hop-BS, BSP, Hop-BW": (task.sync[1], f"{paper.sync:,}"),
+            "samples a step: GBA": (task.others[1], f"{paper.gba:,}"),
+            "samples a step: Async": (task.lone, f"{paper.lone:,}"),
+            "iota; b1 of Hop-BS": (f"{task.iota:g}; {task.bound}",) * 2,
+            "b2 of BSP; b3 of Hop-BW": (f"{task.gathered}; {task.spare}", f"{full.gathered}; {full.spare}"),
+            "learning rate: Adam": (f"{task.adam['sync']:g}", f"{paper.adam:g}"),
+            "learning rate: Adagrad (Async)": (f"{task.adagrad:g}", f"{paper.adagrad:g}"),
+            "days of the base + of a mode": (f"{size.base} + {size.days}", paper.days),
+            "samples a day": (f"{size.day:,}", f"{paper.day:,}"),
+        }
+        rows += [
+            {"task": task.name, "setting": name, "here": here, "paper": there} for name, (here, there) in ours.items()
+        ]
+    return pd.DataFrame(rows).pivot(index="setting", columns="task").swaplevel(axis=1).sort_index(axis=1).loc[[*ours]]
 
 
 def days_of(run: Run) -> dict[str, Any]:

@@ -36,9 +36,8 @@ def grid(task: Task, profile: str, seeds: Iterable[int], rates: Mapping[type, Se
     kinds = {mode: Adagrad if mode == "async" else Adam for mode in MODES if mode != "sync"}
     places = [(mode, rate, start) for mode, kind in kinds.items() for rate in rates[kind] for start in base]
     own = replace(task, adam={"sync": found})
-    runs = sweep(
-        [switching.days(own, profile, mode, at, until, **at_rate(kinds[mode](lr=rate))) for mode, rate, at in places]
-    )
+    jobs = [switching.days(own, profile, mode, at, until, **at_rate(kinds[mode](lr=rate))) for mode, rate, at in places]
+    runs = sweep([job | {"on_nan": "skip"} for job in jobs])  # a rate may be too large to go on with
     rows += [_row(task, mode, rate, run) for (mode, rate, _), run in zip(places, runs, strict=True)]
     return pd.DataFrame(rows)
 
