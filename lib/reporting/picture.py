@@ -22,6 +22,7 @@ from lib.options.document import load
 from lib.protocols import ALL
 from lib.reporting.claims import interval
 from lib.reporting.looks import colour
+from lib.reporting.markup import Fragment, parts
 from lib.reporting.plots import WIDTH, style
 from lib.reporting.quantity import rounded, within
 
@@ -127,6 +128,12 @@ def _found(table: pd.DataFrame, name: str) -> str:
     return (
         f"it trained {_speed(table, name)} times as many samples per second as sync and kept {_quality(table, name)} %"
     )
+
+
+def in_short(data: pd.DataFrame) -> Fragment:
+    """The answer as the block that stands below a page's question."""
+    said = answer(data)
+    return Fragment(parts().short((), (), (), said), " ".join(said), "short")
 
 
 def _most(table: pd.DataFrame) -> str:
