@@ -106,12 +106,12 @@ def test_what_the_paper_has_is_hollow_and_what_is_predicted_a_line():
 
 
 def test_a_table_has_no_raw_numbers():
-    data = pd.DataFrame({"task": ["a", "b"], "auc": [0.731234567, None], "n": [1200, 3], "qps": [2e-7, 1.0]}).set_index(
+    data = pd.DataFrame({"task": ["a", "b"], "auc": [0.731234567, None], "n": [1200, 3], "qps": [0.25, 1.0]}).set_index(
         "task"
     )
     html = plots.table(data, "Told.").html
     cells = re.findall(r"<td[^>]*>([^<]*)</td>", html)
-    assert cells == ["a", "0.7312", "1\u202f200", "0.000", "b", "–", "3", "1.000"]
+    assert cells == ["a", "0.7312", "1\u202f200", "0.25", "b", "–", "3", "1.00"]
     assert ">AUC</th>" in html and "Told." in html and "NaN" not in html
 
 
