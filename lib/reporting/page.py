@@ -101,15 +101,14 @@ def _arrange(nb: Any) -> None:
 
 
 def _made(facts: Mapping[str, Any]) -> list[str]:
-    """How the page came about: the machine, the versions, the commit, the time that it took."""
+    """How the page came about: the machine, the versions, the commit."""
     machine = facts.get("machine", {})
     hardware, versions = (
         ", ".join(f"{name} {value}" for name, value in machine.get(kind, {}).items() if value is not None)
         for kind in ("hardware", "versions")
     )
     commit = f"commit {machine['commit']}" if machine.get("commit") else ""
-    seconds = f"{facts['seconds']:.0f} s" if facts.get("seconds") else ""
-    return list(filter(None, (hardware, versions, commit, seconds)))
+    return list(filter(None, (hardware, versions, commit)))
 
 
 def _label(cell: Any) -> str:

@@ -126,6 +126,8 @@ def within(mean: float, half: float) -> str:
     """A mean and half its interval."""
     if not math.isfinite(half):
         return rounded(mean, decimals([mean]) + 1)
+    if abs(half) <= 1e-9 * abs(mean):  # equal but for rounding
+        return rounded(mean, decimals([round(mean, 9)]))
     places = decimals([mean], half)
     return f"{rounded(mean, places)} ± {rounded(half, places)}"
 
