@@ -10,7 +10,15 @@ examples:
   python -m lib run all --profile laptop --resume
   python -m lib claims --json
   python -m lib calibrate --out this_machine.yaml
+  python -m lib train ctr-synthetic sync machine.yaml   # as calibrate writes it
+  python -m lib train criteo-deepfm gba virtual --profile laptop --data FOLDER   # planted data without --data
+  python -m lib train criteo-deepfm gba virtual -o slowdown=alibaba-shared-2018   # or a file of yours: data_prep trace
+  python -m lib bench store
   python -m lib soak --seed 7 --runs 1000
+  python -m lib soak --of store
+  python -m lib mutate
+  python -m data_prep --list   # real data: where raw files are; then RAW -> prepared files
+  python -m data_prep trace FILE
 """
 
 from __future__ import annotations

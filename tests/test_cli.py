@@ -75,7 +75,7 @@ def test_train_as_json_finds_the_saved_run_again(capsys):
         (["train", "quadratic", "gba+allreduce", "virtual"], "unknown protocol 'allreduce'; did you mean 'all-reduce'"),
         (["train", "quadratic", "mine.py:Mine", "virtual"], "mine.py: there is no such file"),
         (["train", "quadratic", "gba", "machine.yaml"], "machine.yaml: cannot be read as text"),
-        (["run", "00_quickstart", "-p", "seeds=0"], "parameter 'seeds' must be at least 1, not 0"),
+        (["run", "92_your_own_protocol", "-p", "seeds=0"], "parameter 'seeds' must be at least 1, not 0"),
         (["run", "00_quickstrat"], "did you mean '00_quickstart'"),
         (["run", "00_quickstart", "-p", "seds=3"], "seeds"),
         (["bench", "sore"], "unknown benchmark 'sore'"),

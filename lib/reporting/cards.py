@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from lib.reporting import claims as _claims
 from lib.reporting.claims.basis import flatten
 from lib.reporting.drawn import drawn
-from lib.reporting.markup import Fragment, flat, parts
+from lib.reporting.markup import Fragment, flat, parts, slug
 from lib.reporting.notebooks import repeat
 from lib.reporting.quantity import column, label, ours, papers, within
 
@@ -110,20 +110,18 @@ def table(data: pd.DataFrame, caption: str = "") -> Fragment:
 
 def verdict_table(verdicts: Iterable[Verdict], caption: str = "") -> str:
     """Verdicts with what they were judged by, each above a row for each of its cases; negative ones are shown like the others."""
-    rows: list[list[Any]] = []
-    for verdict in verdicts:
-        claim, cases = verdict.claim, verdict.cases
-        about = [parts().judged(claim), parts().verdict(verdict)]
-        if len(cases) == 1:
-            rows.append([*about, *_measured(claim, cases[0])])
-            continue
-        said = "; ".join(f"{case}: {flat(paper)}" for case, paper in claim.cases.items() if paper is not None)
-        rows.append([*about, "–", "", "" if cases else said or "–", ""])
-        rows += [
-            [parts().case(case.case), parts().chip(case.verdict, case.detail), *_measured(claim, case)]
-            for case in cases
-        ]
-    return parts().table(["Claim", "Verdict", "Ours", "Picture", "The paper", "Seeds"], rows, caption)
+    groups = [(("entry", f"k-{v.claim.kind}", f"v-{slug(v.counted)}"), _entry(v)) for v in verdicts]
+    return parts().entries(["Claim", "Verdict", "Ours", "Picture", "The paper", "Seeds"], groups, caption)
+
+
+def _entry(verdict: Verdict) -> list[list[Any]]:
+    claim, cases = verdict.claim, verdict.cases
+    about = [parts().judged(claim), parts().verdict(verdict)]
+    if len(cases) == 1:
+        return [[*about, *_measured(claim, cases[0])]]
+    said = "; ".join(f"{case}: {flat(paper)}" for case, paper in claim.cases.items() if paper is not None)
+    first = [*about, "–", "", "" if cases else said or "–", ""]
+    return [first, *([parts().case(c.case), parts().chip(c.verdict, c.detail), *_measured(claim, c)] for c in cases)]
 
 
 def _measured(claim: Claim, case: Case) -> list[Any]:

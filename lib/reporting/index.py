@@ -2,38 +2,62 @@
 
 from __future__ import annotations
 
+import base64
+import dataclasses
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lib import paths
 from lib.errors import LockstepError
+from lib.options.document import load
 from lib.reporting import claims, notebooks
 from lib.reporting.cards import verdict_table
-from lib.reporting.markup import templates
-from lib.reporting.notebooks import Experiment
+from lib.reporting.markup import TEMPLATES, templates
+from lib.reporting.notebooks import Experiment, Paper
 from lib.reporting.page import POLICY, check_offline, export, style
+from lib.reporting.short import MISSED, told, why
 
-FIRST = "Start here, and across the papers"
-"""The heading of the notebooks that belong to no one paper."""
+if TYPE_CHECKING:
+    import pandas as pd
+
+FIRST = Paper(folder="", name="Across the papers", title="", cite="", asks="")
+"""The notebooks that belong to no one paper."""
 KINDS = {"paper": "Papers' claims, after Holm", "promise": "Our promises", "check": "Checks"}
 """What each kind of claim is called where they are counted."""
+ONE_OF = {"all": "all", "paper": "claims of papers", "promise": "our promises", "check": "checks"}
+"""What the filters call them."""
+TRIAL = " The verdicts here are of trials at the profile smoke, which judges nothing; reports/reference has what is published."
 
 
 def index() -> Path:
     """Write `index.html` into the reports folder; its path."""
-    known = notebooks.experiments()
-    html = front(known, claims.verdicts(paths.reports()), {e.name for e in known if e.page.exists()})
+    from lib.reporting import picture  # draws, which not every command does
+
+    known, verdicts = notebooks.experiments(), claims.verdicts(paths.reports())
+    note = TRIAL if any(verdict.profile == "smoke" for verdict in verdicts) else ""
+    html = front(known, verdicts, {e.name for e in known if e.page.exists()}, picture.kept(paths.reference()), note)
     return paths.write_text_atomic(paths.reports() / "index.html", html)
 
 
-def front(known: list[Experiment], verdicts: list[claims.Verdict], pages: AbstractSet[str], note: str = "") -> str:
-    """A page with these experiments, by paper, and their verdicts; `pages` are those that can be read."""
-    papers = list(dict.fromkeys(experiment.paper for experiment in known))
-    titles = {"": FIRST, **notebooks.named()}
+def front(
+    known: list[Experiment],
+    verdicts: list[claims.Verdict],
+    pages: AbstractSet[str],
+    modes: pd.DataFrame | None,
+    note: str = "",
+) -> str:
+    """A page with the answer that is drawn from `modes`, and these experiments with their verdicts; `pages` can be read."""
+    from lib.reporting import picture
+
+    papers = {paper.folder: paper for paper in (FIRST, *notebooks.papers())}
+    for experiment in known:
+        papers.setdefault(experiment.paper, dataclasses.replace(FIRST, name=experiment.paper))
     judged = {experiment.name: [v for v in verdicts if v.claim.notebook == experiment.name] for experiment in known}
     counts = claims.counts(verdicts)
+    words = load(TEMPLATES / "words.yaml").data
+    drawing = "" if modes is None else picture.svg(picture.picture(modes))
     html = (
         templates()
         .get_template("front.html.j2")
@@ -41,18 +65,30 @@ def front(known: list[Experiment], verdicts: list[claims.Verdict], pages: Abstra
             policy=POLICY,
             style=style(),
             note=note,
+            answer=[] if modes is None else picture.answer(modes),
+            drawing=base64.b64encode(drawing.encode()).decode(),
+            asked=picture.NOTEBOOK,
             kinds=[
                 (KINDS[kind], [(verdict, found[verdict]) for verdict in claims.VERDICTS if found[verdict]])
                 for kind, found in counts.items()
                 if found
             ],
-            papers={paper: titles.get(paper, paper) for paper in papers},
+            missed=[(v, told(v), why(v)) for v in verdicts if v.counted in MISSED],
+            filters={
+                "paper": ["all", *(paper.name for paper in papers.values())],
+                "kind": ["all", *(kind for kind in counts if counts[kind])],
+                "verdict": ["all", *(v for v in claims.VERDICTS if any(found[v] for found in counts.values()))],
+            },
+            labels=ONE_OF,
+            papers=papers,
             known=known,
             pages=pages,
             facts=_facts,
             judged=judged,
             homeless=[verdict for verdict in verdicts if verdict.claim.notebook not in judged],
             table=verdict_table,
+            rules=words["rules"],
+            glossary=words["glossary"],
         )
     )
     check_offline(html, "index")
@@ -67,7 +103,7 @@ def _facts(experiment: Experiment) -> list[str]:
     facts = [f"profile {kept['profile']}"] if kept.get("profile") else []
     if kept.get("parameters"):
         facts.append(", ".join(f"{name} = {value}" for name, value in kept["parameters"].items()))
-    return [*facts, f"{kept['seconds']:.0f} s"] if kept.get("seconds") else facts
+    return facts
 
 
 def build(

@@ -17,6 +17,8 @@ from lib.reporting.short import in_short
 
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 """The browser itself refuses every request and script."""
+ROLES = ("short", "verdicts", "settings", "claims", "provenance", "progress")
+"""What notebooks show of themselves; each has its place on a page."""
 LARGEST = 2_000_000
 """Bytes of a page, at most."""
 
@@ -81,11 +83,12 @@ def render(executed: str | os.PathLike) -> str:
 
 
 def _arrange(nb: Any) -> None:
-    """Put what notebooks show of themselves in its place: verdicts and settings before the limits, provenance at the end. How far
+    """Put what notebooks show of themselves in its place: an answer of their own below the question, verdicts and settings before
+    the limits, provenance at the end. How far
     the runs have come is left out and, where verdicts stand, what was claimed before the runs: it would be said twice."""
     from nbformat.v4 import new_code_cell
 
-    found: dict[str, list[Any]] = {role: [] for role in ("verdicts", "settings", "claims", "provenance", "progress")}
+    found: dict[str, list[Any]] = {role: [] for role in ROLES}
     for cell in nb.cells:
         for output in list(cell.get("outputs", ())):
             kept = output.get("metadata", {})
@@ -98,18 +101,19 @@ def _arrange(nb: Any) -> None:
     place = limits[-1] if limits else len(nb.cells)
     nb.cells.insert(place, new_code_cell(outputs=[*before, *found["settings"]]))
     nb.cells.append(new_code_cell(outputs=found["provenance"]))
+    question = next((place for place, cell in enumerate(nb.cells) if cell.cell_type == "markdown"), -1)
+    nb.cells.insert(question + 1, new_code_cell(outputs=found["short"]))
 
 
 def _made(facts: Mapping[str, Any]) -> list[str]:
-    """How the page came about: the machine, the versions, the commit, the time that it took."""
+    """How the page came about: the machine, the versions, the commit."""
     machine = facts.get("machine", {})
     hardware, versions = (
         ", ".join(f"{name} {value}" for name, value in machine.get(kind, {}).items() if value is not None)
         for kind in ("hardware", "versions")
     )
     commit = f"commit {machine['commit']}" if machine.get("commit") else ""
-    seconds = f"{facts['seconds']:.0f} s" if facts.get("seconds") else ""
-    return list(filter(None, (hardware, versions, commit, seconds)))
+    return list(filter(None, (hardware, versions, commit)))
 
 
 def _label(cell: Any) -> str:

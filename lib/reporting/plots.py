@@ -190,7 +190,9 @@ def _beside(
     said = []
     for name, group in () if predicted is None else predicted.groupby(hue, sort=False):
         tone, dashes = colour(str(name))
-        ax.plot(*group.groupby(x)[y].mean().reset_index().to_numpy().T, color=tone, linestyle=dashes)
+        line = group.groupby(x)[y].mean()
+        alone = {"marker": "_", "markersize": 16} if len(line) == 1 else {}
+        ax.plot(line.index, line, color=tone, linestyle=dashes, **alone)
     for name, group in () if paper is None else paper.groupby(hue, sort=False):
         ax.plot(group[x], group[y], zorder=4, **HOLLOW | {"markeredgecolor": colour(str(name))[0]})
     if predicted is not None:

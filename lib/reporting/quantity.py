@@ -112,20 +112,22 @@ def papers(claim: Claim, case: Case) -> str:
 
 
 def column(numbers: Iterable[float | None]) -> list[str]:
-    """A column's numbers, all to the same digit: the fourth of the largest."""
+    """A column's numbers, all to the same digit: the fourth of the largest, or the last that is no zero in all."""
     numbers = [math.nan if x is None else float(x) for x in numbers]
     finite = [x for x in numbers if math.isfinite(x)]
-    if all(x == int(x) for x in finite):
-        return [rounded(x, 0) for x in numbers]
-    largest = max(map(abs, finite))
-    tenths = min(6, max(0, 3 - math.floor(math.log10(largest))))
-    return [rounded(x, tenths) for x in numbers]
+    largest = max(map(abs, finite), default=0.0)
+    places = min(6, max(0, 3 - math.floor(math.log10(largest)))) if largest else 0
+    while places and all(round(x, places) == round(x, places - 1) for x in finite):
+        places -= 1
+    return [rounded(x, places) for x in numbers]
 
 
 def within(mean: float, half: float) -> str:
     """A mean and half its interval."""
     if not math.isfinite(half):
         return rounded(mean, decimals([mean]) + 1)
+    if abs(half) <= 1e-9 * abs(mean):  # equal but for rounding
+        return rounded(mean, decimals([round(mean, 9)]))
     places = decimals([mean], half)
     return f"{rounded(mean, places)} ± {rounded(half, places)}"
 

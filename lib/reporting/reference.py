@@ -1,4 +1,4 @@
-"""The committed results: what the reports folder holds at the laptop profile, and the README's table made of it.
+"""The committed results: what the reports folder holds at the laptop profile, and what the README says of them.
 
 `reports/reference/` has a page for every notebook, the numbers behind its figures, a file for every verdict, and an index.
 It is replaced whole or not at all, and the same reports give the same bytes.
@@ -18,14 +18,16 @@ from lib.errors import LockstepError
 from lib.reporting import claims, notebooks
 from lib.reporting.claims import Verdict
 from lib.reporting.index import KINDS, front
-from lib.reporting.markup import flat
 from lib.reporting.notebooks import Experiment
 from lib.reporting.page import LARGEST, render
-from lib.reporting.quantity import ours
+from lib.reporting.short import MISSED, told, why
 
 PROFILE = "laptop"
-START = "<!-- verdicts: `python -m lib report --reference` writes what stands here -->"
-END = "<!-- end of the verdicts -->"
+PICTURE = "which_protocol.svg"
+"""What the README shows."""
+MADE = "`python -m lib report --reference` writes what stands here"
+BLOCKS = ("protocols", "verdicts")
+"""What is made in the README, each between two comments."""
 NONE_YET = "No claim has been judged at the laptop profile by these rules yet; `make reproduce PROFILE=laptop` does it."
 
 
@@ -34,16 +36,16 @@ class NotPublished(LockstepError, ValueError):
 
 
 def publish() -> Path:
-    """Put the reference results and the README's table in their places; the reference's index."""
+    """Put the reference results and what the README says of them in their places; the reference's index."""
     known = notebooks.experiments()
     experiments = [experiment for experiment in known if experiment.executed.exists()]
-    verdicts = [verdict for verdict in claims.verdicts(paths.reports()) if verdict.verdict != "not run"]
+    judged = [verdict for verdict in claims.verdicts(paths.reports()) if verdict.verdict != "not run"]
     lost = [
         f"notebook {experiment.name} is published, and has not been run here"
         for experiment in known
         if experiment not in experiments and (paths.reference() / f"{experiment.name}.html").exists()
     ]
-    if problems := [*_unfit(experiments), *_unjudged(experiments, verdicts), *lost]:
+    if problems := [*_unfit(experiments), *_unjudged(experiments, judged), *lost]:
         raise NotPublished(
             f"the reports are not those of the {PROFILE} profile; `make reproduce PROFILE={PROFILE}` makes them:\n"
             + "\n".join(problems)
@@ -54,7 +56,7 @@ def publish() -> Path:
     paths.check_writable(target.parent)
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".reference-", ignore_cleanup_errors=True) as place:
         stage = Path(place)
-        _fill(stage, experiments, verdicts)
+        _fill(stage, experiments, judged)
         text = readme(stage)
         stage.chmod(0o755)  # a temporary folder's 0700 would hide it
         paths.replace_folder(stage, target)
@@ -115,7 +117,12 @@ def _fill(folder: Path, experiments: list[Experiment], verdicts: list[Verdict]) 
         source = claims.file_of(verdict.claim.id, paths.reports())
         _write(claims.file_of(verdict.claim.id, folder), source.read_text(encoding="utf-8"))
     note = f" These are the results of the {PROFILE} profile that are kept with the code."
-    _write(folder / "index.html", front(experiments, verdicts, {e.name for e in experiments}, note))
+    from lib.reporting import picture
+
+    data = picture.kept(folder)
+    _write(folder / "index.html", front(experiments, verdicts, {e.name for e in experiments}, data, note))
+    if data is not None:
+        _write(folder / PICTURE, picture.svg(picture.picture(data)))
 
 
 def _write(path: Path, text: str) -> None:
@@ -150,23 +157,45 @@ def machine_path(text: str) -> str | None:
 
 
 def readme(folder: Path | None = None) -> str:
-    """The README as it should be: with the table of the verdicts that the reference in `folder` holds."""
+    """The README as it should be: with what the reference in `folder` holds, the picture's numbers and the verdicts."""
+    folder = folder or paths.reference()
     path = paths.root() / "README.md"
     text = path.read_text(encoding="utf-8")
-    before, start, rest = text.partition(START)
-    _, end, after = rest.partition(END)
-    if not (start and end):
-        raise NotPublished(f"{path} has no place for the verdicts: a line {START} and after it a line {END}")
-    return f"{before}{START}\n\n{table(folder or paths.reference())}\n\n{END}{after}"
+    for name, made in zip(BLOCKS, (protocols(folder), verdicts(folder)), strict=True):
+        start, end = f"<!-- {name}: {MADE} -->", f"<!-- end of the {name} -->"
+        before, found, rest = text.partition(start)
+        _, closed, after = rest.partition(end)
+        if not (found and closed):
+            raise NotPublished(f"{path} has no place for the {name}: a line {start} and after it a line {end}")
+        text = f"{before}{start}\n\n{made}\n\n{end}{after}"
+    return text
 
 
-def table(folder: Path) -> str:
-    """The verdicts that a folder holds as Markdown: how many of each, and a table for each paper; negative ones stand like the
-    others."""
+def protocols(folder: Path) -> str:
+    """The answer in words, and every protocol in a line, with the numbers of the picture's data."""
+    from lib.reporting import picture
+
+    data = picture.kept(folder)
+    rows = ["| protocol | idea | speed | quality | when |", "|---|---|---|---|---|"]
+    rows += [f"| {' | '.join(map(_cell, row))} |" for row in picture.protocols(data)]
+    return "\n\n".join([*([" ".join(picture.answer(data))] if data is not None else []), "\n".join(rows)])
+
+
+def verdicts(folder: Path) -> str:
+    """How many of each verdict the folder holds, and what failed, with its reason."""
+    found = claims.kept(folder)
+    if not found:
+        return NONE_YET
+    counted = claims.counts(found)
+    counts = [
+        (KINDS[kind], ", ".join(f"{of[verdict]} {verdict}" for verdict in claims.VERDICTS if of[verdict]))
+        for kind, of in counted.items()
+    ]
+    parts = ["\n".join(f"- {kind}: {said}" for kind, said in counts if said)]
     order, titles = notebooks.in_order(), notebooks.named()
     last = len(order)
-    verdicts = sorted(
-        claims.kept(folder),
+    missed = sorted(
+        (verdict for verdict in found if verdict.counted in MISSED),
         key=lambda v: (
             order.get(v.claim.folder, last),
             order.get(v.claim.notebook, last),
@@ -174,25 +203,16 @@ def table(folder: Path) -> str:
             v.claim.id,
         ),
     )
-    if not verdicts:
-        return NONE_YET
-    found = claims.counts(verdicts)
-    counts = [
-        (KINDS[kind], ", ".join(f"{found[kind][v]} {v}" for v in claims.VERDICTS if found[kind][v])) for kind in found
-    ]
-    parts = ["\n".join(f"- {kind}: {told}" for kind, told in counts if told)]
-    for paper, group in groupby(verdicts, lambda verdict: verdict.claim.folder):
-        rows = ["| claim | what is claimed | the paper | ours [95 % interval] | verdict |", "|---|---|---|---|---|"]
-        for verdict in group:
-            claim = verdict.claim
-            said = "; ".join(f"{case}: {flat(paper)}" for case, paper in claim.cases.items() if paper is not None)
-            names = [f"{case.case}: " if len(verdict.cases) > 1 else "" for case in verdict.cases]
-            told = "; ".join(name + ours(claim, case) for name, case in zip(names, verdict.cases, strict=True))
-            cells = [f"`{claim.id}` ({claim.kind})", claim.sentence, said or "–", told, verdict.text]
-            rows.append(f"| {' | '.join(map(_cell, cells))} |")
-        parts.append(f"### {titles.get(paper, paper) if paper else 'Across the papers'}\n\n" + "\n".join(rows))
+    for paper, group in groupby(missed, lambda verdict: verdict.claim.folder):
+        lines = [f"- {told(v)} **{v.counted}**{f': {why(v)}' if why(v) else ''}" for v in group]
+        title = titles.get(paper, paper) if paper else "this kit's promises"
+        parts.append(f"What failed of {title}:\n\n" + "\n".join(map(_line, lines)))
     return "\n\n".join(parts)
 
 
+def _line(text: str) -> str:
+    return re.sub(r"[ \n\t]+", " ", text).strip().replace("<", "&lt;")
+
+
 def _cell(text: str) -> str:
-    return re.sub(r"[ \n\t]+", " ", text).strip().replace("|", "\\|").replace("<", "&lt;")
+    return _line(text).replace("|", "\\|")

@@ -26,14 +26,14 @@ def in_short(verdicts: Sequence[Verdict], profile: str) -> str:
     if not verdicts:
         return ""
     if profile == "smoke" or all(verdict.verdict in ("not run", "refused") for verdict in verdicts):
-        return parts().short((), (), (), NOTHING.format(profile or "of a trial"))
+        return parts().short((), (), (), [NOTHING.format(profile or "of a trial")])
     chosen = [verdict for verdict in verdicts if verdict.claim.short]
     found = [v for v in chosen or verdicts if v.counted in (*HOLDS, "direction only")]
     found = found if chosen else sorted(found, key=lambda v: v.claim.kind != "paper")[:MOST]
     missed = [verdict for verdict in verdicts if verdict.counted in MISSED]
     of_kind = [(kind, [v for v in verdicts if v.claim.kind == kind]) for kind in OUTCOMES]
     counts = [_counted(kind, group) for kind, group in of_kind if group]
-    return parts().short([(v, told(v)) for v in found], [(v, told(v), why(v)) for v in missed], counts, "")
+    return parts().short([(v, told(v)) for v in found], [(v, told(v), why(v)) for v in missed], counts, ())
 
 
 def _counted(kind: str, verdicts: Sequence[Verdict]) -> str:

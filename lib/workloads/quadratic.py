@@ -57,10 +57,12 @@ class QuadraticBowl(Workload):
     def evaluate(
         self, model: Quadratic, rows: Mapping[str, np.ndarray], seed: int, day: int | None = None
     ) -> dict[str, float]:
-        """`loss` is f(w) - f(w*), `distance` the Euclidean distance from the optimum."""
+        """`loss` is f(w) - f(w*), `squared` its gradient's squared norm, `distance` the Euclidean distance from the optimum."""
         matrix, optimum = _problem(self.dim, self.condition, self.world)
         error = model.weights.detach().cpu().numpy() - optimum
-        return {"loss": float(0.5 * error @ matrix @ error), "distance": float(np.linalg.norm(error))}
+        slope = matrix @ error
+        loss, squared = float(0.5 * error @ slope), float(slope @ slope)
+        return {"loss": loss, "squared": squared, "distance": float(np.linalg.norm(error))}
 
 
 @functools.lru_cache(maxsize=8)

@@ -8,14 +8,14 @@ from lib.reporting import claims
 def test_a_record_has_the_constants_value():
     records = {record.constant: record.value for record in claims.calibrations()}
     known = {name: value for name, value in records.items() if name.startswith("lib.")}
-    assert len(known) == 3
+    assert len(known) == 5
     for name, value in known.items():
         module, _, constant = name.rpartition(".")
         assert getattr(import_module(module), constant) == value, name
 
 
 def test_what_a_constant_decides_is_judged_by_no_claim():
-    """Under GBA's records the throughput over Sync, and on Criteo over Async, is put in; the rest is left to judge."""
+    """Under GBA's records one figure is put in: on Criteo, Sync over Async, and so over GBA, which is fitted to Async there."""
     records = claims.calibrations()
     covered = {
         (claim.id, each.case)
@@ -23,9 +23,4 @@ def test_what_a_constant_decides_is_judged_by_no_claim():
         for each in claim.comparisons
         if any(claim.notebook in record.notebooks and record.covers(each) for record in records)
     }
-    tasks = ("criteo", "alimama", "private")
-    assert covered == {
-        *(("gba.t52-sync", t) for t in tasks),
-        *(("gba.t52-busy", t) for t in tasks),
-        ("gba.t52-async", "criteo"),
-    }
+    assert covered == {("gba.t52-sync", "criteo"), ("gba.t52-async", "criteo")}

@@ -71,9 +71,3 @@ def test_a_modes_best_rate_is_that_of_the_best_mean():
 def test_rates_are_tried_on_no_seed_that_judges():
     with pytest.raises(BadOption, match="rates are tried: seed 1000"):
         tuning.grid(tasks.TASKS["criteo"].at("smoke"), "smoke", [1000])
-
-
-def test_where_no_batch_is_thrown_away_one_is_counted():
-    table = pd.DataFrame({"protocol": ["gba", "hop-bw"], "time": "busy", "seed": 1000, "thrown": [0.0, 300.0]})
-    judged = tasks.lines(table)
-    assert judged["subject"].tolist() == ["gba busy", "hop-bw busy"] and judged["thrown"].tolist() == [1.0, 300.0]

@@ -16,7 +16,8 @@ class House:
     def __init__(self, root):
         self.root, self.notebooks, self.reports = root, root / "notebooks", root / "out"
         self.notebooks.mkdir()
-        shutil.copy(Path(__file__).parents[2] / "notebooks" / "papers.yaml", self.notebooks)
+        for name in ("papers.yaml", "protocols.yaml"):
+            shutil.copy(Path(__file__).parents[2] / "notebooks" / name, self.notebooks)
 
     def notebook(self, name, *cells, parameters=None):
         """Cells are code, or Markdown when they start with '#'."""

@@ -4,13 +4,14 @@ import json
 import subprocess
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from lib import paths
 from lib import reporting as report
 from lib.__main__ import main
-from lib.reporting import notebooks, reference
-from lib.reporting.reference import END, NONE_YET, START, NotPublished, machine_path, table
+from lib.reporting import notebooks, picture, reference
+from lib.reporting.reference import BLOCKS, MADE, NONE_YET, NotPublished, machine_path, verdicts
 from tests.reporting.test_claims import GOOD, results_of
 
 ROOT = Path(__file__).parents[2]
@@ -22,7 +23,9 @@ plots.show(plots.curves(data), data, name="gba/one/auc", caption="What is seen."
 JUDGED = """rows = [(s, seed, value) for s, value in (("gba", 0.2), ("sync", 0.0)) for seed in claims.judging(5)]
 results = pd.DataFrame(rows, columns=["subject", "seed", "auc"])
 plots.verdicts(claims.record(results, "gba/one", profile=profile))"""
-README = f"# Kit\n\nbefore\n\n{START}\n\nold\n\n{END}\n\nafter\n"
+README = "# Kit\n\nbefore\n" + "".join(
+    f"\n<!-- {name}: {MADE} -->\n\nold\n\n<!-- end of the {name} -->\n\nafter\n" for name in BLOCKS
+)
 PARAMETERS = 'profile: str = "smoke"  # how long\nseeds: int = 3  # how many'
 
 
@@ -87,44 +90,54 @@ def test_a_second_time_changes_no_byte(ran):
     assert contents(report.publish().parent) == first[0]
 
 
-def test_the_readme_has_the_table(ran):
+def test_the_readme_has_the_verdicts(ran):
     report.publish()
     text = (ran.root / "README.md").read_text()
-    assert text.partition(START)[0] == "# Kit\n\nbefore\n\n" and text.partition(END)[2] == "\n\nafter\n"
-    assert "### GBA\n" in text and "old" not in text
-    assert "| `a.b` (paper) | Better. | value: 0.2 | 0.200 AUC | replicated |" in text
-    assert "- Papers' claims, after Holm: 1 replicated\n" in text
+    assert (
+        text.startswith("# Kit\n\nbefore\n\n<!-- protocols")
+        and text.count("\n\nafter\n") == 2
+        and "\nold\n" not in text
+    )
+    assert "- Papers' claims, after Holm: 1 replicated\n" in text and "What failed" not in text
+    assert "| `gba` | Token-controlled" in text and "| – | – |" in text and "frozen" not in text
     assert report.readme() == text
 
 
-def test_a_table_of_two_papers_with_all_verdicts(house, monkeypatch):
+def test_the_picture_is_drawn_from_what_is_published(ran):
+    """Its page's data goes to the reference; index and README say what it shows, with the same bytes each time."""
+    rows = [
+        (name, seed, auc, qps)
+        for seed in (1, 2)
+        for name, auc, qps in (("sync", 0.8, 1), ("gba", 0.799, 2), ("frozen", 0.5, 3))
+    ]
+    data = pd.DataFrame(rows, columns=["protocol", "seed", "auc", "qps"])
+    place = paths.reference() / f"{picture.NAME}.csv"
+    place.parent.mkdir(parents=True)
+    data.to_csv(place, index=False)
+    assert "| `gba` | Token-controlled global batches" in report.readme()
+    assert "| 2× | 99.7 % | Workers differ, machines are shared" in report.readme()
+    html = report.index().read_text()
+    assert "On a busy cluster use gba: it trained 2 times as many samples per second as sync and kept 99.7 % of" in html
+    assert "data:image/svg+xml;base64," in html
+    first, second = (picture.svg(picture.picture(data)) for _ in range(2))
+    assert first == second and "<dc:date>" not in first
+
+
+def test_what_failed_is_told_with_its_reason(house, monkeypatch):
     monkeypatch.setenv("LOCKSTEP_STAGE", str(paths.reference()))
-    assert table(paths.reference()) == NONE_YET
+    assert verdicts(paths.reference()) == NONE_YET
+    tested = "explanations: [{changed: half the rate, found: the same}]\n  seeds: 5"
     for paper in ("oac", "gba"):
-        house.claims(GOOD.replace("a.b", f"{paper}.x").replace("Better.", '"a | b\\n<i>"'), paper)
+        house.claims(
+            GOOD.replace("a.b", f"{paper}.x").replace("Better.", '"a | b\\n<i>."').replace("seeds: 5", tested), paper
+        )
     house.record(results_of(-1), "gba/one", "laptop")
     house.record(results_of(0.05), "oac/one", "laptop")
-    lines = [line for line in table(paths.reference()).splitlines() if line.startswith(("###", "| `"))]
-    assert lines == [
-        "### GBA",
-        "| `gba.x` (paper) | a \\| b &lt;i> | value: 0.2 | −1.00 AUC | not replicated |",
-        "### OAC",
-        "| `oac.x` (paper) | a \\| b &lt;i> | value: 0.2 | 0.050 AUC | direction only |",
+    assert verdicts(paths.reference()).split("\n\n") == [
+        "- Papers' claims, after Holm: 1 direction only, 1 not replicated",
+        "What failed of GBA:",
+        "- a | b &lt;i>. Ours: −1.00 AUC. The paper: 0.200 AUC. **not replicated**: half the rate: the same",
     ]
-    rows = results_of(0.2).assign(
-        auc=[0, 0.1, 0.2, 0.3, 0.4, *[0] * 5]
-    )  # 0.2 ± 2.776 x 0.158 / sqrt(5) = 0.2 ± 0.19632
-    house.record(rows, "oac/one", "laptop")
-    assert "| 0.20 [0.00, 0.40] AUC | direction only |" in table(paths.reference())
-    two = (
-        GOOD.replace("a.b", "oac.x")
-        .replace("{value: 0.2}", "{auc: 0.2, qps: more}")
-        .replace("metric: auc", 'metric: "{case}"')
-    )
-    house.claims(two, "oac")
-    house.record(rows.assign(qps=rows["auc"]), "oac/one", "laptop")
-    told = "| auc: 0.2; qps: more | auc: 0.20 [0.00, 0.40]; qps: 0.20 [0.00, 0.40] | direction only |"
-    assert told in table(paths.reference())
 
 
 def planted_profile(house):
@@ -207,7 +220,7 @@ def test_what_is_not_fit_is_refused_and_nothing_changes(ran, plant, message):
 
 def test_nothing_to_publish_and_no_place_for_it(ran, capsys):
     (ran.root / "README.md").write_text("# Kit")
-    with pytest.raises(NotPublished, match=r"README\.md has no place for the verdicts: a line <!-- verdicts"):
+    with pytest.raises(NotPublished, match=r"README\.md has no place for the protocols: a line <!-- protocols"):
         report.publish()
     assert not paths.reference().exists() and ran.left_behind() == []
     (ran.reports / "gba" / "one.ipynb").unlink()
@@ -236,6 +249,10 @@ def test_the_repositorys_readme_says_what_its_reference_holds(monkeypatch):
     monkeypatch.delenv("LOCKSTEP_ROOT", raising=False)
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     assert paths.root() == ROOT and reference.readme() == text
+    data = picture.kept(paths.reference())
+    if data is not None:
+        drawn = (paths.reference() / reference.PICTURE).read_text(encoding="utf-8")
+        assert drawn == picture.svg(picture.picture(data)), "the README's picture is another's"
     if not list((paths.reference() / "claims").glob("*.json")):
         assert NONE_YET in text
 

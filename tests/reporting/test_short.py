@@ -52,7 +52,7 @@ def test_claims_say_which_sentences_stand_first():
 def test_nothing_judged_is_one_line():
     assert "of the profile smoke" in in_short([verdict(3)], "smoke") and "Ours" not in in_short([verdict(3)], "smoke")
     assert in_short([], "laptop") == ""
-    assert parts().short((), (), (), "x").count("<p") == 1
+    assert parts().short((), (), (), ["x"]).count("<p") == 1
 
 
 @pytest.mark.parametrize("short", ["It is {mine}.", "It is {ours", "{}"])

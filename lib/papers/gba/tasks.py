@@ -206,13 +206,15 @@ class Task(Checked):
             "trace": False,
         }
 
-    def speed_job(self, profile: str, mode: str, seed: int, slowdown: Slowdown | float, batches: int) -> dict[str, Any]:
+    def speed_job(
+        self, profile: str, mode: str, seed: int, slowdown: Slowdown | float, batches: int, **phase
+    ) -> dict[str, Any]:
         """A timing run. With as many batches for each worker, modes with as many workers meet
         the same slowdowns; with others, two equally fast modes of 100 workers and 16 batches differ by 3 per cent by chance."""
-        phase = self.phase(mode)
-        samples = batches * phase.workers * phase.batch_size
+        own = self.phase(mode, **phase)
+        samples = batches * own.workers * own.batch_size
         workload = replace(self.workload(profile), samples=samples, days=1, evaluation_samples=100)
-        return self.job(profile, mode, seed, slowdown) | {"workload": workload, "gradients": False}
+        return self.job(profile, mode, seed, slowdown, **phase) | {"workload": workload, "gradients": False}
 
 
 def at_rate(kind: Optimizer) -> dict[str, Optimizer]:
@@ -272,14 +274,3 @@ def trained(run: Run, times: Sequence[float]) -> np.ndarray:
     start, end = run.trace.loc[run.trace["kind"] == "compute", ["start", "end"]].to_numpy().T
     done = ((np.asarray(times)[:, None] - start) / (end - start)).clip(0, 1).sum(axis=1)
     return done * run.provenance["workload"]["batch_size"]
-
-
-def inside(run: Run) -> dict[str, Any]:
-    """What Tab. 5.3 shows of a run beside its speed."""
-    found = days_of(run)
-    return found | {"thrown": found["dropped"] + found["decayed"]}
-
-
-def lines(table: pd.DataFrame) -> pd.DataFrame:
-    """Tab. 5.3 as claims read it: a subject for each protocol at each time; where no batch is thrown away, one is counted."""
-    return table.assign(subject=table["protocol"] + " " + table["time"], thrown=table["thrown"].clip(lower=1))

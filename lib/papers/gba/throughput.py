@@ -1,0 +1,52 @@
+"""GBA's Tables 5.2 and 5.3: how unequal the workers are, which is fitted to one figure of each table, and what else they show."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+import pandas as pd
+
+from lib.results.run import Run
+
+TABLE = pd.DataFrame(
+    {
+        "sync": [1436, 182, 43],
+        "async": [3253, 403, 90],
+        "hop-bs": [2227, 217, 29],
+        "bsp": [3247, 403, 88],
+        "hop-bw": [2559, 288, 66],
+        "gba": [3240, 399, 87],
+    },
+    index=["criteo", "alimama", "private"],
+)
+"""The paper's Tab. 5.2, in thousands of samples a second."""
+
+SIGMA = 0.49
+"""Spread of a batch's slowdown in Tab. 5.2: where Sync has 1436 / 3253 of Async's throughput on Criteo, see `fitted`."""
+
+LOCAL = (78, 90, 99)
+"""A worker under Async at Tab. 5.3's three times of day, as it is printed, in thousands of samples a second."""
+
+STATUS = {
+    time: math.sqrt(SIGMA**2 + 2 * math.log(LOCAL[1] / local))
+    for time, local in zip(("busy", "normal", "quiet"), LOCAL, strict=True)
+}
+"""The spreads at those times, by Async's column alone: a batch takes exp(sigma^2 / 2) times its time on average, and a worker of
+the normal time trains as much as one of Tab. 5.2."""
+
+
+def fitted(ratios: Mapping[float, float], wanted: float) -> float:
+    """The spread at which Sync has `wanted` of Async's throughput, given what it has at some spreads: log-linear between two."""
+    logs = {math.log(share): sigma for sigma, share in ratios.items()}
+    return float(np.interp(math.log(wanted), sorted(logs), [logs[x] for x in sorted(logs)]))
+
+
+def behind(run: Run) -> tuple[float, int]:
+    """Mean and maximum of how many steps fewer than the fastest a worker has finished when it finishes one; the first quarter
+    of the batches, in which nobody has to wait yet, is left out of the mean."""
+    done = run.trace[run.trace["kind"] == "compute"].sort_values("end")
+    own = done.groupby("node", observed=True).cumcount() + 1
+    lags = (own.cummax() - own).to_numpy()
+    return float(lags[len(lags) // 4 :].mean()), int(lags.max())
