@@ -80,8 +80,10 @@ class Outcomes:
         ages = {name: Counter() for name in STALENESS}
         for name, each in product(STALENESS, summaries):
             ages[name].update({int(age): count for age, count in each.get(name, {}).items()})
+        trained = [each for each in summaries if each["samples"]]  # all workers may be dead for as long as a leg lasts
         for name in ("train_loss", "train_ne", "sync_gap", "qps_worker_mean", "qps_worker_std"):
-            whole[name] = sum(each[name] * each["samples"] for each in summaries) / whole["samples"]
+            total = sum(each[name] * each["samples"] for each in trained)
+            whole[name] = total / whole["samples"] if trained else float("nan")
         whole |= {
             "qps": whole["samples"] / self.seconds if self.seconds else float("nan"),
             **stale(ages),

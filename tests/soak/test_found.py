@@ -203,6 +203,15 @@ FOUND = {
             },
         }.items()
     },
+    "nothing was trained in any leg": {
+        "workload": "quadratic",
+        "protocol": phases("async", "gba", until_samples=1),
+        "workers": 2,
+        "samples": 2,
+        "feed": "stream",
+        "patience": 0.0,
+        "failures": [{"node": "worker1", "kind": "hangs", "at": 0.0, "lasts": 1.0}],
+    },
     "two died at one moment, in the order in which they had come back": {
         "protocol": "async",
         "workers": 2,
