@@ -17,8 +17,8 @@ def test_what_tries_settings_takes_no_seed_of_a_verdict():
         seeds.not_judging([3, *seeds.judging(2)], "rates are tried")
 
 
-def test_the_rates_of_figure_6_are_not_tried_on_what_is_judged():
-    from lib.papers.gba import switching, tasks
+def test_rates_are_not_tried_on_what_is_judged():
+    from lib.papers.gba import tasks, tuning
 
     with pytest.raises(BadOption, match="rates are tried: seed 1000"):
-        switching.at_rates(tasks.TASKS["criteo"], "smoke", seeds.judging(1), [1])
+        tuning.grid(tasks.TASKS["criteo"].at("smoke"), "smoke", seeds.judging(1))

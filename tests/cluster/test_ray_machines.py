@@ -21,7 +21,7 @@ from ray.cluster_utils import Cluster
 from lib.errors import LockstepError
 from lib.training.train import Job
 
-NOTICED = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 300, "health_check_failure_threshold": 3}
+NOTICED = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 300, "health_check_failure_threshold": 10}
 MACHINE = {"num_cpus": 1, "object_store_memory": 80 * 2**20}
 machines = Cluster(initialize_head=True, head_node_args={**MACHINE, "include_dashboard": False, "_system_config": NOTICED})
 others = [machines.add_node(**MACHINE) for _ in range(2)]
@@ -41,7 +41,7 @@ def train(restarts):
     def progress(samples):
         nonlocal trained, killed
         trained += samples
-        if trained > 1600 and not killed:
+        if trained > 1600 and not killed and any(map(processes, others)):
             machine = max(others, key=processes)
             killed = processes(machine)
             others.remove(machine)

@@ -3,7 +3,6 @@
 import pandas as pd
 import pytest
 
-from lib.errors import BadOption
 from lib.papers.gba import sudden_drop, switching, tasks, tuning
 from lib.reporting import claims
 
@@ -66,8 +65,3 @@ def test_a_modes_best_rate_is_that_of_the_best_mean():
         ("sync", 1.0, 0, 0.1),
     ]
     assert tuning.best(pd.DataFrame(rows, columns=["mode", "rate", "seed", "auc"])) == {"gba": 0.3, "sync": 1.0}
-
-
-def test_rates_are_tried_on_no_seed_that_judges():
-    with pytest.raises(BadOption, match="rates are tried: seed 1000"):
-        tuning.grid(tasks.TASKS["criteo"].at("smoke"), "smoke", [1000])
