@@ -162,9 +162,8 @@ class FailureSchedule:
         self._returns = {node: when + shift for node, when in state["returns"].items()}
         self._plans.clear()
         self._next.clear()
-        self.begin(
-            [*state["awaited"], *nodes]
-        )  # deaths of the same moment come in the order in which they were awaited
+        # Deaths of the same moment come in the order in which they were awaited.
+        self.begin([*state["awaited"], *nodes])
 
     def pause(self, *nodes: str) -> None:
         """Nothing strikes these nodes, or any, until they begin again; what would have struck meanwhile, never does."""
