@@ -14,9 +14,6 @@ from lib.reporting.claims import Verdict, judge
 from tests.reporting.test_claims import CALIBRATION, GOOD, claim
 from tests.reporting.test_judge import five, table
 
-STILL_OWN = {"figure_3_gradient_norms", "figure_4_id_occurrences"}
-"""Notebooks that are to follow: the first wants `plots.shades("bsp", 4)`, the second `plots.MARKS` in black."""
-
 
 def shown(house, runs):
     data = plots.histories(runs)
@@ -210,4 +207,4 @@ def test_no_notebook_has_colours_of_its_own_for_protocols():
     for path in [*folder.glob("*.ipynb"), *folder.glob("*/*.ipynb")]:
         code = "".join("".join(c["source"]) for c in json.loads(path.read_text())["cells"] if c["cell_type"] == "code")
         found |= {path.stem} if own.search(code) else set()
-    assert found <= STILL_OWN
+    assert not found

@@ -74,7 +74,9 @@ def table(runs: pd.DataFrame, stepped: pd.DataFrame, means: pd.DataFrame) -> pd.
     frozen = first[first["subject"] == "sync"].assign(subject="frozen", floor=lambda t: t["start"])
     rises = {who: means.loc[who, "bound"] / means.loc[who.partition(" to ")[0], "bound"] for who in means.index}
     bounds = [{"subject": f"bound, {who}", "seed": first["seed"].iloc[0], "rises": rise} for who, rise in rises.items()]
-    return pd.concat([first, *swept, frozen[["subject", "seed", "floor"]], stepped, pd.DataFrame(bounds)])
+    switches = {"sync to async": "after sync", "async to sync": "after async"}
+    stays = [stepped[stepped["subject"] == who].assign(subject=f"instead of {to}") for to, who in switches.items()]
+    return pd.concat([first, *swept, frozen[["subject", "seed", "floor"]], stepped, *stays, pd.DataFrame(bounds)])
 
 
 def after_switch(task: QuadraticBowl, eta: float, workers: int, at: Mapping[str, float]) -> dict[str, float]:
