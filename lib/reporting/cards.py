@@ -110,18 +110,17 @@ def table(data: pd.DataFrame, caption: str = "") -> Fragment:
 
 def verdict_table(verdicts: Iterable[Verdict], caption: str = "") -> str:
     """Verdicts with what they were judged by, each above a row for each of its cases; negative ones are shown like the others."""
-    groups = [(("entry", f"k-{v.claim.kind}", f"v-{slug(v.counted)}"), _entry(v)) for v in verdicts]
-    return parts().entries(["Claim", "Verdict", "Ours", "Picture", "The paper", "Seeds"], groups, caption)
+    groups = [(("entry", f"k-{v.claim.kind}", f"v-{slug(v.counted)}"), parts().judged(v), _cases(v)) for v in verdicts]
+    return parts().entries(["Case", "Ours", "Picture", "The paper", "Seeds"], groups, caption)
 
 
-def _entry(verdict: Verdict) -> list[list[Any]]:
+def _cases(verdict: Verdict) -> list[list[Any]]:
+    """What each case has measured; its own verdict where there are several; what the paper says where nothing was measured."""
     claim, cases = verdict.claim, verdict.cases
-    about = [parts().judged(claim), parts().verdict(verdict)]
-    if len(cases) == 1:
-        return [[*about, *_measured(claim, cases[0])]]
-    said = "; ".join(f"{case}: {flat(paper)}" for case, paper in claim.cases.items() if paper is not None)
-    first = [*about, "–", "", "" if cases else said or "–", ""]
-    return [first, *([parts().case(c.case), parts().chip(c.verdict, c.detail), *_measured(claim, c)] for c in cases)]
+    if not cases:
+        return [[case, "–", "", flat(paper), ""] for case, paper in claim.cases.items() if paper is not None]
+    several = len(cases) > 1
+    return [[parts().case(c.case, c if several else None), *_measured(claim, c)] for c in cases]
 
 
 def _measured(claim: Claim, case: Case) -> list[Any]:
