@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import _thread
 import re
+import signal
 import threading
 import traceback
 from collections import Counter
@@ -187,14 +188,15 @@ def _hold(holds: bool, kind: str, detail: str) -> None:
 
 @contextmanager
 def _awake(limit: float) -> Iterator[None]:
-    """A hang ends in an error, as if somebody had pressed Ctrl-C."""
+    """A hang ends in an error, as if somebody had pressed Ctrl-C, which jobs in the background ignore."""
     late = threading.Event()
 
     def interrupt() -> None:
         late.set()
-        _thread.interrupt_main()
+        _thread.interrupt_main(signal.SIGUSR1)
 
     timer = threading.Timer(limit, interrupt)
+    before = signal.signal(signal.SIGUSR1, signal.default_int_handler)
     timer.start()
     try:
         yield
@@ -204,6 +206,8 @@ def _awake(limit: float) -> Iterator[None]:
         raise
     finally:
         timer.cancel()
+        timer.join()
+        signal.signal(signal.SIGUSR1, before)
 
 
 def _kind(error: Exception) -> str:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 import lib
 from lib import Failure, LocalCluster, Lognormal, Mishaps, Node, Phase, Schedule, VirtualCluster, workloads
 from lib.cluster.faults.failures import TICK, Connection, Degradation, NodeFailures, windows
+from lib.cluster.faults.nodes import Incarnation
 from lib.drivers.crew import Crew
 from lib.errors import BadOption, Deadlock, NodeLost
 from lib.protocols import ALL
@@ -398,3 +399,21 @@ def test_who_is_dead_and_has_not_ended_yet_gets_no_answer():
         return call.cancelled()
 
     assert cluster.open(0, 1).run(main)
+
+
+def test_who_is_to_end_does_so_though_whom_it_waits_for_is_dead_as_well():
+    """A keeper that was to end went on with a worker that had died at that moment, and waited for ever."""
+
+    async def never():
+        await asyncio.Event().wait()
+
+    async def main():
+        node = Incarnation("worker0")
+        waits, ends = (asyncio.ensure_future(node.outcome(node.begin(never()))) for _ in range(2))
+        await asyncio.sleep(0)
+        ends.cancel()
+        node.end()
+        await asyncio.wait([waits, ends])
+        return ends.cancelled(), type(waits.exception())
+
+    assert asyncio.run(main()) == (True, NodeLost)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
+import signal
 
 import pytest
 
 import lib
 from lib.__main__ import main
 from lib.cluster.faults.failures import Connection
+from lib.cluster.local import in_loop
 from lib.protocols import ALL
-from lib.soak import KINDS, soak
+from lib.soak import KINDS, checks, soak
 from lib.soak.cases import WORKLOADS, draw, families, protocols_of
 from lib.soak.checks import Refused, call, check
 from lib.soak.shrink import shrink
@@ -44,6 +47,24 @@ def test_what_was_found_before_ctrl_c_is_told(monkeypatch):
     monkeypatch.setitem(KINDS, "runs", dataclasses.replace(KINDS["runs"], check=checked))
     soaked = soak(seed=1, runs=9)
     assert soaked.runs.total() == 3 and list(soaked.told())[-1] == "3 cases, 0 findings"
+
+
+def test_a_hang_ends_where_ctrl_c_is_ignored(monkeypatch):
+    """As it is for jobs in the background, which waited for ever."""
+    monkeypatch.setitem(checks.HANG, "local", 0.5)
+    monkeypatch.setattr(checks.Job, "run", lambda job, progress: in_loop(asyncio.Event().wait))
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        case = {
+            "workload": "ctr-synthetic",
+            **WORKLOADS["ctr-synthetic"],
+            "cluster": "local",
+            "protocol": "gba",
+            "seed": 0,
+        }
+        assert check(case).kind == "hang"
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_a_case_depends_on_its_seed_and_number_alone():

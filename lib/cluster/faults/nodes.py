@@ -35,10 +35,11 @@ class Incarnation:
         return task
 
     async def outcome(self, call: asyncio.Task) -> Any:
+        """What a call came to; that the node was lost. Who is itself to end does so, though the node may be over as well."""
         try:
             return await asyncio.shield(call)
         except asyncio.CancelledError:
-            if self.over:
+            if self.over and not asyncio.current_task().cancelling():
                 raise NodeLost(self.node) from None
             call.add_done_callback(_let_go)
             raise
