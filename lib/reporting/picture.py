@@ -116,7 +116,9 @@ def answer(data: pd.DataFrame) -> list[str]:
     else:
         equal = sound.index[(sound[[*PAIRED]] == sound.loc[best, [*PAIRED]]).all(axis=1)]
         first = f"On a busy cluster use {' or '.join(sorted(equal, reverse=True))}: {_found(table, best)} of what sync learns."
-    second = f"Sync learns {_most(table)}, and waits for its slowest worker; where workers are equal, nobody waits for long."
+    second = (
+        f"Sync learns {_most(table)}, and waits for its slowest worker; where workers are equal, nobody waits for long."
+    )
     least = others["quality"].idxmin()
     third = f"Who mixes less learns less, as {least}: {_found(table, least)}. " if least != best else ""
     if fastest != best:

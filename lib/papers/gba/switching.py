@@ -49,7 +49,7 @@ def days(task: Task, profile: str, mode: str, start: Run, until: int, **phase) -
     return job | {"start": start, "evaluations": "daily", "keep": True}
 
 
-def switching(task: Task, profile: str, seeds: Sequence[int], modes: Sequence[str] = MODES, others: int = 5) -> Study:
+def switching(task: Task, profile: str, seeds: Sequence[int], others: int = 5) -> Study:
     """Base, then every mode's days, then Sync's; and what trains no more after the base, or after Sync's days.
 
     Modes take over from Sync at its rate. What Sync takes over was trained at the mode's own rate, which Sync keeps; Async has
@@ -58,12 +58,11 @@ def switching(task: Task, profile: str, seeds: Sequence[int], modes: Sequence[st
     size = task.sizes[profile]
     middle, end = size.base + size.days, size.base + 2 * size.days
     starts = bases(task, profile, seeds)
-    controls = ("frozen", "one worker") if "async" in modes else ("frozen",)
-    of = {mode: starts if mode in PAIR else starts[:others] for mode in (*modes, *controls)}
+    of = {mode: starts if mode in PAIR else starts[:others] for mode in (*MODES, "frozen", "one worker")}
     there = _by_mode(task, profile, {mode: (at, {}) for mode, at in of.items()}, middle)
-    own = {mode: (of[mode], _own(task, mode)) for mode in modes if _own(task, mode)}
+    own = {mode: (of[mode], _own(task, mode)) for mode in MODES if _own(task, mode)}
     left = there | _by_mode(task, profile, own, middle)
-    jobs = {mode: [days(task, profile, "sync", run, end, **_own(task, mode)) for run in left[mode]] for mode in modes}
+    jobs = {mode: [days(task, profile, "sync", run, end, **_own(task, mode)) for run in left[mode]] for mode in MODES}
     jobs["frozen"] = [days(task, profile, "frozen", run, end) for run in there["sync"]]
     runs = iter(sweep([job for group in jobs.values() for job in group]))
     return Study(away=there, back={mode: [next(runs) for _ in group] for mode, group in jobs.items()})
@@ -93,7 +92,8 @@ def at_rates(task: Task, profile: str, seeds: Iterable[int], factors: Iterable[f
         until = own.sizes[profile].base + own.sizes[profile].days
         starts = bases(own, profile, seeds)
         for mode, runs in _by_mode(own, profile, {mode: (starts, {}) for mode in PAIR}, until).items():
-            about = {"rates": factor, "protocol": mode, "subject": f"rate x {factor:g} {mode}"}
+            about = {"task": task.name, "rates": factor, "protocol": mode}
+            about |= {"subject": f"{task.name}, rate x {factor:g} {mode}"}
             rows += [about | {"seed": seed, "mean": mean_auc(run)} for seed, run in zip(seeds, runs, strict=True)]
     return pd.DataFrame(rows)
 
@@ -160,6 +160,8 @@ def beside(table: pd.DataFrame) -> pd.DataFrame:
     stays = own[own["protocol"] == "sync"].drop(columns=["protocol", "first", "last"])
     own = own.merge(stays, on=["task", "direction", "seed"], suffixes=("", "_sync"))
     own["ours"] = 1000 * (own["mean"] - own["mean_sync"])
+    order = [*dict.fromkeys(table["task"]), *DIRECTIONS, *MODES, "one worker", "frozen"]
+    own = own.sort_values(["task", "direction", "protocol"], key=lambda column: column.map(order.index))
     found = own.groupby(["task", "direction", "protocol"], sort=False)["ours"].agg(["mean", "min", "max"]).round(1)
     places = [(task, direction.lower()) for task, direction, _ in found.index]
     keys = [(*place, mode) for place, (_, _, mode) in zip(places, found.index, strict=True)]
@@ -182,9 +184,9 @@ def printed(table: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def judged(table: pd.DataFrame, average: str = "average") -> pd.DataFrame:
-    """What the claims read: each mode's AUC, of each task and of the tasks' average, which has that name, in each direction."""
+def judged(table: pd.DataFrame) -> pd.DataFrame:
+    """What the claims read: each mode's AUC, of each task and of the tasks' average, in each direction."""
     own = quality(table)
     means = own.groupby(["direction", "protocol", "seed"], sort=False)[["first", "last", "mean"]].mean().reset_index()
-    both = pd.concat([own, means.assign(task=average)], ignore_index=True)
+    both = pd.concat([own, means.assign(task="average")], ignore_index=True)
     return both.assign(subject=both["task"] + " " + both["direction"].str.lower() + " " + both["protocol"])
