@@ -4,7 +4,7 @@ Su et al., "GBA", NeurIPS 2022, Section 5 and Tab. 5.1. Kept are the models, the
 of workers and of local batches, so that Sync's and GBA's global batches are equal, BSP's is 62 to 78 % of them and Hop-BW's 250
 to 470 %. Scaled down are the data, the models' widths and the batches, and where gradients are computed, the workers.
 
-Learning rates are those that `lib.papers.gba.tuning` found, on seeds that nothing is judged on; Alimama's are still to be tuned.
+Learning rates are those that `lib.papers.gba.tuning` found, on seeds that nothing is judged on.
 """
 
 from __future__ import annotations
