@@ -151,6 +151,17 @@ def at_own_rates(study: Study) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+def back_at_one_rate(task: Task, profile: str, study: Study) -> pd.DataFrame:
+    """What Sync's days after GBA's are above those of staying in Sync with the same seed: after GBA at its own best rate, which
+    Sync keeps; and after GBA at Sync's best rate, as in the paper, whose modes have one."""
+    end = task.sizes[profile].base + 2 * task.sizes[profile].days
+    ways = {"at GBA's rate": study.back["gba"]}
+    ways["at Sync's rate"] = sweep([days(task, profile, "sync", run, end) for run in study.away["gba"]])
+    stays = [mean_auc(run) for run in study.back["sync"]]
+    less = {way: [mean_auc(run) - stay for run, stay in zip(runs, stays, strict=True)] for way, runs in ways.items()}
+    return pd.DataFrame(less).assign(task=task.name, seed=[run.provenance["seed"] for run in study.back["sync"]])
+
+
 def quality(table: pd.DataFrame) -> pd.DataFrame:
     """For each task, direction, protocol and seed the AUC on the first day, the last, and on average."""
     keys = ["task", "direction", "protocol", "seed"]
