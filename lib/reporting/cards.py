@@ -165,9 +165,13 @@ def differences(values: Sequence[Mapping[str, Any]], path: str = "") -> tuple[di
         if all(one == told[0] for one in told):
             shared[key] = told[0]
         elif all(isinstance(one, Mapping) for one in told):
-            for name in (names := dict.fromkeys(one.get("name") for one in told)):
-                of = f"{key} {name}" if len(names) > 1 else key
+            names = list(dict.fromkeys(one.get("name") for one in told))
+            several = len(names) > 1
+            differing |= {place: _several(names)} if several else {}
+            for name in names:
+                of = f"{key} {name}" if several else key
                 alike, more = differences([one for one in told if one.get("name") == name], f"{path}{of}, ")
+                alike = {each: value for each, value in alike.items() if each != "name" or not several}
                 shared |= {of: alike} if alike else {}
                 differing |= more
         else:

@@ -128,12 +128,8 @@ def test_provenance_of_several_tasks_says_of_each_what_differs():
         {"name": name, "batch_size": size, "world": world} for name, size in (("a", 8), ("b", 9)) for world in (5, 6, 7)
     ]
     shared, differing = differences([{"workload": task, "clock": "virtual"} for task in tasks])
-    assert shared == {
-        "workload a": {"name": "a", "batch_size": 8},
-        "workload b": {"name": "b", "batch_size": 9},
-        "clock": "virtual",
-    }
-    assert differing == {"workload a, world": "5 to 7", "workload b, world": "5 to 7"}
+    assert shared == {"workload a": {"batch_size": 8}, "workload b": {"batch_size": 9}, "clock": "virtual"}
+    assert differing == {"workload": "a; b", "workload a, world": "5 to 7", "workload b, world": "5 to 7"}
 
 
 def test_a_parameter_that_is_changed_by_hand_shows_in_what_repeats_it(house, monkeypatch):
