@@ -248,7 +248,7 @@ def _mutate(options: argparse.Namespace) -> None:
     findings = []
     for finding in mutate.mutate(mutate.chosen(options.names), options.processes):
         findings.append(finding)
-        print(f"{finding.name:56}{finding.noticed_by or 'SURVIVED'}", flush=True)
+        print(f"{finding.name}: {finding.noticed_by or 'SURVIVED'}", flush=True)
     survived = [finding.name for finding in findings if finding.noticed_by is None]
     if options.out:
         Path(options.out).write_text(json.dumps(mutate.result(findings), indent=1) + "\n")

@@ -164,10 +164,16 @@ def differences(values: Sequence[Mapping[str, Any]], path: str = "") -> tuple[di
         place = f"{path}{key}".replace("_", " ")
         if all(one == told[0] for one in told):
             shared[key] = told[0]
-        elif all(isinstance(one, Mapping) for one in told) and len({one.get("name") for one in told}) == 1:
-            within_it, more = differences(told, f"{place}, ")
-            shared |= {key: within_it} if within_it else {}
-            differing |= more
+        elif all(isinstance(one, Mapping) for one in told):
+            names = list(dict.fromkeys(one.get("name") for one in told))
+            several = len(names) > 1
+            differing |= {place: _several(names)} if several else {}
+            for name in names:
+                of = f"{key} {name}" if several else key
+                alike, more = differences([one for one in told if one.get("name") == name], f"{path}{of}, ")
+                alike = {each: value for each, value in alike.items() if each != "name" or not several}
+                shared |= {of: alike} if alike else {}
+                differing |= more
         else:
             differing[place] = _several(told)
     return shared, differing

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 from lib import paths
 from lib.errors import LockstepError
-from lib.reporting import claims, notebooks
+from lib.reporting import cards, claims, notebooks
 from lib.reporting.markup import TEMPLATES, slug
 from lib.reporting.short import in_short
 
@@ -51,9 +51,9 @@ def render(executed: str | os.PathLike) -> str:
     nb = nbformat.read(executed, as_version=4)
     facts = nb.metadata.get("lockstep", {})
     name = facts.get("name", executed.stem)
-    _arrange(nb)
-    question = next((cell.id for cell in nb.cells if cell.cell_type == "markdown"), None)
     mine = [verdict for verdict in claims.verdicts(paths.reports()) if verdict.claim.notebook == name]
+    _arrange(nb, mine)
+    question = next((cell.id for cell in nb.cells if cell.cell_type == "markdown"), None)
     markdown = "\n".join(cell.source for cell in nb.cells if cell.cell_type == "markdown")
     title = re.search(r"^#\s+(.+?)\s*#*$", markdown, re.MULTILINE)
     code = HtmlFormatter(style="friendly", nobackground=True).get_style_defs(".highlight")
@@ -82,11 +82,11 @@ def render(executed: str | os.PathLike) -> str:
     return html
 
 
-def _arrange(nb: Any) -> None:
+def _arrange(nb: Any, judged: Sequence[claims.Verdict]) -> None:
     """Put what notebooks show of themselves in its place: an answer of their own below the question, verdicts and settings before
-    the limits, provenance at the end. How far
-    the runs have come is left out and, where verdicts stand, what was claimed before the runs: it would be said twice."""
-    from nbformat.v4 import new_code_cell
+    the limits, provenance at the end. Verdicts are as they stand, with what has been tested since. How far the runs have come
+    is left out and, where verdicts stand, what was claimed before the runs: it would be said twice."""
+    from nbformat.v4 import new_code_cell, new_output
 
     found: dict[str, list[Any]] = {role: [] for role in ROLES}
     for cell in nb.cells:
@@ -96,6 +96,9 @@ def _arrange(nb: Any) -> None:
             if role in found:
                 cell.outputs.remove(output)
                 found[role].append(output)
+    if found["verdicts"] and judged:
+        shown = {"text/html": cards.verdicts(judged).html}
+        found["verdicts"] = [new_output("display_data", data=shown)]
     before = found["verdicts"] or found["claims"]
     limits = [place for place, cell in enumerate(nb.cells) if re.search(r"^##\s+Limits\b", cell.source, re.MULTILINE)]
     place = limits[-1] if limits else len(nb.cells)

@@ -177,7 +177,8 @@ def test_a_dead_kernel_is_named(house):
     assert not (house.reports / "n.ipynb").exists() and house.left_behind() == []
 
 
-def test_side_by_side_all_go_on_after_one_fails(house, capfd):
+def test_side_by_side_all_go_on_after_one_fails(house, capfd, monkeypatch):
+    monkeypatch.setattr("lib.reporting.notebooks.together.cpu_count", lambda: 2)
     for name, cell in {"a": "1", "b": "1 / 0", "c": "import os; print(os.environ['LOCKSTEP_PROCESSES'])"}.items():
         house.notebook(name, "# N", cell, parameters=PARAMETERS)
     (failure,) = notebooks.run_together(notebooks.experiments(), "smoke", {"seeds": 4})

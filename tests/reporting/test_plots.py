@@ -10,6 +10,7 @@ import pytest
 from lib.errors import BadOption, UnknownName
 from lib.protocols import ALL
 from lib.reporting import looks, markup, plots
+from lib.reporting.cards import differences
 from lib.reporting.claims import Verdict, judge
 from tests.reporting.test_claims import CALIBRATION, GOOD, claim
 from tests.reporting.test_judge import five, table
@@ -119,6 +120,16 @@ def test_the_provenance_card_says_what_is_shared_once(runs, house, monkeypatch):
     assert "<code>python -m lib run x --profile smoke</code>" in card.html and "d" * 16 in card.html
     monkeypatch.setenv("LOCKSTEP_COMMAND", "python -m lib run x -p seeds=5")
     assert "seeds=5" in plots.provenance_card(runs["gba"][0], "x").html
+
+
+def test_provenance_of_several_tasks_says_of_each_what_differs():
+    """Three tasks of eight worlds each stood there twenty-four times in full."""
+    tasks = [
+        {"name": name, "batch_size": size, "world": world} for name, size in (("a", 8), ("b", 9)) for world in (5, 6, 7)
+    ]
+    shared, differing = differences([{"workload": task, "clock": "virtual"} for task in tasks])
+    assert shared == {"workload a": {"batch_size": 8}, "workload b": {"batch_size": 9}, "clock": "virtual"}
+    assert differing == {"workload": "a; b", "workload a, world": "5 to 7", "workload b, world": "5 to 7"}
 
 
 def test_a_parameter_that_is_changed_by_hand_shows_in_what_repeats_it(house, monkeypatch):

@@ -115,7 +115,7 @@ def test_the_picture_is_drawn_from_what_is_published(ran):
     place.parent.mkdir(parents=True)
     data.to_csv(place, index=False)
     assert "| `gba` | Token-controlled global batches" in report.readme()
-    assert "| 2× | 99.7 % | Workers differ, machines are shared" in report.readme()
+    assert "| 2× | 99.7 % | Workers differ and machines are shared" in report.readme()
     html = report.index().read_text()
     assert "On a busy cluster use gba: it trained 2 times as many samples per second as sync and kept 99.7 % of" in html
     assert "data:image/svg+xml;base64," in html

@@ -1,5 +1,6 @@
 """Pages: offline, readable, whole."""
 
+import json
 import re
 from html import unescape
 
@@ -8,7 +9,7 @@ import pytest
 from lib import paths
 from lib import reporting as report
 from lib.reporting import notebooks
-from lib.reporting.page import PageError
+from lib.reporting.page import PageError, render
 from tests.reporting.test_claims import GOOD, results_of
 
 FIGURE = """import pandas as pd
@@ -99,6 +100,20 @@ def test_the_index_shows_a_verdict_and_a_changed_claim(house):
     assert "Papers&#39; claims, after Holm:" in html and "1 not replicated" in html and "Our promises" not in html
     house.claims(GOOD.replace("value: 0.2", "value: 2"))
     assert "changed since its run: the rule" in report.index().read_text()
+
+
+def test_a_page_shows_its_verdicts_as_they_stand(house):
+    """With what was tested after the run, which its own output cannot know."""
+    path = house.notebook("one", "# One", "1")
+    house.claims(GOOD)
+    house.record(results_of(-1), "one")
+    nb = json.loads(path.read_text())
+    shown = {"data": {"text/html": "<p>of the run</p>"}, "metadata": {"text/html": {"role": "verdicts"}}}
+    nb["cells"][-1]["outputs"] = [{"output_type": "display_data", **shown}]
+    (house.reports / "one.ipynb").write_text(json.dumps(nb))
+    house.claims(GOOD.rstrip("\n") + "\n  explanations: [{changed: half the rate, found: the same}]\n")
+    html = render(house.reports / "one.ipynb")
+    assert "of the run" not in html and html.count("Tested: half the rate. Found: the same.") == 1
 
 
 def test_the_index_shows_claims_whose_notebook_is_missing(house):

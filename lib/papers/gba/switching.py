@@ -25,13 +25,16 @@ class Study:
     """One task's runs, by mode, with one for each seed."""
 
     away: Mapping[str, Sequence[Run]]
-    """Each mode's days after Sync's base."""
+    """Each mode's days after Sync's base, at Sync's rate."""
+    own: Mapping[str, Sequence[Run]]
+    """The same days at each mode's own best rate."""
     back: Mapping[str, Sequence[Run]]
     """Sync's days after each mode's."""
 
     @property
     def runs(self) -> list[Run]:
-        return [run for way in (self.away, self.back) for group in way.values() for run in group]
+        made = [run for way in (self.away, self.own, self.back) for group in way.values() for run in group]
+        return list({id(run): run for run in made}.values())  # where a mode's rate is Sync's, they are the same
 
 
 def base(task: Task, profile: str, seed: int) -> dict[str, Any]:
@@ -61,18 +64,23 @@ def switching(task: Task, profile: str, seeds: Sequence[int], others: int = 5) -
     of = {mode: starts if mode in PAIR else starts[:others] for mode in (*MODES, "frozen", "one worker")}
     there = _by_mode(task, profile, {mode: (at, {}) for mode, at in of.items()}, middle)
     own = {mode: (of[mode], _own(task, mode)) for mode in MODES if _own(task, mode)}
-    left = there | _by_mode(task, profile, own, middle)
+    left = {mode: there[mode] for mode in MODES} | _by_mode(task, profile, own, middle)
     jobs = {mode: [days(task, profile, "sync", run, end, **_own(task, mode)) for run in left[mode]] for mode in MODES}
     jobs["frozen"] = [days(task, profile, "frozen", run, end) for run in there["sync"]]
     runs = iter(sweep([job for group in jobs.values() for job in group]))
-    return Study(away=there, back={mode: [next(runs) for _ in group] for mode, group in jobs.items()})
+    return Study(away=there, own=left, back={mode: [next(runs) for _ in group] for mode, group in jobs.items()})
 
 
 def _by_mode(
     task: Task, profile: str, phases: Mapping[str, tuple[Sequence[Run], dict[str, Any]]], until: int
 ) -> dict[str, list[Run]]:
-    """The runs of each mode from its starts, with its own options of a phase."""
-    jobs = [days(task, profile, mode, at, until, **own) for mode, (starts, own) in phases.items() for at in starts]
+    """The runs of each mode from its starts, with its own options of a phase. Sync's rate may be too large for a mode to go on
+    with: then batches whose loss is not finite are left out."""
+    jobs = [
+        days(task, profile, mode, at, until, **own) | ({} if mode in PAIR else {"on_nan": "skip"})
+        for mode, (starts, own) in phases.items()
+        for at in starts
+    ]
     runs = iter(sweep(jobs))
     return {mode: [next(runs) for _ in starts] for mode, (starts, _) in phases.items()}
 
@@ -128,6 +136,30 @@ def daily(study: Study) -> pd.DataFrame:
                 found = run.history.dropna(subset=["auc"])[["day", "auc"]]
                 parts.append(found.assign(direction=direction, protocol=mode, seed=run.provenance["seed"]))
     return pd.concat(parts, ignore_index=True).astype({"day": int})
+
+
+def at_own_rates(study: Study) -> pd.DataFrame:
+    """What each mode's mean AUC over the days after Sync's base is above Sync's with the same seed: at its own best rate, and at
+    Sync's. A row for each mode and seed."""
+    stays = {run.provenance["seed"]: mean_auc(run) for run in study.away["sync"]}
+    rows = []
+    for mode, group in study.own.items():
+        for own, away in zip(group, study.away[mode], strict=True):
+            seed = own.provenance["seed"]
+            less = {"at Sync's rate": mean_auc(away) - stays[seed], "at its own": mean_auc(own) - stays[seed]}
+            rows.append({"protocol": mode, "seed": seed} | less)
+    return pd.DataFrame(rows)
+
+
+def back_at_one_rate(task: Task, profile: str, study: Study) -> pd.DataFrame:
+    """What Sync's days after GBA's are above those of staying in Sync with the same seed: after GBA at its own best rate, which
+    Sync keeps; and after GBA at Sync's best rate, as in the paper, whose modes have one."""
+    end = task.sizes[profile].base + 2 * task.sizes[profile].days
+    ways = {"at GBA's rate": study.back["gba"]}
+    ways["at Sync's rate"] = sweep([days(task, profile, "sync", run, end) for run in study.away["gba"]])
+    stays = [mean_auc(run) for run in study.back["sync"]]
+    less = {way: [mean_auc(run) - stay for run, stay in zip(runs, stays, strict=True)] for way, runs in ways.items()}
+    return pd.DataFrame(less).assign(task=task.name, seed=[run.provenance["seed"] for run in study.back["sync"]])
 
 
 def quality(table: pd.DataFrame) -> pd.DataFrame:
