@@ -50,6 +50,9 @@ class _Elastic(ReplicaRule):
     alpha: Share = 0.5
     """Elastic parameter: how far a replica moves."""
 
+    def merge(self, memory: Any, mine: np.ndarray, mix: Mix) -> tuple[Any, np.ndarray]:
+        return memory, self._towards(mine, mix.theirs)
+
     def _towards(self, mine: np.ndarray, there: np.ndarray) -> np.ndarray:
         return (1 - self.alpha) * mine + self.alpha * there
 
@@ -69,16 +72,10 @@ class _EASGD(_Elastic):
         moved = (1 - self.alpha) * copy + self.alpha * theirs
         return moved, moved if self.answer == "new" else copy
 
-    def merge(self, memory: None, mine: np.ndarray, mix: Mix) -> tuple[None, np.ndarray]:
-        return memory, self._towards(mine, mix.theirs)
-
 
 @dataclass(frozen=True, kw_only=True)
 class _MA(_Elastic):
     exchange: ClassVar = Mean(ahead=False)
-
-    def merge(self, memory: None, mine: np.ndarray, mix: Mix) -> tuple[None, np.ndarray]:
-        return memory, self._towards(mine, mix.theirs)
 
 
 @dataclass(frozen=True, kw_only=True)
