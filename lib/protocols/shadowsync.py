@@ -109,7 +109,7 @@ class _Shadow(ReplicaRule):
 
 @dataclass(frozen=True, kw_only=True)
 class _Foreground(ReplicaRule):
-    every: Count = 5
+    every: Count = 1
     """Steps from one mix to the next (the paper's sync gap); of a thread of its own with a sync server, else of all threads."""
     seconds: NotNegative = 0.0
     """Seconds from one mix to the next, at least."""

@@ -84,7 +84,7 @@ def test_waits_for_the_slowest_only_where_declared(name):
 @EVERY
 def test_same_seed_same_bits_other_seed_others(name):
     assert run(name, slowdown=0.6, batches=60).digest == run(name, slowdown=0.6, batches=60).digest
-    workload = workloads.get("kg-synthetic" if ALL[name].family == "pipeline" else "ctr-synthetic", samples=4_000)
+    workload = workloads.get("kg-synthetic" if ALL[name].family == "pipeline" else "ctr-synthetic", samples=2_000)
     first, second = (lib.train(workload, name, "virtual", seed=seed, save=False).digest for seed in (0, 1))
     assert first != second
 
