@@ -46,8 +46,14 @@ def owes(run, workload, clock):
     assert run.history["samples"].max() == workload.samples and (run.history["time"].diff().dropna() >= 0).all()
 
 
+TWINS = {"s-bmuf", "fr-ma", "fr-bmuf"}
+"""To a process under Ray, which takes seconds to start, they are s-ma and ds-sync: composed alike, and merged on the spot."""
+
+
 @pytest.mark.parametrize("name", ALL)
 def test_every_protocol_trains_on_every_cluster(name, cluster):
+    if cluster == "ray" and name in TWINS:
+        pytest.skip("composed like another, which is tried")
     workload, workers = (GRAPH, None) if pipeline(name) else (CLICKS, 2)
     run = lib.train(workload, name, KINDS[cluster](workers=workers), evaluations=2, save=False)
     owes(run, workload, "virtual" if cluster == "virtual" else "wall")

@@ -1,5 +1,7 @@
 """The tables that GBA's claims read, with numbers that can be checked by hand."""
 
+from types import SimpleNamespace
+
 import pandas as pd
 import pytest
 
@@ -65,3 +67,14 @@ def test_a_modes_best_rate_is_that_of_the_best_mean():
         ("sync", 1.0, 0, 0.1),
     ]
     assert tuning.best(pd.DataFrame(rows, columns=["mode", "rate", "seed", "auc"])) == {"gba": 0.3, "sync": 1.0}
+
+
+def test_a_mode_at_its_own_rate_is_held_against_sync_of_the_same_seed():
+    def run(seed, auc):
+        return SimpleNamespace(provenance={"seed": seed}, history=pd.DataFrame({"auc": [None, auc - 0.01, auc + 0.01]}))
+
+    sync = [run(5, 0.70), run(6, 0.80)]
+    away, own = ({"sync": sync, "gba": [run(5, auc)]} for auc in (0.65, 0.72))
+    found = switching.at_own_rates(switching.Study(away=away, own=own, back={})).round(6)
+    assert found.query("protocol == 'gba'").values.tolist() == [["gba", 5, -0.05, 0.02]]
+    assert (found.query("protocol == 'sync'")[["at Sync's rate", "at its own"]] == 0).all(axis=None)
