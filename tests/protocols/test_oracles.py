@@ -161,8 +161,10 @@ def happened(parts):
     """When replicas stepped, sent, met the last of the sync servers and merged, in the order in which it happened."""
     spans = [(part.node, *span) for part in parts for span in part.spans]
     order = {"step": 0, "meet": 1, "merge": 2, "send": 3}  # at one moment: the next mix begins when one ends
-    events = [(start, "step", node, label) for node, kind, start, _, label in spans if kind == "apply" and "w" in node]
+    events = []
     for node, kind, start, end, label in spans:
+        if kind == "apply" and node.startswith("worker"):
+            events.append((start, "step", node, label))
         if kind == "mix":
             group = tuple(other for other, also, there, *_ in spans if also == "mix" and abs(there - start) < 1e-6)
             events += [(start, "send", node, None), (max(end, start + 1e-12), "merge", node, group)]
