@@ -25,7 +25,7 @@ class Attempt:
     started: float | None = None
     """When the training clock of the first one started."""
     issued: int = 0
-    """Gradients that the try before had issued, those before its cut included."""
+    """Gradients that the tries before had issued at most, those before their cut included; what the cut holds, once it stands."""
     undone: int = 0
     """Gradients whose work the tries before took back."""
     lost: list[Record] = field(default_factory=list)
@@ -44,7 +44,9 @@ class Attempt:
 
     def stand(self, records: Iterable[Record]) -> None:
         """The try starts from a state with these records, which the tries before had come beyond."""
-        self.undone += max(0, self.issued - issued(records))
+        held = issued(records)
+        self.undone += max(0, self.issued - held)
+        self.issued = held
 
     def save(self) -> dict[str, Any]:
         return {"number": self.number, "undone": self.undone, "lost": self.lost, "left_out": self.left_out}
@@ -55,7 +57,8 @@ class Attempt:
 
     def next(self, records: Iterable[Record]) -> Attempt:
         """The next try, after this one left these records."""
-        return replace(self, number=self.number + 1, issued=issued([*records, *self.lost]), lost=[], left_out=False)
+        most = max(self.issued, issued([*records, *self.lost]))  # it may have ended before it stood
+        return replace(self, number=self.number + 1, issued=most, lost=[], left_out=False)
 
 
 async def carry_through(world: World, plan: Plan, drive: Callable[..., Awaitable[Finished]], *args) -> Finished:

@@ -43,7 +43,7 @@ class Crew:
         for rank, error in zip(ranks, hosted, strict=True):
             if isinstance(error, Handle):
                 continue
-            if not isinstance(error, NodeLost) or self._irreplaceable(rank):
+            if not isinstance(error, NodeLost) or self._takes_all_back(rank):
                 raise error
             self._away.add(rank)
             self._plan.attempt.left_out = True
@@ -54,13 +54,13 @@ class Crew:
 
     async def run(self, until: int) -> None:
         """Let all workers train on the batches before `until`."""
-        if not self._world.cluster.fails:
-            await asyncio.gather(*(worker.run(until) for worker in self._here.values()))
-            return
         self._done.clear()
-        async with asyncio.TaskGroup() as keepers:
-            for rank in sorted(self._here.keys() | self._away):
-                keepers.create_task(self._keep(rank, until), name=f"worker {rank}'s keeper")
+        if self._world.cluster.fails:
+            async with asyncio.TaskGroup() as keepers:
+                for rank in sorted(self._here.keys() | self._away):
+                    keepers.create_task(self._keep(rank, until), name=f"worker {rank}'s keeper")
+        else:
+            await asyncio.gather(*(worker.run(until) for worker in self._here.values()))
         if not self._here:
             raise NodeLost("the last worker")
 

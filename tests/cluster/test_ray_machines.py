@@ -79,7 +79,7 @@ def test_a_machine_is_lost(reports):
     assert done.returncode == 0, done.stderr[-3000:]
     went_on, ended = json.loads(done.stdout.strip().splitlines()[-1])
     assert went_on["killed"] and went_on["returns_to_a_cut"] >= 1
-    assert went_on["samples"] == 8000
+    assert went_on["samples"] == 8000, went_on
     outcomes = ("applied", "decayed", "dropped", "lost", "in_flight")
     assert went_on["issued"] == sum(went_on[name] for name in outcomes) >= 1000
     assert ended["killed"]

@@ -1,0 +1,96 @@
+"""Who is missing when a run goes on from its cut, and what the tries before it leave in the books."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from types import SimpleNamespace
+
+import pytest
+
+from lib.cluster.base import Handle
+from lib.drivers.attempts import Attempt
+from lib.drivers.crew import Crew
+from lib.drivers.record import Record
+from lib.errors import NodeLost
+from lib.protocols.gba import GBA
+
+
+class Worker(Handle):
+    """Loads, and trains to any mark at once."""
+
+    def seen_from(self, site):
+        return self
+
+    async def _call(self, method, args):
+        assert method in ("load", "run")
+
+
+class Server(Handle):
+    def __init__(self):
+        self.left = []
+
+    def seen_from(self, site):
+        return self
+
+    async def _call(self, method, args):
+        assert method == "leave"
+        self.left.append(args)
+
+
+def crew(gone, planned=(), workers=3):
+    """Workers whose nodes are found gone when they are to be put there; those in `planned` are dead by plan."""
+
+    async def host(rank):
+        if rank in gone:
+            raise NodeLost(f"worker{rank}")
+        return Worker()
+
+    cluster = SimpleNamespace(patience=0.0, fails=bool(planned))
+    world = SimpleNamespace(cluster=cluster, lost=lambda node: int(node.removeprefix("worker")) in planned)
+    plan = SimpleNamespace(workers=workers, attempt=Attempt(), protocol=SimpleNamespace(dense=GBA()))
+    server = Server()
+    return Crew(world, plan, host, [server]), plan.attempt, server
+
+
+def states(workers=3):
+    return {f"worker{rank}": {"record": notes(f"worker{rank}", 4)} for rank in range(workers)}
+
+
+def notes(node, issued):
+    return Record(node, None, ledger=Counter(issued=issued))
+
+
+@pytest.mark.parametrize("gone", [{1}, {0, 1, 2}])
+def test_who_is_gone_without_a_plan_takes_the_run_back(gone):
+    """Else the others would go on without it for good; and where all are gone, a run would end at its cut."""
+    several, _, server = crew(gone)
+    with pytest.raises(NodeLost):
+        asyncio.run(several.muster(states()))
+    assert server.left == []
+
+
+def test_who_is_dead_by_plan_is_waited_for():
+    several, attempt, server = crew({1}, planned={1})
+    asyncio.run(several.muster(states()))
+    assert server.left == [(1, False)] and attempt.left_out
+    assert [record.node for record in attempt.lost] == ["worker1"]
+
+
+def test_a_run_without_workers_does_not_come_to_its_end():
+    several, _, _ = crew(set())
+    asyncio.run(several.muster({}))
+    with pytest.raises(NodeLost, match="the last worker"):
+        asyncio.run(several.run(10))
+
+
+def test_what_was_undone_is_counted_when_the_next_try_ends_before_it_stands():
+    first = Attempt()
+    first.stand([])
+    second = first.next([notes("worker0", 30)])
+    third = second.next([])  # nobody had been put anywhere yet
+    third.stand([notes("worker0", 10)])
+    assert third.undone == 20
+    fourth = third.next([notes("worker0", 17)])
+    fourth.stand([notes("worker0", 10)])
+    assert fourth.undone == 27
