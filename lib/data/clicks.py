@@ -1,9 +1,10 @@
 """Synthetic click-through data with a planted teacher, of which nothing is stored but the teacher.
 
 The teacher's logit is a bias, a first-order weight for every id, dot products between the low-rank vectors of all pairs
-of fields, and a linear part in the dense inputs. All weights turn slowly with the day: on day d they are
-cos(drift d) a + sin(drift d) b, two independent draws, so their spread never changes. The bias is set anew each day to
-keep the base rate. Since the truth is known, so is the best AUC that any model can reach.
+of fields, and a linear part in the dense inputs. Where a sample has several ids of a field, their weights and vectors are
+summed, over the root of how many there are, so that no field says more than another. All weights turn slowly with the day:
+on day d they are cos(drift d) a + sin(drift d) b, two independent draws, so their spread never changes. The bias is set anew
+each day to keep the base rate. Since the truth is known, so is the best AUC that any model can reach.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class Clicks(NamedTuple):
     """A block of samples."""
 
     ids: np.ndarray
-    """int64 (samples, fields)."""
+    """int64 (samples, fields), or as many columns a field as it has ids, field by field."""
     dense: np.ndarray
     """float32 (samples, dense_features): uniform, mean 0, variance 1."""
     labels: np.ndarray
@@ -43,9 +44,9 @@ class Teacher(NamedTuple):
     """The truth on one day."""
 
     first: np.ndarray
-    """(fields * vocabulary,) first-order weights."""
+    """(ids of all fields,) first-order weights."""
     factors: np.ndarray
-    """(fields * vocabulary, rank) vectors of the crosses."""
+    """(ids of all fields, rank) vectors of the crosses."""
     linear: np.ndarray
     """(dense_features,) weights of the dense inputs."""
     bias: float = 0.0
@@ -59,6 +60,10 @@ class ClickStream:
     """Number of categorical fields."""
     vocabulary: int
     """Ids of each field."""
+    vocabularies: tuple[int, ...] = ()
+    """The same where fields differ; (): they do not."""
+    pooling: tuple[int, ...] = ()
+    """Ids of each field that a sample has; (): one of each."""
     exponent: float
     """Zipf's exponent of the ids of a field; 0 is uniform."""
     dense_features: int
@@ -90,8 +95,22 @@ class ClickStream:
         return clicks
 
     def _sample(self, truth: Teacher, size: int, seed: int, first: int, of: object) -> Clicks:
-        chances = uniform(seed, "clicks", of, first=first, shape=(size, self.fields + self.dense_features + 1))
-        return Clicks(*_fill(chances, *alias_table(self.vocabulary, self.exponent), *truth))
+        sizes, pooling = self.sizes, self.pooling or (1,) * self.fields
+        chances = uniform(seed, "clicks", of, first=first, shape=(size, sum(pooling) + self.dense_features + 1))
+        return Clicks(*_fill(chances, *_tables(sizes, self.exponent), np.array(pooling), *truth))
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Ids of each field."""
+        return self.vocabularies or (self.vocabulary,) * self.fields
+
+
+@functools.lru_cache(maxsize=4)
+def _tables(sizes: tuple[int, ...], exponent: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The alias tables of all fields one after another, and where each begins and ends."""
+    tables = [alias_table(size, exponent) for size in sizes]
+    keep, alias = (np.concatenate([getattr(table, name) for table in tables]) for name in ("keep", "alias"))
+    return keep, alias, np.cumsum([0, *sizes])
 
 
 @functools.lru_cache(maxsize=8)
@@ -108,7 +127,7 @@ def teacher(clicks: ClickStream, day: int) -> Teacher:
 def _pole(clicks: ClickStream, name: str) -> Teacher:
     """One of the two draws between which the teacher turns."""
     generator = stream(clicks.world, "teacher", name)
-    rows, pairs = clicks.fields * clicks.vocabulary, clicks.fields * (clicks.fields - 1) / 2
+    rows, pairs = sum(clicks.sizes), clicks.fields * (clicks.fields - 1) / 2
     # The variance of one cross, a dot product of two independent vectors, is rank * scale^4; the pairs' variances add up.
     scale = math.sqrt(clicks.cross / math.sqrt(max(1.0, pairs * clicks.rank)))
     return Teacher(
@@ -132,31 +151,35 @@ def shift(logits: np.ndarray, rate: float) -> float:
 
 
 @numba.njit(cache=True, nogil=True)
-def _fill(uniform, keep, alias, first, factors, linear, bias):
+def _fill(uniform, keep, alias, ends, pooling, first, factors, linear, bias):
     size, columns = uniform.shape
-    vocabulary, rank, numeric = len(keep), factors.shape[1], len(linear)
-    fields = columns - numeric - 1
-    ids = np.empty((size, fields), np.int64)
+    rank, numeric, slots = factors.shape[1], len(linear), pooling.sum()
+    ids = np.empty((size, slots), np.int64)
     dense = np.empty((size, numeric), np.float32)
     labels = np.empty(size, np.float32)
     logits = np.empty(size)
-    total = np.empty(rank)
+    total, pooled = np.empty(rank), np.empty(rank)
     for n in range(size):
-        logit, squares = bias, 0.0
+        logit, squares, slot = bias, 0.0, 0
         total[:] = 0
-        for f in range(fields):
-            place = pick(uniform[n, f], keep, alias)
-            ids[n, f] = (f << FIELD_SHIFT) | place
-            row = f * vocabulary + place
-            logit += first[row]
+        for f in range(len(pooling)):
+            start, end, share = ends[f], ends[f + 1], 1 / math.sqrt(pooling[f])
+            pooled[:] = 0
+            for _ in range(pooling[f]):
+                place = pick(uniform[n, slot], keep[start:end], alias[start:end])
+                ids[n, slot] = (f << FIELD_SHIFT) | place
+                slot += 1
+                logit += share * first[start + place]
+                for k in range(rank):
+                    pooled[k] += share * factors[start + place, k]
             for k in range(rank):
-                total[k] += factors[row, k]
-                squares += factors[row, k] ** 2
+                total[k] += pooled[k]
+                squares += pooled[k] ** 2
         for k in range(rank):
             logit += 0.5 * total[k] ** 2
         logit -= 0.5 * squares
         for k in range(numeric):
-            value = (2 * uniform[n, fields + k] - 1) * math.sqrt(3.0)
+            value = (2 * uniform[n, slots + k] - 1) * math.sqrt(3.0)
             dense[n, k] = value
             logit += linear[k] * value
         logits[n] = logit

@@ -28,9 +28,10 @@ from lib.errors import BadOption
 from lib.protocols.server_rule import Push
 from lib.store import checkpoint
 from lib.store.rows import Dump, Rows
+from lib.store.wire.bags import Bags
 from lib.store.wire.codecs import Scaled
 
-KINDS = (Gradient, Read, Scaled, Push, Record, Access, Snapshot, Rows, Dump)
+KINDS = (Gradient, Read, Bags, Scaled, Push, Record, Access, Snapshot, Rows, Dump)
 """The dataclasses that a cut may hold, beside the rules' states."""
 
 

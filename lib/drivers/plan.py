@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -111,7 +111,22 @@ class Plan:
 
     @functools.cached_property
     def _outlines(self) -> Outlines:
-        return outlines(self.workload, self.seed, places=self.store.ids != "distinct")
+        return outlines(self.workload, self.seed, places=self.store.ids != "distinct" or bool(self.pooled))
+
+    @functools.cached_property
+    def pooled(self) -> dict[str, tuple[int, ...]]:
+        """The workload's bags, where servers sum them."""
+        return self.workload.bags() if self.store.pooling == "server" else {}
+
+    def seen(self, batch: Batch) -> Batch:
+        """A batch as a worker's model sees it: of what servers have summed, each sum is an id of its own."""
+        if not self.pooled:
+            return batch
+        ids, where = dict(batch.ids), dict(batch.where)
+        for table, bag in self.pooled.items():
+            ids[table] = np.arange(len(where[table]) * len(bag))
+            where[table] = ids[table].reshape(-1, len(bag))
+        return replace(batch, ids=ids, where=where)
 
     def evaluation_ids(self) -> dict[str, np.ndarray]:
         """Table -> the unique ids whose rows the evaluation needs."""
@@ -153,5 +168,11 @@ class Plan:
 
     def _look_up_costs(self) -> dict[str, float]:
         widths = {name: spec.dim for name, spec in self.workload.tables().items()}
-        first = (self.batch(index).ids for index in range(min(PROFILED, self.batches)))
-        return look_up_costs(first, widths, shift=FIELD_SHIFT)
+        first = (self.batch(index) for index in range(min(PROFILED, self.batches)))
+        looked_up = ({table: self._looked_up(batch, table) for table in batch.ids} for batch in first)
+        return look_up_costs(looked_up, widths, shift=FIELD_SHIFT)
+
+    def _looked_up(self, batch: Batch, table: str) -> np.ndarray:
+        """A row is read for every entry where servers sum them, and once a batch where they send it."""
+        ids = batch.ids[table]
+        return ids[batch.where[table].ravel()] if table in self.pooled else ids

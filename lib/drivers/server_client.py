@@ -17,7 +17,7 @@ from lib.protocols.server_rule import Push
 from lib.store.placement import Partition
 
 Parts = dict[str, np.ndarray | slice]
-"""Table -> which of a batch's ids are on one server."""
+"""Table -> which of a batch's ids, or of its sums, are on one server."""
 
 
 class ServerClient:
@@ -29,15 +29,19 @@ class ServerClient:
         self._dense, self._rows = "dense" in servers.holds, "rows" in servers.holds
         self._blocks = (plan.protocol.dense if self._dense else plan.protocol.sparse).blocks
         self._store, self._partition = plan.store, Partition(size, plan.placement)
+        self._pooled = plan.pooled
         self._steps: dict[int, tuple[int, list[Parts]]] = {}
-        """Batch -> its token, and where its ids are."""
+        """Batch -> its token, and where its ids, or its sums, are."""
 
     async def pull(self, batch: Batch) -> tuple[np.ndarray | None, dict[str, np.ndarray]]:
         start = self._site.now()
         split = {table: self._partition.split(table, ids) for table, ids in batch.ids.items()} if self._rows else {}
         parts = [{table: part[shard] for table, part in split.items()} for shard in range(len(self._handles))]
         asked = [
-            {table: self._store.ask(batch.ids[table], batch.where.get(table), part) for table, part in share.items()}
+            {
+                table: self._store.ask(batch.ids[table], batch.where.get(table), part, self._pooled.get(table, ()))
+                for table, part in share.items()
+            }
             for share in parts
         ]
         calls = [handle.pull(self._rank, batch.index, ids) for handle, ids in zip(self._handles, asked, strict=True)]
@@ -50,7 +54,9 @@ class ServerClient:
         self._count("pull dense", [part.dense for part in pulled])
         self._count("pull rows", [part.rows for part in pulled])
         dense = _joined([part.dense for part in pulled]) if self._dense else None
-        return dense, {table: self._block(table, pulled, parts) for table in parts[0]}
+        for share, messages in zip(parts, asked, strict=True):
+            share.update({table: messages[table].bags for table in self._pooled if table in share})
+        return dense, {table: self._block(table, batch, pulled, parts) for table in parts[0]}
 
     async def push(self, batch: Batch, result: StepResult | None) -> None:
         """Send the gradients; awaiting it is waiting for the servers to have taken them."""
@@ -69,10 +75,15 @@ class ServerClient:
         if self._blocks or not returns:  # else nobody would wait for it
             await asyncio.gather(*(handle.leave(self._rank, False, returns) for handle in self._handles))
 
-    def _block(self, table: str, pulled: list[Pulled], parts: list[Parts]) -> np.ndarray:
+    def _block(self, table: str, batch: Batch, pulled: list[Pulled], parts: list[Parts]) -> np.ndarray:
         blocks = [self._store.rows.decode(part.rows[table]) for part in pulled]
         if len(blocks) == 1:
             return blocks[0]
+        if table in self._pooled:  # servers may each have a part of a sum
+            whole = np.zeros((len(batch.where[table]) * len(self._pooled[table]), blocks[0].shape[1]), np.float32)
+            for part, block in zip(parts, blocks, strict=True):
+                whole[part[table]] += block
+            return whole
         whole = np.empty((sum(map(len, blocks)), blocks[0].shape[1]), np.float32)
         for part, block in zip(parts, blocks, strict=True):
             whole[part[table]] = block
@@ -84,7 +95,10 @@ class ServerClient:
             return Gradient(push, batch.size, None, {}, void=True)
         dense = result.dense.cpu().numpy()[self._partition.slice(shard)] if self._dense else None
         rows = {
-            table: (batch.ids[table][part], self._store.gradients.encode(result.rows[table][part]))
+            table: (
+                None if table in self._pooled else batch.ids[table][part],
+                self._store.gradients.encode(result.rows[table][part]),
+            )
             for table, part in parts.items()
         }
         return Gradient(push, batch.size, dense, rows)

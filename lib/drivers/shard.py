@@ -18,8 +18,10 @@ from lib.cluster.spec import Work
 from lib.drivers.plan import Plan
 from lib.drivers.record import Snapshot
 from lib.protocols.server_rule import Apply, Push, ServerRule
+from lib.store.blank import blank
 from lib.store.placement import Partition
 from lib.store.rows import Rows
+from lib.store.wire.bags import Bags
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +33,8 @@ class Read:
     dense: np.ndarray | None = None
     rows: dict[str, np.ndarray] | None = None
     """The values, where the rule corrects gradients by them."""
+    sums: dict[str, Bags] | None = None
+    """Of the tables whose rows were summed, over what."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +45,8 @@ class Gradient:
     samples: int
     dense: np.ndarray | None
     rows: dict[str, tuple[np.ndarray, Any]]
-    """Table -> distinct ids, and their rows' gradients as their codec sends them."""
+    """Table -> distinct ids, and their rows' gradients as their codec sends them; None and those of the sums that were asked for,
+    where the server had summed its rows."""
     void: bool = False
     read: Read | None = None
     """What it was computed from; the server's own note."""
@@ -79,29 +84,40 @@ class Shard:
         for name, table in self._tables.items():
             table.load(rows[name])
 
-    def asked(self, message: dict[str, Any]) -> dict[str, np.ndarray]:
-        """Table -> the ids that a worker's message asks for."""
+    def asked(self, message: dict[str, Any]) -> dict[str, Asked]:
+        """Table -> what a worker's message asks for."""
         return {table: self._store.asked(ids) for table, ids in message.items()}
 
-    def reading(self, ids: dict[str, np.ndarray]) -> Work:
+    def reading(self, asked: dict[str, Asked]) -> Work:
         """What `read` costs."""
         dense = 0 if self._dense is None else 4 * len(self._dense)  # nobody reads the optimiser's state
-        return Work(bytes=2 * (dense + sum(4 * self._tables[name].dim * ids[name].size for name in self._tables)))
+        return Work(
+            bytes=2 * (dense + sum(4 * self._tables[name].dim * _looked_up(asked[name]) for name in self._tables))
+        )
 
-    def read(self, ids: dict[str, np.ndarray]) -> tuple[Read, np.ndarray | None, dict[str, Any]]:
-        """What is to be remembered, the dense slice, and these rows as they travel."""
+    def read(self, asked: dict[str, Asked]) -> tuple[Read, np.ndarray | None, dict[str, Any]]:
+        """What is to be remembered, the dense slice, and these rows, or their sums, as they travel."""
         with self._lock:
             version = self._version
         dense = self._dense.pull() if self._dense is not None else None
-        rows = {name: table.pull(ids[name]) for name, table in self._tables.items()}
-        read = Read(version, dense, rows) if self._rule.corrected else Read(version)
-        return read, dense, {name: self._store.rows.encode(block) for name, block in rows.items()}
+        rows, sent, sums = {}, {}, {}
+        for name, table in self._tables.items():
+            if isinstance(each := asked[name], Bags):
+                ids, positions = each.distinct()
+                rows[name], sums[name] = table.pull(ids), each
+                sent[name] = each.sums(rows[name], positions) if self._gradients else blank(each.bags.size, table.dim)
+            else:
+                rows[name] = sent[name] = table.pull(each)
+        read = Read(version, dense, rows, sums) if self._rule.corrected else Read(version, sums=sums)
+        return read, dense, {name: self._store.rows.encode(block) for name, block in sent.items()}
 
     def updating(self, gradients: Sequence[Gradient]) -> Work:
         """What `update` costs: to read, to sum, and to write where it belongs."""
         dense = sum(gradient.dense.nbytes for gradient in gradients if gradient.dense is not None)
         rows = (
-            4 * self._tables[name].dim * ids.size for gradient in gradients for name, (ids, _) in gradient.rows.items()
+            4 * self._tables[name].dim * _looked_up(gradient.read.sums[name] if ids is None else ids)
+            for gradient in gradients
+            for name, (ids, _) in gradient.rows.items()
         )
         return Work(bytes=3 * (dense + sum(rows)))
 
@@ -170,8 +186,7 @@ class Shard:
     def _update_rows(self, name: str, pairs: list[Weighted], decision: Apply, step: int) -> int:
         """How many rows' gradients were decayed."""
         table, rule, divisor = self._tables[name], self._rule, decision.divisor
-        sent = [gradient.rows[name] for gradient, _ in pairs]
-        blocks = [(ids, self._store.gradients.decode(grads)) for ids, grads in sent]
+        blocks = [self._block(gradient, name) for gradient, _ in pairs]
         if rule.corrected:
             read = [gradient.read.rows[name] for gradient, _ in pairs]
             corrected = [
@@ -192,8 +207,21 @@ class Shard:
         over = None if rule.rows_divided_by == "met" else divisor
         return table.update(ids, grads, step + 1, weights=weights, divisor=over, rate=decision.rate)
 
+    def _block(self, gradient: Gradient, name: str) -> tuple[np.ndarray, np.ndarray]:
+        """The distinct ids of a table in a gradient, and their rows' gradients."""
+        ids, sent = gradient.rows[name]
+        grads = self._store.gradients.decode(sent)
+        return gradient.read.sums[name].spread(grads) if ids is None else (ids, grads)
+
 
 Weighted = tuple[Gradient, float]
+Asked = Bags | np.ndarray
+"""What is asked of a table: sums, or the rows of distinct ids."""
+
+
+def _looked_up(asked: Asked) -> int:
+    """Rows that are read, or written."""
+    return asked.entries.size if isinstance(asked, Bags) else asked.size
 
 
 def _mean(grads: list[np.ndarray], weights: list[float], divisor: float) -> np.ndarray:

@@ -27,8 +27,9 @@ class Trainer:
     def __init__(self, site: Site, plan: Plan, rank: int, record: Record, threads: int = 1):
         """`threads`: computations at the same time."""
         self._site, self._plan, self._rank, self.record = site, plan, rank, record
+        bags = {} if plan.pooled else plan.workload.bags()
         self._models = [
-            site.shared(f"model {thread}", lambda: FlatModel(plan.workload.model(plan.seed), site.device))
+            site.shared(f"model {thread}", lambda: FlatModel(plan.workload.model(plan.seed), site.device, bags))
             for thread in range(threads)
         ]
         """Those that nobody uses now."""
@@ -58,7 +59,7 @@ class Trainer:
 
         `early` gets the dense gradient's buckets before the rest is computed.
         """
-        start = self._site.now()
+        start, batch = self._site.now(), self._plan.seen(batch)
         if early:
             result = await self._site.staged(
                 self._cost, early.shares, early.emit, self._compute, batch, dense, rows, early.buckets

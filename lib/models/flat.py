@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from lib.data.batch import Batch
 from lib.errors import BadOption
+from lib.models.pooling import Pooling, pooled
 
 Tell = Callable[[int, np.ndarray], None]
 """Takes the number of a bucket and its gradient."""
@@ -39,8 +40,9 @@ class FlatModel:
     Guarantee: the same vector, batch and rows give the same bits on a CPU; nothing is kept from one step to the next.
     """
 
-    def __init__(self, module: nn.Module, device: str | torch.device = "cpu"):
-        self.device = torch.device(device)
+    def __init__(self, module: nn.Module, device: str | torch.device = "cpu", pooling: Pooling | None = None):
+        """`pooling`: which columns of a batch are summed before the module sees them."""
+        self.device, self._pooling = torch.device(device), pooling or {}
         self.module = module.to(self.device, torch.float32)
         parameters = list(self.module.parameters())
         self.vector = torch.cat([torch.empty(0, device=self.device), *(p.detach().flatten() for p in parameters)])
@@ -83,8 +85,9 @@ class FlatModel:
         batch = batch.to(self.device)
         blocks = {table: tensor(block).to(self.device).requires_grad_() for table, block in rows.items()}
         self.gradient.zero_()
-        scores = self.module(batch, blocks)
-        loss = self.module.loss(batch, scores)
+        seen, vectors = pooled(batch, blocks, self._pooling)
+        scores = self.module(seen, vectors)
+        loss = self.module.loss(seen, scores)
         with _Told(self._parameters, self.gradient, buckets, tell) if tell else nullcontext():
             loss.backward()
         if self._buffers is not None:

@@ -149,6 +149,8 @@ class _Draw:
             case["store.ids"] = self.one(("distinct", "entries", "samples"))
             case["store.placement"] = self.one(("uniform", "by-group", "by-cost"))
             case["store.locking"] = self.one(("striped", "none"))
+            if case["workload"] == "ctr-synthetic" and self.chance(0.4):
+                case |= {"pooling": [1, 3], "store.pooling": "server", "store.ids": "distinct"}
 
     def weather(self, case: Case, workers: int) -> None:
         """Slowdowns, failures and mishaps, at times that fall into the run."""

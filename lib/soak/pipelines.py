@@ -131,7 +131,7 @@ def serial(workload: Workload, seed: int, order: Iterable[int]) -> dict[str, Any
         name: Table(spec.dim, workload.row_optimizer, seed=seed, scale=spec.scale)
         for name, spec in workload.tables().items()
     }
-    model = FlatModel(workload.model(seed))
+    model = FlatModel(workload.model(seed), pooling=workload.bags())
     dense = DenseStore(model.vector, workload.dense_optimizer)
     for stamp, index in enumerate(order):
         batch = workload.batch(seed, index)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Literal
 
@@ -18,6 +18,7 @@ from lib.store.shared_memory import segment
 from lib.store.shared_memory.table import SharedTable
 from lib.store.table.table import Locking, Table
 from lib.store.wire import ids as wire
+from lib.store.wire.bags import Bags
 from lib.store.wire.codecs import Codec, Fp32
 
 _numbers = itertools.count()
@@ -45,6 +46,12 @@ class RowStore(Checked):
     """How the rows' gradients travel to servers."""
     ids: wire.Form = "distinct"
     """How workers ask for rows: "distinct", "entries" or "samples" (`lib/store/wire/ids.py`)."""
+    pooling: Literal["worker", "server"] = "worker"
+    """Who sums the rows of a multi-hot field: the worker, or the servers, each those that it has (`lib/store/wire/bags.py`)."""
+
+    def __post_init__(self):
+        if self.pooling == "server" and self.ids != "distinct":
+            raise BadOption("store.ids would change nothing: servers that pool are asked for sums; leave it out")
 
     @classmethod
     def owner(cls) -> str:
@@ -78,10 +85,11 @@ class RowStore(Checked):
             return ByGroup(shards=shards, shift=shift)
         return packed(costs(), shards, shift=shift) if self.placement == "by-cost" else Uniform(shards=shards)
 
-    def ask(self, ids: np.ndarray, where: np.ndarray, mine: np.ndarray | slice) -> object:
-        """The message in which a worker asks one server for `ids[mine]`; `where` is the batch's map to positions in `ids`."""
-        return wire.encode(self.ids, ids, where, mine)
+    def ask(self, ids: np.ndarray, where: np.ndarray, mine: np.ndarray | slice, bag: Sequence[int] = ()) -> object:
+        """The message in which a worker asks one server for `ids[mine]`, or for their sums over bags of so many columns; `where`
+        is the batch's map to positions in `ids`."""
+        return Bags.of(ids, where, bag, mine) if bag else wire.encode(self.ids, ids, where, mine)
 
-    def asked(self, message: object) -> np.ndarray:
-        """The distinct ids of such a message, in their order."""
-        return wire.decode(self.ids, message)
+    def asked(self, message: object) -> Bags | np.ndarray:
+        """What such a message asks for: sums, or the rows of distinct ids."""
+        return message if isinstance(message, Bags) else wire.decode(self.ids, message)

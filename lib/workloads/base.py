@@ -26,6 +26,8 @@ class TableSpec:
     """Width of a row."""
     scale: float
     """A new row is uniform in (-scale, scale)."""
+    pooling: tuple[int, ...] = ()
+    """How many columns of a batch's places are summed into each of the vectors that the model sees; (): none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +57,10 @@ class Workload(Checked, ABC):
     def tables(self) -> dict[str, TableSpec]:
         """Table -> its rows; empty for a workload without sparse features."""
         return {}
+
+    def bags(self) -> dict[str, tuple[int, ...]]:
+        """Table -> `TableSpec.pooling`, of those whose rows are pooled."""
+        return {name: spec.pooling for name, spec in self.tables().items() if max(spec.pooling, default=1) > 1}
 
     @abstractmethod
     def model(self, seed: int) -> torch.nn.Module:

@@ -19,6 +19,7 @@ from lib.data.clicks import FIELD_SHIFT, Clicks, ClickStream
 from lib.models.ctr import DLRM, FFNN, TABLE, ClickModel, DeepFM
 from lib.models.flat import tensor
 from lib.models.layers import settled
+from lib.models.pooling import Pooling, pooled
 from lib.models.sequence import DIEN
 from lib.options.checked import Count, Natural, NotNegative
 from lib.store.optim import Adam, Optimizer
@@ -63,6 +64,10 @@ class ClickThrough(Workload):
     """Number of categorical fields."""
     vocabulary: Count = 2_000
     """Ids of each field."""
+    vocabularies: tuple[Count, ...] = ()
+    """The same where fields differ, by field; (): they do not."""
+    pooling: tuple[Count, ...] = ()
+    """Ids of each field that a sample has, whose rows are summed (multi-hot), by field; (): one of each."""
     exponent: NotNegative = 1.4
     """Zipf's exponent of the ids."""
     dense_features: Natural = 4
@@ -101,11 +106,20 @@ class ClickThrough(Workload):
     """Samples of the evaluation."""
 
     def __post_init__(self):
-        if self.vocabulary * self.copies > 1 << FIELD_SHIFT:
+        if max(self.vocabularies or (self.vocabulary,)) * self.copies > 1 << FIELD_SHIFT:
             self._reject("copies", f"so few that vocabulary * copies is at most 2^{FIELD_SHIFT}")
+        for option in ("vocabularies", "pooling"):
+            given = getattr(self, option)
+            if given and (self.data or len(given) != self.fields):
+                self._reject(
+                    option,
+                    "left out where data has fields of its own" if self.data else f"{self.fields} numbers, one a field",
+                )
+        if self.pooling and self._remembers:
+            self._reject("pooling", "left out for dien, which sums nothing")
 
     def tables(self) -> dict[str, TableSpec]:
-        return {TABLE: TableSpec(MODELS[self.network].width(self.dim), self.scale)}
+        return {TABLE: TableSpec(MODELS[self.network].width(self.dim), self.scale, self.pooling)}
 
     def model(self, seed: int) -> ClickModel:
         return MODELS[self.network](**self._shape, seed=seed)
@@ -136,12 +150,12 @@ class ClickThrough(Workload):
         self, model: ClickModel, rows: Mapping[str, np.ndarray], seed: int, day: int | None = None
     ) -> dict[str, float]:
         """auc, logloss, ne, calibration; and `auc_ceiling`, the AUC of the planted truth on the same samples."""
-        held_out = _evaluation(self, seed, day)
+        held_out, bags = _evaluation(self, seed, day), self.bags()
         with (
             torch.inference_mode(),
-            settled(model, lambda: [_logits(model, batch, rows) for batch in held_out.settling]),
+            settled(model, lambda: [_logits(model, batch, rows, bags) for batch in held_out.settling]),
         ):
-            logits = _logits(model, held_out.batch, rows)
+            logits = _logits(model, held_out.batch, rows, bags)
         ceiling = {} if held_out.ceiling is None else {"auc_ceiling": held_out.ceiling}
         return metrics.clicks(held_out.batch.labels, logits) | ceiling
 
@@ -180,7 +194,7 @@ class ClickThrough(Workload):
     def _columns(self) -> int:
         """Ids of a sample."""
         shape = self._shape
-        return shape["fields"] + (2 * (1 + 2 * shape["length"]) if self._remembers else 0)
+        return sum(self.pooling or (shape["fields"],)) + (2 * (1 + 2 * shape["length"]) if self._remembers else 0)
 
 
 _CATALOGUE = ("topics", "per_topic", "length", "novelty")
@@ -223,7 +237,7 @@ def _batch(clicks: Clicks | Remembered, *, index: int, day: int) -> Batch:
     )
 
 
-def _logits(model: ClickModel, batch: Batch, rows: Mapping[str, np.ndarray]) -> np.ndarray:
+def _logits(model: ClickModel, batch: Batch, rows: Mapping[str, np.ndarray], bags: Pooling) -> np.ndarray:
     device = next(model.parameters()).device
     block = {TABLE: tensor(rows[TABLE]).to(device)}
     logits = []
@@ -236,5 +250,5 @@ def _logits(model: ClickModel, batch: Batch, rows: Mapping[str, np.ndarray]) -> 
             where={TABLE: batch.where[TABLE][part]},
             features={name: array[part] for name, array in batch.features.items()},
         )
-        logits.append(model.logits(model(chunk.to(device), block)).cpu().numpy())
+        logits.append(model.logits(model(*pooled(chunk.to(device), block, bags))).cpu().numpy())
     return np.concatenate(logits)

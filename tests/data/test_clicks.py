@@ -58,6 +58,25 @@ def test_the_logit_is_the_plain_sum_over_fields_and_pairs():
     np.testing.assert_allclose(sample.logits, expected, rtol=1e-6)
 
 
+def test_several_ids_of_a_field_speak_as_one():
+    """By the root of how many they are, and fields have vocabularies of their own."""
+    sizes, pooling = (3, 50, 7, 20), (1, 4, 2, 9)
+    clicks = ClickStream(**PLAN | {"vocabularies": sizes, "pooling": pooling})
+    sample, truth = clicks.draw(500, seed=1, day=2, first=0), teacher(clicks, 2)
+    fields, places = split(sample.ids)
+    assert (fields == np.repeat(np.arange(4), pooling)).all()
+    assert [int(places[:, fields[0] == field].max()) for field in range(4)] == [size - 1 for size in sizes]
+    rows = places + np.cumsum([0, *sizes[:-1]])[fields]
+    bags = np.split(np.arange(sum(pooling)), np.cumsum(pooling)[:-1])
+    weights = np.stack([truth.first[rows[:, bag]].sum(1) / len(bag) ** 0.5 for bag in bags], 1)
+    vectors = np.stack([truth.factors[rows[:, bag]].sum(1) / len(bag) ** 0.5 for bag in bags], 1)
+    expected = truth.bias + weights.sum(1) + sample.dense @ truth.linear
+    for a in range(4):
+        for b in range(a):
+            expected += (vectors[:, a] * vectors[:, b]).sum(1)
+    np.testing.assert_allclose(sample.logits, expected, rtol=1e-6, atol=1e-6)
+
+
 def test_the_crosses_have_the_spread_asked_for():
     clicks = ClickStream(**PLAN | {"exponent": 0.0, "vocabulary": 2000, "first_order": 0.0, "linear": 0.0})
     assert clicks.draw(20_000, seed=1, day=0, first=0).logits.std() == pytest.approx(0.5, rel=0.1)

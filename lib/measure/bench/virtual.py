@@ -41,7 +41,7 @@ def modelled(workload: Workload, protocol: str, workers: int) -> None:
 
 def bare(workload: Workload, seed: int = 0) -> None:
     """A serial loop over the same batches, model, store and optimisers, without evaluation."""
-    model = FlatModel(workload.model(seed))
+    model = FlatModel(workload.model(seed), pooling=workload.bags())
     dense = DenseStore(model.vector, workload.dense_optimizer)
     tables = {
         name: Table(spec.dim, workload.row_optimizer, seed=seed, scale=spec.scale)

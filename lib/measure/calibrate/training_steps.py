@@ -39,7 +39,7 @@ def steps(device: str, quick: bool) -> Iterator[Measurement]:
 
 
 def one_step(workload: Workload, device: str) -> Callable[[], Any]:
-    model = FlatModel(workload.model(0), device)
+    model = FlatModel(workload.model(0), device, workload.bags())
     batch = workload.batch(0, 0)
     rng = streams.stream(0, "calibrate")
     rows = {

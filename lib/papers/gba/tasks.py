@@ -261,14 +261,6 @@ def days_of(run: Run) -> dict[str, Any]:
     return {"seed": run.provenance["seed"], "auc": daily.mean(), "first": daily.iloc[0], **kept}
 
 
-def steady(run: Run) -> float:
-    """Samples per second between a fifth and four fifths of a run's samples."""
-    history = run.history.dropna(subset=["step"])
-    time, samples = history["time"].to_numpy(), history["samples"].to_numpy()
-    first, last = (int((samples >= share * samples[-1]).argmax()) for share in (0.2, 0.8))
-    return float((samples[last] - samples[first]) / (time[last] - time[first]))
-
-
 def trained(run: Run, times: Sequence[float]) -> np.ndarray:
     """Samples computed by each of these times; a batch counts as it is being computed."""
     start, end = run.trace.loc[run.trace["kind"] == "compute", ["start", "end"]].to_numpy().T

@@ -1,0 +1,1 @@
+"""ShadowSync's experiments."""

@@ -1,0 +1,174 @@
+"""What ShadowSync's experiments train, on what, and at which settings; each beside what the paper says of it.
+
+The cluster's times follow from figures that the paper prints: 50 MB of dense parameters, links of 25 Gbit/s, 24 threads a trainer,
+and how many steps lie between two synchronisations of S-EASGD (Fig. 5's text), from which follows how long a step takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from lib import workloads
+from lib.cluster.slowdowns import Lognormal
+from lib.cluster.virtual.cluster import VirtualCluster
+from lib.papers import clusters
+from lib.protocols.rule import Rule
+from lib.protocols.shadowsync import (
+    ForegroundBMUF,
+    ForegroundEASGD,
+    ForegroundMA,
+    ShadowBMUF,
+    ShadowEASGD,
+    ShadowMA,
+)
+from lib.store.optim import Adagrad
+from lib.store.spec import RowStore
+from lib.workloads import Workload
+from lib.workloads.base import dense_parameters
+
+DENSE = 50e6
+"""Bytes of the interaction and the MLPs (Sec. 4)."""
+
+THREADS = 24
+"""Of a trainer (Sec. 4)."""
+
+GAPS = {15: 8.60, 16: 8.76, 17: 10.43, 18: 10.93, 19: 11.95, 20: 12.48}
+"""Trainers -> steps between two synchronisations of S-EASGD with two sync servers (Sec. 4.1.2)."""
+
+
+def syncs(servers: int) -> float:
+    """How often in a second so many sync servers can take in 50 MB, and give 50 MB back at the same time."""
+    return servers * 25 * clusters.GBIT / DENSE
+
+
+STEPS = sum(gap * syncs(2) / trainers for trainers, gap in GAPS.items()) / len(GAPS)
+"""Steps that a trainer makes in a second, all its threads together, if the sync servers' links are full with those gaps: 75. They
+grow with the trainers as they do where the links are full."""
+
+STEPS_1 = 5.21 * syncs(1) / 11
+"""The same for Dataset-1, by Table 2's gap with 11 trainers and one sync server: 30."""
+
+FIELDS: Mapping[str, tuple[int, ...]] = {
+    "vocabularies": (4, 20, 60, 200, 500, 1_000, 2_000, 4_000, 8_000, 20_000, 20_000, 50_000),
+    "pooling": (1, 1, 1, 1, 2, 1, 4, 1, 12, 1, 6, 24),
+}
+"""Tables of unlike sizes, and how many ids of each a sample has: a production model has hundreds of them (Sec. 3.1)."""
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much is trained."""
+
+    samples: int
+    threads: int
+    """Of a trainer, where gradients are computed."""
+    steps: int
+    """Of each thread, in a timing run."""
+    seeds: int
+    tried: tuple[int, ...]
+    """Numbers of trainers."""
+
+
+SIZES = {
+    "smoke": Size(samples=12_000, threads=2, steps=6, seeds=1, tried=(5, 10, 20)),
+    "laptop": Size(samples=400_000, threads=8, steps=24, seeds=5, tried=(5, 8, 10, 12, 14, 16, 18, 20)),
+    "full": Size(samples=20_000_000, threads=24, steps=96, seeds=5, tried=tuple(range(5, 21))),
+}
+
+STORE = RowStore(pooling="server", placement="by-cost", locking="none")
+"""Hogwild on the embedding servers, which sum the rows of a field, and have about as much to do as each other (Sec. 3.1, 3.2)."""
+
+
+def workload(samples: int, **options) -> Workload:
+    """A DLRM as the paper draws it, over planted multi-hot clicks."""
+    own = {
+        "network": "dlrm",
+        "fields": len(FIELDS["pooling"]),
+        **FIELDS,
+        "samples": samples,
+        "batch_size": 16,
+        "days": 1,
+        "drift": 0.0,
+        "dim": 8,
+        "hidden": (64, 32),
+        "exponent": 1.1,
+        "dense_optimizer": Adagrad(lr=0.03),
+        "row_optimizer": Adagrad(lr=0.03),
+    }
+    return workloads.get("ctr-synthetic", **own | options)
+
+
+def rule(name: str, *, servers: int = 2, threads: int = THREADS, **options) -> Rule:
+    """A rule by its name in the paper: S-EASGD, FR-EASGD-5, S-MA, FR-MA, S-BMUF, FR-BMUF."""
+    kind, _, gap = name.lower().removeprefix("fr-").removeprefix("s-").partition("-")
+    shadow = name.startswith("S-")
+    options = {"worker_threads": threads, **options}
+    if kind == "easgd":
+        options["sync_servers"] = servers
+        return ShadowEASGD(**options) if shadow else ForegroundEASGD(every=int(gap), **options)
+    kinds = {"ma": (ShadowMA, ForegroundMA), "bmuf": (ShadowBMUF, ForegroundBMUF)}
+    return kinds[kind][0 if shadow else 1](**options)
+
+
+def cluster(task: Workload, trainers: int, *, embedding: int | None = None, steps: float = STEPS) -> VirtualCluster:
+    """The paper's machines, whose links and memories are smaller by as much as our dense parameters are: a synchronisation takes
+    as long as of 50 MB, and a step as `steps` a second and trainer say, with 24 threads that together use a machine's memory."""
+    here = clusters.shadowsync()
+    shrink = 4 * dense_parameters(task) / DENSE
+    core = (task.work().bytes + 3 * 4 * dense_parameters(task)) * steps / THREADS  # gradients, and the optimiser's step
+    worker = replace(
+        here.worker,
+        cores=40,  # hyperthreads
+        flops=1e30,  # the interaction is bound by memory (Sec. 4.3)
+        memory=THREADS * core,
+        core_memory=core,
+        bandwidth=here.worker.bandwidth * shrink,
+        latency=here.worker.latency,
+    )
+    server = replace(
+        here.server,
+        memory=here.server.memory * shrink,
+        core_memory=here.server.core_memory * shrink,
+        bandwidth=here.server.bandwidth * shrink,
+    )
+    return replace(
+        here,
+        workers=trainers,
+        servers=embedding or trainers,
+        worker=worker,
+        server=server,
+        slowdown=Lognormal(sigma=0.1),  # an estimate: hyperthreads and networks are not quite even
+    )
+
+
+def speed_job(
+    protocol: Rule, trainers: int, seed: int, *, each: int, embedding: int | None = None, steps: float = STEPS
+) -> dict[str, Any]:
+    """A timing run in which each thread makes so many steps."""
+    alone = workload(each * trainers * protocol.worker_threads * 16, evaluation_samples=100)
+    return {
+        "workload": replace(alone, world=seed),
+        "protocol": protocol,
+        "cluster": cluster(alone, trainers, embedding=embedding, steps=steps),
+        "store": STORE,
+        "seed": seed,
+        "gradients": False,
+        "trace": False,
+    }
+
+
+def job(
+    protocol: Rule, trainers: int, seed: int, *, samples: int, embedding: int | None = None, **options
+) -> dict[str, Any]:
+    """A run that learns, in one pass."""
+    task = workload(samples, world=seed, **options)
+    return {
+        "workload": task,
+        "protocol": protocol,
+        "cluster": cluster(task, trainers, embedding=embedding),
+        "store": STORE,
+        "seed": seed,
+        "trace": False,
+    }

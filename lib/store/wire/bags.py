@@ -1,0 +1,85 @@
+"""Asking for sums of rows: a server that has the rows sums those of a bag itself, and sends one vector for each (ShadowSync,
+Section 3.1). Where a bag's rows are on several servers, each sends what its own come to, and the worker adds that up.
+
+A gradient comes back as one vector a bag, without ids: the server remembers what it was asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numba import njit
+from numba.types import float32, int64
+
+from lib.store.table.kernels import unique
+
+_OPTIONS = {"nogil": True, "cache": True, "error_model": "numpy"}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Bags:
+    """What one server is to sum."""
+
+    entries: np.ndarray
+    """int64[e]: ids, bag by bag; an id that a bag has twice stands there twice."""
+    bags: np.ndarray
+    """int32[b], ascending: those of the batch's bags that have rows on this server."""
+    counts: np.ndarray
+    """uint16[b]: how many."""
+
+    @classmethod
+    def of(cls, ids: np.ndarray, where: np.ndarray, pooling: Sequence[int], mine: np.ndarray | slice) -> Bags:
+        """Those that `ids[mine]` fall into; `where` has a batch's positions in `ids`, of which so many columns make a bag."""
+        bag = np.repeat(np.arange(len(pooling)), pooling)
+        bag = (np.arange(len(where))[:, None] * len(pooling) + bag).ravel()
+        here = np.zeros(ids.size, bool)
+        here[mine] = True
+        kept = np.flatnonzero(here[where.ravel()])
+        bags, counts = np.unique(bag[kept], return_counts=True)
+        return cls(ids[where.ravel()[kept]], bags.astype(np.int32), counts.astype(np.uint16))
+
+    def distinct(self) -> tuple[np.ndarray, np.ndarray]:
+        """Each id once, and which of them every entry is."""
+        return unique(self.entries)
+
+    def sums(self, rows: np.ndarray, positions: np.ndarray) -> np.ndarray:
+        """float32[b, dim], in the order of the entries, of the distinct ids' rows."""
+        return _sums(np.ascontiguousarray(rows), positions, self._ends())
+
+    def spread(self, gradients: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The distinct ids, and for each the sum of the gradients of the bags that have it, as often as they have it."""
+        ids, positions = self.distinct()
+        return ids, _spread(np.ascontiguousarray(gradients), positions, self._ends(), ids.size)
+
+    def _ends(self) -> np.ndarray:
+        return np.cumsum(self.counts, dtype=np.int64)
+
+
+@njit(float32[:, ::1](float32[:, ::1], int64[::1], int64[::1]), **_OPTIONS)
+def _sums(rows, positions, ends):
+    width = np.uint64(rows.shape[1])
+    sums = np.zeros((ends.size, rows.shape[1]), np.float32)
+    start = 0
+    for bag in range(ends.size):
+        for entry in range(start, ends[bag]):
+            row = np.uint64(positions[entry])
+            for d in range(width):
+                sums[bag, d] += rows[row, d]
+        start = ends[bag]
+    return sums
+
+
+@njit(float32[:, ::1](float32[:, ::1], int64[::1], int64[::1], int64), **_OPTIONS)
+def _spread(gradients, positions, ends, count):
+    width = np.uint64(gradients.shape[1])
+    sums = np.zeros((count, gradients.shape[1]), np.float32)
+    start = 0
+    for bag in range(ends.size):
+        for entry in range(start, ends[bag]):
+            row = np.uint64(positions[entry])
+            for d in range(width):
+                sums[row, d] += gradients[bag, d]
+        start = ends[bag]
+    return sums
