@@ -216,7 +216,7 @@ def verdicts(folder: Path) -> str:
         ),
     )
     for paper, group in groupby(missed, lambda verdict: verdict.claim.folder):
-        lines = [f"- {told(v)} **{v.counted}**{f': {why(v, 1)}' if why(v) else ''}" for v in group]
+        lines = [f"- {told(v)} **{v.counted}**{f'. {why(v)}' if why(v) else ''}" for v in group]
         title = titles.get(paper, paper) if paper else "this kit's promises"
         parts.append(f"What failed of {title}:\n\n" + "\n".join(map(_line, lines)))
     return "\n\n".join(parts)

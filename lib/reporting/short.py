@@ -76,9 +76,8 @@ def _spanned(values: Sequence[float], of: Any) -> str:
     return " to ".join(told) + of.unit if told else "–"
 
 
-def why(verdict: Verdict, most: int | None = None) -> str:
-    """Why it failed, as far as it was tested; `most` explanations, all of them by default."""
-    tested = [f"{each.changed}: {each.found}" for each in verdict.claim.explanations[:most]]
-    if tested:
-        return "; ".join(tested)
-    return "" if verdict.claim.kind != "paper" else "no explanation has been tested yet"
+def why(verdict: Verdict) -> str:
+    """Why it failed, as far as it was tested: the first explanation; the claim's own place has them all."""
+    for each in verdict.claim.explanations:
+        return f"Tested: {each.changed}. Found: {each.found}."
+    return "" if verdict.claim.kind != "paper" else "No explanation has been tested yet."

@@ -156,7 +156,7 @@ def test_what_failed_is_told_with_its_reason(house, monkeypatch):
     assert verdicts(paths.reference()).split("\n\n") == [
         "- Papers' claims, after Holm: 1 direction only, 1 not replicated",
         "What failed of GBA:",
-        "- a | b &lt;i>. Ours: −1.00 AUC. The paper: 0.200 AUC. **not replicated**: half the rate: the same",
+        "- a | b &lt;i>. Ours: −1.00 AUC. The paper: 0.200 AUC. **not replicated**. Tested: half the rate. Found: the same.",
     ]
 
 
