@@ -15,6 +15,7 @@ import matplotlib as mpl
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patheffects import withStroke
 from matplotlib.transforms import Bbox
 
 from lib import paths
@@ -61,15 +62,17 @@ def summary(data: pd.DataFrame) -> pd.DataFrame:
 
 
 def picture(data: pd.DataFrame) -> Figure:
-    """One mark a protocol, its intervals as lines, its name beside it."""
+    """One mark a protocol, its intervals as faint lines, its name beside it; one mark for those that nobody could tell apart."""
     table = summary(data)
+    places = table[[*PAIRED]].round({"speed": 2, "quality": 1}).apply(tuple, axis=1)
+    marks = [table[places == place] for place in dict.fromkeys(places)]
     with style():
         fig = Figure(figsize=(WIDTH, 4.2), layout="constrained")
         ax = fig.subplots()
-        for row in table.itertuples():
+        for row in (mark.iloc[0] for mark in marks):
             tone = colour(row.protocol)[0]
-            ax.plot([row.speed_low, row.speed_high], [row.quality] * 2, color=tone, linewidth=1)
-            ax.plot([row.speed] * 2, [row.quality_low, row.quality_high], color=tone, linewidth=1)
+            ax.plot([row.speed_low, row.speed_high], [row.quality] * 2, color=tone, linewidth=1, alpha=0.35)
+            ax.plot([row.speed] * 2, [row.quality_low, row.quality_high], color=tone, linewidth=1, alpha=0.35)
             ax.plot(row.speed, row.quality, "o", color=tone, markersize=7)
         ax.set(xlabel="speed: samples per second, times Sync's", ylabel="quality: % of what Sync learns")
         ax.grid(True, axis="both")
@@ -78,22 +81,24 @@ def picture(data: pd.DataFrame) -> Figure:
         fig.draw_without_rendering()
         taken = [ax.transData.transform(mark) for mark in table[[*PAIRED]].to_numpy()]
         boxes = [Bbox.from_bounds(x - 6, y - 6, 12, 12) for x, y in taken]
-        for row in table.itertuples():
-            boxes.append(_named(ax, row.protocol, (row.speed, row.quality), boxes))
+        for mark in marks:
+            names = sorted(mark["protocol"], key=list(ALL).index)
+            first = mark.iloc[0]
+            boxes.append(_named(ax, ", ".join(names), colour(first.protocol)[0], (first.speed, first.quality), boxes))
     return fig
 
 
-def _named(ax: Axes, name: str, mark: tuple[float, float], boxes: list[Bbox]) -> Bbox:
+def _named(ax: Axes, name: str, tone: str, mark: tuple[float, float], boxes: list[Bbox]) -> Bbox:
     """Write a name beside its mark, where nothing else stands yet; where it stands."""
-    for right, up in ((7, 7), (-7, 7), (7, -8), (-7, -8), (7, 19), (-7, 19), (7, -20), (-7, -20)):
-        side = "left" if right > 0 else "right"
-        told = {"textcoords": "offset points", "ha": side, "va": "center", "fontsize": 9, "color": colour(name)[0]}
-        text = ax.annotate(name, mark, (right, up), **told)
+    halo = [withStroke(linewidth=3, foreground="white")]
+    look = {"textcoords": "offset points", "va": "center", "fontsize": 9, "color": tone, "path_effects": halo}
+    for right, up in ((7, 7), (-7, 7), (7, -8), (-7, -8), (7, 19), (-7, 19), (7, -20), (-7, -20), (7, -32), (-7, -32)):
+        text = ax.annotate(name, mark, (right, up), ha="left" if right > 0 else "right", **look)
         box = text.get_window_extent()
         if not any(box.overlaps(other) for other in boxes) and ax.bbox.x0 <= box.x0 and box.x1 <= ax.bbox.x1:
             return box
         text.remove()
-    return ax.annotate(name, mark, (7, 31), **told | {"ha": "left"}).get_window_extent()
+    return ax.annotate(name, mark, (7, 31), ha="left", **look).get_window_extent()
 
 
 def svg(fig: Figure) -> str:

@@ -6,7 +6,10 @@ It is replaced whole or not at all, and the same reports give the same bytes.
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import re
+import shutil
 import sys
 import tempfile
 from html import unescape
@@ -28,6 +31,8 @@ PICTURE = "which_protocol.svg"
 MADE = "`python -m lib report --reference` writes what stands here"
 BLOCKS = ("protocols", "verdicts")
 """What is made in the README, each between two comments."""
+BY_HAND = ("mutate.json", "soak.json", "gpu")
+"""What is in the reference and no notebook makes."""
 NONE_YET = "No claim has been judged at the laptop profile by these rules yet; `make reproduce PROFILE=laptop` does it."
 
 
@@ -57,6 +62,11 @@ def publish() -> Path:
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".reference-", ignore_cleanup_errors=True) as place:
         stage = Path(place)
         _fill(stage, experiments, judged)
+        for name in BY_HAND:
+            if (target / name).is_dir():
+                shutil.copytree(target / name, stage / name)
+            elif (target / name).exists():
+                shutil.copy2(target / name, stage / name)
         text = readme(stage)
         stage.chmod(0o755)  # a temporary folder's 0700 would hide it
         paths.replace_folder(stage, target)
@@ -115,7 +125,9 @@ def _fill(folder: Path, experiments: list[Experiment], verdicts: list[Verdict]) 
             _write(folder / place, text)
     for verdict in verdicts:
         source = claims.file_of(verdict.claim.id, paths.reports())
-        _write(claims.file_of(verdict.claim.id, folder), source.read_text(encoding="utf-8"))
+        # What no rule rests on, explanations among it, may be newer than the run.
+        record = json.loads(source.read_text(encoding="utf-8")) | {"claim": dataclasses.asdict(verdict.claim)}
+        _write(claims.file_of(verdict.claim.id, folder), json.dumps(record, indent=1, ensure_ascii=False) + "\n")
     note = f" These are the results of the {PROFILE} profile that are kept with the code."
     from lib.reporting import picture
 
@@ -204,7 +216,7 @@ def verdicts(folder: Path) -> str:
         ),
     )
     for paper, group in groupby(missed, lambda verdict: verdict.claim.folder):
-        lines = [f"- {told(v)} **{v.counted}**{f': {why(v)}' if why(v) else ''}" for v in group]
+        lines = [f"- {told(v)} **{v.counted}**{f'. {why(v)}' if why(v) else ''}" for v in group]
         title = titles.get(paper, paper) if paper else "this kit's promises"
         parts.append(f"What failed of {title}:\n\n" + "\n".join(map(_line, lines)))
     return "\n\n".join(parts)

@@ -77,8 +77,7 @@ def _spanned(values: Sequence[float], of: Any) -> str:
 
 
 def why(verdict: Verdict) -> str:
-    """Why it failed, as far as it was tested."""
-    tested = [f"{each.changed}: {each.found}" for each in verdict.claim.explanations]
-    if tested:
-        return "; ".join(tested)
-    return "" if verdict.claim.kind != "paper" else "no explanation has been tested yet"
+    """Why it failed, as far as it was tested: the first explanation; the claim's own place has them all."""
+    for each in verdict.claim.explanations:
+        return f"Tested: {each.changed}. Found: {each.found}."
+    return "" if verdict.claim.kind != "paper" else "No explanation has been tested yet."

@@ -90,6 +90,26 @@ def test_a_second_time_changes_no_byte(ran):
     assert contents(report.publish().parent) == first[0]
 
 
+def test_what_no_notebook_makes_stays(ran):
+    report.publish()
+    by_hand = {"soak.json": b"{}", "mutate.json": b"[]", "gpu/speed.csv": b"a,b"}
+    for name, data in by_hand.items():
+        (paths.reference() / name).parent.mkdir(exist_ok=True)
+        (paths.reference() / name).write_bytes(data)
+    report.publish()
+    found = contents(paths.reference())
+    assert {name: found[name] for name in by_hand} == by_hand
+
+
+def test_what_no_rule_rests_on_may_be_newer_than_the_run(ran):
+    """Explanations come after a run that asks for them."""
+    changed = GOOD.replace("  reason:", "  short: In other words.\n  reason:", 1)
+    assert changed != GOOD
+    ran.claims(changed, "gba")
+    report.publish()
+    assert json.loads(contents(paths.reference())["claims/a.b.json"])["claim"]["short"] == "In other words."
+
+
 def test_the_readme_has_the_verdicts(ran):
     report.publish()
     text = (ran.root / "README.md").read_text()
@@ -126,7 +146,7 @@ def test_the_picture_is_drawn_from_what_is_published(ran):
 def test_what_failed_is_told_with_its_reason(house, monkeypatch):
     monkeypatch.setenv("LOCKSTEP_STAGE", str(paths.reference()))
     assert verdicts(paths.reference()) == NONE_YET
-    tested = "explanations: [{changed: half the rate, found: the same}]\n  seeds: 5"
+    tested = "explanations: [{changed: half the rate, found: the same}, {changed: b, found: c}]\n  seeds: 5"
     for paper in ("oac", "gba"):
         house.claims(
             GOOD.replace("a.b", f"{paper}.x").replace("Better.", '"a | b\\n<i>."').replace("seeds: 5", tested), paper
@@ -136,7 +156,7 @@ def test_what_failed_is_told_with_its_reason(house, monkeypatch):
     assert verdicts(paths.reference()).split("\n\n") == [
         "- Papers' claims, after Holm: 1 direction only, 1 not replicated",
         "What failed of GBA:",
-        "- a | b &lt;i>. Ours: −1.00 AUC. The paper: 0.200 AUC. **not replicated**: half the rate: the same",
+        "- a | b &lt;i>. Ours: −1.00 AUC. The paper: 0.200 AUC. **not replicated**. Tested: half the rate. Found: the same.",
     ]
 
 

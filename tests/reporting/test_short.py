@@ -34,10 +34,13 @@ def test_without_one_the_claim_and_both_numbers():
 
 def test_what_failed_says_why():
     tested = ({"changed": "half the rate", "found": "it falls"}, {"changed": "one worker", "found": "the same"})
-    assert why(verdict(-1, explanations=tested)) == "half the rate: it falls; one worker: the same"
-    assert why(verdict(-1)) == "no explanation has been tested yet"
+    assert why(verdict(-1, explanations=tested)) == "Tested: half the rate. Found: it falls."
+    assert why(verdict(-1)) == "No explanation has been tested yet."
     html = in_short([verdict(3), verdict(-1, explanations=tested)], "laptop")
-    assert html.index("What failed, and why") > html.index("s Ours: 3.00") and "Why: half the rate: it falls" in html
+    assert (
+        html.index("What failed, and why") > html.index("s Ours: 3.00")
+        and "Tested: half the rate. Found: it falls." in html
+    )
     assert "2 claims of the paper: 1 replicated, 1 not replicated." in html
 
 
