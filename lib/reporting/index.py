@@ -14,6 +14,7 @@ from lib.errors import LockstepError
 from lib.options.document import load
 from lib.reporting import claims, notebooks
 from lib.reporting.cards import verdict_table
+from lib.reporting.claims import Verdict
 from lib.reporting.markup import TEMPLATES, templates
 from lib.reporting.notebooks import Experiment, Paper
 from lib.reporting.page import POLICY, check_offline, export, style
@@ -73,7 +74,7 @@ def front(
                 for kind, found in counts.items()
                 if found
             ],
-            missed=[(v, told(v), why(v)) for v in verdicts if v.counted in MISSED],
+            missed=[(v, told(v), why(v)) for v in sorted(verdicts, key=_papers_first) if v.counted in MISSED],
             filters={
                 "paper": ["all", *(paper.name for paper in papers.values())],
                 "kind": ["all", *(kind for kind in counts if counts[kind])],
@@ -93,6 +94,10 @@ def front(
     )
     check_offline(html, "index")
     return html
+
+
+def _papers_first(verdict: Verdict) -> bool:
+    return verdict.claim.kind != "paper"
 
 
 def _facts(experiment: Experiment) -> list[str]:

@@ -120,7 +120,9 @@ def answer(data: pd.DataFrame) -> list[str]:
         first = f"On a busy cluster sync keeps the most: no other protocol kept {KEPT:g} % of what it learns."
     else:
         equal = sound.index[(sound[[*PAIRED]] == sound.loc[best, [*PAIRED]]).all(axis=1)]
-        first = f"On a busy cluster use {' or '.join(sorted(equal, reverse=True))}: {_found(table, best)} of what sync learns."
+        who = "each" if len(equal) > 1 else "it"
+        chosen = " or ".join(sorted(equal, reverse=True))
+        first = f"On a busy cluster use {chosen}: {_found(table, best, who)} of what sync learns."
     second = (
         f"Sync learns {_most(table)}, and waits for its slowest worker; where workers are equal, nobody waits for long."
     )
@@ -128,13 +130,14 @@ def answer(data: pd.DataFrame) -> list[str]:
     third = f"Who mixes less learns less, as {least}: {_found(table, least)}. " if least != best else ""
     if fastest != best:
         third = f"Speed alone misleads, as with {fastest}: {_found(table, fastest)}. "
-    return [first, second, f"{third}(95 % intervals over {seeds}, virtual workers, synthetic clicks.)"]
-
-
-def _found(table: pd.DataFrame, name: str) -> str:
-    return (
-        f"it trained {_speed(table, name)} times as many samples per second as sync and kept {_quality(table, name)} %"
+    how = (
+        f"Each protocol at its own best learning rate; 95 % intervals over {seeds}, virtual workers, synthetic clicks."
     )
+    return [first, second, f"{third}({how})"]
+
+
+def _found(table: pd.DataFrame, name: str, who: str = "it") -> str:
+    return f"{who} trained {_speed(table, name)} times as many samples per second as sync and kept {_quality(table, name)} %"
 
 
 def in_short(data: pd.DataFrame) -> Fragment:

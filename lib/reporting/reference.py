@@ -203,23 +203,34 @@ def verdicts(folder: Path) -> str:
         (KINDS[kind], ", ".join(f"{of[verdict]} {verdict}" for verdict in claims.VERDICTS if of[verdict]))
         for kind, of in counted.items()
     ]
+    seen = sum(verdict.claim.standing == "exploratory" for verdict in found)
     parts = ["\n".join(f"- {kind}: {said}" for kind, said in counts if said)]
+    if seen:
+        parts.append(
+            f"{seen} of the papers' claims are exploratory: rule or settings were chosen after a look at what they judge."
+        )
     order, titles = notebooks.in_order(), notebooks.named()
     last = len(order)
     missed = sorted(
         (verdict for verdict in found if verdict.counted in MISSED),
         key=lambda v: (
+            _whose(v) is None,
             order.get(v.claim.folder, last),
             order.get(v.claim.notebook, last),
             v.claim.notebook,
             v.claim.id,
         ),
     )
-    for paper, group in groupby(missed, lambda verdict: verdict.claim.folder):
+    for paper, group in groupby(missed, _whose):
         lines = [f"- {told(v)} **{v.counted}**{f'. {why(v)}' if why(v) else ''}" for v in group]
-        title = titles.get(paper, paper) if paper else "this kit's promises"
-        parts.append(f"What failed of {title}:\n\n" + "\n".join(map(_line, lines)))
+        title = "What failed of this kit's promises" if paper is None else f"What failed of {titles.get(paper, paper)}"
+        parts.append(f"{title}:\n\n" + "\n".join(map(_line, lines)))
     return "\n\n".join(parts)
+
+
+def _whose(verdict: Verdict) -> str | None:
+    """The paper that claims it; None of what this kit claims."""
+    return verdict.claim.folder if verdict.claim.kind == "paper" else None
 
 
 def _line(text: str) -> str:

@@ -31,6 +31,8 @@ def in_short(verdicts: Sequence[Verdict], profile: str) -> str:
     found = [v for v in chosen or verdicts if v.counted in (*HOLDS, "direction only")]
     found = found if chosen else sorted(found, key=lambda v: v.claim.kind != "paper")[:MOST]
     missed = [verdict for verdict in verdicts if verdict.counted in MISSED]
+    if not found and not missed:  # then that nothing was settled is the answer
+        found = list(verdicts[:MOST])
     of_kind = [(kind, [v for v in verdicts if v.claim.kind == kind]) for kind in OUTCOMES]
     counts = [_counted(kind, group) for kind, group in of_kind if group]
     return parts().short([(v, told(v)) for v in found], [(v, told(v), why(v)) for v in missed], counts, ())

@@ -336,6 +336,6 @@ def test_what_is_finer_than_the_modelled_clock_is_marked(house):
     house.record(table, "gba/one")
     assert "was not measured: run 94_fidelity" in remarks()
     house.record(results_of(0.15), "f")
-    assert "in the model only: it rests on 3.0%, and a predicted throughput errs by 15.0%" in remarks()
+    assert "in the model only: it rests on a difference of 3.0%, and the model's throughputs err by 15.0%" in remarks()
     house.record(results_of(0.02), "f")
     assert "model" not in remarks()

@@ -113,7 +113,9 @@ def test_a_page_shows_its_verdicts_as_they_stand(house):
     (house.reports / "one.ipynb").write_text(json.dumps(nb))
     house.claims(GOOD.rstrip("\n") + "\n  explanations: [{changed: half the rate, found: the same}]\n")
     html = render(house.reports / "one.ipynb")
-    assert "of the run" not in html and html.count("Tested: half the rate. Found: the same.") == 1
+    assert "of the run" not in html and html.count("Tested: half the rate. Found: the same.") == 2, (
+        "in short, and beside the verdict"
+    )
 
 
 def test_the_index_shows_claims_whose_notebook_is_missing(house):

@@ -139,7 +139,7 @@ def _remarked(verdict: Verdict, made_at: list[str], error: float | None) -> Verd
         remarks.append("how exact the modelled clock is here was not measured: run 94_fidelity")
     elif claim.modelled and margins and min(margins) < error:
         remarks.append(
-            f"in the model only: it rests on {min(margins):.1%}, and a predicted throughput errs by {error:.1%}"
+            f"in the model only: it rests on a difference of {min(margins):.1%}, and the model's throughputs err by {error:.1%}"
         )
     return dataclasses.replace(verdict, remarks=tuple(remarks))
 
