@@ -16,12 +16,13 @@ from lib.data.feed import stretches
 from lib.drivers.crew import Crew
 from lib.drivers.cut import carry_out
 from lib.drivers.exchanges import WAYS, Here
+from lib.drivers.gate import Gate
 from lib.drivers.mix_in_step import PLACES, NoMix, OfGradients
 from lib.drivers.model_state import ModelState
 from lib.drivers.parameter_server import Servers, open_servers
 from lib.drivers.plan import Plan
 from lib.drivers.record import Finished, Marks, Record, Snapshot
-from lib.drivers.replica_state import Gate, Replica
+from lib.drivers.replica_state import Replica
 from lib.drivers.server_client import ServerClient
 from lib.drivers.sync_server import open_sync_servers
 from lib.drivers.trainer import Input, Trainer, open_queue

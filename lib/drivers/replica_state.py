@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import threading
 from copy import deepcopy
 from typing import Any
 
@@ -20,30 +18,9 @@ from lib.store.dense import DenseStore
 from lib.store.rows import Rows
 
 
-class Gate:
-    """Up to so many at once, or one alone; in the order of asking."""
-
-    def __init__(self, permits: int):
-        self._permits = permits
-        self.shared = asyncio.Semaphore(permits)
-        self._lone = asyncio.Lock()
-
-    @asynccontextmanager
-    async def alone(self) -> AsyncIterator[None]:
-        async with self._lone:
-            held = 0
-            try:
-                while held < self._permits:
-                    await self.shared.acquire()
-                    held += 1
-                yield
-            finally:
-                for _ in range(held):
-                    self.shared.release()
-
-
 class Replica:
-    """Guaranteed: a mix and a local update never both start from the same values."""
+    """Updates and mixes stop nobody: each is atomic, and a mix moves the replica by as much as it says from where it was when the
+    mix was worked out. Guaranteed: no mix undoes a local update that came beside it, and no update a mix."""
 
     def __init__(self, site: Site, plan: Plan, record: Record, rows: bool):
         """`rows`: they are here, and not on servers."""
@@ -53,9 +30,10 @@ class Replica:
         self._dense = plan.dense_store(start, site.device)
         self._memory = self._rule.init(start)
         self.tables = plan.tables() if rows else {}
-        self._gate = Gate(self._rule.worker_threads)
         # A shadow thread's merges are beside the cores that train.
         self._modelled = not isinstance(self._rule.when, Background)
+        self._merging = threading.Lock()
+        """What the rule remembers is one merge's at a time."""
         self.steps = self.samples = 0
 
     @property
@@ -73,24 +51,21 @@ class Replica:
 
     async def update(self, gradient: Any, batch: int) -> None:
         """One local step of the optimiser."""
-        async with self._gate.shared:
-            start = self._site.now()
-            await self._site.compute(Work(bytes=3 * self._dense.nbytes), self._dense.apply, gradient)
-            self._record.span("apply", start, self._site.now(), batch)
+        start = self._site.now()
+        await self._site.compute(Work(bytes=3 * self._dense.nbytes), self._dense.apply, gradient)
+        self._record.span("apply", start, self._site.now(), batch)
 
     def message(self, round: int) -> np.ndarray:
         """What it sends in a mix."""
         return self._rule.send(self._memory, self._dense.pull(), round)
 
     async def merge(self, mix: Mix) -> None:
-        async with self._gate.alone():
-            work = Work(bytes=3 * mix.theirs.nbytes) if self._modelled else None
-            await self._site.compute(work, self._merge, mix)
+        work = Work(bytes=3 * mix.theirs.nbytes) if self._modelled else None
+        await self._site.compute(work, self._merge, mix)
 
     async def absorb(self, theirs: np.ndarray) -> np.ndarray:
         """Take in another worker's message, beside the cores that train; the answer."""
-        async with self._gate.alone():
-            return await self._site.compute(None, absorb, self._plan, self._dense, theirs)
+        return await self._site.compute(None, absorb, self._plan, self._dense, theirs)
 
     def inherit(self, dense: dict[str, np.ndarray], rows: dict[str, Rows]) -> None:
         """Begin with what another protocol has trained."""
@@ -101,8 +76,7 @@ class Replica:
 
     async def copy(self) -> dict[str, Any]:
         """What another worker starts from."""
-        async with self._gate.alone():
-            return deepcopy(self.save())
+        return deepcopy(self.save())
 
     def save(self) -> dict[str, Any]:
         return {
@@ -128,14 +102,18 @@ class Replica:
     def _merge(self, mix: Mix) -> None:
         if not self._plan.gradients:
             return
-        self._memory, merged = self._rule.merge(self._memory, self._dense.pull(), mix)
-        self._dense.assign(merged)
+        with self._merging:
+            mine, writes = self._dense.seen()
+            self._memory, merged = self._rule.merge(self._memory, mine, mix)
+            if beside := self._dense.move(mine, writes, merged):
+                self._record.extra["updates beside a merge"] += beside
 
 
 def absorb(plan: Plan, dense: DenseStore | BlankDense, theirs: np.ndarray) -> np.ndarray:
     """Change a copy by what a worker brought; what the worker is told."""
     if not plan.gradients:
         return theirs
-    changed, answer = plan.protocol.dense.absorb(dense.pull(), theirs)
-    dense.assign(changed)
+    mine, writes = dense.seen()
+    changed, answer = plan.protocol.dense.absorb(mine, theirs)
+    dense.move(mine, writes, changed)
     return answer

@@ -56,6 +56,14 @@ class Run:
     def clock(self) -> str:
         return self.summary["clock"]
 
+    @property
+    def steady_qps(self) -> float:
+        """Samples per second between a fifth and four fifths of the samples: all workers have begun, and none has done."""
+        history = self.history.dropna(subset=["step"])
+        time, samples = history["time"].to_numpy(), history["samples"].to_numpy()
+        first, last = (int((samples >= share * samples[-1]).argmax()) for share in (0.2, 0.8))
+        return float((samples[last] - samples[first]) / (time[last] - time[first]))
+
     def save(self, folder: Path) -> None:
         """Write the whole run or nothing: it appears under its name only when it is complete."""
         from lib.store import sealed

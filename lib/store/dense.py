@@ -19,7 +19,7 @@ class DenseStore:
     def __init__(self, start: np.ndarray | torch.Tensor, optimizer: Optimizer, *, device: torch.device | str = "cpu"):
         """`start` is copied."""
         self.optimizer = optimizer
-        self._lock = threading.Lock()
+        self._lock, self._writes = threading.Lock(), 0
         if start.ndim != 1:
             raise BadOption(f"start must be one-dimensional, not of shape {tuple(start.shape)}")
         self._size = start.shape[0]
@@ -44,6 +44,11 @@ class DenseStore:
         with self._lock:
             return self.values.to("cpu", copy=True).numpy()
 
+    def seen(self) -> tuple[np.ndarray, int]:
+        """A copy of the vector, and how often it had been written to."""
+        with self._lock:
+            return self.values.to("cpu", copy=True).numpy(), self._writes
+
     def apply(self, grad: np.ndarray | torch.Tensor, rate: float = 1.0) -> None:
         """One optimiser step, with `rate` times the learning rate; the gradient is only read."""
         grad = self._tensor(grad, "grad")
@@ -52,12 +57,24 @@ class DenseStore:
             self._torch.param_groups[0]["lr"] = rate * self.optimizer.lr
             self._torch.step()
             self._parameter.grad = None  # the caller's memory must not stay in use here
+            self._writes += 1
 
     def assign(self, vector: np.ndarray | torch.Tensor) -> None:
         """Replace the vector and keep the optimiser's state."""
         vector = self._tensor(vector, "vector")
         with self._lock:
             self.values.copy_(vector)
+            self._writes += 1
+
+    def move(self, before: np.ndarray, writes: int, after: np.ndarray) -> int:
+        """Go from `before`, as `seen`, to `after`, and keep what others have written since; how many did."""
+        with self._lock:
+            since, self._writes = self._writes - writes, self._writes + 1
+            if since:
+                self.values.add_(self._tensor(after - before, "after"))
+            else:
+                self.values.copy_(self._tensor(after, "after"))
+            return since
 
     def export(self) -> dict[str, np.ndarray]:
         """Copies of "values" and of the optimiser's tensors by torch's names; Adam has none before its first step."""
@@ -78,6 +95,7 @@ class DenseStore:
         values = state.pop("values")
         with self._lock:
             self.values.copy_(values)
+            self._writes += 1
             self._torch = self.optimizer.torch([self._parameter])
             if state:
                 self._torch.load_state_dict({**self._torch.state_dict(), "state": {0: state}})

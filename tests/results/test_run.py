@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
+from types import SimpleNamespace
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import lib
 from lib import VirtualCluster, workloads
 from lib.protocols import Pair, get
+from lib.results.run import Run
 from lib.store import checkpoint
 
 CLICKS = workloads.get(
@@ -61,3 +64,12 @@ def test_a_kept_model_is_read_once_and_only_when_it_is_asked_for(reports, monkey
     assert found.model is found.model and len(read) == 1
     assert found.model.rows.keys() == made.model.rows.keys()
     assert np.array_equal(found.model.dense["values"], made.model.dense["values"])
+
+
+def test_steady_throughput_is_that_of_the_middle():
+    """Slow to begin and to end: neither counts."""
+    time = [10, 11, 12, 13, 14, 15, 16, 17, 18, 40]
+    history = pd.DataFrame({"time": time, "step": range(1, 11), "samples": range(100, 1100, 100)})
+    evaluated = pd.DataFrame({"time": [12.5], "samples": [350], "auc": [0.7]})
+    run = SimpleNamespace(history=pd.concat([history, evaluated]).sort_values("time"))
+    assert Run.steady_qps.fget(run) == 100

@@ -1,7 +1,7 @@
 """What ShadowSync's experiments train, on what, and at which settings; each beside what the paper says of it.
 
-The cluster's times follow from figures that the paper prints: 50 MB of dense parameters, links of 25 Gbit/s, 24 threads a trainer,
-and how many steps lie between two synchronisations of S-EASGD (Fig. 5's text), from which follows how long a step takes.
+The cluster's times follow from figures that the paper prints: 50 MB of dense parameters, links of 25 Gbit/s, 24 threads a
+trainer, and how many steps lie between two synchronisations of S-EASGD (Fig. 5's text), from which follows how long a step takes.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from lib.protocols.shadowsync import (
     ShadowEASGD,
     ShadowMA,
 )
+from lib.store.blank import BlankDense
 from lib.store.optim import Adagrad
 from lib.store.spec import RowStore
 from lib.workloads import Workload
@@ -43,7 +44,7 @@ def syncs(servers: int) -> float:
     return servers * 25 * clusters.GBIT / DENSE
 
 
-STEPS = sum(gap * syncs(2) / trainers for trainers, gap in GAPS.items()) / len(GAPS)
+STEPS = round(sum(gap * syncs(2) / trainers for trainers, gap in GAPS.items()) / len(GAPS), 1)
 """Steps that a trainer makes in a second, all its threads together, if the sync servers' links are full with those gaps: 75. They
 grow with the trainers as they do where the links are full."""
 
@@ -77,6 +78,11 @@ SIZES = {
     "full": Size(samples=20_000_000, threads=24, steps=96, seeds=5, tried=tuple(range(5, 21))),
 }
 
+EMBEDDING = 2
+"""Embedding servers, as they are simulated: each stands for several machines."""
+
+BATCH = 16
+
 STORE = RowStore(pooling="server", placement="by-cost", locking="none")
 """Hogwild on the embedding servers, which sum the rows of a field, and have about as much to do as each other (Sec. 3.1, 3.2)."""
 
@@ -88,7 +94,7 @@ def workload(samples: int, **options) -> Workload:
         "fields": len(FIELDS["pooling"]),
         **FIELDS,
         "samples": samples,
-        "batch_size": 16,
+        "batch_size": BATCH,
         "days": 1,
         "drift": 0.0,
         "dim": 8,
@@ -114,10 +120,14 @@ def rule(name: str, *, servers: int = 2, threads: int = THREADS, **options) -> R
 
 def cluster(task: Workload, trainers: int, *, embedding: int | None = None, steps: float = STEPS) -> VirtualCluster:
     """The paper's machines, whose links and memories are smaller by as much as our dense parameters are: a synchronisation takes
-    as long as of 50 MB, and a step as `steps` a second and trainer say, with 24 threads that together use a machine's memory."""
+    as long as of 50 MB, and a step as `steps` a second and trainer say, with 24 threads that together use a machine's memory.
+
+    `embedding` servers, one for each trainer by default, are simulated as two that are as much larger."""
     here = clusters.shadowsync()
     shrink = 4 * dense_parameters(task) / DENSE
-    core = (task.work().bytes + 3 * 4 * dense_parameters(task)) * steps / THREADS  # gradients, and the optimiser's step
+    replica = BlankDense(dense_parameters(task), task.dense_optimizer)
+    replica.apply(replica.values)
+    core = (task.work().bytes + 3 * replica.nbytes) * steps / THREADS  # gradients, then the optimiser's step
     worker = replace(
         here.worker,
         cores=40,  # hyperthreads
@@ -125,20 +135,24 @@ def cluster(task: Workload, trainers: int, *, embedding: int | None = None, step
         memory=THREADS * core,
         core_memory=core,
         bandwidth=here.worker.bandwidth * shrink,
-        latency=here.worker.latency,
     )
-    server = replace(
+    sync = replace(
         here.server,
         memory=here.server.memory * shrink,
         core_memory=here.server.core_memory * shrink,
         bandwidth=here.server.bandwidth * shrink,
     )
+    fold = (embedding or trainers) / EMBEDDING
     return replace(
         here,
         workers=trainers,
-        servers=embedding or trainers,
+        servers=EMBEDDING,
         worker=worker,
-        server=server,
+        server=sync,
+        nodes={
+            f"server{each}": replace(sync, memory=sync.memory * fold, bandwidth=sync.bandwidth * fold)
+            for each in range(EMBEDDING)
+        },
         slowdown=Lognormal(sigma=0.1),  # an estimate: hyperthreads and networks are not quite even
     )
 
@@ -146,13 +160,13 @@ def cluster(task: Workload, trainers: int, *, embedding: int | None = None, step
 def speed_job(
     protocol: Rule, trainers: int, seed: int, *, each: int, embedding: int | None = None, steps: float = STEPS
 ) -> dict[str, Any]:
-    """A timing run in which each thread makes so many steps."""
-    alone = workload(each * trainers * protocol.worker_threads * 16, evaluation_samples=100)
+    """A timing run in which each thread makes so many steps; of its messages, rows are a small share beside the wide MLPs."""
+    samples = each * trainers * protocol.worker_threads * BATCH
+    alone = workload(samples, evaluation_samples=100, hidden=(512, 256), world=seed)
     return {
-        "workload": replace(alone, world=seed),
+        "workload": alone,
         "protocol": protocol,
         "cluster": cluster(alone, trainers, embedding=embedding, steps=steps),
-        "store": STORE,
         "seed": seed,
         "gradients": False,
         "trace": False,
