@@ -16,7 +16,7 @@ from lib.protocols import get
 from lib.protocols.baselines import Async
 from lib.protocols.mixing import Background, Centre, Loop, Mean
 from lib.store.optim import SGD
-from tests.drivers.composing import BOWL, ends, rule, train
+from tests.drivers.composing import BOWL, ends, finals, records, rule, train
 from tests.toys import Letters
 
 
@@ -60,6 +60,20 @@ def test_threads_stand_still_while_their_replica_is_replaced():
     mixing = rule(when=Loop(every=4), rows=Async(), worker_threads=3)
     final, _ = ends(Letters(samples=60), mixing, VirtualCluster(workers=2, worker=Node(cores=3), slowdown=0.5))
     assert final.sum() == pytest.approx(60, abs=1e-4)
+
+
+def test_a_merge_in_the_background_stops_no_thread_and_undoes_no_step():
+    """Every step adds 1 while merges, which change nothing, take their time."""
+
+    def slow(self, memory, mine, mix):
+        time.sleep(0.02)
+        return memory, mine
+
+    shadow = rule(exchange=Mean(ahead=False), when=Background(), rows=Async(), worker_threads=3, merge=slow)
+    parts = records(Letters(samples=300), shadow, LocalCluster(workers=2, threads=4))
+    final = finals(parts)
+    assert sum(final[f"worker{rank}/replica"]["values"].sum() for rank in range(2)) == 300
+    assert sum(part.extra["updates beside a merge"] for part in parts) > 0
 
 
 class Slow(torch.nn.Module):

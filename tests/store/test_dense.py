@@ -121,3 +121,16 @@ def test_bad_arguments_are_named():
     with pytest.raises(BadOption, match="with sgd loads values, no state; got exp_avg, values"):
         store.load({"values": np.zeros(2, np.float32), "exp_avg": np.zeros(2, np.float32)})
     assert store.pull().tolist() == [0, 0]
+
+
+def test_a_move_keeps_what_was_written_beside_it():
+    """Half of the way to 10 from where it was seen; an update that came meanwhile is not undone."""
+    store = DenseStore(np.float32([2, 4]), SGD(lr=1.0))
+    mine, writes = store.seen()
+    assert store.move(mine, writes, 0.5 * mine + 5) == 0
+    assert store.pull().tolist() == [6, 7]
+    mine, writes = store.seen()
+    store.apply(np.float32([1, -1]))
+    store.assign(store.pull() + 1)
+    assert store.move(mine, writes, 0.5 * mine + 5) == 2
+    assert store.pull().tolist() == [6 - 1 + 1 + 2, 7 + 1 + 1 + 1.5]
