@@ -13,6 +13,8 @@ from matplotlib.colors import to_hex, to_rgb
 BLUE, VERMILLION, GREEN, PINK = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
 ORANGE, SKY, BLACK, GREY = "#E69F00", "#56B4E9", "#222222", "#BDBDBD"
 SOLID, DASHED, DOTTED, DASHDOT = "-", (0, (5, 2)), (0, (1.2, 1.5)), (0, (5, 1.5, 1.2, 1.5))
+DASHES = DOTTED, DASHED, SOLID, DASHDOT
+"""What several lines of one protocol have, one after another, beside its own."""
 
 PROTOCOLS: dict[str, tuple[str, Any]] = {
     "sync": (BLUE, SOLID),

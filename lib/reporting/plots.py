@@ -21,7 +21,7 @@ from lib import paths
 from lib.errors import BadOption, unknown
 from lib.reporting.cards import claims, intervals, provenance_card, settings, table, verdicts  # noqa: F401, where notebooks find them
 from lib.reporting.claims.basis import flatten
-from lib.reporting.looks import BLACK, DOTTED, GREY, KINDS, MARKS, colour, shades  # noqa: F401
+from lib.reporting.looks import BLACK, DASHES, GREY, KINDS, MARKS, colour, shades  # noqa: F401
 from lib.reporting.markup import TEMPLATES, Fragment, parts
 from lib.reporting.notebooks import repeat  # noqa: F401
 from lib.reporting.quantity import label
@@ -143,7 +143,8 @@ def panels(
             looks = set()
             for name, group in here.groupby(hue, sort=False):
                 tone, dashes = colour(str(name))
-                dashes = DOTTED if (tone, dashes) in looks else dashes  # two of one protocol
+                # Several of one protocol.
+                dashes = next((d for d in (dashes, *DASHES) if (tone, d) not in looks), dashes)
                 looks.add((tone, dashes))
                 spread = group.groupby(x)[y].agg(["mean", "min", "max"])
                 if predicted is None:
@@ -163,7 +164,7 @@ def panels(
             handles.values(),
             handles,
             loc="outside upper center",
-            ncols=min(5, len(handles)),
+            ncols=min(5, len(handles), 100 // (max(map(len, handles)) + 6)),
             handlelength=3,
             fontsize=9,
         )

@@ -174,14 +174,22 @@ def speed_job(
 
 
 def job(
-    protocol: Rule, trainers: int, seed: int, *, samples: int, embedding: int | None = None, **options
+    protocol: Rule,
+    trainers: int,
+    seed: int,
+    *,
+    samples: int,
+    embedding: int | None = None,
+    steps: float = STEPS,
+    **options,
 ) -> dict[str, Any]:
-    """A run that learns, in one pass."""
+    """A run that learns, in one pass. However many threads a trainer has, it makes as many steps in a second."""
     task = workload(samples, world=seed, **options)
+    pace = steps * THREADS / protocol.worker_threads
     return {
         "workload": task,
         "protocol": protocol,
-        "cluster": cluster(task, trainers, embedding=embedding),
+        "cluster": cluster(task, trainers, embedding=embedding, steps=pace),
         "store": STORE,
         "seed": seed,
         "trace": False,
