@@ -18,8 +18,9 @@ printed) or as it was before ("old"). "Data is all consumed" is the worker's own
 a member of no more groups, so that no collective hangs) or all workers' ("all").
 
 Departures: a shadow task waits for at least one training step between two mixes, since mixing an unchanged replica only
-moves it towards a copy that it has just met; on a free network it would otherwise spin. BMUF's momentum is the classical one, of
-"momentum update, Nesterov acceleration etc.", and off by default, as in Algorithm 4.
+moves it towards a copy that it has just met; on a free network it would otherwise spin. A thread's step and a mix are atomic,
+where the paper's are free of locks: of two that meet, both count, and neither waits for the other's work. BMUF's momentum is
+the classical one, of "momentum update, Nesterov acceleration etc.", and off by default, as in Algorithm 4.
 """
 
 from __future__ import annotations

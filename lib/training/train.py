@@ -302,6 +302,10 @@ def _check(phase: Phase, workload: Workload, cluster: Cluster, workers: int, set
         settings.store.only(bounds, f"{protocol.name} has one host store, and sends rows with their state")
     elif protocol.sparse.family == "replica":
         settings.store.only(bounds, f"{protocol.name} keeps rows with each worker, and none travel")
+    elif settings.store.pooling == "server" and not workload.bags():
+        raise BadOption(
+            f"store.pooling would change nothing: no field of {workload.name!r} has several ids (option pooling)"
+        )
     if (phase.workers or 0) > workers:
         raise BadOption(f"phase {phase.name!r}: {phase.workers} workers, of {workers} in the cluster")
     if phase.seconds is not None and settings.feed not in ("rule", "queue"):

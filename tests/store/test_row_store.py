@@ -145,6 +145,11 @@ def test_ids_show_in_bytes(plain):
     [
         ("ds-sync", {"store.rows": "fp16"}, "store.rows would change nothing: ds-sync keeps rows with each worker"),
         ("ds-sync", {"store.locking": "none"}, "store.locking would change nothing: ds-sync"),
+        (
+            "gba",
+            {"store.pooling": "server"},
+            "store.pooling would change nothing: no field of 'ctr-synthetic' has several",
+        ),
         ("gba", {"store": 3}, "train: store must be RowStore's fields, such as {max_rows: ..., max_bytes: ...}, not 3"),
     ],
 )
