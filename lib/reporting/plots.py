@@ -21,7 +21,7 @@ from lib import paths
 from lib.errors import BadOption, unknown
 from lib.reporting.cards import claims, intervals, provenance_card, settings, table, verdicts  # noqa: F401, where notebooks find them
 from lib.reporting.claims.basis import flatten
-from lib.reporting.looks import BLACK, DASHES, GREY, KINDS, MARKS, colour, shades  # noqa: F401
+from lib.reporting.looks import BLACK, DASHES, DOTTED, GREY, KINDS, MARKS, colour, shades  # noqa: F401
 from lib.reporting.markup import TEMPLATES, Fragment, parts
 from lib.reporting.notebooks import repeat  # noqa: F401
 from lib.reporting.quantity import label
