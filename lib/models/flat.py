@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -37,7 +37,8 @@ class StepResult:
 class FlatModel:
     """Holds a module whose parameters are views of `vector` and whose gradients are views of `gradient`.
 
-    Guarantee: the same vector, batch and rows give the same bits on a CPU; nothing is kept from one step to the next.
+    Guarantee: on `one_thread` of a CPU the same vector, batch and rows give the same bits; nothing is kept from one step to the
+    next.
     """
 
     def __init__(self, module: nn.Module, device: str | torch.device = "cpu", pooling: Pooling | None = None):
@@ -149,6 +150,17 @@ class _Told:
         for k in range(self._next, end):
             self._tell(k, self._gradient[self._buckets[k]].cpu().numpy().copy())
         self._next = max(self._next, end)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Torch computes with one thread: with several, even small sums may have other bits."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def tensor(array: Any) -> Tensor:

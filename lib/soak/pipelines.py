@@ -19,7 +19,7 @@ from lib import streams
 from lib.cluster.base import Site
 from lib.drivers import pipeline
 from lib.drivers.plan import Plan
-from lib.models.flat import FlatModel
+from lib.models.flat import FlatModel, one_thread
 from lib.protocols.pipeline_rule import PipelineRule
 from lib.results.outcome import digest
 from lib.results.run import Run
@@ -125,6 +125,7 @@ def wrong(workload: Workload, run: Run) -> Iterator[tuple[str, str]]:
             yield f"{name}: no serial run", f"it left {run.digest[:12]}, and one batch after another {left[:12]}"
 
 
+@one_thread()
 def serial(workload: Workload, seed: int, order: Iterable[int]) -> dict[str, Any]:
     """One batch after another in the given order: rows, optimiser state and timestamps, as a pipeline leaves them."""
     tables = {

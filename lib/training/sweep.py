@@ -8,16 +8,16 @@ import threading
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 from typing import Any
 
-import torch
 from joblib import cpu_count
 
 from lib.errors import BadOption, LockstepError
+from lib.models.flat import one_thread
 from lib.options.checked import Count, checked
 from lib.progress import Progress
 from lib.results.run import Run
@@ -133,7 +133,7 @@ def _make(tasks: list[_Task], processes: int, progress: Progress) -> None:
     for child in children:
         threading.Thread(target=_serve, args=(child, travelling, progress), name="lockstep-sweep", daemon=True).start()
     try:
-        with _one_thread() if children else nullcontext():
+        with one_thread() if children else nullcontext():
             for task in chain([task for task in tasks if not task.order], _taken(travelling)):
                 task.make(partial(task.job.run, progress.advance))
             for task in tasks:
@@ -189,13 +189,3 @@ def _serve(child: Child, travelling: deque[_Task], progress: Progress) -> None:
             task.make(partial(child.ask, task.order, progress.advance))
             if isinstance(task.error, ChildLost):
                 return _stop([child])
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)

@@ -20,8 +20,10 @@ UNITS = ("_s", "_per_s", "_share", "_bytes", "cores")
 def written(tmp_path_factory):
     """One quick calibration: (what was returned, the file's text)."""
     path = tmp_path_factory.mktemp("calibrate") / "here.yaml"
+    before = torch.get_num_threads()
     torch.set_num_threads(2)
-    return calibrate(path, quick=True), path.read_text(), torch.get_num_threads()
+    yield calibrate(path, quick=True), path.read_text(), torch.get_num_threads()
+    torch.set_num_threads(before)
 
 
 def test_the_file_holds_what_is_returned(written):

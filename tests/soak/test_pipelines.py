@@ -6,9 +6,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
 import lib
+from lib import workloads
 from lib.protocols.oac import OAC
+from lib.results.outcome import digest
 from lib.soak import pipelines, soak
 from lib.soak.cases import PIPELINE, WORKLOADS
 from lib.soak.checks import check
@@ -108,6 +111,18 @@ FAULTS = [name for name in vars(Faults) if not name.startswith("_")]
 def test_a_planted_fault_is_found_in_the_history_and_named(fault, monkeypatch, reports):
     kind = getattr(Faults, fault)(monkeypatch)
     assert kind in kind_found()
+
+
+def test_the_serial_run_has_its_bits_whatever_torch_was_set_to():
+    small = {"batch_size": 8, "entities": 25, "triples": 200, "relations": 3, "dim": 4, "evaluation_triples": 10}
+    workload = workloads.get("kg-synthetic", samples=467, **small)
+    before, found = torch.get_num_threads(), []
+    for threads in (1, 2):
+        torch.set_num_threads(threads)
+        found.append(digest(pipelines.serial(workload, 0, range(59))))
+        assert torch.get_num_threads() == threads
+    torch.set_num_threads(before)
+    assert found[0] == found[1]
 
 
 def test_five_seconds_of_it():
