@@ -7,7 +7,7 @@ trainer, and how many steps lie between two synchronisations of S-EASGD (Fig. 5'
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from lib import workloads
@@ -57,26 +57,6 @@ FIELDS: Mapping[str, tuple[int, ...]] = {
 }
 """Tables of unlike sizes, and how many ids of each a sample has: a production model has hundreds of them (Sec. 3.1)."""
 
-
-@dataclass(frozen=True)
-class Size:
-    """How much is trained."""
-
-    samples: int
-    threads: int
-    """Of a trainer, where gradients are computed."""
-    steps: int
-    """Of each thread, in a timing run."""
-    seeds: int
-    tried: tuple[int, ...]
-    """Numbers of trainers."""
-
-
-SIZES = {
-    "smoke": Size(samples=12_000, threads=2, steps=6, seeds=1, tried=(5, 10, 20)),
-    "laptop": Size(samples=400_000, threads=8, steps=24, seeds=5, tried=(5, 8, 10, 12, 14, 16, 18, 20)),
-    "full": Size(samples=20_000_000, threads=24, steps=96, seeds=5, tried=tuple(range(5, 21))),
-}
 
 EMBEDDING = 2
 """Embedding servers, as they are simulated: each stands for several machines."""

@@ -1,0 +1,47 @@
+"""ShadowSync's cluster: its pace follows from the paper's figures, and what is said of a curve can be checked by hand."""
+
+from __future__ import annotations
+
+import pandas as pd
+import pytest
+
+import lib
+from lib.papers.shadowsync import scaling, tasks
+from lib.protocols.shadowsync import ForegroundEASGD, ShadowBMUF
+
+
+def test_the_pace_follows_from_the_printed_gaps():
+    """Two links of 3.125 GB/s take 50 MB 125 times a second: at 20 trainers 6.25 times each, with 12.48 steps in between."""
+    assert tasks.syncs(2) == 125
+    assert tasks.GAPS[20] * 125 / 20 == 78
+    assert pytest.approx(74.9) == tasks.STEPS and pytest.approx(29.6, abs=0.01) == tasks.STEPS_1
+
+
+def test_a_trainer_makes_its_steps_and_a_synchronisation_takes_its_time():
+    rule = tasks.rule("FR-EASGD-5", threads=24)
+    job = tasks.speed_job(rule, 2, 1000, each=10)
+    run = lib.train(**job, save=False)
+    assert run.steady_qps / 2 / tasks.BATCH == pytest.approx(tasks.STEPS, rel=0.2)  # it stops for every fifth step
+    never = lib.train(**job | {"protocol": tasks.rule("S-EASGD", alpha=0.0)}, save=False)
+    assert never.steady_qps / 2 / tasks.BATCH == pytest.approx(tasks.STEPS, rel=0.12)  # rows wait behind copies
+    cluster, task = job["cluster"], job["workload"]
+    assert 4 * tasks.dense_parameters(task) / cluster.server.bandwidth == pytest.approx(50e6 / 3.125e9)
+
+
+def test_a_rule_by_its_name():
+    foreground = tasks.rule("FR-EASGD-30", servers=4, threads=12)
+    assert isinstance(foreground, ForegroundEASGD)
+    assert (foreground.every, foreground.sync_servers, foreground.worker_threads) == (30, 4, 12)
+    assert isinstance(tasks.rule("S-BMUF", alpha=0.9), ShadowBMUF)
+
+
+def test_lines_and_where_they_end():
+    curves = {"straight": [100, 200, 400], "bent": [100, 150, 150]}
+    data = pd.DataFrame(
+        {"protocol": name, "seed": 1, "trainers": crew, "eps": value}
+        for name, values in curves.items()
+        for crew, value in zip((5, 10, 20), values, strict=True)
+    )
+    assert scaling.straightness(data).set_index("subject")["r2"].round(6).to_dict()["straight"] == 1
+    assert scaling.straightness(data).set_index("subject")["r2"]["bent"] < 0.8
+    assert scaling.bends(data).set_index("subject")["bend"].to_dict() == {"straight": 20, "bent": 7.5}
