@@ -97,7 +97,8 @@ class ClickStream:
     def _sample(self, truth: Teacher, size: int, seed: int, first: int, of: object) -> Clicks:
         sizes, pooling = self.sizes, self.pooling or (1,) * self.fields
         chances = uniform(seed, "clicks", of, first=first, shape=(size, sum(pooling) + self.dense_features + 1))
-        return Clicks(*_fill(chances, *_tables(sizes, self.exponent), np.array(pooling), *truth))
+        rows = np.cumsum([0, *sizes[:-1]])
+        return Clicks(*_fill(chances, *_tables(sizes, self.exponent), rows, np.array(pooling), *truth))
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -107,10 +108,12 @@ class ClickStream:
 
 @functools.lru_cache(maxsize=4)
 def _tables(sizes: tuple[int, ...], exponent: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The alias tables of all fields one after another, and where each begins and ends."""
-    tables = [alias_table(size, exponent) for size in sizes]
+    """The alias tables one after another, and where each field's begins and ends; fields of one size share one."""
+    distinct = list(dict.fromkeys(sizes))
+    tables = [alias_table(size, exponent) for size in distinct]
     keep, alias = (np.concatenate([getattr(table, name) for table in tables]) for name in ("keep", "alias"))
-    return keep, alias, np.cumsum([0, *sizes])
+    begins = dict(zip(distinct, np.cumsum([0, *distinct[:-1]]).tolist(), strict=True))
+    return keep, alias, np.array([(begins[size], begins[size] + size) for size in sizes])
 
 
 @functools.lru_cache(maxsize=8)
@@ -151,7 +154,7 @@ def shift(logits: np.ndarray, rate: float) -> float:
 
 
 @numba.njit(cache=True, nogil=True)
-def _fill(uniform, keep, alias, ends, pooling, first, factors, linear, bias):
+def _fill(uniform, keep, alias, tables, rows, pooling, first, factors, linear, bias):
     size, columns = uniform.shape
     rank, numeric, slots = factors.shape[1], len(linear), pooling.sum()
     ids = np.empty((size, slots), np.int64)
@@ -163,15 +166,17 @@ def _fill(uniform, keep, alias, ends, pooling, first, factors, linear, bias):
         logit, squares, slot = bias, 0.0, 0
         total[:] = 0
         for f in range(len(pooling)):
-            start, end, share = ends[f], ends[f + 1], 1 / math.sqrt(pooling[f])
+            start, end = tables[f]
+            share = 1 / math.sqrt(pooling[f])
             pooled[:] = 0
             for _ in range(pooling[f]):
                 place = pick(uniform[n, slot], keep[start:end], alias[start:end])
                 ids[n, slot] = (f << FIELD_SHIFT) | place
                 slot += 1
-                logit += share * first[start + place]
+                row = rows[f] + place
+                logit += share * first[row]
                 for k in range(rank):
-                    pooled[k] += share * factors[start + place, k]
+                    pooled[k] += share * factors[row, k]
             for k in range(rank):
                 total[k] += pooled[k]
                 squares += pooled[k] ** 2

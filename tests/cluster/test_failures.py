@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import math
 
@@ -14,7 +13,6 @@ from hypothesis import strategies as st
 import lib
 from lib import Failure, LocalCluster, Lognormal, Mishaps, Node, Phase, Schedule, VirtualCluster, workloads
 from lib.cluster.faults.failures import TICK, Connection, Degradation, NodeFailures, windows
-from lib.cluster.faults.nodes import Incarnation
 from lib.drivers.crew import Crew
 from lib.errors import BadOption, Deadlock, NodeLost
 from lib.protocols import ALL
@@ -376,44 +374,3 @@ def test_ray_kills_processes(name):
     ]
     run = train(name, RayCluster(workers=3, failures=plan, patience=0.3))
     assert run.summary["lost"] >= 1 and math.isfinite(run.summary["auc"])
-
-
-class Answers:
-    def __init__(self, site):
-        self.site = site
-
-    async def seven(self):
-        return 7
-
-
-def test_who_is_dead_and_has_not_ended_yet_gets_no_answer():
-    """It got None, with which it went on until its end reached it: an error out of a run that may lose workers."""
-    cluster = LocalCluster(workers=1, failures=[Failure(node="worker0", kind="dies", at=100.0, lasts=1.0)])
-
-    async def main(world):
-        answers = (await world.host(Answers, node="server0")).seen_from(world.site("worker0"))
-        assert await answers.seven() == 7
-        call = asyncio.ensure_future(answers.seven())
-        world.site("worker0").end()
-        await asyncio.wait([call])
-        return call.cancelled()
-
-    assert cluster.open(0, 1).run(main)
-
-
-def test_who_is_to_end_does_so_though_whom_it_waits_for_is_dead_as_well():
-    """A keeper that was to end went on with a worker that had died at that moment, and waited for ever."""
-
-    async def never():
-        await asyncio.Event().wait()
-
-    async def main():
-        node = Incarnation("worker0")
-        waits, ends = (asyncio.ensure_future(node.outcome(node.begin(never()))) for _ in range(2))
-        await asyncio.sleep(0)
-        ends.cancel()
-        node.end()
-        await asyncio.wait([waits, ends])
-        return ends.cancelled(), type(waits.exception())
-
-    assert asyncio.run(main()) == (True, NodeLost)

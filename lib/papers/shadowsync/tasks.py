@@ -45,10 +45,10 @@ def syncs(servers: int) -> float:
 
 
 STEPS = round(sum(gap * syncs(2) / trainers for trainers, gap in GAPS.items()) / len(GAPS), 1)
-"""Steps that a trainer makes in a second, all its threads together, if the sync servers' links are full with those gaps: 75. They
-grow with the trainers as they do where the links are full."""
+"""Steps that a trainer makes in a second, all its threads together, if the sync servers' links are full with those gaps: 75. The
+gaps grow with the trainers as they do where the links are full."""
 
-STEPS_1 = 5.21 * syncs(1) / 11
+STEPS_1 = round(5.21 * syncs(1) / 11, 1)
 """The same for Dataset-1, by Table 2's gap with 11 trainers and one sync server: 30."""
 
 FIELDS: Mapping[str, tuple[int, ...]] = {
@@ -143,14 +143,8 @@ def speed_job(
     """A timing run in which each thread makes so many steps; of its messages, rows are a small share beside the wide MLPs."""
     samples = each * trainers * protocol.worker_threads * BATCH
     alone = workload(samples, evaluation_samples=100, hidden=(512, 256), world=seed)
-    return {
-        "workload": alone,
-        "protocol": protocol,
-        "cluster": cluster(alone, trainers, embedding=embedding, steps=steps),
-        "seed": seed,
-        "gradients": False,
-        "trace": False,
-    }
+    there = cluster(alone, trainers, embedding=embedding, steps=steps)
+    return _run(alone, protocol, there, seed) | {"gradients": False}
 
 
 def job(
@@ -165,12 +159,9 @@ def job(
 ) -> dict[str, Any]:
     """A run that learns, in one pass. However many threads a trainer has, it makes as many steps in a second."""
     task = workload(samples, world=seed, **options)
-    pace = steps * THREADS / protocol.worker_threads
-    return {
-        "workload": task,
-        "protocol": protocol,
-        "cluster": cluster(task, trainers, embedding=embedding, steps=pace),
-        "store": STORE,
-        "seed": seed,
-        "trace": False,
-    }
+    there = cluster(task, trainers, embedding=embedding, steps=steps * THREADS / protocol.worker_threads)
+    return _run(task, protocol, there, seed) | {"store": STORE}
+
+
+def _run(task: Workload, protocol: Rule, there: VirtualCluster, seed: int) -> dict[str, Any]:
+    return {"workload": task, "protocol": protocol, "cluster": there, "seed": seed, "trace": False}
