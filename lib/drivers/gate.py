@@ -8,22 +8,27 @@ from contextlib import asynccontextmanager
 
 
 class Gate:
-    """Up to so many at once, or one alone; in the order of asking."""
+    """Many at once, or one alone: who is to be alone waits for those inside, and whoever comes later waits for it."""
 
-    def __init__(self, permits: int):
-        self._permits = permits
-        self.shared = asyncio.Semaphore(permits)
-        self._lone = asyncio.Lock()
+    def __init__(self):
+        self._closed = asyncio.Lock()
+        self._left = asyncio.Event()
+        self._inside = 0
+
+    @asynccontextmanager
+    async def shared(self) -> AsyncIterator[None]:
+        async with self._closed:
+            self._inside += 1
+        try:
+            yield
+        finally:
+            self._inside -= 1
+            self._left.set()
 
     @asynccontextmanager
     async def alone(self) -> AsyncIterator[None]:
-        async with self._lone:
-            held = 0
-            try:
-                while held < self._permits:
-                    await self.shared.acquire()
-                    held += 1
-                yield
-            finally:
-                for _ in range(held):
-                    self.shared.release()
+        async with self._closed:
+            while self._inside:
+                self._left.clear()
+                await self._left.wait()
+            yield

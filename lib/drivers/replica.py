@@ -79,7 +79,7 @@ class ReplicaWorker:
         self._background = isinstance(when, Background)
         one = exchange.together or self._background
         self._counts = [Count() for _ in range(1 if one else self.rule.worker_threads)]
-        self._stepping = Gate(self.rule.worker_threads)
+        self._stepping = Gate()
         """Threads in a step."""
         self._stepped = asyncio.Event()
         self._finished = False
@@ -177,7 +177,7 @@ class ReplicaWorker:
     async def _train(self, batch: Batch, count: Count, beside: asyncio.TaskGroup) -> None:
         mix = self._mix_of_step(batch, count)
         await mix.before()
-        async with self._stepping.shared:
+        async with self._stepping.shared():
             rows = await self._pull(batch)
             try:
                 result = await self._trainer.step(batch, mix.values(), rows, mix.overlap)
@@ -204,6 +204,8 @@ class ReplicaWorker:
     def _mix_of_step(self, batch: Batch, count: Count) -> NoMix:
         count.begun += 1
         due = not self._background and self.rule.due(count.begun, self.site.now() - count.since)
+        if due:  # from here on: else every thread that begins a step before the mix is over would mix as well
+            count.since = self.site.now()
         return (self._kind if due else NoMix)(self, batch, count)
 
     async def mix(self, count: Count, label: int, asked: asyncio.Task | None = None) -> None:

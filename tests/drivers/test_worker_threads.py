@@ -55,6 +55,16 @@ def test_threads_mix_as_one_or_each_for_itself(exchange):
     assert run.summary["sync_gap"] == 2
 
 
+def test_threads_that_mix_as_one_do_so_once_when_the_time_has_come():
+    """Not once for each thread that begins a step meanwhile."""
+    workload = workloads.get("quadratic", dim=6, batch_size=4, samples=4 * 240)
+    cluster = VirtualCluster(workers=2, worker=Node(flops=1e4, cores=3))
+    step = workload.work().flops / 1e4
+    run = train(rule(when=Loop(seconds=6 * step), worker_threads=3), workload, cluster)
+    mixes = run.trace[run.trace["kind"] == "mix"].groupby("node")["end"]
+    assert mixes.size().min() >= 3 and mixes.apply(lambda ends: ends.diff().min()).min() >= 5.9 * step
+
+
 def test_threads_stand_still_while_their_replica_is_replaced():
     """Every step adds 1, and a mean keeps the sum: a step between the sending and the merging would be lost."""
     mixing = rule(when=Loop(every=4), rows=Async(), worker_threads=3)
