@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -48,8 +48,10 @@ def front(
     pages: AbstractSet[str],
     modes: pd.DataFrame | None,
     note: str = "",
+    facts: Callable[[Experiment], list[str]] | None = None,
 ) -> str:
-    """A page with the answer that is drawn from `modes`, and these experiments with their verdicts; `pages` can be read."""
+    """A page with the answer that is drawn from `modes`, and these experiments with their verdicts; `pages` can be read.
+    `facts` says of an experiment how it was run, if its executed copy is not to be asked."""
     from lib.reporting import picture
 
     papers = {paper.folder: paper for paper in (FIRST, *notebooks.papers())}
@@ -84,7 +86,7 @@ def front(
             papers=papers,
             known=known,
             pages=pages,
-            facts=_facts,
+            facts=facts or _facts,
             judged=judged,
             homeless=[verdict for verdict in verdicts if verdict.claim.notebook not in judged],
             table=verdict_table,

@@ -1,7 +1,9 @@
 """The committed results: what the reports folder holds at the laptop profile, and what the README says of them.
 
 `reports/reference/` has a page for every notebook, the numbers behind its figures, a file for every verdict, and an index.
-It is replaced whole or not at all, and the same reports give the same bytes.
+What the reports folder holds takes the place of what was published of it; pages of notebooks that were not run here stay as they
+are, each with its data, its verdicts and the commit that made them. So a paper is published alone, and a change that touches one
+voids no other. All of it is put in place or nothing, and the same reports give the same bytes.
 """
 
 from __future__ import annotations
@@ -45,28 +47,21 @@ def publish() -> Path:
     known = notebooks.experiments()
     experiments = [experiment for experiment in known if experiment.executed.exists()]
     judged = [verdict for verdict in claims.verdicts(paths.reports()) if verdict.verdict != "not run"]
-    lost = [
-        f"notebook {experiment.name} is published, and has not been run here"
-        for experiment in known
-        if experiment not in experiments and (paths.reference() / f"{experiment.name}.html").exists()
-    ]
-    if problems := [*_unfit(experiments), *_unjudged(experiments, judged), *lost]:
+    target = paths.reference()
+    staying = [each for each in known if each not in experiments and (target / f"{each.name}.html").exists()]
+    if problems := [*_unfit(experiments), *_unjudged(experiments, judged), *_outdated(staying)]:
         raise NotPublished(
             f"the reports are not those of the {PROFILE} profile; `make reproduce PROFILE={PROFILE}` makes them:\n"
             + "\n".join(problems)
         )
     if not experiments:
         raise NotPublished(f"nothing has been run; `make reproduce PROFILE={PROFILE}` makes what is published")
-    target = paths.reference()
     paths.check_writable(target.parent)
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".reference-", ignore_cleanup_errors=True) as place:
         stage = Path(place)
+        _keep(stage, target, staying)
         _fill(stage, experiments, judged)
-        for name in BY_HAND:
-            if (target / name).is_dir():
-                shutil.copytree(target / name, stage / name)
-            elif (target / name).exists():
-                shutil.copy2(target / name, stage / name)
+        _front(stage, [each for each in known if each in experiments or each in staying])
         text = readme(stage)
         stage.chmod(0o755)  # a temporary folder's 0700 would hide it
         paths.replace_folder(stage, target)
@@ -110,11 +105,49 @@ def _unjudged(experiments: list[Experiment], verdicts: list[Verdict]) -> list[st
     return problems
 
 
+def _outdated(staying: list[Experiment]) -> list[str]:
+    """Why pages cannot stay: a claim of theirs has another rule by now, or none is published."""
+    names, published = (
+        {each.name for each in staying},
+        {each.claim.id: each.claim for each in claims.kept(paths.reference())},
+    )
+    today = {claim.id: claim for claim in claims.load().values() if claim.notebook in names}
+    of = {claim.id: claim.notebook for claim in [*published.values(), *today.values()] if claim.notebook in names}
+    return [
+        f"claim {name} has changed since {of[name]} was published; run that notebook"
+        for name in sorted(of)
+        if name not in published or name not in today or published[name].hash != today[name].hash
+    ]
+
+
+def _keep(stage: Path, target: Path, staying: list[Experiment]) -> None:
+    """What stays, to the byte: what no notebook makes, and the pages of notebooks that were not run here."""
+    for experiment in staying:
+        page = Path(f"{experiment.name}.html")
+        data = [page.parent / unescape(link) for link in _data((target / page).read_text(encoding="utf-8"))]
+        judged = [v.claim.id for v in claims.kept(target) if v.claim.notebook == experiment.name]
+        records = [claims.file_of(name, target).relative_to(target) for name in judged]
+        for name in (page, *data, *records):
+            (stage / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(target / name, stage / name)
+    for name in BY_HAND:
+        if (target / name).is_dir():
+            shutil.copytree(target / name, stage / name)
+        elif (target / name).exists():
+            shutil.copy2(target / name, stage / name)
+
+
+def _data(page: str) -> list[str]:
+    """The files that a page leads to, as it names them."""
+    return re.findall(r'class="data" href="([^"]+)"', page)
+
+
 def _fill(folder: Path, experiments: list[Experiment], verdicts: list[Verdict]) -> None:
+    """The pages of what was run here, with their data and verdicts."""
     for experiment in experiments:
         page = render(experiment.executed)
         _write(folder / f"{experiment.name}.html", page)
-        for link in re.findall(r'class="data" href="([^"]+)"', page):
+        for link in _data(page):
             place = Path(experiment.name).parent / unescape(link)
             try:
                 text = (paths.reports() / place).read_text(encoding="utf-8")
@@ -128,11 +161,18 @@ def _fill(folder: Path, experiments: list[Experiment], verdicts: list[Verdict]) 
         # What no rule rests on, explanations among it, may be newer than the run.
         record = json.loads(source.read_text(encoding="utf-8")) | {"claim": dataclasses.asdict(verdict.claim)}
         _write(claims.file_of(verdict.claim.id, folder), json.dumps(record, indent=1, ensure_ascii=False) + "\n")
-    note = f" These are the results of the {PROFILE} profile that are kept with the code."
+
+
+def _front(folder: Path, experiments: list[Experiment]) -> None:
+    """The index of what the folder holds, and the README's picture."""
     from lib.reporting import picture
 
-    data = picture.kept(folder)
-    _write(folder / "index.html", front(experiments, verdicts, {e.name for e in experiments}, data, note))
+    note = f" These are the results of the {PROFILE} profile that are kept with the code; a page says of which commit it is."
+    data, order = picture.kept(folder), list(claims.load())
+    judged = sorted(claims.kept(folder), key=lambda verdict: order.index(verdict.claim.id))
+    pages = {each.name for each in experiments}
+    index = front(experiments, judged, pages, data, note, facts=lambda _: [f"profile {PROFILE}"])
+    _write(folder / "index.html", index)
     if data is not None:
         _write(folder / PICTURE, picture.svg(picture.picture(data)))
 

@@ -101,6 +101,24 @@ def test_what_no_notebook_makes_stays(ran):
     assert {name: found[name] for name in by_hand} == by_hand
 
 
+def test_pages_that_were_not_run_here_stay(ran):
+    """A paper is published alone: the others' pages, data and verdicts are as they were, to the byte, and the index has all."""
+    report.publish()
+    before = contents(paths.reference())
+    (ran.reports / "gba" / "one.ipynb").unlink()
+    (ran.reports / "claims" / "a.b.json").unlink()
+    ran.notebook("oac/three", "# Three", parameters=PARAMETERS)
+    notebooks.run("oac/three", "laptop")
+    report.publish()
+    after = contents(paths.reference())
+    stayed = ["gba/one.html", "gba/one/auc.csv", "claims/a.b.json"]
+    assert {name: after[name] for name in stayed} == {name: before[name] for name in stayed}
+    assert after.keys() == before.keys() | {"oac/three.html"}
+    index = after["index.html"].decode()
+    assert 'href="gba/one.html"' in index and 'href="oac/three.html"' in index and index.count("profile laptop") == 2
+    assert "1 replicated" in (ran.root / "README.md").read_text()
+
+
 def test_what_no_rule_rests_on_may_be_newer_than_the_run(ran):
     """Explanations come after a run that asks for them."""
     changed = GOOD.replace("  reason:", "  short: In other words.\n  reason:", 1)
@@ -194,8 +212,17 @@ def planted_stranger(house):
     house.record(results_of(1), "oac/one", "laptop")
 
 
-def planted_loss(house):
-    (house.root / "reports" / "reference" / "gba" / "two.html").touch()
+def planted_old_rule(house):
+    """A page that stays, and a claim of it that has another rule today."""
+    (house.reports / "gba" / "one.ipynb").unlink()
+    (house.reports / "claims" / "a.b.json").unlink()
+    house.claims(GOOD.replace("value: 0.2", "value: 0.3"), "gba")
+
+
+def planted_new_claim(house):
+    (house.reports / "gba" / "one.ipynb").unlink()
+    (house.reports / "claims" / "a.b.json").unlink()
+    house.claims(GOOD + GOOD.replace("a.b", "a.c"), "gba")
 
 
 def planted_csv(house):
@@ -222,7 +249,8 @@ def planted_size(house):
         (planted_change, r"claim a\.b was changed since it was judged: the rule"),
         (planted_claim, r"claim a\.c was not judged by gba/one, which was run"),
         (planted_stranger, r"claim a\.c was judged by oac/one, which has no executed copy"),
-        (planted_loss, "notebook gba/two is published, and has not been run here"),
+        (planted_old_rule, r"claim a\.b has changed since gba/one was published; run that notebook"),
+        (planted_new_claim, r"claim a\.c has changed since gba/one was published; run that notebook"),
         (planted_csv, r"gba/one: its page leads to gba/one/auc\.csv, which cannot be read"),
         (planted_path, r"one\.html names a path of this machine, /.*/data/x"),
         (planted_size, r"auc\.csv has 2\.1 MB, 2 is the most"),
