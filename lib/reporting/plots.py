@@ -164,7 +164,7 @@ def panels(
             handles.values(),
             handles,
             loc="outside upper center",
-            ncols=min(5, len(handles), 100 // (max(map(len, handles)) + 6)),
+            ncols=min(5, len(handles), 114 // (max(map(len, handles)) + 10)),
             handlelength=3,
             fontsize=9,
         )

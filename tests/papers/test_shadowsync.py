@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pandas as pd
 import pytest
 
 import lib
-from lib.papers.shadowsync import scaling, tasks
+from lib.papers.shadowsync import quality, scaling, tasks
 from lib.protocols.shadowsync import ForegroundEASGD, ShadowBMUF
 
 
@@ -45,3 +47,47 @@ def test_lines_and_where_they_end():
     assert scaling.straightness(data).set_index("subject")["r2"].round(6).to_dict()["straight"] == 1
     assert scaling.straightness(data).set_index("subject")["r2"]["bent"] < 0.8
     assert scaling.bends(data).set_index("subject")["bend"].to_dict() == {"straight": 20, "bent": 7.5}
+
+
+def test_names_as_pages_write_them():
+    assert [tasks.label(name) for name in ("S-EASGD", "FR-EASGD-30", "FR-MA")] == ["s-easgd", "fr-easgd (30)", "fr-ma"]
+    rules = tasks.compared(threads=2)
+    assert (rules["fr-easgd (30)"].every, rules["s-bmuf (0.9)"].alpha, rules["fr-bmuf"].seconds) == (
+        30,
+        0.9,
+        tasks.PAUSE,
+    )
+
+
+def past(ne, end=0.7):
+    """A run of 400 examples that was evaluated four times."""
+    rows = [{"samples": 100 * (i + 1), "train_ne": each + 0.1} for i, each in enumerate(ne)]
+    rows += [{"samples": 100 * (i + 1), "ne": each} for i, each in enumerate(ne)]
+    summary = {"samples": 400, "ne": end, "sync_gap": 3.0}
+    return SimpleNamespace(history=pd.DataFrame(rows), summary=summary, steady_qps=5.0)
+
+
+def test_quality_is_that_of_the_second_half():
+    found = quality.halves([("a", 1)], ("protocol", "seed"), [past([9.0, 9.0, 0.8, 0.6])]).iloc[0]
+    assert found[["ne", "train_ne", "ne_of_first", "sync_gap", "eps"]].tolist() == pytest.approx([0.7, 0.8, 0.7, 3, 5])
+    assert found["protocol"] == "a" and found["ne_of_centre"] is None
+
+
+def test_the_course_is_told_over_the_base_at_the_same_place_and_seed():
+    places = [("base", 1), ("other", 1), ("base", 2), ("other", 2)]
+    runs = [past([1, 1, 0.5, 0.5]), past([2, 1, 1, 0.5]), past([1, 1, 1, 1]), past([3, 3, 3, 3])]
+    found = quality.course(places, runs, base="base").pivot_table(
+        index=["seed", "protocol"], columns="part", values="over the base's"
+    )
+    assert found.loc[(1, "other")].to_dict() == {0.25: 2, 0.5: 1, 0.75: 2, 1.0: 1}
+    assert set(found.loc[(2, "other")]) == {3} and set(found.loc[(1, "base")]) == {1}
+
+
+def test_how_far_entropy_rises_with_trainers_beside_the_papers():
+    models = pd.DataFrame(
+        [("s-easgd", crew, seed, 0.8, ne) for seed in (1, 2) for crew, ne in ((5, 0.5), (10, 0.505), (20, 0.51))],
+        columns=["protocol", "trainers", "seed", "train_ne", "ne"],
+    )
+    rise = quality.rises(models).loc[("s-easgd", 20)]
+    assert rise.tolist() == pytest.approx([0, 2, 0.23, 0.177])
+    assert set(quality.subjects(models)["subject"]) == {f"s-easgd with {crew}" for crew in (5, 10, 20)}

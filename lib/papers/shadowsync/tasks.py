@@ -63,6 +63,13 @@ EMBEDDING = 2
 
 BATCH = 16
 
+EVALUATIONS = 20
+"""Of a run that learns, all on the same new examples."""
+
+PAUSE = 0.14
+"""Seconds from one foreground average to the next: 2.9 times as long as S-MA takes for one with five trainers (Figure 6's page
+has 1,230 a minute), as in the paper, where the foreground averages once a minute and S-MA 2.9 times (Sec. 4.1.3)."""
+
 STORE = RowStore(pooling="server", placement="by-cost", locking="none")
 """Hogwild on the embedding servers, which sum the rows of a field, and have about as much to do as each other (Sec. 3.1, 3.2)."""
 
@@ -96,6 +103,24 @@ def rule(name: str, *, servers: int = 2, threads: int = THREADS, **options) -> R
         return ShadowEASGD(**options) if shadow else ForegroundEASGD(every=int(gap), **options)
     kinds = {"ma": (ShadowMA, ForegroundMA), "bmuf": (ShadowBMUF, ForegroundBMUF)}
     return kinds[kind][0 if shadow else 1](**options)
+
+
+ETA = 0.5
+"""BMUF's step: it goes part of the way to the average, not all of it (Sec. 4.2); how far is not said."""
+
+
+def compared(threads: int) -> dict[str, Rule]:
+    """What is compared for quality in Table 3, Figure 6 and Figure 7, by names in lower case."""
+    names = {"S-EASGD": {}, "FR-EASGD-5": {}, "FR-EASGD-30": {}, "S-MA": {}, "FR-MA": {"seconds": PAUSE}}
+    names |= {"S-BMUF": {"eta": ETA}, "FR-BMUF": {"eta": ETA, "seconds": PAUSE}}
+    rules = {label(name): rule(name, threads=threads, **options) for name, options in names.items()}
+    return rules | {"s-bmuf (0.9)": rule("S-BMUF", threads=threads, eta=ETA, alpha=0.9)}
+
+
+def label(name: str) -> str:
+    """As pages write it: FR-EASGD-5 is fr-easgd (5)."""
+    stem, dash, gap = name.lower().rpartition("-")
+    return f"{stem} ({gap})" if gap.isdigit() else stem + dash + gap
 
 
 def cluster(task: Workload, trainers: int, *, embedding: int | None = None, steps: float = STEPS) -> VirtualCluster:
@@ -160,7 +185,7 @@ def job(
     """A run that learns, in one pass. However many threads a trainer has, it makes as many steps in a second."""
     task = workload(samples, world=seed, **options)
     there = cluster(task, trainers, embedding=embedding, steps=steps * THREADS / protocol.worker_threads)
-    return _run(task, protocol, there, seed) | {"store": STORE}
+    return _run(task, protocol, there, seed) | {"store": STORE, "evaluations": EVALUATIONS}
 
 
 def _run(task: Workload, protocol: Rule, there: VirtualCluster, seed: int) -> dict[str, Any]:
