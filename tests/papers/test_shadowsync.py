@@ -91,3 +91,10 @@ def test_how_far_entropy_rises_with_trainers_beside_the_papers():
     rise = quality.rises(models).loc[("s-easgd", 20)]
     assert rise.tolist() == pytest.approx([0, 2, 0.23, 0.177])
     assert set(quality.subjects(models)["subject"]) == {f"s-easgd with {crew}" for crew in (5, 10, 20)}
+
+
+def test_the_gap_by_the_papers_formula():
+    """120 steps; the servers took ten copies of 1,000 bytes and gave ten."""
+    moved = {"mix dense": 10_000, "mix answers": 10_000, "pull rows": 7}
+    run = SimpleNamespace(summary={"bytes_by_kind": moved, "issued": 120, "sync_gap": 11.5}, steady_qps=3.0)
+    assert scaling.speed(run, 1000) == {"eps": 3, "gap": 11.5, "taken": 12, "taken and given": 6}

@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
+from lib.results.run import Run
+
 
 def straightness(data: pd.DataFrame) -> pd.DataFrame:
     """R^2 of a straight line through the examples per second over the trainers, for each protocol and seed."""
@@ -21,3 +23,14 @@ def _each(data: pd.DataFrame, found) -> pd.DataFrame:
     for (protocol, seed), group in data.sort_values("trainers").groupby(["protocol", "seed"], sort=False):
         rows.append({"subject": protocol, "seed": seed, **found(group["trainers"].to_numpy(), group["eps"].to_numpy())})
     return pd.DataFrame(rows)
+
+
+def speed(run: Run, size: int) -> dict[str, float]:
+    """Examples per second, and the sync gap: counted, and by the paper's formula (Sec. 4.1.1), steps over the copies of `size`
+    bytes that the sync servers' traffic holds: of what they take alone, or of what they take and give. The paper does not say
+    which it counts."""
+    moved, steps = run.summary["bytes_by_kind"], run.summary["issued"]
+    taken, given = (moved.get(kind, 0) for kind in ("mix dense", "mix answers"))
+    ways = {"taken": taken, "taken and given": taken + given}
+    found = {"eps": run.steady_qps, "gap": run.summary["sync_gap"]}
+    return found | {way: steps * size / of if of else float("nan") for way, of in ways.items()}

@@ -172,6 +172,11 @@ def speed_job(
     return _run(alone, protocol, there, seed) | {"gradients": False}
 
 
+def copied(job: Mapping[str, Any]) -> int:
+    """Bytes of a trainer's copy of the dense parameters in a job."""
+    return 4 * dense_parameters(job["workload"])
+
+
 def job(
     protocol: Rule,
     trainers: int,
