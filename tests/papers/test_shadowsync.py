@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import zlib
+
 import pandas as pd
 import pytest
 
 import lib
-from lib.papers.shadowsync import scaling, tasks
+from lib.papers.shadowsync import placement, scaling, tasks
 from lib.protocols.shadowsync import ForegroundEASGD, ShadowBMUF
 
 
@@ -45,3 +47,17 @@ def test_lines_and_where_they_end():
     assert scaling.straightness(data).set_index("subject")["r2"].round(6).to_dict()["straight"] == 1
     assert scaling.straightness(data).set_index("subject")["r2"]["bent"] < 0.8
     assert scaling.bends(data).set_index("subject")["bend"].to_dict() == {"straight": 20, "bent": 7.5}
+
+
+def test_what_a_run_measures_of_its_servers_is_what_they_look_up():
+    """By name every table is on one server, and a sample looks up as many of its rows as its pooling says."""
+    loads = [0, 0, 0]
+    for field, many in enumerate(placement.workload(1000, 12, 16).pooling):
+        loads[zlib.crc32(f"feature/{field}".encode()) % 3] += many
+    by_name, by_cost = (
+        lib.train(**placement.job(how, 3, 1000, tables=12, each=1), save=False) for how in ("by-group", "by-cost")
+    )
+    assert placement.imbalance(by_name) == pytest.approx(max(loads) / sum(loads) * 3, rel=1e-9)
+    assert placement.imbalance(by_name) == pytest.approx(placement.promised("by-group", 3, 1000, 12), rel=1e-9)
+    assert placement.imbalance(by_cost) < placement.imbalance(by_name)
+    assert placement.imbalance(by_name, "sync") == pytest.approx(1, abs=0.01), "slices of one length"
