@@ -45,6 +45,10 @@ class Placement(ABC):
     def owner(self, table: str, ids: np.ndarray) -> np.ndarray:
         """The shard of each id, int64[n]."""
 
+    @abstractmethod
+    def loads(self, costs: Mapping[str, float]) -> np.ndarray:
+        """What each shard has to do if the groups cost so much, and the ids of a group that several have are alike."""
+
     def split(self, table: str, ids: np.ndarray) -> list[np.ndarray | slice]:
         """For each shard, an index into `ids` of what it owns, in the order of `ids`."""
         if self.shards == 1:
@@ -59,6 +63,9 @@ class Uniform(Placement):
 
     def owner(self, table: str, ids: np.ndarray) -> np.ndarray:
         return _spread(ids, self.shards)
+
+    def loads(self, costs: Mapping[str, float]) -> np.ndarray:
+        return np.full(self.shards, sum(costs.values()) / self.shards)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,9 +86,19 @@ class ByGroup(Placement):
     def owner(self, table: str, ids: np.ndarray) -> np.ndarray:
         owner = np.empty(ids.size, np.int64)
         for group, mine in _groups(table, ids, self.shift):
-            shards = self.owners.get(group) or (zlib.crc32(group.encode()) % self.shards,)
-            owner[mine] = np.array(shards, np.int64)[_spread(ids[mine], len(shards))]
+            shards = np.array(self._servers(group), np.int64)
+            owner[mine] = shards[_spread(ids[mine], len(shards))]
         return owner
+
+    def loads(self, costs: Mapping[str, float]) -> np.ndarray:
+        loads = np.zeros(self.shards)
+        for group, cost in costs.items():
+            servers = self._servers(group)
+            np.add.at(loads, list(servers), cost / len(servers))  # a server may have two pieces of a group
+        return loads
+
+    def _servers(self, group: str) -> tuple[int, ...]:
+        return self.owners.get(group) or (zlib.crc32(group.encode()) % self.shards,)
 
 
 def packed(costs: Mapping[str, float], shards: int, *, shift: int | None = None) -> ByGroup:
@@ -172,6 +189,7 @@ def _groups(table: str, ids: np.ndarray, shift: int | None) -> Iterator[tuple[st
 
 
 def _spread(ids: np.ndarray, shards: int) -> np.ndarray:
-    """From the high bits of a multiplicative hash: neighbouring ids spread evenly."""
+    """By the highest bits of a multiplicative hash, in which all bits of an id take part: neighbouring ids spread evenly, and so
+    do the first ids of many fields."""
     mixed = (ids.view(np.uint64) * _ODD) >> np.uint64(32)
-    return (mixed % np.uint64(shards)).astype(np.int64)
+    return ((mixed * np.uint64(shards)) >> np.uint64(32)).astype(np.int64)

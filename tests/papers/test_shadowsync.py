@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import zlib
 from types import SimpleNamespace
 
 import pandas as pd
 import pytest
 
 import lib
-from lib.papers.shadowsync import quality, scaling, tasks
+from lib.papers.shadowsync import placement, quality, scaling, tasks
 from lib.protocols.shadowsync import ForegroundEASGD, ShadowBMUF
 
 
@@ -98,3 +99,17 @@ def test_the_gap_by_the_papers_formula():
     moved = {"mix dense": 10_000, "mix answers": 10_000, "pull rows": 7}
     run = SimpleNamespace(summary={"bytes_by_kind": moved, "issued": 120, "sync_gap": 11.5}, steady_qps=3.0)
     assert scaling.speed(run, 1000) == {"eps": 3, "gap": 11.5, "taken": 12, "taken and given": 6}
+
+
+def test_what_a_run_measures_of_its_servers_is_what_they_look_up():
+    """By name every table is on one server, and a sample looks up as many of its rows as its pooling says."""
+    loads = [0, 0, 0]
+    for field, many in enumerate(placement.workload(1000, 12, 16).pooling):
+        loads[zlib.crc32(f"feature/{field}".encode()) % 3] += many
+    by_name, by_cost = (
+        lib.train(**placement.job(how, 3, 1000, tables=12, each=1), save=False) for how in ("by-group", "by-cost")
+    )
+    assert placement.imbalance(by_name) == pytest.approx(max(loads) / sum(loads) * 3, rel=1e-9)
+    assert placement.imbalance(by_name) == pytest.approx(placement.promised("by-group", 3, 1000, 12), rel=1e-9)
+    assert placement.imbalance(by_cost) < placement.imbalance(by_name)
+    assert placement.imbalance(by_name, "sync") == pytest.approx(1, abs=0.01), "slices of one length"
