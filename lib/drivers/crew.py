@@ -46,8 +46,7 @@ class Crew:
             if not isinstance(error, NodeLost) or self._takes_all_back(rank):
                 raise error
             self._away.add(rank)
-            self._plan.attempt.left_out = True
-            self._plan.attempt.lost.extend([states[f"worker{rank}"]["record"]] if states else [])
+            self._settle_lost([states[f"worker{rank}"]["record"]] if states else [])
             await asyncio.gather(*(part.leave(rank, False) for part in self._tell))
         if states:
             await asyncio.gather(*(worker.load(states[f"worker{rank}"]) for rank, worker in self._here.items()))
@@ -95,7 +94,7 @@ class Crew:
             if self._takes_all_back(rank):
                 raise
             del self._here[rank]
-            return self._world.records_left(f"worker{rank}")
+            return self._settled(self._world.records_left(f"worker{rank}"))
 
     async def _keep(self, rank: int, until: int) -> None:
         while True:
@@ -162,12 +161,17 @@ class Crew:
                 waiting.cancel()
 
     def _settle_lost(self, records: list[Record]) -> None:
-        """A replica settles its own gradients: what it had computed and not used is lost with it."""
-        for record in records:
-            if self._plan.protocol.dense.family == "replica":
-                record.ledger["lost"] += record.ledger["issued"] - sum(record.ledger[each] for each in OUTCOMES)
         self._plan.attempt.left_out = True
-        self._plan.attempt.lost.extend(records)
+        self._plan.attempt.lost.extend(self._settled(records))
+
+    def _settled(self, records: list[Record]) -> list[Record]:
+        """A replica settles its own gradients: lost with it is what it had computed and not used, and what it alone held."""
+        dense = self._plan.protocol.dense
+        for ledger in (record.ledger for record in records) if dense.family == "replica" else ():
+            if not dense.exchange.copies:
+                ledger["applied"] = ledger["heard"]
+            ledger["lost"] += ledger["issued"] - sum(ledger[each] for each in OUTCOMES)
+        return records
 
     async def _copy(self) -> dict[str, Any] | None:
         """What the first of the others has."""

@@ -70,7 +70,7 @@ class Record:
     used: list[int] = field(default_factory=list)
     """Batches whose gradients went into an update here, be it with weight 0."""
     ledger: Counter = field(default_factory=Counter)
-    """Gradients by what became of them."""
+    """Gradients by what became of them; a replica's own also by whether it holds them (`held`) and others do (`heard`)."""
     bytes: Counter = field(default_factory=Counter)
     """Bytes by what moved."""
     staleness: list[tuple[float, int]] = field(default_factory=list)

@@ -142,7 +142,7 @@ class ReplicaWorker:
         await self._input.skip(copy["steps"] if step is None else step, beyond)
         self.replica.load({**copy, "samples": 0})
         for count in self._counts:
-            count.begun = count.done = copy["steps"] // len(self._counts)
+            count.begun = count.done = count.mixed_at = copy["steps"] // len(self._counts)
         self.new = True
 
     async def save(self) -> dict[str, Any]:

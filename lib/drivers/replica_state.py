@@ -34,6 +34,8 @@ class Replica:
         self._modelled = not isinstance(self._rule.when, Background)
         self._merging = threading.Lock()
         """What the rule remembers is one merge's at a time."""
+        self._told: dict[int, int] = {}
+        """Mix under way -> gradients of this replica's own that its message has."""
         self.steps = self.samples = 0
 
     @property
@@ -54,18 +56,30 @@ class Replica:
         start = self._site.now()
         await self._site.compute(Work(bytes=3 * self._dense.nbytes), self._dense.apply, gradient)
         self._record.span("apply", start, self._site.now(), batch)
+        self._record.ledger["held"] += 1
 
     def message(self, round: int) -> np.ndarray:
         """What it sends in a mix."""
+        self._told[round] = self._record.ledger["held"]
         return self._rule.send(self._memory, self._dense.pull(), round)
 
     async def merge(self, mix: Mix) -> None:
         work = Work(bytes=3 * mix.theirs.nbytes) if self._modelled else None
         await self._site.compute(work, self._merge, mix)
+        told = self._told.pop(mix.round, 0)
+        if len(mix.members) != 1:  # whose group has nobody else has told nobody
+            self._heard(told)
 
     async def absorb(self, theirs: np.ndarray) -> np.ndarray:
         """Take in another worker's message, beside the cores that train; the answer."""
-        return await self._site.compute(None, absorb, self._plan, self._dense, theirs)
+        held = self._record.ledger["held"]
+        answer = await self._site.compute(None, absorb, self._plan, self._dense, theirs)
+        self._heard(held)
+        return answer
+
+    def _heard(self, told: int) -> None:
+        """What others have of this replica is not lost with it."""
+        self._record.ledger["heard"] = max(self._record.ledger["heard"], told)
 
     def inherit(self, dense: dict[str, np.ndarray], rows: dict[str, Rows]) -> None:
         """Begin with what another protocol has trained."""
