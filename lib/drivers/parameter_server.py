@@ -53,8 +53,8 @@ class Update:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Gate:
-    """A pull that waits for the rule to let its worker start."""
+class HeldPull:
+    """A pull at the gate: it waits for the rule to let its worker start."""
 
     worker: int
     batch: int
@@ -70,7 +70,7 @@ class ParameterServer:
         self._state = rule.init(plan.workers)
         self._shard = Shard(site, plan, rule, number, holds)
         self._turn = asyncio.Lock()
-        self._gates: list[Gate] = []
+        self._gates: list[HeldPull] = []
         """In the order in which their workers came."""
         self._started: dict[tuple[int, int], Read | None] = {}
         """(worker, batch) of steps that were started and not pushed, and from what, once it has been read."""
@@ -100,7 +100,7 @@ class ParameterServer:
                 self._joining.remove(worker)
                 self._state = self._rule.on_join(self._state, worker)
                 self._gates = self._closed(self._gates)
-            gate = Gate(worker, batch, asyncio.get_running_loop().create_future())
+            gate = HeldPull(worker, batch, asyncio.get_running_loop().create_future())
             self._gates += self._closed([gate])
             updates = await self._go_without_paused()
         await self._carry_out(updates)
@@ -209,7 +209,7 @@ class ParameterServer:
             self._gates = self._closed(self._gates)
         return updates
 
-    def _closed(self, gates: list[Gate]) -> list[Gate]:
+    def _closed(self, gates: list[HeldPull]) -> list[HeldPull]:
         """Open those whose workers the rule lets start now; the others."""
         closed = []
         for gate in gates:
