@@ -2,70 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 import torch
 
 from lib.cluster.base import Cluster
-from lib.cluster.spec import Work
-from lib.data.batch import Batch
 from lib.drivers.plan import Plan
 from lib.drivers.record import Record
 from lib.models.flat import FlatModel
-from lib.store.optim import SGD, Optimizer
+from lib.papers.oac.example import Climb, Letters
 from lib.training.legs import driver
-from lib.workloads.base import TableSpec, Workload
+from lib.workloads.base import Workload
 
-
-class Climb(torch.nn.Module):
-    """Loss = -(sum of the rows) - w, so every gradient is -1 and every step of SGD(lr=1) adds 1."""
-
-    def __init__(self):
-        super().__init__()
-        self.w = torch.nn.Parameter(torch.zeros(1))
-
-    def forward(self, batch: Batch, rows: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        return rows["letter"].sum() + self.w
-
-    def loss(self, batch: Batch, scores: torch.Tensor) -> torch.Tensor:
-        return -scores.sum()
-
-
-@dataclass(frozen=True, kw_only=True)
-class Letters(Workload):
-    """The running example of the OAC paper: parameters a to h, one batch reads {a, c, f}, another {a, b, h}."""
-
-    name: ClassVar[str] = "letters"
-
-    samples: int = 2
-    batch_size: int = 1
-    dense_optimizer: Optimizer = field(default=SGD(lr=1.0))
-    row_optimizer: Optimizer = field(default=SGD(lr=1.0))
-    reads: tuple[str, ...] = ("acf", "abh")
-
-    def tables(self) -> dict[str, TableSpec]:
-        return {"letter": TableSpec(1, 0.0)}
-
-    def model(self, seed: int) -> Climb:
-        return Climb()
-
-    def draw(self, seed: int, first: int, size: int, index: int) -> Batch:
-        ids = np.array([ord(letter) for letter in self.reads[index % len(self.reads)]])
-        return Batch.of(index=index, raw={"letter": ids}, size=1, features={})
-
-    def work(self) -> Work:
-        return Work(flops=1e6)
-
-    def evaluation_ids(self, seed: int, day: int | None = None) -> dict[str, np.ndarray]:
-        return {"letter": np.array([ord(letter) for letter in "abcdefgh"])}
-
-    def evaluate(
-        self, model: Climb, rows: Mapping[str, np.ndarray], seed: int, day: int | None = None
-    ) -> dict[str, float]:
-        return {letter: float(value) for letter, value in zip("abcdefgh", rows["letter"][:, 0], strict=True)}
+__all__ = ["Climb", "Letters", "finals", "records", "rounds", "serial_dense"]
 
 
 def records(workload: Workload, protocol: Any, cluster: Cluster, seed: int = 0) -> list[Record]:

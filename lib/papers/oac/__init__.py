@@ -1,0 +1,1 @@
+"""OAC's experiments."""
