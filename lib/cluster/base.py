@@ -83,9 +83,13 @@ class Site(ABC):
     async def compute(
         self, work: Work | None, function: Callable, *args, after: Collection[asyncio.Future] = ()
     ) -> Any:
-        """Run a function on this node's processor. `work` is its modelled cost; None: input preparation, not modelled.
+        """Run a function on this node's processor. `work` is its modelled cost; None: it is not modelled.
 
         It begins when all of `after` is done, and in virtual time takes its place among the node's computations at once."""
+
+    async def prepare(self, samples: int, function: Callable, *args) -> Any:
+        """Run a function that makes so many samples of raw data."""
+        return await self.compute(None, function, *args)
 
     async def staged(
         self, work: Work, shares: Sequence[float], emit: Callable[[int, Any], None], function: Callable, *args
@@ -249,9 +253,9 @@ class Cluster(Checked, ABC):
     def _check_fails(self, where: str, end: str) -> None:
         role = end.rstrip("*0123456789")
         number = end[len(role) :]
-        known = {"worker": self.workers, "server": self.servers, "sync": None, "": None}
+        known = {"worker": self.workers, "server": self.servers, "sync": None, "reader": None, "": None}
         if role not in known or number not in ("*", number.strip("*")) or (not role and end != "*"):
-            raise BadOption(f'{where}: no node {end!r}; "worker3", "worker*", "server0", "sync0"')
+            raise BadOption(f'{where}: no node {end!r}; "worker3", "worker*", "server0", "sync0", "reader0"')
         if number.isdigit() and known[role] is not None and int(number) >= known[role]:
             raise BadOption(f"{where}: no node {end!r}; the last {role} is {role}{known[role] - 1}")
 

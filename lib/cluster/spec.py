@@ -16,6 +16,8 @@ class Work:
     """Floating-point operations."""
     bytes: float = 0.0
     """Bytes moved through the node's memory."""
+    samples: int = 0
+    """Samples that are made of raw data."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,15 +57,21 @@ class Node(Checked):
     """Network interface, bytes per second, each way (10 Gbit/s)."""
     latency: NotNegative = 50e-6
     """Seconds from this node to any other, after the last byte has left."""
+    reading: NotNegative = 0.0
+    """Seconds that a core takes to make a sample of raw data; 0: batches are there when they are asked for."""
     device: Device | None = None
     """An accelerator that computes instead of the cores."""
+
+    def __post_init__(self):
+        if self.device and self.reading:
+            raise BadOption("node: reading is a core's, and with a device the cores are not modelled; leave it out")
 
     def seconds(self, work: Work, running: int = 1) -> float:
         """The larger of the time to compute and the time to move the bytes, with so many computations on the node."""
         if self.device:
             return self.device.seconds(work)
         share = self.core_memory if self.memory is None else min(self.core_memory, self.memory / running)
-        return self.launch + max(work.flops / self.flops, work.bytes / share)
+        return self.launch + max(work.flops / self.flops, work.bytes / share) + work.samples * self.reading
 
     @property
     def lanes(self) -> int:

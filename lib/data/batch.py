@@ -32,6 +32,8 @@ class Batch:
     features: Mapping[str, Any]
     """Everything that is not looked up: dense inputs, relations, weights."""
     labels: Any = None
+    left_out: Any = None
+    """In an outline: an array without content that weighs as much as all that is not there."""
 
     @classmethod
     def of(cls, *, index: int, raw: Mapping[str, np.ndarray], **fields) -> Batch:

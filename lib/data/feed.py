@@ -115,9 +115,9 @@ def feed(kind: str, rank: int, workers: int, batches: int, queue: Handle | None,
 async def read(
     feed: Feed, make: Callable[[int], Awaitable[Any]], until: int, ahead: int, tasks: asyncio.TaskGroup
 ) -> AsyncIterator[Any]:
-    """A worker's batches, of which up to `ahead` are made before it asks for them, beside what it does in the meantime.
+    """A worker's batches, of which up to `ahead` are made before it asks for them, beside each other and what it does meanwhile.
 
-    Each batch that is taken is yielded, in the order of the taking. What a reader holds, no other worker gets: with a
+    Each batch that is taken is yielded, in the order of the taking. What is read ahead, no other worker gets: with a
     queue, a slow worker's last batches are as many more as it reads ahead.
     """
     if not ahead:
@@ -128,12 +128,12 @@ async def read(
 
     async def fill() -> None:
         while (index := await feed.take(until)) is not None:
-            await ready.put(await make(index))
+            await ready.put(tasks.create_task(make(index), name=f"making batch {index}"))
         await ready.put(None)
 
     tasks.create_task(fill(), name="reading ahead")
     while (batch := await ready.get()) is not None:
-        yield batch
+        yield await batch
 
 
 def account(taken: Iterable[int], batches: int, complete: bool = True) -> None:

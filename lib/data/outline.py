@@ -6,7 +6,11 @@ import functools
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
+from lib.cluster.base import nbytes
 from lib.data.batch import Batch
+from lib.store.blank import blank
 from lib.store.optim import SGD
 
 MOST = 1 << 27
@@ -23,12 +27,13 @@ class Outlines:
         self._kept = 0
 
     def batch(self, first: int, size: int, index: int) -> Batch:
-        """What `draw` gives, but for features and labels."""
+        """What `draw` gives, with features and labels that only weigh something."""
         drawn = self._drawn.get((first, size))
         if drawn is None:
             drawn = self._workload.draw(self._seed, first, size, index)
-            where = drawn.where if self._places else {}
+            where, whole = drawn.where if self._places else {}, nbytes(drawn)
             drawn = replace(drawn, where=where, features={}, labels=None)
+            drawn = replace(drawn, left_out=blank(whole - nbytes(drawn), kind=np.uint8))
             many = sum(array.size for arrays in (drawn.ids, where) for array in arrays.values())
             if self._kept + many <= MOST:
                 self._kept += many

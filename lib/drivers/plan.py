@@ -54,7 +54,9 @@ class Plan:
     partitions: tuple[float, ...] = ()
     """Relative lengths of the workers' stretches of a stream."""
     ahead: int = 0
-    """Batches that a worker makes before it needs them."""
+    """Batches that are made for a worker before it needs them."""
+    readers: int = 0
+    """Nodes that make the batches; 0: the workers do."""
     cuts: Cuts | None = None
     """When the run is saved on the way."""
     attempt: Attempt = field(default_factory=Attempt)
@@ -101,10 +103,13 @@ class Plan:
             return self.batches
         return self.workers * max(size for _, size in stretches(self.batches, self.workers, self.partitions))
 
+    def size_of(self, index: int) -> int:
+        """Samples of the index-th batch."""
+        return min(self.workload.batch_size, self.samples - index * self.workload.batch_size)
+
     def batch(self, index: int) -> Batch:
         """The index-th batch of this plan."""
-        done = index * self.workload.batch_size
-        size = min(self.workload.batch_size, self.samples - done)
+        done, size = index * self.workload.batch_size, self.size_of(index)
         if not self.gradients:
             return self._outlines.batch(self.first + done, size, index)
         return drawn(self.workload, self.seed, self.first + done, size, index)

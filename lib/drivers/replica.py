@@ -24,8 +24,9 @@ from lib.drivers.plan import Plan
 from lib.drivers.record import Finished, Marks, Record, Snapshot
 from lib.drivers.replica_state import Replica
 from lib.drivers.server_client import ServerClient
+from lib.drivers.supply import Supply, open_supply
 from lib.drivers.sync_server import open_sync_servers
-from lib.drivers.trainer import Input, Trainer, open_queue
+from lib.drivers.trainer import Input, Trainer
 from lib.errors import BadOption
 from lib.models.flat import StepResult
 from lib.protocols.mixing import Background, Centre, Loop
@@ -55,12 +56,12 @@ class ReplicaWorker:
         servers: Servers | None,
         rendezvous: Handle,
         sync_servers: tuple[Handle, ...],
-        queue: Handle | None,
+        supply: Supply,
     ):
         self.site, self._plan, self._rank, self.rule = site, plan, rank, plan.protocol.dense
         self.record = Record(site.node, [] if plan.trace else None)
         self._trainer = Trainer(site, plan, rank, self.record, self.rule.worker_threads)
-        self._input = Input(site, plan, rank, queue, self._trainer)
+        self._input = Input(site, plan, rank, supply, self._trainer)
         self.replica = Replica(site, plan, self.record, rows=servers is None)
         self._servers = ServerClient(site, plan, servers, rank, self.replica.size, self.record) if servers else None
         self._rendezvous = rendezvous.seen_from(site)
@@ -286,10 +287,10 @@ async def drive(world: World, plan: Plan, model: ModelState | None = None) -> Fi
     apart = await open_servers(world, plan, sparse, ("rows",), model) if on_servers else None
     rendezvous = await world.host(WAYS[type(rule.exchange)].rendezvous, plan, node="master")
     centre = await open_sync_servers(world, plan, model) if isinstance(rule.exchange, Centre) else ()
-    queue = await open_queue(world, plan)
+    supply = await open_supply(world, plan)
 
     async def host(rank: int) -> Handle:
-        worker = await world.host(ReplicaWorker, plan, rank, apart, rendezvous, centre, queue, node=f"worker{rank}")
+        worker = await world.host(ReplicaWorker, plan, rank, apart, rendezvous, centre, supply, node=f"worker{rank}")
         if model:
             await worker.inherit(model.dense, {} if apart else model.rows)
         if rule.exchange.meets_workers:
@@ -297,9 +298,9 @@ async def drive(world: World, plan: Plan, model: ModelState | None = None) -> Fi
         return worker
 
     servers = apart.named() if apart else {}
-    crew = Crew(world, plan, host, [*servers.values(), rendezvous, *([queue] if plan.watch else [])])
+    crew = Crew(world, plan, host, [*servers.values(), rendezvous, *([supply.queue] if plan.watch else [])])
     others = {**servers, **{f"centre{server}": handle for server, handle in enumerate(centre)}}
-    return await carry_out(world, plan, crew, others, {"rendezvous": rendezvous, **({"queue": queue} if queue else {})})
+    return await carry_out(world, plan, crew, others, {"rendezvous": rendezvous, **supply.named()})
 
 
 def check(plan: Plan) -> None:

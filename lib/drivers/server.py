@@ -14,18 +14,19 @@ from lib.drivers.parameter_server import Servers, open_servers
 from lib.drivers.plan import Plan
 from lib.drivers.record import Finished, Record
 from lib.drivers.server_client import ServerClient
-from lib.drivers.trainer import Input, Trainer, open_queue
+from lib.drivers.supply import Supply, open_supply
+from lib.drivers.trainer import Input, Trainer
 
 
 class ServerWorker:
     """A worker without parameters of its own."""
 
-    def __init__(self, site: Site, plan: Plan, rank: int, servers: tuple[Servers, ...], queue: Handle | None):
+    def __init__(self, site: Site, plan: Plan, rank: int, servers: tuple[Servers, ...], supply: Supply):
         self.record = Record(site.node, [] if plan.trace else None)
         self._trainer = Trainer(site, plan, rank, self.record)
         self._servers = [ServerClient(site, plan, each, rank, self._trainer.size, self.record) for each in servers]
         self._plan = plan
-        self._input = Input(site, plan, rank, queue, self._trainer)
+        self._input = Input(site, plan, rank, supply, self._trainer)
 
     async def run(self, until: int) -> None:
         """Train on all batches before `until`, then leave, unless that is a pause."""
@@ -73,11 +74,11 @@ async def drive(world: World, plan: Plan, model: ModelState | None = None) -> Fi
     else:
         first = await open_servers(world, plan, dense, ("dense",), model)
         sets = (first, await open_servers(world, plan, sparse, ("rows",), model))
-    queue = await open_queue(world, plan)
+    supply = await open_supply(world, plan)
 
     def host(rank: int) -> Awaitable[Handle]:
-        return world.host(ServerWorker, plan, rank, sets, queue, node=f"worker{rank}")
+        return world.host(ServerWorker, plan, rank, sets, supply, node=f"worker{rank}")
 
     servers = {name: handle for each in sets for name, handle in each.named().items()}
-    crew = Crew(world, plan, host, [*servers.values(), *([queue] if plan.watch else [])])
-    return await carry_out(world, plan, crew, servers, {"queue": queue} if queue else {})
+    crew = Crew(world, plan, host, [*servers.values(), *([supply.queue] if plan.watch else [])])
+    return await carry_out(world, plan, crew, servers, supply.named())

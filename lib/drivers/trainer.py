@@ -9,12 +9,13 @@ from typing import Any
 
 import torch
 
-from lib.cluster.base import Handle, Site, World
+from lib.cluster.base import Handle, Site, nbytes
 from lib.data.batch import Batch
-from lib.data.feed import WorkQueue, feed, read
+from lib.data.feed import feed, read
 from lib.drivers.overlap import Overlap
 from lib.drivers.plan import Plan
 from lib.drivers.record import Record
+from lib.drivers.supply import Supply
 from lib.errors import NotFinite
 from lib.models.flat import FlatModel, StepResult
 from lib.store.blank import blank
@@ -46,7 +47,7 @@ class Trainer:
         return self._models[0].size
 
     async def batch(self, index: int) -> Batch:
-        return await self._site.compute(None, self._plan.batch, index)
+        return await self._site.prepare(self._plan.size_of(index), self._plan.batch, index)
 
     def buckets(self, count: int) -> list[slice]:
         """The dense gradient in about so many parts, in the order in which they get ready."""
@@ -119,9 +120,11 @@ class Telling:
 class Input:
     """One worker's batches, and how long it waited for them."""
 
-    def __init__(self, site: Site, plan: Plan, rank: int, queue: Handle | None, trainer: Trainer):
+    def __init__(self, site: Site, plan: Plan, rank: int, supply: Supply, trainer: Trainer):
         self._site, self._plan, self._trainer = site, plan, trainer
-        shared = queue and queue.seen_from(site)
+        self._readers = [reader.seen_from(site) for reader in supply.readers]
+        self._make = self._read if self._readers else trainer.batch
+        shared = supply.queue and supply.queue.seen_from(site)
         if plan.watch:
             shared = Telling(shared, trainer)
         self._feed = feed(plan.data, rank, plan.workers, plan.batches, shared, plan.partitions)
@@ -130,7 +133,7 @@ class Input:
     async def batches(self, until: int, tasks: asyncio.TaskGroup) -> AsyncIterator[Batch]:
         """All batches before `until` that fall to this worker."""
         asked = self._site.now()
-        async for batch in read(self._feed, self._trainer.batch, until, self._plan.ahead, tasks):
+        async for batch in read(self._feed, self._make, until, self._plan.ahead, tasks):
             self._trainer.record.extra["input seconds"] += self._site.now() - asked
             yield batch
             asked = self._site.now()
@@ -147,12 +150,10 @@ class Input:
         if self._own:
             await self._own.load(state)
 
-
-async def open_queue(world: World, plan: Plan) -> Handle | None:
-    """The queue that the plan's workers share, if they share one."""
-    if plan.watch:
-        return await world.host(plan.watch.queue, plan.batches, plan.watch, node="master")
-    return await world.host(WorkQueue, plan.batches, plan.seconds, node="master") if plan.data == "queue" else None
+    async def _read(self, index: int) -> Batch:
+        batch = await self._readers[index % len(self._readers)].batch(index)
+        self._trainer.record.bytes["batches"] += nbytes(batch)
+        return batch
 
 
 def finite(result: StepResult) -> bool:

@@ -113,6 +113,8 @@ class _Draw:
         case["servers"] = 1 if pipeline else self.one((1, 1, 2, 3))
         self.training(case, pipeline)
         self.weather(case, workers)
+        if not pipeline and self.chance(0.1):
+            self.readers(case, workers)
         return case
 
     def training(self, case: Case, pipeline: bool) -> None:
@@ -166,6 +168,16 @@ class _Draw:
         if self.chance(0.5):
             case["patience"] = self.seconds(self.one((step, lasts / 3)))
             case["failures"] = [self.failure(case, workers, lasts) for _ in range(self.below(1, 4))]
+
+    def readers(self, case: Case, workers: int) -> None:
+        """Nodes that make the batches, one of which may die for a while."""
+        case["reader_nodes"] = self.below(1, 3)
+        if self._cluster == "virtual":
+            case["server.reading"] = self.step(case) / 8
+        if self.chance(0.3):
+            lasts = self.step(case) * batches(case) / workers
+            death = {"node": "reader0", "kind": "dies", "at": self.seconds(lasts), "lasts": self.seconds(lasts)}
+            case["failures"] = [*case.get("failures", ()), death]
 
     def step(self, case: Case) -> float:
         """About the seconds that a batch takes."""

@@ -51,8 +51,11 @@ class Options(Checked):
     partitions: tuple[NotNegative, ...] = ()
     """feed="stream": relative lengths of the workers' stretches; empty: equal ones."""
     prefetch: Natural | None = None
-    """Batches that a worker makes in other threads before it needs them. None: 1 on a wall clock; under virtual time, where
-    making a batch takes no time, 0."""
+    """Batches that are made for a worker, in other threads or by readers, before it needs them. None: 1 on a wall clock or with
+    readers; under virtual time, where a batch takes no time unless a node's `reading` says so, else 0."""
+    reader_nodes: Natural = 0
+    """Nodes "reader0", "reader1", ... that make the batches and send them to the workers that ask (ShadowSync, Section 3.1); 0:
+    each worker makes its own. Who gets which batch is the feed's affair either way."""
     store: RowStore = field(default_factory=RowStore)
     """How the rows of embedding tables are kept, placed and sent; one field alone is given as `store.max_rows=...`."""
     save: bool = True
@@ -140,6 +143,7 @@ class Job:
             "feed": settings.feed,
             "partitions": settings.partitions,
             "prefetch": settings.prefetch,
+            **({"reader_nodes": settings.reader_nodes} if settings.reader_nodes else {}),
             **({"store": describe(settings.store)} if settings.store != RowStore() else {}),
             **({"checkpoint_every": settings.checkpoint_every} if settings.checkpoint_every else {}),
             **({"keep": True} if settings.keep else {}),
@@ -254,7 +258,10 @@ def _course(
         store=settings.store,
         feed=settings.feed,
         partitions=settings.partitions,
-        ahead=(1 if cluster.clock == "wall" else 0) if settings.prefetch is None else settings.prefetch,
+        ahead=int(cluster.clock == "wall" or settings.reader_nodes > 0)
+        if settings.prefetch is None
+        else settings.prefetch,
+        readers=settings.reader_nodes,
         first=first,
         marks=tuple(first + (workload.samples - first) * mark / settings.evaluations for mark in marks),
     )
@@ -316,10 +323,10 @@ def _check(phase: Phase, workload: Workload, cluster: Cluster, workers: int, set
                 f"{protocol.name} drives one device, not {cluster.workers} workers; leave workers out, "
                 "and set readers, writers and in_flight for its parallelism"
             )
-        if settings.feed != "rule" or settings.prefetch:
+        if settings.feed != "rule" or settings.prefetch or settings.reader_nodes:
             raise BadOption(
-                f"{protocol.name} drives one device, whose readers take the batches in order; leave feed and prefetch out, "
-                "and set readers for how many it reads at once"
+                f"{protocol.name} drives one device, whose readers take the batches in order; leave feed, prefetch and "
+                "reader_nodes out, and set readers for how many it reads at once"
             )
         if not workload.tables():
             raise BadOption(

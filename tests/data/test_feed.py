@@ -195,7 +195,7 @@ def test_bad_options(options, sentence):
         lib.train(BOWL, "sync", "virtual", save=False, **options)
 
 
-@pytest.mark.parametrize("options", [{"feed": "queue"}, {"prefetch": 2}])
+@pytest.mark.parametrize("options", [{"feed": "queue"}, {"prefetch": 2}, {"reader_nodes": 1}])
 def test_a_pipeline_says_that_it_has_readers_of_its_own(options):
     with pytest.raises(BadOption, match="oac drives one device, whose readers take the batches in order"):
         lib.train("kg-synthetic", "oac", "virtual", save=False, **options)

@@ -225,6 +225,20 @@ FOUND = {
             {"node": "worker*", "kind": "hangs", "at_batch": 5, "lasts": 0.0095},
         ],
     },
+    "a reader was dead at a cut, and nobody had asked it since": {
+        "protocol": "ds-sync",
+        "workers": 4,
+        "samples": 213,
+        "seed": 428,
+        "dense_optimizer": {"name": "adam", "lr": 0.01},
+        "row_optimizer": {"name": "momentum", "lr": 0.1},
+        "checkpoint_every": 64,
+        "slowdown": 0.7,
+        "mishaps": {"late": 0.1, "delay": 2.2e-05, "lost": 0.1, "retry": 0.0017},
+        "reader_nodes": 2,
+        "server.reading": 0.000222,
+        "failures": [dies("reader0", at=0.0092, lasts=0.0013)],
+    },
 }
 
 

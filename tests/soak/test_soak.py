@@ -77,7 +77,16 @@ def test_everything_is_drawn():
     assert {family for case in cases for family in families(case)} == {"server", "replica", "pipeline"}
     assert {each["kind"] for case in cases for each in case.get("failures", ())} == {"dies", "hangs", "slows"}
     options = {name for case in cases for name in case}
-    assert {"mishaps", "slowdown", "speeds", "checkpoint_every", "prefetch", "partitions", "gradients"} <= options
+    assert {
+        "mishaps",
+        "slowdown",
+        "speeds",
+        "checkpoint_every",
+        "prefetch",
+        "partitions",
+        "gradients",
+        "reader_nodes",
+    } <= options
     assert max(case.get("workers", 1) for case in cases) == 20
 
 

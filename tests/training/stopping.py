@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lib.drivers.trainer import Trainer
+from lib.drivers.plan import Plan
 
 
 class Killed(Exception):
@@ -17,17 +17,17 @@ class Killed(Exception):
 
 @contextmanager
 def killed(monkeypatch, after: int):
-    """What is trained inside is killed when it makes its next batch after so many."""
-    made, original = [], Trainer.batch
+    """What is trained inside is killed when the next batch is made after so many."""
+    made, original = [], Plan.batch
 
-    async def batch(self, index):
+    def batch(self, index):
         made.append(index)
         if len(made) > after:
             raise Killed
-        return await original(self, index)
+        return original(self, index)
 
     with monkeypatch.context() as patched:
-        patched.setattr(Trainer, "batch", batch)
+        patched.setattr(Plan, "batch", batch)
         with pytest.raises(Killed):
             yield
 

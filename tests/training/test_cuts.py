@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import lib
-from lib import VirtualCluster, paths, workloads
+from lib import Node, VirtualCluster, paths, workloads
 from lib.drivers.cut import KINDS
 from lib.errors import BadOption, Damaged
 from lib.protocols import ALL, Pair, get
@@ -17,6 +17,7 @@ CLICKS = workloads.get(
     "ctr-synthetic", samples=16 * 41 - 5, batch_size=16, vocabulary=40, fields=3, hidden=(8,), evaluation_samples=100
 )
 GRAPH = workloads.get("kg-synthetic", samples=16 * 41 - 5, batch_size=16, entities=60, triples=400, relations=3)
+READ = VirtualCluster(workers=3, servers=2, slowdown=0.7, server=Node(reading=1e-5))
 PROTOCOLS = {
     **{name: get(name) for name in ALL},
     "gba + sync": Pair(sparse=get("gba"), dense=get("sync")),
@@ -48,6 +49,8 @@ def train(protocol, *, dies_after=None, cluster=None, monkeypatch=None, **option
         ("sync", {"feed": "queue"}),
         ("async", {"feed": "split", "prefetch": 2}),
         ("s-easgd", {"prefetch": 1}),
+        ("async", {"reader_nodes": 2}),
+        ("s-easgd", {"reader_nodes": 1, "cluster": READ}),
         ("gba", {"store": lib.RowStore(gradients="scaled-fp16")}),  # two gradients are held when it is cut
     ],
 )

@@ -54,7 +54,7 @@ class Failure(Checked):
             raise BadOption(f"failure: {self.node}: {what} must come back; set lasts")
         if self.connection and self.kind == "hangs":
             raise BadOption("failure: a connection dies or slows; it has nothing that could hang")
-        if not self.connection and self.role not in ("worker", "server", "sync"):
+        if not self.connection and self.role not in ("worker", "server", "sync", "reader"):
             raise BadOption(f'failure: no node {self.node!r}; "worker3", "worker*", "server0", or "worker3 - server0"')
 
     @property

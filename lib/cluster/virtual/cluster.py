@@ -37,7 +37,7 @@ class VirtualCluster(Cluster):
     server: Node = field(default=Node(cores=8, bandwidth=3.125e9))
     """What each server runs on, and every node that is neither."""
     nodes: Mapping[str, Node] = field(default_factory=dict)
-    """Nodes that differ, by name: "worker3", "server0", "sync0", "master"."""
+    """Nodes that differ, by name: "worker3", "server0", "sync0", "reader0", "master"."""
     links: tuple[Link, ...] = ()
     """Private connections, beside everybody's network interface."""
     places: Mapping[str, str] = field(default_factory=dict)
@@ -87,10 +87,10 @@ class VirtualCluster(Cluster):
     def _check_name(self, where: str, name: str) -> None:
         role = name.rstrip("0123456789")
         number = name[len(role) :]
-        counts = {"worker": self.workers or 4, "server": self.servers, "sync": None, "master": None}
+        counts = {"worker": self.workers or 4, "server": self.servers, "sync": None, "reader": None, "master": None}
         if role not in counts or (number == "") != (role == "master"):
             raise BadOption(
-                f"virtual cluster: {where}: no node {name!r}; nodes are worker0 ..., server0 ..., sync0, master"
+                f"virtual cluster: {where}: no node {name!r}; nodes are worker0 ..., server0 ..., sync0, reader0, master"
             )
         if counts[role] is not None and int(number) >= counts[role]:
             raise BadOption(f"virtual cluster: {where}: no node {name!r}; the last {role} is {role}{counts[role] - 1}")

@@ -74,6 +74,9 @@ class VirtualSite(Site):
             await self.until(start + seconds)
         return result
 
+    async def prepare(self, samples: int, function: Callable, *args) -> Any:
+        return await self.compute(Work(samples=samples) if self.spec.reading else None, function, *args)
+
     async def staged(
         self, work: Work, shares: Sequence[float], emit: Callable[[int, Any], None], function: Callable, *args
     ) -> Any:
