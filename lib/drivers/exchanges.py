@@ -57,9 +57,9 @@ class Way(ABC):
         """What can be asked when a step begins, so that the answer travels while the worker computes."""
         return None
 
-    async def _message(self, round: int, copies: int = 1) -> np.ndarray:
-        """What the replica sends, to so many. On a real machine a thread copies it: who trains would wait for the event loop."""
-        sent = await self._site.compute(None, self._replica.message, round)
+    def _message(self, round: int, copies: int = 1) -> np.ndarray:
+        """What the replica sends, to so many."""
+        sent = self._replica.message(round)
         self._record.bytes["mix dense"] += copies * sent.nbytes
         return sent
 
@@ -143,7 +143,7 @@ class Averaging(InGroups):
         return start if await self.together(met, self._once) else None
 
     async def _once(self, met: Meeting) -> bool:
-        sent = await self._message(met.round)
+        sent = self._message(met.round)
         theirs = await self._site.mean(met, sent)
         await self._replica.merge(Mix(met.round, met.members, sent, theirs))
         for table in self._replica.tables.values() if self._rule.mixes_rows else ():
@@ -204,7 +204,7 @@ class WithNeighbours(Averaging):
         to = [
             other for other in range(workers) if other != rank and rank in neighbours(self._rule, round, other, workers)
         ]
-        sent = await self._message(round, len(to))
+        sent = self._message(round, len(to))
         sending = asyncio.gather(*(self.call(other, "deliver", rank, round, sent) for other in to))
         start, met = await self.meet(label, asked)
         if met is not None:
@@ -256,7 +256,7 @@ class WithPartner(Way):
             return None
         if partner == rank or partner not in range(workers):
             raise BadOption(f"{self._rule.name}: partner(round={round}, rank={rank}, workers={workers}) gave {partner}")
-        start, sent = self._site.now(), await self._message(round)
+        start, sent = self._site.now(), self._message(round)
         answer = await self.call(partner, "absorb", sent)
         if answer is None:
             self._record.extra["mixes missed"] += 1
@@ -276,7 +276,7 @@ class WithCentre(Way):
     async def mix(self, label: int, asked: asyncio.Task | None = None, last: bool = False) -> float | None:
         start, round = self._site.now(), self.round
         self.round += 1
-        sent = await self._message(round)
+        sent = self._message(round)
         slices = parts(sent.size, len(self._servers))
         rank, samples = self._here.rank, self._replica.samples
         calls = [server.exchange(rank, samples, sent[part]) for server, part in zip(self._servers, slices, strict=True)]

@@ -156,16 +156,3 @@ def test_a_merge_and_an_update_never_start_from_the_same_values():
     )
     run = train(shadow, replace(SlowSteps(), samples=30), LocalCluster(workers=1, threads=3))
     assert run.summary["loss"] == 30
-
-
-def test_what_is_sent_is_copied_beside_the_event_loop():
-    """Those who train go through the loop several times a step, and would wait for the copy of a large vector."""
-    where = set()
-
-    def send(self, memory, mine, round):
-        where.add(threading.current_thread().name)
-        return mine
-
-    shadow = rule(exchange=Centre(), when=Background(), absorb=lambda self, copy, theirs: (copy, copy), send=send)
-    train(shadow, replace(BOWL, samples=40), LocalCluster(workers=1))
-    assert where and all(name.startswith("lockstep-input") for name in where)

@@ -61,7 +61,7 @@ def test_what_a_rule_declares_is_what_its_runs_show():
         "all-reduce": [False, False, True, True, False],
         "prague": [False, True, False, False, False],
     }
-    found, _ = features.table([protocols.get(name) for name in expected], seed=1)
+    found, _ = features.table([protocols.get(name) for name in expected], [1])
     assert found["agrees"].all()
     assert {name: list(group["measured"]) for name, group in found.groupby("rule", sort=False)} == expected
 
@@ -71,7 +71,7 @@ def test_what_a_rule_declares_is_what_its_runs_show():
     [(ForegroundMA, "stops others", {"blocks": False}), (ShadowEASGD, "stops others", {"blocks": True})],
 )
 def test_a_rule_that_declares_something_else_is_found_out(kind, feature, lie):
-    found, _ = features.table([type("Liar", (kind,), {"name": "liar", **lie})()], seed=1)
+    found, _ = features.table([type("Liar", (kind,), {"name": "liar", **lie})()], [1])
     assert found.loc[~found["agrees"], "feature"].tolist() == [feature]
     assert "(!)" in features.words(found).loc["liar", feature]
 

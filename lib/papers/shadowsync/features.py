@@ -52,34 +52,37 @@ def declared(rule: ReplicaRule) -> dict[str, bool]:
     }
 
 
-def measured(rule: ReplicaRule, seed: int = 0) -> tuple[dict[str, Any], list[Run]]:
-    """The same and the bytes of a mix, of three runs: one thread a worker, two, and one where worker 1 hangs for a while."""
-    alone, several = _run(rule, seed), _several(rule, seed)
+def table(rules: Sequence[ReplicaRule], seeds: Sequence[int]) -> tuple[pd.DataFrame, list[Run]]:
+    """One row for each rule, feature and seed: declared, measured, and whether they agree; and the bytes of a mix."""
     begins = STEPS / 2 + 0.3
-    hung = _run(rule, seed, failures=[Failure(node="worker1", kind="hangs", at=begins * STEP, lasts=HANG * STEP)])
-    late = hung.trace[hung.trace["node"] != "worker1"]  # those who wait have come to a stand long before its end
-    late = late[late["start"].between((begins + HANG / 2) * STEP, (begins + HANG) * STEP)]
-    found = {
+    hang = Failure(node="worker1", kind="hangs", at=begins * STEP, lasts=HANG * STEP)
+    places = [(rule, seed) for rule in rules for seed in seeds]
+    alone = lib.sweep([_job(rule, seed) for rule, seed in places])
+    hung = lib.sweep([_job(rule, seed, failures=[hang]) for rule, seed in places])
+    crews = {place: crew for place in places if (crew := _with_two_threads(place[0]))}
+    several = dict(zip(crews, lib.sweep([_job(crew, seed) for (_, seed), crew in crews.items()]), strict=True))
+    rows = []
+    for place, one, late in zip(places, alone, hung, strict=True):
+        rule, seed = place
+        says, shows = declared(rule), measured(one, several.get(place), late.trace, begins * STEP)
+        about = {"rule": rule.name, "seed": seed, "bytes of a mix": _bytes(one)}
+        rows += [about | {"feature": name, "declared": says[name], "measured": shows[name]} for name in WORDS]
+    found = pd.DataFrame(rows)
+    return found.assign(agrees=found["declared"] == found["measured"]), [*alone, *hung, *several.values()]
+
+
+def measured(alone: Run, several: Run | None, hung: pd.DataFrame, begins: float) -> dict[str, bool]:
+    """The same of a run with one thread a worker, of one with two if it can have them, and of the trace of one where worker 1
+    hangs from then on."""
+    late = hung[hung["node"] != "worker1"]  # those who wait have come to a stand long before its end
+    late = late[late["start"].between(begins + HANG / 2 * STEP, begins + HANG * STEP)]
+    return {
         "background": _overlap(alone.trace, "mix", "compute"),
         "Hogwild": several is not None and _overlap(several.trace, "compute", "compute"),
         "synchronous": not (late["kind"] == "mix").any(),
         "stops others": not (late["kind"] == "compute").any(),
         "centralised": bool((alone.trace["kind"] == "absorb").any()),
-        "bytes of a mix": _bytes(alone),
     }
-    return found, [alone, hung, *([several] if several else [])]
-
-
-def table(rules: Sequence[ReplicaRule], seed: int) -> tuple[pd.DataFrame, list[Run]]:
-    """One row for each rule and feature: declared, measured, and whether they agree."""
-    rows, runs = [], []
-    for rule in rules:
-        says, (shows, made) = declared(rule), measured(rule, seed)
-        runs += made
-        about = {"rule": rule.name, "seed": seed, "bytes of a mix": shows["bytes of a mix"]}
-        rows += [about | {"feature": name, "declared": says[name], "measured": shows[name]} for name in WORDS]
-    found = pd.DataFrame(rows)
-    return found.assign(agrees=found["declared"] == found["measured"]), runs
 
 
 def words(found: pd.DataFrame) -> pd.DataFrame:
@@ -99,17 +102,17 @@ def _task() -> Workload:
     return workloads.get("quadratic", dim=64, batch_size=4, samples=4 * WORKERS * STEPS)
 
 
-def _run(rule: ReplicaRule, seed: int, **cluster) -> Run:
+def _job(rule: ReplicaRule, seed: int, **cluster) -> dict[str, Any]:
     task = _task()
     node = Node(flops=task.work().flops / STEP, cores=2, bandwidth=4 * task.dim / (STEP / 8), latency=0)
     there = VirtualCluster(workers=WORKERS, worker=node, server=node, slowdown=0.1, patience=10 * HANG, **cluster)
-    return lib.train(task, rule, there, seed=seed)
+    return {"workload": task, "protocol": rule, "cluster": there, "seed": seed}
 
 
-def _several(rule: ReplicaRule, seed: int) -> Run | None:
+def _with_two_threads(rule: ReplicaRule) -> ReplicaRule | None:
     try:
-        return _run(replace(rule, worker_threads=2), seed)
-    except BadOption:  # it says itself that it has one thread
+        return replace(rule, worker_threads=2)
+    except BadOption:  # it says itself that it has one
         return None
 
 

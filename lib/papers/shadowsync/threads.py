@@ -12,7 +12,6 @@ from typing import ClassVar
 import numpy as np
 import torch
 
-import lib
 from lib import workloads
 from lib.cluster.faults.failures import Mishaps
 from lib.cluster.local import LocalCluster
@@ -24,6 +23,7 @@ from lib.protocols.shadowsync import ForegroundEASGD, ShadowEASGD
 from lib.results.run import Run
 from lib.store.optim import SGD, Optimizer
 from lib.store.spec import RowStore
+from lib.training.train import Job
 from lib.workloads.base import TableSpec, Workload
 
 WIRE = 50e6 / 3.125e9
@@ -43,6 +43,9 @@ class Foreground(ForegroundEASGD):
     rows: ClassVar = "apart"
 
 
+COUNTS = {1: "one thread", 2: "two threads", 4: "four threads"}
+"""Hogwild threads on one replica."""
+
 RULES = {
     "nobody": Foreground(every=5, seconds=1e9),
     "S-EASGD": Shadow(),
@@ -61,7 +64,7 @@ def trained(workload: Workload, rule: Rule, seed: int, *, wire: float = 0.0, thr
     """A run of one trainer; `wire`: mean seconds that a message to the sync server, or its answer, is under way."""
     mishaps = Mishaps(late=1.0, delay=wire) if wire else Mishaps()
     there = LocalCluster(workers=1, threads=threads, mishaps=mishaps)
-    return lib.train(workload, rule, there, seed=seed, feed="split", save=False, **options)
+    return Job.of(workload, rule, there, seed=seed, feed="split", save=False, **options).run(lambda samples: None)
 
 
 def pace(run: Run, steps: int = EXCHANGES) -> float:
@@ -98,7 +101,7 @@ class Counting(Workload):
 
     name: ClassVar[str] = "counting"
 
-    samples: int = 400
+    samples: int = 300
     batch_size: int = 1
     dense_optimizer: Optimizer = field(default=SGD(lr=1.0))
     row_optimizer: Optimizer = field(default=SGD(lr=1.0))
@@ -127,9 +130,10 @@ class Counting(Workload):
         return {"lost of rows": 1 - float(rows["row"].mean()) / self.samples, "lost of dense": 1 - dense / self.samples}
 
 
-def lost(threads: int, locking: str, seed: int, samples: int = 400) -> dict[str, float]:
+def lost(threads: int, locking: str, seed: int, samples: int = 300) -> dict[str, float]:
     """What so many Hogwild threads lose of rows on a server, with or without its locks, and of the dense parameters."""
     rule = ForegroundEASGD(every=5, seconds=1e9, worker_threads=threads)
     there = LocalCluster(workers=1, threads=4)
-    run = lib.train(Counting(samples=samples), rule, there, seed=seed, store=RowStore(locking=locking), save=False)
+    job = Job.of(Counting(samples=samples), rule, there, seed=seed, store=RowStore(locking=locking), save=False)
+    run = job.run(lambda samples: None)
     return {name: run.summary[name] for name in ("lost of rows", "lost of dense")}
