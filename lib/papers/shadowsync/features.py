@@ -1,0 +1,136 @@
+"""Table 1's features of a replica rule: as its values declare them, and as small runs in virtual time show them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pandas as pd
+
+import lib
+from lib import workloads
+from lib.cluster.faults.failures import Failure
+from lib.cluster.spec import Node
+from lib.cluster.virtual.cluster import VirtualCluster
+from lib.errors import BadOption
+from lib.protocols.mixing import Background, Centre, Gradients, Peer
+from lib.protocols.replica_rule import ReplicaRule
+from lib.results.run import Run
+from lib.workloads import Workload
+
+WORKERS, STEPS, HANG = 4, 60, 20
+"""Workers of a run, steps of each, and how many of them one worker hangs in the middle."""
+
+STEP = 1.0
+"""Seconds of a step; a message of the dense parameters takes an eighth."""
+
+WORDS = {
+    "background": ("BG", "FG"),
+    "Hogwild": ("yes", "no"),
+    "synchronous": ("sync", "async"),
+    "stops others": ("yes", "no"),
+    "centralised": ("C", "DC"),
+}
+"""Feature -> what the paper calls it where it is there, and where not."""
+
+
+def declared(rule: ReplicaRule) -> dict[str, bool]:
+    """What its values say.
+
+    background: a shadow mixes, and not the training loop. Hogwild: several threads may train on one replica. synchronous: a mix
+    is one of all or of scheduled groups, who wait for each other. stops others: so do their steps. centralised: copies meet on
+    sync servers.
+    """
+    scheduled = type(rule).form is ReplicaRule.form
+    return {
+        "background": isinstance(rule.when, Background),
+        "Hogwild": not isinstance(rule.exchange, Gradients),
+        "synchronous": scheduled and not isinstance(rule.exchange, Centre | Peer),
+        "stops others": bool(rule.blocks),
+        "centralised": isinstance(rule.exchange, Centre),
+    }
+
+
+def table(rules: Sequence[ReplicaRule], seeds: Sequence[int]) -> tuple[pd.DataFrame, list[Run]]:
+    """One row for each rule, feature and seed: declared, measured, and whether they agree; and the bytes of a mix."""
+    begins = STEPS / 2 + 0.3
+    hang = Failure(node="worker1", kind="hangs", at=begins * STEP, lasts=HANG * STEP)
+    places = [(rule, seed) for rule in rules for seed in seeds]
+    alone = lib.sweep([_job(rule, seed) for rule, seed in places])
+    hung = lib.sweep([_job(rule, seed, failures=[hang]) for rule, seed in places])
+    crews = {place: crew for place in places if (crew := _with_two_threads(place[0]))}
+    several = dict(zip(crews, lib.sweep([_job(crew, seed) for (_, seed), crew in crews.items()]), strict=True))
+    rows = []
+    for place, one, late in zip(places, alone, hung, strict=True):
+        rule, seed = place
+        says, shows = declared(rule), measured(one, several.get(place), late.trace, begins * STEP)
+        about = {"rule": rule.name, "seed": seed, "bytes of a mix": _bytes(one)}
+        rows += [about | {"feature": name, "declared": says[name], "measured": shows[name]} for name in WORDS]
+    found = pd.DataFrame(rows)
+    return found.assign(agrees=found["declared"] == found["measured"]), [*alone, *hung, *several.values()]
+
+
+def measured(alone: Run, several: Run | None, hung: pd.DataFrame, begins: float) -> dict[str, bool]:
+    """The same of a run with one thread a worker, of one with two if it can have them, and of the trace of one where worker 1
+    hangs from then on."""
+    late = hung[hung["node"] != "worker1"]  # those who wait have come to a stand long before its end
+    late = late[late["start"].between(begins + HANG / 2 * STEP, begins + HANG * STEP)]
+    return {
+        "background": _overlap(alone.trace, "mix", "compute"),
+        "Hogwild": several is not None and _overlap(several.trace, "compute", "compute"),
+        "synchronous": not (late["kind"] == "mix").any(),
+        "stops others": not (late["kind"] == "compute").any(),
+        "centralised": bool((alone.trace["kind"] == "absorb").any()),
+    }
+
+
+def words(found: pd.DataFrame) -> pd.DataFrame:
+    """One row for each rule, as the paper writes it; what runs of any seed showed otherwise is said."""
+
+    def word(group: pd.DataFrame) -> str:
+        there, absent = WORDS[group["feature"].iloc[0]]
+        one, other = (there, absent) if group["declared"].iloc[0] else (absent, there)
+        return one if group["agrees"].all() else f"{one}; measured {other} (!)"
+
+    each = {key: word(group) for key, group in found.groupby(["rule", "feature"], sort=False)}
+    rows = pd.Series(each).unstack()[list(WORDS)].loc[found["rule"].unique()]
+    return rows.assign(**{"bytes of a mix": found.groupby("rule")["bytes of a mix"].first()}).rename_axis("rule")
+
+
+def _task() -> Workload:
+    return workloads.get("quadratic", dim=64, batch_size=4, samples=4 * WORKERS * STEPS)
+
+
+def _job(rule: ReplicaRule, seed: int, **cluster) -> dict[str, Any]:
+    task = _task()
+    node = Node(flops=task.work().flops / STEP, cores=2, bandwidth=4 * task.dim / (STEP / 8), latency=0)
+    there = VirtualCluster(workers=WORKERS, worker=node, server=node, slowdown=0.1, patience=10 * HANG, **cluster)
+    return {"workload": task, "protocol": rule, "cluster": there, "seed": seed}
+
+
+def _with_two_threads(rule: ReplicaRule) -> ReplicaRule | None:
+    try:
+        return replace(rule, worker_threads=2)
+    except BadOption:  # it says itself that it has one
+        return None
+
+
+def _overlap(trace: pd.DataFrame, one: str, other: str) -> bool:
+    """Whether, on any worker, one of these spans lies over another of those."""
+    for _, spans in trace[trace["node"].str.startswith("worker")].groupby("node"):
+        ones, others = spans[spans["kind"] == one], spans[spans["kind"] == other]
+        for start, end, index in zip(ones["start"], ones["end"], ones.index, strict=True):
+            beside = (others["start"] < end - 1e-9) & (others["end"] > start + 1e-9) & (others.index != index)
+            if beside.any():
+                return True
+    return False
+
+
+def _bytes(run: Run) -> str:
+    """Bytes of one replica's mix by kind, in copies of the dense parameters."""
+    mixes = (run.trace["kind"] == "mix").sum()
+    moved = {kind: count for kind, count in run.summary["bytes_by_kind"].items() if kind.startswith("mix")}
+    return ", ".join(
+        f"{kind.removeprefix('mix ')} {count / mixes / (4 * _task().dim):.2g}×" for kind, count in moved.items()
+    )
