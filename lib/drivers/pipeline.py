@@ -46,18 +46,20 @@ class HostStore:
         for name, table in self._tables.items():
             table.load(replace(rows[name], stamps=np.full(len(rows[name]), -1)))
 
-    async def read(self, batch: int, ids: dict[str, np.ndarray]) -> tuple[Admission, dict[str, Rows]]:
-        """Rows with state and timestamps, once the batch is admitted; what is known of others is read just before."""
+    async def read(self, batch: int, ids: dict[str, np.ndarray]) -> tuple[Admission, dict[str, Rows], float]:
+        """Rows with state and timestamps, once the batch is admitted, and when they leave; what is known of others is read
+        just before."""
         async with self._room:
             await self._room.wait_for(lambda: self._rule.may_read(self._state))
             self._state, admission = self._rule.on_read(self._state, batch)
         start = self._site.now()
         rows = await self._site.compute(self._work(ids), self._read, batch, ids)
-        self.record.span("read", start, self._site.now(), batch)
-        return admission, rows
+        left = self._site.now()
+        self.record.span("read", start, left, batch)
+        return admission, rows, left
 
-    async def write(self, batch: int, stamp: int, samples: int, rows: dict[str, Rows]) -> None:
-        """Store what the device made of a batch's rows; where batches are validated, never over something newer."""
+    async def write(self, batch: int, stamp: int, samples: int, rows: dict[str, Rows]) -> float:
+        """Store what the device made of a batch's rows, where batches are validated never over something newer; when it came."""
         start = self._site.now()
         await self._site.compute(
             self._work({name: block.ids for name, block in rows.items()}), self._write, batch, rows
@@ -69,6 +71,7 @@ class HostStore:
         self._samples += samples
         if self._marks.crossed(self._samples):
             self.record.snapshots.append(self._snapshot())
+        return start
 
     async def save(self) -> dict[str, Any]:
         return {
@@ -145,8 +148,8 @@ class Device:
         self._caches = {name: Cache(width, site.device) for name, width in widths.items()} if rule.validates else {}
         self._stamp = self._samples = 0
         self._marks = Marks(plan.marks)
-        self._ready: asyncio.Queue[InFlight | None] = asyncio.Queue(rule.in_flight)
-        self._done: asyncio.Queue[InFlight | None] = asyncio.Queue(rule.in_flight)
+        self._ready: asyncio.Queue[InFlight | None] = asyncio.Queue(rule.queue)
+        self._done: asyncio.Queue[InFlight | None] = asyncio.Queue(rule.queue)
 
     async def inherit(self, dense: dict[str, np.ndarray]) -> None:
         """Begin with what another protocol has trained."""
@@ -187,15 +190,17 @@ class Device:
     async def _reader(self, until: int) -> None:
         while (index := await self._feed.take(until)) is not None:
             batch = await self._trainer.batch(index)
-            start = self._site.now()
-            admission, rows = await self._store.read(index, batch.ids)
-            self.record.span("transfer", start, self._site.now(), index)
+            admission, rows, left = await self._store.read(index, batch.ids)
+            self.record.span("transfer", left, self._site.now(), index)
             self.record.bytes["pull rows"] += sum(block.nbytes for block in rows.values())
             await self._ready.put(InFlight(batch, admission, rows))
 
     async def _compute_all(self) -> None:
         while (work := await self._ready.get()) is not None:
-            await self._validate(work)
+            if self._rule.validates:
+                start = self._site.now()
+                await self._site.compute(self._validation_cost(work), self._validate, work)
+                self.record.span("validate", start, self._site.now(), work.batch.index)
             rows = {name: self._on_device(block) for name, block in work.rows.items()} if self._plan.gradients else {}
             values = {name: block[:, : self._dim(name)].clone() for name, block in rows.items()}
             result = await self._trainer.step(work.batch, self._dense.values, values)
@@ -213,11 +218,11 @@ class Device:
         while (work := await self._done.get()) is not None:
             start = self._site.now()
             self.record.bytes["push rows"] += sum(block.nbytes for block in work.rows.values())
-            await self._store.write(work.batch.index, work.stamp, work.batch.size, work.rows)
-            self.record.span("push", start, self._site.now(), work.batch.index)
+            came = await self._store.write(work.batch.index, work.stamp, work.batch.size, work.rows)
+            self.record.span("push", start, came, work.batch.index)
 
-    async def _validate(self, work: InFlight) -> None:
-        start = self._site.now()
+    def _validate(self, work: InFlight) -> None:
+        """What the cache has newer replaces what was read, and what nobody will need again leaves the cache."""
         for name, cache in self._caches.items() if self._plan.gradients else ():
             read = work.rows[name]
             cached = cache.stamps(read.ids)
@@ -232,8 +237,6 @@ class Device:
             self.record.extra["rows read"] += read.ids.size
             self.record.extra["rows validated away"] += conflicts.size
             self.record.extra["rows evicted"] += cache.evict(work.admission.safe)
-            self.record.extra["largest cache"] = max(self.record.extra["largest cache"], len(cache))
-        self.record.span("validate", start, self._site.now(), work.batch.index)
 
     def _on_device(self, block: Rows) -> torch.Tensor:
         joined = torch.from_numpy(np.concatenate([block.values, block.state], axis=1))
@@ -243,6 +246,10 @@ class Device:
 
     def _dim(self, name: str) -> int:
         return self._plan.workload.tables()[name].dim
+
+    def _validation_cost(self, work: InFlight) -> Work:
+        """Every row is compared, and replaced at worst."""
+        return Work(bytes=sum(block.nbytes for block in work.rows.values()))
 
     def _update_cost(self, work: InFlight) -> Work:
         return Work(bytes=3 * (self._dense.nbytes + sum(block.nbytes for block in work.rows.values())))
@@ -261,6 +268,7 @@ class Device:
                 self._optimizer.update(block[:, :dim], block[:, dim:], gradient)
             if name in self._caches:
                 self._caches[name].put(ids, block, work.stamp)
+                self.record.extra["largest cache"] = max(self.record.extra["largest cache"], len(self._caches[name]))
             values = block.cpu().numpy()
             stamps = np.full(ids.size, work.stamp)
             work.rows[name] = Rows(ids, values[:, :dim].copy(), values[:, dim:].copy(), stamps)
