@@ -87,6 +87,11 @@ class Site(ABC):
 
         It begins when all of `after` is done, and in virtual time takes its place among the node's computations at once."""
 
+    async def launch(self, work: Work | None, function: Callable, *args) -> Any:
+        """`compute`, which on a device need not be over when this returns: what is launched next comes after it there, and who
+        takes a result to the host waits for it."""
+        return await self.compute(work, function, *args)
+
     async def staged(
         self, work: Work, shares: Sequence[float], emit: Callable[[int, Any], None], function: Callable, *args
     ) -> Any:

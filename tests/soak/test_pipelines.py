@@ -10,7 +10,8 @@ import torch
 
 import lib
 from lib import workloads
-from lib.drivers.pipeline import Device, HostStore
+from lib.drivers.host_store import HostStore
+from lib.drivers.pipeline import Device
 from lib.protocols.oac import OAC
 from lib.results.outcome import digest
 from lib.soak import pipelines, soak
@@ -69,8 +70,8 @@ class Faults:
     def two_batches_read_the_counter_at_once(plant):
         account = Device._account
 
-        def again(self, work, result):
-            account(self, work, result)
+        def again(self, work):
+            account(self, work)
             self._stamp -= work.batch.index % 2
 
         plant.setattr(Device, "_account", again)
