@@ -10,39 +10,57 @@ Torch's own fake tensors would tell shapes and types too, but have no numbers, a
 
 from __future__ import annotations
 
+import functools
 import threading
 
+import pytest
 import torch
 from torch.utils._pytree import tree_flatten, tree_map
-from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
+from torch.utils.backend_registration import _DummyBackendModule, _setup_privateuseone_for_python_backend
 
 from lib.models.flat import FlatModel
 
 NAME = "elsewhere"
-_setup_privateuseone_for_python_backend(NAME)
-DEVICE = torch.device(NAME, 0)
+
+
+class Unseen(_DummyBackendModule):
+    """Whoever asks torch for an accelerator, as its timers do, finds none."""
+
+    def is_available(self) -> bool:
+        return False
+
+
+DEVICE = torch.device("privateuseone", 0)
+"""Torch's own name for what it gets another name for below."""
 COPIES = {"copy_", "_to_copy"}
 WAITS = {"_local_scalar_dense", "is_nonzero", "equal", "nonzero", "masked_select", "unique_dim", "_unique2", "allclose"}
 
 
-class Watch(threading.local):
-    """What this thread's host waits for is noted in `waits` while it is in a function that is `watched`."""
+class Watch:
+    """What the host waits for is noted in `waits` while any thread is in a function that is `watched`: autograd has its own."""
 
-    waits = None
+    def __init__(self):
+        self._waits, self._inside, self._lock = [], 0, threading.Lock()
 
     def note(self, name: str) -> None:
-        if self.waits is not None:
-            self.waits.append(name)
+        if self._inside:
+            self._waits.append(name)
 
     def watched(self, function, waits):
+        self._waits = waits
+
         def inside(*args):
-            before, self.waits = self.waits, waits
+            self._come(1)
             try:
                 return function(*args)
             finally:
-                self.waits = before
+                self._come(-1)
 
         return inside
+
+    def _come(self, step: int) -> None:
+        with self._lock:
+            self._inside += step
 
 
 watch = Watch()
@@ -97,6 +115,9 @@ def _copy(name, args, kwargs):
 def as_on_a_device(monkeypatch) -> None:
     """What a wrapper takes to be like a real device: there is no pinned memory, parameters are views of their vector, and
     autograd adds to a gradient where it lies."""
+    if torch.cuda.is_available():
+        pytest.skip("torch knows one device at a time, and here is one: see tests/gpu")
+    _registered()
     monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: tensor)
     made = FlatModel.__init__
 
@@ -129,5 +150,10 @@ def _mask(index) -> bool:
     return isinstance(index, torch.Tensor) and index.dtype in (torch.bool, torch.uint8)
 
 
-_library = torch.library.Library("_", "IMPL")
-_library.fallback(lambda operation, *args, **kwargs: carried_out(operation, args, kwargs), "PrivateUse1")
+@functools.cache
+def _registered() -> torch.library.Library:
+    """Torch knows the device from now on, in this process."""
+    _setup_privateuseone_for_python_backend(NAME, backend_module=Unseen())
+    library = torch.library.Library("_", "IMPL")
+    library.fallback(lambda operation, *args, **kwargs: carried_out(operation, args, kwargs), "PrivateUse1")
+    return library
