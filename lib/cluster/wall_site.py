@@ -35,6 +35,10 @@ class WallSite(Site):
         return await self._run(work, self._computed, function, *args)
 
     async def launch(self, work: Work | None, function: Callable, *args) -> Any:
+        if (
+            work is None and self.device.type == "cpu"
+        ):  # there is nobody to wait for, and a thread costs more than a copy
+            return function(*args)
         return await self._run(work, self._launched, function, *args)
 
     @abstractmethod
