@@ -22,10 +22,12 @@ def uploaded(array: np.ndarray, device: torch.device) -> torch.Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """What was sent. Its memory at both ends is to be held until whoever uses it is done: a stream knows nothing of another's."""
+    """What was sent. It is to be held until whoever uses it is done: a stream knows nothing of another's."""
 
     what: Any
     _event: torch.cuda.Event | None = None
+    _source: Any = None
+    """Memory of the device that must not be used again before."""
 
     def on_device(self) -> Any:
         """For the current stream, which goes on when it is there."""
@@ -60,7 +62,7 @@ class Road:
             self._down.wait_stream(torch.cuda.current_stream(self._device))
         with _on(self._down):
             there = {name: self._copy(tensor) for name, tensor in tensors.items()}
-            return Arrival(there, self._down and self._down.record_event())
+            return Arrival(there, self._down and self._down.record_event(), tensors)
 
     def _copy(self, tensor: torch.Tensor) -> torch.Tensor:
         host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=self._down is not None)
