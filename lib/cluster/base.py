@@ -91,6 +91,11 @@ class Site(ABC):
         """Run a function that makes so many samples of raw data."""
         return await self.compute(None, function, *args)
 
+    async def launch(self, work: Work | None, function: Callable, *args) -> Any:
+        """`compute`, which on a device need not be over when this returns: what is launched next comes after it there, and who
+        takes a result to the host waits for it."""
+        return await self.compute(work, function, *args)
+
     async def staged(
         self, work: Work, shares: Sequence[float], emit: Callable[[int, Any], None], function: Callable, *args
     ) -> Any:

@@ -140,9 +140,12 @@ class LocalSite(WallSite):
     def _pool(self, work: Work | None) -> ThreadPoolExecutor:
         return self._world.inputs if work is None else self._world.pool
 
-    def _computed(self, function: Callable, *args) -> Any:
+    def _launched(self, function: Callable, *args) -> Any:
         with torch.cuda.stream(self._stream) if self._stream else nullcontext():
-            result = function(*args)
+            return function(*args)
+
+    def _computed(self, function: Callable, *args) -> Any:
+        result = self._launched(function, *args)
         if self._stream:
             self._stream.synchronize()  # others will read the result from their own streams
         return result

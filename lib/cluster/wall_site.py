@@ -32,15 +32,28 @@ class WallSite(Site):
     ) -> Any:
         if after:
             await asyncio.wait(after)
-        if self._delay.at_once(work):
-            return self._computed(function, *args)
-        return await self._delay.run(self._pool(work), work, self._computed, function, *args)
+        return await self._run(work, self._computed, function, *args)
+
+    async def launch(self, work: Work | None, function: Callable, *args) -> Any:
+        if (
+            work is None and self.device.type == "cpu"
+        ):  # there is nobody to wait for, and a thread costs more than a copy
+            return function(*args)
+        return await self._run(work, self._launched, function, *args)
 
     @abstractmethod
     def _pool(self, work: Work | None) -> Executor:
         """The threads for it."""
 
+    async def _run(self, work: Work | None, way: Callable, *args) -> Any:
+        if self._delay.at_once(work):
+            return way(*args)
+        return await self._delay.run(self._pool(work), work, way, *args)
+
     def _computed(self, function: Callable, *args) -> Any:
+        return self._launched(function, *args)
+
+    def _launched(self, function: Callable, *args) -> Any:
         return function(*args)
 
     def shared(self, key: str, make: Callable[[], Any]) -> Any:

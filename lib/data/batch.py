@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from lib.store.device.road import uploaded
 from lib.store.table.kernels import unique
 
 
@@ -48,7 +49,7 @@ class Batch:
         """The same batch as tensors on a device; the ids stay on the host, where the store is."""
 
         def move(array):
-            return None if array is None else _tensor(array, device)
+            return None if array is None else uploaded(array, device)
 
         return replace(
             self,
@@ -67,8 +68,3 @@ def joined(batches: Sequence[Batch]) -> tuple[dict[str, np.ndarray], list[Batch]
         for batch, there, part in zip(batches, places, np.split(positions, ends), strict=True):
             there[table] = part[batch.where[table]]
     return ids, [replace(batch, ids=ids, where=there) for batch, there in zip(batches, places, strict=True)]
-
-
-def _tensor(array: np.ndarray, device: torch.device) -> torch.Tensor:
-    tensor = torch.from_numpy(array)
-    return tensor if device.type == "cpu" else tensor.pin_memory().to(device, non_blocking=True)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import threading
-from contextlib import nullcontext
-from dataclasses import dataclass, replace
+import math
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -17,121 +16,47 @@ from lib.data.batch import Batch
 from lib.data.feed import Split
 from lib.drivers.crew import Crew
 from lib.drivers.cut import carry_out
+from lib.drivers.host_store import HostStore
 from lib.drivers.model_state import ModelState
 from lib.drivers.plan import Plan
-from lib.drivers.record import END, Access, Finished, Marks, Record, Snapshot
+from lib.drivers.record import Access, Finished, Marks, Record, Snapshot
 from lib.drivers.trainer import Trainer
-from lib.models.flat import StepResult
+from lib.models.flat import Launched, StepResult
 from lib.protocols.pipeline_rule import Admission, PipelineRule
 from lib.store.device.cache import Cache
+from lib.store.device.road import Arrival, Road, uploaded
 from lib.store.rows import Rows
-
-
-class HostStore:
-    """The rows in host memory, with what the rule remembers about batches in flight."""
-
-    def __init__(self, site: Site, plan: Plan, rule: PipelineRule):
-        self._site, self._rule = site, rule
-        self._state = rule.init()
-        self._tables = plan.tables()
-        self._room = asyncio.Condition()
-        self._evaluated = plan.evaluation_ids()
-        self._samples = 0
-        self._marks = Marks(plan.marks)
-        self.record = Record(site.node, [] if plan.trace else None, accesses=[] if plan.accesses else None)
-        self._noting = threading.Lock() if plan.accesses else nullcontext()
-
-    async def inherit(self, rows: dict[str, Rows]) -> None:
-        """Begin with what another protocol has trained: older than all that is written here, where timestamps begin with 0."""
-        for name, table in self._tables.items():
-            table.load(replace(rows[name], stamps=np.full(len(rows[name]), -1)))
-
-    async def read(self, batch: int, ids: dict[str, np.ndarray]) -> tuple[Admission, dict[str, Rows]]:
-        """Rows with state and timestamps, once the batch is admitted; what is known of others is read just before."""
-        async with self._room:
-            await self._room.wait_for(lambda: self._rule.may_read(self._state))
-            self._state, admission = self._rule.on_read(self._state, batch)
-        start = self._site.now()
-        rows = await self._site.compute(self._work(ids), self._read, batch, ids)
-        self.record.span("read", start, self._site.now(), batch)
-        return admission, rows
-
-    async def write(self, batch: int, stamp: int, samples: int, rows: dict[str, Rows]) -> None:
-        """Store what the device made of a batch's rows; where batches are validated, never over something newer."""
-        start = self._site.now()
-        await self._site.compute(
-            self._work({name: block.ids for name, block in rows.items()}), self._write, batch, rows
-        )
-        self.record.span("write", start, self._site.now(), batch)
-        async with self._room:
-            self._state = self._rule.on_written(self._state, batch, stamp)
-            self._room.notify_all()
-        self._samples += samples
-        if self._marks.crossed(self._samples):
-            self.record.snapshots.append(self._snapshot())
-
-    async def save(self) -> dict[str, Any]:
-        return {
-            "rule": self._state,
-            "tables": {name: table.dump() for name, table in self._tables.items()},
-            "samples": self._samples,
-            "record": self.record,
-        }
-
-    async def load(self, state: dict[str, Any]) -> None:
-        self._state, self._samples = state["rule"], state["samples"]
-        for name, table in self._tables.items():
-            table.restore(state["tables"][name])
-        self._marks.skip(self._samples)
-        self.record.become(state["record"])
-
-    async def report(self) -> Record:
-        self.record.ledger["in_flight"] += len(self._state.outstanding)
-        self.record.snapshots.append(self._snapshot())
-        self.record.final = {"rows": {name: table.export() for name, table in self._tables.items()}}
-        self._note("read", END, self.record.final["rows"])
-        return self.record
-
-    def _work(self, ids: dict[str, np.ndarray]) -> Work:
-        widths = (
-            (table.dim + table.optimizer.columns(table.dim)) * ids[name].size for name, table in self._tables.items()
-        )
-        return Work(bytes=2 * 4 * sum(widths))
-
-    def _read(self, batch: int, ids: dict[str, np.ndarray]) -> dict[str, Rows]:
-        with self._noting:
-            rows = {name: table.read(ids[name]) for name, table in self._tables.items()}
-            self._note("read", batch, rows)
-        return rows
-
-    def _write(self, batch: int, rows: dict[str, Rows]) -> None:
-        with self._noting:
-            for name, block in rows.items():
-                self._tables[name].write(block, newer=self._rule.validates)
-            self._note("write", batch, rows)
-
-    def _note(self, kind: str, batch: int, rows: dict[str, Rows]) -> None:
-        if self.record.accesses is not None:
-            self.record.accesses += [Access(kind, batch, name, block.ids, block.stamps) for name, block in rows.items()]
-
-    def _snapshot(self) -> Snapshot:
-        rows = {name: (slice(None), table.peek(self._evaluated[name])) for name, table in self._tables.items()}
-        return Snapshot(self._site.now(), self._samples, {}, rows)
 
 
 @dataclass(slots=True)
 class InFlight:
-    """A batch on the device."""
+    """A batch between its reader and its writer."""
 
     batch: Batch
     admission: Admission
     rows: dict[str, Rows]
-    """As they were read, then as they are to be written."""
+    """As they were read."""
+    there: Arrival
+    """The batch on the device, and of each table its rows' [values | state]."""
+    versions: dict[str, np.ndarray]
+    """The timestamps of the rows that it computes from."""
     stamp: int = -1
+    """Its own."""
+    end: float = math.nan
+    """When it was computed."""
+    blocks: dict[str, torch.Tensor] = field(default_factory=dict)
+    """These rows: as they were read, then as they are to be written."""
+    back: Arrival = field(default=Arrival({}))
+    """What the host gets of it."""
 
 
 class Device:
-    """Readers fetch batches, the device computes them one by one and stamps them, writers bring them back."""
+    """Readers fetch batches, the device computes them one by one and stamps them, writers bring them back.
+
+    Guaranteed: from a batch's arrival until it is on its way back the host never waits for the device. What is decided meanwhile,
+    which rows give way and which leave the cache, follows from ids and timestamps, and these are on the host too. A step that is
+    not finite changes nothing there, and the host hears of it with its rows.
+    """
 
     def __init__(self, site: Site, plan: Plan, rule: PipelineRule, store: Handle):
         self._site, self._plan, self._rule = site, plan, rule
@@ -143,10 +68,11 @@ class Device:
         self._optimizer = plan.workload.row_optimizer
         widths = {name: spec.dim + self._optimizer.columns(spec.dim) for name, spec in plan.workload.tables().items()}
         self._caches = {name: Cache(width, site.device) for name, width in widths.items()} if rule.validates else {}
+        self._road = Road(site.device)
         self._stamp = self._samples = 0
         self._marks = Marks(plan.marks)
-        self._ready: asyncio.Queue[InFlight | None] = asyncio.Queue(rule.in_flight)
-        self._done: asyncio.Queue[InFlight | None] = asyncio.Queue(rule.in_flight)
+        self._ready: asyncio.Queue[InFlight | None] = asyncio.Queue(rule.queue)
+        self._done: asyncio.Queue[InFlight | None] = asyncio.Queue(rule.queue)
 
     async def inherit(self, dense: dict[str, np.ndarray]) -> None:
         """Begin with what another protocol has trained."""
@@ -187,21 +113,24 @@ class Device:
     async def _reader(self, until: int) -> None:
         while (index := await self._feed.take(until)) is not None:
             batch = await self._trainer.batch(index)
-            start = self._site.now()
-            admission, rows = await self._store.read(index, batch.ids)
-            self.record.span("transfer", start, self._site.now(), index)
+            admission, rows, left = await self._store.read(index, batch.ids)
+            there = await self._site.launch(None, self._send, batch, rows)
+            self.record.span("transfer", left, self._site.now(), index)
             self.record.bytes["pull rows"] += sum(block.nbytes for block in rows.values())
-            await self._ready.put(InFlight(batch, admission, rows))
+            versions = {name: block.stamps for name, block in rows.items()}
+            await self._ready.put(InFlight(batch, admission, rows, there, versions))
 
     async def _compute_all(self) -> None:
         while (work := await self._ready.get()) is not None:
-            await self._validate(work)
-            rows = {name: self._on_device(block) for name, block in work.rows.items()} if self._plan.gradients else {}
-            values = {name: block[:, : self._dim(name)].clone() for name, block in rows.items()}
-            result = await self._trainer.step(work.batch, self._dense.values, values)
+            start = self._site.now()
+            seen, values = await self._site.launch(self._validation_cost(work), self._validated, work)
+            if self._rule.validates:
+                self.record.span("validate", start, self._site.now(), work.batch.index)
+            result = await self._trainer.launch(seen, self._dense.values, values)
+            work.end = self._site.now()
             work.stamp, self._stamp = self._stamp, self._stamp + 1
-            self._account(work, result)
-            await self._site.compute(self._update_cost(work), self._update, work, rows, result)
+            self._account(work)
+            await self._site.launch(self._update_cost(work), self._update, work, result)
             await self._done.put(work)
             self._samples += work.batch.size
             if self._marks.crossed(self._samples):
@@ -211,71 +140,94 @@ class Device:
 
     async def _writer(self) -> None:
         while (work := await self._done.get()) is not None:
+            rows, *told = await self._site.launch(None, self._landed, work)
+            self._note(work, *told)
             start = self._site.now()
-            self.record.bytes["push rows"] += sum(block.nbytes for block in work.rows.values())
-            await self._store.write(work.batch.index, work.stamp, work.batch.size, work.rows)
-            self.record.span("push", start, self._site.now(), work.batch.index)
+            self.record.bytes["push rows"] += sum(block.nbytes for block in rows.values())
+            came = await self._store.write(work.batch.index, work.stamp, work.batch.size, rows)
+            self.record.span("push", start, came, work.batch.index)
 
-    async def _validate(self, work: InFlight) -> None:
-        start = self._site.now()
+    def _send(self, batch: Batch, rows: dict[str, Rows]) -> Arrival:
+        if not self._plan.gradients:
+            return Arrival((batch, {}))
+        joined = {name: np.concatenate([block.values, block.state], axis=1) for name, block in rows.items()}
+        device = self._site.device
+        return self._road.up(
+            lambda: (batch.to(device), {name: uploaded(block, device) for name, block in joined.items()})
+        )
+
+    def _validated(self, work: InFlight) -> tuple[Batch, dict[str, torch.Tensor]]:
+        """The batch and its rows' values: what the cache has newer replaces what was read, and what nobody will need again
+        leaves the cache."""
+        seen, work.blocks = work.there.on_device()
         for name, cache in self._caches.items() if self._plan.gradients else ():
             read = work.rows[name]
             cached = cache.stamps(read.ids)
             conflicts = np.flatnonzero(self._rule.stale(read.stamps, cached))
             if conflicts.size:
-                fresh = cache.take(read.ids[conflicts]).cpu().numpy()
-                values, state = read.values.copy(), read.state.copy()
-                values[conflicts], state[conflicts] = fresh[:, : self._dim(name)], fresh[:, self._dim(name) :]
-                stamps = read.stamps.copy()
-                stamps[conflicts] = cached[conflicts]
-                work.rows[name] = Rows(read.ids, values, state, stamps)
+                at = uploaded(conflicts, self._site.device)
+                work.blocks[name].index_copy_(0, at, cache.take(read.ids[conflicts]))
+                work.versions[name] = read.stamps.copy()
+                work.versions[name][conflicts] = cached[conflicts]
             self.record.extra["rows read"] += read.ids.size
             self.record.extra["rows validated away"] += conflicts.size
             self.record.extra["rows evicted"] += cache.evict(work.admission.safe)
-            self.record.extra["largest cache"] = max(self.record.extra["largest cache"], len(cache))
-        self.record.span("validate", start, self._site.now(), work.batch.index)
-
-    def _on_device(self, block: Rows) -> torch.Tensor:
-        joined = torch.from_numpy(np.concatenate([block.values, block.state], axis=1))
-        return (
-            joined if self._site.device.type == "cpu" else joined.pin_memory().to(self._site.device, non_blocking=True)
-        )
+        return seen, {name: block[:, : self._dim(name)].contiguous() for name, block in work.blocks.items()}
 
     def _dim(self, name: str) -> int:
         return self._plan.workload.tables()[name].dim
 
+    def _validation_cost(self, work: InFlight) -> Work | None:
+        """Every row is compared, and replaced at worst."""
+        return Work(bytes=sum(block.nbytes for block in work.rows.values())) if self._rule.validates else None
+
     def _update_cost(self, work: InFlight) -> Work:
         return Work(bytes=3 * (self._dense.nbytes + sum(block.nbytes for block in work.rows.values())))
 
-    def _update(self, work: InFlight, rows: dict[str, torch.Tensor], result: StepResult | None) -> None:
-        """The optimiser's step on the device: dense parameters in place, rows with the new timestamp, also in the cache."""
+    def _update(self, work: InFlight, result: Launched | StepResult) -> None:
+        """The optimiser's step on the device, where the gradients are finite: dense parameters in place, rows with the new
+        timestamp, also in the cache."""
         if not self._plan.gradients:
-            self._dense.apply(result.dense)
-            return
-        if result is not None:
-            self._dense.apply(result.dense)
-        for name, block in rows.items():
-            dim, ids = self._dim(name), work.rows[name].ids
-            if result is not None:
-                gradient = torch.as_tensor(result.rows[name]).to(block.device)
-                self._optimizer.update(block[:, :dim], block[:, dim:], gradient)
+            return self._dense.apply(result.dense)
+        sound = result.finite()
+        self._dense.apply(result.dense, where=sound)
+        for name, before in work.blocks.items():
+            dim, after = self._dim(name), before.clone()
+            self._optimizer.update(after[:, :dim], after[:, dim:], result.rows[name])
+            work.blocks[name] = torch.where(sound, after, before)
             if name in self._caches:
-                self._caches[name].put(ids, block, work.stamp)
-            values = block.cpu().numpy()
-            stamps = np.full(ids.size, work.stamp)
-            work.rows[name] = Rows(ids, values[:, :dim].copy(), values[:, dim:].copy(), stamps)
+                self._caches[name].put(work.rows[name].ids, work.blocks[name], work.stamp)
+                self.record.extra["largest cache"] = max(self.record.extra["largest cache"], len(self._caches[name]))
+        told = {"loss": result.loss, "scores": result.scores, "sound": sound}
+        work.back = self._road.down({**work.blocks, **{f"/{name}": tensor for name, tensor in told.items()}})
 
-    def _account(self, work: InFlight, result: StepResult | None) -> None:
+    def _landed(self, work: InFlight) -> tuple[dict[str, Rows], float, Any, bool]:
+        """A batch's rows as they are to be written, its loss and scores, and whether its gradients were finite."""
+        if not self._plan.gradients:
+            return work.rows, math.nan, None, True
+        back = {name: tensor.numpy() for name, tensor in work.back.on_host().items()}
+        rows = {}
+        for name, read in work.rows.items():
+            values, state = np.split(back[name], [self._dim(name)], axis=1)
+            rows[name] = Rows(read.ids, values.copy(), state.copy(), np.full(len(read), work.stamp))
+        return rows, float(back["/loss"]), back["/scores"], bool(back["/sound"])
+
+    def _account(self, work: InFlight) -> None:
         self.record.order.append(work.batch.index)
         if self.record.accesses is not None:
+            ids = {name: block.ids for name, block in work.rows.items()}
             self.record.accesses += [
-                Access("compute", work.batch.index, name, block.ids, block.stamps, work.stamp, work.admission.safe)
-                for name, block in work.rows.items()
+                Access("compute", work.batch.index, name, ids[name], versions, work.stamp, work.admission.safe)
+                for name, versions in work.versions.items()
             ]
-        self.record.ledger["dropped" if result is None else "applied"] += 1
-        if result is not None:
-            unseen = 0 if self._rule.validates else work.stamp - work.admission.seen
-            self.record.staleness.append((self._site.now(), unseen))
+
+    def _note(self, work: InFlight, loss: float, scores: Any, sound: bool) -> None:
+        if not self._trainer.note(work.batch, work.end, loss, scores, sound):
+            self.record.ledger["dropped"] += 1
+            return
+        self.record.ledger["applied"] += 1
+        unseen = 0 if self._rule.validates else work.stamp - work.admission.seen
+        self.record.staleness.append((work.end, unseen))
 
     def _snapshot(self) -> Snapshot:
         return Snapshot(self._site.now(), self._samples, {0: self._dense.pull()}, {})

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from lib.drivers.plan import Plan
 from lib.drivers.record import Record
 from lib.drivers.supply import Supply
 from lib.errors import NotFinite
-from lib.models.flat import FlatModel, StepResult
+from lib.models.flat import FlatModel, Launched, StepResult
 from lib.store.blank import blank
 from lib.switching.controller import Computation
 
@@ -67,24 +68,40 @@ class Trainer:
             )
         else:
             result = await self._site.compute(self._cost, self._compute, batch, dense, rows)
+        end = self._computed(batch, start)
+        sound = not self._plan.gradients or finite(result)
+        return result if self.note(batch, end, result.loss, result.scores, sound) else None
+
+    async def launch(self, batch: Batch, dense: Any, rows: dict[str, Any]) -> Launched | StepResult:
+        """`step` for a batch and rows that are on the device, and all that comes of it stays there until somebody notes it."""
+        start = self._site.now()
+        result = await self._site.launch(self._cost, self._launch, batch, dense, rows)
+        self._computed(batch, start)
+        return result
+
+    def note(self, batch: Batch, end: float, loss: float, scores: Any, sound: bool) -> bool:
+        """What came of a batch whose computing ended then; whether its gradients are finite, and to be used."""
+        if not sound:
+            if self._plan.on_nan == "stop":
+                raise NotFinite(
+                    f"loss {loss} or its gradient is not finite at batch {batch.index} (day {batch.day}) on worker "
+                    f"{self._rank}; a smaller learning rate may help, or on_nan='skip' to leave such batches out"
+                )
+            self.record.extra["not finite"] += 1
+            return False
+        seen = self._plan.workload.observe(batch.labels, scores) if batch.labels is not None else None
+        logloss, positives = seen if seen is not None else (math.nan, math.nan)
+        self.record.steps.append((end, batch.index, batch.size, loss, logloss, positives))
+        return True
+
+    def _computed(self, batch: Batch, start: float) -> float:
         end = self._site.now()
         self._site.progress(batch.size)
         self.latest = Computation(self._rank, end - start, batch.size)
         self.record.span("compute", start, end, batch.index)
         self.record.ledger["issued"] += 1
         self.record.taken.append(batch.index)
-        if self._plan.gradients and not finite(result):
-            if self._plan.on_nan == "stop":
-                raise NotFinite(
-                    f"loss {result.loss} or its gradient is not finite at batch {batch.index} (day {batch.day}) on worker "
-                    f"{self._rank}; a smaller learning rate may help, or on_nan='skip' to leave such batches out"
-                )
-            self.record.extra["not finite"] += 1
-            return None
-        seen = self._plan.workload.observe(batch.labels, result.scores) if batch.labels is not None else None
-        logloss, positives = seen if seen is not None else (math.nan, math.nan)
-        self.record.steps.append((end, batch.index, batch.size, result.loss, logloss, positives))
-        return result
+        return end
 
     def _pretend(self, batch: Batch, dense: Any, rows: dict[str, Any], buckets=(), tell=None) -> StepResult:
         """What a timing run has for gradients."""
@@ -98,10 +115,21 @@ class Trainer:
         )
 
     def _run(self, batch: Batch, dense: Any, rows: dict[str, Any], *buckets) -> StepResult:
+        with self._loaded(dense) as model:
+            return model.step(batch, rows, *buckets)
+
+    def _launch(self, batch: Batch, dense: Any, rows: dict[str, Any]) -> Launched | StepResult:
+        if not self._plan.gradients:
+            return self._pretend(batch, dense, rows)
+        with self._loaded(dense) as model:
+            return model.launch(batch, rows)
+
+    @contextmanager
+    def _loaded(self, dense: Any) -> Iterator[FlatModel]:
         model = self._models.pop()
         try:
             model.load(dense)
-            return model.step(batch, rows, *buckets)
+            yield model
         finally:
             self._models.append(model)
 

@@ -34,6 +34,21 @@ class StepResult:
     """What the model's `forward` returned, on the host."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launched:
+    """The same on the model's device, which may not have come to it yet."""
+
+    loss: Tensor
+    dense: Tensor
+    rows: dict[str, Tensor]
+    scores: Tensor
+
+    def finite(self) -> Tensor:
+        """Whether the loss and every gradient are finite; a sum is finite only if all that it sums is."""
+        sums = [self.loss, self.dense.sum(), *(gradient.sum() for gradient in self.rows.values())]
+        return torch.stack(sums).isfinite().all()
+
+
 class FlatModel:
     """Holds a module whose parameters are views of `vector` and whose gradients are views of `gradient`.
 
@@ -83,8 +98,20 @@ class FlatModel:
 
         `tell(k, part)` is called with each bucket of the gradient as soon as backward has all of it.
         """
-        batch = batch.to(self.device)
-        blocks = {table: tensor(block).to(self.device).requires_grad_() for table, block in rows.items()}
+        blocks = {table: tensor(block).to(self.device) for table, block in rows.items()}
+        there = self.launch(batch.to(self.device), blocks, buckets, tell)
+        return StepResult(
+            loss=there.loss.item(),
+            dense=there.dense,
+            rows={table: gradient.cpu().numpy() for table, gradient in there.rows.items()},
+            scores=there.scores.cpu().numpy(),
+        )
+
+    def launch(
+        self, batch: Batch, rows: Mapping[str, Tensor], buckets: Sequence[slice] = (), tell: Tell | None = None
+    ) -> Launched:
+        """The same for a batch and rows that are on the device, and nothing of it comes to the host."""
+        blocks = {table: block.detach().requires_grad_() for table, block in rows.items()}
         self.gradient.zero_()
         seen, vectors = pooled(batch, blocks, self._pooling)
         scores = self.module(seen, vectors)
@@ -93,11 +120,11 @@ class FlatModel:
             loss.backward()
         if self._buffers is not None:
             self._check_buffers(self._buffers)
-        return StepResult(
-            loss=loss.item(),
+        return Launched(
+            loss=loss.detach(),
             dense=self.gradient.clone(),
             rows={table: _gradient(block) for table, block in blocks.items()},
-            scores=scores.detach().cpu().numpy(),
+            scores=scores.detach(),
         )
 
     def _check_buffers(self, before: dict[str, tuple[Tensor, int]]) -> None:
@@ -168,6 +195,5 @@ def tensor(array: Any) -> Tensor:
     return array.detach() if isinstance(array, Tensor) else torch.from_dlpack(array)
 
 
-def _gradient(block: Tensor) -> np.ndarray:
-    gradient = torch.zeros_like(block) if block.grad is None else block.grad
-    return gradient.cpu().numpy()
+def _gradient(block: Tensor) -> Tensor:
+    return torch.zeros_like(block) if block.grad is None else block.grad

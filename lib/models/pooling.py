@@ -6,11 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from lib.data.batch import Batch
+from lib.store.device.road import uploaded
 
 Pooling = Mapping[str, Sequence[int]]
 """Table -> how many columns of its places are summed into each vector."""
@@ -23,7 +25,7 @@ def pooled(batch: Batch, rows: Mapping[str, Tensor], pooling: Pooling) -> tuple[
     where, blocks = dict(batch.where), dict(rows)
     for table, sizes in pooling.items():
         places = where[table]
-        starts = torch.tensor([0, *accumulate(sizes)][:-1], device=places.device)
+        starts = uploaded(np.array([0, *accumulate(sizes)][:-1]), places.device)
         firsts = torch.arange(len(places), device=places.device).unsqueeze(1) * places.shape[1] + starts
         blocks[table] = F.embedding_bag(places.flatten(), rows[table], firsts.flatten(), mode="sum")
         where[table] = torch.arange(firsts.numel(), device=places.device).view_as(firsts)

@@ -6,9 +6,20 @@ cache of recent updates just before it is computed, so that the result is that o
 
 Paper -> code: MFT, outstanding batches and STE (3.3) -> `OptimisticState`, `OAC.on_read`, `OAC.on_written`;
 validation (3.2) -> `stale`; "smaller timestamps are not allowed to overwrite larger timestamps" -> the driver's write,
-which every pipeline rule shares where `validates` is set.
+which every pipeline rule shares where `validates` is set; locks (3.2) -> the table's gate, in which a batch is read or written
+alone, so that no order of locks (3.3) is needed.
 
 Guarantee: values, optimiser state and timestamps equal a serial execution in computation order, bit for bit.
+
+Departure: the paper bounds the batches in flight, and with them the cache as long as batches are written about in order. One
+write that hangs holds MFT, and the cache then grows with all that goes on beside it. So a batch is admitted only where no more
+than 2 F - 1 updates can come beyond STE, F being the batches that can be in flight (`most`): what is written in the order of
+admission never comes to that. It bounds the cache, by `most_cached`:
+
+- STE is the MFT of some batch x outstanding when b is admitted. With b, 2 F - 1 batches at most are then admitted beyond it.
+- x and b are not written yet, so b's own MFT is at most STE + 2 F - 3; or x is b, and it is STE.
+- While b is outstanding STE never exceeds b's MFT, so when b is computed its timestamp is at most that MFT + 2 F - 1.
+- b has let go of all up to its STE: with its own, max(2 F - 1, 4 F - 4) updates are left at most. There are runs that come to it.
 
 The two baselines are the paper's: one batch at a time, and concurrent batches without validation, where the last write
 wins and updates are lost.
@@ -42,6 +53,8 @@ class Sequential(PipelineRule):
     """Always 1."""
     writers: Literal[1] = 1
     """Always 1."""
+    queue: Literal[1] = 1
+    """Always 1."""
 
     @property
     def max_staleness(self) -> float:
@@ -58,7 +71,7 @@ class Pipelined(PipelineRule):
 
     @property
     def max_staleness(self) -> float:
-        return self.in_flight - 1
+        return self.most - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +84,11 @@ class OptimisticState:
     """Timestamps written out of order, beyond `finished` + 1."""
     outstanding: Mapping[int, int] = field(default_factory=dict)
     """Batch -> the MFT that it was read with, until it is written."""
+
+    @property
+    def seen(self) -> int:
+        """Updates that are in the store."""
+        return self.finished + 1 + len(self.early)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,14 +104,24 @@ class OAC(PipelineRule):
     def max_staleness(self) -> float:
         return 0
 
+    @property
+    def most_cached(self) -> int:
+        """Updates that the cache may need at once."""
+        return max(2 * self.most - 1, 4 * self.most - 4)
+
     def init(self) -> OptimisticState:
         return OptimisticState()
+
+    def may_read(self, state: OptimisticState) -> bool:
+        """Besides, not so far ahead of STE that the cache would grow beyond its bound."""
+        safe = min(state.outstanding.values(), default=state.finished)
+        beyond = state.seen + len(state.outstanding) - (safe + 1)
+        return super().may_read(state) and beyond < 2 * self.most - 1
 
     def on_read(self, state: OptimisticState, batch: int) -> tuple[OptimisticState, Admission]:
         """Atomic with the reading of MFT: the batch becomes outstanding and learns STE, the least MFT of all that are."""
         outstanding = {**state.outstanding, batch: state.finished}
-        seen = state.finished + 1 + len(state.early)
-        return replace(state, outstanding=outstanding), Admission(seen, safe=min(outstanding.values()))
+        return replace(state, outstanding=outstanding), Admission(state.seen, safe=min(outstanding.values()))
 
     def on_written(self, state: OptimisticState, batch: int, stamp: int) -> OptimisticState:
         """MFT moves over all timestamps that are now without a gap."""

@@ -47,9 +47,16 @@ class PipelineRule(Rule):
     in_flight: Count = 8
     """Most batches between the start of their reading and the end of their writing."""
     readers: Count = 4
-    """Reader tasks: host store to device queue."""
+    """Reader tasks, each with one batch: host store, transfer, device queue."""
     writers: Count = 4
-    """Writer tasks: device to host store."""
+    """Writer tasks, each with one batch: output queue, transfer, host store."""
+    queue: Count = 8
+    """Most batches that wait for the device, and most that wait for a writer."""
+
+    @property
+    def most(self) -> int:
+        """Batches that can be in flight: each is with a reader, in a queue, on the device or with a writer."""
+        return min(self.in_flight, self.readers + self.queue + 1 + self.queue + self.writers)
 
     def init(self) -> HostState:
         return HostState()

@@ -6,7 +6,8 @@ those before. Of a row:
 - stale read: a batch computed from another version than the newest;
 - fractured read: it did so although what it had of another row came from the very batch whose update it missed;
 - early eviction: it had not read a version that the device was free to forget by then;
-- lost update: what the store has at the end was not made from it, or a batch read an older version after it had been written.
+- lost update: what the store has at the end was not made from it, or a batch read an older version after it had been written;
+  or another batch's has its number, so that one of them is all that any store can have.
 
 Only accesses are looked at, neither values nor timestamps' rules: so this is no part of any protocol that it judges.
 """
@@ -43,6 +44,8 @@ class Anomaly:
 
     def __str__(self) -> str:
         had, missed = f"version {self.version} of {self.row[0]} {self.row[1]}", f"{self.missed} by batch {self.maker}"
+        if self.version == self.missed:
+            return f"{self.kind}: batch {self.batch} made {had} too, after batch {self.maker}"
         if self.batch == END:
             return f"{self.kind}: at the end the store has {had}, which was not made from {missed}"
         return f"{self.kind}: batch {self.batch} had {had}, and not {missed}"
@@ -54,7 +57,7 @@ def anomalies(accesses: Iterable[Access]) -> list[Anomaly]:
     for access in accesses:
         of["compute" if access.kind == "compute" else "store"].append(access)
     found = [*_on_the_device(of["compute"], _reads(of["store"])), *_in_the_store(of["store"], of["compute"])]
-    makers = {access.stamp: access.batch for access in of["compute"]}
+    makers = {access.stamp: access.batch for access in reversed(of["compute"])}
     return [
         Anomaly(kind, row, batch, version, missed, makers.get(missed, END))
         for kind, row, batch, version, missed in found
@@ -96,6 +99,8 @@ def _on_the_device(computes: list[Access], reads: dict[int, dict[Row, int]]) -> 
                 for other in {*used.values()}:
                     if version < other and row in made.get(other, ()):
                         yield "fractured read", row, batch, version, other
+            if stamp == newest:
+                yield "lost update", row, batch, stamp, stamp
         for row in used:
             versions[row].append(stamp)
         made[stamp], safe = used, max(safe, parts[0].safe)

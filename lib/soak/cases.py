@@ -57,7 +57,7 @@ OPTIONS: dict[str, dict[str, tuple[Any, ...]]] = {
     "fr-bmuf": {"every": (1, 3), "momentum": (0.0, 0.5), "worker_threads": (1, 2)},
     "ds-sync": {"size": (1, 3), "every": (1, 2)},
     "pipelined": {"in_flight": (1, 3)},
-    "oac": {"in_flight": (1, 3, 8), "readers": (1, 4), "writers": (1, 4)},
+    "oac": {"in_flight": (1, 3, 8), "readers": (1, 4), "writers": (1, 4), "queue": (1, 8)},
 }
 SERVER = [name for name in ALL if ALL[name].family == "server"]
 REPLICA = [name for name in ALL if ALL[name].family == "replica"]

@@ -156,7 +156,7 @@ def _sound(case: Case, run: Run) -> None:
     if not any(each["kind"] != "slows" for each in case.get("failures", ())) and case.get("on_nan") != "skip":
         _hold(run.summary["samples"] == case["samples"], "samples left out", str(run.summary["samples"]))
     if "accesses" in case:
-        for kind, detail in pipelines.wrong(_job(case).course.plan.workload, run):
+        for kind, detail in pipelines.wrong(_job(case).course.plan, run):
             raise _Broken(kind, detail)
     seconds = run.summary[f"{run.clock}_seconds"]
     times = run.history["time"].to_numpy() if len(run.history) else np.empty(0)

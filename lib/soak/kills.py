@@ -28,6 +28,7 @@ from lib.store.shared_memory import segment
 TRAIN = ("train", "ctr-synthetic", "gba")
 SIZES = ("-o", "workers=6", "-o", "slowdown=0.5", "-o", "checkpoint_every=1920", "--samples", "61440", "--json")
 VIRTUAL = (*TRAIN, "virtual", *SIZES)
+PIPELINE = ("train", "kg-synthetic", "oac", "virtual", "-o", "checkpoint_every=4096", "--samples", "40960", "--json")
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,7 @@ class Victim:
 
     name: str
     command: tuple[str, ...]
+    """{reports} stands for the folder of its reports."""
     on: tuple[str, ...]
     """What is added to go on."""
     digest: bool = False
@@ -47,6 +49,12 @@ class Victim:
 VICTIMS = (
     Victim("a virtual run", VIRTUAL, ("-o", "resume=true"), digest=True),
     Victim("rows in shared memory", (*VIRTUAL, "-o", "store.shared_memory=true"), ("-o", "resume=true"), digest=True),
+    Victim(
+        "a pipeline over rows on a disk",
+        (*PIPELINE, "-o", "store.mapped={reports}/mapped"),
+        ("-o", "resume=true"),
+        digest=True,
+    ),
     Victim("a run of threads", (*TRAIN, "local", *SIZES), ("-o", "resume=true")),
     # Two agents of Ray's own look once a minute whether they are still needed.
     Victim("processes of Ray", (*TRAIN, "ray", *SIZES), ("-o", "resume=true"), grace=90.0),
@@ -86,7 +94,8 @@ def kill(seed: int, kills: int, victims: tuple[Victim, ...] = VICTIMS) -> Iterat
 def _run(victim: Victim, more: tuple[str, ...], reports: Path, seconds: float | None) -> tuple[int, str | None]:
     """Exit code and digest; killed after so many seconds, where they are given."""
     environment = {**os.environ, **paths.environment(), "LOCKSTEP_REPORTS": str(reports), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "lib", *victim.command, *more]
+    words = (word.replace("{reports}", str(reports)) for word in victim.command)
+    command = [sys.executable, "-m", "lib", *words, *more]
     process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     try:
         told, _ = process.communicate(timeout=seconds)
@@ -113,7 +122,7 @@ def _wrong(reports: Path, grace: float) -> Iterator[str]:
 
 def _left(reports: Path) -> Iterator[str]:
     """What is left behind once the work is done."""
-    yield from map(str, (reports / "cuts").glob("*/*"))
+    yield from map(str, [*(reports / "cuts").glob("*/*"), *(reports / "mapped").glob("*")])
     yield from (str(path) for path in reports.rglob(".*") if path.is_dir())
     yield from (f"the segment {name}" for name in segment.sweep())
 

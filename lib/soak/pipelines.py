@@ -51,7 +51,7 @@ def draw(seed: int, number: int, cluster: str = "virtual") -> Case:
     case["samples"] = 8 * batches - int(stream.integers(8))
     case["row_optimizer"] = {"name": one(("sgd", "momentum", "adagrad", "adam")), "lr": one((0.1, 0.01))}
     if case["protocol"] != "sequential":
-        case |= {option: one((1, 2, 3, 5, 12)) for option in ("in_flight", "readers", "writers")}
+        case |= {option: one((1, 2, 3, 5, 12)) for option in ("in_flight", "readers", "writers", "queue")}
     lasts = batches * STEP["local"]
     if cluster == "virtual":
         case["worker.flops"] = FLOPS * one((1, 30, 1000))
@@ -113,16 +113,25 @@ class _Detours:
         await self._site.sleep(self._most * stream.random() ** 3)
 
 
-def wrong(workload: Workload, run: Run) -> Iterator[tuple[str, str]]:
+def wrong(plan: Plan, run: Run) -> Iterator[tuple[str, str]]:
     """What a finished pipeline should not have shown or left: its kind, and the first of it."""
-    anomalies, name = run.summary["anomalies"], run.provenance["protocol"]["name"]
+    workload, rule = plan.workload, plan.protocol.dense
+    anomalies, name = run.summary["anomalies"], rule.name
+    if rule.validates and run.summary["largest_cache"] > (most := most_rows(plan)):
+        yield f"{name}: cache beyond its bound", f"{run.summary['largest_cache']} rows, not at most {most}"
     if anomalies and name != "pipelined":
         yield f"{name}: {', '.join(sorted(anomalies))}", "; ".join(found["first"] for found in anomalies.values())
     if not anomalies:
-        parts = serial(workload, run.provenance["seed"], run.summary["order"])
+        parts = serial(workload, plan.seed, run.summary["order"])
         left = digest({part: {part.partition("/")[2]: content} for part, content in parts.items()})
         if left != run.digest:
             yield f"{name}: no serial run", f"it left {run.digest[:12]}, and one batch after another {left[:12]}"
+
+
+def most_rows(plan: Plan) -> int:
+    """Of a table in the device's cache: half of them may have been safe when a batch came, which added one update more."""
+    sizes = (ids.size for index in range(plan.batches) for ids in plan.batch(index).ids.values())
+    return (2 * plan.protocol.dense.most_cached - 1) * max(sizes)
 
 
 @one_thread()

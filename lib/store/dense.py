@@ -49,15 +49,25 @@ class DenseStore:
         with self._lock:
             return self.values.to("cpu", copy=True).numpy(), self._writes
 
-    def apply(self, grad: np.ndarray | torch.Tensor, rate: float = 1.0) -> None:
-        """One optimiser step, with `rate` times the learning rate; the gradient is only read."""
+    def apply(self, grad: np.ndarray | torch.Tensor, rate: float = 1.0, *, where: torch.Tensor | None = None) -> None:
+        """One optimiser step, with `rate` times the learning rate; the gradient is only read.
+
+        `where` is true or false on the vector's device, which the host need not know: then nothing changes if it is false.
+        """
         grad = self._tensor(grad, "grad")
         with self._lock:
+            before = {} if where is None else {name: tensor.clone() for name, tensor in self._tensors().items()}
             self._parameter.grad = grad.to(self._parameter.device)
             self._torch.param_groups[0]["lr"] = rate * self.optimizer.lr
             self._torch.step()
             self._parameter.grad = None  # the caller's memory must not stay in use here
             self._writes += 1
+            if where is not None:
+                for name, tensor in self._tensors().items():
+                    if (
+                        tensor.device == where.device
+                    ):  # a count of steps may lie on the host, where no value depends on it
+                        tensor.copy_(torch.where(where, tensor, before.get(name, torch.zeros_like(tensor))))
 
     def assign(self, vector: np.ndarray | torch.Tensor) -> None:
         """Replace the vector and keep the optimiser's state."""
@@ -79,8 +89,7 @@ class DenseStore:
     def export(self) -> dict[str, np.ndarray]:
         """Copies of "values" and of the optimiser's tensors by torch's names; Adam has none before its first step."""
         with self._lock:
-            tensors = {"values": self.values, **self._state()}
-            return {name: tensor.to("cpu", copy=True).numpy() for name, tensor in tensors.items()}
+            return {name: tensor.to("cpu", copy=True).numpy() for name, tensor in self._tensors().items()}
 
     def load(self, arrays: Mapping[str, np.ndarray]) -> None:
         """Replace the vector and the optimiser's state by what `export` gave."""
@@ -99,6 +108,9 @@ class DenseStore:
             self._torch = self.optimizer.torch([self._parameter])
             if state:
                 self._torch.load_state_dict({**self._torch.state_dict(), "state": {0: state}})
+
+    def _tensors(self) -> dict[str, torch.Tensor]:
+        return {"values": self.values, **self._state()}
 
     def _state(self) -> dict[str, torch.Tensor]:
         state = self._torch.state[self._parameter]

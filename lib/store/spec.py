@@ -6,6 +6,7 @@ import itertools
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -37,6 +38,8 @@ class RowStore(Checked):
     """What updates that run at once may rely on: "striped" loses none; "none", as in Hogwild, may lose one of two of a row."""
     shared_memory: bool = False
     """Tables lie in memory that outlives their process, with a journal of what is being changed; a call is alone in its table."""
+    mapped: str | None = None
+    """A folder: tables lie in files there, mapped into memory, and may be larger than it; otherwise as in shared memory."""
     placement: Literal["uniform", "by-group", "by-cost"] = "uniform"
     """Which server has a row: every feature group's ids shuffled over all; a group on one server; or groups packed by the
     bytes that their look-ups take in the first batches (`lib/store/placement.py`)."""
@@ -50,6 +53,8 @@ class RowStore(Checked):
     """Who sums the rows of a multi-hot field: the worker, or the servers, each those that it has (`lib/store/wire/bags.py`)."""
 
     def __post_init__(self):
+        if self.mapped is not None and self.shared_memory:
+            raise BadOption("store.shared_memory and store.mapped are two places for one table; leave one of them out")
         if self.pooling == "server" and self.ids != "distinct":
             raise BadOption("store.ids would change nothing: servers that pool are asked for sums; leave it out")
 
@@ -66,7 +71,7 @@ class RowStore(Checked):
     def table(self, name: str, dim: int, optimizer: Optimizer, *, seed: int, scale: float) -> Table:
         """An empty table: a row appears when its id is first met, from (seed, id) alone."""
         limits = {"max_rows": self.max_rows, "max_bytes": self.max_bytes}
-        if not self.shared_memory:
+        if self.mapped is None and not self.shared_memory:
             return Table(
                 dim,
                 optimizer,
@@ -75,9 +80,10 @@ class RowStore(Checked):
                 locking=self.locking,
                 **limits,
             )
-        segment.sweep()  # what processes left that were killed
+        root = None if self.mapped is None else Path(self.mapped)
+        segment.sweep(root)  # what processes left that were killed
         unlike_others = f"{os.getpid()}-{next(_numbers)}-{name}"
-        return SharedTable(dim, optimizer, name=unlike_others, seed=seed, scale=scale, **limits)
+        return SharedTable(dim, optimizer, name=unlike_others, seed=seed, scale=scale, root=root, **limits)
 
     def place(self, shards: int, *, shift: int | None, costs: Callable[[], Mapping[str, float]]) -> Placement:
         """Rows over so many servers; `costs` says what each feature group's look-ups take, and is asked only if that matters."""

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lib import LocalCluster, Node, VirtualCluster, protocols, workloads
+from lib import Link, LocalCluster, Node, VirtualCluster, protocols, workloads
 from lib.results.outcome import digest
 from lib.soak.pipelines import serial
 from lib.store.optim import SGD, Adagrad, Adam
@@ -94,9 +94,49 @@ def test_the_cache_stays_bounded():
     parts = records(workload, rule, VirtualCluster())
     largest = max(part.extra["largest cache"] for part in parts)
     rows_of_a_batch = 2 * GRAPH["batch_size"] + 2 * GRAPH["negatives"]
-    # Live are the updates after STE: at most in_flight outstanding and as many finished while one was; eviction is lazy (x2).
-    assert 0 < largest <= 2 * 2 * rule.in_flight * rows_of_a_batch
+    assert rule.most_cached == 8
+    assert 0 < largest <= (2 * 8 - 1) * rows_of_a_batch  # eviction is lazy: it waits until half is safe
     assert sum(part.extra["rows evicted"] for part in parts) > 0
+
+
+def in_flight(parts):
+    """Most batches at once from the start of their reading to the end of their writing."""
+    spans = [span for part in parts for span in part.spans]
+    begins = {batch: start for kind, start, _, batch in spans if kind == "read"}
+    ends = {batch: end for kind, _, end, batch in spans if kind == "write"}
+    return max(sum(begins[other] <= begins[batch] < ends[other] for other in begins) for batch in begins)
+
+
+@pytest.mark.parametrize("name", ["pipelined", "oac"])
+@pytest.mark.parametrize("slow", ["worker", "server"])
+def test_queues_bound_what_is_in_flight(name, slow):
+    """One reader's, one in each queue, one on the device, one writer's: five, where the device is slow or where the store is."""
+    workload = workloads.get("kg-synthetic", samples=400, **GRAPH)
+    rule = protocols.get(name, in_flight=50, readers=1, writers=1, queue=1)
+    nodes = {"worker": Node(flops=1e6)} if slow == "worker" else {"server": Node(cores=8, core_memory=1e4)}
+    assert rule.most == 5
+    assert in_flight(records(workload, rule, VirtualCluster(**nodes))) <= 5
+    assert in_flight(records(workload, protocols.get(name, in_flight=3, queue=1), VirtualCluster(**nodes))) <= 3
+
+
+def test_every_stage_has_its_cost():
+    """Two batches one by one; each row has 4 bytes, and 16 of id and timestamp; every message has a header of 64."""
+    host, link = Node(core_memory=12.0, latency=0.0), Link(ends=("server0", "worker0"), bandwidth=100.0)
+    device = Node(flops=1e6, core_memory=60.0)
+    cluster = VirtualCluster(server=host, worker=device, links=(link,))
+    rule = protocols.get("oac", in_flight=1, readers=1, writers=1)
+    spans = [span for part in records(Letters(), rule, cluster) for span in part.spans]
+    took = {kind: end - start for kind, start, end, batch in spans if batch == 0}
+    assert took == pytest.approx(
+        {
+            "read": 2 * 12 / 12,
+            "transfer": (3 * (8 + 4 + 8) + 64) / 100,
+            "validate": 60 / 60,
+            "compute": 1.0,
+            "push": (3 * (8 + 4 + 8) + 64) / 100,
+            "write": 2 * 12 / 12,
+        }
+    )
 
 
 class TestPlantedFaults:

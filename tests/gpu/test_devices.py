@@ -9,6 +9,8 @@ import torch
 
 import lib
 from lib import protocols, workloads
+from lib.drivers.pipeline import Device
+from lib.drivers.trainer import Trainer
 
 pytestmark = [
     pytest.mark.gpu,
@@ -58,6 +60,27 @@ def test_many_workers_train_on_streams_of_their_own(name):
     summary = lib.train(workload(name), name, cluster, save=False).summary
     assert summary["applied"] + summary["decayed"] == summary["issued"]
     assert math.isfinite(summary["mrr"] if pipeline else summary["auc"])
+
+
+@pytest.mark.parametrize("name", ["sequential", "pipelined", "oac"])
+def test_the_host_waits_for_nothing_until_a_batch_is_on_its_way_back(name, monkeypatch):
+    """CUDA itself says so: in this mode whatever waits is an error."""
+
+    def strict(function):
+        def inside(*args):
+            before = torch.cuda.get_sync_debug_mode()
+            torch.cuda.set_sync_debug_mode("error")
+            try:
+                return function(*args)
+            finally:
+                torch.cuda.set_sync_debug_mode(before)
+
+        return inside
+
+    for owner, method in ((Device, "_send"), (Device, "_validated"), (Trainer, "_launch"), (Device, "_update")):
+        monkeypatch.setattr(owner, method, strict(getattr(owner, method)))
+    summary = lib.train(workload(name), name, lib.LocalCluster(device="cuda", threads=1), save=False).summary
+    assert summary["applied"] == summary["issued"]
 
 
 def test_oac_on_the_device_equals_a_serial_run_there():

@@ -71,6 +71,13 @@ def test_a_version_that_was_made_from_itself_is_a_stale_read():
     assert kinds(computed(0, {1: 0}), end({1: 0})) == ["stale read"]
 
 
+def test_one_timestamp_for_two_updates_loses_one():
+    second = [access("read", 1, {1: 0}), access("compute", 1, {1: 0}, stamp=0)]
+    assert list(map(str, anomalies([*computed(0, {1: -1}), *second, *end({1: 0})]))) == [
+        "lost update: batch 1 made version 0 of t 1 too, after batch 0"
+    ]
+
+
 def test_an_early_eviction_is_shown_though_the_cache_still_had_the_row():
     """Batch 1 said that version 0 may go; batch 2 had not read it, and was lucky."""
     lucky = [access("read", 2, {1: -1}), access("compute", 2, {1: 0}, stamp=2)]

@@ -11,12 +11,13 @@ import pytest
 import lib
 from lib.soak import kills
 
-RUN, SHARED, *_ = kills.VICTIMS
+RUN, SHARED, MAPPED, *_ = kills.VICTIMS
 
 
 @pytest.mark.slow
-def test_a_run_that_is_killed_goes_on_to_the_same_bits():
-    assert list(kills.kill(seed=3, kills=1, victims=(SHARED,))) == []
+@pytest.mark.parametrize("victim", [SHARED, MAPPED], ids=lambda victim: victim.name)
+def test_a_run_that_is_killed_goes_on_to_the_same_bits(victim):
+    assert list(kills.kill(seed=3, kills=1, victims=(victim,))) == []
 
 
 def test_what_is_wrong_after_a_kill_is_seen(reports):

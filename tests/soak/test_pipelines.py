@@ -10,12 +10,15 @@ import torch
 
 import lib
 from lib import workloads
+from lib.drivers.host_store import HostStore
+from lib.drivers.pipeline import Device
 from lib.protocols.oac import OAC
 from lib.results.outcome import digest
 from lib.soak import pipelines, soak
 from lib.soak.cases import PIPELINE, WORKLOADS
 from lib.soak.checks import check
 from lib.store.device.cache import Cache
+from lib.store.rows import Rows
 from lib.store.table.table import Table
 
 BUSY = {"protocol": "oac", "in_flight": 12, "readers": 12, "writers": 12, "cluster": "virtual", "accesses": True}
@@ -37,6 +40,41 @@ class Faults:
     def writes_ignore_timestamps(plant):
         written = Table.write
         plant.setattr(Table, "write", lambda self, rows, newer: written(self, rows, newer=False))
+        return "lost update"
+
+    @staticmethod
+    def timestamps_are_compared_without_a_lock(plant):
+        written = Table.write
+        plant.setattr(Table, "write", lambda self, rows, newer: written(self, rows, newer=False))
+        write = HostStore.write
+
+        async def unlocked(self, batch, stamp, samples, rows):
+            newer = {name: block.stamps > self._tables[name].stamps(block.ids) for name, block in rows.items()}
+            await self._site.sleep(0.05)
+            parts = {
+                name: Rows(*(part[newer[name]] for part in (block.ids, block.values, block.state, block.stamps)))
+                for name, block in rows.items()
+            }
+            return await write(self, batch, stamp, samples, parts)
+
+        plant.setattr(HostStore, "write", unlocked)
+        return "lost update"
+
+    @staticmethod
+    def the_counter_is_read_once_more_for_the_cache(plant):
+        put = Cache.put
+        plant.setattr(Cache, "put", lambda self, ids, rows, stamp: put(self, ids, rows, stamp + 1))
+        return "stale read"
+
+    @staticmethod
+    def two_batches_read_the_counter_at_once(plant):
+        account = Device._account
+
+        def again(self, work):
+            account(self, work)
+            self._stamp -= work.batch.index % 2
+
+        plant.setattr(Device, "_account", again)
         return "lost update"
 
     @staticmethod

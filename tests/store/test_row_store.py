@@ -25,6 +25,10 @@ SMALL = {"workers": 4, "samples": 3000, "evaluation_samples": 300, "save": False
         ({"max_bytes": 2.5}, "store: max_bytes must be a whole number, not 2.5"),
         ({"locking": "all"}, "store: locking must be 'striped' or 'none', not 'all'"),
         ({"shared_memory": 1}, "store: shared_memory must be true or false, not 1"),
+        (
+            {"shared_memory": True, "mapped": "rows"},
+            "store.shared_memory and store.mapped are two places for one table",
+        ),
         ({"placement": "hash"}, "store: placement must be 'uniform', 'by-group' or 'by-cost', not 'hash'"),
         ({"rows": "fp8"}, "store: rows.name: no codec is called 'fp8'; did you mean"),
         ({"ids": "packed"}, "store: ids must be 'distinct', 'entries' or 'samples', not 'packed'"),
@@ -74,6 +78,20 @@ def test_a_limit_shows_in_a_run():
     assert len(bounded.model.rows["feature"]) == 40
     shared = lib.train("ctr-synthetic", "async", "virtual", store=RowStore(shared_memory=True), **SMALL)
     assert shared.digest == plain.digest
+
+
+def test_a_pipeline_over_rows_on_a_disk(tmp_path):
+    small = {"samples": 800, "entities": 100, "triples": 900, "relations": 3, "batch_size": 32, "save": False}
+    plain = lib.train("kg-synthetic", "oac", "virtual", **small)
+    with pytest.MonkeyPatch.context() as patched:
+        seen, made = [], SharedTable.__init__
+        patched.setattr(
+            SharedTable, "__init__", lambda self, *args, **more: seen.append(more["root"]) or made(self, *args, **more)
+        )
+        mapped = lib.train("kg-synthetic", "oac", "virtual", **small, **{"store.mapped": str(tmp_path / "rows")})
+    assert seen == [tmp_path / "rows"] and mapped.digest == plain.digest
+    gc.collect()
+    assert list((tmp_path / "rows").iterdir()) == []
 
 
 def sync(**store):

@@ -5,12 +5,14 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from lib.store.device.road import uploaded
 from lib.store.table.index import ids_at
 from lib.store.table.records import Layout, Records
 
 
 class Cache:
-    """Newest rows by id with the timestamp of their update. Rows lie on the device, the index on the host.
+    """Newest rows by id with the timestamp of their update. Rows lie on the device, the index on the host, which never waits
+    for the device: timestamps are the host's own.
 
     A row that is safe to evict may stay for a while: memory is given back when at least half of it is safe, so the size
     is at most twice what is needed.
@@ -29,7 +31,7 @@ class Cache:
 
     def take(self, ids: np.ndarray) -> torch.Tensor:
         """The rows of cached ids."""
-        return self._rows[self._at(self._records.find(ids)[0])]
+        return self._rows.index_select(0, self._at(self._records.find(ids)[0]))
 
     def put(self, ids: np.ndarray, rows: torch.Tensor, stamp: int) -> None:
         """Rows of distinct ids as one update left them; they replace older ones."""
@@ -37,7 +39,7 @@ class Cache:
         self._records.words[slots, self._records.column] = stamp
         if missing := self._records.capacity - len(self._rows):
             self._rows = torch.cat([self._rows, self._rows.new_empty((missing, self._rows.shape[1]))])
-        self._rows[self._at(slots)] = rows
+        self._rows.index_copy_(0, self._at(slots), rows)
 
     def evict(self, safe: int) -> int:
         """Give back rows whose timestamp is at most `safe`; how many went."""
@@ -51,11 +53,11 @@ class Cache:
         records.clear()
         slots = records.admit(ids, 0)
         records.words[slots, records.column] = stamps[needed]
-        self._rows[self._at(slots)] = self._rows[self._at(needed)]
+        self._rows.index_copy_(0, self._at(slots), self._rows.index_select(0, self._at(needed)))
         return evicted
 
     def _at(self, slots: np.ndarray) -> torch.Tensor:
-        return torch.from_numpy(slots).to(self._rows.device)
+        return uploaded(slots, self._rows.device)
 
 
 def _nothing(ids: np.ndarray) -> np.ndarray:

@@ -1,7 +1,8 @@
-"""Memory that outlives its process: rows in a file of /dev/shm, with a journal of what is being changed.
+"""Memory that outlives its process: rows in a file of /dev/shm, or of a disk that has more room, with a journal of what is being
+changed.
 
-A segment is a folder /dev/shm/lockstep-NAME (0700) with two files (0600): `rows`, a page of header and then the rows, which grows
-in place, and `journal`. Files and not `multiprocessing.shared_memory`, whose resource tracker would remove a segment when a
+A segment is a folder lockstep-NAME (0700) there with two files (0600): `rows`, a page of header and then the rows, which grows in
+place, and `journal`. Files and not `multiprocessing.shared_memory`, whose resource tracker would remove a segment when a
 process is killed that only attached to it; here a segment stays until whoever has it open closes it, or until `sweep` finds
 that process dead.
 
@@ -45,15 +46,15 @@ _HEADER = np.dtype(
     }
 )
 """`state`: 0, or one more than the bytes of the journal that count; `before`: the counts as they were when it was 0."""
-_OPEN: set[str] = set()
+_OPEN: set[Path] = set()
 """What this process has open: its own locks do not keep it out."""
 
 
-def folder_of(name: str) -> Path:
-    """Where a segment of that name lies."""
+def folder_of(name: str, root: Path | None = None) -> Path:
+    """Where a segment of that name lies; `root` is a folder other than /dev/shm."""
     if not re.fullmatch(r"[\w.-]{1,100}", name) or name.startswith("."):
         raise BadOption(f"{name!r} is no name of a segment: letters, digits and . _ - are")
-    return _root() / f"lockstep-{name}"
+    return (root or _memory()) / f"lockstep-{name}"
 
 
 def remove(name: str) -> None:
@@ -61,12 +62,12 @@ def remove(name: str) -> None:
     shutil.rmtree(folder_of(name), ignore_errors=True)
 
 
-def sweep() -> list[str]:
+def sweep(root: Path | None = None) -> list[str]:
     """Remove the segments whose last process is dead; their names."""
     removed = []
-    for folder in sorted(_root().glob("lockstep-*")):
+    for folder in sorted((root or _memory()).glob("lockstep-*")):
         name = folder.name.removeprefix("lockstep-")
-        if name in _OPEN:
+        if folder in _OPEN:
             continue
         with suppress(OSError, IndexError):  # one that is being made, or somebody else's
             owner = int(np.fromfile(folder / "rows", _HEADER, 1)["owner"][0])
@@ -80,17 +81,17 @@ def sweep() -> list[str]:
 
 
 class Segment:
-    """Rows of uint32 words in shared memory, some counts, and a journal of what is being changed."""
+    """Rows of uint32 words that are mapped into memory, some counts, and a journal of what is being changed."""
 
-    def __init__(self, name: str, width: int, config: dict[str, Any]):
+    def __init__(self, name: str, width: int, config: dict[str, Any], root: Path | None = None):
         """Open the segment or create it; one that exists must have been made with the same `config`.
 
         What a death left half done is undone: `repaired` says how many rows were laid back.
         """
-        self.name, self.folder = name, folder_of(name)
+        self.name, self.folder = name, folder_of(name, root)
         self._width, self._config, self._process = width, config, os.getpid()
         with suppress(FileExistsError):
-            self.folder.mkdir(mode=0o700)
+            self.folder.mkdir(mode=0o700, parents=root is not None)
         self._journal = self._locked()
         try:
             self._map(_PAGE)
@@ -166,7 +167,7 @@ class Segment:
     def _locked(self) -> BinaryIO:
         """The journal, which only this process has; nothing else ever opens it, since any `close` would drop the lock."""
         taken = LockstepError(f"the segment {self.name!r} is open in another process or table")
-        if self.name in _OPEN:
+        if self.folder in _OPEN:
             raise taken
         journal = _file(self.folder / "journal")
         try:
@@ -174,17 +175,17 @@ class Segment:
         except BlockingIOError as error:
             journal.close()
             raise taken from error
-        _OPEN.add(self.name)
+        _OPEN.add(self.folder)
         return journal
 
     def _let_go(self) -> None:
         self._journal.close()
-        _OPEN.discard(self.name)
+        _OPEN.discard(self.folder)
 
     def _map(self, size: int) -> None:
         with _file(self.folder / "rows") as file:
             try:
-                os.posix_fallocate(file.fileno(), 0, size)  # a full /dev/shm is an error here, not a bus error later
+                os.posix_fallocate(file.fileno(), 0, size)  # want of room is an error here, not a bus error later
             except OSError as error:
                 raise LockstepError(f"no room for {size} bytes in {self.folder}: {error.strerror}") from error
             memory = mmap.mmap(file.fileno(), 0)
@@ -212,7 +213,7 @@ def _file(path: Path) -> BinaryIO:
     return os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "r+b")
 
 
-def _root() -> Path:
+def _memory() -> Path:
     shm = Path("/dev/shm")
     return shm if shm.is_dir() else Path(tempfile.gettempdir())
 

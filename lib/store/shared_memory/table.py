@@ -6,6 +6,7 @@ import threading
 import weakref
 from dataclasses import asdict
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,8 @@ from lib.store.table.table import Table
 
 
 class SharedTable(Table):
-    """A `Table` in the segment `name`: created there, or found there with all that it held.
+    """A `Table` in the segment `name`: created there, or found there with all that it held. With `root`, a folder on a
+    disk, it may be larger than the memory.
 
     Guaranteed beside what `Table` guarantees: a process that is killed in the midst of a call leaves the rows as they were before
     that call, and the next process that opens it finds them so; a call that fails changes nothing. `repaired` says how many rows
@@ -37,12 +39,13 @@ class SharedTable(Table):
         capacity: int = 1024,
         max_rows: int | None = None,
         max_bytes: int | None = None,
+        root: Path | None = None,
     ):
         limits = {"max_rows": max_rows, "max_bytes": max_bytes}
         super().__init__(dim, optimizer, seed=seed, scale=scale, capacity=1, locking="none", **limits)
         described = {"optimizer": type(optimizer).__name__, **asdict(optimizer), "max_rows": self.max_rows}
         described |= {"dim": self.dim, "seed": self.seed, "scale": self.scale}
-        self.segment = Segment(name, self._layout.width, described)
+        self.segment = Segment(name, self._layout.width, described, root)
         weakref.finalize(self, self.segment.close)
         self.attached, self.repaired = self.segment.attached, self.segment.repaired
         self._records = self._made(partial(_Journaled, self.segment), capacity)

@@ -1,8 +1,11 @@
 """A table in shared memory: it is a table, it is found again, and a process may be killed in the midst of any call."""
 
 import os
+import re
+import resource
 import signal
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -228,3 +231,60 @@ def test_every_optimiser_may_be_shared(name, optimizer):
             table.push(ids, np.full((40, 3), stamp, np.float32), stamp)
     assert same(ours, theirs)
     ours.close()
+
+
+def test_killed_on_a_disk_it_is_as_between_two_calls(tmp_path):
+    rng, done = np.random.default_rng(1), 0
+    for _ in range(4):
+        child = os.fork()
+        if child == 0:
+            try:
+                table = shared("t", root=tmp_path)
+                for number in range(done, 10**9):
+                    act(table, number)
+            finally:
+                os._exit(1)
+        time.sleep(rng.uniform(0.02, 0.05))
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        found = shared("t", root=tmp_path)
+        assert found.segment.folder.parent == tmp_path
+        before, done = done, replayed(found)
+        assert done is not None and done >= before
+        found.close(remove=False)
+    assert (
+        done and segment.sweep(tmp_path) == [] and segment.folder_of("t", tmp_path).exists()
+    )  # this process had it last
+
+
+def test_a_table_on_a_disk_may_be_larger_than_the_memory(tmp_path):
+    """Of 200 MB, in a process that may have 60 more than it has."""
+
+    def fill(table):
+        for first in range(0, 100_000, 5_000):
+            table.push(np.arange(first, first + 5_000), np.ones((5_000, 512), np.float32), 1)
+        return table
+
+    def limited(make, status):
+        child = os.fork()
+        if child == 0:
+            try:
+                used = int(re.search(r"VmData:\s+(\d+)", Path("/proc/self/status").read_text())[1]) << 10
+                resource.setrlimit(resource.RLIMIT_DATA, (used + 60_000_000, resource.RLIM_INFINITY))
+                fill(make()).close(remove=False)
+                os._exit(0)
+            except MemoryError:
+                os._exit(3)
+            finally:
+                os._exit(1)
+        assert os.WEXITSTATUS(os.waitpid(child, 0)[1]) == status
+
+    def on_disk():
+        return SharedTable(512, SGD(lr=1.0), name="t", seed=1, root=tmp_path)
+
+    limited(lambda: Table(512, SGD(lr=1.0), seed=1), 3)
+    limited(on_disk, 0)
+    table = on_disk()
+    assert len(table) == 100_000 and table.peek([99_999]).max() < -0.9
+    table.close()
+    assert list(tmp_path.iterdir()) == []
