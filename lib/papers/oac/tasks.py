@@ -121,8 +121,8 @@ SETUPS: Mapping[str, Setup] = {
         cores=80,
         triples=50_000,
         rows=2_000_000,
-        batch=8,
-        negatives=5,
+        batch=11,
+        negatives=7,
     ),
     "setup 2": Setup(
         name="setup 2",

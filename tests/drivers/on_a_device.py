@@ -1,0 +1,115 @@
+"""Pipelines on a device that is not there: which tensors meet, what the host waits for, and the CPU's bits."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from lib import LocalCluster, protocols, workloads
+from lib.cluster.local import LocalSite
+from lib.drivers.pipeline import Device
+from lib.drivers.trainer import Trainer
+from lib.results.outcome import digest
+from lib.soak.pipelines import serial
+from lib.store.dense import DenseStore
+from lib.store.optim import SGD, Adagrad, Adam
+from tests import elsewhere
+from tests.toys import finals, records
+
+GRAPH = {"entities": 60, "triples": 600, "dim": 4, "batch_size": 16, "negatives": 4, "samples": 400}
+CLICKS = {"samples": 400, "batch_size": 16, "vocabulary": 40, "fields": 3, "hidden": (8,), "evaluation_samples": 50}
+HOT = ((Device, "_send"), (Device, "_validated"), (Trainer, "_launch"), (Device, "_update"))
+
+
+@pytest.fixture(autouse=True)
+def device(monkeypatch):
+    elsewhere.as_on_a_device(monkeypatch)
+
+
+def trained(workload, name, **options):
+    """Final parameters and the order of computing, of a run there."""
+    cluster = LocalCluster(device=str(elsewhere.DEVICE), threads=2)
+    parts = records(workload, protocols.get(name, **options), cluster)
+    return finals(parts), next(part.order for part in parts if part.order)
+
+
+@pytest.mark.parametrize("name", ["sequential", "pipelined", "oac"])
+@pytest.mark.parametrize("optimizer", [SGD(lr=0.1), Adagrad(lr=0.1), Adam(lr=0.01)], ids=lambda each: each.name)
+def test_a_device_has_the_bits_of_the_cpu(name, optimizer):
+    workload = workloads.get("kg-synthetic", row_optimizer=optimizer, dense_optimizer=Adam(lr=0.01), **GRAPH)
+    final, order = trained(workload, name)
+    assert (digest(final) == digest(serial(workload, 0, order))) == (name != "pipelined")
+
+
+MODELS = {
+    "distmult": ("kg-synthetic", GRAPH),
+    "graphsage": ("kg-synthetic", {**GRAPH, "model": "graphsage"}),
+    "deepfm": ("ctr-synthetic", CLICKS),
+    "dlrm": ("ctr-synthetic", {**CLICKS, "model": "dlrm"}),
+    "multi-hot": ("ctr-synthetic", {**CLICKS, "pooling": (1, 2, 3)}),
+}
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_the_host_never_waits_in_the_hot_path(model, monkeypatch):
+    """From a batch's arrival until it is on its way back; that nothing waits for the whole stream is the site's to say."""
+    waits, waited = [], []
+    for owner, name in HOT:
+        monkeypatch.setattr(owner, name, elsewhere.watch.watched(getattr(owner, name), waits))
+    computed = LocalSite._computed
+    monkeypatch.setattr(
+        LocalSite, "_computed", lambda site, *call: waited.append(call[0].__name__) or computed(site, *call)
+    )
+    name, options = MODELS[model]
+    trained(workloads.get(name, **options), "oac")
+    assert waits == []
+    assert set(waited) == {"batch", "_read", "_write"}  # all in host memory
+
+
+def test_what_makes_the_host_wait_is_seen():
+    there, waits = torch.ones(3).to(elsewhere.DEVICE), []
+
+    def step():
+        there.sum().item()
+        bool(there.any())
+        there.cpu()
+        there.nonzero()
+        there[there > 0]
+        there.to("cpu", non_blocking=True)
+        torch.ones(3).to(elsewhere.DEVICE)
+        there.add_(1).index_copy_(0, there.argmax().view(1), there[:1].clone())
+
+    elsewhere.watch.watched(step, waits)()
+    away = elsewhere.NAME
+    assert waits == [
+        *("_local_scalar_dense", "_local_scalar_dense", f"_to_copy from {away} to cpu", "nonzero", "index"),
+        f"copy_ from cpu to {away}",
+    ]
+    with pytest.raises(RuntimeError, match="on elsewhere:0 and on the CPU"):
+        there + torch.ones(3)
+    with pytest.raises(RuntimeError, match="numpy"):
+        there.numpy()
+
+
+def test_a_step_that_is_not_finite_changes_nothing_on_the_device():
+    """The gradient between the two others is none."""
+    vector, there = torch.ones(2), elsewhere.DEVICE
+    store = DenseStore(vector, Adam(lr=0.1), device=there)
+    for gradient, sound in (([1.0, 1.0], True), ([torch.nan, 1.0], False), ([1.0, 2.0], True)):
+        store.apply(torch.tensor(gradient).to(there), where=torch.tensor(sound).to(there))
+    plain = DenseStore(vector, Adam(lr=0.1))
+    for gradient in ([1.0, 1.0], [1.0, 2.0]):
+        plain.apply(torch.tensor(gradient))
+    assert all(np.array_equal(store.export()[name], value) for name, value in plain.export().items())
+
+
+@pytest.mark.parametrize("name", [name for name in protocols.ALL if protocols.ALL[name].family != "pipeline"])
+def test_every_other_protocol_has_the_bits_of_the_cpu_too(name):
+    """With one worker, so that there is one order of updates; in the background models are mixed when a clock says so."""
+    workload = workloads.get("ctr-synthetic", **CLICKS | {"samples": 96})
+
+    def left(device):
+        return digest(finals(records(workload, protocols.get(name), LocalCluster(device=device, threads=1, workers=1))))
+
+    assert left(str(elsewhere.DEVICE)) == left("cpu") or name.startswith("s-")
