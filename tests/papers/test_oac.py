@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
+import lib
 from lib import protocols
-from lib.papers.oac import example
+from lib.papers.oac import conflicts, example, faults, tasks
 
 
 def followed(name):
@@ -36,3 +39,28 @@ def test_stages_are_in_their_order():
     assert (
         one.loc["read", "end"] <= one.loc["compute", "start"] < one.loc["compute", "end"] <= one.loc["write", "start"]
     )
+
+
+def test_every_fault_is_seen_and_oac_shows_nothing():
+    found = faults.seen(1).set_index("fault")
+    none = found.index.str.startswith("none")
+    assert (found.loc[none, "show it"] == 0).all() and (found.loc[~none, "show it"] > 0).all()
+    assert found.loc["no validation", "the first says"].startswith("stale read: batch ")
+
+
+def test_a_stage_lasts_as_long_as_the_papers_sizes_say():
+    """Setup 1: 2 million rows of 100 numbers over 12 GB/s take 67 ms; alone, a batch takes 174 ms, in the paper 185."""
+    setup = tasks.SETUPS["setup 1"]
+    seconds = setup.seconds()
+    assert seconds["transfer"] == pytest.approx(800e6 / 12e9) and sum(seconds.values()) == pytest.approx(
+        0.174, abs=1e-3
+    )
+    run = lib.train(**setup.job("sequential", 1, epochs=0.01) | {"gradients": False}, save=False)
+    assert run.summary["virtual_seconds"] / run.summary["issued"] == pytest.approx(sum(seconds.values()), rel=0.1)
+
+
+def test_conflicts_in_closed_form():
+    """Four ids, all alike, two draws: each is in a batch with 7/16; two others in flight have a row with 1 - (9/16)^2."""
+    task = conflicts.task(batch=2, exponent=0.0, batches=4, vocabulary=4)
+    assert conflicts.expected(task, 3) == pytest.approx(1 - (9 / 16) ** 2)
+    assert conflicts.expected(task, 1) == 0
