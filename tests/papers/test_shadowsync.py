@@ -93,6 +93,14 @@ def test_how_far_entropy_rises_with_trainers_beside_the_papers():
     assert set(quality.subjects(models)["subject"]) == {f"s-easgd with {crew}" for crew in (5, 10, 20)}
 
 
+def test_entropies_less_a_bases_are_of_the_same_crew_and_seed():
+    rows = [(mode, crew, 1, ne, ne + crew) for mode, ne in (("s-ma", 0.5), ("fr-ma", 0.6)) for crew in (5, 20)]
+    found = quality.less(pd.DataFrame(rows, columns=["protocol", "trainers", "seed", "train_ne", "ne"]), "s-ma")
+    theirs = found[found["protocol"] == "fr-ma"]
+    assert theirs["train_ne less s-ma's"].tolist() == pytest.approx([0.1, 0.1])
+    assert theirs["ne less s-ma's"].tolist() == pytest.approx([0.1, 0.1]) and set(theirs["trainers"]) == {5, 20}
+
+
 def test_the_gap_by_the_papers_formula():
     """120 steps; the servers took ten copies of 1,000 bytes and gave ten."""
     moved = {"mix dense": 10_000, "mix answers": 10_000, "pull rows": 7}

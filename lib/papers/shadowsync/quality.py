@@ -66,3 +66,12 @@ def subjects(models: pd.DataFrame) -> pd.DataFrame:
     """As claims read them: a subject for each protocol with each number of trainers."""
     subject = models["protocol"] + " with " + models["trainers"].astype(str)
     return models.assign(subject=subject)[["subject", "seed", "train_ne", "ne"]]
+
+
+def less(models: pd.DataFrame, base: str) -> pd.DataFrame:
+    """Both entropies less the `base` protocol's with the same trainers and seed: worlds differ by far more than protocols do."""
+    keys, names = ["trainers", "seed"], ["train_ne", "ne"]
+    there = models[models["protocol"] == base].set_index(keys)[names]
+    mine = models.set_index(keys)
+    found = (mine[names] - there.reindex(mine.index)).add_suffix(f" less {base}'s")
+    return found.assign(protocol=mine["protocol"]).reset_index()
