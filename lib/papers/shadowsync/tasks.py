@@ -67,8 +67,8 @@ EVALUATIONS = 20
 """Of a run that learns, all on the same new examples."""
 
 PAUSE = 0.14
-"""Seconds from one foreground average to the next: some three times as long as S-MA takes for one with five trainers; in the paper
-the foreground averages once a minute, and S-MA 2.9 times (Sec. 4.1.3)."""
+"""Seconds from one foreground average to the next: some three times as long as S-MA takes for one with five trainers; in the
+paper the foreground averages once a minute, and S-MA 2.9 times (Sec. 4.1.3)."""
 
 STORE = RowStore(pooling="server", placement="by-cost", locking="none")
 """Hogwild on the embedding servers, which sum the rows of a field, and have about as much to do as each other (Sec. 3.1, 3.2)."""
