@@ -20,9 +20,9 @@ def task(*, batch: int, exponent: float, batches: int, vocabulary: int = 2_000) 
     return workloads.get("ctr-synthetic", exponent=exponent, days=1, drift=0.0, dim=4, evaluation_samples=100, **size)
 
 
-def job(workload: Workload, in_flight: int, seed: int) -> dict[str, Any]:
-    """A run of OAC in which so many batches are always in flight: the way back is what takes longest."""
-    rule = protocols.get("oac", in_flight=in_flight, readers=in_flight, writers=in_flight, queue=in_flight)
+def job(workload: Workload, in_flight: int, seed: int, name: str = "oac") -> dict[str, Any]:
+    """A run of a pipeline in which so many batches are always in flight: the way back is what takes longest."""
+    rule = protocols.get(name, in_flight=in_flight, readers=in_flight, writers=in_flight, queue=in_flight)
     there = SETUPS["setup 1"].cluster(workload)
     return {"workload": replace(workload, world=seed), "protocol": rule, "cluster": there, "seed": seed, "trace": False}
 
