@@ -62,12 +62,11 @@ class DenseStore:
             self._torch.step()
             self._parameter.grad = None  # the caller's memory must not stay in use here
             self._writes += 1
-            if where is not None:
-                for name, tensor in self._tensors().items():
-                    if (
-                        tensor.device == where.device
-                    ):  # a count of steps may lie on the host, where no value depends on it
-                        tensor.copy_(torch.where(where, tensor, before.get(name, torch.zeros_like(tensor))))
+            for name, tensor in () if where is None else self._tensors().items():
+                if (
+                    tensor.device == where.device
+                ):  # torch may count Adagrad's steps on the host, where no value depends on them
+                    tensor.copy_(torch.where(where, tensor, before.get(name, torch.zeros_like(tensor))))
 
     def assign(self, vector: np.ndarray | torch.Tensor) -> None:
         """Replace the vector and keep the optimiser's state."""

@@ -11,14 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import lib
-from lib import Failure, LocalCluster, Lognormal, Mishaps, Node, Phase, Schedule, VirtualCluster, protocols, workloads
+from lib import Failure, LocalCluster, Lognormal, Mishaps, Node, Phase, Schedule, VirtualCluster, workloads
 from lib.cluster.faults.failures import TICK, Connection, Degradation, NodeFailures, windows
 from lib.drivers.crew import Crew
 from lib.errors import BadOption, Deadlock, NodeLost
 from lib.protocols import ALL
-from lib.protocols.baselines import Async
-from lib.protocols.replica_rule import ReplicaRule
-from tests.drivers.composing import rule
 
 CLICKS = workloads.get(
     "ctr-synthetic", samples=4_000, batch_size=50, vocabulary=40, fields=3, hidden=(8,), evaluation_samples=300
@@ -253,32 +250,6 @@ def test_nobody_waits_for_a_worker_that_returns_when_all_is_done(name):
     cluster = VirtualCluster(workers=4, failures=plan, patience=base / 50, **EVEN)
     assert seconds(train(name, cluster)) < 1.5 * base
     assert seconds(train(name, cluster, checkpoint_every=1_000)) < 1.5 * base
-
-
-@pytest.mark.parametrize(
-    "protocol, lost",
-    [
-        (protocols.get("fr-easgd", every=4), 3),  # two updates since the mix of step 8, and the batch that was not used
-        (protocols.get("fr-ma", every=4), 3),
-        (protocols.get("fr-easgd", every=1), 1),
-        (protocols.get("s-easgd"), 1),  # messages are much faster than steps
-        (protocols.get("all-reduce"), 1),
-        (rule(groups=lambda self, round, workers: tuple((rank,) for rank in range(workers)), rows=Async()), 11),
-    ],
-    ids=lambda value: value.name if isinstance(value, ReplicaRule) else str(value),
-)
-def test_what_a_lost_replica_alone_held_is_lost(protocol, lost):
-    """Worker 1 dies with its eleventh batch computed."""
-    plan = [Failure(node="worker1", kind="dies", at_batch=11)]
-    run = train(protocol, VirtualCluster(workers=4, failures=plan, patience=STEP, **EVEN))
-    assert run.summary["lost"] == lost
-
-
-def test_a_replica_that_is_there_again_counts_its_gap_from_then_on():
-    """It takes another's copy, whose steps before are none of its own."""
-    plan = [Failure(node="worker1", kind="dies", at_batch=11, lasts=3 * STEP)]
-    run = train(protocols.get("fr-easgd", every=4), VirtualCluster(workers=4, failures=plan, patience=STEP, **EVEN))
-    assert 3.8 < run.summary["sync_gap"] <= 4 and run.summary["lost"] == 3
 
 
 def test_a_worker_that_was_lost_at_the_cut_joins_after_the_return_to_it():
