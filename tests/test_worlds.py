@@ -46,8 +46,9 @@ def owes(run, workload, clock):
     assert run.history["samples"].max() == workload.samples and (run.history["time"].diff().dropna() >= 0).all()
 
 
-TWINS = {"s-bmuf", "fr-ma", "fr-bmuf"}
-"""To a process under Ray, which takes seconds to start, they are s-ma and ds-sync: composed alike, and merged on the spot."""
+TWINS = {"s-bmuf", "fr-ma", "fr-bmuf", "bsp", "hop-bs", "hop-bw", "frozen", "sequential", "pipelined"}
+"""To a process under Ray, which takes seconds to start, they are s-ma and ds-sync, sync and async, and oac: composed alike, and
+what tells them apart is decided on the spot."""
 
 
 @pytest.mark.parametrize("name", ALL)

@@ -36,13 +36,15 @@ class Rendezvous:
         self._met = 0
         self._following = 0
         """The round after the last one that a group formed for."""
+        self._goes_on = 0
+        """The same at the last cut."""
         self._paused: set[int] = set()
         """Workers that have not asked since the last cut, before which they had come to unlike rounds."""
 
     async def meet(self, rank: int, round: int, life: int = 0) -> Meeting | None:
-        """Wait for the group of this round; from here on the worker is certain to come. None: it has left meanwhile."""
-        if rank not in self._active | self._new or life < self._lives[rank]:  # its question was on the way when it died
-            return None
+        """Wait for the group of this round; from here on the worker is certain to come. None: it has left or paused meanwhile."""
+        if rank not in (self._active | self._new) - self._away or life < self._lives[rank]:
+            return None  # its question was on the way when it died, or its group broke when it waited for no more
         self._lives[rank] = life
         round = self._aligned(rank, round)
         if rank in self._new and round == LAST:  # nobody can take it in any more
@@ -88,19 +90,20 @@ class Rendezvous:
         await asyncio.gather(*told, return_exceptions=True)  # who is dead needs not know
 
     async def save(self) -> dict[str, Any]:
-        self._away, self._paused = frozenset(), set(self._active)
+        self._away, self._paused, self._goes_on = frozenset(), set(self._active), self._following
         return {"active": self._active, "met": self._met, "following": self._following, "new": sorted(self._new)}
 
     async def load(self, state: dict[str, Any]) -> None:
         self._active, self._met, self._following = state["active"], state["met"], state["following"]
-        self._new, self._paused = set(state["new"]), set(self._active)
+        self._new, self._paused, self._goes_on = set(state["new"]), set(self._active), self._following
 
     def _aligned(self, rank: int, round: int) -> int:
-        """The round that a worker means: after a pause all go on with the same one, in step as at a barrier for rows."""
+        """The round that a worker means: after a pause all go on with the same one, in step as at a barrier for rows, also who
+        asks when some groups have gone on already."""
         if rank not in self._paused or round == LAST:
             return round
         self._paused.remove(rank)
-        return self._following
+        return self._goes_on
 
     def _form(self) -> None:
         last = self._last()

@@ -148,7 +148,7 @@ class ParameterServer:
     async def save(self) -> dict[str, Any]:
         """Everything, when no update is under way: the rule's state, the store and the gradients in flight are one cut."""
         await _finished(self._under_way)
-        self._state = replace(self._state, active=self._state.active | self._left_out)
+        self._state = self._rule.on_cut(replace(self._state, active=self._state.active | self._left_out))
         self._paused.clear()
         self._left_out.clear()
         return {

@@ -86,7 +86,7 @@ class Device:
             for number in range(self._rule.writers):
                 stages.create_task(self._writer(), name=f"writer {number}")
         for cache in self._caches.values():
-            cache.evict(self._stamp)
+            cache.evict(self._stamp - 1)
 
     async def save(self) -> dict[str, Any]:
         counts = [self._stamp, self._samples]
@@ -131,6 +131,7 @@ class Device:
             work.stamp, self._stamp = self._stamp, self._stamp + 1
             self._account(work)
             await self._site.launch(self._update_cost(work), self._update, work, result)
+            self.record.span("update", work.end, self._site.now(), work.batch.index)
             await self._done.put(work)
             self._samples += work.batch.size
             if self._marks.crossed(self._samples):
@@ -162,11 +163,12 @@ class Device:
         seen, work.blocks = work.there.on_device()
         for name, cache in self._caches.items() if self._plan.gradients else ():
             read = work.rows[name]
-            cached = cache.stamps(read.ids)
+            found = cache.find(read.ids)
+            cached = cache.stamps(found)
             conflicts = np.flatnonzero(self._rule.stale(read.stamps, cached))
             if conflicts.size:
                 at = uploaded(conflicts, self._site.device)
-                work.blocks[name].index_copy_(0, at, cache.take(read.ids[conflicts]))
+                work.blocks[name].index_copy_(0, at, cache.take(found[conflicts]))
                 work.versions[name] = read.stamps.copy()
                 work.versions[name][conflicts] = cached[conflicts]
             self.record.extra["rows read"] += read.ids.size
@@ -194,10 +196,11 @@ class Device:
         for name, before in work.blocks.items():
             dim, after = self._dim(name), before.clone()
             self._optimizer.update(after[:, :dim], after[:, dim:], result.rows[name])
-            work.blocks[name] = torch.where(sound, after, before)
-            if name in self._caches:
-                self._caches[name].put(work.rows[name].ids, work.blocks[name], work.stamp)
-                self.record.extra["largest cache"] = max(self.record.extra["largest cache"], len(self._caches[name]))
+            cache = self._caches.get(name)
+            into = None if cache is None else cache.room(work.rows[name].ids, work.stamp)
+            work.blocks[name] = torch.where(sound, after, before, out=into)
+            if cache is not None:
+                self.record.extra["largest cache"] = max(self.record.extra["largest cache"], len(cache))
         told = {"loss": result.loss, "scores": result.scores, "sound": sound}
         work.back = self._road.down({**work.blocks, **{f"/{name}": tensor for name, tensor in told.items()}})
 

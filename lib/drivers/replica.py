@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -21,6 +22,7 @@ from lib.drivers.mix_in_step import PLACES, NoMix, OfGradients
 from lib.drivers.model_state import ModelState
 from lib.drivers.parameter_server import Servers, open_servers
 from lib.drivers.plan import Plan
+from lib.drivers.pulling import Pull, pulled
 from lib.drivers.record import Finished, Marks, Record, Snapshot
 from lib.drivers.replica_state import Replica
 from lib.drivers.server_client import ServerClient
@@ -172,14 +174,15 @@ class ReplicaWorker:
 
     async def _train_all(self, thread: int, until: int, beside: asyncio.TaskGroup) -> None:
         count = self._counts[thread % len(self._counts)]
-        async for batch in self._input.batches(until, beside):
-            await self._train(batch, count, beside)
+        batches, servers = self._input.batches(until, beside), [self._servers] if self._servers else []
+        async for batch, pulls in pulled(batches, servers, beside):
+            await self._train(batch, pulls, count, beside)
 
-    async def _train(self, batch: Batch, count: Count, beside: asyncio.TaskGroup) -> None:
+    async def _train(self, batch: Batch, pulls: Sequence[Pull], count: Count, beside: asyncio.TaskGroup) -> None:
         mix = self._mix_of_step(batch, count)
         await mix.before()
         async with self._stepping.shared():
-            rows = await self._pull(batch)
+            rows = await self._pull(batch, pulls)
             try:
                 result = await self._trainer.step(batch, mix.values(), rows, mix.overlap)
             except BaseException:
@@ -259,9 +262,9 @@ class ReplicaWorker:
         """Where a replica mixes as one, its threads stand still."""
         return self._stepping.alone() if self.rule.exchange.together else nullcontext()
 
-    async def _pull(self, batch: Batch) -> dict[str, np.ndarray]:
-        if self._servers:
-            return (await self._servers.pull(batch))[1]
+    async def _pull(self, batch: Batch, pulls: Sequence[Pull]) -> dict[str, np.ndarray]:
+        if pulls:
+            return (await pulls[0]())[1]
         return {name: table.pull(batch.ids[name]) for name, table in self.replica.tables.items()}
 
     async def _push(self, batch: Batch, result: StepResult | None, beside: asyncio.TaskGroup) -> None:

@@ -12,7 +12,7 @@ from lib.cluster.base import Site
 from lib.cluster.spec import Work
 from lib.drivers.plan import Plan
 from lib.drivers.record import Record
-from lib.protocols.mixing import Background, Mix
+from lib.protocols.mixing import Background, Loop, Mean, Mix
 from lib.store.blank import BlankDense
 from lib.store.dense import DenseStore
 from lib.store.rows import Rows
@@ -32,8 +32,12 @@ class Replica:
         self.tables = plan.tables() if rows else {}
         # A shadow thread's merges are beside the cores that train.
         self._modelled = not isinstance(self._rule.when, Background)
+        self._stands = isinstance(self._rule.when, Loop) and isinstance(self._rule.exchange, Mean)
+        """Nobody writes from a message to its merge, and nobody keeps the message."""
         self._merging = threading.Lock()
         """What the rule remembers is one merge's at a time."""
+        self._sent: tuple[np.ndarray, int] | None = None
+        """What the last message was made of, and how often it had been written to."""
         self._told: dict[int, int] = {}
         """Mix under way -> gradients of this replica's own that its message has."""
         self.steps = self.samples = 0
@@ -61,7 +65,10 @@ class Replica:
     def message(self, round: int) -> np.ndarray:
         """What it sends in a mix."""
         self._told[round] = self._record.ledger["held"]
-        return self._rule.send(self._memory, self._dense.pull(), round)
+        mine, writes = self._dense.still() if self._stands else self._dense.seen()
+        if self._rule.exchange.together:  # so that nobody makes another before this one is merged
+            self._sent = mine, writes
+        return self._rule.send(self._memory, mine, round)
 
     async def merge(self, mix: Mix) -> None:
         work = Work(bytes=3 * mix.theirs.nbytes) if self._modelled else None
@@ -117,7 +124,8 @@ class Replica:
         if not self._plan.gradients:
             return
         with self._merging:
-            mine, writes = self._dense.seen()
+            mine, writes = self._dense.seen(self._sent)
+            self._sent = None
             self._memory, merged = self._rule.merge(self._memory, mine, mix)
             if beside := self._dense.move(mine, writes, merged):
                 self._record.extra["updates beside a merge"] += beside

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from typing import Any
 
 from lib.cluster.base import Handle, Site, World
@@ -12,6 +12,7 @@ from lib.drivers.cut import carry_out
 from lib.drivers.model_state import ModelState
 from lib.drivers.parameter_server import Servers, open_servers
 from lib.drivers.plan import Plan
+from lib.drivers.pulling import Pull, pulled
 from lib.drivers.record import Finished, Record
 from lib.drivers.server_client import ServerClient
 from lib.drivers.supply import Supply, open_supply
@@ -31,8 +32,9 @@ class ServerWorker:
     async def run(self, until: int) -> None:
         """Train on all batches before `until`, then leave, unless that is a pause."""
         async with asyncio.TaskGroup() as sending:
-            async for batch in self._input.batches(until, sending):
-                dense, rows = await self._pull(batch)
+            batches = self._input.batches(until, sending)
+            async for batch, pulls in pulled(batches, self._servers, sending):
+                dense, rows = await self._pull(pulls)
                 result = await self._trainer.step(batch, dense, rows)
                 for servers in self._servers:
                     # The worker goes on at once; whether the next pull must wait for this push is the rule's affair.
@@ -59,12 +61,12 @@ class ServerWorker:
     async def report(self) -> Record:
         return self.record
 
-    async def _pull(self, batch):
-        if len(self._servers) == 1:
-            return await self._servers[0].pull(batch)
-        pulled = await asyncio.gather(*(servers.pull(batch) for servers in self._servers))
-        dense = next(dense for dense, _ in pulled if dense is not None)
-        return dense, {table: block for _, rows in pulled for table, block in rows.items()}
+    async def _pull(self, pulls: Sequence[Pull]) -> tuple[Any, dict[str, Any]]:
+        if len(pulls) == 1:
+            return await pulls[0]()
+        parts = await asyncio.gather(*(pull() for pull in pulls))
+        dense = next(dense for dense, _ in parts if dense is not None)
+        return dense, {table: block for _, rows in parts for table, block in rows.items()}
 
 
 async def drive(world: World, plan: Plan, model: ModelState | None = None) -> Finished:

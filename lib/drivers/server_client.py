@@ -27,7 +27,8 @@ class ServerClient:
         self._handles = [handle.seen_from(site) for handle in servers.handles]
         self._site, self._rank, self._record = site, rank, record
         self._dense, self._rows = "dense" in servers.holds, "rows" in servers.holds
-        self._blocks = (plan.protocol.dense if self._dense else plan.protocol.sparse).blocks
+        rule = plan.protocol.dense if self._dense else plan.protocol.sparse
+        self._blocks, self.ahead = rule.blocks, rule.ahead
         self._store, self._partition = plan.store, Partition(size, plan.placement)
         self._pooled = plan.pooled
         self._steps: dict[int, tuple[int, list[Parts]]] = {}

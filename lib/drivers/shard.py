@@ -84,6 +84,16 @@ class Shard:
         for name, table in self._tables.items():
             table.load(rows[name])
 
+    @property
+    def rows(self) -> int:
+        """Rows that are here."""
+        return sum(map(len, self._tables.values()))
+
+    @property
+    def nbytes(self) -> int:
+        """What they take, with their index."""
+        return sum(table.nbytes for table in self._tables.values())
+
     def asked(self, message: dict[str, Any]) -> dict[str, Asked]:
         """Table -> what a worker's message asks for."""
         return {table: self._store.asked(ids) for table, ids in message.items()}

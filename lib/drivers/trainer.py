@@ -146,7 +146,7 @@ class Telling:
 
 
 class Input:
-    """One worker's batches, and how long it waited for them."""
+    """One worker's batches, and how long it waited for them; where parameters are pulled ahead, how long the pulls did."""
 
     def __init__(self, site: Site, plan: Plan, rank: int, supply: Supply, trainer: Trainer):
         self._site, self._plan, self._trainer = site, plan, trainer

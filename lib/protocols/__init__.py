@@ -24,6 +24,7 @@ ALL = Registry(
         "fr-easgd": "lib.protocols.shadowsync:ForegroundEASGD",
         "fr-ma": "lib.protocols.shadowsync:ForegroundMA",
         "fr-bmuf": "lib.protocols.shadowsync:ForegroundBMUF",
+        "hybrid": "lib.protocols.persia:Hybrid",
         "ds-sync": "lib.protocols.dssync:DSSync",
         "sequential": "lib.protocols.oac:Sequential",
         "pipelined": "lib.protocols.oac:Pipelined",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from lib.options.checked import Count
+from lib.options.checked import Count, Natural
 from lib.protocols.server_rule import Apply, Decisions, Drop, Push, ServerRule, ServerState
 
 
@@ -49,13 +49,19 @@ class Sync(ServerRule):
 
 @dataclass(frozen=True, kw_only=True)
 class Async(ServerRule):
-    """Every gradient is applied the moment it arrives (Hogwild over a parameter server). No bound on staleness."""
+    """Every gradient is applied the moment it arrives (Hogwild over a parameter server). No bound on staleness.
+
+    Reading ahead hides the transfers behind the computation, and makes each gradient older by as many steps of all workers.
+    """
 
     name: ClassVar = "async"
     cite: ClassVar = "Dean et al., Large Scale Distributed Deep Networks, NeurIPS 2012 (Downpour SGD)"
     blocks: ClassVar = False
     drops: ClassVar = False
     data: ClassVar = "queue"
+
+    ahead: Natural = 0
+    """Batches whose parameters a worker reads before it comes to them."""
 
     def on_push(self, state: ServerState, push: Push) -> tuple[ServerState, Decisions]:
         return state.receive(push).release(), (Apply((push,), (1.0,), 1),)

@@ -4,21 +4,38 @@ DNN Training", 2020.
 The rule in one sentence: after each local step a worker averages its parameters inside a small group only, and the groups
 alternate so that every worker's update reaches all the others within two steps.
 
-Paper -> code: Algorithm 1 lines 11-17 -> `groups`; line 19 -> the driver's group mean; the optimiser's state stays local.
+Paper -> code: Algorithm 1 lines 11-17 -> `groups`; line 19 -> the driver's group mean; Eq. 2 -> `steps_to_average`; the
+optimiser's state stays local.
 
 Special cases: one group (`size` = workers) with plain SGD from equal starts is the averaging of gradients (BSP).
 
-Departures: the paper needs world = size^2. Here any world works: ranks form a grid of rows of `size` (the last row may be
-short); even rounds average over rows, odd rounds over columns. For a world that is not size^2 the exact average takes more
-than two rounds. Parity follows the worker's step, also over epochs. Rows of embedding tables are parameters of the replica
-and are averaged with it.
+Where the print cannot be meant: line 16 compares x % GroupSize with Rank, read as Rank % GroupSize; lines 13 and 16 let x be
+WorldSize, which no rank is; App. A.1 gives both kinds of iteration the groups of equal remainder, read as Algorithm 1 has them;
+Eq. 2's last sum counts one worker too many; the text names lines of another numbering. Parity follows the worker's mixes, from
+0 on and over epochs, as t does.
+
+Departures: the paper needs W = N^2 workers. Here a rank is a number whose digits have the bases of a factoring of W, the
+fewest that are at most `size`, and as even as possible; round k averages over those who differ in digit k alone, so after as
+many rounds as factors everyone has the exact average. With W = N^2 these are the paper's two groupings.
+
+Where a prime factor p of W is above `size` (a prime W under any smaller groups) there is no such schedule, nor any other: the
+weights of a round have sizes of groups as denominators, none of which p divides, nor does p then divide the denominator of a
+sum of their products; but the exact average has weights of 1 / W. So groups as even as possible are cut from the ring of ranks,
+in steps of 1, about `size`, `size`^2, ... from round to round, from another place each time: the average stays what it was, and
+the workers' distance from it falls to a third or less in a round of groups of the root of W, for W of 5 or more (`left`). A
+round of all workers now and then (`whole`) makes any world exact, at its price.
+
+Rows of embedding tables are parameters of the replica and are averaged with it.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
+
+import numpy as np
 
 from lib.options.checked import Count
 from lib.protocols.mixing import Loop
@@ -37,18 +54,92 @@ class DSSync(ReplicaRule):
     every: Count = 1
     """Local steps between two averages."""
     size: Count | None = None
-    """Workers in a group (N); None: the root of the number of workers, rounded up."""
+    """Most workers in a group (N); None: the larger of the two most even factors of the number of workers, or its root,
+    rounded up, if it is prime."""
+    whole: Count | None = None
+    """Every so-many-th average is one of all workers; None: none is."""
+    place: Literal["before", "beside", "after"] = "after"
+    """Whether an average comes before the forward pass, beside the computation, or after the update, as in the paper."""
 
     @property
     def when(self) -> Loop:
-        return Loop(every=self.every)
+        return Loop(every=self.every, place=self.place)
 
     @property
     def max_staleness(self) -> float:
         return 0
 
     def groups(self, round: int, workers: int) -> Groups:
-        size = self.size or math.isqrt(workers - 1) + 1
-        if round % 2 == 0 or size >= workers:
-            return tuple(tuple(range(first, min(first + size, workers))) for first in range(0, workers, size))
-        return tuple(tuple(range(first, workers, size)) for first in range(size))
+        if self.whole:
+            if (round + 1) % self.whole == 0:
+                return (tuple(range(workers)),)
+            round -= round // self.whole  # the others go on where they were
+        size = self._size(workers)
+        bases = factors(workers, size)
+        return _ring(round, workers, size) if bases is None else _digit(round, workers, bases)
+
+    def steps_to_average(self, workers: int) -> int | None:
+        """Local steps after which all workers hold the exact average of what they held before the first of these averages,
+        and of all updates since their part; None: never."""
+        bases = factors(workers, self._size(workers))
+        ways = [rounds for rounds in (self.whole, None if bases is None else len(bases)) if rounds is not None]
+        return min(ways) * self.every if ways else None
+
+    def matrix(self, round: int, workers: int) -> np.ndarray:
+        """What a round makes of the replicas: in row i, the weights of worker i's."""
+        mixed = np.zeros((workers, workers))
+        for group in self.groups(round, workers):
+            mixed[np.ix_(group, group)] = 1 / len(group)
+        return mixed
+
+    def left(self, rounds: int, workers: int) -> float:
+        """The largest share of the workers' distance from their average that so many rounds can leave."""
+        mixed = np.eye(workers)
+        for round in range(rounds):
+            mixed = self.matrix(round, workers) @ mixed
+        return float(np.linalg.norm(mixed - 1 / workers, 2).round(12))  # what is below is the arithmetic's own
+
+    def gap(self, workers: int, rounds: int = 8) -> float:
+        """The spectral gap of so many rounds: 1 less what a round leaves, in the geometric mean."""
+        return 1 - self.left(rounds, workers) ** (1 / rounds)
+
+    def _size(self, workers: int) -> int:
+        root = math.isqrt(workers - 1) + 1
+        even = next(size for size in range(root, workers + 1) if workers % size == 0)
+        return self.size or (even if even < workers else root)
+
+
+@functools.lru_cache(maxsize=4096)
+def factors(number: int, most: int) -> tuple[int, ...] | None:
+    """The fewest factors up to `most`, as even as possible, the largest first; None where a prime factor is above it."""
+    if number == 1:
+        return ()
+    ways = [
+        (first, *rest)
+        for first in range(2, min(number, most) + 1)
+        if number % first == 0 and (rest := factors(number // first, first)) is not None
+    ]
+    return min(ways, key=lambda way: (len(way), way), default=None)
+
+
+def _digit(round: int, workers: int, bases: tuple[int, ...]) -> Groups:
+    """Ranks that differ in one digit alone."""
+    if not bases:
+        return ((0,),)
+    digit = round % len(bases)
+    step = math.prod(bases[:digit])
+    block = step * bases[digit]
+    return tuple(
+        tuple(range(high + low, high + block, step)) for high in range(0, workers, block) for low in range(step)
+    )
+
+
+def _ring(round: int, workers: int, size: int) -> Groups:
+    """The ring of ranks, turned by nearly half each round and gone through in steps, is cut into even pieces."""
+    if size == 1:
+        return tuple((rank,) for rank in range(workers))
+    reach = next(rounds for rounds in range(1, workers + 1) if size**rounds >= workers)
+    step = -(-workers // size ** (reach - round % reach))
+    ring = np.roll(np.arange(workers), -round * ((workers - 1) // 2))
+    order = np.concatenate([ring[first::step] for first in range(step)])
+    return tuple(tuple(sorted(piece.tolist())) for piece in np.array_split(order, -(-workers // size)))

@@ -19,11 +19,22 @@ from lib.options.checked import Natural
 from lib.protocols.server_rule import Apply, Decisions, Drop, Push, ServerRule, ServerState
 
 
+@dataclass(frozen=True, slots=True)
+class Begun(ServerState):
+    """What bounded staleness remembers beside the rest: steps since the last cut of the run, from where all go on together."""
+
+    begun: tuple[int, ...] = ()
+    """Those that each worker has been let start; beyond those it has done where it reads ahead."""
+    done: tuple[int, ...] = ()
+    """Those whose gradients came."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class HopBS(ServerRule):
     """Bounded staleness: gradients are applied at arrival, and nobody is more than some steps ahead of the slowest.
 
-    Guarantee: with a bound of b, N workers' gradients are at most (N - 1)(2 b + 1) updates old.
+    Guarantee: with a bound of b, N workers' gradients are at most (N - 1)(2 b + 1) updates old; min(a, b) more where they read
+    a batches ahead.
     """
 
     name: ClassVar = "hop-bs"
@@ -31,19 +42,47 @@ class HopBS(ServerRule):
     blocks: ClassVar = True
     drops: ClassVar = False
 
+    states: ClassVar = (Begun, Push)
+
     bound: Natural = 2
-    """b1: a worker starts no step if it has finished more than so many steps more than the slowest."""
+    """b1: a worker starts no step if it has begun more than so many steps more than the slowest has finished."""
+    ahead: Natural = 0
+    """Batches whose parameters a worker reads before it comes to them, as far as the bound lets it."""
 
-    def may_start(self, state: ServerState, worker: int) -> bool:
-        clocks = state.clocks
+    def init(self, workers: int) -> Begun:
+        none = (0,) * workers
+        return Begun(active=frozenset(range(workers)), clocks=none, begun=none, done=none)
+
+    def may_start(self, state: Begun, worker: int) -> bool:
+        done = state.done
         if len(state.active) < len(
-            clocks
+            done
         ):  # else as they are: with hundreds of workers at the gate this is most of a run
-            clocks = tuple(clocks[other] for other in state.active)
-        return state.clocks[worker] - min(clocks) <= self.bound
+            done = tuple(done[other] for other in state.active)
+        return state.begun[worker] - min(done) <= self.bound
 
-    def on_push(self, state: ServerState, push: Push) -> tuple[ServerState, Decisions]:
-        return state.receive(push).release(), (Apply((push,), (1.0,), 1),)
+    def on_start(self, state: Begun, worker: int) -> tuple[Begun, int]:
+        state, token = super().on_start(state, worker)
+        return replace(state, begun=_with(state.begun, worker, state.begun[worker] + 1)), token
+
+    def on_push(self, state: Begun, push: Push) -> tuple[Begun, Decisions]:
+        done = _with(state.done, push.worker, state.done[push.worker] + 1)
+        return replace(state.receive(push).release(), done=done), (Apply((push,), (1.0,), 1),)
+
+    def on_cut(self, state: Begun) -> Begun:
+        """Who waited at the gate for one that made fewer steps could keep it waiting in an all-reduce."""
+        none = (0,) * len(state.done)
+        return replace(state, begun=none, done=none)
+
+    def on_join(self, state: Begun, worker: int) -> Begun:
+        """What it had begun is lost, and it is level with the slowest of the others."""
+        level = max(state.done[worker], min((state.done[other] for other in state.active), default=0))
+        begun, done = (_with(steps, worker, level) for steps in (state.begun, state.done))
+        return replace(super().on_join(state, worker), begun=begun, done=done)
+
+
+def _with(steps: tuple[int, ...], worker: int, count: int) -> tuple[int, ...]:
+    return (*steps[:worker], count, *steps[worker + 1 :])
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -81,6 +81,10 @@ class ServerRule(Rule):
     """`corrected(gradient, now, read)`: what an update takes in place of a gradient, given the values that it changes and those
     that the worker read, dense ones or rows; servers remember what they gave. None: the gradient as it is."""
 
+    ahead: ClassVar[int] = 0
+    """Batches whose parameters a worker reads before it comes to them; a rule that lets one choose has a field of that name. A
+    worker's batches that were read and not yet pushed are then at most one more."""
+
     rows_divided_by: Literal["met", "all"] = "met"
     """A row's summed gradient is divided by the pushes that met its id (GBA, Algorithm 2), or by the update's divisor."""
 
@@ -104,6 +108,10 @@ class ServerRule(Rule):
     def on_leave(self, state: ServerState, worker: int) -> tuple[ServerState, Decisions]:
         """A worker has no more data, or died: whoever waited for it must not wait for ever."""
         return replace(state, active=state.active - {worker}), ()
+
+    def on_cut(self, state: ServerState) -> ServerState:
+        """Nothing is under way, and all workers go on together: from a queue, after unlike numbers of steps."""
+        return state
 
     def on_join(self, state: ServerState, worker: int) -> ServerState:
         """A worker that died is there again: level with the slowest of the others, so that it is nobody's straggler, but not

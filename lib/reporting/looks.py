@@ -31,8 +31,8 @@ PROTOCOLS: dict[str, tuple[str, Any]] = {
     "hop-bw": (PINK, DASHED),
     "prague": (BLACK, DOTTED),
     "swarm-adam": (PINK, DOTTED),
-    "persia": (BLUE, DASHDOT),
-    "persia-raw": (BLUE, DOTTED),
+    "hybrid": (BLUE, DASHDOT),
+    "hybrid (raw)": (BLUE, DOTTED),
     "s-ma": (ORANGE, DOTTED),
     "s-bmuf": (SKY, DOTTED),
     "fr-easgd": (PINK, DASHDOT),
@@ -59,6 +59,7 @@ KINDS = {
     "read": SKY,
     "transfer": VERMILLION,
     "validate": BLACK,
+    "update": BLUE,
     "write": ORANGE,
 }
 """What a node does, in a Gantt chart."""

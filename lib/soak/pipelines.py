@@ -129,9 +129,9 @@ def wrong(plan: Plan, run: Run) -> Iterator[tuple[str, str]]:
 
 
 def most_rows(plan: Plan) -> int:
-    """Of a table in the device's cache: half of them may have been safe when a batch came, which added one update more."""
+    """Of a table in the device's cache."""
     sizes = (ids.size for index in range(plan.batches) for ids in plan.batch(index).ids.values())
-    return (2 * plan.protocol.dense.most_cached - 1) * max(sizes)
+    return plan.protocol.dense.most_cached * max(sizes)
 
 
 @one_thread()

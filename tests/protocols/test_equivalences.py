@@ -122,6 +122,59 @@ def test_sync_is_the_serial_loop_over_mean_gradients(workers, seed, batches, ada
 
 
 @PROPERTY
+@given(workers=WORKERS, seed=SEEDS, batches=BATCHES, sigma=st.floats(0, 1), buckets=st.integers(1, 3))
+def test_hybrid_that_reads_nothing_ahead_is_all_reduce_over_asynchronous_rows(workers, seed, batches, sigma, buckets):
+    cluster = VirtualCluster(workers=workers, slowdown=sigma)
+    dense = protocols.get("all-reduce", buckets=buckets)
+    for counts, rows in (("own", protocols.get("async")), ("all", protocols.get("hop-bs", bound=0))):
+        hybrid = protocols.get("hybrid", tau=0, counts=counts, buckets=buckets)
+        expected = digest(clicks(batches), Pair(sparse=rows, dense=dense), cluster, seed)
+        assert digest(clicks(batches), hybrid, cluster, seed) == expected
+
+
+@PROPERTY
+@given(seed=SEEDS, batches=BATCHES, counts=st.sampled_from(["own", "all"]))
+def test_one_hybrid_worker_that_reads_nothing_ahead_is_sync(seed, batches, counts):
+    sync, hybrid = (
+        finals(records(clicks(batches), rule, VirtualCluster(workers=1), seed))
+        for rule in (protocols.get("sync"), protocols.get("hybrid", tau=0, counts=counts))
+    )
+    np.testing.assert_array_equal(hybrid["worker0/replica"]["values"], sync["server0/dense"][0]["values"])
+    np.testing.assert_array_equal(hybrid["server0/rows"]["feature"].values, sync["server0/rows"]["feature"].values)
+
+
+@PROPERTY
+@given(workers=WORKERS, seed=SEEDS, rounds=st.integers(1, 4), sigma=st.floats(0, 1))
+def test_hybrid_without_staleness_is_sync_in_small_steps(workers, seed, rounds, sigma):
+    """Nobody reads a row before all gradients of the step before are in it; each is then applied by itself."""
+    cluster, batches = VirtualCluster(workers=workers, slowdown=sigma), rounds * workers
+    ends = []
+    for rate, rule in (
+        (0.1, protocols.get("all-reduce")),
+        (0.1 / workers, protocols.get("hybrid", tau=0, counts="all")),
+    ):
+        task = workloads.get("ctr-synthetic", **SMALL, samples=8 * batches, row_optimizer=SGD(lr=rate))
+        pair = rule if rule.name == "hybrid" else Pair(sparse=protocols.get("sync", rows_divided_by="all"), dense=rule)
+        ends.append(finals(records(task, pair, cluster, seed)))
+    sync, hybrid = ends
+    expected = sync["worker0/replica"]["values"]
+    np.testing.assert_allclose(hybrid["worker0/replica"]["values"], expected, rtol=1e-3, atol=1e-5)
+    rows = [end["server0/rows"]["feature"] for end in (sync, hybrid)]
+    order = [np.argsort(each.ids) for each in rows]
+    values = [each.values[by] for each, by in zip(rows, order, strict=True)]
+    np.testing.assert_allclose(*values, rtol=1e-3, atol=1e-5)
+
+
+@PROPERTY
+@given(workers=WORKERS, seed=SEEDS, batches=BATCHES, tau=st.integers(0, 3), sigma=st.floats(0, 1.5))
+def test_rows_are_as_old_as_tau_says_where_it_counts_all(workers, seed, batches, tau, sigma):
+    cluster = VirtualCluster(workers=workers, slowdown=sigma)
+    parts = records(clicks(batches), protocols.get("hybrid", tau=tau, counts="all"), cluster, seed)
+    ages = [age for part in parts if part.ledger["started"] for _, age in part.staleness]
+    assert max(ages) <= (workers - 1) * (2 * tau + 1) + tau
+
+
+@PROPERTY
 @given(workers=WORKERS, seed=SEEDS, batches=BATCHES)
 def test_all_reduce_is_sync_without_a_server_for_the_dense_part(workers, seed, batches):
     cluster = VirtualCluster(workers=workers)

@@ -239,6 +239,29 @@ FOUND = {
         "server.reading": 0.000222,
         "failures": [dies("reader0", at=0.0092, lasts=0.0013)],
     },
+    "who had made fewer steps before a cut waited in an all-reduce for who waited at the gate for it": {
+        "protocol": "hybrid",
+        "workers": 6,
+        "samples": 276,
+        "seed": 899,
+        "dense_optimizer": {"name": "momentum", "lr": 0.1},
+        "row_optimizer": {"name": "momentum", "lr": 0.01},
+        "feed": "queue",
+        "checkpoint_every": 80,
+        "speeds": (2.0, 0.3, 2.0, 2.0, 1.0, 0.3),
+        "tau": 0,
+        "counts": "all",
+        "buckets": 1,
+    },
+    "a shadow whose group broke asked for another when its worker had paused": {
+        "protocol": "s-bmuf",
+        "workers": 6,
+        "samples": 259,
+        "seed": 417,
+        "checkpoint_every": 200,
+        "slowdown": 0.3,
+        "failures": [dies("worker0", at=0.009, lasts=0.0073)],
+    },
 }
 
 

@@ -134,3 +134,19 @@ def test_a_move_keeps_what_was_written_beside_it():
     store.assign(store.pull() + 1)
     assert store.move(mine, writes, 0.5 * mine + 5) == 2
     assert store.pull().tolist() == [6 - 1 + 1 + 2, 7 + 1 + 1 + 1.5]
+
+
+def test_a_copy_is_good_until_somebody_writes():
+    store = DenseStore(np.zeros(2, np.float32), SGD(lr=1.0))
+    before = store.seen()
+    assert store.seen(before)[0] is before[0]
+    store.apply(np.ones(2, np.float32))
+    after, writes = store.seen(before)
+    assert after.tolist() == [-1, -1] and before[0].tolist() == [0, 0] and writes == before[1] + 1
+
+
+def test_who_stands_still_sees_the_vector_itself():
+    store = DenseStore(np.zeros(2, np.float32), SGD(lr=1.0))
+    live, writes = store.still()
+    store.apply(np.ones(2, np.float32))
+    assert live.tolist() == [-1, -1] and store.seen((live, writes))[0] is not live

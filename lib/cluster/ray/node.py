@@ -177,7 +177,7 @@ class RaySite(WallSite):
     def _mean(self, meeting: Meeting, mine: np.ndarray) -> np.ndarray:
         tensor = torch.tensor(mine, device=self.device)
         self.group(meeting).allreduce(tensor).wait()
-        return (tensor / len(meeting.members)).cpu().numpy()
+        return tensor.div_(len(meeting.members)).cpu().numpy()
 
     def _gather(self, meeting: Meeting, mine: np.ndarray) -> list[np.ndarray]:
         group = self.group(meeting)

@@ -69,9 +69,11 @@ def judged(
     table["speed over sequential"] = (
         table["qps"] / slow.loc[pd.MultiIndex.from_frame(table[["setup", "seed"]])].to_numpy()
     )
-    first = table[table["protocol"] == "oac"].drop_duplicates("setup").index
-    table["equal"] = pd.Series({row: float(equal(runs[row], jobs[row]["workload"])) for row in first})
-    return table.assign(subject=table["setup"] + ", " + table["protocol"])
+    table["subject"] = table["setup"] + ", " + table["protocol"]
+    first = table[table["protocol"] == "oac"].drop_duplicates("setup")
+    same = [float(equal(runs[row], jobs[row]["workload"])) for row in first.index]
+    replayed = first[["setup", "seed"]].assign(subject=first["setup"] + ", replayed", equal=same)
+    return pd.concat([table, replayed], ignore_index=True)
 
 
 def equal(run: Run, task: Workload) -> bool:

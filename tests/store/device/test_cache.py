@@ -1,4 +1,4 @@
-"""The device's cache against a plain dictionary."""
+"""The device's cache against a plain list of updates."""
 
 import numpy as np
 import torch
@@ -12,23 +12,37 @@ IDS = st.lists(
 )
 
 
+def filled(ids, stamp):
+    """Rows that say which update and which id they are of."""
+    return torch.stack([torch.full((ids.size,), float(stamp)), torch.from_numpy(ids % 97).float()], dim=1)
+
+
 @settings(derandomize=True, deadline=None, max_examples=100, database=None)
 @given(st.lists(st.tuples(IDS, st.integers(0, 6)), max_size=30))
 def test_the_newest_rows_are_there_until_they_are_safe(calls):
-    """What is needed stays; what is safe may stay too, and goes once it is at least half."""
-    cache, model = Cache(2, torch.device("cpu")), {}
+    """And memory is given back as soon as an update is safe, though a later batch may know of fewer that are."""
+    cache, updates, safe = Cache(2, torch.device("cpu")), {}, -1
     for stamp, (ids, lag) in enumerate(calls):
-        numbers = np.array(ids)
-        cache.put(numbers, torch.full((len(ids), 2), float(stamp)), stamp)
-        model |= dict.fromkeys(ids, stamp)
-        safe, before = stamp - lag, len(cache)
-        needed = {number for number, when in model.items() if when > safe}
-        gone = cache.evict(safe)
-        assert len(cache) == before - gone and (len(cache) == len(needed) if gone else 2 * len(needed) >= before - 1)
-        if gone:
-            model = {number: model[number] for number in needed}
-        known = np.array(list(model) or [99])
-        assert cache.stamps(known).tolist() == [model.get(number, -1) for number in known.tolist()]
-        if model:
-            assert cache.take(known)[:, 1].tolist() == [model[number] for number in known.tolist()]
-    assert cache.stamps(np.array([77, 78])).tolist() == [-1, -1]
+        ids = np.array(ids)
+        cache.room(ids, stamp).copy_(filled(ids, stamp))
+        updates[stamp] = ids
+        before = len(cache)
+        gone = cache.evict(stamp - lag)
+        safe = max(safe, stamp - lag)
+        kept = {when: each for when, each in updates.items() if when > safe}
+        assert len(cache) == before - gone == sum(each.size for each in kept.values())
+        newest = {number: when for when, each in kept.items() for number in each.tolist()}
+        asked = np.unique(np.concatenate(list(updates.values())))
+        assert cache.stamps(cache.find(asked)).tolist() == [newest.get(number, -1) for number in asked.tolist()]
+        known = np.array(list(newest), np.int64)
+        rows = cache.take(cache.find(known))
+        assert rows[:, 0].tolist() == list(newest.values()) and rows[:, 1].tolist() == (known % 97).tolist()
+    assert cache.stamps(cache.find(np.array([77, 78]))).tolist() == [-1, -1]
+
+
+def test_room_is_used_again_and_the_index_forgets():
+    cache = Cache(1, torch.device("cpu"))
+    for stamp in range(200):
+        cache.room(np.arange(10) + 10 * stamp, stamp)
+        cache.evict(stamp - 1)
+    assert len(cache) == 10 and cache._records.count <= 30 and len(cache._rows) <= 40

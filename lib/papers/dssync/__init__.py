@@ -1,0 +1,1 @@
+"""DS-Sync's experiments."""

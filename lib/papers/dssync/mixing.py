@@ -1,0 +1,150 @@
+"""How soon workers who average in small groups hold the average of all: by matrices, and in runs that show them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+import pandas as pd
+import torch
+
+import lib
+from lib.cluster.spec import Work
+from lib.cluster.virtual.cluster import VirtualCluster
+from lib.data.batch import Batch
+from lib.options.checked import Count
+from lib.protocols.dssync import DSSync
+from lib.results.run import Run
+from lib.store.optim import SGD, Optimizer
+from lib.workloads.base import Workload
+
+
+class Pushed(torch.nn.Module):
+    """Every step of SGD(lr=1) adds its batch's push."""
+
+    def __init__(self, size: int):
+        super().__init__()
+        self.weights = torch.nn.Parameter(torch.zeros(size))
+
+    def forward(self, batch: Batch, rows: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        return batch.features["push"] @ self.weights
+
+    def loss(self, batch: Batch, scores: torch.Tensor) -> torch.Tensor:
+        return -scores.sum()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Push(Workload):
+    """Worker i's first batch adds 1 to coordinate i, and no other batch does anything: a replica is then a row of the product of
+    the rounds' matrices."""
+
+    name: ClassVar[str] = "push"
+
+    workers: Count
+    """Workers, and parameters."""
+    samples: Count
+    batch_size: Count = 1
+    dense_optimizer: Optimizer = field(default=SGD(lr=1.0))
+    row_optimizer: Optimizer = field(default=SGD(lr=1.0))
+
+    def model(self, seed: int) -> Pushed:
+        return Pushed(self.workers)
+
+    def draw(self, seed: int, first: int, size: int, index: int) -> Batch:
+        push = np.zeros((1, self.workers), np.float32)
+        if index < self.workers:
+            push[0, index] = 1
+        return Batch.of(index=index, raw={}, size=1, features={"push": push})
+
+    def work(self) -> Work:
+        return Work(flops=1e6)
+
+    def evaluate(
+        self, model: Pushed, rows: Mapping[str, np.ndarray], seed: int, day: int | None = None
+    ) -> dict[str, float]:
+        """`distance` of worker 0's replica from the average of all first pushes, over that of one that met nobody."""
+        return {"distance": _distance(model.weights.detach().numpy())}
+
+
+def job(rule: DSSync, workers: int, seed: int, steps: int) -> dict[str, Any]:
+    """A run of so many steps, among workers of unlike speeds."""
+    there = VirtualCluster(workers=workers, slowdown=0.5)
+    return {
+        "workload": Push(workers=workers, samples=steps * workers),
+        "protocol": rule,
+        "cluster": there,
+        "seed": seed,
+    }
+
+
+def held(rule: DSSync, workers: int, steps: int) -> np.ndarray:
+    """The weights of the workers' first updates in worker 0's replica after so many steps, by the matrices."""
+    product = np.eye(workers)
+    for round in range(steps):
+        product = rule.matrix(round, workers) @ product
+    return product[0]
+
+
+def predicted(rule: DSSync, workers: int, steps: int) -> float:
+    """What `Push` calls distance, by the matrices."""
+    return _distance(held(rule, workers, steps))
+
+
+def measured(cases: Mapping[str, tuple[DSSync, int]], seeds: Iterable[int]) -> tuple[pd.DataFrame, list[Run]]:
+    """A run of each case, a rule and a number of workers, until it is to be at the average, or for four steps: how far it is from
+    it and should be, and the rule's gap."""
+    places = [
+        (name, *case, case[0].steps_to_average(case[1]) or 4, seed) for name, case in cases.items() for seed in seeds
+    ]
+    runs = lib.sweep([job(rule, workers, seed, steps) for _, rule, workers, steps, seed in places])
+    rows = []
+    for (name, rule, workers, steps, seed), run in zip(places, runs, strict=True):
+        far, said = run.summary["distance"], predicted(rule, workers, steps)
+        gap = rule.gap(workers)
+        rows.append((name, seed, steps, far, said, abs(far - said), gap))
+    return pd.DataFrame(rows, columns=["subject", "seed", "steps", "distance", "predicted", "off", "gap"]), runs
+
+
+def schedules(worlds: Iterable[int], rule: DSSync) -> pd.DataFrame:
+    """For each number of workers its groups' sizes, how soon they mix, and the hops of a round of rings beside all-reduce's."""
+    found = []
+    for workers in worlds:
+        rounds = [rule.groups(round, workers) for round in range(2)]
+        most = [max(map(len, groups)) for groups in rounds]
+        found.append(
+            {
+                "workers": workers,
+                "groups": ", then ".join(dict.fromkeys(map(_counted, rounds))),
+                "steps to the average": rule.steps_to_average(workers),
+                "left after two rounds": rule.left(2, workers),
+                "left after four": rule.left(4, workers),
+                "gap": rule.gap(workers),
+                "hops": sum(2 * size - 1 for size in most) / 2,
+                "hops of all-reduce": 2 * workers - 1,
+            }
+        )
+    return pd.DataFrame(found)
+
+
+def course(rules: Mapping[str, DSSync], worlds: Iterable[int], rounds: int) -> pd.DataFrame:
+    """What is left of a disagreement, at worst, after each round."""
+    return pd.DataFrame(
+        [
+            {"protocol": name, "workers": str(workers), "round": round, "left": rule.left(round, workers)}
+            for name, rule in rules.items()
+            for workers in worlds
+            for round in range(rounds + 1)
+        ]
+    )
+
+
+def _distance(row: np.ndarray) -> float:
+    """From the average, over that of one that has met nobody: 1 - 1/W, and W - 1 times -1/W."""
+    return float(np.linalg.norm(row - 1 / row.size) / np.sqrt(1 - 1 / row.size)) if row.size > 1 else 0.0
+
+
+def _counted(groups: tuple[tuple[int, ...], ...]) -> str:
+    sizes = sorted(map(len, groups), reverse=True)
+    return " + ".join(f"{sizes.count(size)} of {size}" for size in dict.fromkeys(sizes))

@@ -1,0 +1,119 @@
+"""Real collectives on this machine: four processes average a vector of 20 million numbers, all at once or in pairs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from multiprocessing import get_context
+from tempfile import TemporaryDirectory
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import distributed
+
+from lib.cluster.local import LocalCluster
+from lib.cluster.ray.cluster import RayCluster
+from lib.cluster.spec import Work
+from lib.data.batch import Batch
+from lib.protocols.all_reduce import AllReduce
+from lib.protocols.dssync import DSSync
+from lib.protocols.rule import Rule
+from lib.results.run import Run
+from lib.store.optim import SGD, Optimizer
+from lib.training.train import Job
+from lib.workloads.base import TableSpec, Workload
+
+RULES: dict[str, Rule] = {"BSP": AllReduce(), "DS-Sync": DSSync()}
+
+
+class Vector(torch.nn.Module):
+    """One parameter, whose gradient is one over its length at every place."""
+
+    def __init__(self, size: int):
+        super().__init__()
+        self.values = torch.nn.Parameter(torch.zeros(size))
+
+    def forward(self, batch: Batch, rows: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        return self.values.mean()
+
+    def loss(self, batch: Batch, scores: torch.Tensor) -> torch.Tensor:
+        return scores
+
+
+@dataclass(frozen=True, kw_only=True)
+class Block(Workload):
+    """Nothing to compute, and much to exchange."""
+
+    name: ClassVar[str] = "block"
+
+    samples: int = 40
+    batch_size: int = 1
+    dense_optimizer: Optimizer = field(default=SGD(lr=1.0))
+    row_optimizer: Optimizer = field(default=SGD(lr=1.0))
+    size: int = 20_000_000
+
+    def tables(self) -> dict[str, TableSpec]:
+        return {}
+
+    def model(self, seed: int) -> Vector:
+        return Vector(self.size)
+
+    def draw(self, seed: int, first: int, size: int, index: int) -> Batch:
+        return Batch.of(index=index, raw={}, size=size, features={})
+
+    def work(self) -> Work:
+        return Work(bytes=8.0 * self.size)
+
+    def evaluation_ids(self, seed: int, day: int | None = None) -> dict[str, np.ndarray]:
+        return {}
+
+    def evaluate(
+        self, model: Vector, rows: Mapping[str, np.ndarray], seed: int, day: int | None = None
+    ) -> dict[str, float]:
+        return {"mean": float(model.values.detach().mean())}
+
+
+def trained(
+    mode: str, seed: int, *, steps: int, processes: bool = True, workers: int = 4, size: int = 20_000_000
+) -> Run:
+    """A run; `processes`: workers are some of their own, and not threads, which start sooner."""
+    there = (RayCluster if processes else LocalCluster)(workers=workers)
+    job = Job.of(Block(samples=steps * workers, size=size), RULES[mode], there, seed=seed, save=False)
+    return job.run(lambda samples: None)
+
+
+def seconds(run: Run) -> float:
+    """How long an exchange takes, from when all of its group are there until a replica has what came of it: BSP's step of SGD
+    is part of it, as is DS-Sync's replacement. The median, but for the first two steps, in which connections are made."""
+    spans = run.trace.assign(seconds=run.trace["end"] - run.trace["start"])
+    mixes = spans[spans["kind"] == "mix"]
+    late = mixes[mixes["batch"] >= mixes["batch"].min() + mixes["node"].nunique() * 2]
+    return float(late["seconds"].median())
+
+
+def alone(size: int, rounds: int, workers: int = 4) -> dict[str, float]:
+    """Seconds of gloo's own all-reduce of so many numbers among all workers, and in pairs at the same time: the median."""
+    with TemporaryDirectory() as folder, ProcessPoolExecutor(workers, get_context("spawn")) as pool:
+        parts = [pool.submit(_all_reduces, rank, workers, size, rounds, f"{folder}/meet") for rank in range(workers)]
+        found = [part.result() for part in parts]
+    return {mode: float(np.median([each[mode] for each in found])) for mode in RULES}
+
+
+def _all_reduces(rank: int, workers: int, size: int, rounds: int, meeting: str) -> dict[str, float]:
+    torch.set_num_threads(1)
+    distributed.init_process_group("gloo", f"file://{meeting}", rank=rank, world_size=workers)
+    pairs = [distributed.new_group([first, first + 1]) for first in range(0, workers, 2)]
+    groups, vector, found = {"BSP": None, "DS-Sync": pairs[rank // 2]}, torch.zeros(size), {}
+    for mode, group in groups.items():
+        seconds = []
+        for _ in range(rounds + 1):
+            distributed.barrier()
+            start = time.perf_counter()
+            distributed.all_reduce(vector, group=group)
+            seconds.append(time.perf_counter() - start)
+        found[mode] = float(np.median(seconds[1:]))
+    distributed.destroy_process_group()
+    return found

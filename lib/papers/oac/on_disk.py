@@ -1,0 +1,121 @@
+"""Pipelines on this machine, on its own clock, over a store in a file: what there is to hide, and what hiding it costs.
+
+Beyond memory: a store that has room there is made to behave as one that has none. After every fourth batch all its pages are
+taken out of memory, changed ones by way of the disk; so most of what a batch reads comes from the disk.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import math
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import numpy as np
+
+from lib import protocols, workloads
+from lib.cluster.local import LocalCluster
+from lib.protocols.rule import Rule
+from lib.results.run import Run
+from lib.store.spec import RowStore
+from lib.training.train import Job
+from lib.workloads import Workload
+
+_PAGEOUT = 21
+"""Linux's MADV_PAGEOUT, for which Python's mmap has no name."""
+
+_FEW = {"in_flight": 6, "readers": 2, "writers": 2, "queue": 2}
+
+RULES: dict[str, Rule] = {
+    "sequential": protocols.get("sequential"),
+    "pipelined": protocols.get("pipelined", **_FEW),
+    "oac": protocols.get("oac", **_FEW),
+}
+
+
+def task(batches: int) -> Workload:
+    """A graph of 40 MB of rows with their state, of which a batch moves 6."""
+    size = {"batch_size": 4096, "negatives": 128, "dim": 128, "entities": 40_000, "triples": 80_000}
+    return workloads.get("freebase86m-distmult", **size, samples=4096 * batches, evaluation_triples=100)
+
+
+def trained(workload: Workload, mode: str, folder: str, seed: int, *, beyond_memory: bool = False) -> dict[str, object]:
+    """A run over a new store in that folder, its paces, and how many MB came from the disk for a batch."""
+    store = RowStore(mapped=folder)
+    job = Job.of(workload, RULES[mode], LocalCluster(threads=4), seed=seed, store=store, save=False)
+    before = _read_from_disk()
+    with taken_out(folder) if beyond_memory else _left() as progress:
+        run = job.run(progress)
+    came = (_read_from_disk() - before) / 1e6
+    return {"run": run, "from disk": came / run.summary["applied"], **paces(run)}
+
+
+def paces(run: Run) -> dict[str, float]:
+    """Batches a second and the medians of stages in milliseconds, after the first fifth."""
+    spans = run.trace.assign(ms=1e3 * (run.trace["end"] - run.trace["start"]))
+    ends = np.sort(spans.loc[spans["kind"] == "compute", "end"].to_numpy())
+    ends = ends[len(ends) // 5 :]
+    later = spans[spans["end"] > ends[0]].groupby("kind")["ms"].median()
+    stages = {kind: float(later.get(kind, 0.0)) for kind in ("read", "validate", "compute", "update", "write")}
+    return {"pace": (len(ends) - 1) / (ends[-1] - ends[0]), **stages}
+
+
+def possible() -> bool:
+    """Whether this system takes pages out of memory when it is asked to."""
+    return sys.platform == "linux"
+
+
+def _read_from_disk() -> float:
+    """Bytes that this process had the disk read; not known but on Linux."""
+    if not possible():
+        return math.nan
+    fields = dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())
+    return float(fields["read_bytes"])
+
+
+@contextmanager
+def taken_out(folder: str, every: int = 4) -> Iterator[Callable[[int], None]]:
+    """To be called after each batch: after so many, the pages of the folder's files that are mapped here leave the memory."""
+    due, over, batches = threading.Event(), threading.Event(), itertools.count(1)
+    advise = ctypes.CDLL(None, use_errno=True).madvise
+    advise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+
+    def work() -> None:
+        while due.wait() and not over.is_set():
+            due.clear()
+            for path, start, size in list(_mapped(Path(folder).resolve())):
+                with suppress(FileNotFoundError), path.open("rb") as file:
+                    os.fdatasync(file.fileno())  # a changed page stays until it is on the disk
+                    advise(start, size, _PAGEOUT)
+
+    def after_a_batch(samples: int) -> None:
+        if next(batches) % every == 0:
+            due.set()
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    try:
+        yield after_a_batch
+    finally:
+        over.set()
+        due.set()
+        thread.join()
+
+
+def _mapped(folder: Path) -> Iterator[tuple[Path, int, int]]:
+    """Files of that folder that this process has mapped, where, and how much of them."""
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        where, *_, path = line.split(maxsplit=5)
+        if folder in Path(path).parents:
+            start, stop = (int(end, 16) for end in where.split("-"))
+            yield Path(path), start, stop - start
+
+
+@contextmanager
+def _left() -> Iterator[Callable[[int], None]]:
+    yield lambda samples: None

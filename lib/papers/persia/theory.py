@@ -1,0 +1,76 @@
+"""Theorem 1 on a convex problem: SGD whose gradient for rows is that of parameters which are some updates old.
+
+Paper -> code: Eq. 2 -> `descend`; alpha, no more often than which a sample contains an id -> `alpha`; tau -> `tau`; the learning
+rate -> `rate`; the bound that the proof ends with, 4 (f(w0) - f*) / (gamma T) + 3 L gamma sigma^2 -> `bound`.
+
+The problem is least squares: a sample contains each of `ROWS` ids with probability alpha, and its prediction is the sum of their
+rows over the root of how many ids a sample has on average. All parameters are rows: delay and alpha alone tell runs apart.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+import numpy as np
+import pandas as pd
+
+from lib.streams import stream
+
+ROWS = 64
+L = 1.0
+"""The gradient's Lipschitz constant."""
+NOISE = 1.0
+"""Standard deviation of a label around its sample's truth."""
+
+
+def curvature(alpha: float) -> np.ndarray:
+    """The mean loss's second derivative; its largest eigenvalue is at most 1, with alpha = 1."""
+    matrix = np.full((ROWS, ROWS), alpha / ROWS)
+    matrix[np.diag_indices(ROWS)] = 1 / ROWS
+    return matrix
+
+
+def rate(updates: int, tau: int, alpha: float, lipschitz: float, sigma: float) -> float:
+    """The theorem's gamma."""
+    return 1 / (lipschitz + np.sqrt(updates * lipschitz) * sigma + 4 * tau * lipschitz * alpha)
+
+
+def descend(alpha: float, tau: int, updates: int, seed: int, gamma: float | None = None) -> dict[str, float]:
+    """The mean squared gradient over a run, what it is bounded by, and the learning rate; the theorem's, or `gamma`."""
+    random = stream(seed, "theorem 1", int(1e6 * alpha))
+    truth = random.standard_normal(ROWS)
+    scale = np.sqrt(alpha * ROWS)
+    matrix = curvature(alpha)
+    sigma = _deviation(alpha, truth, random)
+    step = rate(updates, tau, alpha, L, sigma) if gamma is None else gamma
+    rows, olds = np.zeros(ROWS), deque(maxlen=tau + 1)
+    start, squared = 0.5 * truth @ matrix @ truth, 0.0
+    for _ in range(updates):
+        slope = matrix @ (rows - truth)
+        squared += slope @ slope
+        olds.append(rows)
+        features = (random.random(ROWS) < alpha) / scale
+        error = features @ (olds[0] - truth) - NOISE * random.standard_normal()
+        rows = rows - step * error * features
+    bounded = 4 * start / (step * updates) + 3 * L * step * sigma**2
+    return {"squared": squared / updates, "bound": bounded, "gamma": step}
+
+
+def swept(alphas: list[float], taus: list[int], updates: int, seeds: range, gamma: float | None = None) -> pd.DataFrame:
+    """A row for each run, with its squared gradient over that of the same samples without delay."""
+    places = [(alpha, tau, seed) for alpha in alphas for tau in taus for seed in seeds]
+    found = pd.DataFrame([descend(alpha, tau, updates, seed, gamma) for alpha, tau, seed in places])
+    data = pd.DataFrame(places, columns=["alpha", "tau", "seed"]).join(found)
+    fresh = data[data["tau"] == 0].set_index(["alpha", "seed"])["squared"]
+    at = pd.MultiIndex.from_frame(data[["alpha", "seed"]])
+    data["over no delay"] = data["squared"] / fresh.reindex(at).to_numpy()
+    subject = "alpha " + data["alpha"].astype(str) + ", tau " + data["tau"].astype(str)
+    return data.assign(subject=subject, **{"of the bound": data["squared"] / data["bound"]})
+
+
+def _deviation(alpha: float, truth: np.ndarray, random: np.random.Generator) -> float:
+    """Of a sample's gradient around its mean at the start, where it is largest."""
+    features = (random.random((4000, ROWS)) < alpha) / np.sqrt(alpha * ROWS)
+    errors = -features @ truth - NOISE * random.standard_normal(4000)
+    gradients = errors[:, None] * features
+    return float(np.sqrt(gradients.var(0).sum()))

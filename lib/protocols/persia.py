@@ -1,0 +1,64 @@
+"""Persia's hybrid algorithm: Lian et al., "Persia: An Open, Hybrid System Scaling Deep Learning-based Recommenders up to 100
+Trillion Parameters", SIGMOD 2022.
+
+The rule in one sentence: the dense network is trained in step, by the mean gradient of all workers, while rows are read some
+batches ahead and each gradient of them is applied the moment it arrives.
+
+Paper -> code: Algorithm 1, the embedding layer's two tasks -> `rows`, whose worker reads ahead and whose server waits for nobody;
+Algorithm 2's barrier -> `exchange`; tau, the samples "whose embeddings are retrieved but their gradients are not yet updated"
+-> `tau`; raw and optimised hybrid (Figure 3) -> `buckets` of 1, and of more, which are averaged while backward goes on.
+The paper's other modes have names of their own here: fully synchronous is `all-reduce`, fully asynchronous is `async`.
+
+Special cases: with tau = 0 read "own" it is all-reduce over rows that follow Async, to the bit; read "all" it is all-reduce over
+rows of Hop-BS with a bound of 0, which with SGD is Sync with its rows' gradients summed and not averaged. One worker with tau = 0
+is Sync. Asynchronous training with a large staleness, as we read what the paper says of PaddlePaddle, is `Async(ahead=...)`.
+
+Where the text leaves a choice: tau bounds "samples", and it is not said whose, nor how. The released code counts batches of each
+worker, from before the look-up until the gradient was applied (`counts="own"`, the default); the theorem bounds updates
+between a row's reading and its gradient, which needs a gate between workers (`counts="all"`).
+
+Departures: in the theorem an update is one sample's, here one worker's batch. A worker's batches are trained in the order of the
+data, where the paper's NN worker draws from those that are buffered. Rows travel between NN workers and servers without
+embedding workers in between.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from lib.options.checked import Count, Natural
+from lib.protocols.baselines import Async
+from lib.protocols.hop import HopBS
+from lib.protocols.mixing import Gradients
+from lib.protocols.replica_rule import ReplicaRule
+from lib.protocols.server_rule import ServerRule
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hybrid(ReplicaRule):
+    """Dense parameters in step, by an all-reduce beside backward; rows read ahead, and updated by each gradient at arrival.
+
+    Guarantee: the dense staleness is 0. Of a worker's batches at most tau + 1 have read their rows and not sent their gradients;
+    where tau counts "all", N workers' row gradients are at most (N - 1)(2 tau + 1) + tau updates old.
+    """
+
+    name: ClassVar = "hybrid"
+    cite: ClassVar = "Lian et al., Persia, SIGMOD 2022 (arXiv:2111.05897)"
+    blocks: ClassVar = True
+    drops: ClassVar = False
+
+    tau: Natural = 4
+    """Batches whose rows are read ahead (tau); "less than 5 for most cases"."""
+    counts: Literal["own", "all"] = "own"
+    """What tau bounds: a worker's own batches in flight, or also by how many steps it reads ahead of the slowest worker."""
+    buckets: Count = 4
+    """Parts of the dense gradient, each averaged as soon as backward has it; 1: all of it after backward (the raw hybrid)."""
+
+    @property
+    def rows(self) -> ServerRule:
+        return Async(ahead=self.tau) if self.counts == "own" else HopBS(bound=self.tau, ahead=self.tau)
+
+    @property
+    def exchange(self) -> Gradients:
+        return Gradients(buckets=self.buckets)

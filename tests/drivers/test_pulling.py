@@ -1,0 +1,106 @@
+"""Pulls some batches ahead: how many there are at most, what they hide, and what becomes of them when their worker dies."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from dataclasses import dataclass, field
+
+import pytest
+
+import lib
+from lib import Failure, Node, VirtualCluster, protocols, workloads
+from lib.data.batch import Batch
+from lib.drivers.ledger import OUTCOMES
+from lib.drivers.pulling import pulled
+from lib.protocols import Pair
+from tests.toys import records
+
+CLICKS = workloads.get(
+    "ctr-synthetic", samples=16 * 60, batch_size=16, vocabulary=50, fields=3, dim=2, hidden=(4,), evaluation_samples=100
+)
+
+
+@dataclass
+class Asked:
+    """A set of servers that answers at once and notes who asked."""
+
+    ahead: int
+    batches: list[int] = field(default_factory=list)
+
+    async def pull(self, batch):
+        self.batches.append(batch.index)
+        return batch.index
+
+
+async def batches(count):
+    for index in range(count):
+        yield Batch(index=index, size=1, ids={}, where={}, features={})
+
+
+@pytest.mark.parametrize("aheads", [(0,), (3,), (3, 1), (1, 3), (0, 2), (2, 0)])
+def test_each_set_of_servers_is_asked_as_far_ahead_as_its_rule_says(aheads):
+    sets = [Asked(ahead) for ahead in aheads]
+
+    async def train():
+        async with asyncio.TaskGroup() as tasks:
+            done = 0
+            async for batch, pulls in pulled(batches(9), sets, tasks):
+                assert batch.index == done
+                assert [await pull() for pull in pulls] == [done] * len(sets)
+                for _ in range(20):  # whatever is to be asked ahead is asked by now
+                    await asyncio.sleep(0)
+                assert [len(each.batches) for each in sets] == [min(9, done + 1 + ahead) for ahead in aheads]
+                done += 1
+            assert done == 9
+
+    asyncio.run(train())
+    assert all(each.batches == list(range(9)) for each in sets)
+
+
+def steps(tau, **nodes):
+    """Seconds of a step of one worker with 60 batches."""
+    cluster = VirtualCluster(workers=1, worker=Node(**nodes), server=Node(**nodes))
+    run = lib.train(CLICKS, protocols.get("hybrid", tau=tau), cluster, save=False)
+    return run.summary["virtual_seconds"] / 60, run.trace
+
+
+def test_pulls_are_hidden_behind_the_computation():
+    """A pull takes two latencies of 5 ms and a step some 12 ms of computing: 22 ms one after the other, and 12 beside."""
+    alone, trace = steps(0, latency=5e-3, flops=1e5)
+    [work] = {round(span.end - span.start, 9) for span in trace[trace["kind"] == "compute"].itertuples()}
+    assert alone == pytest.approx(work + 10e-3, rel=0.05)
+    assert steps(1, latency=5e-3, flops=1e5)[0] == pytest.approx(work, rel=0.05)
+
+
+@pytest.mark.parametrize("tau", [0, 2])
+def test_of_a_workers_batches_so_many_are_in_flight(tau):
+    """Between the start of its pull and that of its push."""
+    run = lib.train(CLICKS, protocols.get("hybrid", tau=tau), VirtualCluster(workers=3, slowdown=0.5), save=False)
+    trace = run.trace[run.trace["node"] == "worker1"]
+    begun = trace[trace["kind"] == "pull"].set_index("batch")["start"]
+    sent = trace[trace["kind"] == "push"].set_index("batch")["start"]
+    in_flight = [(begun <= time).sum() - (sent < time).sum() for time in begun]
+    assert max(in_flight) == tau + 1
+
+
+@pytest.mark.parametrize("counts", ["own", "all"])
+def test_rows_that_a_worker_had_read_ahead_are_lost_with_it_once(counts):
+    """It dies with its eleventh batch computed: that is lost, and the three that it had read rows for beside it."""
+    plan = [Failure(node="worker1", kind="dies", at_batch=11, lasts=0.05)]
+    cluster = VirtualCluster(workers=3, failures=plan, patience=0.01, worker=Node(flops=1e6))
+    parts = records(CLICKS, protocols.get("hybrid", tau=3, counts=counts), cluster)
+    [server] = (part.ledger for part in parts if part.ledger["started"])
+    assert 2 <= server["lost"] <= 4
+    assert server["started"] == sum(server[outcome] for outcome in OUTCOMES)
+    taken = Counter(batch for part in parts for batch in part.taken)
+    assert max(taken.values()) == 1 and 50 <= len(taken) < 60
+    workers = sum((part.ledger for part in parts if part.ledger["issued"]), Counter())
+    assert workers["issued"] == len(taken) == workers["applied"] + workers["lost"] and workers["lost"] == 1
+
+
+def test_a_pair_reads_rows_ahead_and_dense_parameters_as_the_step_begins():
+    pair = Pair(sparse=protocols.get("async", ahead=3), dense=protocols.get("async"))
+    parts = records(CLICKS, pair, VirtualCluster(workers=1))
+    ages = {"dense" in part.final: {age for _, age in part.staleness} for part in parts if part.ledger["started"]}
+    assert ages[True] == {0} and max(ages[False]) == 3
