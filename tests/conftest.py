@@ -47,7 +47,7 @@ def joined_ray():
     """Ray, started once: a RayCluster joins what is initialised."""
     ray = pytest.importorskip("ray")
     options = {"include_dashboard": False, "log_to_driver": False, "configure_logging": False}
-    ray.init(num_cpus=2, object_store_memory=200 * 2**20, **options)
+    ray.init("local", num_cpus=2, object_store_memory=200 * 2**20, **options)
     yield ray
     ray.shutdown()
 

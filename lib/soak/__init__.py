@@ -120,7 +120,7 @@ def _started(cluster: str) -> Iterator[None]:
         return
     import ray
 
-    ray.init(include_dashboard=False, log_to_driver=False, configure_logging=False)
+    ray.init("local", include_dashboard=False, log_to_driver=False, configure_logging=False)
     try:
         yield
     finally:

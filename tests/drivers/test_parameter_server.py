@@ -159,7 +159,8 @@ class TestHogwild:
         assert self.lost("striped") == 0
 
     def test_without_locks_some_are_lost(self):
-        assert self.lost("none") > 0
+        """Whether two threads meet in a row is up to the machine: on a busy one it takes a few tries."""
+        assert any(self.lost("none") for _ in range(30))
 
 
 class TestALostWorker:

@@ -105,7 +105,8 @@ class RayWorld(World):
             # Actors take none of these cores, which say how many processes Ray starts at the same time.
             cores = min(cpu_count(), self.workers + self.cluster.servers)
             memory = self.cluster.object_store
-            self.ray.init(num_cpus=cores, object_store_memory=memory, include_dashboard=False, **quiet)
+            # "local", or it joins what somebody else has running here, which refuses to be told its cores.
+            self.ray.init("local", num_cpus=cores, object_store_memory=memory, include_dashboard=False, **quiet)
 
     async def _watched(self, main: Main, progress: Callable[[int], None] | None) -> Any:
         self._store = distributed.TCPStore(_address(), 0, is_master=True, wait_for_workers=False)
