@@ -23,7 +23,7 @@ reproduce: $(VENV)/.installed
 test: $(VENV)/.installed
 	$(bin)/ruff check .
 	$(bin)/ruff format --check .
-	$(call timed,$(budget-test),$(bin)/python -m pytest -q -n 2 --dist loadgroup)
+	$(call timed,$(budget-test),$(bin)/python -m pytest -q -n 2 --dist loadgroup --durations 15)
 
 test-gpu:
 	$(PYTHON) -m pytest -q tests/gpu

@@ -46,9 +46,10 @@ def owes(run, workload, clock):
     assert run.history["samples"].max() == workload.samples and (run.history["time"].diff().dropna() >= 0).all()
 
 
-TWINS = {"s-bmuf", "fr-ma", "fr-bmuf", "bsp", "hop-bs", "hop-bw", "frozen", "sequential", "pipelined"}
-"""To a process under Ray, which takes seconds to start, they are s-ma and ds-sync, sync and async, and oac: composed alike, and
-what tells them apart is decided on the spot."""
+TWINS = {"bsp", "hop-bs", "hop-bw", "frozen", "gba", "sequential", "pipelined"}
+TWINS |= {"fr-easgd", "fr-ma", "s-bmuf", "fr-bmuf", "prague", "swarm-adam"}
+"""To a process under Ray, which takes seconds to start, the servers' are sync and async, the pipelines oac, and the replicas'
+s-easgd, s-ma and ds-sync: composed alike, and what tells them apart is decided on the spot."""
 
 
 @pytest.mark.parametrize("name", ALL)
