@@ -57,11 +57,21 @@ def _lost(meeting: Meeting) -> MemberLost:
     return MemberLost(f"a member of {meeting.members} died before they met")
 
 
+def own(array: np.ndarray) -> np.ndarray:
+    """A copy for whom it is given to."""
+    return array if _blank(array) else array.copy()
+
+
 def mean(arrays: list[np.ndarray]) -> np.ndarray:
-    if arrays[0].size > 1 and not any(arrays[0].strides):
-        return arrays[0]  # one zero seen at every place: the mean of such arrays is another
+    if _blank(arrays[0]):
+        return arrays[0]
     total = arrays[0].copy()
     for array in arrays[1:]:
         total += array
     total /= len(arrays)
     return total
+
+
+def _blank(array: np.ndarray) -> bool:
+    """One zero seen at every place, which nobody writes to: the mean of such arrays is another."""
+    return array.size > 1 and not any(array.strides)

@@ -155,7 +155,7 @@ class Averaging(InGroups):
         ids = np.unique(np.concatenate(await self._site.gather(met, table.export().ids)))
         mine = table.peek(ids)
         self._record.bytes["mix rows"] += mine.nbytes
-        table.assign(ids, (await self._site.mean(met, mine.ravel())).reshape(mine.shape))
+        table.assign(ids, (await self._site.mean(met, mine.reshape(-1))).reshape(mine.shape))
 
 
 class AveragingGradients(InGroups):

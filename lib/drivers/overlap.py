@@ -10,6 +10,7 @@ from itertools import accumulate
 import numpy as np
 
 from lib.cluster.base import Meeting, Site
+from lib.store.blank import joined
 
 FORWARD = 1 / 3
 """Share of a step that is over before backward begins: backward takes about twice as long as forward."""
@@ -60,7 +61,4 @@ class Overlap:
         finally:
             for task in started:
                 task.cancel()
-        whole = np.empty(max(bucket.stop for bucket in self.buckets), np.float32)
-        for bucket, mean in zip(self.buckets, means, strict=True):
-            whole[bucket] = mean
-        return whole
+        return joined(means, self.buckets)

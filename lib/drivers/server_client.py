@@ -14,6 +14,7 @@ from lib.drivers.record import Record
 from lib.drivers.shard import Gradient
 from lib.models.flat import StepResult
 from lib.protocols.server_rule import Push
+from lib.store.blank import joined, taken
 from lib.store.placement import Partition
 
 Parts = dict[str, np.ndarray | slice]
@@ -54,7 +55,7 @@ class ServerClient:
         self._count("pull ids", asked)
         self._count("pull dense", [part.dense for part in pulled])
         self._count("pull rows", [part.rows for part in pulled])
-        dense = _joined([part.dense for part in pulled]) if self._dense else None
+        dense = joined([part.dense for part in pulled]) if self._dense else None
         for share, messages in zip(parts, asked, strict=True):
             share.update({table: messages[table].bags for table in self._pooled if table in share})
         return dense, {table: self._block(table, batch, pulled, parts) for table in parts[0]}
@@ -78,17 +79,12 @@ class ServerClient:
 
     def _block(self, table: str, batch: Batch, pulled: list[Pulled], parts: list[Parts]) -> np.ndarray:
         blocks = [self._store.rows.decode(part.rows[table]) for part in pulled]
-        if len(blocks) == 1:
-            return blocks[0]
-        if table in self._pooled:  # servers may each have a part of a sum
+        if table in self._pooled and len(blocks) > 1:  # servers may each have a part of a sum
             whole = np.zeros((len(batch.where[table]) * len(self._pooled[table]), blocks[0].shape[1]), np.float32)
             for part, block in zip(parts, blocks, strict=True):
                 whole[part[table]] += block
             return whole
-        whole = np.empty((sum(map(len, blocks)), blocks[0].shape[1]), np.float32)
-        for part, block in zip(parts, blocks, strict=True):
-            whole[part[table]] = block
-        return whole
+        return joined(blocks, [part[table] for part in parts])
 
     def _share(self, push: Push, batch: Batch, result: StepResult | None, shard: int, parts: Parts) -> Gradient:
         """What one server gets of a step's gradients."""
@@ -98,7 +94,7 @@ class ServerClient:
         rows = {
             table: (
                 None if table in self._pooled else batch.ids[table][part],
-                self._store.gradients.encode(result.rows[table][part]),
+                self._store.gradients.encode(taken(result.rows[table], part)),
             )
             for table, part in parts.items()
         }
@@ -106,7 +102,3 @@ class ServerClient:
 
     def _count(self, kind: str, messages: list) -> None:
         self._record.bytes[kind] += nbytes(messages)
-
-
-def _joined(parts: list[np.ndarray]) -> np.ndarray:
-    return parts[0] if len(parts) == 1 else np.concatenate(parts)

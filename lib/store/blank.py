@@ -6,7 +6,7 @@ message with it takes as long. Ids are real, since which rows there are decides 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -21,6 +21,32 @@ def blank(*shape: int, kind: type = np.float32) -> np.ndarray:
     """An array of zeros, not to be written to."""
     dtype = np.dtype(kind)
     return np.ndarray(shape, dtype, _ZEROS[dtype], 0, (0,) * len(shape))
+
+
+def joined(parts: Sequence[np.ndarray], places: Sequence[np.ndarray | slice] | None = None) -> np.ndarray:
+    """The parts' rows in one array, one part after another, or each part's at its `places`; of blanks a blank."""
+    shape = (sum(map(len, parts)), *parts[0].shape[1:])
+    if len(parts) == 1:
+        return parts[0]
+    if all(map(_is_blank, parts)):
+        return blank(*shape, kind=parts[0].dtype)
+    if places is None:
+        return np.concatenate(parts)
+    whole = np.empty(shape, parts[0].dtype)
+    for place, part in zip(places, parts, strict=True):
+        whole[place] = part
+    return whole
+
+
+def taken(rows: np.ndarray, part: np.ndarray | slice) -> np.ndarray:
+    """Some of the rows; of a blank a blank."""
+    if _is_blank(rows) and not isinstance(part, slice):  # whose view is one
+        return blank(np.count_nonzero(part) if part.dtype == bool else part.size, *rows.shape[1:], kind=rows.dtype)
+    return rows[part]
+
+
+def _is_blank(array: np.ndarray) -> bool:
+    return not any(array.strides) and array.size != 1
 
 
 class BlankDense:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 
@@ -76,6 +78,19 @@ def test_nothing_is_computed_and_nothing_evaluated(monkeypatch):
     monkeypatch.setattr("lib.workloads.ctr.ClickThrough.evaluate", lambda *_: pytest.fail("a model was evaluated"))
     run = lib.train("ctr-synthetic", "gba", "virtual", gradients=False, save=False, **SMALL, **CLUSTER)
     assert "auc" not in run.summary and np.isnan(run.summary["train_loss"])
+
+
+@pytest.mark.parametrize("protocol", ["async", "gba", get("all-reduce", buckets=3), "hybrid", "ds-sync", "s-easgd"])
+def test_neither_vectors_nor_rows_take_memory(protocol):
+    """However many servers hold them: a vector has 16 MB here, and a batch's rows 3."""
+    wide = {"workload": "ctr-synthetic", "dim": 400, "hidden": (1000,), "batch_size": 200, "vocabulary": 500}
+    options = {"cluster": "virtual", "gradients": False, "save": False, "trace": False, **CLUSTER}
+    lib.train(protocol=protocol, samples=200, **wide, **options)  # what is imported and compiled once is not meant
+    tracemalloc.start()
+    lib.train(protocol=protocol, samples=4000, **wide, **options)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 6e6
 
 
 def test_ids_are_drawn_once_for_all_modes(monkeypatch):

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from lib.cluster.base import Meeting, Site
-from lib.cluster.board import mean
+from lib.cluster.board import mean, own
 from lib.cluster.faults.nodes import Health, Incarnation
 from lib.cluster.spec import Node, Work
 from lib.cluster.virtual.collectives import ALGORITHMS
@@ -115,11 +115,11 @@ class VirtualSite(Site):
     async def mean(self, meeting: Meeting, mine: np.ndarray) -> np.ndarray:
         workers = len(meeting.members)
         if workers == 1:
-            return mine.copy()
+            return own(mine)
         schedule = ALGORITHMS[self.world.cluster.collective](workers, mine.nbytes)
         result, done = await self._meet(meeting, "mean", mine, mean, schedule)
         await self.until(done[meeting.members.index(self.rank)])
-        return result.copy()
+        return own(result)
 
     async def gather(self, meeting: Meeting, mine: np.ndarray) -> list[np.ndarray]:
         everyone = np.arange(len(meeting.members))
