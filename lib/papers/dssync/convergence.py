@@ -47,8 +47,8 @@ def timed(courses: pd.DataFrame, workers: int, step: pd.Series) -> pd.DataFrame:
 
 
 def reached(courses: pd.DataFrame) -> pd.DataFrame:
-    """Steps and seconds of each run until its metric first is at the target, between two evaluations on a straight line; NaN
-    where it never is."""
+    """Steps and seconds of each run until its metric first is at the target, between two evaluations on a straight line. One that
+    never is there counts as if it were at its end, which is too good for it; `there` is 0 then."""
     keys = ["task", "workers", "seed"]
     bests = courses[courses["protocol"] == "BSP"].groupby(keys)["metric"].max()
     floor = bests - bests.groupby(["task", "workers"]).transform("std").fillna(0.0)
@@ -82,10 +82,9 @@ def beside(found: pd.DataFrame) -> pd.DataFrame:
 def _first(course: pd.DataFrame, target: float) -> dict[str, float]:
     """Where the course crosses the target; one that begins above it has crossed it at its first evaluation."""
     above = (course["metric"] >= target).to_numpy()
-    if not above.any():
-        return {"steps": math.nan, "seconds": math.nan}
-    at = int(above.argmax())
+    at = int(above.argmax()) if above.any() else len(course) - 1
     after, before = course.iloc[at], course.iloc[max(at - 1, 0)]
-    share = 1.0 if not at else (target - before["metric"]) / (after["metric"] - before["metric"])
+    crosses = at > 0 and above.any()
+    share = (target - before["metric"]) / (after["metric"] - before["metric"]) if crosses else 1.0
     gone = {name: before[name] + share * (after[name] - before[name]) for name in ("step", "seconds")}
-    return {"steps": gone["step"], "seconds": gone["seconds"]}
+    return {"steps": gone["step"], "seconds": gone["seconds"], "there": float(above.any())}
