@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
@@ -10,6 +10,7 @@ import pytest
 
 import lib
 from lib.papers.dssync import batch_norm, convergence, quality, theory
+from lib.workloads.vision import ImageClasses
 
 
 @dataclass
@@ -68,6 +69,19 @@ def test_sixteen_workers_are_another_job_and_four_the_same_as_ever():
     four, sixteen = (quality.job("images", "BSP", 1.0, 7, 5, 2, workers) for workers in (4, 16))
     assert four == quality.job("images", "BSP", 1.0, 7, 5, 2)
     assert (sixteen["cluster"].workers, sixteen["workload"].batches()) == (16, 16 * 5)
+
+
+def test_images_of_a_folder_take_the_place_of_planted_ones_and_nothing_else_changes(monkeypatch):
+    work = quality.TASKS["images"].workload.work()
+    monkeypatch.setattr(ImageClasses, "work", lambda self: work)  # which would look into the folder
+    for made in (
+        quality.job("images", "BSP", 1.0, 7, 5, 2, data="cifar"),
+        batch_norm.job(("BSP", "none", 7), 1.0, 5, 2, "cifar"),
+    ):
+        assert made["workload"].data == "cifar" and made["workload"].batches() == 4 * 5
+    planted = quality.job("images", "BSP", 1.0, 7, 5, 2)
+    real = quality.job("images", "BSP", 1.0, 7, 5, 2, data="cifar")
+    assert replace(real["workload"], data=None) == planted["workload"]
 
 
 def test_courses_count_steps_of_each_worker():

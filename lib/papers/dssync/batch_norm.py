@@ -31,10 +31,10 @@ def places(seeds: Sequence[int]) -> list[Place]:
     return [(mode, way, seed) for mode in ways for way in ways[mode] for seed in seeds]
 
 
-def job(place: Place, rate: float, steps: int, evaluations: int) -> dict[str, Any]:
+def job(place: Place, rate: float, steps: int, evaluations: int, data: str | None = None) -> dict[str, Any]:
     """As in the tables of accuracy, whose run it is where there are no running statistics."""
     mode, way, seed = place
-    made = quality.job("images", mode, rate, seed, steps, evaluations)
+    made = quality.job("images", mode, rate, seed, steps, evaluations, data=data)
     if way == SETTLED:
         return made
     made["workload"] = replace(made["workload"], norm="running")

@@ -51,10 +51,18 @@ TASKS = {
 
 
 def job(
-    task: str, mode: str, rate: float, seed: int, steps: int, evaluations: int, workers: int = WORKERS
+    task: str,
+    mode: str,
+    rate: float,
+    seed: int,
+    steps: int,
+    evaluations: int,
+    workers: int = WORKERS,
+    data: str | None = None,
 ) -> dict[str, Any]:
-    """A run of so many steps of each worker, one after another of whom is a tenth faster or slower in a step."""
-    own = TASKS[task].workload
+    """A run of so many steps of each worker, one after another of whom is a tenth faster or slower in a step; on planted data, or
+    on those of a folder."""
+    own = replace(TASKS[task].workload, **({"data": data} if data else {}))
     scaled: dict[str, Any] = {
         each: replace(getattr(own, each), lr=rate * getattr(own, each).lr)
         for each in ("dense_optimizer", "row_optimizer")
