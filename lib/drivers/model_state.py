@@ -6,8 +6,8 @@ The policy, the same for every pair of protocols:
 - the optimiser's state goes with them where both phases have the same kind of optimiser, whatever its learning rate; where the
   kinds differ it starts afresh, since Adagrad's sums mean nothing to Adam;
 - replicas that mix gradients are copies of one model, of which the most advanced goes over; of those that mix parameters the
-  mean of what they stand for, or the sync servers' copy where that is the rule's model, with the mean of their optimisers'
-  state; and a row is averaged over those replicas that have met its id;
+  mean of what they stand for (running statistics as the rule mixes them), or the sync servers' copy where that is the rule's
+  model, with the mean of their optimisers' state; and a row is averaged over those replicas that have met its id;
 - nothing is under way at a switch, so steps, tokens and the rows' timestamps count anew from it.
 """
 
@@ -21,6 +21,8 @@ import numpy as np
 
 from lib.drivers.plan import Plan
 from lib.drivers.record import Record
+from lib.models.flat import FlatModel
+from lib.protocols.statistics import pooled
 from lib.store.placement import Placement, Uniform, place_dense, place_rows
 from lib.store.rows import Rows
 
@@ -68,6 +70,9 @@ def left_by(plan: Plan, records: Iterable[Record], place: int) -> ModelState:
     if replicas:
         # The last snapshot has what a replica stands for.
         dense = _average([{**each.final["replica"], "values": each.snapshots[-1].dense[0]} for each in replicas])
+        if plan.protocol.dense.statistics == "pooled":
+            parameters = FlatModel(plan.workload.model(plan.seed)).size
+            dense["values"][parameters:] = pooled([each.snapshots[-1].dense[0][parameters:] for each in replicas])
         if plan.protocol.dense.model == "centre":
             dense["values"] = np.concatenate(centre)
         tables = plan.workload.tables()

@@ -140,21 +140,22 @@ class Plan:
         return self.workload.evaluation_ids(self.seed, self.day)
 
     def start(self, site: Site) -> np.ndarray:
-        """The dense parameters before training: the same on every node, made once for all parts that share it."""
+        """The dense parameters and running statistics before training: the same on every node, made once for all parts."""
 
         def made() -> np.ndarray:
             if not self.gradients:
-                return blank(FlatModel(self.workload.model(self.seed)).size)
+                return blank(FlatModel(self.workload.model(self.seed)).vector.numel())
             start = fresh(self.workload, self.seed).vector.numpy()
             start.flags.writeable = False
             return start
 
         return site.shared("start", made)
 
-    def dense_store(self, start: np.ndarray, device="cpu") -> DenseStore | BlankDense:
+    def dense_store(self, start: np.ndarray, device="cpu", trained: int | None = None) -> DenseStore | BlankDense:
+        """Of what begins like that; the optimiser steps the first `trained` values, or all."""
         if not self.gradients:
             return BlankDense(start.size, self.workload.dense_optimizer)
-        return DenseStore(start, self.workload.dense_optimizer, device=device)
+        return DenseStore(start, self.workload.dense_optimizer, device=device, trained=trained)
 
     def tables(self) -> dict[str, Table | BlankTable]:
         """Empty tables: a row appears when its id is first met, from (seed, id) alone."""

@@ -64,7 +64,7 @@ class ReplicaWorker:
         self.record = Record(site.node, [] if plan.trace else None)
         self._trainer = Trainer(site, plan, rank, self.record, self.rule.worker_threads)
         self._input = Input(site, plan, rank, supply, self._trainer)
-        self.replica = Replica(site, plan, self.record, rows=servers is None)
+        self.replica = Replica(site, plan, self.record, self._trainer.size, rows=servers is None)
         self._servers = ServerClient(site, plan, servers, rank, self.replica.size, self.record) if servers else None
         self._rendezvous = rendezvous.seen_from(site)
         exchange, when = self.rule.exchange, self.rule.when
@@ -191,6 +191,8 @@ class ReplicaWorker:
             await mix.computed()
             if result is not None and mix.own_gradient:
                 await self.replica.update(result.dense, batch.index)
+            if result is not None and result.statistics is not None:
+                self.replica.follow(result.statistics)
             await self._push(batch, result, beside)
             count.done += 1
             self.replica.steps += 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from copy import deepcopy
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from lib.cluster.base import Site
 from lib.cluster.spec import Work
 from lib.drivers.plan import Plan
 from lib.drivers.record import Record
+from lib.protocols import statistics
 from lib.protocols.mixing import Background, Loop, Mean, Mix
 from lib.store.blank import BlankDense
 from lib.store.dense import DenseStore
@@ -20,15 +22,18 @@ from lib.store.rows import Rows
 
 class Replica:
     """Updates and mixes stop nobody: each is atomic, and a mix moves the replica by as much as it says from where it was when the
-    mix was worked out. Guaranteed: no mix undoes a local update that came beside it, and no update a mix."""
+    mix was worked out. Guaranteed: no mix undoes a local update that came beside it, and no update a mix.
 
-    def __init__(self, site: Site, plan: Plan, record: Record, rows: bool):
+    Its vector is that of `FlatModel`. The rule sees the parameters; what a mix makes of the running statistics behind them is one
+    word of the rule's."""
+
+    def __init__(self, site: Site, plan: Plan, record: Record, parameters: int, rows: bool):
         """`rows`: they are here, and not on servers."""
         self._site, self._plan, self._rule, self._record = site, plan, plan.protocol.dense, record
         start = plan.start(site)
-        self.size = start.size
-        self._dense = plan.dense_store(start, site.device)
-        self._memory = self._rule.init(start)
+        self.size, self._running = parameters, start.size - parameters
+        self._dense = plan.dense_store(start, site.device, parameters)
+        self._memory = self._rule.init(start[: self.size])
         self.tables = plan.tables() if rows else {}
         # A shadow thread's merges are beside the cores that train.
         self._modelled = not isinstance(self._rule.when, Background)
@@ -52,8 +57,9 @@ class Replica:
         return self._dense.pull()
 
     def model(self) -> np.ndarray:
-        """The dense parameters that it stands for."""
-        return self._rule.stands_for(self._memory, self._dense.pull())
+        """The dense parameters that it stands for, and its running statistics."""
+        mine = self._dense.pull()
+        return self._joined(self._rule.stands_for(self._memory, mine[: self.size]), mine[self.size :])
 
     async def update(self, gradient: Any, batch: int) -> None:
         """One local step of the optimiser."""
@@ -62,13 +68,20 @@ class Replica:
         self._record.span("apply", start, self._site.now(), batch)
         self._record.ledger["held"] += 1
 
+    def follow(self, change: Any) -> None:
+        """Move the running statistics as the forward pass of a batch moved them."""
+        self._dense.shift(change)
+
     def message(self, round: int) -> np.ndarray:
         """What it sends in a mix."""
         self._told[round] = self._record.ledger["held"]
         mine, writes = self._dense.still() if self._stands else self._dense.seen()
         if self._rule.exchange.together:  # so that nobody makes another before this one is merged
             self._sent = mine, writes
-        return self._rule.send(self._memory, mine, round)
+        sent = self._rule.send(self._memory, mine[: self.size], round)
+        return (
+            self._joined(sent, statistics.brought(mine[self.size :], self._rule.statistics)) if self._running else sent
+        )
 
     async def merge(self, mix: Mix) -> None:
         work = Work(bytes=3 * mix.theirs.nbytes) if self._modelled else None
@@ -91,7 +104,7 @@ class Replica:
     def inherit(self, dense: dict[str, np.ndarray], rows: dict[str, Rows]) -> None:
         """Begin with what another protocol has trained."""
         self._dense.load(dense)
-        self._memory = self._rule.init(dense["values"])
+        self._memory = self._rule.init(dense["values"][: self.size])
         for name, table in self.tables.items():
             table.load(rows[name])
 
@@ -126,9 +139,23 @@ class Replica:
         with self._merging:
             mine, writes = self._dense.seen(self._sent)
             self._sent = None
-            self._memory, merged = self._rule.merge(self._memory, mine, mix)
+            merged = self._merged(mine, mix)
             if beside := self._dense.move(mine, writes, merged):
                 self._record.extra["updates beside a merge"] += beside
+
+    def _merged(self, mine: np.ndarray, mix: Mix) -> np.ndarray:
+        if not self._running:
+            self._memory, merged = self._rule.merge(self._memory, mine, mix)
+            return merged
+        brought = 0 if self._rule.statistics == "none" else self._running
+        ends = [array.size - brought for array in (mix.sent, mix.theirs)]
+        parameters = replace(mix, sent=mix.sent[: ends[0]], theirs=mix.theirs[: ends[1]])
+        self._memory, merged = self._rule.merge(self._memory, mine[: self.size], parameters)
+        taken = statistics.taken(mine[self.size :], mix.theirs[ends[1] :], self._rule.statistics)
+        return self._joined(merged, taken)
+
+    def _joined(self, parameters: np.ndarray, running: np.ndarray) -> np.ndarray:
+        return np.concatenate([parameters, running]) if self._running else parameters
 
 
 def absorb(plan: Plan, dense: DenseStore | BlankDense, theirs: np.ndarray) -> np.ndarray:

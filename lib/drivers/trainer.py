@@ -17,7 +17,7 @@ from lib.drivers.overlap import Overlap
 from lib.drivers.plan import Plan
 from lib.drivers.record import Record
 from lib.drivers.supply import Supply
-from lib.errors import NotFinite
+from lib.errors import BadOption, NotFinite
 from lib.models.flat import FlatModel, Launched, StepResult
 from lib.store.blank import blank
 from lib.switching.controller import Computation
@@ -35,6 +35,12 @@ class Trainer:
             for thread in range(threads)
         ]
         """Those that nobody uses now."""
+        if self._models[0].running and plan.protocol.dense.statistics is None:
+            raise BadOption(
+                f"{plan.protocol.dense.name}: the model's running statistics ({self._models[0].running[0]!r}) would be no "
+                "part of what is exchanged and evaluated; replicas of ds-sync, all-reduce or hybrid have them, and "
+                "lib.models.layers.Norm does without"
+            )
         self._cost = plan.workload.work()
         self._compute = self._run if plan.gradients else self._pretend
         self._blank = torch.zeros(1).expand(self._models[0].size)

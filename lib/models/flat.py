@@ -32,6 +32,8 @@ class StepResult:
     """Table -> the gradient of each pulled row, on the host."""
     scores: np.ndarray
     """What the model's `forward` returned, on the host."""
+    statistics: Tensor | None = None
+    """By how much the forward pass moved the running statistics; None: the model has none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +44,7 @@ class Launched:
     dense: Tensor
     rows: dict[str, Tensor]
     scores: Tensor
+    statistics: Tensor | None = None
 
     def finite(self) -> Tensor:
         """Whether the loss and every gradient are finite; a sum is finite only if all that it sums is."""
@@ -52,8 +55,11 @@ class Launched:
 class FlatModel:
     """Holds a module whose parameters are views of `vector` and whose gradients are views of `gradient`.
 
+    Behind the parameters `vector` has the running statistics of batch normalisation: all means, then all variances. A forward
+    pass moves them, and no gradient does.
+
     Guarantee: on `one_thread` of a CPU the same vector, batch and rows give the same bits; nothing is kept from one step to the
-    next.
+    next but what is in the vector.
     """
 
     def __init__(self, module: nn.Module, device: str | torch.device = "cpu", pooling: Pooling | None = None):
@@ -61,24 +67,28 @@ class FlatModel:
         self.device, self._pooling = torch.device(device), pooling or {}
         self.module = module.to(self.device, torch.float32)
         parameters = list(self.module.parameters())
-        self.vector = torch.cat([torch.empty(0, device=self.device), *(p.detach().flatten() for p in parameters)])
-        self.gradient = torch.zeros_like(self.vector)
+        running = running_statistics(self.module)
+        whole = [*(p.detach() for p in parameters), *(getattr(norm, which) for which, norm in running.values())]
+        self.vector = torch.cat([torch.empty(0, device=self.device), *(values.flatten() for values in whole)])
         sizes = [p.numel() for p in parameters]
-        views = zip(parameters, self.vector.split(sizes), self.gradient.split(sizes), strict=True)
+        self.size = sum(sizes)
+        """Number of dense parameters."""
+        self.running = tuple(running)
+        """The names of the running statistics."""
+        self.gradient = torch.zeros(self.size, device=self.device)
+        views = zip(parameters, self.vector[: self.size].split(sizes), self.gradient.split(sizes), strict=True)
         for parameter, values, gradient in views:
             parameter.data = values.view(parameter.shape)
             parameter.grad = gradient.view(parameter.shape)
+        widths = [values.numel() for values in whole[len(parameters) :]]
+        for (which, norm), values in zip(running.values(), self.vector[self.size :].split(widths), strict=True):
+            setattr(norm, which, values)
         self._parameters = parameters
-        self._buffers: dict[str, tuple[Tensor, int]] | None = _versions(self.module)
+        self._buffers: dict[str, tuple[Tensor, int]] | None = self._versions()
         """As they were before the first step; None: they are known to stay."""
 
-    @property
-    def size(self) -> int:
-        """Number of dense parameters."""
-        return self.vector.numel()
-
     def load(self, vector: np.ndarray | Tensor) -> None:
-        """Copies the values of all parameters in."""
+        """Copies the values of all parameters and running statistics in."""
         self.vector.copy_(tensor(vector))
 
     def buckets(self, count: int) -> list[slice]:
@@ -105,6 +115,7 @@ class FlatModel:
             dense=there.dense,
             rows={table: gradient.cpu().numpy() for table, gradient in there.rows.items()},
             scores=there.scores.cpu().numpy(),
+            statistics=there.statistics,
         )
 
     def launch(
@@ -114,6 +125,7 @@ class FlatModel:
         blocks = {table: block.detach().requires_grad_() for table, block in rows.items()}
         self.gradient.zero_()
         seen, vectors = pooled(batch, blocks, self._pooling)
+        before = self.vector[self.size :].clone() if self.running else None
         scores = self.module(seen, vectors)
         loss = self.module.loss(seen, scores)
         with _Told(self._parameters, self.gradient, buckets, tell) if tell else nullcontext():
@@ -125,22 +137,42 @@ class FlatModel:
             dense=self.gradient.clone(),
             rows={table: _gradient(block) for table, block in blocks.items()},
             scores=scores.detach(),
+            statistics=None if before is None else self.vector[self.size :] - before,
         )
 
     def _check_buffers(self, before: dict[str, tuple[Tensor, int]]) -> None:
         """A step is a function of parameters, batch and rows, and only these go from node to node."""
-        for name, (buffer, version) in _versions(self.module).items():
+        for name, (buffer, version) in self._versions().items():
             if name not in before or before[name][0] is not buffer or before[name][1] != version:
                 raise BadOption(
                     f"the model's buffer {name!r} changes in a step: it would differ from worker to worker, and no evaluation "
-                    "would see it; lib.models.layers.Norm normalises batches without running statistics"
+                    "would see it; lib.models.layers.Norm normalises batches without running statistics, and those that are "
+                    "called running_mean and running_var are part of what a replica holds"
                 )
         self._buffers = None
 
+    def _versions(self) -> dict[str, tuple[Tensor, int]]:
+        """The other buffers, and how often each was changed in place; a norm's count of batches decides nothing."""
+        counted = {name.rpartition(".")[0] + ".num_batches_tracked" for name in self.running}
+        known = {*self.running, *(name.removeprefix(".") for name in counted)}
+        named = {name: buffer for name, buffer in self.module.named_buffers() if name not in known}
+        return {name: (buffer, buffer._version) for name, buffer in named.items()}
 
-def _versions(module: nn.Module) -> dict[str, tuple[Tensor, int]]:
-    """The buffers, and how often each was changed in place."""
-    return {name: (buffer, buffer._version) for name, buffer in module.named_buffers()}
+
+def running_statistics(module: nn.Module) -> dict[str, tuple[str, nn.Module]]:
+    """Name -> which one it is of which norm: all running means, then all running variances in the same order."""
+    norms = {name: norm for name, norm in module.named_modules() if getattr(norm, "running_mean", None) is not None}
+    for name, norm in norms.items():
+        if getattr(norm, "momentum", 0.0) is None:
+            raise BadOption(
+                f"the model's norm {name!r} has momentum=None, which weighs a batch by how many a worker has met; "
+                "give it a number"
+            )
+    return {
+        f"{name}.{which}".removeprefix("."): (which, norm)
+        for which in ("running_mean", "running_var")
+        for name, norm in norms.items()
+    }
 
 
 class _Told:

@@ -5,7 +5,7 @@ Images are float tensors (samples, channels, height, width); a score is a class'
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +13,9 @@ from torch.nn import functional as F
 
 from lib.data.batch import Batch
 from lib.models.layers import Conv, Linear, Norm, generator
+
+Normalise = Callable[[int], nn.Module]
+"""Makes a normalisation of so many channels."""
 
 
 class Classifier(nn.Module):
@@ -38,7 +41,15 @@ class WideResNet(Classifier):
     """
 
     def __init__(
-        self, *, depth: int, width: int, classes: int, channels: int = 3, weight_decay: float = 0.0, seed: int
+        self,
+        *,
+        depth: int,
+        width: int,
+        classes: int,
+        channels: int = 3,
+        weight_decay: float = 0.0,
+        norm: Normalise = Norm,
+        seed: int,
     ):
         super().__init__(weight_decay)
         stream = generator(seed)
@@ -47,10 +58,10 @@ class WideResNet(Classifier):
         layers, inputs = [], 16
         for stage, outputs in enumerate((16 * width, 32 * width, 64 * width)):
             for block in range(blocks):
-                layers.append(Basic(inputs, outputs, stream, stride=2 if stage and not block else 1))
+                layers.append(Basic(inputs, outputs, stream, norm, stride=2 if stage and not block else 1))
                 inputs = outputs
         self.blocks = nn.Sequential(*layers)
-        self.norm = Norm(inputs)
+        self.norm = norm(inputs)
         self.last = Linear(inputs, classes, stream)
 
     def forward(self, batch: Batch, rows: Mapping[str, Tensor]) -> Tensor:
@@ -61,9 +72,9 @@ class WideResNet(Classifier):
 class Basic(nn.Module):
     """Two 3 x 3 convolutions, each after a normalisation and a ReLU, around an identity or a 1 x 1 convolution."""
 
-    def __init__(self, inputs: int, outputs: int, stream: torch.Generator, *, stride: int):
+    def __init__(self, inputs: int, outputs: int, stream: torch.Generator, norm: Normalise, *, stride: int):
         super().__init__()
-        self.norms = nn.ModuleList([Norm(inputs), Norm(outputs)])
+        self.norms = nn.ModuleList([norm(inputs), norm(outputs)])
         self.convs = nn.ModuleList([Conv(inputs, outputs, 3, stream, stride=stride), Conv(outputs, outputs, 3, stream)])
         same = inputs == outputs and stride == 1
         self.shortcut = None if same else Conv(inputs, outputs, 1, stream, stride=stride)
@@ -77,15 +88,17 @@ class Basic(nn.Module):
 class WideResNet50(Classifier):
     """WRN-50-width for ImageNet: ResNet-50 (He et al., 2016) whose 3 x 3 convolutions are `width` times as wide."""
 
-    def __init__(self, *, width: int = 2, classes: int = 1000, weight_decay: float = 0.0, seed: int):
+    def __init__(
+        self, *, width: int = 2, classes: int = 1000, weight_decay: float = 0.0, norm: Normalise = Norm, seed: int
+    ):
         super().__init__(weight_decay)
         stream = generator(seed)
-        self.first, self.norm = Conv(3, 64, 7, stream, stride=2), Norm(64)
+        self.first, self.norm = Conv(3, 64, 7, stream, stride=2), norm(64)
         layers, inputs = [], 64
         for stage, (blocks, base) in enumerate(((3, 64), (4, 128), (6, 256), (3, 512))):
             for block in range(blocks):
                 stride = 2 if stage and not block else 1
-                layers.append(Bottleneck(inputs, base * width, 4 * base, stream, stride=stride))
+                layers.append(Bottleneck(inputs, base * width, 4 * base, stream, norm, stride=stride))
                 inputs = 4 * base
         self.blocks = nn.Sequential(*layers)
         self.last = Linear(inputs, classes, stream)
@@ -99,7 +112,9 @@ class WideResNet50(Classifier):
 class Bottleneck(nn.Module):
     """1 x 1, 3 x 3 and 1 x 1 convolutions, each before a normalisation; the ReLU of the last comes after the addition."""
 
-    def __init__(self, inputs: int, middle: int, outputs: int, stream: torch.Generator, *, stride: int):
+    def __init__(
+        self, inputs: int, middle: int, outputs: int, stream: torch.Generator, norm: Normalise, *, stride: int
+    ):
         super().__init__()
         self.convs = nn.ModuleList(
             [
@@ -108,9 +123,9 @@ class Bottleneck(nn.Module):
                 Conv(middle, outputs, 1, stream),
             ]
         )
-        self.norms = nn.ModuleList([Norm(middle), Norm(middle), Norm(outputs)])
+        self.norms = nn.ModuleList([norm(middle), norm(middle), norm(outputs)])
         same = inputs == outputs and stride == 1
-        self.shortcut = None if same else nn.Sequential(Conv(inputs, outputs, 1, stream, stride=stride), Norm(outputs))
+        self.shortcut = None if same else nn.Sequential(Conv(inputs, outputs, 1, stream, stride=stride), norm(outputs))
 
     def forward(self, maps: Tensor) -> Tensor:
         straight = self.shortcut(maps) if self.shortcut else maps

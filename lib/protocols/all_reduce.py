@@ -21,6 +21,7 @@ class AllReduce(ReplicaRule):
     cite: ClassVar = "Patarasuk and Yuan, Bandwidth Optimal All-reduce, 2009; Li et al., PyTorch Distributed, VLDB 2020"
     blocks: ClassVar = True
     drops: ClassVar = False
+    statistics: ClassVar = "none"
     rows: ClassVar = Sync()
 
     buckets: int = 1

@@ -25,7 +25,8 @@ in steps of 1, about `size`, `size`^2, ... from round to round, from another pla
 the workers' distance from it falls to a third or less in a round of groups of the root of W, for W of 5 or more (`left`). A
 round of all workers now and then (`whole`) makes any world exact, at its price.
 
-Rows of embedding tables are parameters of the replica and are averaged with it.
+Rows of embedding tables are parameters of the replica and are averaged with it; so are running statistics ("non-learnable model
+statistical parameters", Section 3.1), unless another reading is asked for.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ import numpy as np
 from lib.options.checked import Count
 from lib.protocols.mixing import Loop
 from lib.protocols.replica_rule import Groups, ReplicaRule
+from lib.protocols.statistics import Reading
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +62,9 @@ class DSSync(ReplicaRule):
     """Every so-many-th average is one of all workers; None: none is."""
     place: Literal["before", "beside", "after"] = "after"
     """Whether an average comes before the forward pass, beside the computation, or after the update, as in the paper."""
+    statistics: Reading = "naive"
+    """What an average makes of batch normalisation's running means and variances: as of parameters (the paper's and its code's),
+    the exact ones of the group, or nothing: lib/protocols/statistics.py."""
 
     @property
     def when(self) -> Loop:

@@ -47,6 +47,7 @@ class Hybrid(ReplicaRule):
     cite: ClassVar = "Lian et al., Persia, SIGMOD 2022 (arXiv:2111.05897)"
     blocks: ClassVar = True
     drops: ClassVar = False
+    statistics: ClassVar = "none"
 
     tau: Natural = 4
     """Batches whose rows are read ahead (tau); "less than 5 for most cases"."""

@@ -55,6 +55,12 @@ class ReplicaRule(Rule):
             raise BadOption(f"{self.name}: gradients are averaged by one thread in every step of the loop")
         if self.last and isinstance(exchange, (Gradients, Peer)):
             raise BadOption(f"{self.name}: what is exchanged has no last mix")
+        mixed = isinstance(exchange, Mean) and isinstance(when, Loop)
+        if self.statistics and not mixed and not (self.statistics == "none" and exchange.copies):
+            raise BadOption(
+                f"{self.name}: running statistics are mixed by groups in the loop (Mean), and stay each replica's own where "
+                "gradients are averaged (none)"
+            )
         if self.model == "centre" and not isinstance(exchange, Centre):
             raise BadOption(f"{self.name}: there are no sync servers whose copy could be the model")
         if isinstance(when, Loop) and when.place == "beside" and exchange.together and self.worker_threads > 1:

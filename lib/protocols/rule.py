@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Literal
 
 from lib.errors import BadField, BadOption
 from lib.options.checked import Checked, shown
+from lib.protocols.statistics import Reading
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +34,8 @@ class Rule(Checked, ABC):
     """The dataclasses that its state is made of: what a cut of a run may hold."""
     data: ClassVar[Literal["split", "queue"]] = "split"
     """How workers share the batches: by rank, or whoever asks next takes the next (no gain where `blocks`)."""
+    statistics: ClassVar[Reading | None] = None
+    """What a mix makes of the running statistics of a model's batch normalisation; None: models that have any are refused."""
 
     @classmethod
     def read(cls, data: Any) -> Rule:

@@ -17,6 +17,7 @@ from lib.drivers.ledger import settle
 from lib.drivers.plan import Plan
 from lib.drivers.record import Finished, Snapshot
 from lib.models.flat import FlatModel
+from lib.protocols.statistics import pooled
 from lib.results.anomalies import Anomaly, anomalies, told
 from lib.workloads.contract import judged
 from lib.workloads.metrics import entropy
@@ -35,7 +36,9 @@ class Outcome:
 
     @cached_property
     def _module(self) -> FlatModel:
-        return FlatModel(self.plan.workload.model(self.plan.seed))
+        model = FlatModel(self.plan.workload.model(self.plan.seed))
+        model.module.eval()
+        return model
 
     def digest(self) -> str:
         if not self.plan.gradients:  # all that such a run has
@@ -152,7 +155,8 @@ class Outcome:
         """The model's snapshots; a mark that some part never came to is left out, as a replica's is out of their average."""
         parts = self._holders[whose]
         if whose == "average":
-            parts = [_averaged(parts)]
+            # Only a rule that pools needs to know where the statistics begin.
+            parts = [_averaged(parts, self._module.size if self.plan.protocol.dense.statistics == "pooled" else None)]
         if whose:
             parts = [*parts, *(each.snapshots for each in self._records if "rows" in each.final)]
         whole = [*zip(*(part[:-1] for part in parts), strict=False), tuple(part[-1] for part in parts)]
@@ -275,15 +279,17 @@ def _mean_within(notes: list[tuple[float, int]], start: float, end: float) -> fl
     return float(np.mean(values)) if values else float("nan")
 
 
-def _averaged(courses: list[list[Snapshot]]) -> list[Snapshot]:
+def _averaged(courses: list[list[Snapshot]], pooled_from: int | None) -> list[Snapshot]:
     """The mean replica at each mark, of those that came to it, and at the end."""
     marks = [
         [course[mark] for course in courses if mark < len(course) - 1] for mark in range(max(map(len, courses)) - 1)
     ]
-    return [_mean_snapshot(shots) for shots in [*marks, [course[-1] for course in courses]]]
+    return [_mean_snapshot(shots, pooled_from) for shots in [*marks, [course[-1] for course in courses]]]
 
 
-def _mean_snapshot(shots: list[Snapshot]) -> Snapshot:
+def _mean_snapshot(shots: list[Snapshot], pooled_from: int | None) -> Snapshot:
     dense = {0: np.mean([shot.dense[0] for shot in shots], axis=0)}
+    if pooled_from is not None:
+        dense[0][pooled_from:] = pooled([shot.dense[0][pooled_from:] for shot in shots])
     rows = {name: (slice(None), np.mean([shot.rows[name][1] for shot in shots], axis=0)) for name in shots[0].rows}
     return Snapshot(max(shot.time for shot in shots), max(shot.samples for shot in shots), dense, rows)

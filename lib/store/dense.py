@@ -1,4 +1,4 @@
-"""Dense parameters: one flat vector with torch.optim's optimiser on it."""
+"""Dense parameters: one flat vector with torch.optim's optimiser on it, and behind them what no gradient moves."""
 
 from __future__ import annotations
 
@@ -16,14 +16,23 @@ from lib.store.optim import Optimizer
 class DenseStore:
     """A float32 vector on a device; every call is atomic for threads, except that `values` is live."""
 
-    def __init__(self, start: np.ndarray | torch.Tensor, optimizer: Optimizer, *, device: torch.device | str = "cpu"):
-        """`start` is copied."""
+    def __init__(
+        self,
+        start: np.ndarray | torch.Tensor,
+        optimizer: Optimizer,
+        *,
+        device: torch.device | str = "cpu",
+        trained: int | None = None,
+    ):
+        """`start` is copied; the optimiser steps the first `trained` of its values, or all."""
         self.optimizer = optimizer
         self._lock, self._writes = threading.Lock(), 0
         if start.ndim != 1:
             raise BadOption(f"start must be one-dimensional, not of shape {tuple(start.shape)}")
         self._size = start.shape[0]
-        self._parameter = torch.nn.Parameter(self._tensor(start, "start").to(device, copy=True))
+        self._trained = self._size if trained is None else trained
+        self._values = self._tensor(start, "start", self._size).to(device, copy=True)
+        self._parameter = torch.nn.Parameter(self._values[: self._trained])
         self._torch = optimizer.torch([self._parameter])
 
     def __len__(self) -> int:
@@ -32,12 +41,12 @@ class DenseStore:
     @property
     def values(self) -> torch.Tensor:
         """The live vector on its device: later steps show in it."""
-        return self._parameter.detach()
+        return self._values
 
     @property
     def nbytes(self) -> int:
         """Bytes of the vector and of the optimiser's state."""
-        return sum(tensor.nbytes for tensor in (self._parameter, *self._state().values()))
+        return sum(tensor.nbytes for tensor in self._tensors().values())
 
     def pull(self) -> np.ndarray:
         """A copy of the vector on the host."""
@@ -56,7 +65,7 @@ class DenseStore:
 
         `where` is true or false on the vector's device, which the host need not know: then nothing changes if it is false.
         """
-        grad = self._tensor(grad, "grad")
+        grad = self._tensor(grad, "grad", self._trained)
         with self._lock:
             before = {} if where is None else {name: tensor.clone() for name, tensor in self._tensors().items()}
             self._parameter.grad = grad.to(self._parameter.device)
@@ -77,9 +86,16 @@ class DenseStore:
         with self._lock:
             return self.values.numpy(), self._writes
 
+    def shift(self, change: np.ndarray | torch.Tensor) -> None:
+        """Move what no gradient moves by so much."""
+        change = self._tensor(change, "change", self._size - self._trained)
+        with self._lock:
+            self._values[self._trained :].add_(change.to(self._values.device))
+            self._writes += 1
+
     def assign(self, vector: np.ndarray | torch.Tensor) -> None:
         """Replace the vector and keep the optimiser's state."""
-        vector = self._tensor(vector, "vector")
+        vector = self._tensor(vector, "vector", self._size)
         with self._lock:
             self.values.copy_(vector)
             self._writes += 1
@@ -89,9 +105,9 @@ class DenseStore:
         with self._lock:
             since, self._writes = self._writes - writes, self._writes + 1
             if since:
-                self.values.add_(self._tensor(after - before, "after"))
+                self.values.add_(self._tensor(after - before, "after", self._size))
             else:
-                self.values.copy_(self._tensor(after, "after"))
+                self.values.copy_(self._tensor(after, "after", self._size))
             return since
 
     def export(self) -> dict[str, np.ndarray]:
@@ -107,7 +123,8 @@ class DenseStore:
                 f"a dense store with {self.optimizer.name} loads values, {', '.join(sorted(expected)) or 'no state'}; "
                 f"got {', '.join(sorted(arrays)) or 'nothing'}"
             )
-        shapes = {name: () if name == "step" else (self._size,) for name in arrays}
+        shapes = {"values": (self._size,), "step": ()}
+        shapes = {name: shapes.get(name, (self._trained,)) for name in arrays}
         state = {name: torch.tensor(floats_of(arrays[name], shapes[name], name)) for name in arrays}
         values = state.pop("values")
         with self._lock:
@@ -124,11 +141,11 @@ class DenseStore:
         state = self._torch.state[self._parameter]
         return {name: state[name] for name in self.optimizer.dense_state if name in state}
 
-    def _tensor(self, vector: np.ndarray | torch.Tensor, name: str) -> torch.Tensor:
+    def _tensor(self, vector: np.ndarray | torch.Tensor, name: str, size: int) -> torch.Tensor:
         if isinstance(vector, torch.Tensor):
             vector = vector.detach()
-            if vector.dtype == torch.float32 and vector.shape == (self._size,):
+            if vector.dtype == torch.float32 and vector.shape == (size,):
                 return vector.contiguous()  # torch's fused optimisers read a strided gradient as if it were dense
             vector = vector.cpu()
-        array = floats_of(vector, (self._size,), name)
+        array = floats_of(vector, (size,), name)
         return torch.from_numpy(array if array.flags.writeable else array.copy())  # torch warns of read-only memory

@@ -9,13 +9,14 @@ from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 import torch
+from torch import nn
 from torch.nn import functional as F
 
 from lib.cluster.spec import Work
 from lib.data import epochs, source
 from lib.data.batch import Batch
 from lib.data.images import Images, PlantedImages, RealImages, augmented, moments, scaled
-from lib.models.layers import settled
+from lib.models.layers import Norm, settled
 from lib.models.vision import Classifier, WideResNet, WideResNet50, cost
 from lib.options.checked import Count, Natural, NotNegative
 from lib.store.optim import SGD, Momentum, Optimizer
@@ -49,6 +50,9 @@ class ImageClasses(Workload):
     """How many times wider than the plain residual network."""
     weight_decay: NotNegative = 1e-4
     """Weight of the squared parameters."""
+    norm: Literal["settled", "running"] = "settled"
+    """Moments of an evaluation's batch normalisation: of training batches at the parameters that it judges, or torch's running
+    ones, which a replica rule mixes."""
     data: str | None = None
     """Folder of real images; without it they are planted, by the options from `classes` to `world`."""
     classes: Count = 10
@@ -76,14 +80,16 @@ class ImageClasses(Workload):
         classes, channels = (
             (self._real.classes, self._real.train.shape[1]) if self.data else (self.classes, self.channels)
         )
+        norm = nn.BatchNorm2d if self.norm == "running" else Norm
         if self.network == "wrn50":
-            return WideResNet50(width=self.width, classes=classes, weight_decay=self.weight_decay, seed=seed)
+            return WideResNet50(width=self.width, classes=classes, weight_decay=self.weight_decay, norm=norm, seed=seed)
         return WideResNet(
             depth=self.depth,
             width=self.width,
             classes=classes,
             channels=channels,
             weight_decay=self.weight_decay,
+            norm=norm,
             seed=seed,
         )
 

@@ -100,3 +100,26 @@ def test_works_without_tables_and_without_dense_parameters():
     _, batch, rows = example()
     flat = FlatModel(Rowwise())
     assert flat.size == 0 and len(flat.step(batch, rows).dense) == 0
+
+
+def test_running_statistics_lie_behind_the_parameters_and_move_with_the_forward_pass():
+    class Normed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norms = nn.ModuleList([nn.BatchNorm1d(2, momentum=0.5), nn.BatchNorm1d(1, track_running_stats=False)])
+
+        def forward(self, batch, rows):
+            return self.norms[0](torch.tensor([[1.0, 0.0], [3.0, 0.0]])).sum() + self.norms[1](torch.ones(2, 1)).sum()
+
+        def loss(self, batch, scores):
+            return scores
+
+    _, batch, _ = example()
+    flat = FlatModel(Normed())
+    assert (flat.size, flat.running) == (6, ("norms.0.running_mean", "norms.0.running_var"))
+    values = np.float32([1, 1, 0, 0, 1, 0, 0, 8, 1, 3])
+    for _ in range(2):
+        flat.load(values)
+        result = flat.step(batch, {})
+        assert result.statistics.tolist() == [1, -4, 0.5, -1.5]  # halfway to the means 2 and 0, the variances 2 and 0
+        assert flat.module.norms[0].running_mean.tolist() == [1, 4] and len(result.dense) == 6

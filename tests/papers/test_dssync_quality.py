@@ -2,11 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+
 import numpy as np
 import pandas as pd
 import pytest
 
-from lib.papers.dssync import quality, theory
+import lib
+from lib.papers.dssync import batch_norm, convergence, quality, theory
+from lib.workloads.vision import ImageClasses
+
+
+@dataclass
+class Made:
+    """What a page reads of a run."""
+
+    course: dict
+    summary: dict
+
+    @property
+    def history(self):
+        return pd.DataFrame(self.course)
 
 
 def test_a_step_without_noise_by_hand(monkeypatch):
@@ -47,3 +63,90 @@ def test_all_modes_try_the_same_rates_on_the_same_data():
     own = quality.TASKS["clicks"].workload
     assert jobs[0]["workload"].dense_optimizer.lr == pytest.approx(3 * own.dense_optimizer.lr)
     assert jobs[0]["workload"].batches() == 4 * 5
+
+
+def test_sixteen_workers_are_another_job_and_four_the_same_as_ever():
+    four, sixteen = (quality.job("images", "BSP", 1.0, 7, 5, 2, workers) for workers in (4, 16))
+    assert four == quality.job("images", "BSP", 1.0, 7, 5, 2)
+    assert (sixteen["cluster"].workers, sixteen["workload"].batches()) == (16, 16 * 5)
+
+
+def test_images_of_a_folder_take_the_place_of_planted_ones_and_nothing_else_changes(monkeypatch):
+    work = quality.TASKS["images"].workload.work()
+    monkeypatch.setattr(ImageClasses, "work", lambda self: work)  # which would look into the folder
+    for made in (
+        quality.job("images", "BSP", 1.0, 7, 5, 2, data="cifar"),
+        batch_norm.job(("BSP", "none", 7), 1.0, 5, 2, "cifar"),
+    ):
+        assert made["workload"].data == "cifar" and made["workload"].batches() == 4 * 5
+    planted = quality.job("images", "BSP", 1.0, 7, 5, 2)
+    real = quality.job("images", "BSP", 1.0, 7, 5, 2, data="cifar")
+    assert replace(real["workload"], data=None) == planted["workload"]
+
+
+def test_courses_count_steps_of_each_worker():
+    run = lib.train(**quality.job("clicks", "BSP", 1.0, 7, 4, 2, 2), save=False)
+    course = quality.courses([("clicks", "BSP", 7)], [run])
+    assert course["step"].tolist() == [2, 4] and course["metric"].max() == quality.best(run, "clicks")
+    assert quality.measured([("clicks", "BSP", 7)], [run])["last"].item() == run.summary["auc"]
+
+
+def test_ways_of_batch_norm_share_their_training_with_the_tables():
+    jobs = {place: batch_norm.job(place, 1.0, 5, 2) for place in batch_norm.places([7])}
+    assert len(jobs) == 6
+    assert jobs["DS-Sync", "settled", 7] == quality.job("images", "DS-Sync", 1.0, 7, 5, 2)
+    assert {jobs["DS-Sync", way, 7]["protocol"].statistics for way in ("naive", "pooled", "none")} == {
+        "naive",
+        "pooled",
+        "none",
+    }
+    assert [jobs["BSP", way, 7]["workload"].norm for way in ("settled", "none")] == ["settled", "running"]
+
+
+def test_what_a_way_gains_over_bsp_by_hand():
+    places = batch_norm.places([7, 8])
+    bests = {"BSP, settled": 0.5, "BSP, none": 0.4, "DS-Sync, naive": 0.45, "DS-Sync, settled": 0.52}
+    runs = [
+        Made(
+            {"accuracy": [best - 0.1 * (seed == 8), best], "samples": [1, 2]},
+            {"accuracy": best - 0.02 * (way == "naive"), "train_loss": 1.0},
+        )
+        for mode, way, seed in places
+        for best in [bests.get(f"{mode}, {way}", 0.3)]
+    ]
+    data = batch_norm.measured(places, runs).set_index(["subject", "seed"])
+    row = data.loc["DS-Sync, naive", 7]
+    assert row["best over BSP"] == pytest.approx(0.05) and row["last over BSP"] == pytest.approx(0.03)
+    assert row["by the best"] == pytest.approx(0.02)
+    assert data.loc[("DS-Sync, settled", 8), "best over BSP"] == pytest.approx(0.02)
+
+
+def test_steps_and_seconds_to_the_target_by_hand():
+    """BSP's best of 0.8 and 0.6, whose deviation is 0.1414; a straight line between two evaluations."""
+    courses = {
+        ("BSP", 0): (0.4, 0.8),
+        ("BSP", 1): (0.6, 0.6),
+        ("DS-Sync", 0): (0.6, 0.7),
+        ("DS-Sync", 1): (0.2, 0.4),
+    }
+    rows = [
+        {"task": "images", "protocol": mode, "seed": seed, "step": 10.0 * at, "metric": metric}
+        for (mode, seed), course in courses.items()
+        for at, metric in enumerate(course, 1)
+    ]
+    step = pd.Series(
+        {("images", 4, mode, seed): pace for (mode, pace) in (("BSP", 2.0), ("DS-Sync", 1.0)) for seed in (0, 1)}
+    )
+    found = convergence.reached(convergence.timed(pd.DataFrame(rows), 4, step)).set_index(["subject", "seed"])
+    deviation = np.std([0.8, 0.6], ddof=1)
+    steps = 10 + 10 * (0.4 - deviation) / 0.4
+    assert found.loc[("BSP, images, 4", 0), "steps"] == pytest.approx(steps)
+    assert found.loc[("BSP, images, 4", 0), "seconds"] == pytest.approx(2 * steps)
+    assert found.loc[("BSP, images, 4", 1), "steps"] == 10  # it begins above it
+    assert found.loc[("DS-Sync, images, 4", 0), "steps"] == pytest.approx(10 + 10 * (0.2 - deviation) / 0.1)
+    never = found.loc[("DS-Sync, images, 4", 1)]
+    assert (never["steps"], never["seconds"], never["there"]) == (20, 20, 0)
+    assert found.loc[("DS-Sync, images, 4", 1), "above target"] == pytest.approx(0.4 - 0.6 + deviation)
+    beside = convergence.beside(found.reset_index()).loc[("images", 4)]
+    first = steps / (10 + 10 * (0.2 - deviation) / 0.1)
+    assert beside["paper's seconds"] == 2.837 and beside["steps"] == pytest.approx((first + 10 / 20) / 2)

@@ -150,3 +150,25 @@ def test_who_stands_still_sees_the_vector_itself():
     live, writes = store.still()
     store.apply(np.ones(2, np.float32))
     assert live.tolist() == [-1, -1] and store.seen((live, writes))[0] is not live
+
+
+@pytest.mark.parametrize("optimizer", ALL, ids=repr)
+def test_what_no_gradient_moves_lies_behind_what_the_optimiser_steps(optimizer):
+    """As if the store had the others alone; a cut has both."""
+    start = vector(0, 5)
+    store, alone = DenseStore(start, optimizer, trained=3), DenseStore(start[:3], optimizer)
+    for seed in range(3):
+        store.apply(vector(seed, 3))
+        alone.apply(vector(seed, 3))
+    seen = store.seen()
+    store.shift(np.float32([1, -1]))
+    assert store.pull()[:3].tolist() == alone.pull().tolist()
+    np.testing.assert_array_equal(store.pull()[3:], start[3:] + np.float32([1, -1]))
+    assert store.seen(seen)[1] == seen[1] + 1
+    resumed = DenseStore(vector(9, 5), optimizer, trained=3)
+    resumed.load(store.export())
+    for each in (store, resumed):
+        each.apply(vector(7, 3))
+    np.testing.assert_array_equal(resumed.pull(), store.pull())
+    with pytest.raises(BadOption):
+        store.apply(vector(0, 5))

@@ -1,0 +1,44 @@
+"""What a mix makes of the running statistics of batch normalisation, which are no parameters: three readings.
+
+- naive: averaged as parameters are, as DS-Sync's paper says and its released code does. The mean of variances leaves out by how
+  much the means differ.
+- pooled: those of all that the members have seen together. The pooled mean is the mean of the means, the pooled variance
+  E[v] + Var[m]. What is averaged is m and v + m^2, so that any mean of replicas, also one weighted, is exact.
+- none: each replica keeps its own, as under torch's DDP without broadcast, which evaluates those of rank 0.
+
+Statistics are all means, then all variances in the same order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+
+Reading = Literal["naive", "pooled", "none"]
+
+
+def brought(own: np.ndarray, reading: Reading) -> np.ndarray:
+    """What a replica brings to a mix, of which everyone gets the mean."""
+    if reading == "none":
+        return own[:0]
+    if reading == "naive":
+        return own
+    mean, variance = np.split(own, 2)
+    return np.concatenate([mean, variance + mean**2])
+
+
+def taken(own: np.ndarray, theirs: np.ndarray, reading: Reading) -> np.ndarray:
+    """A replica's statistics after a mix, of which that mean came."""
+    if reading == "none":
+        return own
+    if reading == "naive":
+        return theirs
+    mean, square = np.split(theirs, 2)
+    return np.concatenate([mean, np.maximum(square - mean**2, 0)])  # rounding must not make a variance negative
+
+
+def pooled(all_of_them: Sequence[np.ndarray]) -> np.ndarray:
+    """Those of several replicas together."""
+    return taken(all_of_them[0], np.mean([brought(own, "pooled") for own in all_of_them], axis=0), "pooled")
