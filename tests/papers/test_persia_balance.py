@@ -8,18 +8,18 @@ import pytest
 import lib
 from lib.papers.persia import balance
 
-SHAPE = {"batch": 64, "steps": 60}
+SHAPE = {"batch": 64, "steps": 60, "width": 128}
 
 
 def test_what_is_foretold_by_hand():
-    """Of servers that are 0.8 busy where even, one with half as much again to do leaves 1 / 1.2 of the pace; with a tenth more, all."""
+    """Of servers that are 0.8 busy where even, one with half as much again leaves 1 / 1.2 of the pace; with a tenth more, all."""
     assert balance.foretold(np.array([1.0, 1.0])) == {"imbalance": 1.0, "pace": 1.0}
     assert balance.foretold(np.array([1.5, 0.5])) == {"imbalance": 1.5, "pace": pytest.approx(1 / 1.2)}
     assert balance.foretold(np.array([2.2, 1.8]))["pace"] == 1.0
 
 
 def test_every_row_is_asked_of_one_server_whatever_the_placement():
-    task = balance.workload(0, 64, 4)
+    task = balance.workload(0, 64, 4, 128)
     rows = sum(ids.size for each in balance.asked(task, 0, range(balance.FORETOLD)) for ids in each.values())
     for placement in balance.PLACEMENTS:
         work = balance.requests(placement, 4, 0, task)

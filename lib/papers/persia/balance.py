@@ -44,8 +44,8 @@ FORETOLD = 16
 """Batches by whose ids the work of each server is foretold."""
 
 
-def workload(seed: int, batch: int, steps: int) -> Workload:
-    """Steps of each GPU; groups are drawn anew for each seed."""
+def workload(seed: int, batch: int, steps: int, width: int) -> Workload:
+    """Steps of each GPU, with so many samples; `width` of the network's widest layer. Groups are drawn anew for each seed."""
     draws = stream(seed, "groups")
     pooling = np.clip(2 * np.exp(POOLING * draws.standard_normal(GROUPS)), 1, MOST).astype(int)
     return workloads.get(
@@ -54,7 +54,7 @@ def workload(seed: int, batch: int, steps: int) -> Workload:
         vocabularies=tuple(draws.choice(SIZES, GROUPS).tolist()),
         pooling=tuple(pooling.tolist()),
         dim=16,
-        hidden=tuple(tasks.WIDTH >> layer for layer in range(5)),
+        hidden=tuple(width >> layer for layer in range(5)),
         batch_size=batch,
         samples=batch * tasks.GPUS * steps,
         world=seed,
@@ -89,23 +89,23 @@ def foretold(work: np.ndarray) -> dict[str, float]:
     return {"imbalance": uneven, "pace": min(1.0, 1 / (LOAD * uneven))}
 
 
-def free(seed: int, *, batch: int, steps: int) -> dict[str, Any]:
+def free(seed: int, *, batch: int, steps: int, width: int) -> dict[str, Any]:
     """A timing run of the hybrid on the paper's servers, which have far more to spare than they need: the GPUs' own pace."""
-    task = workload(seed, batch, steps)
+    task = workload(seed, batch, steps, width)
     spread = Lognormal(sigma=0.05)  # estimate
     there = replace(clusters.persia(tasks.GPUS), slowdown=spread)
     return {"workload": task, "protocol": tasks.MODES["hybrid"], "cluster": there, "seed": seed, "gradients": False}
 
 
-def job(placement: str, servers: int, seed: int, pace: float, *, batch: int, steps: int) -> dict[str, Any]:
+def job(placement: str, servers: int, seed: int, pace: float, **shape: int) -> dict[str, Any]:
     """The same run on servers that are all together a quarter faster than so many samples a second need."""
-    made = free(seed, batch=batch, steps=steps)
+    made = free(seed, **shape)
     task, here = made["workload"], made["cluster"]
     rows = np.mean([sum(ids.size for ids in each.values()) for each in asked(task, seed, range(FORETOLD))])
     moved = (
         5 * 4 * task.dim * rows
     )  # bytes of a batch: read twice, and three times for an update, as a server counts it
-    each = moved * pace / batch / LOAD / servers
+    each = moved * pace / task.batch_size / LOAD / servers
     server = Node(cores=8, core_memory=each / 8, bandwidth=here.server.bandwidth)
     store = RowStore(placement=PLACEMENTS[placement])
     return made | {"cluster": replace(here, servers=servers, server=server), "store": store}
@@ -119,14 +119,14 @@ def late(run: Run) -> float:
     return float((samples[last] - samples[first]) / (time[last] - time[first]))
 
 
-def told(placement: str, servers: int, seed: int, run: Run, pace: float, *, batch: int, steps: int) -> dict[str, float]:
+def told(placement: str, servers: int, seed: int, run: Run, pace: float, **shape: int) -> dict[str, float]:
     """What a run shows of its servers, and what was foretold.
 
     `busiest`: the share of the time in which the busiest server's cores work; `queue`: look-ups under way at once, of all GPUs'.
     """
     work = run.usage.loc[run.usage["name"].str.startswith("server"), "computed"].to_numpy()
     pulls = run.trace[run.trace["kind"] == "pull"]
-    ahead = foretold(requests(placement, servers, seed, workload(seed, batch, steps)))
+    ahead = foretold(requests(placement, servers, seed, workload(seed, **shape)))
     return {
         "qps": late(run),
         "pace": late(run) / pace,
