@@ -1,8 +1,9 @@
 """The workers of a run, some of which may be lost on the way and be there again.
 
 What can leave leaves: the others go on without a worker that died, and take it in when it is there again, with what the servers
-or another worker's copy tell it. Whatever else dies, a server or the last of the replicas, takes the whole run back: see
-`lib.drivers.attempts`. So does a worker's process that dies of itself, for nobody knows what it had done.
+or another worker's copy tell it. Whatever else dies takes the whole run back, see `lib.drivers.attempts`: a server, the last of
+the replicas, any of them where the rule rolls back. So does a worker's process that dies of itself, for nobody knows what it had
+done.
 """
 
 from __future__ import annotations
@@ -111,8 +112,11 @@ class Crew:
             await self._lose(rank)
 
     def _irreplaceable(self, rank: int) -> bool:
-        """Whether nobody else could go on, or has a copy of the replica."""
-        shared = self._plan.protocol.dense.family == "server" and self._plan.workers > 1
+        """Whether nobody else could go on, has a copy of the replica, or may go on by the rule."""
+        dense = self._plan.protocol.dense
+        if dense.family == "replica" and dense.rolls_back:
+            return True
+        shared = dense.family == "server" and self._plan.workers > 1
         return not shared and not self._here.keys() - {rank}
 
     def _takes_all_back(self, rank: int) -> bool:

@@ -55,6 +55,8 @@ class Hybrid(ReplicaRule):
     """What tau bounds: a worker's own batches in flight, or also by how many steps it reads ahead of the slowest worker."""
     buckets: Count = 4
     """Parts of the dense gradient, each averaged as soon as backward has it; 1: all of it after backward (the raw hybrid)."""
+    rolls_back: bool = False
+    """A worker's death takes all back to the last cut (Sec. 4.2.4), and the rows with them; else the others go on without it."""
 
     @property
     def rows(self) -> ServerRule:

@@ -41,6 +41,9 @@ class ReplicaRule(Rule):
     last: ClassVar[bool] = False
     """At the end of the data all workers mix once more, as one group."""
 
+    rolls_back: ClassVar[bool] = False
+    """Whether a worker's death takes the whole run back to its last cut, and nobody goes on without it."""
+
     worker_threads: int = 1
     """Training threads on one replica and its optimiser's state (m), in the manner of Hogwild."""
 

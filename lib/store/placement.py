@@ -1,9 +1,10 @@
 """Which server holds which parameters: equal slices of the dense vector, rows by a placement.
 
-A placement is a pure function (table, id) -> shard. The three of the papers:
+A placement is a pure function (table, id) -> shard. Those of the papers:
 
 - "uniform": the ids of every feature group are shuffled over all servers (Persia, Section 4.2.3), so that no fashion among the
   groups can congest one of them;
+- "hashed": one hash for all ids says where each is, as even as chance is (Persia, Section 4.2.2);
 - "by-group": a feature group lives on one server, the straightforward design that congests (the same section);
 - "by-cost": feature groups are packed on servers by what their look-ups cost in a profiling pass, and a group that is too
   large for one server is cut into pieces (ShadowSync, Section 3.1). The cost is counted in bytes, so that every node comes to
@@ -29,6 +30,8 @@ from lib.store.inputs import whole
 from lib.store.rows import Rows
 
 _ODD = np.uint64(0x9E3779B97F4A7C15)
+_SCRAMBLED = (30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)
+"""Of splitmix64's finaliser (Steele et al., 2014): shifts and factors."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +66,20 @@ class Uniform(Placement):
 
     def owner(self, table: str, ids: np.ndarray) -> np.ndarray:
         return _spread(ids, self.shards)
+
+    def loads(self, costs: Mapping[str, float]) -> np.ndarray:
+        return np.full(self.shards, sum(costs.values()) / self.shards)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hashed(Placement):
+    """Each id where a hash that knows no neighbours says."""
+
+    def owner(self, table: str, ids: np.ndarray) -> np.ndarray:
+        mixed = ids.view(np.uint64)
+        for shift, odd in _SCRAMBLED:
+            mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(odd)
+        return _spread(mixed.view(np.int64), self.shards)
 
     def loads(self, costs: Mapping[str, float]) -> np.ndarray:
         return np.full(self.shards, sum(costs.values()) / self.shards)

@@ -14,7 +14,7 @@ import numpy as np
 from lib.errors import BadOption
 from lib.options.checked import Checked, Count
 from lib.store.optim import Optimizer
-from lib.store.placement import ByGroup, Placement, Uniform, packed
+from lib.store.placement import ByGroup, Hashed, Placement, Uniform, packed
 from lib.store.shared_memory import segment
 from lib.store.shared_memory.table import SharedTable
 from lib.store.table.table import Locking, Table
@@ -40,9 +40,9 @@ class RowStore(Checked):
     """Tables lie in memory that outlives their process, with a journal of what is being changed; a call is alone in its table."""
     mapped: str | None = None
     """A folder: tables lie in files there, mapped into memory, and may be larger than it; otherwise as in shared memory."""
-    placement: Literal["uniform", "by-group", "by-cost"] = "uniform"
-    """Which server has a row: every feature group's ids shuffled over all; a group on one server; or groups packed by the
-    bytes that their look-ups take in the first batches (`lib/store/placement.py`)."""
+    placement: Literal["uniform", "hashed", "by-group", "by-cost"] = "uniform"
+    """Which server has a row: every feature group's ids shuffled over all; each id where a hash says; a group on one server; or
+    groups packed by the bytes that their look-ups take in the first batches (`lib/store/placement.py`)."""
     rows: Codec = field(default_factory=Fp32)
     """How rows travel to workers: a codec, or the name of one (`lib/store/wire/codecs.py`)."""
     gradients: Codec = field(default_factory=Fp32)
@@ -89,7 +89,9 @@ class RowStore(Checked):
         """Rows over so many servers; `costs` says what each feature group's look-ups take, and is asked only if that matters."""
         if self.placement == "by-group":
             return ByGroup(shards=shards, shift=shift)
-        return packed(costs(), shards, shift=shift) if self.placement == "by-cost" else Uniform(shards=shards)
+        if self.placement == "by-cost":
+            return packed(costs(), shards, shift=shift)
+        return (Hashed if self.placement == "hashed" else Uniform)(shards=shards)
 
     def ask(self, ids: np.ndarray, where: np.ndarray, mine: np.ndarray | slice, bag: Sequence[int] = ()) -> object:
         """The message in which a worker asks one server for `ids[mine]`, or for their sums over bags of so many columns; `where`

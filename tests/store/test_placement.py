@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from lib.errors import BadOption
 from lib.store.dense import DenseStore
 from lib.store.optim import SGD, Adagrad, Adam
-from lib.store.placement import ByGroup, Partition, Uniform, look_up_costs, packed, place_dense, place_rows
+from lib.store.placement import ByGroup, Hashed, Partition, Uniform, look_up_costs, packed, place_dense, place_rows
 from lib.store.rows import Rows
 from lib.store.table.table import Table
 
@@ -19,6 +19,7 @@ FIELD = 48
 FIELDS = np.concatenate([(np.int64(field) << FIELD) | np.arange(500) for field in range(5)])
 PLACEMENTS = [
     Uniform(shards=3),
+    Hashed(shards=3),
     ByGroup(shards=3),
     ByGroup(shards=3, shift=FIELD),
     packed({"a": 5.0, "b": 1.0}, 3),
@@ -40,10 +41,17 @@ def test_every_id_has_one_owner_that_depends_on_it_alone(placement, ids):
     assert all((np.diff(mine) > 0).all() for mine in split)
 
 
+def test_a_shuffle_deals_neighbours_out_and_a_hash_draws_lots():
+    """Over 16 servers 4000 neighbours are 250 each: to two of them if they are dealt out, to about 16 each if lots are drawn."""
+    dealt, drawn = (np.bincount(kind(shards=16).owner("a", np.arange(4000))) for kind in (Uniform, Hashed))
+    assert abs(dealt - 250).max() <= 2 and 8 < drawn.std() < 24
+
+
 @pytest.mark.parametrize("shards", [1, 2, 7, 16])
 @pytest.mark.parametrize("ids", [IDS, np.arange(4000), FIELDS], ids=["any", "neighbours", "fields"])
-def test_uniform_shuffle_is_even_inside_a_group(shards, ids):
-    counts = np.bincount(Uniform(shards=shards).owner("a", ids), minlength=shards)
+@pytest.mark.parametrize("kind", [Uniform, Hashed])
+def test_uniform_shuffle_is_even_inside_a_group(kind, shards, ids):
+    counts = np.bincount(kind(shards=shards).owner("a", ids), minlength=shards)
     fair = ids.size / shards
     assert counts.max() < fair + 5 * np.sqrt(fair) and counts.min() > fair - 5 * np.sqrt(fair)
 

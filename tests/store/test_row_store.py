@@ -29,7 +29,7 @@ SMALL = {"workers": 4, "samples": 3000, "evaluation_samples": 300, "save": False
             {"shared_memory": True, "mapped": "rows"},
             "store.shared_memory and store.mapped are two places for one table",
         ),
-        ({"placement": "hash"}, "store: placement must be 'uniform', 'by-group' or 'by-cost', not 'hash'"),
+        ({"placement": "hash"}, "store: placement must be 'uniform', 'hashed', 'by-group' or 'by-cost', not 'hash'"),
         ({"rows": "fp8"}, "store: rows.name: no codec is called 'fp8'; did you mean"),
         ({"ids": "packed"}, "store: ids must be 'distinct', 'entries' or 'samples', not 'packed'"),
     ],
