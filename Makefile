@@ -5,9 +5,9 @@ PROFILE ?= smoke
 bin := $(VENV)/bin
 
 # Minutes on two cores: laptop's for each paper.
-budget-smoke := 6
+budget-smoke := 12
 budget-laptop := 100
-budget-test := 9
+budget-test := 10
 # A command, and how long it took; its own exit code.
 timed = start=$$(date +%s); code=0; $(2) || code=$$?; took=$$(($$(date +%s) - start)); \
 	echo "took $$((took / 60)) min $$((took % 60)) s$(if $(1),; on two cores at most $(1) min)"; exit $$code
