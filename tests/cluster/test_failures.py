@@ -363,14 +363,22 @@ def test_a_server_really_lost():
 
 
 @pytest.mark.ray
-@pytest.mark.parametrize("name", ["gba", "ds-sync"])
-def test_ray_kills_processes(name):
+@pytest.mark.parametrize(
+    "name, plan",
+    [
+        ("ds-sync", [Failure(node="worker1", kind="dies", at_batch=4)]),
+        (
+            "gba",
+            [
+                Failure(node="worker2", kind="dies", at_batch=3, lasts=0.5),
+                Failure(node="server0", kind="dies", at=4.0, lasts=0.5),
+            ],
+        ),
+    ],
+    ids=["a worker for good", "a worker and a server for a while"],
+)
+def test_ray_kills_processes(name, plan):
     from lib import RayCluster
 
-    plan = [
-        Failure(node="worker1", kind="dies", at_batch=4),
-        Failure(node="worker2", kind="dies", at_batch=3, lasts=0.5),
-        Failure(node="server0", kind="dies", at=4.0, lasts=0.5),
-    ]
     run = train(name, RayCluster(workers=3, failures=plan, patience=0.3))
     assert run.summary["lost"] >= 1 and math.isfinite(run.summary["auc"])

@@ -29,11 +29,13 @@ def test_what_is_wrong_after_a_kill_is_seen(reports):
     (reports / "cuts" / "a-run").mkdir(parents=True)
     (reports / "cuts" / "a-run" / "leg-0000.safetensors").touch()
     environment = os.environ | {"LOCKSTEP_REPORTS": str(reports)}
-    other = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], env=environment)
+    endless = [sys.executable, "-c", "import time; print(flush=True); time.sleep(60)"]
+    other = subprocess.Popen(endless, env=environment, stdout=subprocess.PIPE)
+    other.stdout.readline()  # until it runs, Linux shows no environment of it
     try:
         process, damaged = kills._wrong(reports, grace=0.2)
     finally:
         other.kill()
-        other.wait()
+        other.communicate()
     assert str(other.pid) in process and "history.parquet is not what was written" in damaged
     assert len(list(kills._left(reports))) == 2
