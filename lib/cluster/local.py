@@ -207,9 +207,7 @@ class FailingHandle(LocalHandle):
 
     def _call(self, method: str, args: tuple) -> Awaitable[Any]:
         arrival = self._here.road.there(self._there.node)
-        return self._incarnation.outcome(
-            self._incarnation.begin(self._carry(arrival, getattr(self._part, method), args))
-        )
+        return self._incarnation.call(self._carry(arrival, getattr(self._part, method), args))
 
     async def _carry(self, arrival: float | None, function: Callable, args: tuple) -> Any:
         await until(arrival)

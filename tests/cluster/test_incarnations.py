@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from lib import Failure, LocalCluster
+import pytest
+
+from lib import Failure, LocalCluster, VirtualCluster
 from lib.cluster.faults.nodes import Incarnation
 from lib.errors import NodeLost
 
@@ -40,7 +42,7 @@ def test_who_is_to_end_does_so_though_whom_it_waits_for_is_dead_as_well():
 
     async def main():
         node = Incarnation("worker0")
-        waits, ends = (asyncio.ensure_future(node.outcome(node.begin(never()))) for _ in range(2))
+        waits, ends = (asyncio.ensure_future(node.call(never())) for _ in range(2))
         await asyncio.sleep(0)
         ends.cancel()
         node.end()
@@ -48,3 +50,18 @@ def test_who_is_to_end_does_so_though_whom_it_waits_for_is_dead_as_well():
         return ends.cancelled(), type(waits.exception())
 
     assert asyncio.run(main()) == (True, NodeLost)
+
+
+@pytest.mark.parametrize("kind", [LocalCluster, VirtualCluster])
+def test_who_calls_a_dead_node_among_others_hears_of_it_where_it_waits(kind):
+    """The call itself raised: a worker that came back while another was dead was made known to nobody."""
+    cluster = kind(workers=2, failures=[Failure(node="worker0", kind="dies", at=100.0, lasts=1.0)])
+
+    async def main(world):
+        parts = [await world.host(Answers, node=f"worker{rank}") for rank in range(2)]
+        dead, well = (part.seen_from(world.site("server0")) for part in parts)
+        world.site("worker0").end()
+        return await asyncio.gather(dead.seven(), well.seven(), return_exceptions=True)
+
+    lost, seven = cluster.open(0, 2).run(main)
+    assert isinstance(lost, NodeLost) and seven == 7

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable, Coroutine, Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from lib.cluster.board import Board
 from lib.cluster.faults.failures import NodeFailures, Window, window_of
@@ -24,17 +24,21 @@ class Incarnation:
         self.parts: list[Any] = []
         self.calls: set[asyncio.Task] = set()
 
-    def begin(self, call: Coroutine) -> asyncio.Task:
-        """A call ends with this node, not with the one that it came from."""
+    def call(self, coroutine: Coroutine) -> Coroutine:
+        """Begin a call, which ends with this node, not with the one that it came from; what it came to is to be awaited. So is
+        that the node is dead already: who makes several calls hears of it where it waits for them all."""
         if self.over:
-            call.close()
-            raise NodeLost(self.node)
-        task = asyncio.get_running_loop().create_task(call)
+            coroutine.close()
+            return self._lost()
+        task = asyncio.get_running_loop().create_task(coroutine)
         self.calls.add(task)
         task.add_done_callback(self.calls.discard)
-        return task
+        return self._outcome(task)
 
-    async def outcome(self, call: asyncio.Task) -> Any:
+    async def _lost(self) -> NoReturn:
+        raise NodeLost(self.node)
+
+    async def _outcome(self, call: asyncio.Task) -> Any:
         """What a call came to; that the node was lost. Who is itself to end does so, though the node may be over as well."""
         try:
             return await asyncio.shield(call)

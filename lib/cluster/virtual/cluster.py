@@ -238,7 +238,7 @@ class FailingHandle(VirtualHandle):
         return seen
 
     def _run(self, function: Callable, args: tuple) -> Awaitable[Any]:
-        return self._incarnation.outcome(self._incarnation.begin(function(*args)))
+        return self._incarnation.call(function(*args))
 
 
 def _book(queue: Queue) -> dict[str, float]:
