@@ -15,7 +15,7 @@ from lib.drivers.plan import Plan
 from lib.drivers.record import Record
 from lib.protocols import statistics
 from lib.protocols.mixing import Background, Loop, Mean, Mix
-from lib.store.blank import BlankDense
+from lib.store.blank import BlankDense, blank
 from lib.store.dense import DenseStore
 from lib.store.rows import Rows
 
@@ -79,9 +79,9 @@ class Replica:
         if self._rule.exchange.together:  # so that nobody makes another before this one is merged
             self._sent = mine, writes
         sent = self._rule.send(self._memory, mine[: self.size], round)
-        return (
-            self._joined(sent, statistics.brought(mine[self.size :], self._rule.statistics)) if self._running else sent
-        )
+        if not self._plan.gradients:
+            sent = blank(*sent.shape, kind=sent.dtype)
+        return self._joined(sent, statistics.brought(mine[self.size :], self._rule.statistics))
 
     async def merge(self, mix: Mix) -> None:
         work = Work(bytes=3 * mix.theirs.nbytes) if self._modelled else None
@@ -155,7 +155,8 @@ class Replica:
         return self._joined(merged, taken)
 
     def _joined(self, parameters: np.ndarray, running: np.ndarray) -> np.ndarray:
-        return np.concatenate([parameters, running]) if self._running else parameters
+        """As one array of the parameters' type."""
+        return np.concatenate([parameters, running.astype(parameters.dtype)]) if self._running else parameters
 
 
 def absorb(plan: Plan, dense: DenseStore | BlankDense, theirs: np.ndarray) -> np.ndarray:

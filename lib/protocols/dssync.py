@@ -25,6 +25,12 @@ in steps of 1, about `size`, `size`^2, ... from round to round, from another pla
 the workers' distance from it falls to a third or less in a round of groups of the root of W, for W of 5 or more (`left`). A
 round of all workers now and then (`whole`) makes any world exact, at its price.
 
+Inside a group, messages may be compressed, which the paper leaves for later ("combine it with other methods and tricks such as
+gradient compression", Section 5). What is sent are parameters, of which a step moves less than a rounding takes: replicas that
+were set to the mean of rounded ones would stand still. So with `half` a replica is moved by what the mean is above what it has
+sent itself: what rounding took from its message stays with it and goes out later, and the average of all is theirs to within one
+rounding of the mean. Rows of embedding tables travel in full.
+
 Rows of embedding tables are parameters of the replica and are averaged with it; so are running statistics ("non-learnable model
 statistical parameters", Section 3.1), unless another reading is asked for.
 """
@@ -38,8 +44,9 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
+from lib.errors import BadOption
 from lib.options.checked import Count
-from lib.protocols.mixing import Loop
+from lib.protocols.mixing import Loop, Mix
 from lib.protocols.replica_rule import Groups, ReplicaRule
 from lib.protocols.statistics import Reading
 
@@ -62,9 +69,19 @@ class DSSync(ReplicaRule):
     """Every so-many-th average is one of all workers; None: none is."""
     place: Literal["before", "beside", "after"] = "after"
     """Whether an average comes before the forward pass, beside the computation, or after the update, as in the paper."""
+    half: bool = False
+    """Whether what is sent is rounded to half precision."""
     statistics: Reading = "naive"
     """What an average makes of batch normalisation's running means and variances: as of parameters (the paper's and its code's),
     the exact ones of the group, or nothing: lib/protocols/statistics.py."""
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.half and self.statistics == "pooled":
+            raise BadOption(
+                "ds-sync: statistics='pooled' is a difference of squares, of which half precision leaves little; "
+                "half=True needs statistics='naive' or 'none'"
+            )
 
     @property
     def when(self) -> Loop:
@@ -82,6 +99,14 @@ class DSSync(ReplicaRule):
         size = self._size(workers)
         bases = factors(workers, size)
         return _ring(round, workers, size) if bases is None else _digit(round, workers, bases)
+
+    def send(self, memory: None, mine: np.ndarray, round: int) -> np.ndarray:
+        return mine.astype(np.float16) if self.half else mine
+
+    def merge(self, memory: None, mine: np.ndarray, mix: Mix) -> tuple[None, np.ndarray]:
+        if not self.half:
+            return None, mix.theirs
+        return None, mine + (mix.theirs.astype(np.float32) - mix.sent.astype(np.float32))
 
     def steps_to_average(self, workers: int) -> int | None:
         """Local steps after which all workers hold the exact average of what they held before the first of these averages,

@@ -14,7 +14,7 @@ from lib.store.dense import DenseStore
 from lib.store.optim import Optimizer
 from lib.store.rows import Rows
 
-_ZEROS = {np.dtype(kind): np.zeros(1, kind) for kind in (np.float32, np.int64, np.uint8)}
+_ZEROS = {np.dtype(kind): np.zeros(1, kind) for kind in (np.float32, np.float16, np.int64, np.uint8)}
 
 
 def blank(*shape: int, kind: type = np.float32) -> np.ndarray:

@@ -75,6 +75,7 @@ def left(protocol, steps, workers=4):
 
 def test_one_mix_by_hand():
     assert left(get("ds-sync"), 1) == [(1, 1.5), (1, 1.5), (7, 2.5), (7, 2.5)]
+    assert left(get("ds-sync", half=True), 1) == [(1, 1.5), (1, 1.5), (7, 2.5), (7, 2.5)]
     assert left(get("ds-sync", statistics="pooled"), 1) == [(1, 2.5), (1, 2.5), (7, 11.5), (7, 11.5)]
     own = list(zip(MEANS, VARIANCES, strict=True))
     assert left(get("ds-sync", statistics="none"), 1) == left(get("all-reduce"), 1) == own
@@ -145,12 +146,12 @@ def test_a_cut_has_them(protocol, reports, monkeypatch):
 
 
 def test_messages_weigh_what_they_carry():
-    """Three parameters and two statistics, of four bytes each; a timing run sends as much."""
-    for reading, values in (("naive", 5), ("pooled", 5), ("none", 3)):
+    """Three parameters and two statistics, of four bytes or two each; a timing run sends as much."""
+    rules = [(get("ds-sync", statistics=each), 4 * (3 if each == "none" else 5)) for each in READINGS]
+    for sender, size in [*rules, (get("ds-sync", half=True), 2 * 5)]:
         for gradients in (True, False):
-            protocol = get("ds-sync", statistics=reading)
-            run = lib.train(bowl(2), protocol, VirtualCluster(workers=4), gradients=gradients, save=False)
-            assert run.summary["bytes_by_kind"]["mix dense"] == 4 * 2 * values * 4
+            run = lib.train(bowl(2), sender, VirtualCluster(workers=4), gradients=gradients, save=False)
+            assert run.summary["bytes_by_kind"]["mix dense"] == 4 * 2 * size
 
 
 def test_threads_of_a_real_cluster_have_them():
