@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import lib
-from lib.papers.dssync import cost, mixing, overhead
+from lib.papers.dssync import cost, mixing, overhead, quality, smaller
 from lib.protocols.dssync import DSSync
 
 
@@ -60,3 +60,25 @@ def test_an_iteration_is_what_a_step_and_a_ring_take():
         assert seconds[f"bsp, SQuAD, {nodes}"] == pytest.approx(0.86 + all_ * 1.072, rel=0.01)
         assert seconds[f"ds-sync, SQuAD, {nodes}"] == pytest.approx(0.86 + group * 1.072, rel=0.01)
     assert seconds["asp, SQuAD, 4"] > 4 * 1.072 * 0.9  # four vectors through one link
+
+
+def test_smaller_groups_and_messages_cost_what_a_ring_of_them_does():
+    """Twos carry the vector once, and half precision half of it; sixteen in twos are four levels."""
+    found, _ = smaller.exchanges([0])
+    assert (found["over formula"] - 1).abs().max() < 0.01
+    levels = smaller.levels(found)
+    assert levels.loc[(16, 2), "cost"] == pytest.approx(1, rel=0.01) and levels.loc[(16, 2), "levels"] == 4
+    assert levels.loc[(64, 4), "levels"] == 3 and levels.loc[(64, 8), "in half precision"] == pytest.approx(
+        7 / 8, rel=0.01
+    )
+    assert levels.loc[(16, 4), "left after two"] == 0 < levels.loc[(16, 2), "left after two"]
+
+
+def test_what_is_compared_differs_in_the_rule_alone():
+    places = smaller.places(["images", "clicks"], [0, 1])
+    assert [place for place in places if place.workers == 16 and place.task != smaller.ALONE] == []
+    whole, half = (
+        smaller.job(smaller.Place("images", mode, 4, 0), 1.0, 5, 1) for mode in ("whole numbers", "half precision")
+    )
+    assert whole.pop("protocol") == DSSync() and half.pop("protocol") == DSSync(half=True) and whole == half
+    assert whole == {k: v for k, v in quality.job("images", "DS-Sync", 1.0, 0, 5, 1).items() if k != "protocol"}
