@@ -16,8 +16,9 @@ from lib.options.checked import Checked
 Steps = tuple[Hashable, ...]
 
 
-class _Loader(yaml.SafeLoader):
-    """YAML 1.1, but for what it would take for a date, and for the numbers that it would take for text."""
+class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
+    """YAML 1.1, but for what it would take for a date, and for the numbers that it would take for text. Parsed in C, where PyYAML
+    was built with it."""
 
     yaml_implicit_resolvers = {  # noqa: RUF012 - as in the base class
         first: [(tag, form) for tag, form in known if not tag.endswith(":timestamp")]

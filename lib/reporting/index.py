@@ -129,7 +129,7 @@ def build(
             index()
             raise
         return index()
-    failures = notebooks.run_together(chosen, profile, parameters, resume)
+    failures = notebooks.run_together(chosen, profile, parameters, resume, lambda each: export(each.executed))
     for experiment in chosen:  # once more: now each knows the pages beside it
         if experiment.executed.exists():
             export(experiment.executed)

@@ -12,36 +12,41 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from joblib import cpu_count
 
 from lib import paths
+from lib.errors import LockstepError
 from lib.progress import Progress
+from lib.reporting.notebooks import running
 from lib.reporting.notebooks.finding import Experiment
 
+CHILD = "from lib.reporting.notebooks import together; together.child()"
 ONE = {"LOCKSTEP_PROCESSES": "1", "OMP_NUM_THREADS": "1"}
 
 
 def run_together(
-    chosen: Sequence[Experiment], profile: str, parameters: Mapping[str, Any] | None = None, resume: bool = False
+    chosen: Sequence[Experiment],
+    profile: str,
+    parameters: Mapping[str, Any] | None = None,
+    resume: bool = False,
+    finished: Callable[[Experiment], Any] = lambda experiment: None,
 ) -> list[str]:
-    """Run and export notebooks; what failed, in words."""
+    """Run notebooks; what failed, in words. Who is `finished` is said as soon as it is, of one after another."""
     lanes = cpu_count() if profile == "smoke" else 1
     failures: list[str] = []
     under_way: set[subprocess.Popen] = set()
     stopped = threading.Event()
-    options = ["--profile", profile, *(["--resume"] if resume else [])]
-    for name, value in (parameters or {}).items():
-        options += ["-p", f"{name}={value if isinstance(value, str) else json.dumps(value)}"]
+    telling = threading.Lock()
 
     def one(experiment: Experiment, more: Mapping[str, str]) -> None:
         if stopped.is_set():
             return
         process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "lib", "run", experiment.name, *options],
+            [sys.executable, "-P", "-c", CHILD, json.dumps([experiment.name, profile, parameters, resume])],
             env={**os.environ, **paths.environment(), **more},
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
@@ -56,7 +61,10 @@ def run_together(
             failures.append((said.partition("error: ")[2] or said).strip())
         elif said:
             print(said.rstrip(), file=sys.stderr)
-        progress.advance(1)
+        with telling:
+            if not process.returncode:
+                finished(experiment)
+            progress.advance(1)
 
     with Progress(len(chosen), f"{len(chosen)} notebooks", "notebooks") as progress:
         pool = ThreadPoolExecutor(lanes)
@@ -75,3 +83,11 @@ def run_together(
         finally:
             pool.shutdown(cancel_futures=True)
     return failures
+
+
+def child() -> None:
+    """What a process does that was started for one notebook; its page is made where all are."""
+    try:
+        running.run(*json.loads(sys.argv[1]))
+    except LockstepError as error:
+        sys.exit(f"error: {error}")
