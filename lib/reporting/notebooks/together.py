@@ -63,7 +63,10 @@ def run_together(
             print(said.rstrip(), file=sys.stderr)
         with telling:
             if not process.returncode:
-                finished(experiment)
+                try:
+                    finished(experiment)
+                except LockstepError as error:
+                    failures.append(str(error))
             progress.advance(1)
 
     with Progress(len(chosen), f"{len(chosen)} notebooks", "notebooks") as progress:
