@@ -16,19 +16,18 @@ from lib.options.checked import Checked
 Steps = tuple[Hashable, ...]
 
 
-class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
-    """YAML 1.1, but for what it would take for a date, and for the numbers that it would take for text. Parsed in C, where PyYAML
-    was built with it."""
+def _kind(base: type) -> type:
+    """YAML 1.1, but for what it would take for a date, and for the numbers that it would take for text."""
+    forms = base.yaml_implicit_resolvers.items()
+    kept = {first: [(tag, form) for tag, form in known if not tag.endswith(":timestamp")] for first, known in forms}
+    kind = type("Loader", (base,), {"yaml_implicit_resolvers": kept})
+    number = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$")
+    kind.add_implicit_resolver("tag:yaml.org,2002:float", number, [*"-+.0123456789"])
+    return kind
 
-    yaml_implicit_resolvers = {  # noqa: RUF012 - as in the base class
-        first: [(tag, form) for tag, form in known if not tag.endswith(":timestamp")]
-        for first, known in yaml.SafeLoader.yaml_implicit_resolvers.items()
-    }
 
-
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"), [*"-+.0123456789"]
-)
+_FAST, _EXACT = _kind(getattr(yaml, "CSafeLoader", yaml.SafeLoader)), _kind(yaml.SafeLoader)
+"""In C, where PyYAML was built with it, which is twenty times as fast; in Python, which says better where something is wrong."""
 
 
 @dataclass(frozen=True)
@@ -72,16 +71,24 @@ def load(path: str | Path) -> Document:
 
 def parse(text: str, source: str) -> Document:
     try:
-        loader = _Loader(text)
-        node = loader.get_single_node()
-        marks = dict(_marks(node, ())) if node else {}
-        return Document(source, loader.construct_document(node) if node else None, marks)
+        return _document(_FAST, text, source)
+    except (yaml.YAMLError, TypeError, ValueError, RecursionError):
+        pass
+    try:
+        return _document(_EXACT, text, source)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f"{source}:{mark.line + 1}:{mark.column + 1}" if mark else source
         raise BadOption(f"{where}: not YAML: {error.problem or error.context}") from error
     except (yaml.YAMLError, TypeError, ValueError, RecursionError) as error:
         raise BadOption(f"{source}: not YAML: {' '.join(str(error).split())}") from error
+
+
+def _document(kind: type, text: str, source: str) -> Document:
+    loader = kind(text)
+    node = loader.get_single_node()
+    marks = dict(_marks(node, ())) if node else {}
+    return Document(source, loader.construct_document(node) if node else None, marks)
 
 
 def value(text: str) -> Any:

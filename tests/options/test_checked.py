@@ -176,7 +176,7 @@ def test_yaml_as_people_write_it(text, expected):
 @pytest.mark.parametrize(
     "text, words",
     [
-        ("a: 1\nb: [1,", ": not YAML: "),
+        ("a: 1\nb: [1,", "it:2:7: not YAML: "),
         ("a: 1\nb: 2\na: 3", "it:3:1: not YAML: 'a' stands here twice"),
         ("- a: {b: 1, b: 2}", "it:1:13: not YAML: 'b' stands here twice"),
         ("&a [*a]", "it: not YAML: "),
