@@ -17,12 +17,12 @@ def pytest_collection_modifyitems(items):
     for item in items:
         params = getattr(item, "callspec", None)
         with_ray = item.get_closest_marker("ray") or "joined_ray" in item.fixturenames
-        with_ray = with_ray or (params and "ray" in filter(_is_text, params.params.values()))
+        with_ray = with_ray or (params and any(map(_is_ray, params.params.values())))
         item.add_marker(pytest.mark.xdist_group("ray" if with_ray else item.path.name))
 
 
-def _is_text(value):
-    return isinstance(value, str)
+def _is_ray(value):
+    return (isinstance(value, str) and value == "ray") or getattr(value, "__name__", None) == "RayCluster"
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -105,7 +105,7 @@ def test_a_forgotten_state_is_found_and_made_small(reports, monkeypatch):
     monkeypatch.setattr(Connection, "load", lambda self, state: None)
     finding = check(case)
     assert finding.kind.startswith("resumed: another") and finding.stopped
-    small, again = shrink(case, finding, or_none, seconds=20)
+    small, again = shrink(case, finding, or_none, seconds=10)
     assert again.kind == finding.kind and "failures" not in small and "mishaps" in small
 
 
