@@ -5,6 +5,9 @@ of fields, and a linear part in the dense inputs. Where a sample has several ids
 summed, over the root of how many there are, so that no field says more than another. All weights turn slowly with the day:
 on day d they are cos(drift d) a + sin(drift d) b, two independent draws, so their spread never changes. The bias is set anew
 each day to keep the base rate. Since the truth is known, so is the best AUC that any model can reach.
+
+A sample may have several labels (Persia's Kwai): each has a teacher that is akin to the first one's, and is half as frequent as
+the one before. What chance decides is the same for all of a sample's, so that who does the rarer has mostly done the commoner.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ FIELD_SHIFT = 48
 """An id is (field << FIELD_SHIFT) | rank, so that one table serves all the fields."""
 
 _RANK = (1 << FIELD_SHIFT) - 1
+_AKIN = 0.8  # correlation of another label's teacher with the first one's
 _PILOT = 16_384  # samples that set a day's bias; the day's base rate is then off by about 0.002
 
 
@@ -35,9 +39,9 @@ class Clicks(NamedTuple):
     dense: np.ndarray
     """float32 (samples, dense_features): uniform, mean 0, variance 1."""
     labels: np.ndarray
-    """float32 (samples,): 1 is a click."""
+    """float32 (samples,), or (samples, tasks) where there are several: 1 is a click."""
     logits: np.ndarray
-    """float64 (samples,): the truth."""
+    """float64, in the same shape: the truth."""
 
 
 class Teacher(NamedTuple):
@@ -82,12 +86,19 @@ class ClickStream:
     """Share of clicks."""
     copies: int = 1
     """Ids that share the truth of one, among which each id is drawn: the vocabulary times this, at no cost in memory."""
+    tasks: int = 1
+    """Labels of a sample."""
     world: int
     """Seed of the teacher, apart from the samples' seed: runs with different seeds share one truth."""
 
     def draw(self, size: int, *, seed: int, day: int, first: int = 0, of: object = "train") -> Clicks:
         """Samples from place `first` on of the endless stream (seed, of), as they are on that day."""
-        clicks = self._sample(teacher(self, day), size, seed, first, of)
+        clicks, *others = (self._sample(teacher(self, day, task), size, seed, first, of) for task in range(self.tasks))
+        if others:
+            labels, logits = (
+                np.stack([getattr(each, name) for each in (clicks, *others)], 1) for name in ("labels", "logits")
+            )
+            clicks = clicks._replace(labels=labels, logits=logits)
         if self.copies > 1:
             rank, field = clicks.ids & _RANK, clicks.ids & ~_RANK
             copy = uniform(seed, "copies", of, first=first, shape=clicks.ids.shape) * self.copies
@@ -116,29 +127,33 @@ def _tables(sizes: tuple[int, ...], exponent: float) -> tuple[np.ndarray, np.nda
     return keep, alias, np.array([(begins[size], begins[size] + size) for size in sizes])
 
 
-@functools.lru_cache(maxsize=8)
-def teacher(clicks: ClickStream, day: int) -> Teacher:
-    """The truth of a day."""
+@functools.lru_cache(maxsize=16)
+def teacher(clicks: ClickStream, day: int, task: int = 0) -> Teacher:
+    """The truth of a day, of one of the labels."""
     angle = clicks.drift * day
-    poles = zip(_pole(clicks, "a"), _pole(clicks, "b"), strict=True)
+    poles = zip(_pole(clicks, "a", task), _pole(clicks, "b", task), strict=True)
     truth = Teacher(*(a * math.cos(angle) + b * math.sin(angle) for a, b in poles))
     logits = clicks._sample(truth, _PILOT, clicks.world, 0, "pilot").logits
-    return truth._replace(bias=shift(logits, clicks.base_rate))
+    return truth._replace(bias=shift(logits, clicks.base_rate / 2**task))
 
 
-@functools.lru_cache(maxsize=4)
-def _pole(clicks: ClickStream, name: str) -> Teacher:
+@functools.lru_cache(maxsize=8)
+def _pole(clicks: ClickStream, name: str, task: int) -> Teacher:
     """One of the two draws between which the teacher turns."""
-    generator = stream(clicks.world, "teacher", name)
+    generator = stream(clicks.world, "teacher", *([name, task] if task else [name]))
     rows, pairs = sum(clicks.sizes), clicks.fields * (clicks.fields - 1) / 2
     # The variance of one cross, a dot product of two independent vectors, is rank * scale^4; the pairs' variances add up.
     scale = math.sqrt(clicks.cross / math.sqrt(max(1.0, pairs * clicks.rank)))
-    return Teacher(
+    own = Teacher(
         first=generator.standard_normal(rows) * (clicks.first_order / math.sqrt(clicks.fields)),
         factors=generator.standard_normal((rows, clicks.rank)) * scale,
         linear=generator.standard_normal(clicks.dense_features)
         * (clicks.linear / math.sqrt(clicks.dense_features or 1)),
     )
+    if not task:
+        return own
+    others = zip(own, _pole(clicks, name, 0), strict=True)
+    return Teacher(*(_AKIN * first + math.sqrt(1 - _AKIN**2) * mine for mine, first in others))
 
 
 def shift(logits: np.ndarray, rate: float) -> float:

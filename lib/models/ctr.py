@@ -38,7 +38,7 @@ class ClickModel(nn.Module, ABC):
 
     @staticmethod
     def logits(scores: Any) -> Any:
-        """The click's logit of each sample, out of a tensor or array of scores."""
+        """Each sample's logits, of a click or of all its labels, out of a tensor or array of scores."""
         return scores
 
     def loss(self, batch: Batch, scores: Tensor) -> Tensor:
@@ -103,18 +103,19 @@ class DLRM(ClickModel):
 
 
 class FFNN(ClickModel):
-    """All embeddings and dense inputs side by side, then an MLP with batch normalisation."""
+    """All embeddings and dense inputs side by side, then an MLP with batch normalisation and an output for each label."""
 
     normed: ClassVar[bool] = True
 
-    def __init__(self, *, fields: int, dim: int, dense_features: int, hidden: Sequence[int], seed: int):
+    def __init__(self, *, fields: int, dim: int, dense_features: int, hidden: Sequence[int], seed: int, tasks: int = 1):
         super().__init__()
-        self.deep = mlp(fields * dim + dense_features, hidden, 1, generator(seed), norm=True)
+        self.deep = mlp(fields * dim + dense_features, hidden, tasks, generator(seed), norm=True)
 
     @staticmethod
-    def flops(*, fields: int, dim: int, dense_features: int, hidden: Sequence[int]) -> float:
-        return mlp_flops(fields * dim + dense_features, hidden) + 8 * sum(hidden)
+    def flops(*, fields: int, dim: int, dense_features: int, hidden: Sequence[int], tasks: int = 1) -> float:
+        return mlp_flops(fields * dim + dense_features, hidden, tasks) + 8 * sum(hidden)
 
     def forward(self, batch: Batch, rows: Mapping[str, Tensor]) -> Tensor:
         vectors = F.embedding(batch.where[TABLE], rows[TABLE]).flatten(1)
-        return self.deep(torch.cat((vectors, batch.features["dense"]), 1)).squeeze(1)
+        scores = self.deep(torch.cat((vectors, batch.features["dense"]), 1))
+        return scores.squeeze(1) if scores.shape[1] == 1 else scores

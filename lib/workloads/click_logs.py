@@ -107,9 +107,11 @@ class CriteoFFNN(PersiaFFNN):
 
 @dataclass(frozen=True, kw_only=True)
 class KwaiFFNN(PersiaFFNN):
-    """Persia's FFNN on clicks of Kwai-Video's shape: many ids, of which most are rare."""
+    """Persia's FFNN on Kwai-Video's shape: many ids, of which most are rare, and several labels ("optimized simultaneously for
+    multiple tasks", Section 1; how many Kwai has is not said)."""
 
     name: ClassVar[str] = "kwai-ffnn"
+    tasks: Count = 3
     fields: Count = 30
     vocabulary: Count = 5_000
     exponent: NotNegative = 1.1

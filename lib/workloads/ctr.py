@@ -88,6 +88,8 @@ class ClickThrough(Workload):
     """Share of clicks, every day."""
     copies: Count = 1
     """Ids that share one truth: each id is drawn among so many, which multiplies the vocabulary, not the teacher's memory."""
+    tasks: Count = 1
+    """FFNN: labels of a sample, each with an output of its own; the first is the click."""
     length: Count = 10
     """DIEN: most behaviours of a user."""
     topics: Count = 20
@@ -115,6 +117,8 @@ class ClickThrough(Workload):
                     option,
                     "left out where data has fields of its own" if self.data else f"{self.fields} numbers, one a field",
                 )
+        if self.tasks > 1 and (self.network != "ffnn" or self.data):
+            self._reject("tasks", "1 but for ffnn on planted clicks")
         if self.pooling and self._remembers:
             self._reject("pooling", "left out for dien, which sums nothing")
 
@@ -149,7 +153,8 @@ class ClickThrough(Workload):
     def evaluate(
         self, model: ClickModel, rows: Mapping[str, np.ndarray], seed: int, day: int | None = None
     ) -> dict[str, float]:
-        """auc, logloss, ne, calibration; and `auc_ceiling`, the AUC of the planted truth on the same samples."""
+        """auc, logloss, ne, calibration; and `auc_ceiling`, the AUC of the planted truth on the same samples. Of further labels
+        `auc_2`, ..."""
         held_out, bags = _evaluation(self, seed, day), self.bags()
         with (
             torch.inference_mode(),
@@ -157,10 +162,16 @@ class ClickThrough(Workload):
         ):
             logits = _logits(model, held_out.batch, rows, bags)
         ceiling = {} if held_out.ceiling is None else {"auc_ceiling": held_out.ceiling}
-        return metrics.clicks(held_out.batch.labels, logits) | ceiling
+        labels = held_out.batch.labels
+        if self.tasks == 1:
+            return metrics.clicks(labels, logits) | ceiling
+        others = {f"auc_{task + 1}": metrics.auc(labels[:, task], logits[:, task]) for task in range(1, self.tasks)}
+        return metrics.clicks(labels[:, 0], logits[:, 0]) | others | ceiling
 
     def observe(self, labels: np.ndarray, scores: np.ndarray) -> tuple[float, float]:
         scores = MODELS[self.network].logits(scores).astype(np.float64)
+        if self.tasks > 1:
+            labels, scores = labels[:, 0], scores[:, 0]
         with np.errstate(invalid="ignore"):  # a nan stays one; whether it stops the run is the driver's choice
             loss = np.logaddexp(0, scores) - scores * labels
         return float(loss.sum()), float(labels.sum(dtype=np.float64))
@@ -188,6 +199,7 @@ class ClickThrough(Workload):
         shape = {"dim": self.dim, "hidden": self.hidden}
         real = self.clicks if self.data else self
         shape |= {"fields": real.fields, "dense_features": real.dense_features}
+        shape |= {"tasks": self.tasks} if self.tasks > 1 else {}
         return shape | ({"length": real.length, "parts": 2} if self._remembers else {})
 
     @property
@@ -216,7 +228,8 @@ def _evaluation(workload: ClickThrough, seed: int, day: int | None) -> _Evaluati
     else:
         day = workload.days if day is None else day
         clicks = workload.clicks.draw(workload.evaluation_samples, seed=seed, day=day, of=f"evaluation {day}")
-        batch, ceiling = _batch(clicks, index=0, day=day), metrics.auc(clicks.labels, clicks.logits)
+        truth = (each if workload.tasks == 1 else each[:, 0] for each in (clicks.labels, clicks.logits))
+        batch, ceiling = _batch(clicks, index=0, day=day), metrics.auc(*truth)
     settling = []
     if MODELS[workload.network].normed:
         starts = range(max(0, end - _SETTLING), end, workload.batch_size)

@@ -109,3 +109,19 @@ def test_the_teacher_turns_by_the_drift_and_keeps_its_spread():
 def test_parts_may_be_missing(missing):
     sample = ClickStream(**PLAN | missing).draw(100, seed=1, day=0, first=0)
     assert np.isfinite(sample.logits).all()
+
+
+def test_further_labels_are_rarer_and_akin_and_leave_the_first_as_it_is():
+    one, several = (ClickStream(**PLAN, tasks=tasks).draw(40_000, seed=3, day=1, first=0) for tasks in (1, 3))
+    assert (several.ids == one.ids).all() and (several.labels[:, 0] == one.labels).all()
+    np.testing.assert_allclose(several.labels.mean(axis=0), [0.25, 0.125, 0.0625], atol=0.012)
+    alike = np.corrcoef(several.logits.T)
+    assert alike[0, 1] == pytest.approx(0.8, abs=0.1) and alike[1, 2] == pytest.approx(0.64, abs=0.15)
+    assert several.labels[several.labels[:, 2] == 1, 0].mean() > 0.8, "who does the rarer has mostly done the commoner"
+
+
+def test_each_label_is_drawn_from_its_own_logits():
+    several = ClickStream(**PLAN, tasks=2).draw(40_000, seed=3, day=0, first=0)
+    for labels, logits in zip(several.labels.T, several.logits.T, strict=True):
+        high = logits > np.quantile(logits, 0.8)
+        assert labels[high].mean() == pytest.approx((1 / (1 + np.exp(-logits[high]))).mean(), abs=0.015)

@@ -255,3 +255,26 @@ def test_each_day_has_an_evaluation_of_its_own():
     np.testing.assert_array_equal(workload.evaluation_ids(0)["feature"], workload.evaluation_ids(0, 4)["feature"])
     with pytest.raises(BadOption, match="no days"):
         small("quadratic").day_begins(1)
+
+
+def test_each_label_of_several_has_an_output_that_learns_it(one_thread):
+    from lib import train
+
+    size = {"samples": 60_000, "vocabulary": 100, "fields": 5, "evaluation_samples": 4_000, "hidden": (32,)}
+    kwai = workloads.get("kwai-ffnn", **size)
+    found = train(kwai, "sync", "virtual", workers=2, save=False).summary
+    assert found["auc_ceiling"] - 0.05 < found["auc"] < found["auc_ceiling"]
+    assert found["auc_2"] > 0.65 and found["auc_3"] > 0.65
+    alone = train(workloads.get("kwai-ffnn", **size, tasks=1), "sync", "virtual", workers=2, save=False).summary
+    assert "auc_2" not in alone and alone["auc"] == pytest.approx(found["auc"], abs=0.02)
+    batch = kwai.batch(0, 0)
+    assert batch.labels.shape == (kwai.batch_size, 3)
+    assert kwai.observe(batch.labels, np.zeros((kwai.batch_size, 3))) == pytest.approx(
+        (kwai.batch_size * np.log(2), batch.labels[:, 0].sum())
+    )
+
+
+@pytest.mark.parametrize("options", [{"network": "deepfm"}, {"data": "somewhere"}])
+def test_several_labels_are_ffnns_on_planted_clicks(options):
+    with pytest.raises(BadOption, match="tasks must be 1 but for ffnn on planted clicks"):
+        workloads.get("kwai-ffnn", **options)
