@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pandas as pd
 import pytest
 
 import lib
-from lib.papers.persia import compression, convergence, scaling, tasks, theory
+from lib.papers.persia import compression, convergence, late_rows, scaling, tasks, theory
 from lib.workloads.base import dense_parameters
 
 
@@ -88,3 +90,21 @@ def test_codecs_promise_their_bytes():
         assert compression.row(name, run, runs["fp32"])["over the promise"] == pytest.approx(1)
     lost = compression.errors(4096, 0).set_index("codec")
     assert lost.loc["scaled fp16", "share lost"] == 0 < lost.loc["fp16", "share lost"]
+
+
+def test_what_late_rows_lose_is_a_share_of_what_training_brings():
+    """By hand: 0.8 without delay and 0.5 untrained; 0.74 is a fifth of 0.3 below."""
+    places = [late_rows.Place(30, tau, 0) for tau in (0, 64, late_rows.FROZEN)]
+    runs = [
+        SimpleNamespace(summary={"auc": auc, "staleness_mean": late, "issued": 1600})
+        for auc, late in ((0.8, 0.0), (0.74, 480.0), (0.5, 0.0))
+    ]
+    found = late_rows.judged(places, runs).set_index("tau")
+    assert found["lost"].tolist() == pytest.approx([0, 0.2]) and found.loc[64, "alpha tau / T"] == pytest.approx(0.01)
+    assert found.loc[64, "subject"] == "one of 30, tau 64"
+
+
+def test_an_id_is_in_one_of_as_many_samples_as_a_field_has_ids():
+    task = late_rows.job(late_rows.Place(30, 64, 3), 2_560)["workload"]
+    ids = np.concatenate([task.batch(0, index).ids["feature"] for index in range(4)])
+    assert len(np.unique(ids)) == 30 * task.fields and task.world == 3
