@@ -13,12 +13,14 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
 
 
 def pytest_collection_modifyitems(items):
-    """With `-n 2`, a file's tests stay in one process, for their fixtures; and all that use Ray, for there is one of it."""
+    """With `-n 2`, a file's tests stay in one process, for their fixtures; and all that use Ray, for there is one of it; and all
+    that leave shared memory to nobody for a moment, since one that removes such would take it from another."""
     for item in items:
         params = getattr(item, "callspec", None)
         with_ray = item.get_closest_marker("ray") or "joined_ray" in item.fixturenames
         with_ray = with_ray or (params and any(map(_is_ray, params.params.values())))
-        item.add_marker(pytest.mark.xdist_group("ray" if with_ray else item.path.name))
+        abandons = "abandons" if item.get_closest_marker("abandons") else item.path.name
+        item.add_marker(pytest.mark.xdist_group("ray" if with_ray else abandons))
 
 
 def _is_ray(value):

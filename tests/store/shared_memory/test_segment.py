@@ -14,6 +14,8 @@ from lib.errors import BadOption, Damaged, LockstepError
 from lib.store.shared_memory import segment
 from lib.store.shared_memory.segment import Segment
 
+pytestmark = pytest.mark.abandons
+
 WIDTH = 8
 
 

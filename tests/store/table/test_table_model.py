@@ -8,6 +8,7 @@ from copy import deepcopy
 from pathlib import Path
 
 import numpy as np
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -19,6 +20,8 @@ from lib.store.shared_memory import segment
 from lib.store.shared_memory.table import SharedTable
 from lib.store.table import index, kernels, optim_kernels
 from lib.store.table.table import Table
+
+pytestmark = pytest.mark.abandons
 
 DIM, SEED, SCALE = 2, 11, 0.5
 ID = st.one_of(st.integers(-3, 4), st.sampled_from([-(2**63), 2**63 - 1, 2**40]), st.integers(-(2**63), 2**63 - 1))
