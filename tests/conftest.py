@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import tempfile
+from pathlib import Path
 
 import pytest
 
@@ -13,14 +15,12 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
 
 
 def pytest_collection_modifyitems(items):
-    """With `-n 2`, a file's tests stay in one process, for their fixtures; and all that use Ray, for there is one of it; and all
-    that leave shared memory to nobody for a moment, since one that removes such would take it from another."""
+    """With `-n 2`, a file's tests stay in one process, for their fixtures; and all that use Ray, for there is one of it."""
     for item in items:
         params = getattr(item, "callspec", None)
         with_ray = item.get_closest_marker("ray") or "joined_ray" in item.fixturenames
         with_ray = with_ray or (params and any(map(_is_ray, params.params.values())))
-        abandons = "abandons" if item.get_closest_marker("abandons") else item.path.name
-        item.add_marker(pytest.mark.xdist_group("ray" if with_ray else abandons))
+        item.add_marker(pytest.mark.xdist_group("ray" if with_ray else item.path.name))
 
 
 def _is_ray(value):
@@ -42,6 +42,16 @@ def reports(tmp_path, monkeypatch):
     folder = tmp_path / "reports"
     monkeypatch.setenv("LOCKSTEP_REPORTS", str(folder))
     return folder
+
+
+@pytest.fixture
+def own_memory(monkeypatch):
+    """Shared memory where nobody else looks: a run anywhere on the machine removes what killed processes have left."""
+    from lib.store.shared_memory import segment
+
+    with tempfile.TemporaryDirectory(dir=segment._memory(), prefix="tests-") as folder:
+        monkeypatch.setattr(segment, "_memory", lambda: Path(folder))
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -11,8 +11,6 @@ import pytest
 import lib
 from lib.soak import kills
 
-pytestmark = pytest.mark.abandons
-
 RUN, SHARED, MAPPED, *_ = kills.VICTIMS
 
 

@@ -6,6 +6,7 @@ import stat
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from lib.errors import BadOption, Damaged, LockstepError
 from lib.store.shared_memory import segment
 from lib.store.shared_memory.segment import Segment
 
-pytestmark = pytest.mark.abandons
+pytestmark = pytest.mark.usefixtures("own_memory")
 
 WIDTH = 8
 
@@ -217,10 +218,12 @@ def test_a_restarted_process_may_take_it_over(name):
 
 def test_a_table_that_a_process_leaves_behind_goes_with_it(name):
     program = "from lib.store.shared_memory.table import SharedTable; from lib.store.optim import SGD; "
-    program += f"table = SharedTable(2, SGD(lr=1.0), name={name!r}, seed=0); table.pull([1])"
+    program += f"table = SharedTable(2, SGD(lr=1.0), name={name!r}, seed=0); table.pull([1]); "
+    program += "print(table.segment.folder, table.segment.folder.exists())"
     done = subprocess.run([sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-    assert not segment.folder_of(name).exists()
+    folder, there = done.stdout.split()
+    assert (done.returncode, there, done.stderr) == (0, "True", "")
+    assert not Path(folder).exists()
 
 
 def test_what_does_not_fit_is_named(name):

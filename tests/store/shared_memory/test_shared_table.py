@@ -19,7 +19,7 @@ from lib.store.table import index, kernels, optim_kernels
 from lib.store.table.records import Records
 from lib.store.table.table import Table
 
-pytestmark = pytest.mark.abandons
+pytestmark = pytest.mark.usefixtures("own_memory")
 
 DIM, OPTIMIZER = 4, Adagrad(lr=0.1)
 

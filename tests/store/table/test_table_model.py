@@ -21,7 +21,7 @@ from lib.store.shared_memory.table import SharedTable
 from lib.store.table import index, kernels, optim_kernels
 from lib.store.table.table import Table
 
-pytestmark = pytest.mark.abandons
+pytestmark = pytest.mark.usefixtures("own_memory")
 
 DIM, SEED, SCALE = 2, 11, 0.5
 ID = st.one_of(st.integers(-3, 4), st.sampled_from([-(2**63), 2**63 - 1, 2**40]), st.integers(-(2**63), 2**63 - 1))
