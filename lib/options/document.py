@@ -27,7 +27,7 @@ def _kind(base: type) -> type:
 
 
 _FAST, _EXACT = _kind(getattr(yaml, "CSafeLoader", yaml.SafeLoader)), _kind(yaml.SafeLoader)
-"""In C, where PyYAML was built with it, which is twenty times as fast; in Python, which says better where something is wrong."""
+"""In C, where PyYAML was built with it, which is ten times as fast; in Python, which says better where something is wrong."""
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ message with it takes as long. Ids are real, since which rows there are decides 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -14,13 +15,13 @@ from lib.store.dense import DenseStore
 from lib.store.optim import Optimizer
 from lib.store.rows import Rows
 
-_ZEROS = {np.dtype(kind): np.zeros(1, kind) for kind in (np.float32, np.float16, np.int64, np.uint8)}
+_zero = functools.cache(lambda dtype: np.zeros(1, dtype))
 
 
 def blank(*shape: int, kind: type = np.float32) -> np.ndarray:
     """An array of zeros, not to be written to."""
     dtype = np.dtype(kind)
-    return np.ndarray(shape, dtype, _ZEROS[dtype], 0, (0,) * len(shape))
+    return np.ndarray(shape, dtype, _zero(dtype), 0, (0,) * len(shape))
 
 
 def joined(parts: Sequence[np.ndarray], places: Sequence[np.ndarray | slice] | None = None) -> np.ndarray:

@@ -89,7 +89,7 @@ class ClickThrough(Workload):
     copies: Count = 1
     """Ids that share one truth: each id is drawn among so many, which multiplies the vocabulary, not the teacher's memory."""
     tasks: Count = 1
-    """FFNN: labels of a sample, each with an output of its own; the first is the click."""
+    """FFNN: labels of a planted sample, each with an output of its own; the first is the click. Real ones have that alone."""
     length: Count = 10
     """DIEN: most behaviours of a user."""
     topics: Count = 20
@@ -117,8 +117,8 @@ class ClickThrough(Workload):
                     option,
                     "left out where data has fields of its own" if self.data else f"{self.fields} numbers, one a field",
                 )
-        if self.tasks > 1 and (self.network != "ffnn" or self.data):
-            self._reject("tasks", "1 but for ffnn on planted clicks")
+        if self.tasks > 1 and self.network != "ffnn":
+            self._reject("tasks", "1 but for ffnn")
         if self.pooling and self._remembers:
             self._reject("pooling", "left out for dien, which sums nothing")
 
@@ -163,14 +163,14 @@ class ClickThrough(Workload):
             logits = _logits(model, held_out.batch, rows, bags)
         ceiling = {} if held_out.ceiling is None else {"auc_ceiling": held_out.ceiling}
         labels = held_out.batch.labels
-        if self.tasks == 1:
+        if self._labels == 1:
             return metrics.clicks(labels, logits) | ceiling
-        others = {f"auc_{task + 1}": metrics.auc(labels[:, task], logits[:, task]) for task in range(1, self.tasks)}
+        others = {f"auc_{task + 1}": metrics.auc(labels[:, task], logits[:, task]) for task in range(1, self._labels)}
         return metrics.clicks(labels[:, 0], logits[:, 0]) | others | ceiling
 
     def observe(self, labels: np.ndarray, scores: np.ndarray) -> tuple[float, float]:
         scores = MODELS[self.network].logits(scores).astype(np.float64)
-        if self.tasks > 1:
+        if self._labels > 1:
             labels, scores = labels[:, 0], scores[:, 0]
         with np.errstate(invalid="ignore"):  # a nan stays one; whether it stops the run is the driver's choice
             loss = np.logaddexp(0, scores) - scores * labels
@@ -195,11 +195,15 @@ class ClickThrough(Workload):
         return self.network == "dien"
 
     @property
+    def _labels(self) -> int:
+        return 1 if self.data else self.tasks
+
+    @property
     def _shape(self) -> dict:
         shape = {"dim": self.dim, "hidden": self.hidden}
         real = self.clicks if self.data else self
         shape |= {"fields": real.fields, "dense_features": real.dense_features}
-        shape |= {"tasks": self.tasks} if self.tasks > 1 else {}
+        shape |= {"tasks": self._labels} if self._labels > 1 else {}
         return shape | ({"length": real.length, "parts": 2} if self._remembers else {})
 
     @property

@@ -94,10 +94,14 @@ def test_a_process_that_dies_once_more_than_is_allowed_ends_the_run(joined_ray):
 
 
 def hosts():
-    """The parts' processes."""
+    """The processes of parts that this process has started, by way of a raylet."""
     for place in Path("/proc").glob("[0-9]*/cmdline"):
         try:
-            if "ray::Host" in place.read_text():
+            if "ray::Host" in place.read_text() and _parent(_parent(int(place.parent.name))) == os.getpid():
                 yield int(place.parent.name)
         except OSError:  # it has ended
             continue
+
+
+def _parent(process):
+    return int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])

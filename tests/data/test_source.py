@@ -134,7 +134,7 @@ def test_behaviours_that_are_not_there_are_an_error(tmp_path):
         source.clicks(clicks_folder(tmp_path), behaviours=True)
 
 
-@pytest.mark.parametrize("name", ["criteo-deepfm", "taobao-ffnn", "alimama-dien"])
+@pytest.mark.parametrize("name", ["criteo-deepfm", "taobao-ffnn", "kwai-ffnn", "alimama-dien"])
 def test_a_workload_trains_on_prepared_clicks(name, tmp_path):
     data = clicks_folder(tmp_path, behaviours=name == "alimama-dien")
     run = lib.train(name, "gba", VirtualCluster(workers=3), data=data, samples=170, batch_size=16, save=False)

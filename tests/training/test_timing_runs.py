@@ -10,6 +10,7 @@ import pytest
 import lib
 from lib.errors import BadOption
 from lib.protocols import ALL, get
+from lib.protocols.dssync import DSSync
 from lib.protocols.rule import Pair
 from lib.store.optim import SGD, Adagrad
 
@@ -130,3 +131,19 @@ def test_the_same_seed_gives_the_same_run_and_another_seed_another():
 def test_what_needs_a_model_is_refused(options, named):
     with pytest.raises(BadOption, match=named):
         lib.train(**{"workload": "ctr-synthetic", "protocol": "gba", "cluster": "virtual"} | options, gradients=False)
+
+
+class Doubles(DSSync):
+    """Sends numbers of another kind."""
+
+    name = "doubles"
+
+    def send(self, memory, mine, round):
+        return mine.astype(np.float64)
+
+    def merge(self, memory, mine, mix):
+        return None, mix.theirs.astype(np.float32)
+
+
+def test_a_message_of_any_kind_of_numbers_takes_as_long():
+    assert_as_long(*both(Doubles()))

@@ -54,7 +54,7 @@ def parsed(text: str, claim_id: str, prefix: str) -> Claim | None:
 
 @cache
 def _by_id(text: str, prefix: str) -> Mapping[str, Claim]:
-    """All claims of a text, which takes a tenth of a second to read and is asked for once for each claim."""
+    """All claims of a text, which is asked for once for each claim."""
     try:
         return {claim.id: claim for _, claim in _claims(parse(text, "claims.yaml"), prefix)}
     except (BadOption, BadClaim):
