@@ -154,16 +154,19 @@ def test_what_was_not_committed_is_undone(name, steps, place):
 
 
 def test_killed_at_any_moment_every_row_is_as_before_or_after_its_update(name):
-    """A child is killed thirty times in mid-update; the next one goes on where the last update that was finished ended."""
+    """A child is killed thirty times and more, of which some in mid-update; the next one goes on where the last update that was
+    finished ended."""
     made(name).close(remove=False)
-    rng, undone, last = np.random.default_rng(0), 0, -1
+    rng, kills, undone, last = np.random.default_rng(0), 0, 0, -1
 
     def work():
         held = opened(name)
         for number in range(int(held.counts[1]) + 1, 10**9):
             step(held, number)
 
-    for _ in range(30):
+    while kills < 30 or undone <= 5 or last <= 30:  # a busy machine lets a child do as little as it likes
+        kills += 1
+        assert kills < 300
         child = in_a_child(work)
         time.sleep(rng.uniform(0.005, 0.04))
         killed(child)
@@ -173,7 +176,6 @@ def test_killed_at_any_moment_every_row_is_as_before_or_after_its_update(name):
         last = int(held.counts[1])
         assert holds(held, last)
         held.close(remove=False)
-    assert last > 30 and undone > 5, "most of its time a child is in the midst of an update"
 
 
 def test_a_live_process_keeps_others_out(name):
