@@ -49,4 +49,4 @@ def _outlines(workload: Any, seed: int, places: bool) -> Outlines:
 def outlines(workload: Any, seed: int, places: bool = False) -> Outlines:
     """Those of a stream, which every run on it shares, whatever its optimisers."""
     plain = SGD(lr=1.0)
-    return _outlines(replace(workload, dense_optimizer=plain, row_optimizer=plain), seed, places)
+    return _outlines(replace(workload, dense_optimizer=plain, row_optimizer=plain, lr_milestones=()), seed, places)

@@ -25,6 +25,8 @@ class NoMix:
 
     def __init__(self, worker: ReplicaWorker, batch: Batch, count: Count):
         self._worker, self._batch, self._count = worker, batch, count
+        self.rate = worker.replica.rate()
+        """What the step's learning rates are multiplied by."""
 
     async def before(self) -> None:
         """The step is about to begin."""
@@ -100,7 +102,7 @@ class OfGradients(NoMix):
         worker, label = self._worker, self._batch.index
         mine = result.dense.cpu().numpy() if result else np.zeros(worker.replica.size, np.float32)
         start, mean = await worker.way.mean(label, self._asked, mine, self.overlap)
-        await worker.replica.update(mean, label)
+        await worker.replica.update(mean, label, self.rate)
         worker.mixed(self._count, label, start)
 
     def stop(self) -> None:

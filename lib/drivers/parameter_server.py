@@ -84,6 +84,8 @@ class ParameterServer:
         self._waiting: dict[Push, Gradient] = {}
         self._under_way: list[Update] = []
         self._marks, self._samples = Marks(plan.marks), 0
+        self._rate_after, self._decided = plan.rate_after, 0
+        """Learning rates go by the samples of whose gradients it is decided what becomes, whichever updates are done first."""
         self.record = Record(site.node, [] if plan.trace else None)
 
     async def inherit(self, dense: dict[str, np.ndarray], rows: dict[str, Rows]) -> None:
@@ -156,6 +158,7 @@ class ParameterServer:
             "joining": sorted(self._joining),
             "waiting": list(self._waiting.values()),
             "samples": self._samples,
+            "decided": self._decided,
             "record": self.record,
             **self._shard.save(),
         }
@@ -164,7 +167,7 @@ class ParameterServer:
         self._state, self._joining = state["rule"], set(state["joining"])
         self._waiting = {gradient.push: gradient for gradient in state["waiting"]}
         self._shard.load(state, self._state.step)
-        self._samples = state["samples"]
+        self._samples, self._decided = state["samples"], state["decided"]
         self._marks.skip(self._samples)
         self.record.become(state["record"])
 
@@ -196,10 +199,13 @@ class ParameterServer:
         updates = []
         for decision in decisions:
             gradients = [self._waiting.pop(push) for push in decision.pushes]
+            rate = self._rate_after(self._decided)
+            self._decided += sum(gradient.samples for gradient in gradients)
             if isinstance(decision, Drop):
                 self.record.ledger["dropped"] += len(gradients)
                 continue
             done = asyncio.get_running_loop().create_future()
+            decision = replace(decision, rate=rate * decision.rate)
             updates.append(Update(decision, gradients, self._state.step + len(updates), worker, done))
         if updates and self._ordered:
             await _finished(self._under_way)

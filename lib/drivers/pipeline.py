@@ -191,11 +191,11 @@ class Device:
         timestamp, also in the cache."""
         if not self._plan.gradients:
             return self._dense.apply(result.dense)
-        sound = result.finite()
-        self._dense.apply(result.dense, where=sound)
+        sound, rate = result.finite(), self._plan.rate_after(self._samples)
+        self._dense.apply(result.dense, rate, where=sound)
         for name, before in work.blocks.items():
             dim, after = self._dim(name), before.clone()
-            self._optimizer.update(after[:, :dim], after[:, dim:], result.rows[name])
+            self._optimizer.at(rate).update(after[:, :dim], after[:, dim:], result.rows[name])
             cache = self._caches.get(name)
             into = None if cache is None else cache.room(work.rows[name].ids, work.stamp)
             work.blocks[name] = torch.where(sound, after, before, out=into)

@@ -103,6 +103,10 @@ class Plan:
             return self.batches
         return self.workers * max(size for _, size in stretches(self.batches, self.workers, self.partitions))
 
+    def rate_after(self, samples: float) -> float:
+        """What the learning rates are multiplied by once so many samples of this plan have been trained on."""
+        return self.workload.rate_at(self.first + samples)
+
     def size_of(self, index: int) -> int:
         """Samples of the index-th batch."""
         return min(self.workload.batch_size, self.samples - index * self.workload.batch_size)

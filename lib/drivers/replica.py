@@ -190,10 +190,10 @@ class ReplicaWorker:
                 raise
             await mix.computed()
             if result is not None and mix.own_gradient:
-                await self.replica.update(result.dense, batch.index)
+                await self.replica.update(result.dense, batch.index, mix.rate)
             if result is not None and result.statistics is not None:
                 self.replica.follow(result.statistics)
-            await self._push(batch, result, beside)
+            await self._push(batch, result, mix.rate, beside)
             count.done += 1
             self.replica.steps += 1
             self.replica.samples += batch.size
@@ -269,13 +269,14 @@ class ReplicaWorker:
             return (await pulls[0]())[1]
         return {name: table.pull(batch.ids[name]) for name, table in self.replica.tables.items()}
 
-    async def _push(self, batch: Batch, result: StepResult | None, beside: asyncio.TaskGroup) -> None:
+    async def _push(self, batch: Batch, result: StepResult | None, rate: float, beside: asyncio.TaskGroup) -> None:
         if self._servers:
             beside.create_task(self._servers.push(batch, result), name=f"push of batch {batch.index}")
             await asyncio.sleep(0)
         elif result is not None:
             for name, gradient in result.rows.items():
-                self.replica.tables[name].push(batch.ids[name], gradient, self.replica.steps + 1, distinct=True)
+                stamp = self.replica.steps + 1
+                self.replica.tables[name].push(batch.ids[name], gradient, stamp, distinct=True, rate=rate)
 
     def _snapshot(self) -> Snapshot:
         tables = self.replica.tables

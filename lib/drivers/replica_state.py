@@ -61,10 +61,14 @@ class Replica:
         mine = self._dense.pull()
         return self._joined(self._rule.stands_for(self._memory, mine[: self.size]), mine[self.size :])
 
-    async def update(self, gradient: Any, batch: int) -> None:
+    def rate(self) -> float:
+        """What the learning rates of its next step are multiplied by: as far in the pass as if all made as many steps as it."""
+        return self._plan.rate_after(self.steps * self._plan.workers * self._plan.workload.batch_size)
+
+    async def update(self, gradient: Any, batch: int, rate: float) -> None:
         """One local step of the optimiser."""
         start = self._site.now()
-        await self._site.compute(Work(bytes=3 * self._dense.nbytes), self._dense.apply, gradient)
+        await self._site.compute(Work(bytes=3 * self._dense.nbytes), self._dense.apply, gradient, rate)
         self._record.span("apply", start, self._site.now(), batch)
         self._record.ledger["held"] += 1
 

@@ -203,8 +203,8 @@ class Shard:
                 rule.corrected(grads, table.peek(ids), old) for (ids, grads), old in zip(blocks, read, strict=True)
             ]
             blocks = [(ids, grads) for (ids, _), grads in zip(blocks, corrected, strict=True)]
-        if len(pairs) == 1 and pairs[0][1] == divisor and not rule.row_weights and decision.rate == 1:
-            table.push(*blocks[0], step + 1, distinct=True)
+        if len(pairs) == 1 and pairs[0][1] == divisor and not rule.row_weights:
+            table.push(*blocks[0], step + 1, distinct=True, rate=decision.rate)
             return 0
         sizes = [ids.size for ids, _ in blocks]
 

@@ -126,6 +126,8 @@ class _Draw:
         )
         if self.chance(0.08):
             case |= {"on_nan": "skip", "dense_optimizer": {"name": "sgd", "lr": 1e20}}
+        if self.chance(0.1):
+            case["lr_milestones"] = [self.one((0.0, 0.3, 0.9)), 0.5]
         if not pipeline and self.chance(0.5):
             case["feed"] = self.one(("split", "stream", "queue"))
             if case["feed"] == "stream" and self.chance(0.7):

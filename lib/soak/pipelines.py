@@ -50,6 +50,8 @@ def draw(seed: int, number: int, cluster: str = "virtual") -> Case:
     batches = int(stream.integers(2, 60))
     case["samples"] = 8 * batches - int(stream.integers(8))
     case["row_optimizer"] = {"name": one(("sgd", "momentum", "adagrad", "adam")), "lr": one((0.1, 0.01))}
+    if one((True, False, False)):
+        case["lr_milestones"] = [0.4]
     if case["protocol"] != "sequential":
         case |= {option: one((1, 2, 3, 5, 12)) for option in ("in_flight", "readers", "writers", "queue")}
     lasts = batches * STEP["local"]
@@ -143,15 +145,17 @@ def serial(workload: Workload, seed: int, order: Iterable[int]) -> dict[str, Any
     }
     model = FlatModel(workload.model(seed), pooling=workload.bags())
     dense = DenseStore(model.vector, workload.dense_optimizer)
+    samples = 0
     for stamp, index in enumerate(order):
-        batch = workload.batch(seed, index)
+        batch, rate = workload.batch(seed, index), workload.rate_at(samples)
+        samples += batch.size
         rows = {name: table.read(batch.ids[name]) for name, table in tables.items()}
         model.load(dense.values)
         result = model.step(batch, {name: block.values for name, block in rows.items()})
-        dense.apply(result.dense)
+        dense.apply(result.dense, rate)
         for name, block in rows.items():
             values, state = torch.from_numpy(block.values.copy()), torch.from_numpy(block.state.copy())
-            workload.row_optimizer.update(values, state, torch.from_numpy(result.rows[name]))
+            workload.row_optimizer.at(rate).update(values, state, torch.from_numpy(result.rows[name]))
             stamps = np.full(block.ids.size, stamp)
             tables[name].write(Rows(block.ids, values.numpy(), state.numpy(), stamps), newer=False)
     rows = {name: table.export() for name, table in tables.items()}

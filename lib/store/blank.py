@@ -75,7 +75,7 @@ class BlankDense:
 
     still = seen
 
-    def apply(self, grad: np.ndarray) -> None:
+    def apply(self, grad: np.ndarray, rate: float = 1.0) -> None:
         self._state = self._state_later
 
     def assign(self, vector: np.ndarray) -> None:
@@ -109,7 +109,9 @@ class BlankTable:
     def peek(self, ids: np.ndarray) -> np.ndarray:
         return blank(ids.size, self.dim)
 
-    def push(self, ids: np.ndarray, grads: np.ndarray, stamp: int, *, distinct: bool = False) -> None:
+    def push(
+        self, ids: np.ndarray, grads: np.ndarray, stamp: int, *, distinct: bool = False, rate: float = 1.0
+    ) -> None:
         """These rows were pulled before."""
 
     def assign(self, ids: np.ndarray, values: np.ndarray) -> None:

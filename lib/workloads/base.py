@@ -14,7 +14,7 @@ import torch
 from lib.cluster.spec import Work
 from lib.data.batch import Batch
 from lib.errors import BadOption
-from lib.options.checked import Checked, Count
+from lib.options.checked import Checked, Count, Positive, Share
 from lib.store.optim import Optimizer
 
 
@@ -49,6 +49,10 @@ class Workload(Checked, ABC):
     """Updates the dense parameters."""
     row_optimizer: Optimizer
     """Updates the tables' rows."""
+    lr_milestones: tuple[Share, ...] = ()
+    """Shares of the pass after each of which both learning rates are multiplied by `lr_gamma`: epoch 60 of 200 is 0.3."""
+    lr_gamma: Positive = 0.1
+    """What a learning rate is multiplied by at a milestone."""
 
     @classmethod
     def owner(cls) -> str:
@@ -57,6 +61,10 @@ class Workload(Checked, ABC):
     def tables(self) -> dict[str, TableSpec]:
         """Table -> its rows; empty for a workload without sparse features."""
         return {}
+
+    def rate_at(self, sample: float) -> float:
+        """What the learning rates are multiplied by at this place of the pass."""
+        return self.lr_gamma ** sum(sample >= share * self.samples for share in self.lr_milestones)
 
     def bags(self) -> dict[str, tuple[int, ...]]:
         """Table -> `TableSpec.pooling`, of those whose rows are pooled."""

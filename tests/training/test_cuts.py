@@ -13,10 +13,9 @@ from lib.store import checkpoint
 from tests.protocols.replica_protocols import SlowMo
 from tests.training.stopping import assert_same, killed
 
-CLICKS = workloads.get(
-    "ctr-synthetic", samples=16 * 41 - 5, batch_size=16, vocabulary=40, fields=3, hidden=(8,), evaluation_samples=100
-)
-GRAPH = workloads.get("kg-synthetic", samples=16 * 41 - 5, batch_size=16, entities=60, triples=400, relations=3)
+PASS = {"samples": 16 * 41 - 5, "batch_size": 16, "lr_milestones": (0.3, 0.7)}
+CLICKS = workloads.get("ctr-synthetic", vocabulary=40, fields=3, hidden=(8,), evaluation_samples=100, **PASS)
+GRAPH = workloads.get("kg-synthetic", entities=60, triples=400, relations=3, **PASS)
 READ = VirtualCluster(workers=3, servers=2, slowdown=0.7, server=Node(reading=1e-5))
 PROTOCOLS = {
     **{name: get(name) for name in ALL},

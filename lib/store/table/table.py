@@ -123,10 +123,11 @@ class Table:
         with self._gate.shared():
             return self._peek(ids)
 
-    def push(self, ids: Any, grads: Any, stamp: int, *, distinct: bool = False) -> None:
+    def push(self, ids: Any, grads: Any, stamp: int, *, distinct: bool = False, rate: float = 1.0) -> None:
         """One optimiser step per distinct id, whose stamp becomes `stamp`; unknown ids are admitted first.
 
-        `distinct`: the caller knows that no id stands twice, and it need not be found out.
+        `distinct`: the caller knows that no id stands twice, and it need not be found out. `rate` multiplies the learning rate of
+        this step.
         """
         ids = ids_of(ids)
         grads = floats_of(grads, (ids.size, self.dim), "grads")
@@ -138,11 +139,11 @@ class Table:
         with self._gate.shared():
             slots, missing = self._records.find(ids)
             if not missing:
-                self._step(slots, grads, stamp)
+                self._step(slots, grads, stamp, rate)
         if missing:
             with self._gate:
                 slots, kept = self._place(ids, NEVER)
-                self._step(slots, grads[kept], stamp)
+                self._step(slots, grads[kept], stamp, rate)
 
     def update(
         self,
@@ -157,7 +158,7 @@ class Table:
         """`push` with the weighted sums of each id's gradients over `divisor`, or over how many it has; how many were decayed.
 
         `weights` are those of the entries, or a function that gives them for the entries' stamps. An id whose weights are all
-        0 is left alone. `rate` multiplies the learning rate of this step. The index is asked once.
+        0 is left alone. The index is asked once.
         """
         distinct, positions = kernels.unique(ids)
         with self._gate.shared():
