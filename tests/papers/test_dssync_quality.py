@@ -150,3 +150,14 @@ def test_steps_and_seconds_to_the_target_by_hand():
     beside = convergence.beside(found.reset_index()).loc[("images", 4)]
     first = steps / (10 + 10 * (0.2 - deviation) / 0.1)
     assert beside["paper's seconds"] == 2.837 and beside["steps"] == pytest.approx((first + 10 / 20) / 2)
+
+
+def test_images_rates_fall_where_the_papers_do_and_questions_take_longer():
+    made = {task: quality.job(task, "BSP", 1.0, 500, 100, 1)["workload"] for task in quality.TASKS}
+    images = made["images"]
+    rates = [images.rate_at(epoch / 200 * images.samples) for epoch in (0, 59, 60, 120, 160, 200)]
+    assert rates == pytest.approx([1, 1, 0.2, 0.04, 0.008, 0.008])
+    assert made["clicks"].rate_at(made["clicks"].samples) == 1
+    assert made["questions"].batches() == 2 * made["clicks"].batches() == 2 * 100 * quality.WORKERS
+    steady = quality.job("images", "BSP", 1.0, 500, 100, 1, falls=False)["workload"]
+    assert steady == replace(images, lr_milestones=(), lr_gamma=0.1)
