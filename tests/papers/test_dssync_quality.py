@@ -159,5 +159,5 @@ def test_images_rates_fall_where_the_papers_do_and_questions_take_longer():
     assert rates == pytest.approx([1, 1, 0.2, 0.04, 0.008, 0.008])
     assert made["clicks"].rate_at(made["clicks"].samples) == 1
     assert made["questions"].batches() == 2 * made["clicks"].batches() == 2 * 100 * quality.WORKERS
-    steady = quality.job("images", "BSP", 1.0, 500, 100, 1, falls=False)["workload"]
-    assert steady == replace(images, lr_milestones=(), lr_gamma=0.1)
+    steady = quality.steady(quality.job("images", "BSP", 1.0, 500, 100, 1))["workload"]
+    assert steady.rate_at(steady.samples) == 1 and replace(steady, lr_milestones=images.lr_milestones) == images
