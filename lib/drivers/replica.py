@@ -16,6 +16,8 @@ from lib.data.batch import Batch
 from lib.data.feed import stretches
 from lib.drivers.crew import Crew
 from lib.drivers.cut import carry_out
+from lib.drivers.embedding_client import EmbeddingClient
+from lib.drivers.embedding_crew import open_embedding
 from lib.drivers.exchanges import WAYS, Here
 from lib.drivers.gate import Gate
 from lib.drivers.mix_in_step import PLACES, NoMix, OfGradients
@@ -63,9 +65,12 @@ class ReplicaWorker:
         self.site, self._plan, self._rank, self.rule = site, plan, rank, plan.protocol.dense
         self.record = Record(site.node, [] if plan.trace else None)
         self._trainer = Trainer(site, plan, rank, self.record, self.rule.worker_threads)
-        self._input = Input(site, plan, rank, supply, self._trainer)
         self.replica = Replica(site, plan, self.record, self._trainer.size, rows=servers is None)
-        self._servers = ServerClient(site, plan, servers, rank, self.replica.size, self.record) if servers else None
+        self._embedding = EmbeddingClient(site, plan, servers, rank, self.record) if plan.embedding_workers else None
+        self._servers = self._embedding
+        if servers and not self._embedding:
+            self._servers = ServerClient(site, plan, servers, rank, self.replica.size, self.record)
+        self._input = Input(site, plan, rank, supply, self._trainer, self._embedding and self._embedding.batch)
         self._rendezvous = rendezvous.seen_from(site)
         exchange, when = self.rule.exchange, self.rule.when
         self.way = WAYS[type(exchange)](
@@ -121,6 +126,10 @@ class ReplicaWorker:
             self._stepped.set()
         if self._servers:
             await self._servers.leave(not ends)
+
+    async def find(self, there: tuple[Handle | None, ...], patience: float | None) -> None:
+        """Which embedding workers are there."""
+        await self._embedding.find(there, patience)
 
     async def know(self, rank: int, worker: Handle) -> None:
         self.way.know(rank, worker)
@@ -289,10 +298,11 @@ async def drive(world: World, plan: Plan, model: ModelState | None = None) -> Fi
     check(plan)
     # A workload without tables has nothing to keep on a server.
     on_servers = sparse.family == "server" and plan.workload.tables()
-    apart = await open_servers(world, plan, sparse, ("rows",), model) if on_servers else None
+    apart = await open_servers(world, plan.behind, sparse, ("rows",), model) if on_servers else None
     rendezvous = await world.host(WAYS[type(rule.exchange)].rendezvous, plan, node="master")
     centre = await open_sync_servers(world, plan, model) if isinstance(rule.exchange, Centre) else ()
     supply = await open_supply(world, plan)
+    embedding = await open_embedding(world, plan, apart, supply)
 
     async def host(rank: int) -> Handle:
         worker = await world.host(ReplicaWorker, plan, rank, apart, rendezvous, centre, supply, node=f"worker{rank}")
@@ -303,7 +313,8 @@ async def drive(world: World, plan: Plan, model: ModelState | None = None) -> Fi
         return worker
 
     servers = apart.named() if apart else {}
-    crew = Crew(world, plan, host, [*servers.values(), rendezvous, *([supply.queue] if plan.watch else [])])
+    crew = Crew(world, plan, host, [*servers.values(), rendezvous, *([supply.queue] if plan.watch else [])], embedding)
+    servers |= embedding.named() if embedding else {}
     others = {**servers, **{f"centre{server}": handle for server, handle in enumerate(centre)}}
     return await carry_out(world, plan, crew, others, {"rendezvous": rendezvous, **supply.named()})
 
