@@ -17,9 +17,14 @@ Where the text leaves a choice: tau bounds "samples", and it is not said whose, 
 worker, from before the look-up until the gradient was applied (`counts="own"`, the default); the theorem bounds updates
 between a row's reading and its gradient, which needs a gate between workers (`counts="all"`).
 
-Departures: in the theorem an update is one sample's, here one worker's batch. A worker's batches are trained in the order of the
-data, where the paper's NN worker draws from those that are buffered. Rows travel between NN workers and servers without
-embedding workers in between.
+Embedding workers (Figure 4) are no part of the rule but of how it is carried out: `lib.train(..., embedding_workers=N)` puts them
+between NN workers and the rows' servers (`lib/drivers/embedding_worker.py`); without, NN workers are their own.
+
+Departures: in the theorem an update is one sample's, here one worker's batch; and a batch has one sample ID. A worker's batches
+are trained in the order of the data, where the paper's NN worker draws from those that are buffered. What is no id comes to NN
+workers by way of embedding workers, where the paper's data loader sends it past them. An NN worker whose batch went with an
+embedding worker's buffer before its rows had come has it held anew, where the text has nobody do so: else samples would be lost
+with their ids.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from lib import streams, workloads
-from lib.protocols import ALL
+from lib.protocols import ALL, get
 from lib.store.wire.codecs import CODECS
 
 Case = dict[str, Any]
@@ -84,6 +84,12 @@ def families(case: Case) -> set[str]:
     return {ALL[name].family for name in named}
 
 
+def looked_up(case: Case) -> bool:
+    """Whether all its rows are looked up at servers."""
+    sparse = (name.split("+")[0] for name in protocols_of(case).split(" > "))
+    return case["workload"] != "quadratic" and all(get(name).sparse.family == "server" for name in sparse)
+
+
 def batches(case: Case) -> int:
     return -(-case["samples"] // case["batch_size"])
 
@@ -117,6 +123,8 @@ class _Draw:
         self.weather(case, workers)
         if not pipeline and self.chance(0.1):
             self.readers(case, workers)
+        if looked_up(case) and self.chance(0.15):
+            self.embedding(case, workers)
         return case
 
     def training(self, case: Case, pipeline: bool) -> None:
@@ -179,6 +187,18 @@ class _Draw:
         if self.chance(0.3):
             lasts = self.step(case) * batches(case) / workers
             death = {"node": "reader0", "kind": "dies", "at": self.seconds(lasts), "lasts": self.seconds(lasts)}
+            case["failures"] = [*case.get("failures", ()), death]
+
+    def embedding(self, case: Case, workers: int) -> None:
+        """Nodes that hold the batches' ids, any of which may die."""
+        case["embedding_workers"] = self.below(1, 4)
+        lasts = self.step(case) * batches(case) / workers
+        if self.chance(0.6):
+            which = self.one(("embedding0", "embedding*"))
+            kind = self.one(("dies", "dies", "hangs"))
+            death = {"node": which, "kind": kind, "at": self.seconds(lasts), "lasts": self.seconds(lasts)}
+            if self.chance(0.5):
+                death["every"] = death.pop("at") + lasts + 40 * self.step(case)
             case["failures"] = [*case.get("failures", ()), death]
 
     def step(self, case: Case) -> float:
