@@ -73,10 +73,17 @@ def test_one_worker_learns_the_same_by_them_to_the_bit(name, embedding_workers, 
     assert served.summary["abandoned"] == 0 and "abandoned" not in alone.summary
 
 
+@pytest.mark.parametrize("nodes", [{}, SLOW], ids=["alike", "one slow"])
+def test_who_pulls_finds_what_it_has_pushed(nodes):
+    """One that is slow would bring a push later than the pull that follows it by another."""
+    one = VirtualCluster(workers=1, servers=2, nodes=nodes)
+    rule = Pair(sparse=protocols.get("async"), dense=protocols.get("async"))
+    assert train(CLICKS, rule, one).digest == train(CLICKS, rule, one, embedding_workers=0).digest
+
+
 @pytest.mark.parametrize("name", ["sync", "all-reduce"])
 @pytest.mark.parametrize("nodes", [{}, SLOW], ids=["alike", "one slow"])
 def test_workers_in_step_learn_the_same_by_them_to_the_bit(name, nodes):
-    """One that is slow would bring a push later than the pull that follows it by another."""
     rule = Pair(sparse=protocols.get("sync"), dense=protocols.get(name))
     alone = train(CLICKS, rule, VirtualCluster(workers=3, servers=2, nodes=nodes), embedding_workers=0)
     for many in (1, 2):
