@@ -142,9 +142,8 @@ class ParameterServer:
         push = gradient.push
         async with self._turn:
             started = self._started.pop((push.worker, push.batch), None)
-            if (
-                started is None
-            ):  # it was taken for lost, and so was this; or it is here, and whoever sent it died too soon to know
+            # It was taken for lost, and so was this; or it is here already, and who brought it died too soon to say so.
+            if started is None:
                 return
             self._waiting[push] = replace(gradient, read=started.read)
             updates = await self._decide(push.worker, *self._rule.on_push(self._state, push))
