@@ -24,7 +24,7 @@ from lib.drivers.mix_in_step import PLACES, NoMix, OfGradients
 from lib.drivers.model_state import ModelState
 from lib.drivers.parameter_server import Servers, open_servers
 from lib.drivers.plan import Plan
-from lib.drivers.pulling import Pull, pulled
+from lib.drivers.pulling import Draw, Pull, pulled
 from lib.drivers.record import Finished, Marks, Record, Snapshot
 from lib.drivers.replica_state import Replica
 from lib.drivers.server_client import ServerClient
@@ -184,7 +184,8 @@ class ReplicaWorker:
     async def _train_all(self, thread: int, until: int, beside: asyncio.TaskGroup) -> None:
         count = self._counts[thread % len(self._counts)]
         batches, servers = self._input.batches(until, beside), [self._servers] if self._servers else []
-        async for batch, pulls in pulled(batches, servers, beside):
+        draw = Draw(self._plan.seed, self._rank, self.rule.buffer)
+        async for batch, pulls in pulled(batches, servers, beside, draw):
             await self._train(batch, pulls, count, beside)
 
     async def _train(self, batch: Batch, pulls: Sequence[Pull], count: Count, beside: asyncio.TaskGroup) -> None:
