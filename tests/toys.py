@@ -19,7 +19,7 @@ from lib.workloads.base import Workload
 __all__ = ["Climb", "Letters", "finals", "records", "rounds", "serial_dense"]
 
 
-def records(workload: Workload, protocol: Any, cluster: Cluster, seed: int = 0) -> list[Record]:
+def records(workload: Workload, protocol: Any, cluster: Cluster, seed: int = 0, **options: Any) -> list[Record]:
     """What the parts of a run wrote down, with all final parameters."""
     workers = 1 if protocol.dense.family == "pipeline" else cluster.workers
     plan = Plan(
@@ -30,6 +30,7 @@ def records(workload: Workload, protocol: Any, cluster: Cluster, seed: int = 0) 
         seed=seed,
         on_nan="stop",
         trace=True,
+        **options,
     )
     drive = driver(protocol)
     return cluster.open(seed, workers).run(lambda world: drive(world, plan)).records

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 import torch
 
-from lib.cluster.faults.failures import Failure, Mishaps, NodeFailures
+from lib.cluster.faults.failures import ROLES, Failure, Mishaps, NodeFailures
 from lib.cluster.slowdowns import Lognormal, Slowdown
 from lib.cluster.spec import Usage, Work
 from lib.errors import BadOption, NodeLost, first_cause
@@ -258,9 +258,11 @@ class Cluster(Checked, ABC):
     def _check_fails(self, where: str, end: str) -> None:
         role = end.rstrip("*0123456789")
         number = end[len(role) :]
-        known = {"worker": self.workers, "server": self.servers, "sync": None, "reader": None, "": None}
+        known = {**dict.fromkeys(ROLES), "worker": self.workers, "server": self.servers, "": None}
         if role not in known or number not in ("*", number.strip("*")) or (not role and end != "*"):
-            raise BadOption(f'{where}: no node {end!r}; "worker3", "worker*", "server0", "sync0", "reader0"')
+            raise BadOption(
+                f'{where}: no node {end!r}; "worker3", "worker*", "server0", "sync0", "reader0", "embedding0"'
+            )
         if number.isdigit() and known[role] is not None and int(number) >= known[role]:
             raise BadOption(f"{where}: no node {end!r}; the last {role} is {role}{known[role] - 1}")
 

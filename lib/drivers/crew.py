@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from itertools import chain
 from typing import Any
 
 from lib.cluster.base import Handle, World
+from lib.drivers.embedding_crew import EmbeddingCrew
 from lib.drivers.ledger import OUTCOMES
 from lib.drivers.plan import Plan
 from lib.drivers.record import Record
@@ -24,9 +25,18 @@ from lib.errors import NodeLost, first_cause
 class Crew:
     """Guaranteed: everybody whom a lost worker could keep waiting is told, once, `patience` seconds after its death."""
 
-    def __init__(self, world: World, plan: Plan, host: Callable[[int], Awaitable[Handle]], tell: Sequence[Handle]):
-        """`tell`: the parts that have a `leave(rank, lost)`, and a `join(rank)` which may answer with the worker's step."""
-        self._world, self._plan, self._host, self._tell = world, plan, host, tell
+    def __init__(
+        self,
+        world: World,
+        plan: Plan,
+        host: Callable[[int], Awaitable[Handle]],
+        tell: Sequence[Handle],
+        embedding: EmbeddingCrew | None = None,
+    ):
+        """`tell`: the parts that have a `leave(rank, lost)`, and a `join(rank)` which may answer with the worker's step;
+        `embedding`: those between the workers and the rows' servers."""
+        self._world, self._plan, self._host, self._embedding = world, plan, host, embedding
+        self._tell = [*tell, embedding] if embedding else tell
         self._patience = world.cluster.patience
         self._here: dict[int, Handle] = {}
         self._away: set[int] = set()
@@ -49,6 +59,7 @@ class Crew:
             self._away.add(rank)
             self._settle_lost([states[f"worker{rank}"]["record"]] if states else [])
             await asyncio.gather(*(part.leave(rank, False) for part in self._tell))
+        await self._introduce()
         if states:
             await asyncio.gather(*(worker.load(states[f"worker{rank}"]) for rank, worker in self._here.items()))
 
@@ -56,7 +67,8 @@ class Crew:
         """Let all workers train on the batches before `until`."""
         self._done.clear()
         if self._world.cluster.fails:
-            async with asyncio.TaskGroup() as keepers:
+            beside = self._embedding.kept(self._introduce) if self._embedding else nullcontext()
+            async with beside, asyncio.TaskGroup() as keepers:
                 for rank in sorted(self._here.keys() | self._away):
                     keepers.create_task(self._keep(rank, until), name=f"worker {rank}'s keeper")
         else:
@@ -70,9 +82,12 @@ class Crew:
         while dead := [rank for rank in sorted(self._here) if self._world.lost(f"worker{rank}")]:
             await asyncio.gather(*map(self._lose, dead))
             await self._world.quiet()
+        if self._embedding:
+            self._embedding.bury()
 
     async def save(self) -> dict[str, Any]:
-        """The states of the workers that are there, by name."""
+        """The states of the workers that are there, by name. All know who else is, as they will when they go on from these."""
+        await self._introduce()
         states = await asyncio.gather(*(self._save(rank) for rank in sorted(self._here)))
         return {name: state for each in states for name, state in each.items()}
 
@@ -156,7 +171,17 @@ class Crew:
         await worker.take_over(level, copy, max(chain.from_iterable(before), default=-1))
         self._away.discard(rank)
         self._here[rank] = worker
+        await self._introduce()
         return True
+
+    async def _introduce(self) -> None:
+        """Let all who are there know which embedding workers are."""
+        if self._embedding:
+            found = tuple(self._embedding.there), self._embedding.patience
+            told = (worker.find(*found) for worker in self._here.values())
+            for error in await asyncio.gather(*told, return_exceptions=True):
+                if error is not None and not isinstance(error, NodeLost):  # who is dead needs not know
+                    raise error
 
     def _expect_nobody(self) -> None:
         """Where all that are there have done their work, nobody waits for the others."""

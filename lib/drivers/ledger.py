@@ -1,4 +1,7 @@
-"""The gradient ledger: every gradient that was issued is applied, decayed, dropped, lost, or in flight."""
+"""The gradient ledger: every gradient that was issued is applied, decayed, dropped, lost, or in flight.
+
+Of rows behind embedding workers it may also be abandoned: its batch's ids went with an embedding worker. That is an outcome in
+the books of the rows' servers alone, for whoever trained on the batch has its dense part."""
 
 from __future__ import annotations
 
@@ -17,6 +20,8 @@ def settle(records: Iterable[Record], undone: int = 0) -> dict[str, int]:
     A gradient is a batch's. Its outcome is decided where the dense parameters are: at the first server, or on the worker
     that keeps a replica. A server counts a gradient as issued when it lets the worker start, a worker when it has computed
     it; they agree unless a worker was lost in between. `undone` were issued and lost when the run returned to a cut.
+
+    Where there are embedding workers, `abandoned` is what the rows never got, by the server that missed most.
     """
     records = list(records)
     for record in records:
@@ -36,11 +41,13 @@ def settle(records: Iterable[Record], undone: int = 0) -> dict[str, int]:
                 f"the gradient ledger does not balance: {book['issued']} started, {workers['issued']} computed"
             )
     whole = books[0] if books else _book("nobody", 0, Counter())
-    return {**whole, "issued": whole["issued"] + undone, "lost": whole["lost"] + undone}
+    held = any(record.ledger["samples held"] for record in records)
+    abandoned = {"abandoned": max(record.ledger["abandoned"] for record in records)} if held else {}
+    return {**whole, **abandoned, "issued": whole["issued"] + undone, "lost": whole["lost"] + undone}
 
 
 def _book(whose: str, issued: int, ledger: Counter) -> dict[str, int]:
-    total = sum(ledger[outcome] for outcome in OUTCOMES)
+    total = sum(ledger[outcome] for outcome in (*OUTCOMES, "abandoned"))
     if total != issued:
         raise LockstepError(
             f"the gradient ledger of {whose} does not balance: issued {issued}, accounted for {total}: {dict(ledger)}"

@@ -52,6 +52,15 @@ class Update:
     done: asyncio.Future
 
 
+@dataclass(slots=True, eq=False)
+class Started:
+    """A step whose gradient is to come."""
+
+    token: int
+    read: Read | None = None
+    """What it was computed from, once that has been read."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class HeldPull:
     """A pull at the gate: it waits for the rule to let its worker start."""
@@ -72,8 +81,8 @@ class ParameterServer:
         self._turn = asyncio.Lock()
         self._gates: list[HeldPull] = []
         """In the order in which their workers came."""
-        self._started: dict[tuple[int, int], Read | None] = {}
-        """(worker, batch) of steps that were started and not pushed, and from what, once it has been read."""
+        self._started: dict[tuple[int, int], Started] = {}
+        """(worker, batch) of steps that were started and not pushed."""
         self._losses: Counter[int] = Counter()
         self._joining: set[int] = set()
         """Workers that are there again and have not asked yet."""
@@ -93,7 +102,9 @@ class ParameterServer:
         self._shard.inherit(dense, rows)
 
     async def pull(self, worker: int, batch: int, asked: dict[str, Any]) -> Pulled | None:
-        """The parameters, once the rule lets the worker start, with the token of its step; None: whoever asked is dead."""
+        """The parameters, once the rule lets the worker start, with the token of its step; None: whoever asked is dead.
+
+        Who asks again for the same step, since an embedding worker died with the answer, gets the same token."""
         came, losses = self._site.now(), self._losses[worker]
         async with self._turn:
             if self._losses[worker] > losses:
@@ -102,8 +113,18 @@ class ParameterServer:
                 self._joining.remove(worker)
                 self._state = self._rule.on_join(self._state, worker)
                 self._gates = self._closed(self._gates)
+            if worker not in self._state.active:  # an embedding worker asks for one that was lost meanwhile
+                return None
             gate = HeldPull(worker, batch, asyncio.get_running_loop().create_future())
-            self._gates += self._closed([gate])
+            if (worker, batch) in self._started:
+                gate.opened.set_result(self._told(worker, batch))
+            elif held := [
+                number for number, each in enumerate(self._gates) if (each.worker, each.batch) == (worker, batch)
+            ]:
+                self._gates[held[0]].opened.set_result(None)
+                self._gates[held[0]] = gate
+            else:
+                self._gates += self._closed([gate])
             updates = await self._go_without_paused()
         await self._carry_out(updates)
         started = await gate.opened
@@ -114,18 +135,19 @@ class ParameterServer:
         ids = self._shard.asked(asked)
         work = self._shard.reading(ids)
         read, dense, rows = await self._site.compute(work, self._shard.read, ids, after=before)
-        if self._losses[worker] == losses:
-            self._started[worker, batch] = read
+        if self._losses[worker] == losses and (worker, batch) in self._started:
+            self._started[worker, batch].read = read
         return Pulled(token, waited, dense, rows)
 
     async def push(self, gradient: Gradient) -> None:
         """Take a gradient; what it sets off is in the store when this returns."""
         push = gradient.push
         async with self._turn:
-            read = self._started.pop((push.worker, push.batch), None)
-            if read is None:  # it was taken for lost, and so was this
+            started = self._started.pop((push.worker, push.batch), None)
+            # It was taken for lost, and so was this; or it is here already, and who brought it died too soon to say so.
+            if started is None:
                 return
-            self._waiting[push] = replace(gradient, read=read)
+            self._waiting[push] = replace(gradient, read=started.read)
             updates = await self._decide(push.worker, *self._rule.on_push(self._state, push))
             updates += await self._go_without_paused()
         await self._carry_out(updates)
@@ -228,9 +250,14 @@ class ParameterServer:
     def _start(self, worker: int, batch: int) -> tuple[int, list[asyncio.Future]]:
         """A step's token, and what must be in the store before its parameters are read."""
         self._state, token = self._rule.on_start(self._state, worker)
-        self._started[worker, batch] = None
+        self._started[worker, batch] = Started(token)
         self.record.ledger["started"] += 1
-        return token, [each.done for each in self._under_way if self._rule.blocks or each.worker == worker]
+        return self._told(worker, batch)
+
+    def _told(self, worker: int, batch: int) -> tuple[int, list[asyncio.Future]]:
+        """The same of a step that has started."""
+        before = [each.done for each in self._under_way if self._rule.blocks or each.worker == worker]
+        return self._started[worker, batch].token, before
 
     async def _carry_out(self, updates: list[Update]) -> None:
         for update in updates:
@@ -271,7 +298,7 @@ class ParameterServer:
             record.norms[update.step] = applied.norm
         for gradient, weight in zip(update.gradients, update.decision.weights, strict=True):
             if gradient.void:
-                record.ledger["dropped"] += 1
+                record.ledger["abandoned" if gradient.abandoned else "dropped"] += 1
                 continue
             record.used.append(gradient.push.batch)
             record.ledger["applied" if weight == 1 else "decayed"] += 1

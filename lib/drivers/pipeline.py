@@ -191,7 +191,8 @@ class Device:
         timestamp, also in the cache."""
         if not self._plan.gradients:
             return self._dense.apply(result.dense)
-        sound, rate = result.finite(), self._plan.rate_after(self._samples)
+        sound = result.finite()
+        rate = self._plan.rate_after(self._samples)
         self._dense.apply(result.dense, rate, where=sound)
         for name, before in work.blocks.items():
             dim, after = self._dim(name), before.clone()

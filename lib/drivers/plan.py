@@ -20,6 +20,7 @@ from lib.store.dense import DenseStore
 from lib.store.placement import Placement, look_up_costs
 from lib.store.spec import RowStore
 from lib.store.table.table import Table
+from lib.store.wire.codecs import Fp32
 from lib.workloads import Workload
 from lib.workloads.contract import drawn, fresh
 
@@ -57,6 +58,8 @@ class Plan:
     """Batches that are made for a worker before it needs them."""
     readers: int = 0
     """Nodes that make the batches; 0: the workers do."""
+    embedding_workers: int = 0
+    """Nodes between workers and servers that hold the batches' ids; 0: none."""
     cuts: Cuts | None = None
     """When the run is saved on the way."""
     attempt: Attempt = field(default_factory=Attempt)
@@ -120,19 +123,32 @@ class Plan:
 
     @functools.cached_property
     def _outlines(self) -> Outlines:
-        return outlines(self.workload, self.seed, places=self.store.ids != "distinct" or bool(self.pooled))
+        return outlines(self.workload, self.seed, places=self.store.ids != "distinct" or bool(self.summed))
 
     @functools.cached_property
     def pooled(self) -> dict[str, tuple[int, ...]]:
         """The workload's bags, where servers sum them."""
         return self.workload.bags() if self.store.pooling == "server" else {}
 
+    @functools.cached_property
+    def summed(self) -> dict[str, tuple[int, ...]]:
+        """The workload's bags, where servers or embedding workers sum them, so that workers that compute see sums."""
+        return self.workload.bags() if self.embedding_workers else self.pooled
+
+    @property
+    def behind(self) -> Plan:
+        """The plan of those behind the embedding workers: what travels to workers is compressed, and not what travels between
+        these and the servers (Persia, Section 4.2.3)."""
+        if not self.embedding_workers:
+            return self
+        return replace(self, store=replace(self.store, rows=Fp32(), gradients=Fp32()))
+
     def seen(self, batch: Batch) -> Batch:
-        """A batch as a worker's model sees it: of what servers have summed, each sum is an id of its own."""
-        if not self.pooled:
+        """A batch as a worker's model sees it: of what others have summed, each sum is an id of its own."""
+        if not self.summed:
             return batch
         ids, where = dict(batch.ids), dict(batch.where)
-        for table, bag in self.pooled.items():
+        for table, bag in self.summed.items():
             ids[table] = np.arange(len(where[table]) * len(bag))
             where[table] = ids[table].reshape(-1, len(bag))
         return replace(batch, ids=ids, where=where)

@@ -16,13 +16,15 @@ from lib.data.batch import Batch
 from lib.data.feed import stretches
 from lib.drivers.crew import Crew
 from lib.drivers.cut import carry_out
+from lib.drivers.embedding_client import EmbeddingClient
+from lib.drivers.embedding_crew import open_embedding
 from lib.drivers.exchanges import WAYS, Here
 from lib.drivers.gate import Gate
 from lib.drivers.mix_in_step import PLACES, NoMix, OfGradients
 from lib.drivers.model_state import ModelState
 from lib.drivers.parameter_server import Servers, open_servers
 from lib.drivers.plan import Plan
-from lib.drivers.pulling import Pull, pulled
+from lib.drivers.pulling import Draw, Pull, pulled
 from lib.drivers.record import Finished, Marks, Record, Snapshot
 from lib.drivers.replica_state import Replica
 from lib.drivers.server_client import ServerClient
@@ -63,9 +65,12 @@ class ReplicaWorker:
         self.site, self._plan, self._rank, self.rule = site, plan, rank, plan.protocol.dense
         self.record = Record(site.node, [] if plan.trace else None)
         self._trainer = Trainer(site, plan, rank, self.record, self.rule.worker_threads)
-        self._input = Input(site, plan, rank, supply, self._trainer)
         self.replica = Replica(site, plan, self.record, self._trainer.size, rows=servers is None)
-        self._servers = ServerClient(site, plan, servers, rank, self.replica.size, self.record) if servers else None
+        self._embedding = EmbeddingClient(site, plan, servers, rank, self.record) if plan.embedding_workers else None
+        self._servers = self._embedding
+        if servers and not self._embedding:
+            self._servers = ServerClient(site, plan, servers, rank, self.replica.size, self.record)
+        self._input = Input(site, plan, rank, supply, self._trainer, self._embedding and self._embedding.batch)
         self._rendezvous = rendezvous.seen_from(site)
         exchange, when = self.rule.exchange, self.rule.when
         self.way = WAYS[type(exchange)](
@@ -122,6 +127,10 @@ class ReplicaWorker:
         if self._servers:
             await self._servers.leave(not ends)
 
+    async def find(self, there: tuple[Handle | None, ...], patience: float | None) -> None:
+        """Which embedding workers are there."""
+        await self._embedding.find(there, patience)
+
     async def know(self, rank: int, worker: Handle) -> None:
         self.way.know(rank, worker)
 
@@ -175,7 +184,8 @@ class ReplicaWorker:
     async def _train_all(self, thread: int, until: int, beside: asyncio.TaskGroup) -> None:
         count = self._counts[thread % len(self._counts)]
         batches, servers = self._input.batches(until, beside), [self._servers] if self._servers else []
-        async for batch, pulls in pulled(batches, servers, beside):
+        draw = Draw(self._plan.seed, self._rank, self.rule.buffer)
+        async for batch, pulls in pulled(batches, servers, beside, draw):
             await self._train(batch, pulls, count, beside)
 
     async def _train(self, batch: Batch, pulls: Sequence[Pull], count: Count, beside: asyncio.TaskGroup) -> None:
@@ -290,10 +300,11 @@ async def drive(world: World, plan: Plan, model: ModelState | None = None) -> Fi
     check(plan)
     # A workload without tables has nothing to keep on a server.
     on_servers = sparse.family == "server" and plan.workload.tables()
-    apart = await open_servers(world, plan, sparse, ("rows",), model) if on_servers else None
+    apart = await open_servers(world, plan.behind, sparse, ("rows",), model) if on_servers else None
     rendezvous = await world.host(WAYS[type(rule.exchange)].rendezvous, plan, node="master")
     centre = await open_sync_servers(world, plan, model) if isinstance(rule.exchange, Centre) else ()
     supply = await open_supply(world, plan)
+    embedding = await open_embedding(world, plan, apart, supply)
 
     async def host(rank: int) -> Handle:
         worker = await world.host(ReplicaWorker, plan, rank, apart, rendezvous, centre, supply, node=f"worker{rank}")
@@ -304,7 +315,8 @@ async def drive(world: World, plan: Plan, model: ModelState | None = None) -> Fi
         return worker
 
     servers = apart.named() if apart else {}
-    crew = Crew(world, plan, host, [*servers.values(), rendezvous, *([supply.queue] if plan.watch else [])])
+    crew = Crew(world, plan, host, [*servers.values(), rendezvous, *([supply.queue] if plan.watch else [])], embedding)
+    servers |= embedding.named() if embedding else {}
     others = {**servers, **{f"centre{server}": handle for server, handle in enumerate(centre)}}
     return await carry_out(world, plan, crew, others, {"rendezvous": rendezvous, **supply.named()})
 

@@ -9,6 +9,8 @@ from typing import Any
 from lib.cluster.base import Handle, Site, World
 from lib.drivers.crew import Crew
 from lib.drivers.cut import carry_out
+from lib.drivers.embedding_client import EmbeddingClient
+from lib.drivers.embedding_crew import open_embedding
 from lib.drivers.model_state import ModelState
 from lib.drivers.parameter_server import Servers, open_servers
 from lib.drivers.plan import Plan
@@ -25,9 +27,14 @@ class ServerWorker:
     def __init__(self, site: Site, plan: Plan, rank: int, servers: tuple[Servers, ...], supply: Supply):
         self.record = Record(site.node, [] if plan.trace else None)
         self._trainer = Trainer(site, plan, rank, self.record)
-        self._servers = [ServerClient(site, plan, each, rank, self._trainer.size, self.record) for each in servers]
+        self._embedding = (
+            EmbeddingClient(site, plan, servers[-1], rank, self.record) if plan.embedding_workers else None
+        )
+        direct = servers[:-1] if self._embedding else servers
+        self._servers = [ServerClient(site, plan, each, rank, self._trainer.size, self.record) for each in direct]
+        self._servers += [self._embedding] if self._embedding else []
         self._plan = plan
-        self._input = Input(site, plan, rank, supply, self._trainer)
+        self._input = Input(site, plan, rank, supply, self._trainer, self._embedding and self._embedding.batch)
 
     async def run(self, until: int) -> None:
         """Train on all batches before `until`, then leave, unless that is a pause."""
@@ -42,6 +49,10 @@ class ServerWorker:
                 await asyncio.sleep(0)  # the pushes leave before the next pull asks
         for servers in self._servers:
             await servers.leave(until < self._plan.end)
+
+    async def find(self, there: tuple[Handle | None, ...], patience: float | None) -> None:
+        """Which embedding workers are there."""
+        await self._embedding.find(there, patience)
 
     async def copy(self) -> None:
         """A worker that is there again needs nothing of this one: the servers have it all."""
@@ -71,16 +82,18 @@ class ServerWorker:
 
 async def drive(world: World, plan: Plan, model: ModelState | None = None) -> Finished:
     sparse, dense = plan.protocol.sparse, plan.protocol.dense
-    if sparse is dense:
+    if sparse is dense and not plan.embedding_workers:
         sets = (await open_servers(world, plan, dense, ("dense", "rows"), model),)
     else:
         first = await open_servers(world, plan, dense, ("dense",), model)
-        sets = (first, await open_servers(world, plan, sparse, ("rows",), model))
+        sets = (first, await open_servers(world, plan.behind, sparse, ("rows",), model))
     supply = await open_supply(world, plan)
+    embedding = await open_embedding(world, plan, sets[-1], supply)
 
     def host(rank: int) -> Awaitable[Handle]:
         return world.host(ServerWorker, plan, rank, sets, supply, node=f"worker{rank}")
 
     servers = {name: handle for each in sets for name, handle in each.named().items()}
-    crew = Crew(world, plan, host, [*servers.values(), *([supply.queue] if plan.watch else [])])
-    return await carry_out(world, plan, crew, servers, supply.named())
+    crew = Crew(world, plan, host, [*servers.values(), *([supply.queue] if plan.watch else [])], embedding)
+    others = {**servers, **(embedding.named() if embedding else {})}
+    return await carry_out(world, plan, crew, others, supply.named())

@@ -36,6 +36,11 @@ class ServerClient:
         """Batch -> its token, and where its ids, or its sums, are."""
 
     async def pull(self, batch: Batch) -> tuple[np.ndarray | None, dict[str, np.ndarray]]:
+        found = await self.ask(batch)
+        return found.dense, found.rows
+
+    async def ask(self, batch: Batch) -> Pulled | None:
+        """`pull`, with the step's token and how long it waited for its turn; None: the worker is taken for dead."""
         start = self._site.now()
         split = {table: self._partition.split(table, ids) for table, ids in batch.ids.items()} if self._rows else {}
         parts = [{table: part[shard] for table, part in split.items()} for shard in range(len(self._handles))]
@@ -48,6 +53,8 @@ class ServerClient:
         ]
         calls = [handle.pull(self._rank, batch.index, ids) for handle, ids in zip(self._handles, asked, strict=True)]
         pulled = [await calls[0]] if len(calls) == 1 else await asyncio.gather(*calls)
+        if None in pulled:
+            return None
         self._steps[batch.index] = pulled[0].token, parts  # tokens come from shard 0 alone
         waited, end = max(part.waited for part in pulled), self._site.now()
         self._record.span("wait", start, start + waited, batch.index)
@@ -58,7 +65,8 @@ class ServerClient:
         dense = joined([part.dense for part in pulled]) if self._dense else None
         for share, messages in zip(parts, asked, strict=True):
             share.update({table: messages[table].bags for table in self._pooled if table in share})
-        return dense, {table: self._block(table, batch, pulled, parts) for table in parts[0]}
+        rows = {table: self._block(table, batch, pulled, parts) for table in parts[0]}
+        return Pulled(pulled[0].token, waited, dense, rows)
 
     async def push(self, batch: Batch, result: StepResult | None) -> None:
         """Send the gradients; awaiting it is waiting for the servers to have taken them."""

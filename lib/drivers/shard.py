@@ -48,6 +48,8 @@ class Gradient:
     """Table -> distinct ids, and their rows' gradients as their codec sends them; None and those of the sums that were asked for,
     where the server had summed its rows."""
     void: bool = False
+    abandoned: bool = False
+    """Void, because the embedding worker that held the batch's ids is dead."""
     read: Read | None = None
     """What it was computed from; the server's own note."""
 

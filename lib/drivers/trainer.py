@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -29,7 +29,7 @@ class Trainer:
     def __init__(self, site: Site, plan: Plan, rank: int, record: Record, threads: int = 1):
         """`threads`: computations at the same time."""
         self._site, self._plan, self._rank, self.record = site, plan, rank, record
-        bags = {} if plan.pooled else plan.workload.bags()
+        bags = {} if plan.summed else plan.workload.bags()
         self._models = [
             site.shared(f"model {thread}", lambda: FlatModel(plan.workload.model(plan.seed), site.device, bags))
             for thread in range(threads)
@@ -154,10 +154,19 @@ class Telling:
 class Input:
     """One worker's batches, and how long it waited for them; where parameters are pulled ahead, how long the pulls did."""
 
-    def __init__(self, site: Site, plan: Plan, rank: int, supply: Supply, trainer: Trainer):
+    def __init__(
+        self,
+        site: Site,
+        plan: Plan,
+        rank: int,
+        supply: Supply,
+        trainer: Trainer,
+        made: Callable[[int], Awaitable[Batch]] | None = None,
+    ):
+        """`made`: who makes the batches, if it is neither the worker nor a reader."""
         self._site, self._plan, self._trainer = site, plan, trainer
         self._readers = [reader.seen_from(site) for reader in supply.readers]
-        self._make = self._read if self._readers else trainer.batch
+        self._make = made or (self._read if self._readers else trainer.batch)
         shared = supply.queue and supply.queue.seen_from(site)
         if plan.watch:
             shared = Telling(shared, trainer)

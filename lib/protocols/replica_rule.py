@@ -41,6 +41,9 @@ class ReplicaRule(Rule):
     last: ClassVar[bool] = False
     """At the end of the data all workers mix once more, as one group."""
 
+    buffer: ClassVar[int] = 1
+    """Of so many of a worker's batches whose rows it has asked for, it trains on one at random."""
+
     rolls_back: ClassVar[bool] = False
     """Whether a worker's death takes the whole run back to its last cut, and nobody goes on without it."""
 

@@ -15,8 +15,9 @@ from lib.drivers.record import Leg
 from lib.results.outcome import STALENESS, Outcome, stale
 
 SUMS = (
-    *("samples", "issued", "applied", "decayed", "dropped", "lost", "in_flight", "returns_to_a_cut", "bytes"),
-    *("not_finite", "row_gradients_decayed", "rows_read", "rows_validated_away", "rows_evicted", "mixes_repeated"),
+    *("samples", "issued", "applied", "decayed", "dropped", "lost", "abandoned", "in_flight", "returns_to_a_cut"),
+    *("bytes", "not_finite", "row_gradients_decayed", "rows_read", "rows_validated_away", "rows_evicted"),
+    *("mixes_repeated", "batches_abandoned"),
 )
 """Figures of a summary that add up over legs."""
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from lib import streams, workloads
-from lib.protocols import ALL
+from lib.protocols import ALL, get
 from lib.store.wire.codecs import CODECS
 
 Case = dict[str, Any]
@@ -56,7 +56,7 @@ OPTIONS: dict[str, dict[str, tuple[Any, ...]]] = {
     "fr-easgd": {"every": (1, 3), "sync_servers": (1, 2), "worker_threads": (1, 2), "answer": ("new", "old")},
     "fr-ma": {"every": (1, 3), "worker_threads": (1, 2)},
     "fr-bmuf": {"every": (1, 3), "momentum": (0.0, 0.5), "worker_threads": (1, 2)},
-    "hybrid": {"tau": (0, 1, 4), "counts": ("own", "all"), "buckets": (1, 3)},
+    "hybrid": {"tau": (0, 1, 4), "counts": ("own", "all"), "buckets": (1, 3), "buffer": (1, 3)},
     "ds-sync": {"size": (1, 2, 3), "every": (1, 2), "whole": (1, 3), "place": ("before", "beside", "after")},
     "pipelined": {"in_flight": (1, 3)},
     "oac": {"in_flight": (1, 3, 8), "readers": (1, 4), "writers": (1, 4), "queue": (1, 8)},
@@ -82,6 +82,12 @@ def families(case: Case) -> set[str]:
     """The families of rules that it needs."""
     named = protocols_of(case).replace(" > ", "+").split("+")
     return {ALL[name].family for name in named}
+
+
+def looked_up(case: Case) -> bool:
+    """Whether all its rows are looked up at servers."""
+    sparse = (name.split("+")[0] for name in protocols_of(case).split(" > "))
+    return case["workload"] != "quadratic" and all(get(name).sparse.family == "server" for name in sparse)
 
 
 def batches(case: Case) -> int:
@@ -117,6 +123,8 @@ class _Draw:
         self.weather(case, workers)
         if not pipeline and self.chance(0.1):
             self.readers(case, workers)
+        if looked_up(case) and self.chance(0.15):
+            self.embedding(case, workers)
         return case
 
     def training(self, case: Case, pipeline: bool) -> None:
@@ -181,6 +189,18 @@ class _Draw:
         if self.chance(0.3):
             lasts = self.step(case) * batches(case) / workers
             death = {"node": "reader0", "kind": "dies", "at": self.seconds(lasts), "lasts": self.seconds(lasts)}
+            case["failures"] = [*case.get("failures", ()), death]
+
+    def embedding(self, case: Case, workers: int) -> None:
+        """Nodes that hold the batches' ids, any of which may die."""
+        case["embedding_workers"] = self.below(1, 4)
+        lasts = self.step(case) * batches(case) / workers
+        if self.chance(0.6):
+            which = self.one(("embedding0", "embedding*"))
+            kind = self.one(("dies", "dies", "hangs"))
+            death = {"node": which, "kind": kind, "at": self.seconds(lasts), "lasts": self.seconds(lasts)}
+            if self.chance(0.5):
+                death["every"] = death.pop("at") + lasts + 40 * self.step(case)
             case["failures"] = [*case.get("failures", ()), death]
 
     def step(self, case: Case) -> float:

@@ -6,7 +6,9 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from annotated_types import Le
 
 from lib import paths
 from lib.cluster.base import Cluster
@@ -14,6 +16,7 @@ from lib.data import source
 from lib.data.feed import stretches
 from lib.drivers.cut import Cuts
 from lib.drivers.plan import Plan
+from lib.drivers.sample_ids import MOST
 from lib.errors import BadOption
 from lib.options.checked import Checked, Count, Natural, NotNegative, checked
 from lib.progress import Progress
@@ -51,11 +54,14 @@ class Options(Checked):
     partitions: tuple[NotNegative, ...] = ()
     """feed="stream": relative lengths of the workers' stretches; empty: equal ones."""
     prefetch: Natural | None = None
-    """Batches that are made for a worker, in other threads or by readers, before it needs them. None: 1 on a wall clock or with
-    readers; under virtual time, where a batch takes no time unless a node's `reading` says so, else 0."""
+    """Batches that are made for a worker, in other threads or on other nodes, before it needs them. None: 1 on a wall clock or
+    with readers or embedding workers; else 0, for under virtual time a batch takes no time unless a node's `reading` says so."""
     reader_nodes: Natural = 0
     """Nodes "reader0", "reader1", ... that make the batches and send them to the workers that ask (ShadowSync, Section 3.1); 0:
     each worker makes its own. Who gets which batch is the feed's affair either way."""
+    embedding_workers: Annotated[Natural, Le(MOST)] = 0
+    """Nodes "embedding0", "embedding1", ... between workers and the servers of the rows, which hold the batches' ids and look up,
+    sum and update their rows by sample ID (Persia, Section 4.1); 0: each worker asks the servers itself."""
     store: RowStore = field(default_factory=RowStore)
     """How the rows of embedding tables are kept, placed and sent; one field alone is given as `store.max_rows=...`."""
     save: bool = True
@@ -144,6 +150,7 @@ class Job:
             "partitions": settings.partitions,
             "prefetch": settings.prefetch,
             **({"reader_nodes": settings.reader_nodes} if settings.reader_nodes else {}),
+            **({"embedding_workers": settings.embedding_workers} if settings.embedding_workers else {}),
             **({"store": describe(settings.store)} if settings.store != RowStore() else {}),
             **({"checkpoint_every": settings.checkpoint_every} if settings.checkpoint_every else {}),
             **({"keep": True} if settings.keep else {}),
@@ -258,10 +265,11 @@ def _course(
         store=settings.store,
         feed=settings.feed,
         partitions=settings.partitions,
-        ahead=int(cluster.clock == "wall" or settings.reader_nodes > 0)
+        ahead=int(cluster.clock == "wall" or settings.reader_nodes + settings.embedding_workers > 0)
         if settings.prefetch is None
         else settings.prefetch,
         readers=settings.reader_nodes,
+        embedding_workers=settings.embedding_workers,
         first=first,
         marks=tuple(first + (workload.samples - first) * mark / settings.evaluations for mark in marks),
     )
@@ -313,6 +321,13 @@ def _check(phase: Phase, workload: Workload, cluster: Cluster, workers: int, set
         raise BadOption(
             f"store.pooling would change nothing: no field of {workload.name!r} has several ids (option pooling)"
         )
+    if settings.embedding_workers and not (workload.tables() and protocol.sparse.family == "server"):
+        kept = (
+            f"{protocol.name} keeps rows with whoever trains on them"
+            if workload.tables()
+            else f"{workload.name!r} has no tables"
+        )
+        raise BadOption(f"train: embedding_workers would have nothing to ask servers for: {kept}; leave it out")
     if (phase.workers or 0) > workers:
         raise BadOption(f"phase {phase.name!r}: {phase.workers} workers, of {workers} in the cluster")
     if phase.seconds is not None and settings.feed not in ("rule", "queue"):

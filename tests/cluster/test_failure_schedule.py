@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from lib import Failure, VirtualCluster
-from lib.cluster.faults.nodes import FailureSchedule
+from lib.cluster.faults.nodes import FailureSchedule, Incarnation
 from lib.cluster.virtual.loop import VirtualLoop
 
 
@@ -27,3 +27,24 @@ def test_who_is_being_started_cannot_die():
 
     VirtualLoop().run_until_complete(main())
     assert deaths == [("worker0", 2), ("worker0", 9)]
+
+
+def test_calls_of_a_dead_node_end_in_the_order_in_which_they_began():
+    """Those who wait for them go on in that order, and in none of chance."""
+    ended = []
+
+    async def call(number):
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append(number)
+
+    async def main():
+        node = Incarnation("embedding0")
+        waiting = [asyncio.ensure_future(node.call(call(number))) for number in range(50)]
+        await asyncio.sleep(0)
+        node.end()
+        await asyncio.gather(*waiting, return_exceptions=True)
+
+    asyncio.run(main())
+    assert ended == list(range(50))

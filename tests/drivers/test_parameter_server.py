@@ -163,6 +163,62 @@ class TestHogwild:
         assert any(self.lost("none") for _ in range(30))
 
 
+class TestAWorkerThatAsksAgain:
+    """For the same step, since whoever brought its question died with the answer."""
+
+    def after(self, rule, steps, workers=1):
+        async def main(world):
+            part = await world.host(
+                ParameterServer, plan(Letters(), rule, workers), rule, 0, frozenset({"rows"}), node="server0"
+            )
+            await steps(part)
+            return await part.report()
+
+        return VirtualCluster(workers=workers).open(0, workers).run(main)
+
+    def test_starts_it_once_and_reads_what_is_there_by_then(self):
+        ids = np.array([97])
+
+        async def steps(part):
+            first = await part.pull(0, 0, {"letter": ids})
+            await part.pull(0, 1, {"letter": ids})
+            await part.push(pushed(0, 1, ids, 1))
+            again = await part.pull(0, 0, {"letter": ids})
+            assert again.token == first.token == 0 and again.rows["letter"] != first.rows["letter"]
+            await part.push(pushed(0, 0, ids, 1))
+
+        record = self.after(protocols.get("async"), steps)
+        assert record.ledger["started"] == record.ledger["applied"] == 2
+        assert [age for _, age in record.staleness] == [0, 0], "what it read last is what it was computed from"
+
+    def test_takes_its_own_place_at_the_gate(self):
+        ids = np.array([97])
+
+        async def steps(part):
+            await part.pull(0, 0, {"letter": ids})
+            await part.push(pushed(0, 0, ids, 1))
+            before, again = (asyncio.ensure_future(part.pull(0, 2, {"letter": ids})) for _ in range(2))
+            assert await before is None
+            await part.pull(1, 1, {"letter": ids})
+            await part.push(pushed(1, 1, ids, 1))
+            assert (await again).token == 1
+
+        assert self.after(protocols.get("sync"), steps, workers=2).ledger["started"] == 3
+
+    def test_gives_up_a_gradient_that_nobody_waits_for_then(self):
+        ids = np.array([97])
+
+        async def steps(part):
+            for worker in (0, 1):
+                await part.pull(worker, worker, {"letter": ids})
+            await part.push(replace(pushed(0, 0, ids, 1), rows={}, void=True, abandoned=True))
+            await part.push(pushed(1, 1, ids, 1))
+            await part.push(replace(pushed(1, 1, ids, 1), rows={}, void=True, abandoned=True))  # it was here after all
+
+        ledger = self.after(protocols.get("sync"), steps, workers=2).ledger
+        assert (ledger["started"], ledger["abandoned"], ledger["applied"], ledger["dropped"]) == (2, 1, 1, 0)
+
+
 class TestALostWorker:
     """Two workers under Sync; worker 0 dies, and the other goes on."""
 

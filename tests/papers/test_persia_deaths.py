@@ -40,6 +40,18 @@ def test_without_a_return_the_others_go_on_without_a_dead_worker(whole):
     assert told["returns"] == 0 and told["left out"] > 0 == told["unaccounted"] and told["standstill, steps"] < 10
 
 
+def test_an_embedding_workers_death_costs_rows_what_it_had_buffered_and_no_batch():
+    """Of the eight workers' batches at most five each are under way, and two more are made."""
+    whole = lib.train(**deaths.job(SAMPLES, 0, deaths.BEHIND), save=False)
+    run = lib.train(**deaths.befallen("an embedding worker dies", SAMPLES, 0, whole), save=False)
+    told = deaths.told("an embedding worker dies", 0, run, whole, SAMPLES)
+    assert told["applied"] == told["issued"] == 160 and told["returns"] == told["left out"] == told["unaccounted"] == 0
+    assert 0 < told["abandoned"] <= told["buffered"] <= 8 * 7
+    assert told["standstill, steps"] < 10 and told["times as long"] < 1.5
+    run.summary["abandoned"] = told["buffered"] + 1
+    assert deaths.told("an embedding worker dies", 0, run, whole, SAMPLES)["unaccounted"] == 1
+
+
 def test_where_a_death_takes_all_back_no_batch_is_left_out():
     """Of forty batches two workers have twenty each, and one dies after seven: where the other goes on alone, 27 are trained."""
     found = {}

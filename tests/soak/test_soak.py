@@ -86,6 +86,7 @@ def test_everything_is_drawn():
         "partitions",
         "gradients",
         "reader_nodes",
+        "embedding_workers",
     } <= options
     assert max(case.get("workers", 1) for case in cases) == 20
 

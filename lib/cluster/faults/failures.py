@@ -19,6 +19,8 @@ from lib.options.checked import Checked, Count, Finite, NotNegative, Share
 
 Long = Annotated[float, Ge(1e-6), Finite]
 """Seconds that are not too short to be modelled."""
+ROLES = ("worker", "server", "sync", "reader", "embedding")
+"""What nodes that may fail are there for; a node's name is its role and its number."""
 TICK = 1e-6
 """Seconds between two messages that would overtake each other."""
 
@@ -54,7 +56,7 @@ class Failure(Checked):
             raise BadOption(f"failure: {self.node}: {what} must come back; set lasts")
         if self.connection and self.kind == "hangs":
             raise BadOption("failure: a connection dies or slows; it has nothing that could hang")
-        if not self.connection and self.role not in ("worker", "server", "sync", "reader"):
+        if not self.connection and self.role not in ROLES:
             raise BadOption(f'failure: no node {self.node!r}; "worker3", "worker*", "server0", or "worker3 - server0"')
 
     @property

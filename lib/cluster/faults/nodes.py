@@ -22,7 +22,8 @@ class Incarnation:
         self.node = node
         self.over = False
         self.parts: list[Any] = []
-        self.calls: set[asyncio.Task] = set()
+        self.calls: dict[asyncio.Task, None] = {}
+        """In the order in which they began: so they end, and those who asked hear of it."""
 
     def call(self, coroutine: Coroutine) -> Coroutine:
         """Begin a call, which ends with this node, not with the one that it came from; what it came to is to be awaited. So is
@@ -31,8 +32,8 @@ class Incarnation:
             coroutine.close()
             return self._lost()
         task = asyncio.get_running_loop().create_task(coroutine)
-        self.calls.add(task)
-        task.add_done_callback(self.calls.discard)
+        self.calls[task] = None
+        task.add_done_callback(self.calls.pop)
         return self._outcome(task)
 
     async def _lost(self) -> NoReturn:

@@ -13,7 +13,7 @@ import torch
 import yaml
 
 from lib.cluster.base import Cluster, Handle, Main, World, in_thread, nbytes
-from lib.cluster.faults.failures import Connection
+from lib.cluster.faults.failures import ROLES, Connection
 from lib.cluster.faults.nodes import FailingNodes
 from lib.cluster.spec import Link, Node, Usage
 from lib.cluster.virtual.collectives import ALGORITHMS
@@ -37,7 +37,8 @@ class VirtualCluster(Cluster):
     server: Node = field(default=Node(cores=8, bandwidth=3.125e9))
     """What each server runs on, and every node that is neither."""
     nodes: Mapping[str, Node] = field(default_factory=dict)
-    """Nodes that differ, by name: "worker3", "server0", "sync0", "reader0", "master"."""
+    """Nodes that differ, by name: "worker3", "server0", "sync0", "reader0", "embedding0",
+    "master"."""
     links: tuple[Link, ...] = ()
     """Private connections, beside everybody's network interface."""
     places: Mapping[str, str] = field(default_factory=dict)
@@ -87,10 +88,11 @@ class VirtualCluster(Cluster):
     def _check_name(self, where: str, name: str) -> None:
         role = name.rstrip("0123456789")
         number = name[len(role) :]
-        counts = {"worker": self.workers or 4, "server": self.servers, "sync": None, "reader": None, "master": None}
+        counts = {**dict.fromkeys((*ROLES, "master")), "worker": self.workers or 4, "server": self.servers}
         if role not in counts or (number == "") != (role == "master"):
             raise BadOption(
-                f"virtual cluster: {where}: no node {name!r}; nodes are worker0 ..., server0 ..., sync0, reader0, master"
+                f"virtual cluster: {where}: no node {name!r}; nodes are worker0 ..., server0 ..., sync0, reader0, "
+                "embedding0, master"
             )
         if counts[role] is not None and int(number) >= counts[role]:
             raise BadOption(f"virtual cluster: {where}: no node {name!r}; the last {role} is {role}{counts[role] - 1}")

@@ -31,11 +31,17 @@ SAVE, DEATH = 12, 14
 OUTAGE = 20
 """Steps until a process is there again: as long as a server with a million rows takes on this machine (its page)."""
 
+BEHIND = "hybrid, embedding workers"
+"""The hybrid whose rows come by way of embedding workers, one for each server."""
+MODES = ("hybrid", BEHIND, "sync", "frozen")
+"""What nothing befalls."""
+
 CASES = {
     "a PS attaches again": Failure(node="server0", kind="hangs", at=0.0, lasts=1.0),
     "a PS takes all back": Failure(node="server0", kind="dies", at=0.0, lasts=1.0),
     "an NN worker takes all back": Failure(node="worker1", kind="dies", at=0.0, lasts=1.0),
     "an NN worker leaves": Failure(node="worker1", kind="dies", at=0.0, lasts=1.0),
+    "an embedding worker dies": Failure(node="embedding0", kind="dies", at=0.0, lasts=1.0),
     "late and lost messages": None,
 }
 """What befalls a run; when, and for how long, follows from the one without. A process that attaches to memory that outlived it
@@ -53,13 +59,20 @@ def task(samples: int, seed: int) -> Workload:
 def job(samples: int, seed: int, mode: str = "hybrid") -> dict[str, Any]:
     """A run that nothing befalls and that is saved on the way as often as the others."""
     made = task(samples, seed)
-    here = {"workload": made, "protocol": tasks.MODES[mode], "cluster": tasks.small(made), "seed": seed}
-    return here | {"checkpoint_every": samples * 3 // DAYS}
+    there = tasks.small(made)
+    here = {"workload": made, "protocol": tasks.MODES[mode.split(",")[0]], "cluster": there, "seed": seed}
+    between = {"embedding_workers": there.servers} if mode == BEHIND else {}
+    return here | between | {"checkpoint_every": samples * 3 // DAYS}
+
+
+def without(case: str) -> str:
+    """The mode of a case, in which nothing befalls it."""
+    return BEHIND if "embedding worker" in case else "hybrid"
 
 
 def befallen(case: str, samples: int, seed: int, whole: Run) -> dict[str, Any]:
     """The run that is `whole` without it."""
-    made = job(samples, seed)
+    made = job(samples, seed, without(case))
     step = pace(whole)
     there = replace(made["cluster"], patience=2 * step)
     if (failure := CASES[case]) is None:
@@ -74,11 +87,15 @@ def befallen(case: str, samples: int, seed: int, whole: Run) -> dict[str, Any]:
 
 def told(case: str, seed: int, run: Run, whole: Run, samples: int) -> dict[str, Any]:
     """Its books, and its time over that without a death. A worker that leaves leaves out its share of the batches, meanwhile and
-    until the others notice, and what it had read ahead."""
+    until the others notice, and what it had read ahead. What rows never got, an embedding worker had buffered when it died."""
     away = OUTAGE + 2 + Hybrid().tau + 2
     found = books(run, task(samples, seed), hands=away if case == "an NN worker leaves" else 0)
     times = found["seconds"] / whole.summary["virtual_seconds"]
+    abandoned, buffered = (run.summary.get(name, 0) for name in ("abandoned", "batches_abandoned"))
     return found | {
+        "abandoned": abandoned,
+        "buffered": buffered,
+        "unaccounted": found["unaccounted"] + max(0, abandoned - buffered),
         "auc": run.summary["auc"],
         "times as long": times,
         "standstill, steps": found["standstill"] / pace(whole),
