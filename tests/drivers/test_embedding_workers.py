@@ -53,7 +53,7 @@ def test_the_first_byte_of_a_sample_id_says_who_holds_it():
 
 @settings(deadline=None, max_examples=8)
 @given(
-    name=st.sampled_from(["sync", "async", "gba", "hop-bs", "all-reduce", "hybrid", "s-easgd", "ds-sync"]),
+    name=st.sampled_from(["sync", "async", "gba", "hop-bs", "all-reduce", "hybrid", "fr-easgd", "ds-sync"]),
     embedding_workers=st.integers(1, 3),
     servers=st.integers(1, 3),
     readers=st.integers(0, 1),
