@@ -58,9 +58,9 @@ class Device:
     Of several devices the first leads: it says when all of them fetch, compute or bring back a batch, each its share, and goes on
     when all are done. So queues, batches in flight and timestamps are as with one.
 
-    Guaranteed with one: from a batch's arrival until it is on its way back the host never waits for the device. What is decided
-    meanwhile, which rows give way and which leave the cache, follows from ids and timestamps, and these are on the host too. A step
-    that is not finite changes nothing there, and the host hears of it with its rows.
+    Guaranteed with one: from a batch's arrival until it is on its way back the host never waits for the device. What is
+    decided meanwhile, which rows give way and which leave the cache, follows from ids and timestamps, and these are on the host
+    too. A step that is not finite changes nothing there, and the host hears of it with its rows.
     """
 
     def __init__(self, site: Site, plan: Plan, rule: PipelineRule, store: Handle, rank: int = 0):
