@@ -13,13 +13,16 @@ from hypothesis import strategies as st
 import lib
 from lib import Link, LocalCluster, Node, VirtualCluster, protocols, workloads
 from lib.data.batch import Batch
+from lib.drivers.host_store import HostStore
 from lib.drivers.pipeline import Device
+from lib.drivers.plan import Plan
 from lib.drivers.share import shared
 from lib.drivers.team import Team
 from lib.drivers.trainer import Trainer
 from lib.models.flat import FlatModel
 from lib.papers.oac.convergence import equal
 from lib.protocols.oac import OAC
+from lib.protocols.pipeline_rule import Admission
 from lib.soak.cases import WORKLOADS
 from lib.soak.checks import check
 from lib.soak.pipelines import serial
@@ -100,6 +103,28 @@ def test_all_copies_and_rows_equal_a_serial_run(task, devices, cluster):
     run = lib.train(workload, protocols.get("oac", devices=devices), CLUSTERS[cluster], accesses=True, save=False)
     assert equal(run, workload, devices) and run.summary["anomalies"] == {}
     assert run.summary["issued"] == run.summary["applied"] == workload.batches() and run.summary["samples"] == 205
+
+
+def test_a_batch_is_admitted_once_and_written_when_all_have_written():
+    """What its first device learnt of the others, its second does too, though another batch is written in between."""
+    rule = OAC(devices=2)
+    plan = Plan(workload=Letters(), protocol=rule, workers=1, servers=1, seed=0, on_nan="stop", trace=False)
+    ids = {"letter": np.array([*b"a"])}
+
+    async def main(world):
+        store = await world.host(HostStore, plan, rule, node="server0")
+        first, rows, _ = await store.read(0, ids)
+        for _ in range(2):
+            await store.read(1, ids)
+        seen = []
+        for batch in (2, 3, 4):
+            seen.append((await store.read(batch, ids))[0].seen)
+            if batch < 4:
+                await store.write(1, 0, 1, rows)
+        return first, (await store.read(0, ids))[0], seen
+
+    first, second, seen = VirtualCluster().open(0, 1).run(main)
+    assert first == second == Admission(seen=0, safe=-1) and seen == [0, 0, 1]
 
 
 def test_without_validation_updates_are_lost_on_several_devices_too():
