@@ -260,6 +260,21 @@ def test_a_device_that_dies_takes_all_back_to_the_cut(reports):
     assert equal(run, workload, devices=2)
 
 
+def test_all_devices_begin_with_the_model_that_another_protocol_left():
+    """Two workers' model, then one after another on one device or on two, then workers again."""
+    first, last = lib.Phase(protocol="sync", workers=2, until_samples=90), lib.Phase(protocol="sync", workers=2)
+    runs = []
+    for devices in (1, 2):
+        rule = protocols.get("sequential", devices=devices)
+        phases = (first, lib.Phase(protocol=rule, until_samples=180), last)
+        options = CLICKS | {"samples": 240, "keep": True, "save": False}
+        runs.append(lib.train("ctr-synthetic", lib.Schedule(phases=phases), "virtual", **options))
+    one, two = (run.model for run in runs)
+    np.testing.assert_allclose(two.dense["values"], one.dense["values"], atol=5e-5)
+    for table, rows in one.rows.items():
+        np.testing.assert_allclose(two.rows[table].values, rows.values, atol=5e-5)
+
+
 def test_one_device_is_the_plain_pipeline():
     workload = workloads.get("kg-synthetic", samples=205, **GRAPH)
     runs = [lib.train(workload, rule, "virtual", save=False) for rule in (OAC(), replace(OAC(devices=2), devices=1))]
