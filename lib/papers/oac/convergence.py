@@ -8,10 +8,9 @@ from typing import Any
 import pandas as pd
 
 from lib.papers.oac.tasks import Setup
-from lib.results.outcome import digest
 from lib.results.run import Run
 from lib.seeds import tuning
-from lib.soak.pipelines import serial
+from lib.soak.pipelines import digest_of, serial
 from lib.training.sweep import sweep
 from lib.workloads import Workload
 
@@ -76,10 +75,9 @@ def judged(
     return pd.concat([table, replayed], ignore_index=True)
 
 
-def equal(run: Run, task: Workload) -> bool:
+def equal(run: Run, task: Workload, devices: int = 1) -> bool:
     """Whether a pipeline left what one batch after another leaves, in the order in which the device computed them."""
-    parts = serial(task, run.provenance["seed"], run.summary["order"])
-    return run.digest == digest({part: {part.partition("/")[2]: content} for part, content in parts.items()})
+    return run.digest == digest_of(serial(task, run.provenance["seed"], run.summary["order"], devices))
 
 
 def _early(run: Run) -> float:
