@@ -141,13 +141,6 @@ def test_they_are_real_on_threads():
     assert math.isfinite(train(BAGS, "hybrid", LocalCluster(workers=2)).summary["auc"])
 
 
-@pytest.mark.ray
-def test_they_are_real_in_processes(joined_ray):
-    options = {"workers": 2, "servers": 1}
-    virtual = train(CLICKS, "all-reduce", VirtualCluster(**options))
-    assert train(CLICKS, "all-reduce", lib.RayCluster(**options)).digest == virtual.digest
-
-
 @pytest.mark.parametrize(
     "workload, protocol, said",
     [("ctr-synthetic", "ds-sync", "keeps rows with whoever"), ("quadratic", "async", "'quadratic' has no tables")],
@@ -255,3 +248,12 @@ def test_one_really_dies_on_threads():
     )
     told = train(CLICKS, "hybrid", there, checkpoint_every=None).summary
     assert told["applied"] == CLICKS.batches() and told["abandoned"] <= told.get("batches_abandoned", 0)
+
+
+@pytest.mark.ray
+def test_a_process_of_theirs_is_killed_and_is_there_again_while_others_go_on():
+    killed = Failure(node="embedding0", kind="dies", at=1.0, lasts=1.0)
+    cluster = lib.RayCluster(workers=2, servers=1, failures=(killed,), patience=0.2)
+    told = train(replace(CLICKS, samples=12_000), "hybrid", cluster).summary
+    assert told["samples"] == 12_000 and told["applied"] == told["issued"] == 750
+    assert told["returns_to_a_cut"] == 0 and told["abandoned"] <= told["batches_abandoned"] <= 2 * 6

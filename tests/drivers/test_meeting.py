@@ -88,7 +88,7 @@ def test_the_last_mix_waits_for_all_and_holds_up_no_other(kind, protocol):
 def test_the_gradient_beside_a_mix_is_of_what_was_there_before():
     async def main():
         values = np.zeros(2)
-        replica = SimpleNamespace(values=values, pull=values.copy)
+        replica = SimpleNamespace(values=values, pull=values.copy, rate=lambda: 1.0)
 
         async def mix(*args):
             values[:] = 7
