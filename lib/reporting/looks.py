@@ -46,6 +46,9 @@ PROTOCOLS: dict[str, tuple[str, Any]] = {
 }
 """A protocol looks the same in every figure."""
 
+SAID = {"BSP": "all-reduce", "ASP": "async", "SSP": "hop-bs", "DS-Sync": "ds-sync"}
+"""What DS-Sync's paper calls them; its BSP averages gradients among all workers."""
+
 COMMON = ("sync", "async", "gba", "oac", "pipelined", "sequential")
 """What a stranger is most often compared with, and must not look like."""
 
@@ -71,7 +74,8 @@ MARKS = "os^Dvp"
 def colour(name: str) -> tuple[str, Any]:
     """A protocol's colour and dashes: by its name, before any options or variants (`gba(iota=4)`, `gba printed`, `bsp-4k`); a
     stranger's follow from its name too."""
-    first = re.split(r"[\s(+/]", name)[0]
+    first = re.split(r"[\s(+/,]", name)[0]
+    first = SAID.get(first, first)
     parts = first.split("-")
     for base in (name, first, *("-".join(parts[:count]) for count in range(len(parts) - 1, 0, -1))):
         if base in PROTOCOLS:

@@ -80,6 +80,9 @@ def test_protocols_look_alike_everywhere_and_unlike_each_other():
     assert len(set(known)) == len(known) and looks.PROTOCOLS.keys() >= {*ALL} - {"pair"}
     assert plots.colour("gba(iota=4)") == plots.colour("gba") == looks.PROTOCOLS["gba"]
     assert plots.colour("bsp-4k") == looks.PROTOCOLS["bsp"] and plots.colour("hop-bs-2") == looks.PROTOCOLS["hop-bs"]
+    assert (
+        plots.colour("DS-Sync, naive") == plots.colour("ds-sync") != plots.colour("BSP") == plots.colour("all-reduce")
+    )
     assert plots.colour("mine") == plots.colour("mine")
     assert len(set(plots.shades("bsp", 4))) == 4
 
