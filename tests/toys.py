@@ -13,10 +13,11 @@ from lib.drivers.plan import Plan
 from lib.drivers.record import Record
 from lib.models.flat import FlatModel
 from lib.papers.oac.example import Climb, Letters
+from lib.results.run import Run
 from lib.training.legs import driver
 from lib.workloads.base import Workload
 
-__all__ = ["Climb", "Letters", "finals", "records", "rounds", "serial_dense"]
+__all__ = ["Climb", "Letters", "finals", "records", "rounds", "serial_dense", "weights"]
 
 
 def records(workload: Workload, protocol: Any, cluster: Cluster, seed: int = 0, **options: Any) -> list[Record]:
@@ -39,6 +40,13 @@ def records(workload: Workload, protocol: Any, cluster: Cluster, seed: int = 0, 
 def finals(parts: Iterable[Record]) -> dict[str, Any]:
     """Node and kind -> final parameters."""
     return {f"{part.node}/{kind}": value for part in parts for kind, value in part.final.items()}
+
+
+def weights(run: Run) -> list[np.ndarray]:
+    """Parameters and optimiser state at the end of a run that was kept, apart from timestamps."""
+    model = run.model
+    rows = [array for each in model.rows.values() for array in (each.ids, each.values, each.state)]
+    return [*(model.dense[name] for name in sorted(model.dense)), *rows]
 
 
 def rounds(batches: int, workers: int) -> list[list[int]]:

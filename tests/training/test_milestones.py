@@ -12,6 +12,7 @@ from lib.errors import BadOption
 from lib.models.flat import FlatModel
 from lib.store.optim import SGD, Adagrad, Adam, Momentum
 from lib.workloads.quadratic import QuadraticBowl
+from tests.toys import weights
 
 TINY = {"samples": 32 * 24, "batch_size": 32, "fields": 3, "vocabulary": 40, "dim": 4, "hidden": (8,)}
 DENSE, ROWS = Momentum(lr=0.05), Adam(lr=0.02)
@@ -24,11 +25,6 @@ HALF = replace(CLICKS, lr_milestones=(0.5,))
 def train(workload, protocol, workers=4, **options):
     cluster = lib.VirtualCluster(workers=workers, servers=2)
     return lib.train(workload, protocol, cluster, save=False, **options)
-
-
-def weights(run):
-    rows = [array for each in run.model.rows.values() for array in (each.ids, each.values, each.state)]
-    return [*(run.model.dense[name] for name in sorted(run.model.dense)), *rows]
 
 
 @pytest.mark.parametrize(

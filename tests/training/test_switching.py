@@ -9,6 +9,7 @@ from lib.drivers.model_state import _anew, _average, _average_rows
 from lib.errors import BadOption
 from lib.store.optim import SGD, Adagrad, Adam
 from lib.store.rows import Rows
+from tests.toys import weights
 
 TINY = {"samples": 32 * 24, "batch_size": 32, "fields": 3, "vocabulary": 40, "dim": 4, "hidden": (8,), "days": 4}
 CLICKS = lib.workloads.get("ctr-synthetic", evaluation_samples=200, **TINY)
@@ -21,13 +22,6 @@ def train(protocol, cluster=EVEN, workload=CLICKS, **options):
 
 def halves(first, second, **limit):
     return Schedule(phases=(Phase(protocol=first, **(limit or {"until_samples": 32 * 12})), Phase(protocol=second)))
-
-
-def weights(run):
-    """Parameters and optimiser state at the end, apart from timestamps."""
-    model = run.model
-    rows = [array for each in model.rows.values() for array in (each.ids, each.values, each.state)]
-    return [*(model.dense[name] for name in sorted(model.dense)), *rows]
 
 
 def same(one, other):
