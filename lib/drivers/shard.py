@@ -92,6 +92,11 @@ class Shard:
         return sum(map(len, self._tables.values()))
 
     @property
+    def evicted(self) -> int:
+        """Rows that went for want of room so far."""
+        return sum(table.evicted for table in self._tables.values())
+
+    @property
     def nbytes(self) -> int:
         """What they take, with their index."""
         return sum(table.nbytes for table in self._tables.values())

@@ -49,5 +49,8 @@ def test_a_served_table_holds_as_many_rows_as_it_may(parameters):
     most = min(20_000, task.each * task.fields)
     assert found["rows"].between(most - 26, most).all()
     assert (found["bytes"] <= 1.1 * 20_000 * (4 * (16 + 1 + 4) + 4 * 1.85 + 0.25)).all()
+    new = found.set_index(["capacity", "seed"])["new"]
+    assert (new["more"] == 0).all()  # the same batches again
+    assert (new["some"] == 0).all() if parameters == 1e6 else new["some"].between(0.5, 1).all()
     assert found["sent"].between(0, 1).all() and (found["rate"] > 0).all()
     assert found[["capacity", "seed"]].to_numpy().tolist() == [["some", 0], ["more", 0], ["some", 1], ["more", 1]]

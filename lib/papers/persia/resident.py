@@ -36,9 +36,9 @@ _FILLING = 500_000
 
 
 class Weighed(ParameterServer):
-    async def holds(self) -> tuple[int, int]:
-        """Rows, and the bytes that they take."""
-        return self._shard.rows, self._shard.nbytes
+    async def holds(self) -> tuple[int, int, int]:
+        """Rows, the bytes that they take, and how many rows went for want of room so far."""
+        return self._shard.rows, self._shard.nbytes, self._shard.evicted
 
 
 class Caller:
@@ -65,7 +65,8 @@ def served(
 ) -> pd.DataFrame:
     """Fill one server with so many of the likeliest rows, then let workers pull and push batches of each task, turn by turn.
 
-    What is told: the ids a second that samples hold, the share of them that is sent, each once a batch; rows and bytes then.
+    What is told: the ids a second that samples hold; the share of them that is sent, each once a batch; the share of these for
+    which another row goes; rows and bytes then.
     """
     largest = max(tasks.values(), key=lambda task: task.each)
     plan = Plan(
@@ -86,7 +87,7 @@ def served(
         workers = [await world.host(Caller, plan, servers, rank, node=f"worker{rank}") for rank in range(callers)]
         for ranks in _ranks(min(rows, largest.fields * largest.each)):
             await workers[0].fill(ids_of(ranks // largest.fields, ranks % largest.fields))
-        found = []
+        found, gone = [], (await handle.holds())[-1]
         for turn in range(-1, turns):  # what is called for the first time takes longer, and is not told
             for name, task in tasks.items():
                 drawn = [task.batch(seed, (turn + 1) * batches + index) for index in range(batches)]
@@ -94,8 +95,14 @@ def served(
                 await asyncio.gather(*(worker.run(drawn[rank::callers]) for rank, worker in enumerate(workers)))
                 seconds = time.perf_counter() - begin
                 asked, sent = (sum(getattr(each, of)[TABLE].size for each in drawn) for of in ("where", "ids"))
-                held, size = await handle.holds()
-                told = {"rate": asked / seconds, "sent": sent / asked, "rows": held, "bytes": size}
+                before, (held, size, gone) = gone, await handle.holds()
+                told = {
+                    "rate": asked / seconds,
+                    "sent": sent / asked,
+                    "new": (gone - before) / sent,
+                    "rows": held,
+                    "bytes": size,
+                }
                 found += [{"capacity": name, "seed": turn} | told] if turn >= 0 else []
         return found
 
