@@ -57,11 +57,10 @@ def rounds(batches: int, workers: int) -> list[list[int]]:
 def serial_dense(workload: Workload, seed: int, steps: Iterable[Iterable[int]]) -> np.ndarray:
     """A dense workload, trained one update after another, each from the mean gradient of some batches."""
     model = FlatModel(workload.model(seed))
-    parameter = torch.nn.Parameter(model.vector.clone())
-    optimizer = workload.dense_optimizer.torch([parameter])
+    vector, optimizer = model.vector.detach().clone(), workload.dense_optimizer
+    state = optimizer.first_dense(vector)
     for indices in steps:
-        model.load(parameter.detach())
+        model.load(vector)
         gradients = [model.step(workload.batch(seed, index), {}).dense for index in indices]
-        parameter.grad = torch.stack(gradients).mean(0)
-        optimizer.step()
-    return parameter.detach().numpy()
+        optimizer.step(vector, state, torch.stack(gradients).mean(0))
+    return vector.numpy()

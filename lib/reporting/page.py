@@ -38,6 +38,7 @@ def export(executed: str | os.PathLike) -> Path:
 
 def render(executed: str | os.PathLike) -> str:
     """The page of an executed notebook."""
+    notebooks.skip_iri_grammar()
     try:
         import nbformat
         from nbconvert import HTMLExporter

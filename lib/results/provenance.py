@@ -8,7 +8,6 @@ from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as installed
 from typing import Any
 
-import torch
 from joblib import cpu_count
 
 from lib import paths
@@ -24,9 +23,17 @@ def machine() -> dict[str, Any]:
         "hardware": {
             "machine": platform.machine(),
             "cores": cpu_count(),
-            "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+            "gpu": _gpu(),
         },
     }
+
+
+def _gpu() -> str | None:
+    if (version("torch") or "").endswith("+cpu"):  # known without a second's import
+        return None
+    import torch
+
+    return torch.cuda.get_device_name() if torch.cuda.is_available() else None
 
 
 def version(package: str) -> str | None:

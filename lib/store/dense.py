@@ -1,4 +1,4 @@
-"""Dense parameters: one flat vector with torch.optim's optimiser on it, and behind them what no gradient moves."""
+"""Dense parameters: one flat vector with torch.optim's semantics on it, and behind them what no gradient moves."""
 
 from __future__ import annotations
 
@@ -32,8 +32,10 @@ class DenseStore:
         self._size = start.shape[0]
         self._trained = self._size if trained is None else trained
         self._values = self._tensor(start, "start", self._size).to(device, copy=True)
-        self._parameter = torch.nn.Parameter(self._values[: self._trained])
-        self._torch = optimizer.torch([self._parameter])
+        self._stepped = self._values[: self._trained]
+        self._state: dict[str, torch.Tensor] = {}
+        """The optimiser's; empty before the first step."""
+        optimizer.check_dense()
 
     def __len__(self) -> int:
         return self._size
@@ -67,17 +69,13 @@ class DenseStore:
         """
         grad = self._tensor(grad, "grad", self._trained)
         with self._lock:
+            self._state = self._state or self.optimizer.first_dense(self._stepped)
             before = {} if where is None else {name: tensor.clone() for name, tensor in self._tensors().items()}
-            self._parameter.grad = grad.to(self._parameter.device)
-            self._torch.param_groups[0]["lr"] = rate * self.optimizer.lr
-            self._torch.step()
-            self._parameter.grad = None  # the caller's memory must not stay in use here
+            self.optimizer.step(self._stepped, self._state, grad.to(self._stepped.device), rate)
             self._writes += 1
             for name, tensor in () if where is None else self._tensors().items():
-                if (
-                    tensor.device == where.device
-                ):  # torch may count Adagrad's steps on the host, where no value depends on them
-                    tensor.copy_(torch.where(where, tensor, before.get(name, torch.zeros_like(tensor))))
+                if tensor.device == where.device:  # Adagrad's steps are counted on the host; no value depends on them
+                    tensor.copy_(torch.where(where, tensor, before[name]))
 
     def still(self) -> tuple[np.ndarray, int]:
         """The same without a copy where the vector lies on the host: for who knows that nobody writes until it is done."""
@@ -117,7 +115,7 @@ class DenseStore:
 
     def load(self, arrays: Mapping[str, np.ndarray]) -> None:
         """Replace the vector and the optimiser's state by what `export` gave."""
-        names, expected = set(arrays) - {"values"}, set(self.optimizer.dense_state)
+        names, expected = set(arrays) - {"values"}, set(self.optimizer.first_dense(self._stepped))
         if "values" not in arrays or names not in (set(), expected):
             raise BadOption(
                 f"a dense store with {self.optimizer.name} loads values, {', '.join(sorted(expected)) or 'no state'}; "
@@ -130,16 +128,11 @@ class DenseStore:
         with self._lock:
             self.values.copy_(values)
             self._writes += 1
-            self._torch = self.optimizer.torch([self._parameter])
-            if state:
-                self._torch.load_state_dict({**self._torch.state_dict(), "state": {0: state}})
+            first = self.optimizer.first_dense(self._stepped) if state else {}
+            self._state = {name: state[name].to(tensor.device) for name, tensor in first.items()}
 
     def _tensors(self) -> dict[str, torch.Tensor]:
-        return {"values": self.values, **self._state()}
-
-    def _state(self) -> dict[str, torch.Tensor]:
-        state = self._torch.state[self._parameter]
-        return {name: state[name] for name in self.optimizer.dense_state if name in state}
+        return {"values": self.values, **self._state}
 
     def _tensor(self, vector: np.ndarray | torch.Tensor, name: str, size: int) -> torch.Tensor:
         if isinstance(vector, torch.Tensor):

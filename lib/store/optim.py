@@ -1,27 +1,31 @@
 """The optimisers, each with torch.optim's semantics on three kinds of parameters.
 
-- a dense vector: `torch` gives torch.optim's own object;
+- a dense vector: `step` works in place, with torch.optim's own function where there is a fused one;
 - blocks of rows on any device: `update` works in place with torch's operations;
 - slots of a table: `update_slots` works in place with a numba kernel.
 
 Guaranteed: a row sees the numbers that torch.optim would give it as a parameter of its own, which is stepped when,
 and only when, the row gets a gradient; the three agree within float32's rounding. What a row needs beside its values is
 `columns` numbers of state. Options that torch.optim does not have (a bound of the values, one accumulator a row, an accumulator
-that is updated after the step) are for rows alone: `torch` refuses them.
+that is updated after the step) are for rows alone: `check_dense` refuses them.
 
-A new optimiser is a subclass with `torch`, `columns`, `_step`, `_kernel` and one kernel in `lib/store/table/optim_kernels.py`.
+Those are torch.optim's functions, not its classes, whose first step imports a compiler: a second of every process that trains.
+
+A new optimiser is a subclass with `first_dense`, `step`, `columns`, `_step`, `_kernel` and one kernel in
+`lib/store/table/optim_kernels.py`.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from annotated_types import Ge, Gt, Lt
-from torch import Tensor, no_grad, optim
+from torch import Tensor, full_like, no_grad, zeros, zeros_like
+from torch.optim.adagrad import adagrad
+from torch.optim.adam import adam
 
 from lib.errors import BadOption
 from lib.options.checked import Checked, NotNegative, Positive, of_name
@@ -41,8 +45,8 @@ class Optimizer(Checked, ABC):
 
     name: ClassVar[str]
     plain_name: ClassVar = True
-    dense_state: ClassVar[tuple[str, ...]] = ()
-    """Names of the tensors that torch.optim keeps for a parameter, once it has stepped."""
+    rows_only: ClassVar[tuple[str, ...]] = ("weight_bound",)
+    """Options that torch.optim does not have."""
 
     @classmethod
     def owner(cls) -> str:
@@ -53,9 +57,21 @@ class Optimizer(Checked, ABC):
         """From `{name: adam, lr: 0.01, ...}`."""
         return of_name("optimiser", {kind.name: kind for kind in (SGD, Momentum, Adagrad, Adam)}, data)
 
+    def check_dense(self) -> None:
+        """Refuse what dense parameters cannot have."""
+        for option in self.rows_only:
+            if getattr(self, option):
+                raise BadOption(
+                    f"{type(self).__name__}.{option} is for rows: torch.optim has no such option for dense parameters"
+                )
+
     @abstractmethod
-    def torch(self, parameters: Iterable[Tensor]) -> optim.Optimizer:
-        """torch's own optimiser, in the variant that is fastest on one long vector."""
+    def first_dense(self, values: Tensor) -> dict[str, Tensor]:
+        """What torch.optim keeps for a dense vector, by its names, before the first step."""
+
+    @abstractmethod
+    def step(self, values: Tensor, state: dict[str, Tensor], grad: Tensor, rate: float = 1.0) -> None:
+        """One step in place on a dense vector, with `rate` times the learning rate."""
 
     @abstractmethod
     def columns(self, dim: int) -> int:
@@ -99,12 +115,6 @@ class Optimizer(Checked, ABC):
     def _kernel(self) -> tuple[Any, ...]:
         """The kernel and its numbers."""
 
-    def _only_rows(self, option: str, given: object) -> None:
-        if given:
-            raise BadOption(
-                f"{type(self).__name__}.{option} is for rows: torch.optim has no such option for dense parameters"
-            )
-
 
 @dataclass(frozen=True, kw_only=True)
 class SGD(Optimizer):
@@ -112,9 +122,11 @@ class SGD(Optimizer):
 
     name: ClassVar[str] = "sgd"
 
-    def torch(self, parameters: Iterable[Tensor]) -> optim.Optimizer:
-        self._only_rows("weight_bound", self.weight_bound)
-        return optim.SGD(parameters, lr=self.lr, foreach=False)
+    def first_dense(self, values: Tensor) -> dict[str, Tensor]:
+        return {}
+
+    def step(self, values: Tensor, state: dict[str, Tensor], grad: Tensor, rate: float = 1.0) -> None:
+        values.add_(grad, alpha=-rate * self.lr)
 
     def columns(self, dim: int) -> int:
         return 0
@@ -136,11 +148,12 @@ class Momentum(Optimizer):
     """Step along what the sum will be."""
 
     name: ClassVar[str] = "momentum"
-    dense_state: ClassVar[tuple[str, ...]] = ("momentum_buffer",)
 
-    def torch(self, parameters: Iterable[Tensor]) -> optim.Optimizer:
-        self._only_rows("weight_bound", self.weight_bound)
-        return optim.SGD(parameters, lr=self.lr, momentum=self.momentum, nesterov=self.nesterov, foreach=False)
+    def first_dense(self, values: Tensor) -> dict[str, Tensor]:
+        return {"momentum_buffer": zeros_like(values)}
+
+    def step(self, values: Tensor, state: dict[str, Tensor], grad: Tensor, rate: float = 1.0) -> None:
+        self.at(rate)._step(values, state["momentum_buffer"], grad)
 
     def columns(self, dim: int) -> int:
         return dim
@@ -167,14 +180,17 @@ class Adagrad(Optimizer):
     """Rows only: step with the sum as it was, then add to it (Persia's order); give `initial` above 0."""
 
     name: ClassVar[str] = "adagrad"
-    dense_state: ClassVar[tuple[str, ...]] = ("step", "sum")
+    rows_only: ClassVar[tuple[str, ...]] = ("weight_bound", "rowwise", "after")
 
-    def torch(self, parameters: Iterable[Tensor]) -> optim.Optimizer:
-        for option in ("weight_bound", "rowwise", "after"):
-            self._only_rows(option, getattr(self, option))
-        parameters = list(parameters)
-        on_cpu = all(parameter.is_cpu for parameter in parameters)  # torch has no fused Adagrad elsewhere
-        return optim.Adagrad(parameters, lr=self.lr, eps=self.eps, initial_accumulator_value=self.initial, fused=on_cpu)
+    def first_dense(self, values: Tensor) -> dict[str, Tensor]:
+        return {"step": zeros(()), "sum": full_like(values, self.initial)}
+
+    def step(self, values: Tensor, state: dict[str, Tensor], grad: Tensor, rate: float = 1.0) -> None:
+        fused = values.is_cpu  # torch has no fused Adagrad elsewhere
+        options = {"weight_decay": 0.0, "lr_decay": 0.0, "eps": self.eps, "maximize": False}
+        adagrad(
+            [values], [grad], [state["sum"]], [state["step"]], fused=fused, foreach=False, lr=rate * self.lr, **options
+        )
 
     def columns(self, dim: int) -> int:
         return 1 if self.rowwise else dim
@@ -209,11 +225,16 @@ class Adam(Optimizer):
     """Added to the root of the second moment."""
 
     name: ClassVar[str] = "adam"
-    dense_state: ClassVar[tuple[str, ...]] = ("exp_avg", "exp_avg_sq", "step")
 
-    def torch(self, parameters: Iterable[Tensor]) -> optim.Optimizer:
-        self._only_rows("weight_bound", self.weight_bound)
-        return optim.Adam(parameters, lr=self.lr, betas=(self.beta1, self.beta2), eps=self.eps, fused=True)
+    def first_dense(self, values: Tensor) -> dict[str, Tensor]:
+        step = zeros((), device=values.device)
+        return {"exp_avg": zeros_like(values), "exp_avg_sq": zeros_like(values), "step": step}
+
+    def step(self, values: Tensor, state: dict[str, Tensor], grad: Tensor, rate: float = 1.0) -> None:
+        moments = [state["exp_avg"]], [state["exp_avg_sq"]]
+        betas = {"beta1": self.beta1, "beta2": self.beta2}
+        options = {"amsgrad": False, "weight_decay": 0.0, "eps": self.eps, "maximize": False}
+        adam([values], [grad], *moments, [], [state["step"]], fused=True, lr=rate * self.lr, **betas, **options)
 
     def columns(self, dim: int) -> int:
         return 2 * dim + 1

@@ -62,7 +62,8 @@ def test_a_rate_falls_with_staleness():
 def test_a_rate_is_no_scale_of_the_gradient(optimizer):
     """Adam and Adagrad would hardly feel that: dense parameters and rows move as torch's do at that rate."""
     parameter = torch.nn.Parameter(torch.zeros(1))
-    steps = optimizer.torch([parameter])
+    kind = torch.optim.Adam if isinstance(optimizer, Adam) else torch.optim.Adagrad
+    steps = kind([parameter])
     for tau in (1, 1, 2, 3):
         steps.param_groups[0]["lr"] = optimizer.lr / tau
         parameter.grad = torch.tensor([-1.0])

@@ -1,6 +1,8 @@
 """Every optimiser is torch.optim's, on a dense vector, on a block of rows and on a table's slots."""
 
 import math
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -129,7 +131,7 @@ def test_options_for_rows_equal_a_reference_by_hand(optimizer):
 @pytest.mark.parametrize("optimizer", ROWS_ONLY, ids=repr)
 def test_options_for_rows_are_refused_for_dense_parameters(optimizer):
     with pytest.raises(BadOption, match=r"is for rows: torch\.optim has no such option"):
-        optimizer.torch([torch.nn.Parameter(torch.zeros(2))])
+        optimizer.check_dense()
 
 
 @pytest.mark.parametrize("dim", [1, 3, 4, 15, 16, 17, 20, 36, 64])
@@ -171,18 +173,32 @@ def test_a_bound_leaves_what_is_no_number():
     assert np.array_equal(rows, np.float32([[math.nan, 1, -1, 0.5, -1]]), equal_nan=True)
 
 
+@pytest.mark.parametrize("rate", [1.0, 0.25])
 @pytest.mark.parametrize("optimizer", ALL, ids=repr)
-def test_dense_variant_equals_torch(optimizer):
-    start = torch.tensor(starting_rows().ravel())
-    ours, theirs = torch.nn.Parameter(start.clone()), torch.nn.Parameter(start.clone())
-    steppers = optimizer.torch(parameter for parameter in [ours]), plain_torch(optimizer, [theirs])
+def test_dense_variant_equals_torch(optimizer, rate):
+    ours, theirs = (torch.tensor(starting_rows().ravel()) for _ in range(2))
+    state = optimizer.first_dense(ours)
+    stepper = plain_torch(optimizer.at(rate), [theirs.requires_grad_()])
     rng = np.random.default_rng(2)
     for _ in range(60):
-        ours.grad = theirs.grad = torch.tensor(rng.normal(0, 1, len(start)).astype(np.float32))
-        for stepper in steppers:
-            stepper.step()
+        theirs.grad = torch.tensor(rng.normal(0, 1, len(ours)).astype(np.float32))
+        optimizer.step(ours, state, theirs.grad, rate)
+        stepper.step()
     assert torch.allclose(ours, theirs, rtol=1e-6, atol=1e-6)
-    assert sorted(steppers[0].state[ours]) == sorted(optimizer.dense_state)
+    kept = {name: tensor for name, tensor in stepper.state[theirs].items() if tensor is not None}
+    assert sorted(state) == sorted(kept)
+    assert all(torch.allclose(state[name], kept[name], rtol=1e-5, atol=1e-6) for name in state)
+
+
+def test_a_process_that_trains_does_not_wait_for_torchs_compiler():
+    """torch.optim's classes import it at their first step."""
+    script = """
+import sys
+import lib
+lib.train("ctr-synthetic", "sync", "virtual", samples=200, batch_size=50, save=False)
+assert "torch" in sys.modules and "torch._dynamo" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=120)
 
 
 @pytest.mark.parametrize("optimizer", ALL, ids=repr)

@@ -9,6 +9,7 @@ from lib import workloads
 from lib.cluster.spec import Work
 from lib.errors import BadOption, UnknownName, UnknownOption
 from lib.models.flat import FlatModel
+from lib.store.dense import DenseStore
 from lib.store.optim import SGD, Adagrad, Adam
 
 SMALL = {
@@ -189,7 +190,7 @@ def test_an_epoch_holds_every_triple_once():
 def train(workload, batches, size, seed=0):
     """A bare serial loop; rows live in one array and a dictionary finds them."""
     (table, spec), flat = next(iter(workload.tables().items())), FlatModel(workload.model(seed))
-    dense, row, places = workload.dense_optimizer.torch([flat.vector]), workload.row_optimizer, {}
+    dense, row, places = DenseStore(flat.vector, workload.dense_optimizer), workload.row_optimizer, {}
     store = np.zeros((40_000, spec.dim + row.columns(spec.dim)), np.float32)
     store[:, spec.dim :] = row.first_state(len(store), spec.dim)
     store[:, : spec.dim] = np.random.default_rng(seed).uniform(-spec.scale, spec.scale, (len(store), spec.dim))
@@ -202,8 +203,8 @@ def train(workload, batches, size, seed=0):
         batch = workload.batch(seed, index, size=size)
         slots, rows = find(batch.ids[table])
         result = flat.step(batch, {table: rows})
-        flat.vector.grad = result.dense
-        dense.step()
+        dense.apply(result.dense)
+        flat.load(dense.values)
         row.update_slots(store, slots, result.rows[table])
     return workload.evaluate(flat.module, {table: find(workload.evaluation_ids(seed)[table])[1]}, seed)
 

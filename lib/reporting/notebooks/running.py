@@ -40,6 +40,7 @@ def run(name: str, profile: str = "smoke", parameters: Mapping[str, Any] | None 
     if resume and complete(experiment, profile, parameters):
         print(f"{experiment.name}: complete, left as it is", file=sys.stderr)
         return experiment.executed
+    skip_iri_grammar()
     _need_kernel()
     from lib.results.provenance import machine
 
@@ -109,6 +110,12 @@ def _values(experiment: Experiment, profile: str, parameters: Mapping[str, Any] 
     if given.setdefault("profile", profile) != profile:
         raise BadOption(f"profile {profile!r} and parameter profile={given['profile']!r} differ; give one of them")
     return check_parameters(experiment, given)
+
+
+def skip_iri_grammar() -> None:
+    """Most of a second: jsonschema, which notebooks' tools lead to, compiles one where it is installed, and does without where it
+    is not. No notebook is checked for such addresses."""
+    sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]
 
 
 def _need_kernel() -> None:
