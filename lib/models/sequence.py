@@ -12,35 +12,9 @@ from torch.nn import functional as F
 from lib.data.batch import Batch
 from lib.models.ctr import TABLE, ClickModel
 from lib.models.layers import Linear, generator, mlp, mlp_flops
+from lib.models.recurrent import Recurrent
 
 ITEM = "item"
-
-
-class Recurrent(nn.Module):
-    """A gated recurrent unit (Cho et al., 2014) with torch.nn.GRU's equations; with attention it is DIEN's AUGRU.
-
-    The attention scales the update gate: a behaviour that has nothing to do with the target leaves the state alone, and so
-    does a place past the end of a sequence, whose attention is 0.
-    """
-
-    def __init__(self, inputs: int, width: int, stream: torch.Generator):
-        super().__init__()
-        self.outer = Linear(inputs, 3 * width, stream)
-        self.inner = Linear(width, 3 * width, stream)
-
-    def forward(self, inputs: Tensor, attention: Tensor) -> Tensor:
-        """States (samples, length, width) of inputs (samples, length, inputs), each step weighted by its attention."""
-        outer = self.outer(inputs).unbind(1)
-        state = inputs.new_zeros(len(inputs), self.inner.weight.shape[1])
-        states = []
-        for step, weight in zip(outer, attention.unbind(1), strict=True):
-            reset, keep, new = step.chunk(3, 1)
-            inner_reset, inner_keep, inner_new = self.inner(state).chunk(3, 1)
-            proposal = torch.tanh(new + torch.sigmoid(reset + inner_reset) * inner_new)
-            update = weight.unsqueeze(1) * (1 - torch.sigmoid(keep + inner_keep))
-            state = state + update * (proposal - state)
-            states.append(state)
-        return torch.stack(states, 1)
 
 
 class DIEN(ClickModel):

@@ -5,8 +5,7 @@ from torch.nn import functional as F
 
 from lib.data.batch import Batch
 from lib.models.ctr import TABLE
-from lib.models.layers import generator
-from lib.models.sequence import DIEN, ITEM, Recurrent, YouTubeDNN
+from lib.models.sequence import DIEN, ITEM, YouTubeDNN
 
 SHAPE = {"fields": 2, "dim": 2, "dense_features": 1, "hidden": (), "length": 3}
 COUNTS = (3, 1, 0)
@@ -35,19 +34,6 @@ def tube_batch():
     }
     raw = {TABLE: watched, ITEM: np.array([7, 8, 9, 7, 6])}  # the first negative is the first sample's next item
     return Batch.of(index=0, size=3, raw=raw, features=features).to(torch.device("cpu"))
-
-
-def test_recurrent_with_full_attention_is_torch_gru():
-    ours, theirs = Recurrent(3, 4, generator(0)), torch.nn.GRU(3, 4, batch_first=True)
-    theirs.weight_ih_l0.data, theirs.bias_ih_l0.data = ours.outer.weight.data, ours.outer.bias.data
-    theirs.weight_hh_l0.data, theirs.bias_hh_l0.data = ours.inner.weight.data, ours.inner.bias.data
-    inputs = torch.randn(2, 5, 3)
-    torch.testing.assert_close(ours(inputs, torch.ones(2, 5)), theirs(inputs)[0])
-
-
-def test_no_attention_leaves_the_state_alone():
-    states = Recurrent(3, 4, generator(0))(torch.randn(1, 4, 3), torch.tensor([[1.0, 0, 0, 1]]))
-    assert torch.equal(states[0, 0], states[0, 2]) and not torch.equal(states[0, 2], states[0, 3])
 
 
 def plain_dien(model, vectors, dense):

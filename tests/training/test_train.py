@@ -1,0 +1,22 @@
+"""What a run does to the process that it is made in."""
+
+import gc
+
+import pytest
+
+from lib.training.train import Job
+
+TASK = {"samples": 200, "batch_size": 50, "save": False}
+
+
+def test_the_collector_sees_everything_again_after_a_run():
+    frozen = []
+    Job.of("ctr-synthetic", "sync", "virtual", **TASK).run(lambda _: frozen.append(gc.get_freeze_count()))
+    assert min(frozen) > 0 and gc.get_freeze_count() == 0
+
+    def fails(_):
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        Job.of("ctr-synthetic", "sync", "virtual", **TASK).run(fails)
+    assert gc.get_freeze_count() == 0
