@@ -55,7 +55,7 @@ def test_what_runs_here_is_what_is_pinned():
 
 
 EXTRAS = {"fbgemm_gpu": "fbgemm-gpu-cpu"}
-PACKAGES = {"PIL": "pillow", "yaml": "pyyaml", "sklearn": "scikit-learn", "IPython": "ipython", **EXTRAS}
+PACKAGES = {"PIL": "pillow", "yaml": "pyyaml", "IPython": "ipython", **EXTRAS}
 
 
 def test_what_is_imported_is_pinned():

@@ -39,7 +39,7 @@ ASKED = ("lib.store.checkpoint", "lib.switching", "lib.training.watch")
 """Taken only where a root lies in them: every run's code imports them, few runs go there."""
 NO_NUMBERS = {"annotated_types", "pandas", "pyarrow", "pydantic", "yaml"}
 """Packages that hold or check what others compute: their versions make no other run."""
-DISTRIBUTIONS = {"PIL": "pillow", "sklearn": "scikit-learn"}
+DISTRIBUTIONS = {"PIL": "pillow"}
 """Packages that are installed under another name; to look for the others' takes seconds."""
 STARTED = time.time()
 

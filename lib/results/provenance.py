@@ -12,7 +12,7 @@ from joblib import cpu_count
 
 from lib import paths
 
-PACKAGES = ("torch", "numpy", "numba", "pandas", "pyarrow", "scikit-learn", "ray")
+PACKAGES = ("torch", "numpy", "numba", "pandas", "pyarrow", "ray")
 
 
 def machine() -> dict[str, Any]:

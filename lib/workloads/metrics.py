@@ -10,20 +10,25 @@ import numpy as np
 
 def auc(labels: np.ndarray, scores: np.ndarray) -> float:
     """Area under the ROC curve: the chance that a positive scores above a negative. nan for one class or a nan score."""
-    from sklearn.metrics import roc_auc_score  # a second to import, which a worker process never needs
-
-    if len(np.unique(labels)) < 2 or not np.all(np.isfinite(scores)):
+    labels, scores = np.asarray(labels), np.asarray(scores)
+    positive = labels > 0
+    pairs = np.count_nonzero(positive) * np.count_nonzero(~positive)
+    if not pairs or not np.all(np.isfinite(scores)):
         return math.nan
-    return float(roc_auc_score(labels, scores))
+    distinct, places = np.unique(scores, return_inverse=True)
+    negatives = np.bincount(places[~positive], minlength=len(distinct))
+    beaten = np.cumsum(negatives) - negatives / 2  # an equal score is half of a win
+    return float(beaten[places[positive]].sum() / pairs)
 
 
 def logloss(labels: np.ndarray, probabilities: np.ndarray) -> float:
     """Mean negative log-likelihood in nats, probabilities clipped by the type's epsilon. nan if empty or not finite."""
-    from sklearn.metrics import log_loss
-
+    labels, probabilities = np.asarray(labels), np.asarray(probabilities)
     if len(labels) == 0 or not np.all(np.isfinite(probabilities)):
         return math.nan
-    return float(log_loss(labels, probabilities, labels=[0, 1]))
+    least = np.finfo(probabilities.dtype).eps
+    likely = np.where(labels > 0, probabilities, 1 - probabilities)
+    return -float(np.log(np.clip(likely, least, 1 - least)).mean())
 
 
 def entropy(rate: float) -> float:

@@ -13,6 +13,24 @@ def test_auc_counts_ordered_pairs():
     assert metrics.auc([1, 1, 0, 0], [0.9, 0.5, 0.5, 0.95]) == (0 + 1 + 0 + 0.5) / 4
 
 
+@given(
+    st.lists(st.tuples(st.booleans(), st.integers(-3, 3)), min_size=2, max_size=40),
+    st.sampled_from([np.float32, float]),
+)
+def test_auc_is_the_share_of_pairs_that_are_ordered(samples, kind):
+    """Counted pair by pair, with as many ties as there may be."""
+    won = [(a > b) + (a == b) / 2 for label, a in samples if label for other, b in samples if not other]
+    labels, scores = (np.array(column, kind) for column in zip(*samples, strict=True))
+    assert metrics.auc(labels, scores) == (pytest.approx(np.mean(won)) if won else pytest.approx(math.nan, nan_ok=True))
+
+
+def test_probabilities_that_leave_no_chance_cost_what_the_type_can_tell_from_it():
+    for kind in (np.float32, np.float64):
+        least = np.finfo(kind).eps
+        assert metrics.logloss([1, 0], np.array([0, 1], kind)) == pytest.approx(-math.log(least))
+        assert 0 < metrics.logloss([1, 0], np.array([1, 0], kind)) < 2 * least
+
+
 def test_logloss_by_hand():
     assert metrics.logloss([1, 0], np.array([0.5, 0.2])) == pytest.approx(-(math.log(0.5) + math.log(0.8)) / 2)
 
