@@ -28,7 +28,8 @@ class Recurrent(nn.Module):
 
     def forward(self, inputs: Tensor, attention: Tensor) -> Tensor:
         """States (samples, length, width) of inputs (samples, length, inputs), each step weighted by its attention."""
-        return _Steps.apply(self.outer(inputs), attention, self.inner.weight, self.inner.bias)
+        learns = torch.is_grad_enabled()  # inside `_Steps` it never is
+        return _Steps.apply(self.outer(inputs), attention, self.inner.weight, self.inner.bias, learns)
 
 
 class _Steps(torch.autograd.Function):
@@ -40,51 +41,34 @@ class _Steps(torch.autograd.Function):
     where r and k are sigmoids of the input's part and the state's."""
 
     @staticmethod
-    def forward(ctx: Any, outer: Tensor, attention: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    def forward(ctx: Any, outer: Tensor, attention: Tensor, weight: Tensor, bias: Tensor, learns: bool) -> Tensor:
         width = weight.shape[1]
         outer, attention = outer.transpose(0, 1).contiguous(), attention.t().unsqueeze(2)
         length, samples, _ = outer.shape
+
+        def room(parts: int) -> Tensor:
+            """Of all steps where gradients will be asked for, else of one after the other in the same place."""
+            return outer.new_empty(length if learns else 1, samples, parts * width).expand(length, -1, -1)
+
         states = outer.new_zeros(length + 1, samples, width)
-        inner, gates = outer.new_empty(length, samples, 3 * width), outer.new_empty(length, samples, 2 * width)
-        proposals, updates = (outer.new_empty(length, samples, width) for _ in range(2))
-        steps = zip(
-            *(part.unbind() for part in outer.split((2 * width, width), 2)),
-            attention.unbind(),
-            inner.unbind(),
-            *(part.unbind() for part in inner.split((2 * width, width), 2)),
-            gates.unbind(),
-            *(part.unbind() for part in gates.split(width, 2)),
-            proposals.unbind(),
-            updates.unbind(),
-            states[:-1].unbind(),
-            states[1:].unbind(),
-            strict=True,
-        )
-        for (
-            outer_gates,
-            new,
-            weighed,
-            both,
-            inner_gates,
-            inner_new,
-            gate,
-            reset,
-            keep,
-            proposal,
-            update,
-            state,
-            after,
-        ) in steps:
-            torch.addmm(bias, state, weight.t(), out=both)
-            torch.add(outer_gates, inner_gates, out=gate).sigmoid_()
-            torch.addcmul(new, reset, inner_new, out=proposal).tanh_()
-            torch.addcmul(weighed, weighed, keep, value=-1, out=update)
-            torch.lerp(state, proposal, update, out=after)
+        inner, gates, proposals, updates = room(3), room(2), room(1), room(1)
+        # Every step's part of each, as a list of views: to index by step inside the loop would take as long as the arithmetic.
+        outer_gates, new = _by_step(*outer.split((2 * width, width), 2))
+        inner_gates, inner_new = _by_step(*inner.split((2 * width, width), 2))
+        reset, keep = _by_step(*gates.split(width, 2))
+        weighed, whole, gate, proposal, update, state = _by_step(attention, inner, gates, proposals, updates, states)
+        onwards = weight.t()
+        for step in range(length):
+            torch.addmm(bias, state[step], onwards, out=whole[step])
+            torch.add(outer_gates[step], inner_gates[step], out=gate[step]).sigmoid_()
+            torch.addcmul(new[step], reset[step], inner_new[step], out=proposal[step]).tanh_()
+            torch.addcmul(weighed[step], weighed[step], keep[step], value=-1, out=update[step])
+            torch.lerp(state[step], proposal[step], update[step], out=state[step + 1])
         ctx.save_for_backward(attention, weight, states, inner, gates, proposals, updates)
         return states[1:].transpose(0, 1)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, ...]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         attention, weight, states, inner, gates, proposals, updates = ctx.saved_tensors
         length, samples, width = proposals.shape
         before, (reset, keep) = states[:-1], gates.split(width, 2)
@@ -96,21 +80,18 @@ class _Steps(torch.autograd.Function):
         # Back through the steps: what reaches a state directly, and by way of the one after it.
         whole, of_inner = torch.empty_like(proposals), torch.empty_like(by_inner)
         reached = proposals.new_zeros(samples, width)
-        steps = zip(
-            gradient.transpose(0, 1).unbind(),
-            (1 - updates).unbind(),
-            by_inner.unbind(),
-            whole.unbind(),
-            of_inner.unbind(),
-            of_inner.flatten(2).unbind(),
-            strict=True,
-        )
-        for own, stays, slope, total, parts, flat in reversed(list(steps)):
-            torch.add(own, reached, out=total)
-            torch.mul(slope, total.unsqueeze(1), out=parts)
-            reached = torch.addmm(total * stays, flat, weight)
+        own, stays, slope, total = _by_step(gradient.transpose(0, 1), 1 - updates, by_inner, whole)
+        parts, flat = _by_step(of_inner, of_inner.flatten(2))
+        for step in reversed(range(length)):
+            torch.add(own[step], reached, out=total[step])
+            torch.mul(slope[step], total[step].unsqueeze(1), out=parts[step])
+            reached = torch.addmm(total[step] * stays[step], flat[step], weight)
         of_outer = torch.cat((of_inner[:, :, 0], of_inner[:, :, 1], whole * by_new), 2)
         of_attention = (whole * (proposals - before) * (1 - keep)).sum(2).t() if ctx.needs_input_grad[1] else None
-        flat = of_inner.view(length * samples, 3 * width)
-        of_weight, of_bias = flat.t() @ before.reshape(length * samples, width), flat.sum(0)
-        return of_outer.transpose(0, 1), of_attention, of_weight, of_bias
+        each = of_inner.view(length * samples, 3 * width)
+        of_weight, of_bias = each.t() @ before.reshape(length * samples, width), each.sum(0)
+        return of_outer.transpose(0, 1), of_attention, of_weight, of_bias, None
+
+
+def _by_step(*parts: Tensor) -> list[tuple[Tensor, ...]]:
+    return [part.unbind() for part in parts]

@@ -56,6 +56,13 @@ def test_numbers_agree_with_the_gradients():
     assert torch.autograd.gradcheck(lambda x, a, *_: layer(x, a), (inputs, attention, *layer.parameters()))
 
 
+def test_without_gradients_the_states_are_the_same_bits():
+    layer, (inputs, attention) = unit(), drawn(3, 4)
+    with torch.inference_mode():
+        seen = layer(inputs, attention)
+    assert torch.equal(seen, layer(inputs, attention))
+
+
 def test_an_attention_that_is_given_takes_no_gradient():
     layer, (inputs, attention) = unit(), drawn(3, 4)
     given = layer(inputs, attention.detach())
