@@ -202,9 +202,8 @@ class Job:
             if not settings.resume:
                 shutil.rmtree(cuts, ignore_errors=True)
             course = replace(course, plan=replace(course.plan, cuts=kept))
-        world = self.cluster.open(course.plan.seed, course.plan.workers)
         with _old_objects_left_alone():
-            legs, model = world.run(course.run, progress)
+            legs, model = self.cluster.open(course.plan.seed, course.plan.workers).run(course.run, progress)
         outcome = Outcomes(legs)
         run = Run(
             outcome.history(),
@@ -364,4 +363,5 @@ def _old_objects_left_alone() -> Iterator[None]:
     try:
         yield
     finally:
+        gc.collect()  # the run's world, which is full of circles; quick, as long as the rest is set aside
         gc.unfreeze()

@@ -4,6 +4,7 @@ import gc
 
 import pytest
 
+from lib.cluster.virtual.cluster import VirtualWorld
 from lib.training.train import Job
 
 TASK = {"samples": 200, "batch_size": 50, "save": False}
@@ -20,3 +21,11 @@ def test_the_collector_sees_everything_again_after_a_run():
     with pytest.raises(ZeroDivisionError):
         Job.of("ctr-synthetic", "sync", "virtual", **TASK).run(fails)
     assert gc.get_freeze_count() == 0
+
+
+def test_nothing_of_a_runs_world_is_left():
+    """Its circles would stay, tables and all: whoever sets old objects aside puts off Python's next look at them."""
+    gc.collect()
+    for protocol in ("sync", "s-easgd", "oac"):
+        Job.of("ctr-synthetic", protocol, "virtual", **TASK).run(lambda _: None)
+        assert not [each for each in gc.get_objects() if isinstance(each, VirtualWorld)]
