@@ -28,4 +28,4 @@ def test_nothing_of_a_runs_world_is_left():
     gc.collect()
     for protocol in ("sync", "s-easgd", "oac"):
         Job.of("ctr-synthetic", protocol, "virtual", **TASK).run(lambda _: None)
-        assert not [each for each in gc.get_objects() if isinstance(each, VirtualWorld)]
+        assert not [each for each in gc.get_objects() if type(each) is VirtualWorld]
