@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from numpy.random import bit_generator
 
 from lib.streams import key, stream, uniform
 
@@ -18,6 +19,16 @@ def test_keys_have_128_bits_of_which_all_count():
     assert len(set(keys)) == 200 and max(keys).bit_length() > 120
     ours = [stream(seed, "x").random() for seed in range(200)]
     assert len(set(ours)) == 200 and abs(np.mean(ours) - 0.5) < 4 * np.sqrt(1 / 12 / 200)
+
+
+def test_no_machine_is_asked_for_entropy(monkeypatch):
+    def refuse(_):
+        raise AssertionError("a stream follows from its key alone")
+
+    monkeypatch.setattr(bit_generator, "randbits", refuse)
+    with pytest.raises(AssertionError):
+        np.random.Philox(key=1)
+    assert 0 <= stream(5, "x").random() < 1 and uniform(5, "x", first=3, shape=(2, 2)).shape == (2, 2)
 
 
 @pytest.mark.parametrize("width", [1, 3, 4, 7])

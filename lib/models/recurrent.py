@@ -52,7 +52,7 @@ class _Steps(torch.autograd.Function):
 
         states = outer.new_zeros(length + 1, samples, width)
         inner, gates, proposals, updates = room(3), room(2), room(1), room(1)
-        # Every step's part of each, as a list of views: to index by step inside the loop would take as long as the arithmetic.
+        # Every step's part of each, cut beforehand: to cut inside the loop would take as long as the arithmetic.
         outer_gates, new = _by_step(*outer.split((2 * width, width), 2))
         inner_gates, inner_new = _by_step(*inner.split((2 * width, width), 2))
         reset, keep = _by_step(*gates.split(width, 2))

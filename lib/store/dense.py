@@ -115,7 +115,8 @@ class DenseStore:
 
     def load(self, arrays: Mapping[str, np.ndarray]) -> None:
         """Replace the vector and the optimiser's state by what `export` gave."""
-        names, expected = set(arrays) - {"values"}, set(self.optimizer.first_dense(self._stepped))
+        first = self.optimizer.first_dense(self._stepped)
+        names, expected = set(arrays) - {"values"}, set(first)
         if "values" not in arrays or names not in (set(), expected):
             raise BadOption(
                 f"a dense store with {self.optimizer.name} loads values, {', '.join(sorted(expected)) or 'no state'}; "
@@ -128,8 +129,7 @@ class DenseStore:
         with self._lock:
             self.values.copy_(values)
             self._writes += 1
-            first = self.optimizer.first_dense(self._stepped) if state else {}
-            self._state = {name: state[name].to(tensor.device) for name, tensor in first.items()}
+            self._state = {name: tensor.to(first[name].device) for name, tensor in state.items()}
 
     def _tensors(self) -> dict[str, torch.Tensor]:
         return {"values": self.values, **self._state}

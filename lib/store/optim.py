@@ -9,7 +9,8 @@ and only when, the row gets a gradient; the three agree within float32's roundin
 `columns` numbers of state. Options that torch.optim does not have (a bound of the values, one accumulator a row, an accumulator
 that is updated after the step) are for rows alone: `check_dense` refuses them.
 
-Those are torch.optim's functions, not its classes, whose first step imports a compiler: a second of every process that trains.
+Dense steps call torch.optim's functions, not its classes, whose first step imports a compiler: a second of every process that
+trains.
 
 A new optimiser is a subclass with `first_dense`, `step`, `columns`, `_step`, `_kernel` and one kernel in
 `lib/store/table/optim_kernels.py`.
@@ -46,7 +47,7 @@ class Optimizer(Checked, ABC):
     name: ClassVar[str]
     plain_name: ClassVar = True
     rows_only: ClassVar[tuple[str, ...]] = ("weight_bound",)
-    """Options that torch.optim does not have."""
+    """Options that dense parameters cannot have."""
 
     @classmethod
     def owner(cls) -> str:

@@ -80,6 +80,21 @@ def test_wrong_parameters_are_refused_before_a_kernel_starts(known, monkeypatch,
     assert not known.reports.exists()
 
 
+def test_notebooks_tools_compile_no_grammar():
+    """lark, which compiles one, comes with jsonschema's look for it alone; what is checked without it is checked all the same."""
+    script = """
+import sys
+from lib.reporting import notebooks
+notebooks.skip_iri_grammar()
+import papermill
+import nbconvert
+import jsonschema
+assert "jsonschema" in sys.modules and "lark" not in sys.modules
+jsonschema.validate({"nbformat": 4}, {"required": ["nbformat"]})
+"""
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=120)
+
+
 def test_an_unknown_profile(known):
     with pytest.raises(UnknownName, match="did you mean 'smoke'"):
         notebooks.run("00_start", profile="smok")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import gc
 import heapq
 from asyncio import events
 from collections import deque
@@ -120,9 +119,6 @@ class VirtualLoop(asyncio.AbstractEventLoop):
 
     def run_until_complete(self, main: Coroutine) -> Any:
         events._set_running_loop(self)
-        thresholds = gc.get_threshold()
-        # A run makes many objects that live long and few circles: to look for those as often as ever takes a fifth of the time.
-        gc.set_threshold(100_000, *thresholds[1:])
         try:
             task = self.create_task(main, name="main")
             try:
@@ -131,7 +127,6 @@ class VirtualLoop(asyncio.AbstractEventLoop):
                 self._cancel_the_rest()
             return task.result()
         finally:
-            gc.set_threshold(*thresholds)
             events._set_running_loop(None)
 
     def _run(self, main: asyncio.Task) -> None:
