@@ -13,10 +13,6 @@ examples:
   python -m lib train ctr-synthetic sync machine.yaml   # as calibrate writes it
   python -m lib train criteo-deepfm gba virtual --profile laptop --data FOLDER   # planted data without --data
   python -m lib train criteo-deepfm gba virtual -o slowdown=alibaba-shared-2018   # or a file of yours: data_prep trace
-  python -m lib bench store
-  python -m lib soak --seed 7 --runs 1000
-  python -m lib soak --of store
-  python -m lib mutate
   python -m data_prep --list   # real data: where raw files are; then RAW -> prepared files
   python -m data_prep trace FILE
 """
@@ -28,14 +24,17 @@ import json
 import re
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from lib.errors import BadOption, LockstepError, unknown
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    options = _parser().parse_args(arguments)
+    return carried_out(_parser().parse_args(arguments))
+
+
+def carried_out(options: argparse.Namespace) -> int:
+    """The command that was given, and its exit code; what is wrong is told in a line."""
     try:
         return options.command(options) or 0
     except LockstepError as error:
@@ -112,36 +111,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     claims = add("claims", _claims, "show every claim with its verdict")
     claims.add_argument("--json", action="store_true", help="print them as JSON")
-    bench = add("bench", _bench, "measure speed against a peer or a limit")
-    bench.add_argument(
-        "name",
-        help="store (against torch, fbgemm, memory, a file's copy) or virtual (100 and 1000 workers, against a bare loop)",
-    )
-    bench.add_argument("--quick", action="store_true", help="store: its smallest tables alone, in less than a minute")
     calibrate = add(
         "calibrate", _calibrate, "measure this machine and write a specification for virtual clusters of its kind"
     )
     calibrate.add_argument("--out", default="cluster.yaml", help="the file (default cluster.yaml)")
     calibrate.add_argument("--quick", action="store_true", help="seconds instead of half a minute, and rougher")
-    soak = add("soak", _soak, "run random cases and hold them against what the kit guarantees")
-    soak.add_argument(
-        "--of",
-        choices=("runs", "pipelines", "store"),
-        default="runs",
-        help="what: whole runs, pipelines and their histories, or calls on a table (default runs)",
-    )
-    soak.add_argument("--seed", type=int, default=0, help="seed of the cases (default 0)")
-    soak.add_argument("--runs", type=int, default=100, help="how many (default 100)")
-    soak.add_argument("--first", type=int, default=0, help="number of the first one (default 0)")
-    soak.add_argument(
-        "--cluster", choices=("virtual", "local", "ray"), default="virtual", help="where (default virtual)"
-    )
-    soak.add_argument("--seconds", type=float, help="begin none after so long")
-    soak.add_argument("--kills", type=int, help="instead: kill so many trainings and notebooks, and let them go on")
-    mutate = add("mutate", _mutate, "plant known faults, one at a time, and say which test notices each")
-    mutate.add_argument("names", nargs="*", metavar="FAULT", help="of tests/faults.yaml (default: all)")
-    mutate.add_argument("--processes", type=int, default=1, help="copies that are tested at once (default 1)")
-    mutate.add_argument("--out", help="a file for the findings, as JSON")
     add("doctor", _doctor, "show what this machine has: cores, memory, GPU, Ray, versions")
     return parser
 
@@ -210,50 +184,11 @@ def _claims(options: argparse.Namespace) -> None:
         print(f"{kind}: " + ", ".join(f"{counts[verdict]} {verdict}" for verdict in claims.VERDICTS if counts[verdict]))
 
 
-def _bench(options: argparse.Namespace) -> None:
-    from lib.measure import bench
-
-    if options.quick and options.name != "store":
-        raise BadOption(f"--quick is an option of the benchmark store, not of {options.name}")
-    table = bench.run(options.name, **({"profile": "quick"} if options.quick else {}))
-    print(table.to_string(index=False, na_rep=""))
-
-
 def _calibrate(options: argparse.Namespace) -> None:
     from lib.measure import calibrate
 
     calibrate.calibrate(options.out, quick=options.quick)
     print(options.out)
-
-
-def _soak(options: argparse.Namespace) -> int:
-    from lib.soak import soak
-
-    if options.kills:
-        from lib.soak import kills
-
-        found = list(kills.kill(options.seed, options.kills))
-        print(*found, f"{options.kills} kills, {len(found)} findings", sep="\n")
-        return int(bool(found))
-    more = {"of": options.of, "first": options.first, "seconds": options.seconds}
-    soaked = soak(options.seed, options.runs, options.cluster, **more)
-    for line in soaked.told():
-        print(line)
-    return 1 if soaked.findings else 0
-
-
-def _mutate(options: argparse.Namespace) -> None:
-    from lib.measure import mutate
-
-    findings = []
-    for finding in mutate.mutate(mutate.chosen(options.names), options.processes):
-        findings.append(finding)
-        print(f"{finding.name}: {finding.noticed_by or 'SURVIVED'}", flush=True)
-    survived = [finding.name for finding in findings if finding.noticed_by is None]
-    if options.out:
-        Path(options.out).write_text(json.dumps(mutate.result(findings), indent=1) + "\n")
-    if survived:
-        raise LockstepError(f"{len(survived)} of {len(findings)} faults were not noticed: {', '.join(survived)}")
 
 
 def _doctor(options: argparse.Namespace) -> None:

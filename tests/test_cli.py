@@ -78,7 +78,6 @@ def test_train_as_json_finds_the_saved_run_again(capsys):
         (["run", "92_your_own_protocol", "-p", "seeds=0"], "parameter 'seeds' must be at least 1, not 0"),
         (["run", "00_quickstrat"], "did you mean '00_quickstart'"),
         (["run", "00_quickstart", "-p", "seds=3"], "seeds"),
-        (["bench", "sore"], "unknown benchmark 'sore'"),
     ],
 )
 def test_errors_are_one_sentence_that_helps(arguments, sentence, capsys):
@@ -184,7 +183,6 @@ def test_a_cluster_from_a_file(capsys, tmp_path):
         ["list"],
         ["train", "quadratc", "gba", "virtual"],
         ["run", "00_quickstrat"],
-        ["bench", "sore"],
         ["train", "--help"],
     ],
 )
@@ -218,5 +216,5 @@ def test_help_reads_well(capsys):
         main(["--help"])
     assert stop.value.code == 0
     printed = capsys.readouterr().out
-    for command in ("list", "train", "run", "report", "claims", "bench", "doctor", "examples"):
+    for command in ("list", "train", "run", "report", "claims", "calibrate", "doctor", "examples"):
         assert command in printed

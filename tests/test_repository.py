@@ -65,10 +65,12 @@ def test_what_is_imported_is_pinned():
         re.match(r"[\w-]+", line)[0] for lines in project["project"]["optional-dependencies"].values() for line in lines
     ]
     pinned = {name.lower() for name in (*PINS, *extras)}
-    texts = [path.read_text() for room in ("lib", "data_prep", "tests") for path in (ROOT / room).rglob("*.py")]
+    texts = [
+        path.read_text() for room in ("lib", "data_prep", "notebooks", "tests") for path in (ROOT / room).rglob("*.py")
+    ]
     texts += _cells()
     wanted = {module.partition(".")[0] for text in texts for module in imported(text)}
-    ours = {"lib", "data_prep", "tests", *(path.stem for path in (ROOT / "tests").rglob("*.py"))}
+    ours = {"lib", "data_prep", "notebooks", "tests", *(path.stem for path in (ROOT / "tests").rglob("*.py"))}
     wanted -= {*sys.stdlib_module_names, *ours, *(path.name for path in (ROOT / "tests").iterdir())}
     missing = {name for name in wanted if PACKAGES.get(name, name).replace("_", "-").lower() not in pinned}
     assert not missing, "name them in requirements.txt"
@@ -119,9 +121,22 @@ def test_drivers_and_protocols_name_no_cluster():
             assert not any(re.match(r"lib\.cluster\.(virtual|local|ray)", module) for module in imported(path)), path
 
 
-def test_lib_does_not_need_data_prep():
+def test_lib_needs_no_experiment_no_test_and_no_preparation():
     for path in (ROOT / "lib").rglob("*.py"):
-        assert not any(module.split(".")[0] == "data_prep" for module in imported(path)), path
+        assert not {module.split(".")[0] for module in imported(path)} & {"data_prep", "notebooks", "tests"}, path
+
+
+def test_experiments_lie_beside_their_notebooks():
+    """A paper's notebooks lead to each module of its folder, and no paper needs another's."""
+    papers = {path.parent for path in (ROOT / "notebooks").glob("*/*.ipynb")}
+    names = {folder.name for folder in papers}
+    for folder in papers:
+        texts = [*_cells(folder), *(path.read_text() for path in folder.glob("*.py"))]
+        wanted = {module for text in texts for module in imported(text) if module.startswith("notebooks.")}
+        others = {module.split(".")[1] for module in wanted} & names - {folder.name}
+        assert not others, f"{folder.name} needs {others}"
+        modules = {_module(path) for path in folder.glob("*.py") if path.stem != "__init__"}
+        assert modules <= wanted, f"nothing leads to {modules - wanted}"
 
 
 def test_every_module_of_lib_is_reached():
@@ -129,7 +144,11 @@ def test_every_module_of_lib_is_reached():
     paths = {_module(path): path for path in (ROOT / "lib").rglob("*.py")}
     texts = [
         path.read_text()
-        for path in (ROOT / "lib/__main__.py", ROOT / "lib/__init__.py", *(ROOT / "data_prep").rglob("*.py"))
+        for path in (
+            *(ROOT / "lib/__main__.py", ROOT / "lib/__init__.py"),
+            *(ROOT / "data_prep").rglob("*.py"),
+            *(ROOT / "notebooks").rglob("*.py"),
+        )
     ]
     texts += _cells()
     reached = {"lib", "lib.__main__"}
@@ -149,15 +168,17 @@ def _module(path: Path) -> str:
     return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
 
 
-def _cells() -> Iterator[str]:
+def _cells(folder: Path = ROOT / "notebooks") -> Iterator[str]:
     """The code of every notebook's cells."""
-    for path in (ROOT / "notebooks").rglob("*.ipynb"):
+    for path in folder.rglob("*.ipynb"):
         cells = json.loads(path.read_text())["cells"]
         yield from ("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
 
 
 def test_files_stay_short():
-    for path in [path for folder in ("lib", "data_prep", "tests") for path in (ROOT / folder).rglob("*.py")]:
+    for path in [
+        path for folder in ("lib", "data_prep", "notebooks", "tests") for path in (ROOT / folder).rglob("*.py")
+    ]:
         lines = len(path.read_text().splitlines())
         assert lines <= 420, f"{path.relative_to(ROOT)} has {lines} lines: it holds more than one idea"
 

@@ -18,7 +18,7 @@ def test_what_tries_settings_takes_no_seed_of_a_verdict():
 
 
 def test_rates_are_not_tried_on_what_is_judged():
-    from lib.papers.gba import tasks, tuning
+    from notebooks.gba import tasks, tuning
 
     with pytest.raises(BadOption, match="rates are tried: seed 1000"):
         tuning.grid(tasks.TASKS["criteo"].at("smoke"), "smoke", seeds.judging(1))

@@ -12,10 +12,11 @@ from lib.cluster.base import Cluster
 from lib.drivers.plan import Plan
 from lib.drivers.record import Record
 from lib.models.flat import FlatModel
-from lib.papers.oac.example import Climb, Letters
 from lib.results.run import Run
 from lib.training.legs import driver
 from lib.workloads.base import Workload
+from notebooks.climb import Climb
+from notebooks.oac.example import Letters
 
 __all__ = ["Climb", "Letters", "finals", "records", "rounds", "serial_dense", "weights"]
 

@@ -7,7 +7,7 @@ import pytest
 import lib
 from lib import Device, Link, Lognormal, Node, VirtualCluster
 from lib.errors import BadOption, LockstepError
-from lib.papers import clusters
+from notebooks import clusters
 
 EVERYTHING = VirtualCluster(
     workers=3,

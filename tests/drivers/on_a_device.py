@@ -11,10 +11,10 @@ from lib.cluster.local import LocalSite
 from lib.drivers.pipeline import Device
 from lib.drivers.trainer import Trainer
 from lib.results.outcome import digest
-from lib.soak.pipelines import serial
 from lib.store.dense import DenseStore
 from lib.store.optim import SGD, Adagrad, Adam
 from tests import elsewhere
+from tests.soak.pipelines import serial
 from tests.toys import finals, records
 
 GRAPH = {"entities": 60, "triples": 600, "dim": 4, "batch_size": 16, "negatives": 4, "samples": 400}

@@ -14,7 +14,7 @@ from lib.drivers.pipeline import Device
 from lib.drivers.trainer import Trainer
 from lib.errors import NotFinite
 from lib.models.flat import FlatModel
-from lib.soak.pipelines import serial
+from tests.soak.pipelines import serial
 from tests.toys import records
 
 GRAPH = {"entities": 60, "triples": 600, "dim": 4, "batch_size": 16, "negatives": 4, "samples": 480}

@@ -8,8 +8,8 @@ import pytest
 import lib
 from lib import Failure, VirtualCluster, protocols, workloads
 from lib.drivers.replica import ReplicaWorker
-from lib.soak.cases import WORKLOADS
-from lib.soak.checks import check
+from tests.soak.cases import WORKLOADS
+from tests.soak.checks import check
 from tests.toys import Letters, finals, records
 
 CLICKS = workloads.get(

@@ -20,13 +20,13 @@ from lib.drivers.share import shared
 from lib.drivers.team import Team
 from lib.drivers.trainer import Trainer
 from lib.models.flat import FlatModel
-from lib.papers.oac.convergence import equal
 from lib.protocols.oac import OAC
 from lib.protocols.pipeline_rule import Admission
-from lib.soak.cases import WORKLOADS
-from lib.soak.checks import check
-from lib.soak.pipelines import serial
 from lib.store.placement import Hashed
+from notebooks.oac.convergence import equal
+from tests.soak.cases import WORKLOADS
+from tests.soak.checks import check
+from tests.soak.pipelines import serial
 from tests.toys import Letters, records
 
 GRAPH = {"entities": 60, "triples": 600, "dim": 4, "batch_size": 15, "negatives": 4, "evaluation_triples": 20}

@@ -13,8 +13,8 @@ from lib import Failure, VirtualCluster, train, workloads
 from lib.data import epochs
 from lib.data.batch import Batch
 from lib.drivers.meeting import Rendezvous
-from lib.papers.dssync.mixing import Push
 from lib.protocols.dssync import DSSync, factors
+from notebooks.dssync.mixing import Push
 from tests.toys import finals, records
 
 WORLDS = [2, 3, 5, 6, 7, 8, 12]

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from lib import LocalCluster, VirtualCluster, train, workloads
 from lib.errors import BadOption
-from lib.papers.dssync import vector
 from lib.protocols.dssync import DSSync
 from lib.protocols.mixing import Mix
+from notebooks.dssync import vector
 
 HALF = DSSync(half=True)
 ROUNDING = 2.0**-11

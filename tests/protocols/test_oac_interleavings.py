@@ -6,10 +6,10 @@ from itertools import combinations
 
 import pytest
 
-from lib.papers.oac import faults
-from lib.papers.oac.faults import Blind, Forgetful, Gap, HighMFT, HighSTE, OwnMFT
-from lib.papers.oac.plays import READS, InThree, Play, orders
 from lib.protocols.oac import OAC
+from notebooks.oac import faults
+from notebooks.oac.faults import Blind, Forgetful, Gap, HighMFT, HighSTE, OwnMFT
+from notebooks.oac.plays import READS, InThree, Play, orders
 
 
 def told_apart(order, reads):

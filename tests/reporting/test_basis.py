@@ -10,7 +10,7 @@ from lib.reporting import claims
 from lib.reporting.claims import basis
 from tests.reporting.test_claims import GOOD, results_of
 
-CELLS = ("# One", "from lib.papers.gba import switching\nx = switching", "print(1)")
+CELLS = ("# One", "from notebooks.gba import switching\nx = switching", "print(1)")
 PARAMETERS = 'profile: str = "smoke"  # how long\nrate: float = 0.5  # how fast'
 
 
@@ -114,9 +114,9 @@ def test_each_part_that_changed_is_named(repository):
     remarks(repository)
     kept = json.loads((repository.reports / "claims" / "a.b.json").read_text())
     assert kept["hash"] == basis.total(kept["parts"]) and changed() == ()
-    assert {"the notebook", "lib.papers.gba.switching", "lib.papers.gba.tasks", "lib.workloads.metrics"} <= kept[
-        "parts"
-    ]["code"].keys()
+    assert {"the notebook", "notebooks.gba.switching", "notebooks.gba.tasks", "lib.workloads.metrics"} <= kept["parts"][
+        "code"
+    ].keys()
     assert not any(name.startswith(("lib.drivers", "lib.training")) for name in kept["parts"]["code"])
 
     repository.claims(GOOD.replace("0.2", "0.3"), "gba")
@@ -130,10 +130,10 @@ def test_each_part_that_changed_is_named(repository):
     assert changed() == ("the metrics' code (the notebook)",)
     repository.notebook("gba/one", *CELLS, parameters=PARAMETERS)
     assert changed() == ()
-    kept["parts"]["code"]["lib.papers.gba.tasks"] = "other"
+    kept["parts"]["code"]["notebooks.gba.tasks"] = "other"
     (repository.reports / "claims" / "a.b.json").write_text(json.dumps(kept))
     (found,) = claims.verdicts()
-    assert found.changed == ("the metrics' code (lib.papers.gba.tasks)",)
+    assert found.changed == ("the metrics' code (notebooks.gba.tasks)",)
     assert found.remarks[0].startswith(f"changed since its run of commit {kept['commits'][0][:10]}: the metrics' code")
 
 

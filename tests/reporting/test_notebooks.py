@@ -15,6 +15,7 @@ import pytest
 from lib import paths
 from lib.errors import BadOption, LockstepError, UnknownName, UnknownOption
 from lib.reporting import notebooks
+from lib.reporting.claims import basis
 from tests.reporting.test_claims import GOOD
 
 PARAMETERS = 'profile: str = "smoke"  # how long\nseeds: int = 3  # how many\nrate: float = 0.5\nnames: list = ["a"]\n'
@@ -278,7 +279,19 @@ def test_what_a_result_follows_from(house, monkeypatch):
     seen.append(now())
     monkeypatch.setattr(key, "whole", lambda: "other code")
     seen.append(now())
-    assert len(set(seen)) == 6 and now() == seen[-1]
+    monkeypatch.setattr(basis, "code", lambda path: [("notebooks.gba.tasks", "other code beside it")])
+    seen.append(now())
+    assert len(set(seen)) == 7 and now() == seen[-1]
+
+
+def test_data_beside_a_notebook_makes_its_results(house):
+    path = house.notebook("gba/n", "# N", "1", parameters=PARAMETERS)
+    (experiment,) = notebooks.resolve("gba/n")
+    seen = []
+    for name, text in (("tasks.yaml", "a: 1"), ("tasks.yaml", "a: 2"), ("claims.yaml", "")):
+        path.with_name(name).write_text(text)
+        seen.append(notebooks.running.fingerprint(experiment, {"profile": "smoke"}))
+    assert seen[0] != seen[1] == seen[2], "what judges is in the claims' own hashes"
 
 
 def test_a_run_that_lost_a_verdict_or_failed_since_is_not_complete(house):

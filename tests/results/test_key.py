@@ -24,15 +24,15 @@ CLICKS = {"workload": "criteo-deepfm", "protocol": "gba", "cluster": "virtual"}
 
 @pytest.fixture
 def edited(monkeypatch):
-    """The key of `CLICKS` as if a file of lib read otherwise."""
+    """The key of `CLICKS` as if a file of lib, or one beside a notebook, read otherwise."""
     texts = {}
 
     def key(name, old, new, **more):
-        path = ROOT / "lib" / name
+        path = ROOT / (name if name.startswith("notebooks/") else f"lib/{name}")
         text = path.read_text(encoding="utf-8")
         assert old in text, f"{name} has changed; plant something else"
         texts[path] = text.replace(old, new)
-        module = ".".join(("lib", *Path(name).with_suffix("").parts)).removesuffix(".__init__")
+        module = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
         known = closure._sources.pop(module, None)
         try:
             return Job.of(**CLICKS | more).key
@@ -64,7 +64,7 @@ def test_what_cannot_change_a_run_does_not_change_its_name(edited):
         ("drivers/pipeline.py", *RETURNS),
         ("reporting/plots.py", *RETURNS),
         ("measure/doctor.py", "    yield ", "    pass; yield "),
-        ("papers/gba/tasks.py", *RETURNS),
+        ("notebooks/gba/tasks.py", *RETURNS),
         ("training/sweep.py", *RETURNS),
         ("training/watch.py", *RETURNS),
         ("switching/controller.py", *RETURNS),

@@ -11,8 +11,8 @@ from lib.cluster.virtual.loop import VirtualLoop
 from lib.drivers.ledger import settle
 from lib.drivers.record import Record
 from lib.errors import LockstepError
-from lib.soak.cases import WORKLOADS
-from lib.soak.checks import check
+from tests.soak.cases import WORKLOADS
+from tests.soak.checks import check
 
 SMALL = {"cluster": "virtual", "worker.flops": 1e6}
 

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 import lib
-from lib.soak import kills
+from tests.soak import kills
 
 RUN, SHARED, MAPPED, *_ = kills.VICTIMS
 

@@ -9,17 +9,18 @@ import pytest
 import torch
 
 import lib
+import tests.soak
 from lib import workloads
 from lib.drivers.host_store import HostStore
 from lib.drivers.pipeline import Device
 from lib.protocols.oac import OAC
 from lib.results.outcome import digest
-from lib.soak import pipelines, soak
-from lib.soak.cases import PIPELINE, WORKLOADS
-from lib.soak.checks import check
 from lib.store.device.cache import Cache
 from lib.store.rows import Rows
 from lib.store.table.table import Table
+from tests.soak import pipelines, soak
+from tests.soak.cases import PIPELINE, WORKLOADS
+from tests.soak.checks import check
 
 BUSY = {"protocol": "oac", "in_flight": 12, "readers": 12, "writers": 12, "cluster": "virtual", "accesses": True}
 BUSY |= {"workload": "kg-synthetic", **WORKLOADS["kg-synthetic"], "samples": 240, "worker.flops": 1e8, "detour": 0.02}
@@ -208,4 +209,4 @@ def test_the_first_update_after_a_cut_is_cached_too(reports):
 
 
 def test_a_case_is_printed_as_a_call(reports):
-    assert eval(pipelines.call(BUSY), {"lib": lib}) is None
+    assert eval(pipelines.call(BUSY), {"lib": lib, "tests": tests}) is None

@@ -9,14 +9,14 @@ import signal
 import pytest
 
 import lib
-from lib.__main__ import main
 from lib.cluster.faults.failures import Connection
 from lib.cluster.local import in_loop
 from lib.protocols import ALL
-from lib.soak import KINDS, checks, soak
-from lib.soak.cases import WORKLOADS, draw, families, protocols_of
-from lib.soak.checks import Refused, call, check
-from lib.soak.shrink import shrink
+from tests.soak import KINDS, checks, soak
+from tests.soak.__main__ import main
+from tests.soak.cases import WORKLOADS, draw, families, protocols_of
+from tests.soak.checks import Refused, call, check
+from tests.soak.shrink import shrink
 
 CLICKS = {"workload": "ctr-synthetic", "cluster": "virtual", "worker.flops": 1e6, **WORKLOADS["ctr-synthetic"]}
 DIES = {"node": "worker1", "kind": "dies", "at": 0.01, "lasts": 0.02}
@@ -124,10 +124,10 @@ def test_what_the_case_itself_gets_wrong_is_no_finding(options, why, reports):
 
 
 def test_the_command_tells_and_its_exit_code_says_whether_anything_was_found(capsys, monkeypatch):
-    assert main(["soak", "--seed", "12", "--runs", "2"]) == 0
+    assert main(["--seed", "12", "--runs", "2"]) == 0
     assert "0 findings" in capsys.readouterr().out
-    monkeypatch.setattr("lib.soak.checks._sound", lambda case, run: 1 / 0)
-    monkeypatch.setattr("lib.soak.SHRINKING", 0.0)
-    assert main(["soak", "--seed", "12", "--runs", "1"]) == 1
+    monkeypatch.setattr("tests.soak.checks._sound", lambda case, run: 1 / 0)
+    monkeypatch.setattr("tests.soak.SHRINKING", 0.0)
+    assert main(["--seed", "12", "--runs", "1"]) == 1
     told = capsys.readouterr().out
     assert "1 x ZeroDivisionError" in told and "lib.train(" in told

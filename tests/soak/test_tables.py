@@ -7,16 +7,16 @@ import contextlib
 import numpy as np
 import pytest
 
-import lib
-from lib.__main__ import main
-from lib.soak import soak, tables
-from lib.soak.dictionary import Broken, Common, Owned, Seen, Step
-from lib.soak.table_calls import LOOKS, PUSHES, REPLACES
+import tests
 from lib.store.optim import SGD, Adagrad
 from lib.store.table import kernels
 from lib.store.table.gate import Gate
 from lib.store.table.records import Records
 from lib.store.table.table import Table
+from tests.soak import soak, tables
+from tests.soak.__main__ import main
+from tests.soak.dictionary import Broken, Common, Owned, Seen, Step
+from tests.soak.table_calls import LOOKS, PUSHES, REPLACES
 
 
 def first_found(cases=400):
@@ -145,12 +145,12 @@ def test_everything_is_drawn():
 
 def test_a_fault_is_made_small_and_printed_as_a_call(monkeypatch, capsys):
     Faults.an_id_that_stands_twice_steps_twice(monkeypatch)
-    assert main(["soak", "--of", "store", "--seed", "1", "--runs", "1"]) == 1
+    assert main(["--of", "store", "--seed", "1", "--runs", "1"]) == 1
     told = capsys.readouterr().out
-    pasted = next(line for line in told.splitlines() if "lib.soak.tables.check(" in line)
-    assert len(pasted) < 200 and any(eval(pasted, {"lib": lib}))
+    pasted = next(line for line in told.splitlines() if "tests.soak.tables.check(" in line)
+    assert len(pasted) < 200 and any(eval(pasted, {"tests": tests}))
     monkeypatch.undo()
-    assert not any(eval(pasted, {"lib": lib}))
+    assert not any(eval(pasted, {"tests": tests}))
 
 
 class TestTheDictionary:

@@ -1,7 +1,7 @@
 """What a verdict rests on (rule, settings, the metrics' code), what of it has changed since, and whether the rule came first.
 
-The metrics' code is the notebook's own and lib's modules that turn runs into figures; the code that makes the runs is in their
-names (`lib/results/key.py`), and a run is made anew when it changes.
+The metrics' code is the notebook's own, that of the modules beside it and of lib's that turn runs into figures; the code that
+makes the runs is in their names (`lib/results/key.py`), and a run is made anew when it changes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from lib import paths
 from lib.reporting.claims.claim import Claim
 from lib.reporting.claims.reading import file_of, parsed
 
-FIGURES = ("lib.papers", "lib.measure")
+FIGURES = ("notebooks", "lib.measure")
 """Where notebooks find what they make figures of runs with."""
 ALWAYS = ("lib.results.outcome", "lib.results.outcomes", "lib.workloads.metrics")
 """What makes a run's own summary."""
@@ -31,7 +31,7 @@ def of(claim: Claim) -> dict[str, Any]:
 
     path = paths.notebooks() / f"{claim.notebook}.ipynb"
     declared = {name: each.default for name, each in parameters(path).items()} if path.exists() else {}
-    return {"rule": claim.hash, "settings": declared, "code": dict(_code(path)) if path.exists() else {}}
+    return {"rule": claim.hash, "settings": declared, "code": dict(code(path)) if path.exists() else {}}
 
 
 def total(parts: Mapping[str, Any]) -> str:
@@ -90,8 +90,8 @@ def _said(root: str, commit: str, path: str) -> str | None:
     return "" if shown.returncode else shown.stdout
 
 
-def _code(path: Path) -> Iterator[tuple[str, str]]:
-    """Name -> hash of the notebook's own code and of the modules of lib that its figures are made with; comments do not count."""
+def code(path: Path) -> Iterator[tuple[str, str]]:
+    """Name -> hash of the notebook's own code and of the modules that its figures are made with; comments do not count."""
     from lib.reporting.notebooks.finding import read, source
     from lib.results import closure
 

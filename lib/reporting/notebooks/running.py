@@ -16,11 +16,14 @@ from lib import paths
 from lib.errors import BadOption, LockstepError, unknown
 from lib.progress import Progress
 from lib.reporting import claims
+from lib.reporting.claims import basis
 from lib.reporting.notebooks.declared import check_parameters, command
 from lib.reporting.notebooks.finding import Experiment, read, resolve, source
 from lib.workloads import PROFILES
 
 KERNEL = "python3"
+CLAIMS = ("claims.yaml", "calibrations.yaml")
+"""What judges results, and makes none."""
 
 
 class NotebookFailed(LockstepError, RuntimeError):
@@ -86,12 +89,16 @@ def facts(experiment: Experiment) -> dict[str, Any]:
 
 
 def fingerprint(experiment: Experiment, values: Mapping[str, Any]) -> str:
-    """A hash of what a notebook's results follow from; how they are shown does not count."""
+    """A hash of what a notebook's results follow from: its cells, lib, the modules that it imports from beside it and the data
+    that lie there. How they are shown does not count."""
     from lib.results.key import whole
 
+    beside = experiment.path.parent.glob("*.yaml") if experiment.paper else ()
     parts = {
         "cells": [(cell["cell_type"], source(cell)) for cell in read(experiment.path)["cells"]],
         "lib": whole(),
+        "beside": dict(basis.code(experiment.path)),
+        "data": [path.read_text(encoding="utf-8") for path in sorted(beside) if path.name not in CLAIMS],
         "claims": [claim.hash for claim in _claims(experiment)],
         "parameters": dict(values),
     }

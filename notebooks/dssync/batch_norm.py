@@ -1,0 +1,70 @@
+"""What decides whether DS-Sync is above BSP on images: running statistics, the best evaluation in place of the last, or chance.
+
+A run with running statistics trains the same parameters as one without, to the bit, whatever a mix makes of them: they are looked
+at in evaluations alone. So each way of evaluating is set beside the others on the same training.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pandas as pd
+
+from lib.protocols.dssync import DSSync
+from lib.results.run import Run
+from notebooks.dssync import quality
+
+SETTLED = "settled"
+"""No running statistics: an evaluation takes the moments of training batches at the parameters that it judges."""
+
+WAYS = (SETTLED, "naive", "pooled", "none")
+"""The others are what an average makes of running statistics; BSP averages gradients alone, so that each worker keeps its own."""
+
+Place = tuple[str, str, int]
+
+
+def places(seeds: Sequence[int]) -> list[Place]:
+    """Mode, way and seed of each run."""
+    ways = {"BSP": (SETTLED, "none"), "DS-Sync": WAYS}
+    return [(mode, way, seed) for mode in ways for way in ways[mode] for seed in seeds]
+
+
+def job(place: Place, rate: float, steps: int, evaluations: int, data: str | None = None) -> dict[str, Any]:
+    """As in the tables of accuracy, whose run it is where there are no running statistics."""
+    mode, way, seed = place
+    made = quality.job("images", mode, rate, seed, steps, evaluations, data=data)
+    if way == SETTLED:
+        return made
+    made["workload"] = replace(made["workload"], norm="running")
+    return made | ({"protocol": DSSync(statistics=way)} if mode == "DS-Sync" else {})
+
+
+def measured(found: Sequence[Place], runs: Sequence[Run]) -> pd.DataFrame:
+    """What claims read: accuracy, and how far it is above that of BSP's run with the same seed, evaluated the same way."""
+    data = pd.DataFrame(found, columns=["mode", "way", "seed"])
+    data["best"] = [quality.best(run, "images") for run in runs]
+    data["last"] = [run.summary["accuracy"] for run in runs]
+    data["train loss"] = [run.summary["train_loss"] for run in runs]
+    bsp = data[data["mode"] == "BSP"].set_index(["way", "seed"])
+    beside = [(way if way == SETTLED else "none", seed) for way, seed in zip(data["way"], data["seed"], strict=True)]
+    for name in ("best", "last"):
+        data[f"{name} over BSP"] = data[name] - bsp.loc[beside, name].to_numpy()
+    data["by the best"] = data["best over BSP"] - data["last over BSP"]
+    return data.assign(subject=data["mode"] + ", " + data["way"])
+
+
+def courses(found: Sequence[Place], runs: Sequence[Run]) -> pd.DataFrame:
+    """Accuracy by samples, a panel for each way; BSP's own statistics stand beside each reading of a mix."""
+    told = quality.courses([("images", f"{mode}, {way}", seed) for mode, way, seed in found], runs)
+    told[["protocol", "way"]] = told["protocol"].str.split(", ", expand=True)
+    own = told[(told["protocol"] == "BSP") & (told["way"] == "none")]
+    return pd.concat([told, *(own.assign(way=way) for way in ("naive", "pooled"))]).assign(all="")
+
+
+def spread(data: pd.DataFrame) -> pd.DataFrame:
+    """From run to run: the deviation of the best accuracy, and how far means of five runs of equal modes are apart, two times
+    in three."""
+    deviation = data.groupby(["mode", "way"], sort=False)["best"].std(ddof=1)
+    return pd.DataFrame({"deviation": deviation, "five runs": deviation * (2 / 5) ** 0.5})

@@ -1,0 +1,85 @@
+"""What it costs to average a vector of D bytes over links of B bytes a second, in units of D / B: by Table 1 and simulated.
+
+The paper counts hops of the whole vector, one after the other. NCCL and gloo cut the vector into as many chunks as there are
+members, so that all links work at the same time; then a ring takes 2 (W - 1) / W and hardly more for a larger W.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import pandas as pd
+
+import lib
+from lib.cluster.virtual import collectives
+from lib.cluster.virtual.network import Exchange, Interface, Queue
+from lib.protocols.all_reduce import AllReduce
+from lib.protocols.dssync import DSSync
+from lib.results.run import Run
+from notebooks.dssync import vector
+
+WORLDS = (4, 9, 16, 64)
+
+UNIT = 0.04
+"""Seconds of D / B: 50 MB on 10 Gbit/s."""
+
+STEP, STEPS = 1e-3, 4
+"""Seconds of a worker's step, and how many it makes."""
+
+WAYS = {
+    "ring": ("whole-ring", lambda members: 2 * members - 1),
+    "tree": ("whole-tree", lambda members: 3 * math.ceil(math.log2(members))),
+    "chunked ring": ("ring", lambda members: 2 * (members - 1) / members),
+}
+"""What the page calls it: the virtual cluster's name for it, and its cost among so many members. A tree has whole levels, where
+Table 1 has log W: at 9 workers 4 and 2 for 3.2 and 1.6, whose ratio is 2 either way."""
+
+
+def server(workers: int, servers: int = 1) -> dict[str, float]:
+    """Averages through parameter servers: Table 1's hops, held to a worker's share of their bandwidth and simulated so; and what
+    is simulated where all links work at once."""
+    table, chunked = collectives.whole_through_server(workers, 1.0), collectives.through_server(workers, 1.0, servers)
+    return {
+        "formula": 2 * workers**2 / servers,
+        "hops": _seconds(table, workers + 1, limit=servers / workers),
+        "all links at once": _seconds(chunked, workers + servers),
+    }
+
+
+def costs(seeds: Iterable[int], worlds: Sequence[int] = WORLDS) -> tuple[pd.DataFrame, list[Run]]:
+    """Each way's cost in runs of all-reduce and DS-Sync, both over their formulas, and DS-Sync's gain over all-reduce's."""
+    rules = {"bsp": AllReduce(), "ds": DSSync()}
+    places = [(way, workers, seed, rule) for way in WAYS for workers in worlds for seed in seeds for rule in rules]
+    jobs = [
+        vector.job(rules[rule], _cluster(way, workers), seed, seconds=STEP, steps=STEPS)
+        for way, workers, seed, rule in places
+    ]
+    runs = lib.sweep(jobs)
+    units = [(run.summary["virtual_seconds"] / STEPS - STEP) / UNIT for run in runs]
+    flat = pd.DataFrame(places, columns=["way", "workers", "seed", "rule"]).assign(units=units)
+    found = flat.pivot(index=["way", "workers", "seed"], columns="rule", values="units").reset_index()
+    found["bsp, formula"] = [WAYS[way][1](workers) for way, workers in zip(found["way"], found["workers"], strict=True)]
+    group = [math.isqrt(workers) for workers in found["workers"]]
+    found["ds, formula"] = [WAYS[way][1](members) for way, members in zip(found["way"], group, strict=True)]
+    found["gain"] = found["bsp"] / found["ds"]
+    found["over formula"] = found["gain"] / (found["bsp, formula"] / found["ds, formula"])
+    found["subject"] = found["way"] + ", " + found["workers"].astype(str)
+    return found, runs
+
+
+def gain(workers: int, size: float, bandwidth: float = 1.25e9, latency: float = 50e-6) -> float:
+    """DS-Sync's gain with chunked rings over links of the paper's, where each of a ring's steps takes a latency too."""
+    everyone, group = workers, math.isqrt(workers)
+    both = [_seconds(collectives.ring(n, size), n, bandwidth=bandwidth, latency=latency) for n in (everyone, group)]
+    return both[0] / both[1]
+
+
+def _cluster(way: str, workers: int):
+    return vector.cluster(workers, UNIT, collective=WAYS[way][0], latency=1e-6)
+
+
+def _seconds(steps, members: int, *, bandwidth: float = 1.0, latency: float = 0.0, limit: float = float("inf")):
+    idle = [Interface(Queue(bandwidth), Queue(bandwidth), latency) for _ in range(members)]
+    return float(Exchange(idle, np.zeros(members), limit).run(steps).max())

@@ -1,0 +1,268 @@
+"""GBA's three tasks, the setting of every mode in them, and the switching study of its Figure 6.
+
+Su et al., "GBA", NeurIPS 2022, Section 5 and Tab. 5.1. Kept are the models, the optimisers' kinds, the thresholds, and all ratios
+of workers and of local batches, so that Sync's and GBA's global batches are equal, BSP's is 62 to 78 % of them and Hop-BW's 250
+to 470 %. Scaled down are the data, the models' widths and the batches, and where gradients are computed, the workers.
+
+Learning rates are those that `notebooks.gba.tuning` found, on seeds that nothing is judged on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+
+from lib import workloads
+from lib.cluster.slowdowns import Lognormal, Slowdown
+from lib.cluster.virtual.cluster import VirtualCluster
+from lib.options.checked import Checked, Count, Natural, NotNegative, Positive
+from lib.options.document import load
+from lib.protocols.baselines import BSP, Async, Frozen, Sync
+from lib.protocols.gba import GBA
+from lib.protocols.hop import HopBS, HopBW
+from lib.protocols.rule import Rule
+from lib.results.run import Run
+from lib.store.optim import Adagrad, Adam, Optimizer
+from lib.training.schedule import Phase, Schedule
+from lib.workloads import Workload
+from lib.workloads.base import dense_parameters
+from notebooks import clusters
+
+MODES = ("sync", "gba", "hop-bw", "hop-bs", "bsp", "async")
+MOVING = 0.05
+"""Time to bring the dense vector to a worker and back over its idle link, over that of computing Async's batch.
+
+Tab. 5.2 leaves room for no more: on Criteo, GBA with batches of 12.8 thousand is as fast as Async with 5 thousand, to 0.4 % and
+with a standard deviation of 3 % each. If a batch cost 5 % of Async's whatever its samples, GBA would be 3 % faster."""
+SERVERS = 12 / 100
+"""Machines of servers for each worker: in Fig. 7, 800 workers take and bring 300 dense vectors a second (see Figure 1)."""
+LATENCY = 1e-6
+"""50 us beside the paper's batches of 0.15 to 4.4 s (Tab. 5.2, workers * batch / QPS), shortened as our batches are."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Size(Checked):
+    """How much of a task is trained, in one profile."""
+
+    base: Count
+    """Days of Sync before the study."""
+    days: Count
+    """Days under each mode, and days under Sync after them."""
+    day: Count
+    """Samples of a day."""
+    fewer: Count = 1
+    """How many times fewer workers there are than in the paper, in every mode, and servers; batches, and ratios of all, stay."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Further options of the workload."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Printed(Checked):
+    """What the paper's Tab. 5.1 and Sec. 5.1 say of a task, where ours differs."""
+
+    sync: Count
+    """Samples of a worker's step under Sync, Hop-BS, BSP and Hop-BW."""
+    gba: Count
+    lone: Count
+    """Under Async."""
+    adam: Positive
+    """The learning rate of all modes but Async."""
+    adagrad: Positive
+    """Async's."""
+    days: str
+    """Of the base, and of the study."""
+    day: Count
+    """Samples of a day."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task(Checked):
+    """One of the paper's tasks; `tasks.yaml` has all three."""
+
+    name: str
+    workload_name: str
+    sync: tuple[Count, Count]
+    """Sync's workers, and the samples of a worker's step; Hop-BS, BSP and Hop-BW have the second too."""
+    others: tuple[Count, Count]
+    """The workers of all other modes, and GBA's samples of a worker's step: its global batch is Sync's."""
+    lone: Count
+    """Samples of a step under Async."""
+    iota: NotNegative
+    bound: Natural
+    """b1 of Hop-BS."""
+    gathered: Count
+    """b2 of BSP."""
+    spare: Natural
+    """b3 of Hop-BW."""
+    adam: Mapping[str, Positive]
+    """Each mode's best learning rate, of dense parameters and rows, with Adam, which all modes have but Async."""
+    adagrad: Positive
+    """Async's best with Adagrad."""
+    printed: Printed
+    sizes: Mapping[str, Size]
+    """Profile -> size."""
+    servers: Count = 4
+    """As they are simulated: each stands for several machines."""
+    moving: Positive = MOVING
+    rows_divided_by: Literal["met", "all"] = "met"
+    """By what a row's summed gradient is divided in every mode: the workers that met its id, as the paper's Algorithm 2 has it,
+    or all of them (joined rows), so that a global batch has one gradient however it is cut."""
+
+    def workload(self, profile: str) -> Workload:
+        """The stream: base, the modes' days, and Sync's days after them."""
+        size = self.sizes[profile]
+        days = size.base + 2 * size.days
+        return workloads.get(
+            self.workload_name,
+            samples=days * size.day,
+            days=days,
+            batch_size=self.sync[1],
+            **at_rate(Adam(lr=self.adam["sync"])),
+            **size.options,
+        )
+
+    def at(self, profile: str) -> Task:
+        """With that profile's workers and servers."""
+        fewer = self.sizes[profile].fewer
+        crews = {name: (getattr(self, name)[0] // fewer, getattr(self, name)[1]) for name in ("sync", "others")}
+        servers = max(1, self.servers // fewer)
+        return replace(self, gathered=self.gathered // fewer, spare=self.spare // fewer, servers=servers, **crews)
+
+    def rule(self, mode: str) -> Rule:
+        divided = {"rows_divided_by": self.rows_divided_by}
+        return {
+            "sync": lambda: Sync(**divided),
+            "gba": lambda: GBA(iota=self.iota, **divided),
+            "hop-bw": lambda: HopBW(spare=self.spare, **divided),
+            "hop-bs": lambda: HopBS(bound=self.bound, **divided),
+            "bsp": lambda: BSP(size=self.gathered, **divided),
+            "async": lambda: Async(**divided),
+            "one worker": lambda: Async(**divided),
+            "frozen": lambda: Frozen(**divided),
+        }[mode]()
+
+    def phase(self, mode: str, **options) -> Phase:
+        """A phase in that mode, at Sync's rate but for Async; `options` are a Phase's own and go before the task's.
+
+        *One worker* is Async by one, the control: its updates are as large and as many, and none is stale."""
+        batch = {"gba": self.others[1], "async": self.lone, "one worker": self.lone}.get(mode, self.sync[1])
+        own: dict[str, Any] = {"protocol": self.rule(mode), "workers": self.workers(mode), "batch_size": batch}
+        if mode == "one worker":
+            own["workers"] = 1
+        if mode in ("async", "one worker"):
+            own |= at_rate(Adagrad(lr=self.adagrad))
+        return Phase(**own | options)
+
+    def workers(self, mode: str) -> int:
+        return (self.sync if mode in ("sync", "frozen") else self.others)[0]
+
+    def cluster(
+        self,
+        profile: str,
+        mode: str,
+        slowdown: Slowdown | float = 0.6,
+        workers: int | None = None,
+        each: bool = False,
+    ) -> VirtualCluster:
+        """The paper's cluster. However many workers there are, they have the same cores, links and servers together; with `each`,
+        more workers bring more of them."""
+        cluster = clusters.gba()
+        workers = workers or self.workers(mode)
+        nodes = workers if each else self.others[0]
+        share = nodes / workers
+        worker, server = cluster.worker, cluster.server
+        alone = replace(self.workload(profile), batch_size=self.lone)
+        vector = 4 * dense_parameters(alone)
+        flops = alone.work().flops / (2 * vector / worker.bandwidth / self.moving)
+        fold = SERVERS * nodes / self.servers  # so many machines are simulated as one
+        return replace(
+            cluster,
+            workers=workers,
+            servers=self.servers,
+            worker=replace(worker, flops=flops * share, bandwidth=worker.bandwidth * share, latency=LATENCY),
+            server=replace(
+                server,
+                flops=server.flops * fold,
+                memory=server.memory * fold,
+                core_memory=server.core_memory * fold,
+                bandwidth=server.bandwidth * fold,
+                latency=LATENCY,
+            ),
+            slowdown=Lognormal(sigma=slowdown) if isinstance(slowdown, (int, float)) else slowdown,
+        )
+
+    def job(self, profile: str, mode: str, seed: int, slowdown: Slowdown | float = 0.6, **phase) -> dict[str, Any]:
+        """What `lib.train` takes for one phase in a mode, without a trace; each seed has a world of its own."""
+        return {
+            "workload": replace(self.workload(profile), world=seed),
+            "protocol": Schedule(phases=(self.phase(mode, **phase),)),
+            "cluster": self.cluster(profile, mode, slowdown, phase.get("workers")),
+            "seed": seed,
+            "trace": False,
+        }
+
+    def speed_job(
+        self, profile: str, mode: str, seed: int, slowdown: Slowdown | float, batches: int, **phase
+    ) -> dict[str, Any]:
+        """A timing run. With as many batches for each worker, modes with as many workers meet
+        the same slowdowns; with others, two equally fast modes of 100 workers and 16 batches differ by 3 per cent by chance."""
+        own = self.phase(mode, **phase)
+        samples = batches * own.workers * own.batch_size
+        workload = replace(self.workload(profile), samples=samples, days=1, evaluation_samples=100)
+        return self.job(profile, mode, seed, slowdown, **phase) | {"workload": workload, "gradients": False}
+
+
+def at_rate(kind: Optimizer) -> dict[str, Optimizer]:
+    """The options that give dense parameters and rows that optimiser."""
+    return {"dense_optimizer": kind, "row_optimizer": kind}
+
+
+_FILE = load(Path(__file__).with_suffix(".yaml"))
+
+TASKS: Mapping[str, Task] = {task.name: task for task in (_FILE.read(Task, place) for place in range(len(_FILE.data)))}
+
+
+def settings(tasks: Iterable[Task], profile: str) -> pd.DataFrame:
+    """What is trained, and how, each beside what the paper has."""
+    rows = []
+    for task in tasks:
+        size, paper, full = task.sizes[profile], task.printed, TASKS[task.name]
+        ours = {
+            "workers of Sync, of the others": (
+                f"{task.sync[0]}, {task.others[0]}",
+                f"{full.sync[0]}, {full.others[0]}",
+            ),
+            "samples a step: Sync, Hop-BS, BSP, Hop-BW": (task.sync[1], f"{paper.sync:,}"),
+            "samples a step: GBA": (task.others[1], f"{paper.gba:,}"),
+            "samples a step: Async": (task.lone, f"{paper.lone:,}"),
+            "iota; b1 of Hop-BS": (f"{task.iota:g}; {task.bound}",) * 2,
+            "b2 of BSP; b3 of Hop-BW": (f"{task.gathered}; {task.spare}", f"{full.gathered}; {full.spare}"),
+            "learning rate: Adam": (f"{task.adam['sync']:g}", f"{paper.adam:g}"),
+            "learning rate: Adagrad (Async)": (f"{task.adagrad:g}", f"{paper.adagrad:g}"),
+            "days of the base + of a mode": (f"{size.base} + {size.days}", paper.days),
+            "samples a day": (f"{size.day:,}", f"{paper.day:,}"),
+        }
+        rows += [
+            {"task": task.name, "setting": name, "here": here, "paper": there} for name, (here, there) in ours.items()
+        ]
+    return pd.DataFrame(rows).pivot(index="setting", columns="task").swaplevel(axis=1).sort_index(axis=1).loc[[*ours]]
+
+
+def days_of(run: Run) -> dict[str, Any]:
+    """The summary of a run that was evaluated daily, with the mean AUC over its days."""
+    daily = run.history["auc"].dropna()
+    ages = [f"{name}_{figure}" for name in ("staleness", "data_staleness") for figure in ("mean", "max")]
+    kept = {name: run.summary.get(name) for name in ("qps", *ages, "decayed", "dropped")}  # frozen applies nothing
+    return {"seed": run.provenance["seed"], "auc": daily.mean(), "first": daily.iloc[0], **kept}
+
+
+def trained(run: Run, times: Sequence[float]) -> np.ndarray:
+    """Samples computed by each of these times; a batch counts as it is being computed."""
+    start, end = run.trace.loc[run.trace["kind"] == "compute", ["start", "end"]].to_numpy().T
+    done = ((np.asarray(times)[:, None] - start) / (end - start)).clip(0, 1).sum(axis=1)
+    return done * run.provenance["workload"]["batch_size"]

@@ -1,0 +1,48 @@
+"""How often batches in flight meet in a row, in the pipeline and in closed form, and what the device's cache holds for it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from lib import protocols, workloads
+from lib.data.zipf import probabilities
+from lib.results.run import Run
+from lib.workloads import Workload
+from notebooks.oac.tasks import SETUPS
+
+FIELDS = 4
+
+
+def task(*, batch: int, exponent: float, batches: int, vocabulary: int = 2_000) -> Workload:
+    """Clicks whose ids are Zipf-distributed, one of each field."""
+    size = {"samples": batch * batches, "batch_size": batch, "fields": FIELDS, "vocabulary": vocabulary}
+    return workloads.get("ctr-synthetic", exponent=exponent, days=1, drift=0.0, dim=4, evaluation_samples=100, **size)
+
+
+def job(workload: Workload, in_flight: int, seed: int, name: str = "oac") -> dict[str, Any]:
+    """A run of a pipeline in which so many batches are always in flight: the way back is what takes longest."""
+    rule = protocols.get(name, in_flight=in_flight, readers=in_flight, writers=in_flight, queue=in_flight)
+    there = SETUPS["setup 1"].cluster(workload)
+    return {"workload": replace(workload, world=seed), "protocol": rule, "cluster": there, "seed": seed, "trace": False}
+
+
+def expected(workload: Workload, in_flight: int) -> float:
+    """The share of a batch's rows that one of the others in flight has too.
+
+    An id of probability p is in a batch of b samples with q = 1 - (1 - p)^b, and in one of the others with 1 - (1 - q)^(F - 1).
+    """
+    p = probabilities(workload.vocabulary, workload.exponent)
+    q = 1 - (1 - p) ** workload.batch_size
+    return float((q * (1 - (1 - q) ** (in_flight - 1))).sum() / q.sum())
+
+
+def measured(run: Run) -> dict[str, float]:
+    """The share of rows that validation replaced, and the cache's size in batches."""
+    told, rule = run.summary, run.provenance["protocol"]
+    rows = told["rows_read"] / told["applied"]
+    return {
+        "conflicts": told["rows_validated_away"] / told["rows_read"],
+        "cache, in batches": told["largest_cache"] / rows,
+        "bound": protocols.get("oac", **{k: rule[k] for k in ("in_flight", "readers", "writers", "queue")}).most_cached,
+    }

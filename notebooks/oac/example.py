@@ -1,0 +1,124 @@
+"""The paper's running example: parameters a to h, one batch reads {a, c, f}, another {a, b, h} (Fig. 1 and 4)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import numpy as np
+import pandas as pd
+
+from lib.cluster.spec import Work
+from lib.cluster.virtual.cluster import VirtualCluster
+from lib.data.batch import Batch
+from lib.drivers.plan import Plan
+from lib.drivers.record import END, Access, Record
+from lib.protocols.rule import Rule
+from lib.store.optim import SGD, Optimizer
+from lib.training.legs import driver
+from lib.workloads.base import TableSpec, Workload
+from notebooks.climb import Climb
+
+NAMES = "abcdefgh"
+READS = ("acf", "abh")
+STAGES = ("read", "validated", "computed", "written")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Letters(Workload):
+    """Two batches over eight parameters, each of which counts its updates: 2 is a''."""
+
+    name: ClassVar[str] = "letters"
+
+    samples: int = 2
+    batch_size: int = 1
+    dense_optimizer: Optimizer = field(default=SGD(lr=1.0))
+    row_optimizer: Optimizer = field(default=SGD(lr=1.0))
+    reads: tuple[str, ...] = READS
+
+    def tables(self) -> dict[str, TableSpec]:
+        return {"letter": TableSpec(1, 0.0)}
+
+    def model(self, seed: int) -> Climb:
+        return Climb()
+
+    def draw(self, seed: int, first: int, size: int, index: int) -> Batch:
+        ids = np.array([ord(letter) for letter in self.reads[index % len(self.reads)]])
+        return Batch.of(index=index, raw={"letter": ids}, size=1, features={})
+
+    def work(self) -> Work:
+        return Work(flops=1e6)
+
+    def evaluation_ids(self, seed: int, day: int | None = None) -> dict[str, np.ndarray]:
+        return {"letter": np.array([ord(letter) for letter in NAMES])}
+
+    def evaluate(
+        self, model: Climb, rows: Mapping[str, np.ndarray], seed: int, day: int | None = None
+    ) -> dict[str, float]:
+        return {letter: float(value) for letter, value in zip(NAMES, rows["letter"][:, 0], strict=True)}
+
+
+def followed(rule: Rule, seed: int = 0) -> list[Record]:
+    """What store and device wrote down, with every access to a row."""
+    cluster, task = VirtualCluster(), Letters()
+    plan = Plan(
+        workload=task,
+        protocol=rule,
+        workers=1,
+        servers=1,
+        seed=seed,
+        on_nan="stop",
+        trace=True,
+        accesses=True,
+    )
+    drive = driver(rule)
+    return cluster.open(seed, 1).run(lambda world: drive(world, plan)).records
+
+
+def spans(records: list[Record]) -> pd.DataFrame:
+    """When each batch was in which stage."""
+    found = [(f"batch {batch}", kind, start, end) for r in records for kind, start, end, batch in r.spans or ()]
+    return pd.DataFrame(found, columns=["node", "kind", "start", "end"]).sort_values(
+        ["node", "start"], ignore_index=True
+    )
+
+
+def steps(records: list[Record]) -> pd.DataFrame:
+    """What the two batches had after each stage, and what the store has at the end; a' (0) is a's first update, by the batch that
+    was computed first."""
+    accesses = [access for record in records for access in record.accesses or ()]
+    primes: dict[tuple[str, int], int] = {}
+    rows = []
+    for access in sorted(accesses, key=lambda access: access.kind != "compute"):
+        if access.kind == "compute":
+            primes |= {(letter, access.stamp): primes.get((letter, of), 0) + 1 for letter, of in _versions(access)}
+            made = [(letter, access.stamp) for letter, _ in _versions(access)]
+            rows += [
+                (access.batch, "validated", _told(_versions(access), primes)),
+                (access.batch, "computed", _told(made, primes)),
+            ]
+        elif access.batch == END:
+            untouched = [(letter, -1) for letter in NAMES if ord(letter) not in access.ids]
+            rows.append(("store", "written", _told(sorted(_versions(access) + untouched), primes)))
+        else:
+            rows.append(
+                (access.batch, "read" if access.kind == "read" else "written", _told(_versions(access), primes))
+            )
+    table = pd.DataFrame(rows, columns=["batch", "stage", "parameters"]).set_index(["batch", "stage"])["parameters"]
+    return table.unstack()[list(STAGES)].fillna("")
+
+
+def updates(records: list[Record]) -> dict[str, float]:
+    """How often each parameter was updated, by what the store has at the end."""
+    rows = next(record.final["rows"]["letter"] for record in records if "rows" in record.final)
+    return {chr(number): float(value) for number, value in zip(rows.ids, rows.values[:, 0], strict=True)}
+
+
+def _versions(access: Access) -> list[tuple[str, int]]:
+    return [(chr(number), int(version)) for number, version in zip(access.ids, access.versions, strict=True)]
+
+
+def _told(held: list[tuple[str, int]], primes: Mapping[tuple[str, int], int]) -> str:
+    stamps = (f" ({version})" if version >= 0 else "" for _, version in held)
+    return ", ".join(each[0] + "'" * primes.get(each, 0) + stamp for each, stamp in zip(held, stamps, strict=True))

@@ -1,0 +1,110 @@
+"""Persia among real processes of this machine: what reading ahead hides of a slow network, and a store that is killed."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from dataclasses import replace
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+
+import numpy as np
+
+from lib import workloads
+from lib.cluster.faults.failures import Mishaps
+from lib.cluster.local import LocalCluster
+from lib.cluster.ray.cluster import RayCluster
+from lib.results.run import Run
+from lib.store.optim import Adagrad
+from lib.store.shared_memory import segment
+from lib.store.shared_memory.table import SharedTable
+from lib.store.table.table import Table
+from lib.training.train import Job
+from lib.workloads import Workload
+from notebooks.persia.tasks import MODES
+
+DELAY = 0.02
+"""Mean seconds that a message is late, exponentially distributed: embedding workers, buffers and servers in between."""
+
+WIDTH = 16
+OPTIMIZER = Adagrad(lr=0.05, rowwise=True)
+
+
+def task(steps: int, workers: int = 2) -> Workload:
+    """Persia's network, narrow enough that a step takes some hundredths of a second."""
+    made = workloads.get("criteo-ffnn", batch_size=512, hidden=(512, 256, 128), evaluation_samples=100)
+    return replace(made, samples=512 * workers * steps)
+
+
+def trained(workload: Workload, mode: str, seed: int, *, processes: bool = True, workers: int = 2) -> Run:
+    """A run in which every message is late; `processes`: workers and server are some of their own, and not threads, which start
+    sooner."""
+    kind = RayCluster if processes else LocalCluster
+    there = kind(workers=workers, servers=1, mishaps=Mishaps(late=1.0, delay=DELAY))
+    return Job.of(workload, MODES[mode], there, seed=seed, save=False).run(lambda samples: None)
+
+
+def killed(rows: int, seed: int) -> dict[str, float]:
+    """Kill the process that holds so many rows in shared memory while it updates them, and start another.
+
+    `back`: seconds from the kill until the next one has answered a look-up; `same`: whether all that it has is what so many
+    updates leave as were finished, to the bit; `repaired`: rows of the one that was not, which were laid back.
+    """
+    name, context = f"persia-{uuid.uuid4().hex[:12]}", get_context("spawn")
+    ours, theirs = context.Pipe()
+    first, second = (
+        context.Process(target=each, args=(theirs, name, rows), daemon=True) for each in (_updating, _again)
+    )
+    try:
+        first.start()
+        ours.recv()
+        time.sleep(0.3 + 0.1 * (seed % 5))  # in the midst of an update, now here and now there
+        begin = time.perf_counter()
+        first.kill()
+        second.start()
+        ours.recv()
+        back = time.perf_counter() - begin
+        repaired, done, *found = ours.recv()
+        second.join()
+        expected = _after(rows, done)
+        same = all(np.array_equal(one, other) for one, other in zip(found, expected, strict=True))
+        return {"back": back, "same": float(same), "updates": float(done), "repaired": float(repaired)}
+    finally:
+        segment.remove(name)
+
+
+def _updating(caller: Connection, name: str, rows: int) -> None:
+    table, ids, gradients = _shared(name, rows), *_work(rows)
+    table.pull(ids)
+    stamp = 0
+    while True:
+        table.push(ids, gradients, stamp := stamp + 1, distinct=True)
+        if stamp == 1:
+            caller.send("at work")
+
+
+def _again(caller: Connection, name: str, rows: int) -> None:
+    table = _shared(name, rows)
+    table.pull(np.arange(1024))
+    caller.send("there")
+    content = table.export()
+    caller.send((table.repaired, int(content.stamps.max()), content.ids, content.values, content.state, content.stamps))
+
+
+def _after(rows: int, updates: int) -> tuple[np.ndarray, ...]:
+    """What so many updates leave in a table that nobody killed."""
+    table, (ids, gradients) = Table(WIDTH, OPTIMIZER, seed=0, scale=0.01), _work(rows)
+    table.pull(ids)
+    for stamp in range(1, updates + 1):
+        table.push(ids, gradients, stamp, distinct=True)
+    content = table.export()
+    return content.ids, content.values, content.state, content.stamps
+
+
+def _shared(name: str, rows: int) -> SharedTable:
+    return SharedTable(WIDTH, OPTIMIZER, name=name, seed=0, scale=0.01, capacity=rows)
+
+
+def _work(rows: int) -> tuple[np.ndarray, np.ndarray]:
+    ids = np.arange(rows)
+    return ids, np.random.default_rng(0).standard_normal((rows, WIDTH), np.float32)

@@ -1,0 +1,115 @@
+"""A server of many more ids than it has room for, the one that runs use, on this machine's own clock.
+
+Ids come from a space as large as the paper's; of rows there are as many at once as the least-recently-used limit lets there be.
+What is real is the server, its table, the limit and the time; that all other rows exist is not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+
+from lib.cluster.base import Site, World
+from lib.cluster.local import LocalCluster
+from lib.data.batch import Batch
+from lib.drivers.parameter_server import ParameterServer, Servers
+from lib.drivers.plan import Plan
+from lib.drivers.record import Record
+from lib.drivers.server_client import ServerClient
+from lib.models.ctr import TABLE
+from lib.models.flat import StepResult
+from lib.protocols.baselines import Async
+from lib.store.spec import RowStore
+from notebooks.persia.capacity import CriteoSyn, ids_of
+
+PERSIA = 3.9e6
+"""Rows a second of PERSIA's own store: two threads, LRU, a million rows of 16 numbers, on this kind of machine."""
+
+_FILLING = 500_000
+"""Rows of a call that fills the table."""
+
+
+class Weighed(ParameterServer):
+    async def holds(self) -> tuple[int, int, int]:
+        """Rows, the bytes that they take, and how many rows went for want of room so far."""
+        return self._shard.rows, self._shard.nbytes, self._shard.evicted
+
+
+class Caller:
+    """A worker without a network: it pulls each batch's rows and pushes a gradient of each."""
+
+    def __init__(self, site: Site, plan: Plan, servers: Servers, rank: int):
+        self._client, self._rank = ServerClient(site, plan, servers, rank, 0, Record(site.node, None)), rank
+        self._handle = servers.handles[0].seen_from(site)
+
+    async def fill(self, ids: np.ndarray) -> None:
+        """Look rows up once."""
+        await self._handle.pull(self._rank, -1, {TABLE: ids})
+
+    async def run(self, batches: Sequence[Batch]) -> None:
+        for batch in batches:
+            _, rows = await self._client.pull(batch)
+            gradients = {table: np.full_like(block, 0.01) for table, block in rows.items()}
+            result = StepResult(loss=0.0, dense=torch.empty(0), rows=gradients, scores=np.empty(0))
+            await self._client.push(batch, result)
+
+
+def served(
+    tasks: Mapping[str, CriteoSyn], rows: int, *, turns: int, batches: int = 8, callers: int = 2, seed: int = 0
+) -> pd.DataFrame:
+    """Fill one server with so many of the likeliest rows, then let workers pull and push batches of each task, turn by turn.
+
+    What is told: the ids a second that samples hold; the share of them that is sent, each once a batch; the share of these for
+    which another row goes; rows and bytes then.
+    """
+    largest = max(tasks.values(), key=lambda task: task.each)
+    plan = Plan(
+        workload=largest,
+        protocol=Async(),
+        workers=callers,
+        servers=1,
+        seed=seed,
+        on_nan="stop",
+        trace=False,
+        store=RowStore(max_rows=rows),
+    )
+
+    async def main(world: World) -> list[dict[str, Any]]:
+        holds = frozenset({"rows"})
+        handle = await world.host(Weighed, plan, Async(), 0, holds, node="server0")
+        servers = Servers((handle,), holds)
+        workers = [await world.host(Caller, plan, servers, rank, node=f"worker{rank}") for rank in range(callers)]
+        for ranks in _ranks(min(rows, largest.fields * largest.each)):
+            await workers[0].fill(ids_of(ranks // largest.fields, ranks % largest.fields))
+        found, gone = [], (await handle.holds())[-1]
+        for turn in range(-1, turns):  # what is called for the first time takes longer, and is not told
+            for name, task in tasks.items():
+                drawn = [task.batch(seed, (turn + 1) * batches + index) for index in range(batches)]
+                begin = time.perf_counter()
+                await asyncio.gather(*(worker.run(drawn[rank::callers]) for rank, worker in enumerate(workers)))
+                seconds = time.perf_counter() - begin
+                asked, sent = (sum(getattr(each, of)[TABLE].size for each in drawn) for of in ("where", "ids"))
+                before, (held, size, gone) = gone, await handle.holds()
+                told = {
+                    "rate": asked / seconds,
+                    "sent": sent / asked,
+                    "new": (gone - before) / sent,
+                    "rows": held,
+                    "bytes": size,
+                }
+                found += [{"capacity": name, "seed": turn} | told] if turn >= 0 else []
+        return found
+
+    return pd.DataFrame(LocalCluster(workers=callers, threads=callers).open(seed, callers).run(main))
+
+
+def _ranks(rows: int) -> Iterator[np.ndarray]:
+    """So many of the likeliest, in parts, the likeliest at last."""
+    for end in range(rows, 0, -_FILLING):
+        yield np.arange(max(0, end - _FILLING), end)

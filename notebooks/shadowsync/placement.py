@@ -1,0 +1,117 @@
+"""Embedding servers under a placement: many tables of unlike cost, servers that have little to spare, and how even their work is.
+
+How many tables a model has is the paper's ("hundreds", Sec. 3.1); how large they are, how many ids of each a sample has, and how
+much faster the servers are than they need to be, are estimates of ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from lib.cluster.spec import Node
+from lib.cluster.virtual.cluster import VirtualCluster
+from lib.data.clicks import FIELD_SHIFT
+from lib.drivers.plan import PROFILED
+from lib.results.run import Run
+from lib.store.placement import look_up_costs, packed
+from lib.store.spec import RowStore
+from lib.streams import stream
+from lib.workloads import Workload
+from notebooks.shadowsync import tasks
+
+PLACEMENTS = ("uniform", "by-group", "by-cost")
+
+TRAINERS = 4
+
+LOAD = 0.8
+"""How busy the embedding servers are where their work is even and no trainer ever waits."""
+
+SIZES = (10, 30, 100, 300, 1_000, 3_000, 10_000, 30_000)
+"""Vocabularies, of which a table has one by chance."""
+
+POOLING = 1.3
+"""Sigma of the logarithm of how many ids of a table a sample has, whose median is 2."""
+
+MOST = 100
+"""Ids of a table that a sample has."""
+
+LATER = range(1000, 1064)
+"""Batches that no profiling pass has seen."""
+
+
+def workload(seed: int, tables: int, samples: int) -> Workload:
+    """A DLRM over so many tables, drawn anew for each seed."""
+    draws = stream(seed, "tables")
+    pooling = np.clip(2 * np.exp(POOLING * draws.standard_normal(tables)), 1, MOST).astype(int)
+    fields = {"vocabularies": tuple(draws.choice(SIZES, tables).tolist()), "pooling": tuple(pooling.tolist())}
+    return tasks.workload(samples, fields=tables, evaluation_samples=100, world=seed, **fields)
+
+
+def job(placement: str, servers: int, seed: int, *, tables: int, each: int) -> dict[str, Any]:
+    """A timing run of S-EASGD in which each thread makes so many steps."""
+    rule = tasks.rule("S-EASGD")
+    task = workload(seed, tables, each * TRAINERS * rule.worker_threads * tasks.BATCH)
+    return {
+        "workload": task,
+        "protocol": rule,
+        "cluster": cluster(task, servers),
+        "store": replace(tasks.STORE, placement=placement),
+        "seed": seed,
+        "gradients": False,
+        "trace": False,
+    }
+
+
+def cluster(task: Workload, servers: int) -> VirtualCluster:
+    """The paper's trainers, and embedding servers that are all together a quarter faster than the trainers' pace needs."""
+    there = tasks.cluster(task, TRAINERS)
+    row = 4 * next(iter(task.tables().values())).dim
+    step = 5 * row * tasks.BATCH * sum(task.pooling)  # read twice, and three times for an update, as a server counts it
+    needed = step * TRAINERS * tasks.STEPS / servers
+    embedding = Node(cores=8, core_memory=needed / LOAD / 8, bandwidth=there.server.bandwidth)
+    return replace(there, servers=servers, nodes={f"server{each}": embedding for each in range(servers)})
+
+
+def imbalance(run: Run, role: str = "server") -> float:
+    """The busiest server's work over the mean: of embedding servers, or "sync" ones. An embedding server's is the bytes that it
+    looked up, since its cores share nothing."""
+    return uneven(run.usage.loc[run.usage["name"].str.startswith(role), "computed"].to_numpy())
+
+
+def promised(placement: str, servers: int, seed: int, tables: int) -> float:
+    """The imbalance that a run's profiling pass foretells."""
+    costs = _profile(workload(seed, tables, LATER.stop * tasks.BATCH), seed, range(PROFILED))
+    there = RowStore(placement=placement).place(servers, shift=FIELD_SHIFT, costs=lambda: costs)
+    return uneven(there.loads(costs))
+
+
+def after(batches: int, servers: int, seed: int, tables: int, pooling: str) -> float:
+    """The imbalance of later batches where that many were profiled, and rows are summed by the "server" or the "worker"."""
+    task = workload(seed, tables, LATER.stop * tasks.BATCH)
+    there = packed(_profile(task, seed, range(batches), pooling), servers, shift=FIELD_SHIFT)
+    work = np.zeros(servers)
+    for batch in _looked_up(task, seed, LATER, pooling):
+        for table, ids in batch.items():
+            work += np.bincount(there.owner(table, ids), minlength=servers)
+    return uneven(work)
+
+
+def uneven(loads: np.ndarray) -> float:
+    """The largest over the mean."""
+    return float(loads.max() / loads.mean())
+
+
+def _profile(task: Workload, seed: int, batches: range, pooling: str = "server") -> dict[str, float]:
+    widths = {name: spec.dim for name, spec in task.tables().items()}
+    return look_up_costs(_looked_up(task, seed, batches, pooling), widths, shift=FIELD_SHIFT)
+
+
+def _looked_up(task: Workload, seed: int, batches: range, pooling: str) -> Iterator[dict[str, np.ndarray]]:
+    """Table -> ids: every entry where servers sum, each once a batch where workers do."""
+    for batch in (task.batch(seed, index, tasks.BATCH) for index in batches):
+        each = pooling == "server"
+        yield {table: ids[batch.where[table].ravel()] if each else ids for table, ids in batch.ids.items()}

@@ -1,0 +1,80 @@
+"""The tables that GBA's claims read, with numbers that can be checked by hand."""
+
+from types import SimpleNamespace
+
+import pandas as pd
+import pytest
+
+from lib.reporting import claims
+from notebooks.gba import sudden_drop, switching, tasks, tuning
+
+
+def test_the_switching_study_gives_every_modes_auc_and_the_average_of_the_tasks():
+    rows = [
+        (task, "from Sync", mode, 1000, day, 0.7 + 0.1 * (mode == "gba") + 0.01 * day + (task == "b") / 10)
+        for task in "ab"
+        for mode in ("sync", "gba")
+        for day in (5, 6, 7)
+    ]
+    daily = pd.DataFrame(rows, columns=["task", "direction", "protocol", "seed", "day", "auc"])
+    judged = switching.judged(daily).set_index("subject")[["first", "last", "mean"]].round(6)
+    assert judged.loc["a from sync gba"].tolist() == [0.85, 0.87, 0.86]
+    assert judged.loc["b from sync sync"].tolist() == [0.85, 0.87, 0.86]
+    assert judged.loc["average from sync gba"].tolist() == [0.9, 0.92, 0.91]
+    less = switching.differences(daily).set_index(["task", "protocol"])["mean"].round(6)
+    assert less.to_dict() == {("a", "sync"): -0.1, ("b", "sync"): -0.1, ("a", "gba"): 0.0, ("b", "gba"): 0.0}
+
+
+def test_the_drops_have_a_subject_for_every_case_of_the_claims():
+    found = [(task, case, 1000, 0.1) for task in ("criteo", "private") for case in sudden_drop.CASES]
+    table = pd.DataFrame(found, columns=["task", "protocol", "seed", "drop"])
+    judged = sudden_drop.judged(table)
+    assert judged["subject"].is_unique and {"criteo, from sync", "private, async S"} <= set(judged["subject"])
+    mine = [claim for claim in claims.load().values() if claim.notebook == "gba/figure_2_sudden_drop"]
+    wanted = {name for claim in mine for each in claim.comparisons for name in each.subjects}
+    assert len(mine) == 2 and wanted <= set(judged["subject"])
+
+
+def test_a_mode_is_held_against_what_stayed_at_the_same_progress():
+    curve = {"sync S": [0.70, 0.71, 0.72, 0.73], "async S": [0.69, 0.66, 0.72, 0.50]}
+    rows = [
+        {"start": "from sync", "protocol": mode, "seed": 1, "progress": 5 * place, "auc": auc}
+        for mode, each in curve.items()
+        for place, auc in enumerate(each)
+    ]
+    below = sudden_drop.below(pd.DataFrame(rows), {"from sync": "sync S"})["mean"].round(6)
+    assert below["from sync", "async S"] == 0.05 and below["from sync", "sync S"] == 0.0
+
+
+def test_the_papers_tables_agree_with_its_averages():
+    """Tab. 6.4 and 6.8: GBA's average over the tasks less each mode's, from Tab. 6.1 to 6.3 and 6.5 to 6.7."""
+    rows = [
+        (task, way, mode, 1, 0, 0.7) for task in tasks.TASKS for way in switching.DIRECTIONS for mode in tasks.MODES
+    ]
+    daily = pd.DataFrame(rows, columns=["task", "direction", "protocol", "seed", "day", "auc"])
+    paper = switching.beside(daily)["paper"].unstack("protocol").groupby("direction").mean()
+    less = paper.sub(paper["gba"], axis=0)[["hop-bw", "hop-bs", "bsp", "async"]]
+    assert less.loc["from Sync"].tolist() == pytest.approx([-2.5, -71.6, -3.4, -151.8], abs=0.11)
+    assert less.loc["to Sync"].tolist() == pytest.approx([-3.6, -0.9, -4.0, -87.5], abs=0.11)
+
+
+def test_a_modes_best_rate_is_that_of_the_best_mean():
+    rows = [
+        ("gba", 0.1, 0, 0.9),
+        ("gba", 0.1, 1, 0.5),
+        ("gba", 0.3, 0, 0.8),
+        ("gba", 0.3, 1, 0.7),
+        ("sync", 1.0, 0, 0.1),
+    ]
+    assert tuning.best(pd.DataFrame(rows, columns=["mode", "rate", "seed", "auc"])) == {"gba": 0.3, "sync": 1.0}
+
+
+def test_a_mode_at_its_own_rate_is_held_against_sync_of_the_same_seed():
+    def run(seed, auc):
+        return SimpleNamespace(provenance={"seed": seed}, history=pd.DataFrame({"auc": [None, auc - 0.01, auc + 0.01]}))
+
+    sync = [run(5, 0.70), run(6, 0.80)]
+    away, own = ({"sync": sync, "gba": [run(5, auc)]} for auc in (0.65, 0.72))
+    found = switching.at_own_rates(switching.Study(away=away, own=own, back={})).round(6)
+    assert found.query("protocol == 'gba'").values.tolist() == [["gba", 5, -0.05, 0.02]]
+    assert (found.query("protocol == 'sync'")[["at Sync's rate", "at its own"]] == 0).all(axis=None)

@@ -1,0 +1,43 @@
+"""What GBA's tables of speed are fitted to and read off, with numbers that can be checked by hand."""
+
+import math
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import lib
+from notebooks.gba import throughput
+from notebooks.gba.tasks import TASKS
+
+
+def test_a_spread_is_found_between_two_that_were_tried():
+    tried = {0.2: math.exp(-1), 0.4: math.exp(-2), 0.6: math.exp(-4)}
+    assert throughput.fitted(tried, math.exp(-2)) == pytest.approx(0.4)
+    assert throughput.fitted(tried, math.exp(-3)) == pytest.approx(0.5)
+    assert throughput.fitted(tried, math.exp(-1.5)) == pytest.approx(0.3)
+
+
+def test_at_the_three_times_a_worker_of_async_is_as_fast_as_the_paper_says():
+    """A lognormal factor takes exp(sigma^2 / 2) times as long on average; drawn as well as computed."""
+    z = np.random.default_rng(1).standard_normal(1_000_000)
+    speeds = {time: 1 / np.exp(sigma * z).mean() for time, sigma in throughput.STATUS.items()}
+    assert throughput.STATUS["normal"] == pytest.approx(throughput.SIGMA)
+    assert speeds["busy"] / speeds["normal"] == pytest.approx(78 / 90, rel=0.005)
+    assert speeds["quiet"] / speeds["normal"] == pytest.approx(99 / 90, rel=0.005)
+
+
+def test_how_far_a_worker_is_behind_the_fastest():
+    """Fast ends at 1, 2, 3, 4; slow at 2.5 and 4.5, with 1 where fast has 2, and 2 where it has 4. Of six batches the first
+    is left out of the mean."""
+    rows = [("fast", end) for end in (1, 2, 3, 4)] + [("slow", 2.5), ("slow", 4.5)]
+    trace = pd.DataFrame(rows, columns=["node", "end"]).assign(kind="compute")
+    run = SimpleNamespace(trace=pd.concat([trace, trace.assign(kind="push")]))
+    assert throughput.behind(run) == (pytest.approx(3 / 5), 2)
+
+
+def test_under_hop_bs_nobody_is_more_steps_behind_than_its_bound():
+    job = TASKS["criteo"].at("smoke").speed_job("smoke", "hop-bs", 1, 1.0, 6) | {"trace": True, "save": False}
+    mean, most = throughput.behind(lib.train(**job))
+    assert 0 < mean < most == TASKS["criteo"].bound

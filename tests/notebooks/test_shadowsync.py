@@ -1,0 +1,122 @@
+"""ShadowSync's cluster: its pace follows from the paper's figures, and what is said of a curve can be checked by hand."""
+
+from __future__ import annotations
+
+import zlib
+from types import SimpleNamespace
+
+import pandas as pd
+import pytest
+
+import lib
+from lib.protocols.shadowsync import ForegroundEASGD, ShadowBMUF
+from notebooks.shadowsync import placement, quality, scaling, tasks
+
+
+def test_the_pace_follows_from_the_printed_gaps():
+    """Two links of 3.125 GB/s take 50 MB 125 times a second: at 20 trainers 6.25 times each, with 12.48 steps in between."""
+    assert tasks.syncs(2) == 125
+    assert tasks.GAPS[20] * 125 / 20 == 78
+    assert pytest.approx(74.9) == tasks.STEPS and pytest.approx(29.6, abs=0.01) == tasks.STEPS_1
+
+
+def test_a_trainer_makes_its_steps_and_a_synchronisation_takes_its_time():
+    rule = tasks.rule("FR-EASGD-5", threads=24)
+    job = tasks.speed_job(rule, 2, 1000, each=10)
+    run = lib.train(**job, save=False)
+    assert run.steady_qps / 2 / tasks.BATCH == pytest.approx(tasks.STEPS, rel=0.2)  # it stops for every fifth step
+    never = lib.train(**job | {"protocol": tasks.rule("S-EASGD", alpha=0.0)}, save=False)
+    assert never.steady_qps / 2 / tasks.BATCH == pytest.approx(tasks.STEPS, rel=0.12)  # rows wait behind copies
+    cluster, task = job["cluster"], job["workload"]
+    assert 4 * tasks.dense_parameters(task) / cluster.server.bandwidth == pytest.approx(50e6 / 3.125e9)
+
+
+def test_a_rule_by_its_name():
+    foreground = tasks.rule("FR-EASGD-30", servers=4, threads=12)
+    assert isinstance(foreground, ForegroundEASGD)
+    assert (foreground.every, foreground.sync_servers, foreground.worker_threads) == (30, 4, 12)
+    assert isinstance(tasks.rule("S-BMUF", alpha=0.9), ShadowBMUF)
+
+
+def test_lines_and_where_they_end():
+    curves = {"straight": [100, 200, 400], "bent": [100, 150, 150]}
+    data = pd.DataFrame(
+        {"protocol": name, "seed": 1, "trainers": crew, "eps": value}
+        for name, values in curves.items()
+        for crew, value in zip((5, 10, 20), values, strict=True)
+    )
+    assert scaling.straightness(data).set_index("subject")["r2"].round(6).to_dict()["straight"] == 1
+    assert scaling.straightness(data).set_index("subject")["r2"]["bent"] < 0.8
+    assert scaling.bends(data).set_index("subject")["bend"].to_dict() == {"straight": 20, "bent": 7.5}
+
+
+def test_names_as_pages_write_them():
+    assert [tasks.label(name) for name in ("S-EASGD", "FR-EASGD-30", "FR-MA")] == ["s-easgd", "fr-easgd (30)", "fr-ma"]
+    rules = tasks.compared(threads=2)
+    assert (rules["fr-easgd (30)"].every, rules["s-bmuf (0.9)"].alpha, rules["fr-bmuf"].seconds) == (
+        30,
+        0.9,
+        tasks.PAUSE,
+    )
+
+
+def past(ne, end=0.7):
+    """A run of 400 examples that was evaluated four times."""
+    rows = [{"samples": 100 * (i + 1), "train_ne": each + 0.1} for i, each in enumerate(ne)]
+    rows += [{"samples": 100 * (i + 1), "ne": each} for i, each in enumerate(ne)]
+    summary = {"samples": 400, "ne": end, "sync_gap": 3.0}
+    return SimpleNamespace(history=pd.DataFrame(rows), summary=summary, steady_qps=5.0)
+
+
+def test_quality_is_that_of_the_second_half():
+    found = quality.halves([("a", 1)], ("protocol", "seed"), [past([9.0, 9.0, 0.8, 0.6])]).iloc[0]
+    assert found[["ne", "train_ne", "ne_of_first", "sync_gap", "eps"]].tolist() == pytest.approx([0.7, 0.8, 0.7, 3, 5])
+    assert found["protocol"] == "a" and found["ne_of_centre"] is None
+
+
+def test_the_course_is_told_over_the_base_at_the_same_place_and_seed():
+    places = [("base", 1), ("other", 1), ("base", 2), ("other", 2)]
+    runs = [past([1, 1, 0.5, 0.5]), past([2, 1, 1, 0.5]), past([1, 1, 1, 1]), past([3, 3, 3, 3])]
+    found = quality.course(places, runs, base="base")
+    found = found.pivot_table(index=["seed", "protocol"], columns="part", values="over the base's")
+    assert found.loc[(1, "other")].to_dict() == {0.25: 2, 0.5: 1, 0.75: 2, 1.0: 1}
+    assert set(found.loc[(2, "other")]) == {3} and set(found.loc[(1, "base")]) == {1}
+
+
+def test_how_far_entropy_rises_with_trainers_beside_the_papers():
+    models = pd.DataFrame(
+        [("s-easgd", crew, seed, 0.8, ne) for seed in (1, 2) for crew, ne in ((5, 0.5), (10, 0.505), (20, 0.51))],
+        columns=["protocol", "trainers", "seed", "train_ne", "ne"],
+    )
+    rise = quality.rises(models).loc[("s-easgd", 20)]
+    assert rise.tolist() == pytest.approx([0, 2, 0.23, 0.177])
+    assert set(quality.subjects(models)["subject"]) == {f"s-easgd with {crew}" for crew in (5, 10, 20)}
+
+
+def test_entropies_less_a_bases_are_of_the_same_crew_and_seed():
+    rows = [(mode, crew, 1, ne, ne + crew) for mode, ne in (("s-ma", 0.5), ("fr-ma", 0.6)) for crew in (5, 20)]
+    found = quality.less(pd.DataFrame(rows, columns=["protocol", "trainers", "seed", "train_ne", "ne"]), "s-ma")
+    theirs = found[found["protocol"] == "fr-ma"]
+    assert theirs["train_ne less s-ma's"].tolist() == pytest.approx([0.1, 0.1])
+    assert theirs["ne less s-ma's"].tolist() == pytest.approx([0.1, 0.1]) and set(theirs["trainers"]) == {5, 20}
+
+
+def test_the_gap_by_the_papers_formula():
+    """120 steps; the servers took ten copies of 1,000 bytes and gave ten."""
+    moved = {"mix dense": 10_000, "mix answers": 10_000, "pull rows": 7}
+    run = SimpleNamespace(summary={"bytes_by_kind": moved, "issued": 120, "sync_gap": 11.5}, steady_qps=3.0)
+    assert scaling.speed(run, 1000) == {"eps": 3, "gap": 11.5, "taken": 12, "taken and given": 6}
+
+
+def test_what_a_run_measures_of_its_servers_is_what_they_look_up():
+    """By name every table is on one server, and a sample looks up as many of its rows as its pooling says."""
+    loads = [0, 0, 0]
+    for field, many in enumerate(placement.workload(1000, 12, 16).pooling):
+        loads[zlib.crc32(f"feature/{field}".encode()) % 3] += many
+    by_name, by_cost = (
+        lib.train(**placement.job(how, 3, 1000, tables=12, each=1), save=False) for how in ("by-group", "by-cost")
+    )
+    assert placement.imbalance(by_name) == pytest.approx(max(loads) / sum(loads) * 3, rel=1e-9)
+    assert placement.imbalance(by_name) == pytest.approx(placement.promised("by-group", 3, 1000, 12), rel=1e-9)
+    assert placement.imbalance(by_cost) < placement.imbalance(by_name)
+    assert placement.imbalance(by_name, "sync") == pytest.approx(1, abs=0.01), "slices of one length"

@@ -1,0 +1,213 @@
+"""Random pipelines, held against their own histories and against a serial run, beside what holds of every run.
+
+OAC and the sequential pipeline show no anomaly, and leave every byte as one batch after another does, in the order in which the
+device computed them. Without validation a pipeline may show anything; where it shows nothing it must leave these bytes too:
+so an anomaly that the history hides is a finding as well.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from fractions import Fraction
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
+
+import numpy as np
+import torch
+
+from lib import streams
+from lib.cluster.base import Site
+from lib.cluster.board import mean
+from lib.data.batch import Batch
+from lib.drivers import pipeline
+from lib.drivers.plan import Plan
+from lib.drivers.share import share_of
+from lib.models.flat import FlatModel, StepResult, one_thread
+from lib.protocols.pipeline_rule import PipelineRule
+from lib.results.outcome import digest
+from lib.results.run import Run
+from lib.store.dense import DenseStore
+from lib.store.rows import Rows
+from lib.store.table.table import Table
+from lib.workloads import Workload
+from tests.soak.cases import FLOPS, STEP, WORKLOADS, Case
+
+if TYPE_CHECKING:
+    from tests.soak.checks import Finding
+
+
+def draw(seed: int, number: int, cluster: str = "virtual") -> Case:
+    """The case of that number."""
+    stream = streams.stream(seed, "soak", "pipelines", cluster, number)
+
+    def one(things: Sequence[Any]) -> Any:
+        return things[stream.integers(len(things))]
+
+    def seconds(most: float) -> float:
+        return max(1e-5, float(f"{most * stream.random():.2g}"))
+
+    workload = one(("ctr-synthetic", "kg-synthetic"))
+    case: Case = {"protocol": one(("oac", "oac", "oac", "pipelined", "sequential")), "cluster": cluster}
+    case |= {"accesses": True, "workload": workload, **WORKLOADS[workload], "seed": int(stream.integers(1000))}
+    case |= {"vocabulary": one((6, 40, 400))} if workload == "ctr-synthetic" else {"entities": one((25, 40, 400))}
+    batches = int(stream.integers(2, 60))
+    case["samples"] = 8 * batches - int(stream.integers(8))
+    case["row_optimizer"] = {"name": one(("sgd", "momentum", "adagrad", "adam")), "lr": one((0.1, 0.01))}
+    if one((True, False, False)):
+        case["lr_milestones"] = [0.4]
+    if case["protocol"] != "sequential":
+        case |= {option: one((1, 2, 3, 5, 12)) for option in ("in_flight", "readers", "writers", "queue")}
+    lasts = batches * STEP["local"]
+    if cluster == "virtual":
+        case["worker.flops"] = FLOPS * one((1, 30, 1000))
+        case |= {f"{node}.bandwidth": one((1e5, 1e6, 1e9)) for node in ("worker", "server")}
+        case |= {"server.cores": one((1, 3, 8)), "server.core_memory": one((1e4, 1e5, 1e9))}
+        lasts = batches * 3e5 / case["worker.flops"]
+    if one((True, True, False)):
+        case["detour"] = seconds(one((1.0, 5.0, 20.0)) * lasts / batches)
+    if one((True, False)):
+        case["slowdown"] = one((0.3, 1.0, 2.0))
+    if one((True, False)):
+        case["checkpoint_every"] = 8 * int(stream.integers(1, batches + 2))
+    if one((True, False, False)):
+        node, kind = one(("worker0", "server0")), one(("dies", "hangs", "slows"))
+        failure = {"node": node, "kind": kind, "at": seconds(lasts), "lasts": seconds(lasts)}
+        case["failures"] = [failure | ({"factor": 20.0} if kind == "slows" else {})]
+    case["devices"] = one((1, 1, 1, 2, 3))
+    return case
+
+
+def call(case: Case, finding: Finding | None = None) -> str:
+    """The case as a call that can be pasted."""
+    return f"tests.soak.checks.check({case!r})"
+
+
+@contextmanager
+def stirred(case: Case) -> Iterator[None]:
+    """With a `detour` the host store reads and writes in another order than it is asked to, as threads do."""
+
+    if "detour" not in case:
+        yield
+        return
+    kind = pipeline.HostStore
+
+    def store(site: Site, plan: Plan, rule: PipelineRule) -> pipeline.HostStore:
+        return kind(_Detours(site, plan.seed, case["detour"]), plan, rule)
+
+    with patch.object(pipeline, "HostStore", store):
+        yield
+
+
+class _Detours:
+    """A site whose computations begin and end a random while later."""
+
+    def __init__(self, site: Site, seed: int, most: float):
+        self._site, self._seed, self._most = site, seed, most
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._site, name)
+
+    async def compute(self, *args: Any) -> Any:
+        await self._detour("there")
+        result = await self._site.compute(*args)
+        await self._detour("back")
+        return result
+
+    async def _detour(self, way: str) -> None:
+        """As long as the moment says, so that a run which is resumed goes the same way."""
+        stream = streams.stream(self._seed, "detour", way, self._site.now())
+        await self._site.sleep(self._most * stream.random() ** 3)
+
+
+def wrong(plan: Plan, run: Run) -> Iterator[tuple[str, str]]:
+    """What a finished pipeline should not have shown or left: its kind, and the first of it."""
+    workload, rule = plan.workload, plan.protocol.dense
+    anomalies, name = run.summary["anomalies"], rule.name
+    for device in range(rule.devices) if rule.validates else ():
+        largest = "largest_cache" if rule.devices == 1 else f"largest_cache_of_worker{device}"
+        if (rows := run.summary.get(largest, 0)) > (most := most_rows(plan, device)):
+            yield f"{name}: cache beyond its bound", f"{rows} rows, not at most {most}"
+    if anomalies and name != "pipelined":
+        yield f"{name}: {', '.join(sorted(anomalies))}", "; ".join(found["first"] for found in anomalies.values())
+    if not anomalies:
+        left = digest_of(serial(workload, plan.seed, run.summary["order"], rule.devices))
+        if left != run.digest:
+            yield f"{name}: no serial run", f"it left {run.digest[:12]}, and one batch after another {left[:12]}"
+
+
+def most_rows(plan: Plan, device: int) -> int:
+    """Of a table in a device's cache."""
+    sizes = (ids.size for index in range(plan.batches) for ids in share_of(plan, index, device).ids.values())
+    return plan.protocol.dense.most_cached * max(sizes)
+
+
+def digest_of(left: dict[str, Any]) -> str:
+    """A run's digest if that is what its parts left."""
+    return digest({part: {part.partition("/")[2]: content} for part, content in left.items()})
+
+
+@one_thread()
+def serial(workload: Workload, seed: int, order: Iterable[int], devices: int = 1) -> dict[str, Any]:
+    """One batch after another in the given order: rows, optimiser state and timestamps, as a pipeline leaves them.
+
+    Of several devices each has computed its samples of the batch; who had which row makes no difference."""
+    tables = {
+        name: Table(spec.dim, workload.row_optimizer, seed=seed, scale=spec.scale)
+        for name, spec in workload.tables().items()
+    }
+    model = FlatModel(workload.model(seed), pooling=workload.bags())
+    dense = DenseStore(model.vector, workload.dense_optimizer)
+    samples = 0
+    for stamp, index in enumerate(order):
+        batch, rate = workload.batch(seed, index), workload.rate_at(samples)
+        samples += batch.size
+        step = Whole(batch) if devices == 1 else InParts(workload, seed, batch, devices)
+        rows = {name: table.read(step.ids[name]) for name, table in tables.items()}
+        model.load(dense.values)
+        result = step.gradient(model, {name: block.values for name, block in rows.items()})
+        dense.apply(result.dense, rate)
+        for name, block in rows.items():
+            values, state = torch.from_numpy(block.values.copy()), torch.from_numpy(block.state.copy())
+            workload.row_optimizer.at(rate).update(values, state, torch.from_numpy(result.rows[name]))
+            stamps = np.full(block.ids.size, stamp)
+            tables[name].write(Rows(block.ids, values.numpy(), state.numpy(), stamps), newer=False)
+    rows = {name: table.export() for name, table in tables.items()}
+    copies = {f"worker{device}/dense": {0: dense.export()} for device in range(devices)}
+    return {"server0/rows": rows, **copies}
+
+
+class Whole:
+    """A batch that is computed at once."""
+
+    def __init__(self, batch: Batch):
+        self._batch, self.ids = batch, batch.ids
+
+    def gradient(self, model: FlatModel, rows: dict[str, np.ndarray]) -> StepResult:
+        return model.step(self._batch, rows)
+
+
+class InParts:
+    """A batch whose samples are computed in parts of about the same size, the first ones larger: its gradient is their mean."""
+
+    def __init__(self, workload: Workload, seed: int, batch: Batch, count: int):
+        first, self._size, self._count = batch.index * workload.batch_size, batch.size, count
+        ends = [math.ceil(Fraction(self._size * part, count)) for part in range(count + 1)]
+        self._parts = [
+            workload.draw(seed, first + start, end - start, batch.index) for start, end in pairwise(ends) if start < end
+        ]
+        self.ids = {name: np.unique(np.concatenate([part.ids[name] for part in self._parts])) for name in batch.ids}
+
+    def gradient(self, model: FlatModel, rows: dict[str, np.ndarray]) -> StepResult:
+        dense, sums = [], {name: np.zeros_like(block) for name, block in rows.items()}
+        for part in self._parts:
+            places = {name: np.searchsorted(ids, part.ids[name]) for name, ids in self.ids.items()}
+            result = model.step(part, {name: rows[name][at] for name, at in places.items()})
+            dense.append(result.dense.numpy() * np.float32(part.size / self._size * self._count))
+            for name, at in places.items():
+                sums[name][at] += result.rows[name] * np.float32(part.size / self._size)
+        dense += [np.zeros_like(dense[0])] * (self._count - len(dense))  # who has no samples has no gradient
+        return replace(result, dense=torch.from_numpy(mean(dense)), rows=sums)
