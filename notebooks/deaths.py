@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lib.drivers.ledger import OUTCOMES
+from lib.drivers.run.ledger import OUTCOMES
 from lib.results.run import Run
 from lib.workloads import Workload
 

@@ -109,13 +109,20 @@ def test_the_rooms_of_lib_form_no_circle():
     assert set(TopologicalSorter(rooms).static_order()) == rooms.keys()
 
 
+def test_the_modules_of_the_drivers_form_no_circle():
+    """Neither where they import each other, nor for types alone."""
+    paths = {_module(path): path for path in (ROOT / "lib" / "drivers").rglob("*.py")}
+    needs = {name: imported(path) & paths.keys() - {name} for name, path in paths.items()}
+    assert {*TopologicalSorter(needs).static_order()} == paths.keys()
+
+
 def test_few_files_lie_at_the_top_of_lib():
     assert len(list((ROOT / "lib").glob("*.py"))) <= 8
 
 
 def test_drivers_and_protocols_name_no_cluster():
     for package in ("drivers", "protocols"):
-        for path in (ROOT / "lib" / package).glob("*.py"):
+        for path in (ROOT / "lib" / package).rglob("*.py"):
             text = path.read_text()
             assert not re.search(r"\b(VirtualCluster|LocalCluster|RayCluster|ray)\b", text), path
             assert not any(re.match(r"lib\.cluster\.(virtual|local|ray)", module) for module in imported(path)), path

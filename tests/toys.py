@@ -9,8 +9,8 @@ import numpy as np
 import torch
 
 from lib.cluster.base import Cluster
-from lib.drivers.plan import Plan
-from lib.drivers.record import Record
+from lib.drivers.run.plan import Plan
+from lib.drivers.run.record import Record
 from lib.models.flat import FlatModel
 from lib.results.run import Run
 from lib.training.legs import driver

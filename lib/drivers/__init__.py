@@ -1,1 +1,1 @@
-"""The three loops that execute rules: server, replica, pipeline."""
+"""The three loops that execute rules, and in wings what they are made of."""

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from lib.drivers.record import END, Access
+from lib.drivers.run.record import END, Access
 
 Row = tuple[str, int]
 """Table and id."""

@@ -13,9 +13,9 @@ import numpy as np
 import pandas as pd
 
 from lib.data.feed import account
-from lib.drivers.ledger import settle
-from lib.drivers.plan import Plan
-from lib.drivers.record import Finished, Snapshot
+from lib.drivers.run.ledger import settle
+from lib.drivers.run.plan import Plan
+from lib.drivers.run.record import Finished, Snapshot
 from lib.models.flat import FlatModel
 from lib.protocols.statistics import pooled
 from lib.results.anomalies import Anomaly, anomalies, told

@@ -16,7 +16,7 @@ from lib import paths
 from lib.errors import Damaged, LockstepError, NotSaved
 
 if TYPE_CHECKING:
-    from lib.drivers.model_state import ModelState
+    from lib.drivers.run.model_state import ModelState
 
 MODEL = "model.safetensors"
 TABLES = ("history", "trace", "usage")
@@ -45,7 +45,7 @@ class Run:
     def model(self) -> ModelState | None:
         """The model at the end, for another run to start from, where it was kept."""
         if isinstance(self.kept, Path):
-            from lib.drivers.model_state import ModelState
+            from lib.drivers.run.model_state import ModelState
             from lib.store import checkpoint
             from lib.store.rows import Rows
 

@@ -17,8 +17,9 @@ from pathlib import Path
 
 from lib.cluster.base import World
 from lib.cluster.spec import Usage
-from lib.drivers.cut import KINDS, Cuts
-from lib.drivers.record import Finished
+from lib.drivers.run.cut import KINDS
+from lib.drivers.run.cuts import Cuts
+from lib.drivers.run.record import Finished
 from lib.store import checkpoint
 from lib.switching.controller import Automatic, AutomaticState, Mode
 from lib.training.watch import Decision, Watch

@@ -8,17 +8,23 @@ from dataclasses import dataclass, replace
 from importlib import import_module
 
 from lib.cluster.base import World
-from lib.drivers.attempts import Attempt, carry_through
-from lib.drivers.model_state import ModelState, left_by
-from lib.drivers.plan import Plan
-from lib.drivers.record import Finished, Leg
+from lib.drivers.run.attempt import Attempt
+from lib.drivers.run.leg import Leg
+from lib.drivers.run.model_state import ModelState, left_by
+from lib.drivers.run.plan import Plan
+from lib.drivers.run.record import Finished
+from lib.drivers.run.retries import carry_through
 from lib.errors import BadOption
 from lib.protocols.rule import Pair, Rule
 from lib.training.ended_legs import EndedLegs
 from lib.training.schedule import Choice, Phase, Schedule
 from lib.training.watch import Watch
 
-DRIVERS = {"server": "lib.drivers.server", "replica": "lib.drivers.replica", "pipeline": "lib.drivers.pipeline"}
+DRIVERS = {
+    "server": "lib.drivers.server_loop",
+    "replica": "lib.drivers.replica_loop",
+    "pipeline": "lib.drivers.pipeline_loop",
+}
 """Family -> the module whose `drive` carries it out; by name, so that a run's key leaves the others' code out."""
 
 
@@ -91,7 +97,7 @@ class Course:
         """The choice as the last leg left it."""
         if isinstance(self.schedule, Schedule):
             return None
-        return legs[-1].finished.watch if legs else Watch.of(self.schedule, self.plan)
+        return legs[-1].finished.watch if legs else Watch.of(self.schedule, self.plan.workload, self.plan.workers)
 
     def workers(self, phase: Phase) -> int:
         """Those that take part; of a pipeline's devices the first leads the others, however many workers others have."""

@@ -16,9 +16,9 @@ from lib import paths
 from lib.cluster.base import Cluster
 from lib.data import source
 from lib.data.feed import stretches
-from lib.drivers.cut import Cuts
-from lib.drivers.plan import Plan
-from lib.drivers.sample_ids import MOST
+from lib.drivers.run.cuts import Cuts
+from lib.drivers.run.plan import Plan
+from lib.drivers.servers.sample_ids import MOST
 from lib.errors import BadOption
 from lib.options.checked import Checked, Count, Natural, NotNegative, checked
 from lib.progress import Progress

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 from lib.cluster.base import Site
 from lib.data.feed import WorkQueue
-from lib.drivers.plan import Plan
 from lib.switching.controller import Automatic, AutomaticState, Computation, Mode
 from lib.training.schedule import Choice
+from lib.workloads import Workload
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,17 +39,17 @@ class Watch:
     """Those of the leg that ended last."""
 
     @classmethod
-    def of(cls, choice: Choice, plan: Plan) -> Watch:
-        """Before the first leg; `plan` is what all legs have in common."""
+    def of(cls, choice: Choice, workload: Workload, workers: int) -> Watch:
+        """Before the first leg."""
         modes = [
             Mode(
                 waits=phase.protocol.sparse.blocks or phase.protocol.dense.blocks,
-                batch=phase.workload(plan.workload).batch_size,
+                batch=phase.workload(workload).batch_size,
                 workers=phase.workers,
             )
             for phase in choice.phases
         ]
-        return cls(choice.rule, choice.every, choice.rule.init(modes, plan.workers))
+        return cls(choice.rule, choice.every, choice.rule.init(modes, workers))
 
     @property
     def queue(self) -> type[Watched]:

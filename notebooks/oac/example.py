@@ -12,8 +12,8 @@ import pandas as pd
 from lib.cluster.spec import Work
 from lib.cluster.virtual.cluster import VirtualCluster
 from lib.data.batch import Batch
-from lib.drivers.plan import Plan
-from lib.drivers.record import END, Access, Record
+from lib.drivers.run.plan import Plan
+from lib.drivers.run.record import END, Access, Record
 from lib.protocols.rule import Rule
 from lib.store.optim import SGD, Optimizer
 from lib.training.legs import driver

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from lib.drivers.record import END, Access
+from lib.drivers.run.record import END, Access
 from lib.protocols.pipeline_rule import PipelineRule
 from lib.results.anomalies import Anomaly, anomalies
 

@@ -18,10 +18,10 @@ import torch
 from lib.cluster.base import Site, World
 from lib.cluster.local import LocalCluster
 from lib.data.batch import Batch
-from lib.drivers.parameter_server import ParameterServer, Servers
-from lib.drivers.plan import Plan
-from lib.drivers.record import Record
-from lib.drivers.server_client import ServerClient
+from lib.drivers.run.plan import Plan
+from lib.drivers.run.record import Record
+from lib.drivers.servers.parameter_server import ParameterServer, Servers
+from lib.drivers.servers.server_client import ServerClient
 from lib.models.ctr import TABLE
 from lib.models.flat import StepResult
 from lib.protocols.baselines import Async

@@ -15,7 +15,7 @@ import numpy as np
 from lib.cluster.spec import Node
 from lib.cluster.virtual.cluster import VirtualCluster
 from lib.data.clicks import FIELD_SHIFT
-from lib.drivers.plan import PROFILED
+from lib.drivers.run.plan import PROFILED
 from lib.results.run import Run
 from lib.store.placement import look_up_costs, packed
 from lib.store.spec import RowStore

@@ -12,9 +12,9 @@ import pytest
 from lib import LocalCluster, RayCluster, VirtualCluster, workloads
 from lib.cluster.base import Meeting
 from lib.cluster.spec import Work
-from lib.drivers.parameter_server import ParameterServer
-from lib.drivers.plan import Plan
-from lib.drivers.shard import Gradient
+from lib.drivers.run.plan import Plan
+from lib.drivers.servers.parameter_server import ParameterServer
+from lib.drivers.servers.shard import Gradient
 from lib.errors import BadOption, NotFinite
 from lib.models.flat import FlatModel
 from lib.protocols import get

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import lib
 from lib import Failure, LocalCluster, Lognormal, Mishaps, Node, Phase, Schedule, VirtualCluster, workloads
 from lib.cluster.faults.failures import TICK, Connection, Degradation, NodeFailures, windows
-from lib.drivers.crew import Crew
+from lib.drivers.taking_part.crew import Crew
 from lib.errors import BadOption, Deadlock, NodeLost
 from lib.protocols import ALL
 

@@ -9,9 +9,9 @@ from types import SimpleNamespace
 import pytest
 
 from lib.cluster.base import Handle
-from lib.drivers.attempts import Attempt
-from lib.drivers.crew import Crew
-from lib.drivers.record import Record
+from lib.drivers.run.attempt import Attempt
+from lib.drivers.run.record import Record
+from lib.drivers.taking_part.crew import Crew
 from lib.errors import NodeLost
 from lib.protocols.gba import GBA
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 import lib
 from lib import Failure, LocalCluster, Node, VirtualCluster, protocols, workloads
 from lib.cluster.base import nbytes
-from lib.drivers.cut import KINDS
-from lib.drivers.sample_ids import first, holder
+from lib.drivers.run.cut import KINDS
+from lib.drivers.servers.sample_ids import first, holder
 from lib.errors import BadOption, NodeLost
 from lib.protocols import Pair
 from lib.store import checkpoint

@@ -6,8 +6,8 @@ from collections import Counter
 
 import pytest
 
-from lib.drivers.ledger import settle
-from lib.drivers.record import Record
+from lib.drivers.run.ledger import settle
+from lib.drivers.run.record import Record
 from lib.errors import LockstepError
 
 

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from lib.drivers.meeting import LAST, Neighbourhoods, Rendezvous
-from lib.drivers.mix_in_step import Beside
+from lib.drivers.replicas.mix_in_step import Beside
+from lib.drivers.taking_part.meeting import LAST, Neighbourhoods, Rendezvous
 from tests.drivers.composing import rule
 from tests.protocols.replica_protocols import DPSGD
 

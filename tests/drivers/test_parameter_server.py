@@ -12,9 +12,9 @@ from scipy import stats
 
 import lib
 from lib import LocalCluster, Node, RowStore, VirtualCluster, protocols
-from lib.drivers.parameter_server import ParameterServer
-from lib.drivers.plan import Plan
-from lib.drivers.shard import Gradient
+from lib.drivers.run.plan import Plan
+from lib.drivers.servers.parameter_server import ParameterServer
+from lib.drivers.servers.shard import Gradient
 from lib.protocols.server_rule import Push
 from lib.store.optim import SGD
 from lib.workloads.base import TableSpec

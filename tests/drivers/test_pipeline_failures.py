@@ -8,10 +8,10 @@ import torch
 
 import lib
 from lib import LocalCluster, VirtualCluster, protocols, workloads
-from lib.drivers import pipeline
-from lib.drivers.host_store import HostStore
-from lib.drivers.pipeline import Device
-from lib.drivers.trainer import Trainer
+from lib.drivers import pipeline_loop
+from lib.drivers.pipeline_loop import Device
+from lib.drivers.pipelines.host_store import HostStore
+from lib.drivers.run.trainer import Trainer
 from lib.errors import NotFinite
 from lib.models.flat import FlatModel
 from tests.soak.pipelines import serial
@@ -58,7 +58,7 @@ def parts_of(plant):
                 super().__init__(*args)
                 made.append(self)
 
-        plant.setattr(pipeline, kind.__name__, Kept)
+        plant.setattr(pipeline_loop, kind.__name__, Kept)
     return made
 
 

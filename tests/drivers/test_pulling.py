@@ -11,8 +11,8 @@ import pytest
 import lib
 from lib import Failure, Node, VirtualCluster, protocols, workloads
 from lib.data.batch import Batch
-from lib.drivers.ledger import OUTCOMES
-from lib.drivers.pulling import Draw, pulled
+from lib.drivers.run.ledger import OUTCOMES
+from lib.drivers.servers.pulling import Draw, pulled
 from lib.errors import BadOption
 from lib.protocols import Pair
 from tests.toys import records

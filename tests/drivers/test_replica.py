@@ -7,7 +7,7 @@ import pytest
 
 import lib
 from lib import Failure, VirtualCluster, protocols, workloads
-from lib.drivers.replica import ReplicaWorker
+from lib.drivers.replica_loop import ReplicaWorker
 from tests.soak.cases import WORKLOADS
 from tests.soak.checks import check
 from tests.toys import Letters, finals, records

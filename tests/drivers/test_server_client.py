@@ -8,8 +8,8 @@ import pytest
 import lib
 from lib import RowStore, VirtualCluster, protocols
 from lib.cluster.virtual.site import HEADER
-from lib.drivers.plan import Plan
-from lib.drivers.server import drive
+from lib.drivers.run.plan import Plan
+from lib.drivers.server_loop import drive
 from lib.protocols.baselines import Sync
 from lib.store.placement import Uniform, place_rows
 from tests.toys import finals

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 import lib
 from lib import Link, LocalCluster, Node, VirtualCluster, protocols, workloads
 from lib.data.batch import Batch
-from lib.drivers.host_store import HostStore
-from lib.drivers.pipeline import Device
-from lib.drivers.plan import Plan
-from lib.drivers.share import shared
-from lib.drivers.team import Team
-from lib.drivers.trainer import Trainer
+from lib.drivers.pipeline_loop import Device
+from lib.drivers.pipelines.host_store import HostStore
+from lib.drivers.pipelines.share import shared
+from lib.drivers.pipelines.team import Team
+from lib.drivers.run.plan import Plan
+from lib.drivers.run.trainer import Trainer
 from lib.models.flat import FlatModel
 from lib.protocols.oac import OAC
 from lib.protocols.pipeline_rule import Admission

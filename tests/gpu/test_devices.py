@@ -9,8 +9,8 @@ import torch
 
 import lib
 from lib import protocols, workloads
-from lib.drivers.pipeline import Device
-from lib.drivers.trainer import Trainer
+from lib.drivers.pipeline_loop import Device
+from lib.drivers.run.trainer import Trainer
 
 pytestmark = [
     pytest.mark.gpu,

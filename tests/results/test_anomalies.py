@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import lib
-from lib.drivers.record import END, Access
+from lib.drivers.run.record import END, Access
 from lib.errors import BadOption
 from lib.results.anomalies import anomalies, told
 from tests.toys import Letters

@@ -23,9 +23,9 @@ from lib import streams
 from lib.cluster.base import Site
 from lib.cluster.board import mean
 from lib.data.batch import Batch
-from lib.drivers import pipeline
-from lib.drivers.plan import Plan
-from lib.drivers.share import share_of
+from lib.drivers import pipeline_loop
+from lib.drivers.pipelines.share import share_of
+from lib.drivers.run.plan import Plan
 from lib.models.flat import FlatModel, StepResult, one_thread
 from lib.protocols.pipeline_rule import PipelineRule
 from lib.results.outcome import digest
@@ -93,12 +93,12 @@ def stirred(case: Case) -> Iterator[None]:
     if "detour" not in case:
         yield
         return
-    kind = pipeline.HostStore
+    kind = pipeline_loop.HostStore
 
-    def store(site: Site, plan: Plan, rule: PipelineRule) -> pipeline.HostStore:
+    def store(site: Site, plan: Plan, rule: PipelineRule) -> pipeline_loop.HostStore:
         return kind(_Detours(site, plan.seed, case["detour"]), plan, rule)
 
-    with patch.object(pipeline, "HostStore", store):
+    with patch.object(pipeline_loop, "HostStore", store):
         yield
 
 

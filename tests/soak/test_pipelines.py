@@ -11,8 +11,8 @@ import torch
 import lib
 import tests.soak
 from lib import workloads
-from lib.drivers.host_store import HostStore
-from lib.drivers.pipeline import Device
+from lib.drivers.pipeline_loop import Device
+from lib.drivers.pipelines.host_store import HostStore
 from lib.protocols.oac import OAC
 from lib.results.outcome import digest
 from lib.store.device.cache import Cache

@@ -6,7 +6,7 @@ import pytest
 
 import lib
 from lib import Node, VirtualCluster, paths, workloads
-from lib.drivers.cut import KINDS
+from lib.drivers.run.cut import KINDS
 from lib.errors import BadOption, Damaged
 from lib.protocols import ALL, Pair, get
 from lib.store import checkpoint

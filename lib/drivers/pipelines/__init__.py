@@ -1,0 +1,1 @@
+"""What a pipeline is made of beside its loop."""

@@ -1,0 +1,340 @@
+"""The driver of replica rules: every worker updates its own copy; copies mix in the loop or in the background."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from lib.cluster.base import Handle, Site, World
+from lib.data.batch import Batch
+from lib.data.feed import stretches
+from lib.drivers.replicas.exchanges import WAYS, Here
+from lib.drivers.replicas.gate import Gate
+from lib.drivers.replicas.mix_in_step import PLACES, Count, NoMix, OfGradients
+from lib.drivers.replicas.replica_state import Replica
+from lib.drivers.replicas.sync_server import open_sync_servers
+from lib.drivers.run.cut import carry_out
+from lib.drivers.run.model_state import ModelState
+from lib.drivers.run.plan import Plan
+from lib.drivers.run.record import Finished, Marks, Record, Snapshot
+from lib.drivers.run.supply import Supply, open_supply
+from lib.drivers.run.trainer import Input, Trainer
+from lib.drivers.servers.embedding_client import EmbeddingClient
+from lib.drivers.servers.parameter_server import Servers, open_servers
+from lib.drivers.servers.pulling import Draw, Pull, pulled
+from lib.drivers.servers.server_client import ServerClient
+from lib.drivers.taking_part.crew import Crew
+from lib.drivers.taking_part.embedding_crew import open_embedding
+from lib.errors import BadOption
+from lib.models.flat import StepResult
+from lib.protocols.mixing import Background, Centre, Loop
+from lib.store.rows import Rows
+
+
+class ReplicaWorker:
+    """A worker with its own dense parameters and optimiser, and its own rows where no server keeps them."""
+
+    def __init__(
+        self,
+        site: Site,
+        plan: Plan,
+        rank: int,
+        servers: Servers | None,
+        rendezvous: Handle,
+        sync_servers: tuple[Handle, ...],
+        supply: Supply,
+    ):
+        self.site, self._plan, self._rank, self.rule = site, plan, rank, plan.protocol.dense
+        self.record = Record(site.node, [] if plan.trace else None)
+        self._trainer = Trainer(site, plan, rank, self.record, self.rule.worker_threads)
+        self.replica = Replica(site, plan, self.record, self._trainer.size, rows=servers is None)
+        self._embedding = EmbeddingClient(site, plan, servers, rank, self.record) if plan.embedding_workers else None
+        self._servers = self._embedding
+        if servers and not self._embedding:
+            self._servers = ServerClient(site, plan, servers, rank, self.replica.size, self.record)
+        self._input = Input(site, plan, rank, supply, self._trainer, self._embedding and self._embedding.batch)
+        self._rendezvous = rendezvous.seen_from(site)
+        exchange, when = self.rule.exchange, self.rule.when
+        self.way = WAYS[type(exchange)](
+            Here(
+                site=site,
+                plan=plan,
+                rank=rank,
+                replica=self.replica,
+                record=self.record,
+                rendezvous=self._rendezvous,
+                sync_servers=sync_servers,
+            )
+        )
+        self._background = isinstance(when, Background)
+        one = exchange.together or self._background
+        self._counts = [Count() for _ in range(1 if one else self.rule.worker_threads)]
+        self._stepping = Gate()
+        """Threads in a step."""
+        self._stepped = asyncio.Event()
+        self._finished = False
+        self.new = False
+        """It has joined again and has made no step yet."""
+        self._marks = Marks(mark / plan.workers for mark in plan.marks if rank == 0 or self.rule.model == "average")
+        self._evaluated = plan.evaluation_ids() if self.replica.tables else {}
+        self._kind = NoMix if self._background else OfGradients if exchange.copies else PLACES[when.place]
+        self.buckets = self._trainer.buckets(exchange.buckets if exchange.copies and plan.on_nan == "stop" else 1)
+
+    async def inherit(self, dense: dict[str, np.ndarray], rows: dict[str, Rows]) -> None:
+        """Begin with what another protocol has trained."""
+        self.replica.inherit(dense, rows)
+
+    async def run(self, until: int) -> None:
+        """Train on all batches before `until`, and leave if that is the end of the data."""
+        ends = until == self._plan.end
+        began, steps = self.site.now(), self.replica.steps
+        self._finished = False
+        self._stepped.clear()
+        for count in self._counts:
+            count.since = began
+        await self.way.start()
+        async with asyncio.TaskGroup() as beside:
+            shadow = beside.create_task(self._shadow(), name=f"shadow {self._rank}") if self._background else None
+            async with asyncio.TaskGroup() as threads:
+                for thread in range(1, self.rule.worker_threads):
+                    threads.create_task(self._train_all(thread, until, beside), name=f"thread {thread} of {self._rank}")
+                await self._train_all(0, until, beside)
+            if self._background and self.rule.when.until == "all":
+                await self._mix_until_all_end(began, self.replica.steps - steps)
+            self._finished = True
+            if ends and self.rule.last:
+                await self._last_mix(shadow)
+            await self._rendezvous.leave(self._rank, False, not ends)
+            self._stepped.set()
+        if self._servers:
+            await self._servers.leave(not ends)
+
+    async def find(self, there: tuple[Handle | None, ...], patience: float | None) -> None:
+        """Which embedding workers are there."""
+        await self._embedding.find(there, patience)
+
+    async def know(self, rank: int, worker: Handle) -> None:
+        self.way.know(rank, worker)
+
+    async def deliver(self, rank: int, round: int, message: np.ndarray) -> None:
+        await self.way.deliver(rank, round, message)
+
+    async def forget(self, rank: int, life: int) -> None:
+        await self.way.forget(rank, life)
+
+    async def absorb(self, message: np.ndarray) -> np.ndarray:
+        """Take in another worker's message, whatever this one is doing; the answer."""
+        return await self.replica.absorb(message)
+
+    async def copy(self) -> dict[str, Any]:
+        """What a worker that is there again starts from."""
+        return await self.replica.copy()
+
+    async def take_over(self, step: int | None, copy: dict[str, Any], beyond: int) -> None:
+        """Be a worker that was lost and is there again, with another's parameters, at its step where no server says which;
+        the batches of its own that it missed are left out, and those up to `beyond` that it had computed."""
+        await self._input.skip(copy["steps"] if step is None else step, beyond)
+        self.replica.load({**copy, "samples": 0})
+        for count in self._counts:
+            count.begun = count.done = count.mixed_at = copy["steps"] // len(self._counts)
+        self.new = True
+
+    async def save(self) -> dict[str, Any]:
+        return {
+            "feed": await self._input.save(),
+            "replica": self.replica.save(),
+            "round": self.way.round,
+            "counts": [list(asdict(count).values()) for count in self._counts],
+            "new": self.new,
+            "record": self.record,
+        }
+
+    async def load(self, state: dict[str, Any]) -> None:
+        await self._input.load(state["feed"])
+        self.replica.load(state["replica"])
+        self.way.round = state["round"]
+        self._counts = [Count(*values) for values in state["counts"]]
+        self.new = state["new"]
+        self._marks.skip(self.replica.samples)
+        self.record.become(state["record"])
+
+    async def report(self) -> Record:
+        self.record.snapshots.append(self._snapshot())
+        self.record.final = self.replica.final()
+        return self.record
+
+    async def _train_all(self, thread: int, until: int, beside: asyncio.TaskGroup) -> None:
+        count = self._counts[thread % len(self._counts)]
+        batches, servers = self._input.batches(until, beside), [self._servers] if self._servers else []
+        draw = Draw(self._plan.seed, self._rank, self.rule.buffer)
+        async for batch, pulls in pulled(batches, servers, beside, draw):
+            await self._train(batch, pulls, count, beside)
+
+    async def _train(self, batch: Batch, pulls: Sequence[Pull], count: Count, beside: asyncio.TaskGroup) -> None:
+        mix = self._mix_of_step(batch, count)
+        await mix.before()
+        async with self._stepping.shared():
+            rows = await self._pull(batch, pulls)
+            try:
+                result = await self._trainer.step(batch, mix.values(), rows, mix.overlap)
+            except BaseException:
+                mix.stop()
+                raise
+            await mix.computed()
+            if result is not None and mix.own_gradient:
+                await self.replica.update(result.dense, batch.index, mix.rate)
+            if result is not None and result.statistics is not None:
+                self.replica.follow(result.statistics)
+            await self._push(batch, result, mix.rate, beside)
+            count.done += 1
+            self.replica.steps += 1
+            self.replica.samples += batch.size
+        await mix.after(result)
+        self._stepped.set()
+        if result is not None:
+            self.record.ledger["applied"] += 1
+            self.record.staleness.append((self.site.now(), 0))
+        else:
+            self.record.ledger["dropped"] += 1
+        if self._marks.crossed(self.replica.samples):
+            self.record.snapshots.append(self._snapshot())
+
+    def _mix_of_step(self, batch: Batch, count: Count) -> NoMix:
+        count.begun += 1
+        due = not self._background and self.rule.due(count.begun, self.site.now() - count.since)
+        if due:  # from here on: else every thread that begins a step before the mix is over would mix as well
+            count.since = self.site.now()
+        return (self._kind if due else NoMix)(self, batch, count)
+
+    async def mix(self, count: Count, label: int, asked: asyncio.Task | None = None) -> None:
+        """Mix once and note it."""
+        start = await self.way.mix(label, asked)
+        if start is not None:
+            self.mixed(count, label, start)
+
+    def mixed(self, count: Count, label: int, start: float) -> None:
+        count.since = self.site.now()
+        self.record.span("mix", start, count.since, label)
+        self.record.gaps.append((count.since, count.done - count.mixed_at))
+        count.mixed_at = count.done
+
+    async def _shadow(self) -> None:
+        """Mix as often as the network lets it, with at least one local step in between, until the data ends."""
+        count = self._counts[0]
+        while True:
+            await self._stepped.wait()
+            self._stepped.clear()
+            if self._finished:
+                return
+            await self.mix(count, count.done)
+
+    async def _mix_until_all_end(self, began: float, steps: int) -> None:
+        """The shadow goes on while others train, as often as this worker made a step."""
+        ended = asyncio.ensure_future(self._rendezvous.end(self._rank))
+        pace = (self.site.now() - began) / steps if steps else None
+        try:
+            while pace and not ended.done():
+                rest = asyncio.ensure_future(self.site.sleep(pace))
+                await asyncio.wait({ended, rest}, return_when=asyncio.FIRST_COMPLETED)
+                rest.cancel()
+                self._stepped.set()
+            await ended
+        finally:
+            ended.cancel()
+
+    async def _last_mix(self, shadow: asyncio.Task | None) -> None:
+        asked = self.way.last()  # a shadow that waits for its group waits no more
+        if shadow:
+            self._stepped.set()
+            await shadow
+        count = self._counts[0]
+        start = await self.way.mix(count.done, asked, last=True)
+        if start is not None:
+            self.mixed(count, count.done, start)
+
+    def standing(self) -> AbstractAsyncContextManager:
+        """Where a replica mixes as one, its threads stand still."""
+        return self._stepping.alone() if self.rule.exchange.together else nullcontext()
+
+    async def _pull(self, batch: Batch, pulls: Sequence[Pull]) -> dict[str, np.ndarray]:
+        if pulls:
+            return (await pulls[0]())[1]
+        return {name: table.pull(batch.ids[name]) for name, table in self.replica.tables.items()}
+
+    async def _push(self, batch: Batch, result: StepResult | None, rate: float, beside: asyncio.TaskGroup) -> None:
+        if self._servers:
+            beside.create_task(self._servers.push(batch, result), name=f"push of batch {batch.index}")
+            await asyncio.sleep(0)
+        elif result is not None:
+            for name, gradient in result.rows.items():
+                stamp = self.replica.steps + 1
+                self.replica.tables[name].push(batch.ids[name], gradient, stamp, distinct=True, rate=rate)
+
+    def _snapshot(self) -> Snapshot:
+        tables = self.replica.tables
+        rows = {name: (slice(None), table.peek(self._evaluated[name])) for name, table in tables.items()}
+        samples = self.replica.samples * self._plan.workers
+        return Snapshot(self.site.now(), samples, {0: self.replica.model()}, rows)
+
+
+async def drive(world: World, plan: Plan, model: ModelState | None = None) -> Finished:
+    sparse, rule = plan.protocol.sparse, plan.protocol.dense
+    check(plan)
+    # A workload without tables has nothing to keep on a server.
+    on_servers = sparse.family == "server" and plan.workload.tables()
+    apart = await open_servers(world, plan.behind, sparse, ("rows",), model) if on_servers else None
+    rendezvous = await world.host(WAYS[type(rule.exchange)].rendezvous, plan, node="master")
+    centre = await open_sync_servers(world, plan, model) if isinstance(rule.exchange, Centre) else ()
+    supply = await open_supply(world, plan)
+    embedding = await open_embedding(world, plan, apart, supply)
+
+    async def host(rank: int) -> Handle:
+        worker = await world.host(ReplicaWorker, plan, rank, apart, rendezvous, centre, supply, node=f"worker{rank}")
+        if model:
+            await worker.inherit(model.dense, {} if apart else model.rows)
+        if rule.exchange.meets_workers:
+            await rendezvous.enroll(rank, worker)
+        return worker
+
+    servers = apart.named() if apart else {}
+    crew = Crew(world, plan, host, [*servers.values(), rendezvous, *([supply.queue] if plan.watch else [])], embedding)
+    servers |= embedding.named() if embedding else {}
+    others = {**servers, **{f"centre{server}": handle for server, handle in enumerate(centre)}}
+    return await carry_out(world, plan, crew, others, {"rendezvous": rendezvous, **supply.named()})
+
+
+def check(plan: Plan) -> None:
+    """Refuse what would train as something else."""
+    sparse, rule = plan.protocol.sparse, plan.protocol.dense
+    if plan.workload.tables():
+        if sparse.family == "replica" and not rule.mixes_rows and rule.rows != "apart":
+            raise BadOption(
+                f"{rule.name}: rows of {plan.workload.name!r} would stay in each worker's replica, where this rule never mixes "
+                "them; let them follow a server rule (Pair(sparse=..., dense=...)), or say rows = 'apart'"
+            )
+        if sparse.family == "replica" and rule.model == "centre":
+            raise BadOption(f"{rule.name}: the model is the sync servers' copy, so rows must follow a server rule")
+        if sparse.family == "server" and sparse.blocks and rule.worker_threads > 1:
+            raise BadOption(
+                f"{rule.name}: {rule.worker_threads} threads of a worker cannot wait for their turn with {sparse.name!r}"
+            )
+        if sparse.family == "server" and sparse.blocks and rule.waits_for_others:
+            raise BadOption(
+                f"{rule.name}: workers that wait for each other's replicas, and for rows at the barrier of {sparse.name!r}, may "
+                "wait for ever; let the rows follow a rule without a barrier (async, bsp, gba), or mix gradients or with a centre"
+            )
+    steps = -(-plan.batches // plan.workers)
+    if plan.data == "stream":
+        steps = max(size for _, size in stretches(plan.batches, plan.workers, plan.partitions))
+    never = plan.workers > 1 and not (rule.last or plan.open) and isinstance(rule.when, Loop) and not rule.when.seconds
+    if never and not any(rule.due(step, math.inf) for step in range(1, steps + 1)):
+        raise BadOption(
+            f"{rule.name}: its replicas would never mix: none of the {steps} steps of each of {plan.workers} workers is due; "
+            "mix more often, or train on more samples"
+        )

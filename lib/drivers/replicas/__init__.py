@@ -1,0 +1,1 @@
+"""What a worker's own copy is made of, and the ways in which copies mix."""

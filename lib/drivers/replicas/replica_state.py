@@ -1,0 +1,173 @@
+"""One worker's own parameters: dense vector and optimiser, what its rule remembers, and rows where no server has them."""
+
+from __future__ import annotations
+
+import threading
+from copy import deepcopy
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from lib.cluster.base import Site
+from lib.cluster.spec import Work
+from lib.drivers.run.plan import Plan
+from lib.drivers.run.record import Record
+from lib.protocols import statistics
+from lib.protocols.mixing import Background, Loop, Mean, Mix
+from lib.store.blank import BlankDense, blank
+from lib.store.dense import DenseStore
+from lib.store.rows import Rows
+
+
+class Replica:
+    """Updates and mixes stop nobody: each is atomic, and a mix moves the replica by as much as it says from where it was when the
+    mix was worked out. Guaranteed: no mix undoes a local update that came beside it, and no update a mix.
+
+    Its vector is that of `FlatModel`. The rule sees the parameters; what a mix makes of the running statistics behind them is one
+    word of the rule's."""
+
+    def __init__(self, site: Site, plan: Plan, record: Record, parameters: int, rows: bool):
+        """`rows`: they are here, and not on servers."""
+        self._site, self._plan, self._rule, self._record = site, plan, plan.protocol.dense, record
+        start = plan.start(site)
+        self.size, self._running = parameters, start.size - parameters
+        self._dense = plan.dense_store(start, site.device, parameters)
+        self._memory = self._rule.init(start[: self.size])
+        self.tables = plan.tables() if rows else {}
+        # A shadow thread's merges are beside the cores that train.
+        self._modelled = not isinstance(self._rule.when, Background)
+        self._stands = isinstance(self._rule.when, Loop) and isinstance(self._rule.exchange, Mean)
+        """Nobody writes from a message to its merge, and nobody keeps the message."""
+        self._merging = threading.Lock()
+        """What the rule remembers is one merge's at a time."""
+        self._sent: tuple[np.ndarray, int] | None = None
+        """What the last message was made of, and how often it had been written to."""
+        self._told: dict[int, int] = {}
+        """Mix under way -> gradients of this replica's own that its message has."""
+        self.steps = self.samples = 0
+
+    @property
+    def values(self) -> Any:
+        """The live vector."""
+        return self._dense.values
+
+    def pull(self) -> np.ndarray:
+        """A copy of the vector."""
+        return self._dense.pull()
+
+    def model(self) -> np.ndarray:
+        """The dense parameters that it stands for, and its running statistics."""
+        mine = self._dense.pull()
+        return self._joined(self._rule.stands_for(self._memory, mine[: self.size]), mine[self.size :])
+
+    def rate(self) -> float:
+        """What the learning rates of its next step are multiplied by: as far in the pass as if all made as many steps as it."""
+        return self._plan.rate_after(self.steps * self._plan.workers * self._plan.workload.batch_size)
+
+    async def update(self, gradient: Any, batch: int, rate: float) -> None:
+        """One local step of the optimiser."""
+        start = self._site.now()
+        await self._site.compute(Work(bytes=3 * self._dense.nbytes), self._dense.apply, gradient, rate)
+        self._record.span("apply", start, self._site.now(), batch)
+        self._record.ledger["held"] += 1
+
+    def follow(self, change: Any) -> None:
+        """Move the running statistics as the forward pass of a batch moved them."""
+        self._dense.shift(change)
+
+    def message(self, round: int) -> np.ndarray:
+        """What it sends in a mix."""
+        self._told[round] = self._record.ledger["held"]
+        mine, writes = self._dense.still() if self._stands else self._dense.seen()
+        if self._rule.exchange.together:  # so that nobody makes another before this one is merged
+            self._sent = mine, writes
+        sent = self._rule.send(self._memory, mine[: self.size], round)
+        if not self._plan.gradients:
+            sent = blank(*sent.shape, kind=sent.dtype)
+        return self._joined(sent, statistics.brought(mine[self.size :], self._rule.statistics))
+
+    async def merge(self, mix: Mix) -> None:
+        work = Work(bytes=3 * mix.theirs.nbytes) if self._modelled else None
+        await self._site.compute(work, self._merge, mix)
+        told = self._told.pop(mix.round, 0)
+        if len(mix.members) != 1:  # whose group has nobody else has told nobody
+            self._heard(told)
+
+    async def absorb(self, theirs: np.ndarray) -> np.ndarray:
+        """Take in another worker's message, beside the cores that train; the answer."""
+        held = self._record.ledger["held"]
+        answer = await self._site.compute(None, absorb, self._plan, self._dense, theirs)
+        self._heard(held)
+        return answer
+
+    def _heard(self, told: int) -> None:
+        """What others have of this replica is not lost with it."""
+        self._record.ledger["heard"] = max(self._record.ledger["heard"], told)
+
+    def inherit(self, dense: dict[str, np.ndarray], rows: dict[str, Rows]) -> None:
+        """Begin with what another protocol has trained."""
+        self._dense.load(dense)
+        self._memory = self._rule.init(dense["values"][: self.size])
+        for name, table in self.tables.items():
+            table.load(rows[name])
+
+    async def copy(self) -> dict[str, Any]:
+        """What another worker starts from."""
+        return deepcopy(self.save())
+
+    def save(self) -> dict[str, Any]:
+        return {
+            "dense": self._dense.export(),
+            "tables": {name: table.dump() for name, table in self.tables.items()},
+            "memory": self._memory,
+            "steps": self.steps,
+            "samples": self.samples,
+        }
+
+    def load(self, state: dict[str, Any]) -> None:
+        self._dense.load(state["dense"])
+        for name, table in self.tables.items():
+            table.restore(state["tables"][name])
+        self._memory, self.steps, self.samples = state["memory"], state["steps"], state["samples"]
+
+    def final(self) -> dict[str, Any]:
+        return {
+            "replica": self._dense.export(),
+            "replica rows": {name: table.export() for name, table in self.tables.items()},
+        }
+
+    def _merge(self, mix: Mix) -> None:
+        if not self._plan.gradients:
+            return
+        with self._merging:
+            mine, writes = self._dense.seen(self._sent)
+            self._sent = None
+            merged = self._merged(mine, mix)
+            if beside := self._dense.move(mine, writes, merged):
+                self._record.extra["updates beside a merge"] += beside
+
+    def _merged(self, mine: np.ndarray, mix: Mix) -> np.ndarray:
+        if not self._running:
+            self._memory, merged = self._rule.merge(self._memory, mine, mix)
+            return merged
+        brought = 0 if self._rule.statistics == "none" else self._running
+        ends = [array.size - brought for array in (mix.sent, mix.theirs)]
+        parameters = replace(mix, sent=mix.sent[: ends[0]], theirs=mix.theirs[: ends[1]])
+        self._memory, merged = self._rule.merge(self._memory, mine[: self.size], parameters)
+        taken = statistics.taken(mine[self.size :], mix.theirs[ends[1] :], self._rule.statistics)
+        return self._joined(merged, taken)
+
+    def _joined(self, parameters: np.ndarray, running: np.ndarray) -> np.ndarray:
+        """As one array of the parameters' type."""
+        return np.concatenate([parameters, running.astype(parameters.dtype)]) if self._running else parameters
+
+
+def absorb(plan: Plan, dense: DenseStore | BlankDense, theirs: np.ndarray) -> np.ndarray:
+    """Change a copy by what a worker brought; what the worker is told."""
+    if not plan.gradients:
+        return theirs
+    mine, writes = dense.seen()
+    changed, answer = plan.protocol.dense.absorb(mine, theirs)
+    dense.move(mine, writes, changed)
+    return answer

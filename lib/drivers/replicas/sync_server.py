@@ -1,0 +1,74 @@
+"""Sync servers: the copy in the middle, a part of it on each, of rules that have one."""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from lib.cluster.base import Handle, Site, World
+from lib.cluster.spec import Work
+from lib.drivers.replicas.replica_state import absorb
+from lib.drivers.run.model_state import ModelState
+from lib.drivers.run.plan import Plan
+from lib.drivers.run.record import Marks, Record, Snapshot
+
+
+def parts(size: int, servers: int) -> list[slice]:
+    """Which part of a vector each of them holds."""
+    ends = [size * server // servers for server in range(servers + 1)]
+    return [slice(*pair) for pair in pairwise(ends)]
+
+
+class SyncServer:
+    """One part of the copy."""
+
+    def __init__(self, site: Site, plan: Plan, server: int):
+        self._site, self._plan, self._server = site, plan, server
+        start = plan.start(site)
+        self._part = parts(start.size, plan.protocol.dense.exchange.servers)[server]
+        self._copy = plan.dense_store(start[self._part])
+        self._samples = [0] * plan.workers
+        self._marks = Marks(plan.marks)
+        self.record = Record(site.node, [] if plan.trace else None)
+
+    async def inherit(self, values: np.ndarray) -> None:
+        self._copy.assign(values[self._part])
+
+    async def exchange(self, rank: int, samples: int, theirs: np.ndarray) -> np.ndarray:
+        """The answer to a worker that has trained on so many samples, once the copy has taken its message in."""
+        start = self._site.now()
+        answer = await self._site.compute(Work(bytes=3 * theirs.nbytes), absorb, self._plan, self._copy, theirs)
+        self.record.span("absorb", start, self._site.now(), rank)
+        self._samples[rank] = samples
+        if self._marks.crossed(sum(self._samples)):
+            self.record.snapshots.append(self._snapshot())
+        return answer
+
+    async def save(self) -> dict[str, Any]:
+        return {"copy": self._copy.pull(), "samples": self._samples, "record": self.record}
+
+    async def load(self, state: dict[str, Any]) -> None:
+        self._copy.assign(state["copy"])
+        self._samples = state["samples"]
+        self._marks.skip(sum(self._samples))
+        self.record.become(state["record"])
+
+    async def report(self) -> Record:
+        self.record.snapshots.append(self._snapshot())
+        self.record.final = {"centre": self._copy.pull()}
+        return self.record
+
+    def _snapshot(self) -> Snapshot:
+        return Snapshot(self._site.now(), sum(self._samples), {self._server: self._copy.pull()})
+
+
+async def open_sync_servers(world: World, plan: Plan, model: ModelState | None) -> tuple[Handle, ...]:
+    """One on each node "sync0", "sync1", ..."""
+    servers = range(plan.protocol.dense.exchange.servers)
+    handles = await asyncio.gather(*(world.host(SyncServer, plan, server, node=f"sync{server}") for server in servers))
+    if model:
+        await asyncio.gather(*(handle.inherit(model.dense["values"]) for handle in handles))
+    return tuple(handles)

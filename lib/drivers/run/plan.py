@@ -1,0 +1,212 @@
+"""What is to be trained: everything a part needs to know, on whatever node it stands."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from lib.data.batch import Batch
+from lib.data.clicks import FIELD_SHIFT
+from lib.data.feed import stretches
+from lib.data.outline import Outlines, outlines
+from lib.drivers.run.attempt import Attempt
+from lib.drivers.run.cuts import Cuts
+from lib.models.flat import FlatModel
+from lib.protocols.rule import Pair, Rule
+from lib.store.blank import BlankDense, BlankTable, blank
+from lib.store.dense import DenseStore
+from lib.store.placement import Placement, look_up_costs
+from lib.store.spec import RowStore
+from lib.store.table.table import Table
+from lib.store.wire.codecs import Fp32
+from lib.workloads import Workload
+from lib.workloads.contract import drawn, fresh
+
+if TYPE_CHECKING:
+    from lib.cluster.base import Site
+    from lib.training.watch import Watch
+
+PROFILED = 8
+"""Batches that a placement by cost looks at."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """One run, apart from the cluster."""
+
+    workload: Workload
+    protocol: Rule | Pair
+    workers: int
+    servers: int
+    seed: int
+    gradients: bool = True
+    """False: a timing run, whose parts hold and send arrays without content."""
+    marks: tuple[float, ...] = ()
+    """Samples after which the model is evaluated on the way; at the end it always is."""
+    on_nan: Literal["stop", "skip"]
+    trace: bool
+    accesses: bool = False
+    """Whether a pipeline notes who read and wrote which row in which version."""
+    feed: Literal["rule", "split", "stream", "queue"] = "rule"
+    """How workers share the batches."""
+    partitions: tuple[float, ...] = ()
+    """Relative lengths of the workers' stretches of a stream."""
+    ahead: int = 0
+    """Batches that are made for a worker before it needs them."""
+    readers: int = 0
+    """Nodes that make the batches; 0: the workers do."""
+    embedding_workers: int = 0
+    """Nodes between workers and servers that hold the batches' ids; 0: none."""
+    cuts: Cuts | None = None
+    """When the run is saved on the way."""
+    attempt: Attempt = field(default_factory=Attempt)
+    """Which try it is."""
+    first: int = 0
+    """The sample of the stream that it begins with."""
+    last: int | None = None
+    """The sample before which it ends; None: the pass's end."""
+    seconds: float | None = None
+    """The workers take no batch after so long."""
+    watch: Watch | None = None
+    """The choice that may end it."""
+    store: RowStore = field(default_factory=RowStore)
+    """How rows are kept."""
+    day: int | None = None
+    """The day whose samples it is evaluated on; None: the one after the pass."""
+    leg: int = 0
+    """Which part of the run it is, where protocols follow one another."""
+
+    @property
+    def samples(self) -> int:
+        return (self.workload.samples if self.last is None else self.last) - self.first
+
+    @property
+    def open(self) -> bool:
+        """Whether it may end before its last sample."""
+        return self.seconds is not None or self.watch is not None
+
+    @property
+    def data(self) -> str:
+        """The feed that is meant: the rule's own where nothing else was asked for."""
+        if self.open:
+            return "queue"  # what was taken when it ends is the stream's beginning
+        return self.protocol.data if self.feed == "rule" else self.feed
+
+    @property
+    def batches(self) -> int:
+        return self.workload.batches(self.samples)
+
+    @property
+    def end(self) -> int:
+        """The mark at which the data ends: workers take stretches in rounds, of which the longest has most."""
+        if self.data != "stream" or self.protocol.dense.family == "pipeline":
+            return self.batches
+        return self.workers * max(size for _, size in stretches(self.batches, self.workers, self.partitions))
+
+    def rate_after(self, samples: float) -> float:
+        """What the learning rates are multiplied by once so many samples of this plan have been trained on."""
+        return self.workload.rate_at(self.first + samples)
+
+    def size_of(self, index: int) -> int:
+        """Samples of the index-th batch."""
+        return min(self.workload.batch_size, self.samples - index * self.workload.batch_size)
+
+    def batch(self, index: int) -> Batch:
+        """The index-th batch of this plan."""
+        return self._samples(index, range(self.size_of(index)))
+
+    def parts(self, index: int, samples: Sequence[range]) -> list[Batch | None]:
+        """Some samples each of the index-th batch; None: of none."""
+        return [self._samples(index, each) if each else None for each in samples]
+
+    def _samples(self, index: int, samples: range) -> Batch:
+        first = self.first + index * self.workload.batch_size + samples.start
+        if not self.gradients:
+            return self._outlines.batch(first, len(samples), index)
+        return drawn(self.workload, self.seed, first, len(samples), index)
+
+    @functools.cached_property
+    def _outlines(self) -> Outlines:
+        return outlines(self.workload, self.seed, places=self.store.ids != "distinct" or bool(self.summed))
+
+    @functools.cached_property
+    def pooled(self) -> dict[str, tuple[int, ...]]:
+        """The workload's bags, where servers sum them."""
+        return self.workload.bags() if self.store.pooling == "server" else {}
+
+    @functools.cached_property
+    def summed(self) -> dict[str, tuple[int, ...]]:
+        """The workload's bags, where servers or embedding workers sum them, so that workers that compute see sums."""
+        return self.workload.bags() if self.embedding_workers else self.pooled
+
+    @property
+    def behind(self) -> Plan:
+        """The plan of those behind the embedding workers: what travels to workers is compressed, and not what travels between
+        these and the servers (Persia, Section 4.2.3)."""
+        if not self.embedding_workers:
+            return self
+        return replace(self, store=replace(self.store, rows=Fp32(), gradients=Fp32()))
+
+    def seen(self, batch: Batch) -> Batch:
+        """A batch as a worker's model sees it: of what others have summed, each sum is an id of its own."""
+        if not self.summed:
+            return batch
+        ids, where = dict(batch.ids), dict(batch.where)
+        for table, bag in self.summed.items():
+            ids[table] = np.arange(len(where[table]) * len(bag))
+            where[table] = ids[table].reshape(-1, len(bag))
+        return replace(batch, ids=ids, where=where)
+
+    def evaluation_ids(self) -> dict[str, np.ndarray]:
+        """Table -> the unique ids whose rows the evaluation needs."""
+        if not self.gradients:
+            return {name: np.empty(0, np.int64) for name in self.workload.tables()}
+        return self.workload.evaluation_ids(self.seed, self.day)
+
+    def start(self, site: Site) -> np.ndarray:
+        """The dense parameters and running statistics before training: the same on every node, made once for all parts."""
+
+        def made() -> np.ndarray:
+            if not self.gradients:
+                return blank(FlatModel(self.workload.model(self.seed)).vector.numel())
+            start = fresh(self.workload, self.seed).vector.numpy()
+            start.flags.writeable = False
+            return start
+
+        return site.shared("start", made)
+
+    def dense_store(self, start: np.ndarray, device="cpu", trained: int | None = None) -> DenseStore | BlankDense:
+        """Of what begins like that; the optimiser steps the first `trained` values, or all."""
+        if not self.gradients:
+            return BlankDense(start.size, self.workload.dense_optimizer)
+        return DenseStore(start, self.workload.dense_optimizer, device=device, trained=trained)
+
+    def tables(self) -> dict[str, Table | BlankTable]:
+        """Empty tables: a row appears when its id is first met, from (seed, id) alone."""
+        if not self.gradients:
+            rows = self.workload.row_optimizer
+            return {name: BlankTable(spec.dim, rows) for name, spec in self.workload.tables().items()}
+        return {
+            name: self.store.table(name, spec.dim, self.workload.row_optimizer, seed=self.seed, scale=spec.scale)
+            for name, spec in self.workload.tables().items()
+        }
+
+    @functools.cached_property
+    def placement(self) -> Placement:
+        """Which server has which row, the same on every node."""
+        return self.store.place(self.servers, shift=FIELD_SHIFT, costs=self._look_up_costs)
+
+    def _look_up_costs(self) -> dict[str, float]:
+        widths = {name: spec.dim for name, spec in self.workload.tables().items()}
+        first = (self.batch(index) for index in range(min(PROFILED, self.batches)))
+        looked_up = ({table: self._looked_up(batch, table) for table in batch.ids} for batch in first)
+        return look_up_costs(looked_up, widths, shift=FIELD_SHIFT)
+
+    def _looked_up(self, batch: Batch, table: str) -> np.ndarray:
+        """A row is read for every entry where servers sum them, and once a batch where they send it."""
+        ids = batch.ids[table]
+        return ids[batch.where[table].ravel()] if table in self.pooled else ids

@@ -1,0 +1,138 @@
+"""What a part writes down while it runs: the same for every protocol, in every world."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import numpy as np
+
+from lib.cluster.spec import Usage
+
+if TYPE_CHECKING:
+    from lib.training.watch import Watch
+
+
+@dataclass(slots=True)
+class Snapshot:
+    """Parameters as they were at one moment of the run, for an evaluation that costs the run no time."""
+
+    weightless: ClassVar[tuple[str, ...]] = ("dense", "rows")
+    """It travels at no cost."""
+    time: float
+    samples: int
+    """Samples in the model, as far as this part knows."""
+    dense: dict[int, np.ndarray] = field(default_factory=dict)
+    """Shard -> its slice of the dense vector; {} where the part holds none."""
+    rows: dict[str, tuple[np.ndarray, np.ndarray]] = field(default_factory=dict)
+    """Table -> positions in the evaluation's ids, and their rows."""
+
+
+END = -1
+"""As a batch: the reading of the whole store when all are done."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Access:
+    """What a batch of a pipeline did with rows of one table, in one go."""
+
+    kind: Literal["read", "compute", "write"]
+    """From the host store; on the device; to the host store. The store's are noted in the order in which they happened, and so
+    are the device's."""
+    batch: int
+    table: str
+    ids: np.ndarray
+    """int64[n], distinct."""
+    versions: np.ndarray
+    """int64[n], the timestamps that were found, that were computed from, or that are written; -1: never updated here."""
+    stamp: int = -1
+    """compute: the timestamp that the rows have afterwards."""
+    safe: int = -1
+    """compute: updates up to this timestamp may leave the device's cache before."""
+
+
+@dataclass(slots=True)
+class Record:
+    """One part's notes."""
+
+    node: str
+    spans: list[tuple[str, float, float, int]] | None
+    """(kind, start, end, batch); None where no trace is wanted."""
+    norms: dict[int, float] = field(default_factory=dict)
+    """Update -> L2 norm of its dense gradient, or of this server's share of it."""
+    steps: list[tuple[float, int, int, float, float, float]] = field(default_factory=list)
+    """(time, batch, samples, loss, summed log loss, summed labels) of each gradient, before it is applied."""
+    taken: list[int] = field(default_factory=list)
+    """Batches in the order in which this part computed them."""
+    used: list[int] = field(default_factory=list)
+    """Batches whose gradients went into an update here, be it with weight 0."""
+    ledger: Counter = field(default_factory=Counter)
+    """Gradients by what became of them; a replica's own also by whether it holds them (`held`) and others do (`heard`)."""
+    bytes: Counter = field(default_factory=Counter)
+    """Bytes by what moved."""
+    staleness: list[tuple[float, int]] = field(default_factory=list)
+    """(time, updates that came into the store since its parameters were read) of each applied gradient."""
+    data_staleness: list[tuple[float, int]] = field(default_factory=list)
+    """(time, steps from its token to its update) of each applied gradient, where it has a token (GBA, Section 4.1)."""
+    gaps: list[tuple[float, int]] = field(default_factory=list)
+    """(time, local steps since the mix before) of each mix."""
+    order: list[int] = field(default_factory=list)
+    """Batches in the order in which a pipeline computed them."""
+    accesses: list[Access] | None = None
+    """What a pipeline's batches did with rows; None where nobody asked."""
+    extra: Counter = field(default_factory=Counter)
+    """What only some parts count: rows that were validated away, evicted, decayed."""
+    snapshots: list[Snapshot] = field(default_factory=list)
+    final: dict[str, Any] = field(default_factory=dict)
+    """All parameters, optimiser state and timestamps that the part holds at the end."""
+
+    def span(self, kind: str, start: float, end: float, batch: int) -> None:
+        if self.spans is not None:
+            self.spans.append((kind, start, end, batch))
+
+    def become(self, other: Record) -> None:
+        """Hold what another record holds: parts share one and keep it."""
+        for each in fields(self):
+            setattr(self, each.name, getattr(other, each.name))
+
+
+class Marks:
+    """Says when a part has seen so many samples as the next mark asks for; the end itself is evaluated apart."""
+
+    def __init__(self, marks: Iterable[float]):
+        self._marks = list(marks)
+
+    def skip(self, samples: float) -> None:
+        """Marks that were crossed before."""
+        self.crossed(samples)
+
+    def crossed(self, samples: float) -> bool:
+        crossed = False
+        while self._marks and samples >= self._marks[0]:
+            self._marks.pop(0)
+            crossed = True
+        return crossed
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A run as its parts left it."""
+
+    start: float
+    """When the training clock started."""
+    end: float
+    """When it stopped: collecting what was written down does not count."""
+    records: list[Record]
+    usage: list[Usage]
+    events: int | None
+    """Callbacks of the event loop, in virtual time."""
+    undone: int = 0
+    """Gradients whose work was taken back when the run returned to a cut."""
+    returns: int = 0
+    """How often it did."""
+    lost_worker: bool = False
+    """Whether a worker was lost, and its share of the data with it."""
+    watch: Watch | None = None
+    """How far the choice of a protocol has come."""

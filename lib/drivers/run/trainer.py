@@ -1,0 +1,215 @@
+"""A worker's computation: batch and parameters in, gradients out, with the check that they are finite."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import astuple
+from typing import Any
+
+import torch
+
+from lib.cluster.base import Handle, Site, nbytes
+from lib.cluster.spec import Work
+from lib.data.batch import Batch
+from lib.data.feed import feed, read
+from lib.drivers.replicas.overlap import Overlap
+from lib.drivers.run.plan import Plan
+from lib.drivers.run.record import Record
+from lib.drivers.run.supply import Supply
+from lib.errors import BadOption, NotFinite
+from lib.models.flat import FlatModel, Launched, StepResult
+from lib.store.blank import blank
+from lib.switching.controller import Computation
+
+
+class Trainer:
+    """Makes batches and gradients on one node."""
+
+    def __init__(self, site: Site, plan: Plan, rank: int, record: Record, threads: int = 1):
+        """`threads`: computations at the same time."""
+        self._site, self._plan, self._rank, self.record = site, plan, rank, record
+        bags = {} if plan.summed else plan.workload.bags()
+        self._models = [
+            site.shared(f"model {thread}", lambda: FlatModel(plan.workload.model(plan.seed), site.device, bags))
+            for thread in range(threads)
+        ]
+        """Those that nobody uses now."""
+        if self._models[0].running and plan.protocol.dense.statistics is None:
+            raise BadOption(
+                f"{plan.protocol.dense.name}: the model's running statistics ({self._models[0].running[0]!r}) would be no "
+                "part of what is exchanged and evaluated; replicas of ds-sync, all-reduce or hybrid have them, and "
+                "lib.models.layers.Norm does without"
+            )
+        self._cost = plan.workload.work()
+        self._compute = self._run if plan.gradients else self._pretend
+        self._blank = torch.zeros(1).expand(self._models[0].size)
+        self._dims = {name: spec.dim for name, spec in plan.workload.tables().items()}
+        self.latest: Computation | None = None
+        """The last computation, until somebody takes note of it."""
+
+    @property
+    def size(self) -> int:
+        """Number of dense parameters."""
+        return self._models[0].size
+
+    async def batch(self, index: int) -> Batch:
+        return await self._site.prepare(self._plan.size_of(index), self._plan.batch, index)
+
+    def buckets(self, count: int) -> list[slice]:
+        """The dense gradient in about so many parts, in the order in which they get ready."""
+        return self._models[0].buckets(count)
+
+    async def step(
+        self, batch: Batch, dense: Any, rows: dict[str, Any], early: Overlap | None = None
+    ) -> StepResult | None:
+        """The batch's gradients at these parameters; None where they are not finite and the run may skip them.
+
+        `early` gets the dense gradient's buckets before the rest is computed.
+        """
+        start, batch = self._site.now(), self._plan.seen(batch)
+        if early:
+            result = await self._site.staged(
+                self._cost, early.shares, early.emit, self._compute, batch, dense, rows, early.buckets
+            )
+        else:
+            result = await self._site.compute(self._cost, self._compute, batch, dense, rows)
+        end = self._spent(batch, start)
+        self.issued(batch.index)
+        sound = not self._plan.gradients or finite(result)
+        return result if self.note(batch, end, result.loss, result.scores, sound) else None
+
+    async def launch(
+        self, batch: Batch, dense: Any, rows: dict[str, Any], weight: float = 1.0
+    ) -> Launched | StepResult:
+        """`step` for a batch and rows that are on the device, and all that comes of it stays there until somebody notes it; for
+        so much of a batch that others compute too."""
+        start = self._site.now()
+        cost = Work(*(weight * each for each in astuple(self._cost)))
+        result = await self._site.launch(cost, self._launch, batch, dense, rows)
+        self._spent(batch, start)
+        return result
+
+    def note(self, batch: Batch, end: float, loss: float, scores: Any, sound: bool) -> bool:
+        """What came of a batch whose computing ended then; whether its gradients are finite, and to be used."""
+        if not sound:
+            if self._plan.on_nan == "stop":
+                raise NotFinite(
+                    f"loss {loss} or its gradient is not finite at batch {batch.index} (day {batch.day}) on worker "
+                    f"{self._rank}; a smaller learning rate may help, or on_nan='skip' to leave such batches out"
+                )
+            self.record.extra["not finite"] += 1
+            return False
+        seen = self._plan.workload.observe(batch.labels, scores) if batch.labels is not None else None
+        logloss, positives = seen if seen is not None else (math.nan, math.nan)
+        self.record.steps.append((end, batch.index, batch.size, loss, logloss, positives))
+        return True
+
+    def issued(self, batch: int) -> None:
+        """A batch has been computed, be it by several."""
+        self.record.ledger["issued"] += 1
+        self.record.taken.append(batch)
+
+    def _spent(self, batch: Batch, start: float) -> float:
+        end = self._site.now()
+        self._site.progress(batch.size)
+        self.latest = Computation(self._rank, end - start, batch.size)
+        self.record.span("compute", start, end, batch.index)
+        return end
+
+    def _pretend(self, batch: Batch, dense: Any, rows: dict[str, Any], buckets=(), tell=None) -> StepResult:
+        """What a timing run has for gradients."""
+        for number, bucket in enumerate(buckets):
+            tell(number, blank(bucket.stop - bucket.start))
+        return StepResult(
+            loss=math.nan,
+            dense=self._blank,
+            rows={name: blank(ids.size, self._dims[name]) for name, ids in batch.ids.items()},
+            scores=None,
+        )
+
+    def _run(self, batch: Batch, dense: Any, rows: dict[str, Any], *buckets) -> StepResult:
+        with self._loaded(dense) as model:
+            return model.step(batch, rows, *buckets)
+
+    def _launch(self, batch: Batch, dense: Any, rows: dict[str, Any]) -> Launched | StepResult:
+        if not self._plan.gradients:
+            return self._pretend(batch, dense, rows)
+        with self._loaded(dense) as model:
+            return model.launch(batch, rows)
+
+    @contextmanager
+    def _loaded(self, dense: Any) -> Iterator[FlatModel]:
+        model = self._models.pop()
+        try:
+            model.load(dense)
+            yield model
+        finally:
+            self._models.append(model)
+
+
+class Telling:
+    """A queue to which a worker, whenever it asks for a batch, tells what its last computation took."""
+
+    def __init__(self, queue: Handle, trainer: Trainer):
+        self._queue, self._trainer = queue, trainer
+
+    async def take(self, until: int) -> int | None:
+        step, self._trainer.latest = self._trainer.latest, None
+        return await self._queue.take(until, step)
+
+
+class Input:
+    """One worker's batches, and how long it waited for them; where parameters are pulled ahead, how long the pulls did."""
+
+    def __init__(
+        self,
+        site: Site,
+        plan: Plan,
+        rank: int,
+        supply: Supply,
+        trainer: Trainer,
+        made: Callable[[int], Awaitable[Batch]] | None = None,
+    ):
+        """`made`: who makes the batches, if it is neither the worker nor a reader."""
+        self._site, self._plan, self._trainer = site, plan, trainer
+        self._readers = [reader.seen_from(site) for reader in supply.readers]
+        self._make = made or (self._read if self._readers else trainer.batch)
+        shared = supply.queue and supply.queue.seen_from(site)
+        if plan.watch:
+            shared = Telling(shared, trainer)
+        self._feed = feed(plan.data, rank, plan.workers, plan.batches, shared, plan.partitions)
+        self._own = None if shared else self._feed
+
+    async def batches(self, until: int, tasks: asyncio.TaskGroup) -> AsyncIterator[Batch]:
+        """All batches before `until` that fall to this worker."""
+        asked = self._site.now()
+        async for batch in read(self._feed, self._make, until, self._plan.ahead, tasks):
+            self._trainer.record.extra["input seconds"] += self._site.now() - asked
+            yield batch
+            asked = self._site.now()
+
+    async def skip(self, steps: int, beyond: int) -> None:
+        """Go on as if so many of its own batches had been taken, and all up to `beyond`; a queue knows no steps."""
+        if self._own:
+            await self._own.skip(steps, beyond)
+
+    async def save(self) -> dict[str, int] | None:
+        return await self._own.save() if self._own else None
+
+    async def load(self, state: dict[str, int] | None) -> None:
+        if self._own:
+            await self._own.load(state)
+
+    async def _read(self, index: int) -> Batch:
+        batch = await self._readers[index % len(self._readers)].batch(index)
+        self._trainer.record.bytes["batches"] += nbytes(batch)
+        return batch
+
+
+def finite(result: StepResult) -> bool:
+    """Whether the loss and every gradient are finite; a sum is finite only if all that it sums is."""
+    sums = [result.loss, float(result.dense.sum()), *(float(gradient.sum()) for gradient in result.rows.values())]
+    return all(map(math.isfinite, sums))

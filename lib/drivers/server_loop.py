@@ -1,0 +1,99 @@
+"""The driver of server rules: pull, compute, push."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Sequence
+from typing import Any
+
+from lib.cluster.base import Handle, Site, World
+from lib.drivers.run.cut import carry_out
+from lib.drivers.run.model_state import ModelState
+from lib.drivers.run.plan import Plan
+from lib.drivers.run.record import Finished, Record
+from lib.drivers.run.supply import Supply, open_supply
+from lib.drivers.run.trainer import Input, Trainer
+from lib.drivers.servers.embedding_client import EmbeddingClient
+from lib.drivers.servers.parameter_server import Servers, open_servers
+from lib.drivers.servers.pulling import Pull, pulled
+from lib.drivers.servers.server_client import ServerClient
+from lib.drivers.taking_part.crew import Crew
+from lib.drivers.taking_part.embedding_crew import open_embedding
+
+
+class ServerWorker:
+    """A worker without parameters of its own."""
+
+    def __init__(self, site: Site, plan: Plan, rank: int, servers: tuple[Servers, ...], supply: Supply):
+        self.record = Record(site.node, [] if plan.trace else None)
+        self._trainer = Trainer(site, plan, rank, self.record)
+        self._embedding = (
+            EmbeddingClient(site, plan, servers[-1], rank, self.record) if plan.embedding_workers else None
+        )
+        direct = servers[:-1] if self._embedding else servers
+        self._servers = [ServerClient(site, plan, each, rank, self._trainer.size, self.record) for each in direct]
+        self._servers += [self._embedding] if self._embedding else []
+        self._plan = plan
+        self._input = Input(site, plan, rank, supply, self._trainer, self._embedding and self._embedding.batch)
+
+    async def run(self, until: int) -> None:
+        """Train on all batches before `until`, then leave, unless that is a pause."""
+        async with asyncio.TaskGroup() as sending:
+            batches = self._input.batches(until, sending)
+            async for batch, pulls in pulled(batches, self._servers, sending):
+                dense, rows = await self._pull(pulls)
+                result = await self._trainer.step(batch, dense, rows)
+                for servers in self._servers:
+                    # The worker goes on at once; whether the next pull must wait for this push is the rule's affair.
+                    sending.create_task(servers.push(batch, result), name=f"push of batch {batch.index}")
+                await asyncio.sleep(0)  # the pushes leave before the next pull asks
+        for servers in self._servers:
+            await servers.leave(until < self._plan.end)
+
+    async def find(self, there: tuple[Handle | None, ...], patience: float | None) -> None:
+        """Which embedding workers are there."""
+        await self._embedding.find(there, patience)
+
+    async def copy(self) -> None:
+        """A worker that is there again needs nothing of this one: the servers have it all."""
+
+    async def take_over(self, step: int, copy: None, beyond: int) -> None:
+        """Be a worker that was lost and is there again, at a step of its own that comes after the batch `beyond`; its share of
+        what the others trained on meanwhile is left out."""
+        await self._input.skip(step, beyond)
+
+    async def save(self) -> dict[str, Any]:
+        return {"feed": await self._input.save(), "record": self.record}
+
+    async def load(self, state: dict[str, Any]) -> None:
+        await self._input.load(state["feed"])
+        self.record.become(state["record"])
+
+    async def report(self) -> Record:
+        return self.record
+
+    async def _pull(self, pulls: Sequence[Pull]) -> tuple[Any, dict[str, Any]]:
+        if len(pulls) == 1:
+            return await pulls[0]()
+        parts = await asyncio.gather(*(pull() for pull in pulls))
+        dense = next(dense for dense, _ in parts if dense is not None)
+        return dense, {table: block for _, rows in parts for table, block in rows.items()}
+
+
+async def drive(world: World, plan: Plan, model: ModelState | None = None) -> Finished:
+    sparse, dense = plan.protocol.sparse, plan.protocol.dense
+    if sparse is dense and not plan.embedding_workers:
+        sets = (await open_servers(world, plan, dense, ("dense", "rows"), model),)
+    else:
+        first = await open_servers(world, plan, dense, ("dense",), model)
+        sets = (first, await open_servers(world, plan.behind, sparse, ("rows",), model))
+    supply = await open_supply(world, plan)
+    embedding = await open_embedding(world, plan, sets[-1], supply)
+
+    def host(rank: int) -> Awaitable[Handle]:
+        return world.host(ServerWorker, plan, rank, sets, supply, node=f"worker{rank}")
+
+    servers = {name: handle for each in sets for name, handle in each.named().items()}
+    crew = Crew(world, plan, host, [*servers.values(), *([supply.queue] if plan.watch else [])], embedding)
+    others = {**servers, **(embedding.named() if embedding else {})}
+    return await carry_out(world, plan, crew, others, supply.named())

@@ -1,0 +1,341 @@
+"""Parameter servers: the part that follows a server rule with its share of the parameters, and all parts of one rule.
+
+Requests take turns for what they decide, which is short and pure, and not for what they carry out. So a server answers pulls
+while an update is under way, and updates run side by side: on its lanes, in threads, as calls of an actor. What is waited for:
+
+- an update of a rule that has them in order waits for those before it, and whoever comes after it, for it to begin;
+- a worker's pull waits for the updates that its own pushes set off and, where the rule blocks, for all that were decided
+  before its gate opened. So a gate never opens on parameters that are not in the store yet.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from lib.cluster.base import Handle, Site, World
+from lib.drivers.run.model_state import ModelState
+from lib.drivers.run.plan import Plan
+from lib.drivers.run.record import Marks, Record
+from lib.drivers.servers.shard import Applied, Gradient, Read, Shard
+from lib.protocols.server_rule import Apply, Decisions, Drop, Push, ServerRule, ServerState
+from lib.store.rows import Rows
+
+
+@dataclass(frozen=True, slots=True)
+class Pulled:
+    """What a worker gets before a step."""
+
+    token: int
+    waited: float
+    """Seconds at the gate."""
+    dense: np.ndarray | None
+    rows: dict[str, Any]
+    """Table -> the rows, as their codec sends them."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Update:
+    """What is decided and not yet in the store."""
+
+    decision: Apply
+    gradients: list[Gradient]
+    step: int
+    """Updates decided before it."""
+    worker: int
+    """Whose call set it off."""
+    done: asyncio.Future
+
+
+@dataclass(slots=True, eq=False)
+class Started:
+    """A step whose gradient is to come."""
+
+    token: int
+    read: Read | None = None
+    """What it was computed from, once that has been read."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HeldPull:
+    """A pull at the gate: it waits for the rule to let its worker start."""
+
+    worker: int
+    batch: int
+    opened: asyncio.Future
+    """Gets what `ParameterServer._start` says; None where the worker is lost."""
+
+
+class ParameterServer:
+    """One server's share of the parameters, its rule's state and the gradients that wait for their update."""
+
+    def __init__(self, site: Site, plan: Plan, rule: ServerRule, number: int, holds: frozenset[str]):
+        self._site, self._rule, self._ordered = site, rule, rule.ordered(plan.workers)
+        self._state = rule.init(plan.workers)
+        self._shard = Shard(site, plan, rule, number, holds)
+        self._turn = asyncio.Lock()
+        self._gates: list[HeldPull] = []
+        """In the order in which their workers came."""
+        self._started: dict[tuple[int, int], Started] = {}
+        """(worker, batch) of steps that were started and not pushed."""
+        self._losses: Counter[int] = Counter()
+        self._joining: set[int] = set()
+        """Workers that are there again and have not asked yet."""
+        self._paused: set[int] = set()
+        """Workers that take no batch until the run has been cut,"""
+        self._left_out: set[int] = set()
+        """and those of them that nobody waits for until then."""
+        self._waiting: dict[Push, Gradient] = {}
+        self._under_way: list[Update] = []
+        self._marks, self._samples = Marks(plan.marks), 0
+        self._rate_after, self._decided = plan.rate_after, 0
+        """Learning rates go by the samples of whose gradients it is decided what becomes, whichever updates are done first."""
+        self.record = Record(site.node, [] if plan.trace else None)
+
+    async def inherit(self, dense: dict[str, np.ndarray], rows: dict[str, Rows]) -> None:
+        """Begin with what another protocol has trained."""
+        self._shard.inherit(dense, rows)
+
+    async def pull(self, worker: int, batch: int, asked: dict[str, Any]) -> Pulled | None:
+        """The parameters, once the rule lets the worker start, with the token of its step; None: whoever asked is dead.
+
+        Who asks again for the same step, since an embedding worker died with the answer, gets the same token."""
+        came, losses = self._site.now(), self._losses[worker]
+        async with self._turn:
+            if self._losses[worker] > losses:
+                return None
+            if worker in self._joining:
+                self._joining.remove(worker)
+                self._state = self._rule.on_join(self._state, worker)
+                self._gates = self._closed(self._gates)
+            if worker not in self._state.active:  # an embedding worker asks for one that was lost meanwhile
+                return None
+            gate = HeldPull(worker, batch, asyncio.get_running_loop().create_future())
+            if (worker, batch) in self._started:
+                gate.opened.set_result(self._told(worker, batch))
+            elif held := [
+                number for number, each in enumerate(self._gates) if (each.worker, each.batch) == (worker, batch)
+            ]:
+                self._gates[held[0]].opened.set_result(None)
+                self._gates[held[0]] = gate
+            else:
+                self._gates += self._closed([gate])
+            updates = await self._go_without_paused()
+        await self._carry_out(updates)
+        started = await gate.opened
+        if started is None:
+            return None
+        token, before = started
+        waited = self._site.now() - came
+        ids = self._shard.asked(asked)
+        work = self._shard.reading(ids)
+        read, dense, rows = await self._site.compute(work, self._shard.read, ids, after=before)
+        if self._losses[worker] == losses and (worker, batch) in self._started:
+            self._started[worker, batch].read = read
+        return Pulled(token, waited, dense, rows)
+
+    async def push(self, gradient: Gradient) -> None:
+        """Take a gradient; what it sets off is in the store when this returns."""
+        push = gradient.push
+        async with self._turn:
+            started = self._started.pop((push.worker, push.batch), None)
+            # It was taken for lost, and so was this; or it is here already, and who brought it died too soon to say so.
+            if started is None:
+                return
+            self._waiting[push] = replace(gradient, read=started.read)
+            updates = await self._decide(push.worker, *self._rule.on_push(self._state, push))
+            updates += await self._go_without_paused()
+        await self._carry_out(updates)
+
+    async def leave(self, worker: int, lost: bool = False, returns: bool = False) -> None:
+        """A worker has come to the end of its data, or is lost with what it has started; or it `returns`, and only pauses until
+        the run has been cut."""
+        async with self._turn:
+            if returns:
+                self._paused.add(worker)
+                updates = await self._go_without_paused()
+            else:
+                updates = await self._leave(worker, lost)
+        await self._carry_out(updates)
+
+    async def join(self, worker: int) -> int:
+        """A worker that was lost is there again; the step that is its next. Nobody waits for it before it asks for parameters."""
+        async with self._turn:
+            self._joining.add(worker)
+            return self._rule.on_join(self._state, worker).clocks[worker]
+
+    async def save(self) -> dict[str, Any]:
+        """Everything, when no update is under way: the rule's state, the store and the gradients in flight are one cut."""
+        await _finished(self._under_way)
+        self._state = self._rule.on_cut(replace(self._state, active=self._state.active | self._left_out))
+        self._paused.clear()
+        self._left_out.clear()
+        return {
+            "rule": self._state,
+            "joining": sorted(self._joining),
+            "waiting": list(self._waiting.values()),
+            "samples": self._samples,
+            "decided": self._decided,
+            "record": self.record,
+            **self._shard.save(),
+        }
+
+    async def load(self, state: dict[str, Any]) -> None:
+        self._state, self._joining = state["rule"], set(state["joining"])
+        self._waiting = {gradient.push: gradient for gradient in state["waiting"]}
+        self._shard.load(state, self._state.step)
+        self._samples, self._decided = state["samples"], state["decided"]
+        self._marks.skip(self._samples)
+        self.record.become(state["record"])
+
+    async def report(self) -> Record:
+        await _finished(self._under_way)
+        self.record.ledger["in_flight"] += len(self._waiting)
+        self.record.snapshots.append(self._shard.snapshot(self._site.now(), self._samples))
+        self.record.final = self._shard.final()
+        return self.record
+
+    async def _leave(self, worker: int, lost: bool) -> list[Update]:
+        if lost:
+            self._losses[worker] += 1
+            steps = [step for step in self._started if step[0] == worker]
+            self.record.ledger["lost"] += len(steps)
+            for step in steps:
+                del self._started[step]
+            for gate in self._gates:
+                if gate.worker == worker:
+                    gate.opened.set_result(None)
+            self._gates = [gate for gate in self._gates if gate.worker != worker]
+        self._left_out.discard(worker)
+        self._joining.discard(worker)
+        updates = await self._decide(worker, *self._rule.on_leave(self._state, worker))
+        return updates + await self._go_without_paused()
+
+    async def _decide(self, worker: int, state: ServerState, decisions: Decisions) -> list[Update]:
+        """Take the rule's decisions, in turn; the updates are under way from here on, and begin before anybody else's turn."""
+        updates = []
+        for decision in decisions:
+            gradients = [self._waiting.pop(push) for push in decision.pushes]
+            rate = self._rate_after(self._decided)
+            self._decided += sum(gradient.samples for gradient in gradients)
+            if isinstance(decision, Drop):
+                self.record.ledger["dropped"] += len(gradients)
+                continue
+            done = asyncio.get_running_loop().create_future()
+            decision = replace(decision, rate=rate * decision.rate)
+            updates.append(Update(decision, gradients, self._state.step + len(updates), worker, done))
+        if updates and self._ordered:
+            await _finished(self._under_way)
+        self._under_way += updates
+        self._state = state
+        if not self._under_way:
+            self._gates = self._closed(self._gates)
+        return updates
+
+    def _closed(self, gates: list[HeldPull]) -> list[HeldPull]:
+        """Open those whose workers the rule lets start now; the others."""
+        closed = []
+        for gate in gates:
+            if self._rule.may_start(self._state, gate.worker):
+                gate.opened.set_result(self._start(gate.worker, gate.batch))
+            else:
+                closed.append(gate)
+        return closed
+
+    def _start(self, worker: int, batch: int) -> tuple[int, list[asyncio.Future]]:
+        """A step's token, and what must be in the store before its parameters are read."""
+        self._state, token = self._rule.on_start(self._state, worker)
+        self._started[worker, batch] = Started(token)
+        self.record.ledger["started"] += 1
+        return self._told(worker, batch)
+
+    def _told(self, worker: int, batch: int) -> tuple[int, list[asyncio.Future]]:
+        """The same of a step that has started."""
+        before = [each.done for each in self._under_way if self._rule.blocks or each.worker == worker]
+        return self._started[worker, batch].token, before
+
+    async def _carry_out(self, updates: list[Update]) -> None:
+        for update in updates:
+            start = self._site.now()
+            work = self._shard.updating(update.gradients)
+            try:
+                applied = await self._site.compute(
+                    work, self._shard.update, update.decision, update.gradients, update.step
+                )
+                self._account(update, applied, start)
+            finally:
+                self._under_way.remove(update)
+                update.done.set_result(None)
+        if updates:
+            async with self._turn:
+                self._gates = self._closed(self._gates)
+                more = await self._go_without_paused()
+            await self._carry_out(more)
+
+    async def _go_without_paused(self) -> list[Update]:
+        """Where somebody waits at a gate that none of those who have not paused can open, nobody waits for those who have: fed
+        from one queue, workers pause after unlike numbers of steps. Who may not start is at a gate, or on its way to one; or it
+        mixes with others first, who may be at one."""
+        updates: list[Update] = []
+        while self._paused and self._gates and not self._started and not self._under_way:
+            pausing = self._paused & self._state.active
+            if not pausing or any(self._rule.may_start(self._state, other) for other in self._state.active - pausing):
+                break
+            self._left_out.add(worker := min(pausing))
+            updates += await self._decide(worker, *self._rule.on_leave(self._state, worker))
+        return updates
+
+    def _account(self, update: Update, applied: Applied, start: float) -> None:
+        record = self.record
+        record.span("apply", start, self._site.now(), update.step)
+        record.extra["row gradients decayed"] += applied.decayed
+        if applied.norm is not None:
+            record.norms[update.step] = applied.norm
+        for gradient, weight in zip(update.gradients, update.decision.weights, strict=True):
+            if gradient.void:
+                record.ledger["abandoned" if gradient.abandoned else "dropped"] += 1
+                continue
+            record.used.append(gradient.push.batch)
+            record.ledger["applied" if weight == 1 else "decayed"] += 1
+            if weight:
+                record.staleness.append((start, applied.version - gradient.read.version))
+                record.data_staleness.append((start, max(0, update.step - gradient.push.token)))
+        self._samples += sum(gradient.samples for gradient in update.gradients)
+        if self._marks.crossed(self._samples):
+            record.snapshots.append(self._shard.snapshot(self._site.now(), self._samples))
+
+
+async def _finished(updates: Iterable[Update]) -> None:
+    if waiting := [update.done for update in updates]:
+        await asyncio.wait(waiting)
+
+
+@dataclass(frozen=True, slots=True)
+class Servers:
+    """The servers of one rule, as `open_servers` put them up."""
+
+    handles: tuple[Handle, ...]
+    holds: frozenset[str]
+
+    def named(self) -> dict[str, Handle]:
+        """The servers by names that no others of the run has."""
+        return {f"{'+'.join(sorted(self.holds))}-server{shard}": handle for shard, handle in enumerate(self.handles)}
+
+
+async def open_servers(
+    world: World, plan: Plan, rule: ServerRule, holds: Iterable[str], model: ModelState | None = None
+) -> Servers:
+    """One server on each server node, holding "dense", "rows" or both."""
+    holds = frozenset(holds)
+    nodes = range(plan.servers)
+    hosted = (world.host(ParameterServer, plan, rule, number, holds, node=f"server{number}") for number in nodes)
+    servers = Servers(tuple(await asyncio.gather(*hosted)), holds)
+    if model:
+        shares = (model.shard(number, plan.placement, holds) for number in nodes)
+        await asyncio.gather(*(each.inherit(*share) for each, share in zip(servers.handles, shares, strict=True)))
+    return servers
