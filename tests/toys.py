@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from lib import protocols
 from lib.cluster.base import Cluster
 from lib.drivers.run.plan import Plan
 from lib.drivers.run.record import Record
@@ -18,7 +19,16 @@ from lib.workloads.base import Workload
 from notebooks.climb import Climb
 from notebooks.oac.example import Letters
 
-__all__ = ["Climb", "Letters", "finals", "records", "rounds", "serial_dense", "weights"]
+__all__ = ["FIELD", "Climb", "Letters", "finals", "records", "rounds", "serial_dense", "weights"]
+
+FIELD = tuple(
+    protocols.ALL[name]
+    for name in (
+        *("easgd", "downpour", "local-sgd", "post-local-sgd", "slowmo", "diloco"),
+        *("sparta", "d-psgd", "ad-psgd"),
+    )
+)
+"""The replica rules of no paper of this kit's five."""
 
 
 def records(workload: Workload, protocol: Any, cluster: Cluster, seed: int = 0, **options: Any) -> list[Record]:

@@ -100,7 +100,8 @@ class ReplicaWorker:
             count.since = began
         await self.way.start()
         async with asyncio.TaskGroup() as beside:
-            shadow = beside.create_task(self._shadow(), name=f"shadow {self._rank}") if self._background else None
+            if self._background:
+                beside.create_task(self._shadow(), name=f"shadow {self._rank}")
             async with asyncio.TaskGroup() as threads:
                 for thread in range(1, self.rule.worker_threads):
                     threads.create_task(self._train_all(thread, until, beside), name=f"thread {thread} of {self._rank}")
@@ -108,8 +109,6 @@ class ReplicaWorker:
             if self._background and self.rule.when.until == "all":
                 await self._mix_until_all_end(began, self.replica.steps - steps)
             self._finished = True
-            if ends and self.rule.last:
-                await self._last_mix(shadow)
             await self._rendezvous.leave(self._rank, False, not ends)
             self._stepped.set()
         if self._servers:
@@ -140,7 +139,7 @@ class ReplicaWorker:
         """Be a worker that was lost and is there again, with another's parameters, at its step where no server says which;
         the batches of its own that it missed are left out, and those up to `beyond` that it had computed."""
         await self._input.skip(copy["steps"] if step is None else step, beyond)
-        self.replica.load({**copy, "samples": 0})
+        self.replica.take_over(copy)
         for count in self._counts:
             count.begun = count.done = count.mixed_at = copy["steps"] // len(self._counts)
         self.new = True
@@ -248,16 +247,6 @@ class ReplicaWorker:
         finally:
             ended.cancel()
 
-    async def _last_mix(self, shadow: asyncio.Task | None) -> None:
-        asked = self.way.last()  # a shadow that waits for its group waits no more
-        if shadow:
-            self._stepped.set()
-            await shadow
-        count = self._counts[0]
-        start = await self.way.mix(count.done, asked, last=True)
-        if start is not None:
-            self.mixed(count, count.done, start)
-
     def standing(self) -> AbstractAsyncContextManager:
         """Where a replica mixes as one, its threads stand still."""
         return self._stepping.alone() if self.rule.exchange.together else nullcontext()
@@ -329,10 +318,21 @@ def check(plan: Plan) -> None:
                 f"{rule.name}: workers that wait for each other's replicas, and for rows at the barrier of {sparse.name!r}, may "
                 "wait for ever; let the rows follow a rule without a barrier (async, bsp, gba), or mix gradients or with a centre"
             )
+    elif sparse.family == "server" and sparse.blocks and not rule.blocks:
+        raise BadOption(
+            f"{rule.name}: workers would wait for each other where {sparse.name!r} keeps the rows, and {plan.workload.name!r} "
+            "has none; give the dense parameters a rule that waits, or train a model with tables"
+        )
+    for step in range(1, 9) if isinstance(rule.when, Loop) else ():
+        if rule.due(step, math.inf) != rule.due(step, math.inf):
+            raise BadOption(
+                f"{rule.name}: due(step={step}, seconds=inf) gave two answers to one question; what a rule remembers belongs "
+                "into its memory (init, merge), and due follows from step and seconds alone"
+            )
     steps = -(-plan.batches // plan.workers)
     if plan.data == "stream":
         steps = max(size for _, size in stretches(plan.batches, plan.workers, plan.partitions))
-    never = plan.workers > 1 and not (rule.last or plan.open) and isinstance(rule.when, Loop) and not rule.when.seconds
+    never = plan.workers > 1 and not plan.open and isinstance(rule.when, Loop) and not rule.when.seconds
     if never and not any(rule.due(step, math.inf) for step in range(1, steps + 1)):
         raise BadOption(
             f"{rule.name}: its replicas would never mix: none of the {steps} steps of each of {plan.workers} workers is due; "

@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from lib.errors import BadOption
-from lib.protocols.mixing import Background, Centre, Exchange, Gradients, Loop, Mean, Mix, Peer
+from lib.protocols.mixing import Background, Centre, Exchange, Gradients, Loop, Mean, Mix
 from lib.protocols.rule import Rule
 from lib.protocols.server_rule import ServerRule
 
@@ -38,9 +38,6 @@ class ReplicaRule(Rule):
     model: ClassVar[Literal["first", "average", "centre"]] = "first"
     """The parameters that are evaluated and handed on: the first worker's, the mean of all workers', or the sync servers'.
     The others are evaluated at the end under names of their own."""
-    last: ClassVar[bool] = False
-    """At the end of the data all workers mix once more, as one group."""
-
     buffer: ClassVar[int] = 1
     """Of so many of a worker's batches whose rows it has asked for, it trains on one at random."""
 
@@ -51,6 +48,7 @@ class ReplicaRule(Rule):
     """Training threads on one replica and its optimiser's state (m), in the manner of Hogwild."""
 
     def __post_init__(self):
+        super().__post_init__()
         try:
             exchange, when = self.exchange, self.when
         except BadOption as error:
@@ -59,8 +57,6 @@ class ReplicaRule(Rule):
             raise BadOption(f"{self.name}: worker_threads must be at least 1, not {self.worker_threads}")
         if isinstance(exchange, Gradients) and (self.worker_threads > 1 or when != Loop()):
             raise BadOption(f"{self.name}: gradients are averaged by one thread in every step of the loop")
-        if self.last and isinstance(exchange, (Gradients, Peer)):
-            raise BadOption(f"{self.name}: what is exchanged has no last mix")
         mixed = isinstance(exchange, Mean) and isinstance(when, Loop)
         if self.statistics and not mixed and not (self.statistics == "none" and exchange.copies):
             raise BadOption(
@@ -84,7 +80,7 @@ class ReplicaRule(Rule):
     @property
     def waits_for_others(self) -> bool:
         """Whether a worker waits for replicas of others that may have steps to make first; gradients are met in one step."""
-        ends = self.last or (isinstance(self.when, Background) and self.when.until == "all")
+        ends = isinstance(self.when, Background) and self.when.until == "all"
         return self.exchange.together and not self.exchange.copies and (isinstance(self.when, Loop) or ends)
 
     def batches_a_step(self, workers: int) -> int:
@@ -122,9 +118,16 @@ class ReplicaRule(Rule):
         """Whose replica a worker meets; None: it meets nobody, and is met."""
         raise NotImplementedError(f"{self.name} has no partners")
 
+    # What the four methods below are given is lent: read-only, and of the moment. What a rule remembers of it, it copies.
+
     def init(self, start: np.ndarray) -> Any:
         """What one replica remembers between mixes (an outer copy, for one); None where nothing."""
         return None
+
+    def returned(self, memory: Any, mine: np.ndarray) -> Any:
+        """What a worker remembers that was lost and is there again, with another's replica `mine` and what that one remembers:
+        by default the same, as is right for what all share. What is a worker's own begins anew here."""
+        return memory
 
     def send(self, memory: Any, mine: np.ndarray, round: int) -> np.ndarray:
         """What a replica sends: the vector itself, or any array made of it (a part, a compressed form), alike for all who mix."""

@@ -16,6 +16,9 @@ from lib.errors import BadField, BadOption
 from lib.options.checked import Checked, shown
 from lib.protocols.statistics import Reading
 
+DECLARED = {"name": str, "blocks": bool, "drops": bool}
+"""What every rule must say of itself, for a driver would take its silence for something."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Rule(Checked, ABC):
@@ -36,6 +39,14 @@ class Rule(Checked, ABC):
     """How workers share the batches: by rank, or whoever asks next takes the next (no gain where `blocks`)."""
     statistics: ClassVar[Reading | None] = None
     """What a mix makes of the running statistics of a model's batch normalisation; None: models that have any are refused."""
+
+    def __post_init__(self):
+        for declared, right in DECLARED.items():
+            if not isinstance(getattr(self, declared, None), right):
+                raise BadOption(
+                    f"{type(self).__name__}: {declared} must be declared, as in `{declared}: ClassVar = "
+                    f"{'True' if right is bool else repr('...')}`; tests measure it"
+                )
 
     @classmethod
     def read(cls, data: Any) -> Rule:

@@ -18,7 +18,11 @@ class Push:
 
     worker: int
     token: int
+    """What `on_start` gave its worker."""
     batch: int
+    read: int = 0
+    """Updates that were in this server's store when its parameters were read: where reading takes time, or who starts is told
+    later what to read, more than there were when the worker started."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +103,7 @@ class ServerRule(Rule):
         return True
 
     def on_start(self, state: ServerState, worker: int) -> tuple[ServerState, int]:
-        """The token of a starting worker: by default the global step whose parameters it reads."""
+        """The token of a starting worker: by default the global step at which it starts; `Push.read` tells what it reads."""
         return replace(state, issued=state.issued + 1), state.step
 
     @abstractmethod

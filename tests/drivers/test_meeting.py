@@ -6,12 +6,11 @@ import asyncio
 from types import SimpleNamespace
 
 import numpy as np
-import pytest
 
 from lib.drivers.replicas.mix_in_step import Beside
-from lib.drivers.taking_part.meeting import LAST, Neighbourhoods, Rendezvous
+from lib.drivers.taking_part.meeting import Neighbourhoods, Rendezvous
+from lib.protocols.decentralised import DPSGD
 from tests.drivers.composing import rule
-from tests.protocols.replica_protocols import DPSGD
 
 
 def plan(protocol, workers):
@@ -71,16 +70,6 @@ def test_after_a_pause_neighbours_go_on_at_one_round():
         for there in (ring, Neighbourhoods(None, plan(DPSGD(), 3))):
             await there.load(state)
             assert [await there.first(rank) for rank in range(3)] == [2, 2, 2]
-
-    asyncio.run(main())
-
-
-@pytest.mark.parametrize("kind, protocol", [(Rendezvous, rule()), (Neighbourhoods, DPSGD())])
-def test_the_last_mix_waits_for_all_and_holds_up_no_other(kind, protocol):
-    async def main():
-        meeting = kind(None, plan(protocol, 3))
-        assert await asked(meeting, (0, LAST), (1, 0), (2, 0)) == [None, (1, 2), (1, 2)]
-        assert await asked(meeting, (1, LAST), (2, LAST)) == [(0, 1, 2), (0, 1, 2)]
 
     asyncio.run(main())
 

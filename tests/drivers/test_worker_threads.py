@@ -33,7 +33,7 @@ def test_threads_share_a_replica_and_a_nodes_cores():
 
 def test_no_step_of_any_thread_is_lost():
     """Every step adds 1; replicas that do not mix have them all, whatever the threads did at the same time."""
-    alone = rule(when=Loop(every=100), last=True, rows=Async(), merge=lambda self, memory, mine, mix: (memory, mine))
+    alone = rule(when=Loop(every=10), rows=Async(), merge=lambda self, memory, mine, mix: (memory, mine))
     for cluster in (VirtualCluster(workers=2, worker=Node(cores=3)), LocalCluster(workers=2, threads=4)):
         final, _ = ends(Letters(samples=60), replace(alone, worker_threads=3), cluster)
         assert final.sum() == 60

@@ -1,4 +1,4 @@
-"""Protocols that nobody had in mind when the contract was made: each is a short rule, and equals its paper's recursion."""
+"""The field's replica rules: each is short, and equals its paper's recursion."""
 
 from __future__ import annotations
 
@@ -9,22 +9,25 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import lib
 from lib import Failure, LocalCluster, Node, RayCluster, VirtualCluster, workloads
 from lib.models.flat import FlatModel
+from lib.protocols.decentralised import ADPSGD, DPSGD
+from lib.protocols.easgd import EASGD, Downpour
+from lib.protocols.local_sgd import DiLoCo, LocalSGD, PostLocalSGD, SlowMo
+from lib.protocols.sparta import SPARTA
 from lib.store.optim import SGD
-from tests.protocols import replica_protocols
-from tests.protocols.replica_protocols import ADPSGD, DPSGD, EASGD, WRITTEN, LocalSGD, PostLocalSGD, SlowMo
-from tests.toys import Letters, finals, records
+from tests.toys import FIELD, Letters, finals, records
 
 PROPERTY = settings(max_examples=8, deadline=None, derandomize=True)
 RATE = 0.1
 SLOW = Node(flops=1e4)
 """Computing takes much longer than any message: what is sent when a step begins is there before it ends."""
-EVERY = pytest.mark.parametrize("kind", WRITTEN)
+EVERY = pytest.mark.parametrize("kind", FIELD)
 
 
 def bowl(steps, workers):
@@ -70,16 +73,15 @@ def test_is_at_most_thirty_five_lines(kind):
 
 
 def test_needs_nothing_but_the_contract():
-    """The module imports rules and values alone, and nothing in lib knows its protocols."""
-    tree = ast.parse(inspect.getsource(replica_protocols))
-    imported = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
-    assert {name for name in imported if name.startswith("lib")} == {
-        "lib.protocols.baselines",
-        "lib.protocols.mixing",
-        "lib.protocols.replica_rule",
-    }
-    names = re.compile("|".join(rf"\b{word}\b" for kind in WRITTEN for word in (re.escape(kind.name), kind.__name__)))
-    for path in (Path(lib.__file__).parent / "drivers").glob("*.py"):
+    """Their modules import rules and values alone, and no driver knows them."""
+    allowed = {"baselines", "mixing", "replica_rule"}
+    for kind in FIELD:
+        tree = ast.parse(Path(inspect.getsourcefile(kind)).read_text())
+        imported = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+        rules = {name for name in imported if name.startswith("lib.protocols")}
+        assert rules <= {f"lib.protocols.{name}" for name in allowed}
+    names = re.compile("|".join(rf"\b{word}\b" for kind in FIELD for word in (re.escape(kind.name), kind.__name__)))
+    for path in (Path(lib.__file__).parent / "drivers").rglob("*.py"):
         assert not names.search(path.read_text()), path
 
 
@@ -217,6 +219,59 @@ def test_easgd_in_the_loop(workers, steps, every, servers):
         for row in serial.x if step % every == 0 else ():
             force = 0.25 * (row - centre)
             centre, row[:] = centre + force, row - force
+    same(ours, serial.x)
+    same(np.concatenate([final[f"sync{server}/centre"] for server in range(servers)]), centre)
+
+
+@PROPERTY
+@given(workers=st.integers(1, 4), rounds=st.integers(1, 4), momentum=st.floats(0, 0.9), rate=st.floats(0.3, 1.0))
+def test_diloco_is_torch_s_nesterov_step_on_the_outer_gradient(workers, rounds, momentum, rate):
+    workload, rule = bowl(3 * rounds, workers), DiLoCo(every=3, momentum=momentum, rate=rate)
+    ours, _ = replicas(workload, rule, workers)
+    serial = Serial(workload, workers)
+    outer = torch.nn.Parameter(torch.tensor(serial.x[0]))
+    nesterov = torch.optim.SGD([outer], lr=rate, momentum=momentum, nesterov=momentum > 0)
+    for round in range(rounds):
+        for step in range(3 * round, 3 * round + 3):
+            serial.x -= RATE * serial.gradients(step)
+        outer.grad = outer.detach() - torch.tensor(serial.x.mean(0))
+        nesterov.step()
+        serial.x[:] = outer.detach().numpy()
+    same(ours, serial.x)
+
+
+@PROPERTY
+@given(workers=st.integers(1, 4), steps=st.integers(1, 8), share=st.sampled_from([0.0, 0.3, 1.0]))
+def test_sparta_averages_what_its_round_chooses(workers, steps, share):
+    rule = SPARTA(share=share)
+    ours, _ = replicas(workload := bowl(steps, workers), rule, workers)
+    serial = Serial(workload, workers)
+    for step in range(steps):
+        serial.x -= RATE * serial.gradients(step)
+        chosen = rule._chosen(5, step)
+        serial.x[:, chosen] = serial.x[:, chosen].mean(0)
+    same(ours, serial.x)
+    assert share < 1 or np.allclose(ours, ours[0])
+
+
+def test_sparta_chooses_its_share_and_others_each_round():
+    """1,000 parameters, a tenth of them in each of 100 rounds: each is chosen about ten times, and none is left out for ever."""
+    times = np.bincount(np.concatenate([SPARTA()._chosen(1000, round) for round in range(100)]), minlength=1000)
+    assert times.sum() == pytest.approx(10_000, rel=0.03) and times.max() < 26 and (times == 0).sum() <= 1
+
+
+@PROPERTY
+@given(workers=st.integers(1, 4), steps=st.integers(2, 9), every=st.integers(1, 2), servers=st.integers(1, 3))
+def test_downpour_adds_up_what_each_worker_has_moved(workers, steps, every, servers):
+    rule = Downpour(every=every, sync_servers=servers)
+    ours, final = replicas(workload := bowl(steps, workers), rule, workers)
+    serial = Serial(workload, workers)
+    centre, fetched = serial.x[0].copy(), serial.x.copy()
+    for step in range(1, steps + 1):
+        serial.x -= RATE * serial.gradients(step - 1)
+        for rank, row in enumerate(serial.x) if step % every == 0 else ():
+            centre = centre + (row - fetched[rank])
+            row[:] = fetched[rank] = centre
     same(ours, serial.x)
     same(np.concatenate([final[f"sync{server}/centre"] for server in range(servers)]), centre)
 

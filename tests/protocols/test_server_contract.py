@@ -1,44 +1,15 @@
-"""Two server rules that were written for the contract, and need nothing of a driver: numbers that can be checked by hand."""
+"""Server rules that know how old a gradient is: numbers that can be checked by hand."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
-
-import numpy as np
 import pytest
 import torch
 
 from lib import VirtualCluster
 from lib.protocols.baselines import Async
-from lib.protocols.server_rule import Apply, Decisions, Push, ServerState
+from lib.protocols.delay import DCASGD, StalenessAware
 from lib.store.optim import SGD, Adagrad, Adam
 from tests.toys import Letters, finals, records
-
-
-@dataclass(frozen=True, kw_only=True)
-class StalenessAware(Async):
-    """Zhang et al., Staleness-aware Async-SGD, IJCAI 2016: the learning rate over tau, the gradient's staleness."""
-
-    name: ClassVar = "staleness-aware"
-
-    def on_push(self, state: ServerState, push: Push) -> tuple[ServerState, Decisions]:
-        tau = max(1, state.step - push.token)
-        return state.receive(push).release(), (Apply((push,), (1.0,), 1, rate=1 / tau),)
-
-
-@dataclass(frozen=True, kw_only=True)
-class DCASGD(Async):
-    """Zheng et al., Asynchronous SGD with Delay Compensation, ICML 2017: g + lambda g g (w_now - w_read)."""
-
-    name: ClassVar = "dc-asgd"
-
-    compensation: float = 0.5
-    """lambda: how much of the outer product stands for the Hessian."""
-
-    def corrected(self, gradient: np.ndarray, now: np.ndarray, read: np.ndarray) -> np.ndarray:
-        return gradient + np.float32(self.compensation) * gradient * gradient * (now - read)
-
 
 PLAIN = SGD(lr=1.0)
 

@@ -9,8 +9,8 @@ from lib import Node, VirtualCluster, paths, workloads
 from lib.drivers.run.cut import KINDS
 from lib.errors import BadOption, Damaged
 from lib.protocols import ALL, Pair, get
+from lib.protocols.local_sgd import SlowMo
 from lib.store import checkpoint
-from tests.protocols.replica_protocols import SlowMo
 from tests.training.stopping import assert_same, killed
 
 PASS = {"samples": 16 * 41 - 5, "batch_size": 16, "lr_milestones": (0.3, 0.7)}

@@ -68,7 +68,7 @@ NAMES = [name for name, kind in lib.protocols.ALL.items() if kind.family != "pip
 @pytest.mark.parametrize("first", NAMES)
 @pytest.mark.parametrize("second", ["sync", "all-reduce", "gba", "ds-sync"])
 def test_every_protocol_hands_over_to_every_kind(first, second):
-    run = train(halves(first, second), lib.VirtualCluster(workers=4, slowdown=0.5, servers=2))
+    run = train(halves(first, second), lib.VirtualCluster(workers=3, slowdown=0.5, servers=2))
     legs = run.summary["legs"]
     assert [leg["protocol"] for leg in legs] == [first, second]
     assert run.summary["samples"] == CLICKS.samples == sum(leg["samples"] for leg in legs)

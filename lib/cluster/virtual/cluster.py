@@ -42,7 +42,7 @@ class VirtualCluster(Cluster):
     links: tuple[Link, ...] = ()
     """Private connections, beside everybody's network interface."""
     places: Mapping[str, str] = field(default_factory=dict)
-    """Roles that share another's node: {"sync0": "server0"}."""
+    """Roles that share another's node: {"sync0": "server0"}. A worker has a node of its own, which others may share."""
     collective: str = "ring"
     """How groups average: ring or tree, in chunks; whole-ring or whole-tree, hop by hop as DS-Sync counts."""
 
@@ -57,6 +57,12 @@ class VirtualCluster(Cluster):
         ):
             for name in names:
                 self._check_name(where, name)
+        for name in self.places:
+            if name.startswith("worker"):
+                raise BadOption(
+                    f"virtual cluster: places: {name} is a worker, whose node is its rank in every group, so it stands nowhere "
+                    f"else; let others stand there: {{{self.places[name]!r}: {name!r}}}, or give one worker more cores"
+                )
         for failure in self.failures:
             if failure.node in self.places:
                 raise BadOption(

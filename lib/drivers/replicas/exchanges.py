@@ -18,7 +18,7 @@ from lib.drivers.replicas.replica_state import Replica
 from lib.drivers.replicas.sync_server import parts
 from lib.drivers.run.plan import Plan
 from lib.drivers.run.record import Record
-from lib.drivers.taking_part.meeting import LAST, Neighbourhoods, Rendezvous
+from lib.drivers.taking_part.meeting import Neighbourhoods, Rendezvous
 from lib.errors import BadOption, MemberLost, NodeLost
 from lib.protocols.mixing import Centre, Exchange, Gradients, Mean, Mix, Neighbours, Peer
 from lib.protocols.replica_rule import neighbours
@@ -64,12 +64,8 @@ class Way(ABC):
         return sent
 
     @abstractmethod
-    async def mix(self, label: int, asked: asyncio.Task | None = None, last: bool = False) -> float | None:
+    async def mix(self, label: int, asked: asyncio.Task | None = None) -> float | None:
         """Mix once; when that began, after all waiting for others. None: it did not take place."""
-
-    def last(self) -> asyncio.Task | None:
-        """Ask for the mix at the end of the data."""
-        return None
 
     def know(self, rank: int, worker: Handle) -> None:
         """Where another worker is; one that was lost may be elsewhere now."""
@@ -103,9 +99,6 @@ class InGroups(Way):
     def ahead(self) -> asyncio.Task | None:
         return self.ask()
 
-    def last(self) -> asyncio.Task:
-        return self._meeting(LAST)
-
     def _meeting(self, round: int) -> asyncio.Task:
         asked = asyncio.ensure_future(self._here.rendezvous.meet(self._here.rank, round, self._site.life))
         # The step that asked may be no more when the answer comes, be it that its rendezvous is no more either.
@@ -138,7 +131,7 @@ class Averaging(InGroups):
     def ahead(self) -> asyncio.Task | None:
         return self.ask() if self._rule.exchange.ahead else None
 
-    async def mix(self, label: int, asked: asyncio.Task | None = None, last: bool = False) -> float | None:
+    async def mix(self, label: int, asked: asyncio.Task | None = None) -> float | None:
         start, met = await self.meet(label, asked)
         return start if await self.together(met, self._once) else None
 
@@ -161,7 +154,7 @@ class Averaging(InGroups):
 class AveragingGradients(InGroups):
     """The members' mean gradient; a mix belongs to a step."""
 
-    async def mix(self, label: int, asked: asyncio.Task | None = None, last: bool = False) -> float | None:
+    async def mix(self, label: int, asked: asyncio.Task | None = None) -> float | None:
         raise NotImplementedError
 
     async def mean(self, label: int, asked: asyncio.Task, mine: np.ndarray, overlap: Overlap | None):
@@ -196,9 +189,7 @@ class WithNeighbours(Averaging):
     async def start(self) -> None:
         self.round = await self._here.rendezvous.first(self._here.rank)
 
-    async def mix(self, label: int, asked: asyncio.Task | None = None, last: bool = False) -> float | None:
-        if last:
-            return await super().mix(label, asked)
+    async def mix(self, label: int, asked: asyncio.Task | None = None) -> float | None:
         asked = asked or self.ask()
         rank, round, workers = self._here.rank, self.round - 1, self._here.plan.workers
         to = [
@@ -248,7 +239,7 @@ class WithNeighbours(Averaging):
 class WithPartner(Way):
     """One worker's replica after another."""
 
-    async def mix(self, label: int, asked: asyncio.Task | None = None, last: bool = False) -> float | None:
+    async def mix(self, label: int, asked: asyncio.Task | None = None) -> float | None:
         round, rank, workers = self.round, self._here.rank, self._here.plan.workers
         self.round += 1
         partner = self._rule.partner(round, rank, workers) if workers > 1 else None
@@ -273,7 +264,7 @@ class WithCentre(Way):
         super().__init__(here)
         self._servers = [server.seen_from(here.site) for server in here.sync_servers]
 
-    async def mix(self, label: int, asked: asyncio.Task | None = None, last: bool = False) -> float | None:
+    async def mix(self, label: int, asked: asyncio.Task | None = None) -> float | None:
         start, round = self._site.now(), self.round
         self.round += 1
         sent = self._message(round)

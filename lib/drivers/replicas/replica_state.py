@@ -11,6 +11,7 @@ import numpy as np
 
 from lib.cluster.base import Site
 from lib.cluster.spec import Work
+from lib.drivers.replicas.lent import kept, lending, lent, pair
 from lib.drivers.run.plan import Plan
 from lib.drivers.run.record import Record
 from lib.protocols import statistics
@@ -33,7 +34,7 @@ class Replica:
         start = plan.start(site)
         self.size, self._running = parameters, start.size - parameters
         self._dense = plan.dense_store(start, site.device, parameters)
-        self._memory = self._rule.init(start[: self.size])
+        self._memory = self._rule.init(lent(start[: self.size]))
         self.tables = plan.tables() if rows else {}
         # A shadow thread's merges are beside the cores that train.
         self._modelled = not isinstance(self._rule.when, Background)
@@ -59,7 +60,7 @@ class Replica:
     def model(self) -> np.ndarray:
         """The dense parameters that it stands for, and its running statistics."""
         mine = self._dense.pull()
-        return self._joined(self._rule.stands_for(self._memory, mine[: self.size]), mine[self.size :])
+        return self._joined(self._rule.stands_for(self._memory, lent(mine[: self.size])), mine[self.size :])
 
     def rate(self) -> float:
         """What the learning rates of its next step are multiplied by: as far in the pass as if all made as many steps as it."""
@@ -82,7 +83,8 @@ class Replica:
         mine, writes = self._dense.still() if self._stands else self._dense.seen()
         if self._rule.exchange.together:  # so that nobody makes another before this one is merged
             self._sent = mine, writes
-        sent = self._rule.send(self._memory, mine[: self.size], round)
+        with lending(self._rule, "send"):
+            sent = self._rule.send(self._memory, lent(mine[: self.size]), round)
         if not self._plan.gradients:
             sent = blank(*sent.shape, kind=sent.dtype)
         return self._joined(sent, statistics.brought(mine[self.size :], self._rule.statistics))
@@ -108,13 +110,18 @@ class Replica:
     def inherit(self, dense: dict[str, np.ndarray], rows: dict[str, Rows]) -> None:
         """Begin with what another protocol has trained."""
         self._dense.load(dense)
-        self._memory = self._rule.init(dense["values"][: self.size])
+        self._memory = self._rule.init(lent(dense["values"][: self.size]))
         for name, table in self.tables.items():
             table.load(rows[name])
 
     async def copy(self) -> dict[str, Any]:
         """What another worker starts from."""
         return deepcopy(self.save())
+
+    def take_over(self, copy: dict[str, Any]) -> None:
+        """Be the replica of a worker that was lost and is there again, with what another `copy` holds."""
+        self.load({**copy, "samples": 0})
+        self._memory = self._rule.returned(self._memory, lent(self._dense.pull()[: self.size]))
 
     def save(self) -> dict[str, Any]:
         return {
@@ -143,20 +150,29 @@ class Replica:
         with self._merging:
             mine, writes = self._dense.seen(self._sent)
             self._sent = None
-            merged = self._merged(mine, mix)
+            with lending(self._rule, "merge"):
+                merged = self._merged(mine, mix)
             if beside := self._dense.move(mine, writes, merged):
                 self._record.extra["updates beside a merge"] += beside
 
     def _merged(self, mine: np.ndarray, mix: Mix) -> np.ndarray:
         if not self._running:
-            self._memory, merged = self._rule.merge(self._memory, mine, mix)
-            return merged
+            return self._remembered(mine, mix)
         brought = 0 if self._rule.statistics == "none" else self._running
         ends = [array.size - brought for array in (mix.sent, mix.theirs)]
         parameters = replace(mix, sent=mix.sent[: ends[0]], theirs=mix.theirs[: ends[1]])
-        self._memory, merged = self._rule.merge(self._memory, mine[: self.size], parameters)
+        merged = self._remembered(mine[: self.size], parameters)
         taken = statistics.taken(mine[self.size :], mix.theirs[ends[1] :], self._rule.statistics)
         return self._joined(merged, taken)
+
+    def _remembered(self, mine: np.ndarray, mix: Mix) -> np.ndarray:
+        """The rule's merge: it may keep what it was lent no longer than this."""
+        given = replace(mix, sent=lent(mix.sent), theirs=lent(mix.theirs))
+        self._memory, merged = pair(
+            self._rule, "merge", "memory and replica", self._rule.merge(self._memory, lent(mine), given)
+        )
+        self._memory = kept(self._memory, mine)
+        return merged
 
     def _joined(self, parameters: np.ndarray, running: np.ndarray) -> np.ndarray:
         """As one array of the parameters' type."""
@@ -168,6 +184,8 @@ def absorb(plan: Plan, dense: DenseStore | BlankDense, theirs: np.ndarray) -> np
     if not plan.gradients:
         return theirs
     mine, writes = dense.seen()
-    changed, answer = plan.protocol.dense.absorb(mine, theirs)
+    rule = plan.protocol.dense
+    with lending(rule, "absorb"):
+        changed, answer = pair(rule, "absorb", "copy and answer", rule.absorb(lent(mine), lent(theirs)))
     dense.move(mine, writes, changed)
     return answer

@@ -22,6 +22,7 @@ from lib.cluster.base import Handle, Site, World
 from lib.drivers.run.model_state import ModelState
 from lib.drivers.run.plan import Plan
 from lib.drivers.run.record import Marks, Record
+from lib.drivers.servers.decided import check, received, settled
 from lib.drivers.servers.shard import Applied, Gradient, Read, Shard
 from lib.protocols.server_rule import Apply, Decisions, Drop, Push, ServerRule, ServerState
 from lib.store.rows import Rows
@@ -147,8 +148,11 @@ class ParameterServer:
             # It was taken for lost, and so was this; or it is here already, and who brought it died too soon to say so.
             if started is None:
                 return
-            self._waiting[push] = replace(gradient, read=started.read)
-            updates = await self._decide(push.worker, *self._rule.on_push(self._state, push))
+            if started.read is not None:
+                push = Push(push.worker, push.token, push.batch, started.read.version)
+            self._waiting[push] = replace(gradient, push=push, read=started.read)
+            answer = received(self._rule, self._state, push, self._rule.on_push(self._state, push))
+            updates = await self._decide(push.worker, *answer)
             updates += await self._go_without_paused()
         await self._carry_out(updates)
 
@@ -195,6 +199,7 @@ class ParameterServer:
 
     async def report(self) -> Record:
         await _finished(self._under_way)
+        settled(self._rule, self._state, len(self._waiting))
         self.record.ledger["in_flight"] += len(self._waiting)
         self.record.snapshots.append(self._shard.snapshot(self._site.now(), self._samples))
         self.record.final = self._shard.final()
@@ -218,6 +223,7 @@ class ParameterServer:
 
     async def _decide(self, worker: int, state: ServerState, decisions: Decisions) -> list[Update]:
         """Take the rule's decisions, in turn; the updates are under way from here on, and begin before anybody else's turn."""
+        check(self._rule, self._state, state, decisions, self._waiting)
         updates = []
         for decision in decisions:
             gradients = [self._waiting.pop(push) for push in decision.pushes]

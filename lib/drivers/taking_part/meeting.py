@@ -10,9 +10,6 @@ from lib.drivers.run.plan import Plan
 from lib.errors import BadOption
 from lib.protocols.replica_rule import neighbours
 
-LAST = 2**62
-"""The round of the mix at the end of the data: one group of all who are left."""
-
 
 class Rendezvous:
     """It carries the rule's groups out among those who are still there."""
@@ -47,8 +44,6 @@ class Rendezvous:
             return None  # its question was on the way when it died, or its group broke when it waited for no more
         self._lives[rank] = life
         round = self._aligned(rank, round)
-        if rank in self._new and round == LAST:  # nobody can take it in any more
-            self._admit(rank)
         future = asyncio.get_running_loop().create_future()
         if rank in self._waiting:
             self._waiting.pop(rank)[1].set_result(None)
@@ -100,17 +95,16 @@ class Rendezvous:
     def _aligned(self, rank: int, round: int) -> int:
         """The round that a worker means: after a pause all go on with the same one, in step as at a barrier for rows, also who
         asks when some groups have gone on already."""
-        if rank not in self._paused or round == LAST:
+        if rank not in self._paused:
             return round
         self._paused.remove(rank)
         return self._goes_on
 
     def _form(self) -> None:
-        last = self._last()
-        rounds = {rank: round for rank, (round, _) in self._waiting.items() if rank not in self._new | last}
+        rounds = {rank: round for rank, (round, _) in self._waiting.items() if rank not in self._new}
         for rank in sorted(self._new & self._waiting.keys()):
-            self._take_in(rank, rounds, last)
-        there = self._active - self._away - last
+            self._take_in(rank, rounds)
+        there = self._active - self._away
         formed = self._rule.form(rounds, there, self._workers)
         members = [rank for group in formed for rank in group]
         if len(set(members)) < len(members) or not rounds.keys() >= set(members):
@@ -120,22 +114,15 @@ class Rendezvous:
 
     def _meet(self, members: tuple[int, ...], round: int) -> None:
         self._met += 1
-        self._following = max(self._following, round + 1 if round < LAST else 0)
+        self._following = max(self._following, round + 1)
         incarnations = tuple(self._lives[rank] for rank in members) if any(self._lives) else ()
         meeting = Meeting(f"{self._leg}.{self._met}", members, round, incarnations)
         for rank in members:
             self._waiting.pop(rank)[1].set_result(meeting)
 
-    def _last(self) -> set[int]:
-        """Those who wait for the last mix, which takes place when nobody is left who does not."""
-        last = {rank for rank, (round, _) in self._waiting.items() if round == LAST}
-        if last and self._active - self._away <= last:
-            self._meet(tuple(sorted(last)), LAST)
-        return last
-
-    def _take_in(self, rank: int, rounds: dict[int, int], last: set[int]) -> None:
+    def _take_in(self, rank: int, rounds: dict[int, int]) -> None:
         """Let a new worker come to the round at which its group can go with it."""
-        there = self._active - self._away - last
+        there = self._active - self._away
         for round in sorted(set(rounds.values())) if there else [0]:
             groups = self._rule.form({**rounds, rank: round}, there | {rank}, self._workers)
             if any(rank in group and (len(group) > 1 or not there) for group in groups):
@@ -174,7 +161,7 @@ class Neighbourhoods(Rendezvous):
         return max(self._since[rank], self._reached[rank] + 1)
 
     async def meet(self, rank: int, round: int, life: int = 0) -> Meeting | None:
-        if rank in self._active and life >= self._lives[rank] and round != LAST:
+        if rank in self._active and life >= self._lives[rank]:
             self._reached[rank] = round
         return await super().meet(rank, round, life)
 
@@ -200,10 +187,8 @@ class Neighbourhoods(Rendezvous):
         self._since, self._reached = list(state["since"]), list(state["reached"])
 
     def _form(self) -> None:
-        there = self._active - self._away - self._last()
+        there = self._active - self._away
         for rank, (round, future) in list(self._waiting.items()):
-            if round == LAST:
-                continue
             row = neighbours(self._rule, round, rank, self._workers)
             near = sorted(other for other in row if self._since[other] <= round)
             if all(self._reached[other] >= round for other in near if other in there):

@@ -1,0 +1,90 @@
+"""EASGD and Downpour: replicas that train alone and meet a copy in the middle every few steps.
+
+Zhang, Choromanska, LeCun, "Deep learning with Elastic Averaging SGD", NeurIPS 2015, Algorithm 1 (asynchronous EASGD); Dean et
+al., "Large Scale Distributed Deep Networks", NeurIPS 2012, Section 4.1 (Downpour SGD).
+
+Paper -> code: x~ <- x~ + alpha (x_i - x~) -> `EASGD.absorb`; x_i <- x_i - alpha (x_i - x~) -> `EASGD.merge`; Downpour's accrued
+gradient -> `Downpour.send`; its fetch -> `Downpour.merge`.
+
+Special cases: EASGD with alpha = 0 is no sync; Downpour with n = 1 and SGD makes Async's updates, at the worker.
+
+Departures: Downpour pushes and fetches in one exchange (the paper lets n_push and n_fetch differ), and what is pushed is what the
+workload's optimiser made of the gradients, where the paper's server runs Adagrad. Rows of embedding tables follow Async in both.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from lib.options.checked import Count, Share
+from lib.protocols.baselines import Async
+from lib.protocols.mixing import Centre, Loop, Mix
+from lib.protocols.replica_rule import ReplicaRule
+
+
+@dataclass(frozen=True, kw_only=True)
+class _WithACentre(ReplicaRule):
+    blocks: ClassVar = False
+    drops: ClassVar = False
+    data: ClassVar = "queue"
+    rows: ClassVar = Async()
+    model: ClassVar = "centre"
+
+    every: Count = 1
+    """Steps between two exchanges (EASGD's tau, Downpour's n_push = n_fetch)."""
+    sync_servers: Count = 1
+    """Parts of the centre."""
+
+    @property
+    def when(self) -> Loop:
+        return Loop(every=self.every)
+
+    @property
+    def exchange(self) -> Centre:
+        return Centre(servers=self.sync_servers)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EASGD(_WithACentre):
+    """Every few steps a worker and the centre move towards each other, by the same elastic force; the centre is the model."""
+
+    name: ClassVar = "easgd"
+    cite: ClassVar = "Zhang et al., Deep learning with Elastic Averaging SGD, NeurIPS 2015, Algorithm 1"
+
+    alpha: Share = 0.25
+    """Elastic force (alpha)."""
+
+    def absorb(self, copy, theirs):
+        return copy + self.alpha * (theirs - copy), copy
+
+    def merge(self, memory, mine: np.ndarray, mix: Mix):
+        return memory, mine - self.alpha * (mix.sent - mix.theirs)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Downpour(_WithACentre):
+    """Every few steps a worker adds to the centre by how much it has moved since it last fetched it, and fetches it anew."""
+
+    name: ClassVar = "downpour"
+    cite: ClassVar = "Dean et al., Large Scale Distributed Deep Networks, NeurIPS 2012, Section 4.1"
+
+    def init(self, start: np.ndarray) -> np.ndarray:
+        """The centre as it was fetched."""
+        return start.copy()
+
+    def returned(self, memory: np.ndarray, mine: np.ndarray) -> np.ndarray:
+        """What the worker whose replica this is had not pushed is that worker's to push."""
+        return mine.copy()
+
+    def send(self, memory: np.ndarray, mine: np.ndarray, round: int) -> np.ndarray:
+        return mine - memory
+
+    def absorb(self, copy, theirs):
+        moved = copy + theirs
+        return moved, moved
+
+    def merge(self, memory: np.ndarray, mine: np.ndarray, mix: Mix):
+        return mix.theirs.copy(), mix.theirs + (mine - memory - mix.sent)

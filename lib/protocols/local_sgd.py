@@ -1,0 +1,114 @@
+"""Local SGD and what grew out of it: replicas that train alone for some steps, then all take what their mean says.
+
+Stich, "Local SGD Converges Fast and Communicates Little", ICLR 2019; Lin et al., "Don't Use Large Mini-Batches, Use Local SGD",
+ICLR 2020 (post-local SGD); Wang et al., "SlowMo", ICLR 2020; Douillard et al., "DiLoCo: Distributed Low-Communication Training of
+Language Models", 2023 (arXiv:2311.08105).
+
+Paper -> code: H local steps -> `every`; post-local SGD's t' -> `until`; SlowMo's Algorithm 1, lines 7 and 8 -> `SlowMo.merge`;
+DiLoCo's outer gradient, the outer copy less the mean, and its Nesterov step, torch's -> `DiLoCo.merge`.
+
+Guarantee: all replicas are equal after every mix. Special cases: post-local SGD with until = 0 is local SGD; SlowMo without
+momentum and alpha = 1, and DiLoCo with momentum 0 and rate 1, are local SGD.
+
+Departures: rows of embedding tables are the replica's and averaged with it; outer optimisers are for the dense parameters alone.
+The inner optimiser is the workload's, and its state stays local.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from lib.options.checked import Count, Natural, NotNegative, Positive, Share
+from lib.protocols.mixing import Loop, Mix
+from lib.protocols.replica_rule import ReplicaRule
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalSGD(ReplicaRule):
+    """Every worker trains alone for a few steps, then all take the mean."""
+
+    name: ClassVar = "local-sgd"
+    cite: ClassVar = "Stich, Local SGD Converges Fast and Communicates Little, ICLR 2019"
+    blocks: ClassVar = True
+    drops: ClassVar = False
+
+    every: Count = 4
+    """Local steps (H)."""
+
+    @property
+    def when(self) -> Loop:
+        return Loop(every=self.every)
+
+    @property
+    def max_staleness(self) -> float:
+        return 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class PostLocalSGD(LocalSGD):
+    """Local SGD that begins as its synchronous self."""
+
+    name: ClassVar = "post-local-sgd"
+    cite: ClassVar = "Lin et al., Don't Use Large Mini-Batches, Use Local SGD, ICLR 2020"
+
+    until: Natural = 4
+    """Steps in which all workers mix each time (t')."""
+
+    def due(self, step: int, seconds: float) -> bool:
+        return step <= self.until or (step - self.until) % self.every == 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlowMo(LocalSGD):
+    """Local SGD whose means are gradients of an outer copy with momentum; that copy is the model."""
+
+    name: ClassVar = "slowmo"
+    cite: ClassVar = "Wang et al., SlowMo: Improving Communication-Efficient Distributed SGD, ICLR 2020, Algorithm 1"
+
+    beta: Share = 0.7
+    """Slow momentum (beta)."""
+    alpha: Positive = 1.0
+    """Slow learning rate (alpha)."""
+    rate: Positive = 0.1
+    """The local steps' learning rate (gamma)."""
+
+    def init(self, start: np.ndarray):
+        return start.copy(), np.zeros_like(start)
+
+    def merge(self, memory, mine: np.ndarray, mix: Mix):
+        outer, momentum = memory
+        momentum = self.beta * momentum + (outer - mix.theirs) / self.rate
+        outer = outer - self.alpha * self.rate * momentum
+        return (outer, momentum), outer
+
+    def stands_for(self, memory, mine: np.ndarray) -> np.ndarray:
+        return memory[0]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DiLoCo(LocalSGD):
+    """Local SGD whose mean, less the outer copy, is the gradient of a Nesterov step of that copy, which is the model."""
+
+    name: ClassVar = "diloco"
+    cite: ClassVar = "Douillard et al., DiLoCo, 2023 (arXiv:2311.08105), Algorithm 1"
+
+    rate: Positive = 0.7
+    """The outer learning rate."""
+    momentum: NotNegative = 0.9
+    """Of the outer Nesterov step."""
+
+    def init(self, start: np.ndarray):
+        return start.copy(), np.zeros_like(start)
+
+    def merge(self, memory, mine: np.ndarray, mix: Mix):
+        outer, velocity = memory
+        gradient = outer - mix.theirs
+        velocity = self.momentum * velocity + gradient
+        outer = outer - self.rate * (gradient + self.momentum * velocity)
+        return (outer, velocity), outer
+
+    def stands_for(self, memory, mine: np.ndarray) -> np.ndarray:
+        return memory[0]
