@@ -116,6 +116,18 @@ def test_the_modules_of_the_drivers_form_no_circle():
     assert {*TopologicalSorter(needs).static_order()} == paths.keys()
 
 
+def test_the_stations_of_a_gradient_s_way_stand():
+    told = (ROOT / "CONTRIBUTING.md").read_text().partition("ten stations")[2].partition("\n## ")[0]
+    stations = re.findall(r"`(lib/[\w/]+\.py):([\w.]+)`", told)
+    assert len(re.findall(r"^\d+\. ", told, re.MULTILINE)) == 10 and len(stations) >= 10
+    for path, name in stations:
+        body = ast.parse((ROOT / path).read_text()).body
+        for part in name.split("."):
+            named = [node for node in body if getattr(node, "name", None) == part]
+            assert named, f"{path} has no {name}"
+            body = getattr(named[0], "body", [])
+
+
 def test_few_files_lie_at_the_top_of_lib():
     assert len(list((ROOT / "lib").glob("*.py"))) <= 8
 
