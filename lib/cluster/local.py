@@ -72,7 +72,9 @@ class LocalWorld(FailingNodes, World):
 
     def site(self, node: str) -> LocalSite:
         if node not in self._sites:
-            self._sites[node] = LocalSite(self, node)
+            self._sites[node] = site = LocalSite(self, node)
+            if self.failure_schedule.begun:
+                site.begin(asyncio.get_running_loop().time() - self.failure_schedule.start)
         return self._sites[node]
 
     async def host(self, part: type, *args, node: str) -> LocalHandle:

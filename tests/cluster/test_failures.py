@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import math
 
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 import lib
 from lib import Failure, LocalCluster, Lognormal, Mishaps, Node, Phase, Schedule, VirtualCluster, workloads
 from lib.cluster.faults.failures import TICK, Connection, Degradation, NodeFailures, windows
+from lib.cluster.faults.wall_clock import MessageDelays
 from lib.drivers.taking_part.crew import Crew
 from lib.errors import BadOption, Deadlock, NodeLost
 from lib.protocols import ALL
@@ -382,3 +384,24 @@ def test_ray_kills_processes(name, plan):
 
     run = train(name, RayCluster(workers=3, failures=plan, patience=0.3))
     assert run.summary["lost"] >= 1 and math.isfinite(run.summary["auc"])
+
+
+def test_nothing_befalls_messages_before_the_training_and_delays_are_counted_from_its_start():
+    """The loop's clock has run for long when a training starts: a message of before would hold up all after it by as much."""
+
+    async def main():
+        loop = asyncio.get_running_loop()
+        cluster = lib.LocalCluster(workers=1, mishaps=lib.Mishaps(late=1.0, delay=0.01))
+        road = MessageDelays(cluster, 0, "master")
+        assert road.there("worker0") is None and road.back("worker0") is None
+        road.begin()
+        assert all(loop.time() < road.there("worker0") < loop.time() + 1 for _ in range(5))
+
+    asyncio.run(main())
+
+
+def test_late_messages_of_embedding_workers_on_threads_come():
+    data = {"samples": 200, "batch_size": 8, "vocabulary": 30, "fields": 2, "dim": 2, "hidden": (4,)}
+    late = lib.Mishaps(late=0.5, delay=0.004)
+    run = lib.train("ctr-synthetic", "async", "local", workers=1, embedding_workers=1, mishaps=late, save=False, **data)
+    assert run.summary["issued"] == run.summary["applied"] == 25

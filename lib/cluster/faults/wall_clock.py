@@ -77,7 +77,8 @@ class MessageDelays:
 
     def __init__(self, cluster: Cluster, seed: int, source: str):
         self._cluster, self._seed, self._source = cluster, seed, source
-        self._started = 0.0
+        self._started: float | None = None
+        """When the training started: before then nothing befalls a message."""
         self._connections: dict[tuple[str, str], Connection] = {}
 
     def begin(self, ago: float = 0.0) -> None:
@@ -93,6 +94,8 @@ class MessageDelays:
         return self._arrival(target, self._source)
 
     def _arrival(self, source: str, target: str) -> float | None:
+        if self._started is None:
+            return None
         if (source, target) not in self._connections:
             cluster = self._cluster
             self._connections[source, target] = Connection(

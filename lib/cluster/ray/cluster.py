@@ -220,6 +220,8 @@ class RayWorld(World):
         if not self.failure_schedule.begun:
             self._began = time.time()
         self.failure_schedule.begin(list(self._actors))
+        if self._caller.road:
+            self._caller.road.begin(asyncio.get_running_loop().time() - self.failure_schedule.start)
         for node in self._actors:
             self._watch_over(node)
 
