@@ -13,6 +13,7 @@ from matplotlib.colors import to_hex, to_rgb
 BLUE, VERMILLION, GREEN, PINK = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
 ORANGE, SKY, BLACK, GREY = "#E69F00", "#56B4E9", "#222222", "#BDBDBD"
 SOLID, DASHED, DOTTED, DASHDOT = "-", (0, (5, 2)), (0, (1.2, 1.5)), (0, (5, 1.5, 1.2, 1.5))
+LONG = (0, (10, 2))
 DASHES = DOTTED, DASHED, SOLID, DASHDOT
 """What several lines of one protocol have, one after another, beside its own."""
 
@@ -41,6 +42,16 @@ PROTOCOLS: dict[str, tuple[str, Any]] = {
     "asp": (VERMILLION, SOLID),
     "ssp": (VERMILLION, DASHDOT),
     "local-sgd": (BLACK, DASHDOT),
+    "post-local-sgd": (BLACK, LONG),
+    "slowmo": (GREEN, DASHED),
+    "diloco": (BLUE, LONG),
+    "sparta": (SKY, LONG),
+    "easgd": (PINK, LONG),
+    "downpour": (VERMILLION, LONG),
+    "d-psgd": (ORANGE, LONG),
+    "ad-psgd": (GREEN, DOTTED),
+    "staleness-aware": (BLUE, DASHED),
+    "dc-asgd": (GREEN, LONG),
     "automatic": (BLACK, DASHED),
     "frozen": (GREY, SOLID),
 }

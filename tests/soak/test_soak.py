@@ -124,10 +124,10 @@ def test_what_the_case_itself_gets_wrong_is_no_finding(options, why, reports):
 
 
 def test_the_command_tells_and_its_exit_code_says_whether_anything_was_found(capsys, monkeypatch):
-    assert main(["--seed", "12", "--runs", "2"]) == 0
+    assert main(["--seed", "13", "--runs", "2"]) == 0
     assert "0 findings" in capsys.readouterr().out
     monkeypatch.setattr("tests.soak.checks._sound", lambda case, run: 1 / 0)
     monkeypatch.setattr("tests.soak.SHRINKING", 0.0)
-    assert main(["--seed", "12", "--runs", "1"]) == 1
+    assert main(["--seed", "13", "--runs", "1"]) == 1
     told = capsys.readouterr().out
     assert "1 x ZeroDivisionError" in told and "lib.train(" in told
