@@ -62,7 +62,18 @@ class PostLocalSGD(LocalSGD):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SlowMo(LocalSGD):
+class _Outer(LocalSGD):
+    """What it remembers is an outer copy and its momentum; the copy is the model."""
+
+    def init(self, start: np.ndarray):
+        return start.copy(), np.zeros_like(start)
+
+    def stands_for(self, memory, mine: np.ndarray) -> np.ndarray:
+        return memory[0]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlowMo(_Outer):
     """Local SGD whose means are gradients of an outer copy with momentum; that copy is the model."""
 
     name: ClassVar = "slowmo"
@@ -75,21 +86,15 @@ class SlowMo(LocalSGD):
     rate: Positive = 0.1
     """The local steps' learning rate (gamma)."""
 
-    def init(self, start: np.ndarray):
-        return start.copy(), np.zeros_like(start)
-
     def merge(self, memory, mine: np.ndarray, mix: Mix):
         outer, momentum = memory
         momentum = self.beta * momentum + (outer - mix.theirs) / self.rate
         outer = outer - self.alpha * self.rate * momentum
         return (outer, momentum), outer
 
-    def stands_for(self, memory, mine: np.ndarray) -> np.ndarray:
-        return memory[0]
-
 
 @dataclass(frozen=True, kw_only=True)
-class DiLoCo(LocalSGD):
+class DiLoCo(_Outer):
     """Local SGD whose mean, less the outer copy, is the gradient of a Nesterov step of that copy, which is the model."""
 
     name: ClassVar = "diloco"
@@ -100,15 +105,9 @@ class DiLoCo(LocalSGD):
     momentum: NotNegative = 0.9
     """Of the outer Nesterov step."""
 
-    def init(self, start: np.ndarray):
-        return start.copy(), np.zeros_like(start)
-
     def merge(self, memory, mine: np.ndarray, mix: Mix):
         outer, velocity = memory
         gradient = outer - mix.theirs
         velocity = self.momentum * velocity + gradient
         outer = outer - self.rate * (gradient + self.momentum * velocity)
         return (outer, velocity), outer
-
-    def stands_for(self, memory, mine: np.ndarray) -> np.ndarray:
-        return memory[0]
