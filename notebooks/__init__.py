@@ -1,1 +1,1 @@
-"""What the experiments of one paper have in common: its tasks, its settings, its clusters."""
+"""The experiments: pages, a folder a paper, and beside them the modules that they need; here what several papers share."""

@@ -61,7 +61,7 @@ class VirtualCluster(Cluster):
             if name.startswith("worker"):
                 raise BadOption(
                     f"virtual cluster: places: {name} is a worker, whose node is its rank in every group, so it stands nowhere "
-                    f"else; let others stand there: {{{self.places[name]!r}: {name!r}}}, or give one worker more cores"
+                    f"else; what is no worker may stand with it, as in {{'server0': {name!r}}}"
                 )
         for failure in self.failures:
             if failure.node in self.places:
