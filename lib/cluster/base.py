@@ -206,7 +206,7 @@ class Cluster(Checked, ABC):
     clock: ClassVar[Literal["virtual", "wall"]]
 
     workers: Count | None = None
-    """Number of workers; None: as many as there are speeds, else 4, or a pipeline's devices."""
+    """Number of workers; None: as many as there are speeds, else 4, or the one device of a pipeline."""
     servers: Count = 1
     """Number of parameter servers."""
     slowdown: Slowdown = field(default=Lognormal(sigma=0.0))

@@ -1,4 +1,4 @@
-"""The driver of pipeline rules: readers, one device or several that work as one, writers, over a host store."""
+"""The driver of pipeline rules: readers, one device, writers, over a host store."""
 
 from __future__ import annotations
 
@@ -15,8 +15,6 @@ from lib.cluster.spec import Work
 from lib.data.batch import Batch
 from lib.data.feed import Split
 from lib.drivers.pipelines.host_store import HostStore
-from lib.drivers.pipelines.share import Share, share_of
-from lib.drivers.pipelines.team import Alone, Team, together
 from lib.drivers.run.cut import carry_out
 from lib.drivers.run.model_state import ModelState
 from lib.drivers.run.plan import Plan
@@ -32,14 +30,14 @@ from lib.store.rows import Rows
 
 @dataclass(slots=True)
 class InFlight:
-    """A batch between its reader and its writer, as far as it is one device's."""
+    """A batch between its reader and its writer."""
 
-    share: Share
+    batch: Batch
     admission: Admission
     rows: dict[str, Rows]
     """As they were read."""
     there: Arrival
-    """The device's samples, and of each table its rows' [values | state], on the device."""
+    """The batch on the device, and of each table its rows' [values | state]."""
     versions: dict[str, np.ndarray]
     """The timestamps of the rows that it computes from."""
     stamp: int = -1
@@ -55,52 +53,30 @@ class InFlight:
 class Device:
     """Readers fetch batches, the device computes them one by one and stamps them, writers bring them back.
 
-    Of several devices the first leads: it says when all of them fetch, compute or bring back a batch, each its share, and goes on
-    when all are done. So queues, batches in flight and timestamps are as with one.
-
-    Guaranteed with one: from a batch's arrival until it is on its way back the host never waits for the device. What is
-    decided meanwhile, which rows give way and which leave the cache, follows from ids and timestamps, and these are on the host
-    too. A step that is not finite changes nothing there, and the host hears of it with its rows.
+    Guaranteed: from a batch's arrival until it is on its way back the host never waits for the device. What is decided meanwhile,
+    which rows give way and which leave the cache, follows from ids and timestamps, and these are on the host too. A step that is
+    not finite changes nothing there, and the host hears of it with its rows.
     """
 
-    def __init__(self, site: Site, plan: Plan, rule: PipelineRule, store: Handle, rank: int = 0):
-        """`rank`: which of the devices it is."""
-        self._site, self._plan, self._rule, self._rank = site, plan, rule, rank
+    def __init__(self, site: Site, plan: Plan, rule: PipelineRule, store: Handle):
+        self._site, self._plan, self._rule = site, plan, rule
         self._store = store.seen_from(site)
         self.record = Record(site.node, [] if plan.trace else None, accesses=[] if plan.accesses else None)
-        self._trainer = Trainer(site, plan, rank, self.record)
-        self._team: Alone | Team = Alone()
-        self._others: list[Handle] = []
-        """The devices that this one leads."""
+        self._trainer = Trainer(site, plan, 0, self.record)
         self._feed = Split(0, 1, plan.batches)
         self._dense = plan.dense_store(plan.start(site), site.device)
         self._optimizer = plan.workload.row_optimizer
         widths = {name: spec.dim + self._optimizer.columns(spec.dim) for name, spec in plan.workload.tables().items()}
         self._caches = {name: Cache(width, site.device) for name, width in widths.items()} if rule.validates else {}
-        self._largest = "largest cache" if rule.devices == 1 else f"largest cache of {site.node}"
         self._road = Road(site.device)
         self._stamp = self._samples = 0
         self._marks = Marks(plan.marks)
-        self._flying: dict[int, InFlight] = {}
-        self._ready: asyncio.Queue[int | None] = asyncio.Queue(rule.queue)
-        self._done: asyncio.Queue[int | None] = asyncio.Queue(rule.queue)
+        self._ready: asyncio.Queue[InFlight | None] = asyncio.Queue(rule.queue)
+        self._done: asyncio.Queue[InFlight | None] = asyncio.Queue(rule.queue)
 
     async def inherit(self, dense: dict[str, np.ndarray]) -> None:
         """Begin with what another protocol has trained."""
         self._dense.load(dense)
-
-    async def life(self) -> int:
-        """Which one of its node's it is in."""
-        return self._site.life
-
-    async def meet(self, devices: list[Handle], lives: list[int]) -> None:
-        """Know all devices, itself among them; the first one leads the others."""
-        self._team = Team(self._site, self._plan, self._trainer, self._rank, devices, lives)
-        self._others = [] if self._rank else [other.seen_from(self._site) for other in devices[1:]]
-
-    async def deliver(self, *message: Any) -> None:
-        """Another device's part of a step."""
-        self._team.deliver(*message)
 
     async def run(self, until: int) -> None:
         """Train on all batches before `until`; at the end every row is in the host store."""
@@ -109,10 +85,6 @@ class Device:
             stages.create_task(self._compute_all(), name="device")
             for number in range(self._rule.writers):
                 stages.create_task(self._writer(), name=f"writer {number}")
-        await together(self.rest(), *(other.rest() for other in self._others))
-
-    async def rest(self) -> None:
-        """Every row is in the host store, and no update is needed any more."""
         for cache in self._caches.values():
             cache.evict(self._stamp - 1)
 
@@ -128,8 +100,7 @@ class Device:
         self.record.become(state["record"])
 
     async def report(self) -> Record:
-        if self._rank == 0:
-            self.record.snapshots.append(self._snapshot())
+        self.record.snapshots.append(self._snapshot())
         self.record.final = {"dense": {0: self._dense.export()}}
         return self.record
 
@@ -141,70 +112,52 @@ class Device:
 
     async def _reader(self, until: int) -> None:
         while (index := await self._feed.take(until)) is not None:
-            await together(self.fetch(index), *(other.fetch(index) for other in self._others))
-            await self._ready.put(index)
-
-    async def fetch(self, index: int) -> None:
-        """Get a batch's samples and rows onto the device."""
-        samples = len(self._rule.parts(self._plan.size_of(index))[self._rank])
-        share = await self._site.prepare(samples, share_of, self._plan, index, self._rank)
-        admission, rows, left = await self._store.read(index, share.ids)
-        there = await self._site.launch(None, self._send, share.batch, rows)
-        self.record.span("transfer", left, self._site.now(), index)
-        self.record.bytes["pull rows"] += sum(block.nbytes for block in rows.values())
-        versions = {name: block.stamps for name, block in rows.items()}
-        self._flying[index] = InFlight(share, admission, rows, there, versions)
+            batch = await self._trainer.batch(index)
+            admission, rows, left = await self._store.read(index, batch.ids)
+            there = await self._site.launch(None, self._send, batch, rows)
+            self.record.span("transfer", left, self._site.now(), index)
+            self.record.bytes["pull rows"] += sum(block.nbytes for block in rows.values())
+            versions = {name: block.stamps for name, block in rows.items()}
+            await self._ready.put(InFlight(batch, admission, rows, there, versions))
 
     async def _compute_all(self) -> None:
-        while (index := await self._ready.get()) is not None:
-            await together(self.step(index), *(other.step(index) for other in self._others))
-            await self._done.put(index)
+        while (work := await self._ready.get()) is not None:
+            start = self._site.now()
+            seen, values = await self._site.launch(self._validation_cost(work), self._validated, work)
+            if self._rule.validates:
+                self.record.span("validate", start, self._site.now(), work.batch.index)
+            result = await self._trainer.launch(seen, self._dense.values, values)
+            work.end = self._site.now()
+            work.stamp, self._stamp = self._stamp, self._stamp + 1
+            self._account(work)
+            await self._site.launch(self._update_cost(work), self._update, work, result)
+            self.record.span("update", work.end, self._site.now(), work.batch.index)
+            await self._done.put(work)
+            self._samples += work.batch.size
             if self._marks.crossed(self._samples):
                 self.record.snapshots.append(self._snapshot())
         for _ in range(self._rule.writers):
             await self._done.put(None)
 
-    async def step(self, index: int) -> None:
-        """Compute a batch that is there, as the next one."""
-        work, start = self._flying[index], self._site.now()
-        seen, own = await self._site.launch(self._validation_cost(work), self._validated, work)
-        if self._rule.validates:
-            self.record.span("validate", start, self._site.now(), index)
-        values, result = await self._team.rows(work.share, own), None
-        if work.share.batch:
-            result = await self._trainer.launch(seen, self._dense.values, values, work.share.weight)
-        work.end = self._site.now()
-        work.stamp, self._stamp = self._stamp, self._stamp + 1
-        self._account(work)
-        result, start = await self._team.gradient(work.share, result), self._site.now()
-        await self._site.launch(self._update_cost(work), self._update, work, result)
-        self.record.span("update", start, self._site.now(), index)
-        self._samples += work.share.size
-
     async def _writer(self) -> None:
-        while (index := await self._done.get()) is not None:
-            await together(self.bring_back(index), *(other.bring_back(index) for other in self._others))
+        while (work := await self._done.get()) is not None:
+            rows, *told = await self._site.launch(None, self._landed, work)
+            self._note(work, *told)
+            start = self._site.now()
+            self.record.bytes["push rows"] += sum(block.nbytes for block in rows.values())
+            came = await self._store.write(work.batch.index, work.stamp, work.batch.size, rows)
+            self.record.span("push", start, came, work.batch.index)
 
-    async def bring_back(self, index: int) -> None:
-        """Write what became of a batch's rows to the store."""
-        work = self._flying.pop(index)
-        rows, *told = await self._site.launch(None, self._landed, work)
-        self._note(work, *told)
-        start = self._site.now()
-        self.record.bytes["push rows"] += sum(block.nbytes for block in rows.values())
-        came = await self._store.write(index, work.stamp, work.share.size, rows)
-        self.record.span("push", start, came, index)
-
-    def _send(self, batch: Batch | None, rows: dict[str, Rows]) -> Arrival:
+    def _send(self, batch: Batch, rows: dict[str, Rows]) -> Arrival:
         if not self._plan.gradients:
             return Arrival((batch, {}))
         joined = {name: np.concatenate([block.values, block.state], axis=1) for name, block in rows.items()}
         device = self._site.device
         return self._road.up(
-            lambda: (batch and batch.to(device), {name: uploaded(block, device) for name, block in joined.items()})
+            lambda: (batch.to(device), {name: uploaded(block, device) for name, block in joined.items()})
         )
 
-    def _validated(self, work: InFlight) -> tuple[Batch | None, dict[str, torch.Tensor]]:
+    def _validated(self, work: InFlight) -> tuple[Batch, dict[str, torch.Tensor]]:
         """The batch and its rows' values: what the cache has newer replaces what was read, and what nobody will need again
         leaves the cache."""
         seen, work.blocks = work.there.on_device()
@@ -248,7 +201,7 @@ class Device:
             into = None if cache is None else cache.room(work.rows[name].ids, work.stamp)
             work.blocks[name] = torch.where(sound, after, before, out=into)
             if cache is not None:
-                self.record.extra[self._largest] = max(self.record.extra[self._largest], len(cache))
+                self.record.extra["largest cache"] = max(self.record.extra["largest cache"], len(cache))
         told = {"loss": result.loss, "scores": result.scores, "sound": sound}
         work.back = self._road.down({**work.blocks, **{f"/{name}": tensor for name, tensor in told.items()}})
 
@@ -264,23 +217,16 @@ class Device:
         return rows, float(back["/loss"]), back["/scores"], bool(back["/sound"])
 
     def _account(self, work: InFlight) -> None:
-        if self._rank == 0:
-            self._trainer.issued(work.share.index)
-            self.record.order.append(work.share.index)
+        self.record.order.append(work.batch.index)
         if self.record.accesses is not None:
             ids = {name: block.ids for name, block in work.rows.items()}
             self.record.accesses += [
-                Access("compute", work.share.index, name, ids[name], versions, work.stamp, work.admission.safe)
+                Access("compute", work.batch.index, name, ids[name], versions, work.stamp, work.admission.safe)
                 for name, versions in work.versions.items()
             ]
 
     def _note(self, work: InFlight, loss: float, scores: Any, sound: bool) -> None:
-        """The first of several devices says what became of the batch, and the others what they know of their samples."""
-        if self._rank:
-            if sound and work.share.batch:
-                self._trainer.note(work.share.batch, work.end, loss, scores, sound)
-            return
-        if not self._trainer.note(work.share.batch, work.end, loss, scores, sound):
+        if not self._trainer.note(work.batch, work.end, loss, scores, sound):
             self.record.ledger["dropped"] += 1
             return
         self.record.ledger["applied"] += 1
@@ -297,19 +243,10 @@ async def drive(world: World, plan: Plan, model: ModelState | None = None) -> Fi
     if model:
         await store.inherit(model.rows)
 
-    async def device(rank: int) -> Handle:
-        made = await world.host(Device, plan, rule, store, rank, node=f"worker{rank}")
-        if model:
-            await made.inherit(model.dense)
-        return made
-
-    others = {f"worker{rank}": await device(rank) for rank in range(1, rule.devices)}
-
     async def host(rank: int) -> Handle:
-        devices = [await device(rank), *others.values()]
-        if others:
-            lives = await asyncio.gather(*(each.life() for each in devices))
-            await asyncio.gather(*(each.meet(devices, lives) for each in devices))
-        return devices[0]
+        device = await world.host(Device, plan, rule, store, node=f"worker{rank}")
+        if model:
+            await device.inherit(model.dense)
+        return device
 
-    return await carry_out(world, plan, Crew(world, plan, host, []), {"store": store, **others}, {})
+    return await carry_out(world, plan, Crew(world, plan, host, []), {"store": store}, {})

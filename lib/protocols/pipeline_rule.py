@@ -1,10 +1,8 @@
-"""Pipeline rules: one device, or several that share its work, many batches in flight over a host store, and the rule says how
-many and what is validated."""
+"""Pipeline rules: one device, many batches in flight over a host store, and the rule says how many and what is validated."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import ClassVar
 
 import numpy as np
@@ -54,21 +52,11 @@ class PipelineRule(Rule):
     """Writer tasks, each with one batch: output queue, transfer, host store."""
     queue: Count = 8
     """Most batches that wait for the device, and most that wait for a writer."""
-    devices: Count = 1
-    """Devices of the one pipeline, worker0 and those after it, which take each batch together. A device has the rows that a hash
-    of the id gives it: over its own link it gets them, then caches, validates, updates and writes them. It computes its part of
-    the samples with a copy of the dense parameters: rows and their gradients go from device to device, dense gradients are
-    averaged."""
 
     @property
     def most(self) -> int:
         """Batches that can be in flight: each is with a reader, in a queue, on the device or with a writer."""
         return min(self.in_flight, self.readers + self.queue + 1 + self.queue + self.writers)
-
-    def parts(self, size: int) -> list[range]:
-        """Which of a batch's samples each device computes: as many as the others or one more, and the first always some."""
-        ends = [-(-size * device // self.devices) for device in range(self.devices + 1)]
-        return [range(*part) for part in pairwise(ends)]
 
     def init(self) -> HostState:
         return HostState()

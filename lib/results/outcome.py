@@ -49,9 +49,7 @@ class Outcome:
 
     def anomalies(self) -> list[Anomaly]:
         """What the accesses to rows show, if they were noted."""
-        accesses = (access for record in self._records for access in record.accesses or ())
-        # Of several devices, which compute each batch together; those of the store, and of one device, stay as they are.
-        return anomalies(sorted(accesses, key=lambda access: access.stamp))
+        return anomalies(access for record in self._records for access in record.accesses or ())
 
     def trace(self) -> pd.DataFrame:
         """`norm` is the L2 norm of a server's update of its share of the dense parameters, whose number is in `batch`."""

@@ -100,7 +100,7 @@ class Course:
         return legs[-1].finished.watch if legs else Watch.of(self.schedule, self.plan.workload, self.plan.workers)
 
     def workers(self, phase: Phase) -> int:
-        """Those that take part; of a pipeline's devices the first leads the others, however many workers others have."""
+        """Those that take part; a pipeline has one device, however many workers others have."""
         return 1 if phase.protocol.dense.family == "pipeline" else phase.workers or self.plan.workers
 
     def end(self, phase: Phase, place: int) -> int:

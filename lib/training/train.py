@@ -249,8 +249,8 @@ def _course(
         _check(phase, workload, cluster, workers, settings)
     if isinstance(schedule, Choice) and settings.feed not in ("rule", "queue"):
         raise BadOption(f"choice: its workers take their batches from a queue, not from feed={settings.feed!r}")
-    devices = [phase.protocol.dense.devices for phase in schedule.phases if phase.protocol.dense.family == "pipeline"]
-    workers = max(devices if len(devices) == len(schedule.phases) else (workers, *devices))
+    if all(phase.protocol.dense.family == "pipeline" for phase in schedule.phases):
+        workers = 1
     if settings.evaluations == "daily":
         workload.day_begins(0)
     first = _place(start, workload) if start else 0
@@ -336,11 +336,9 @@ def _check(phase: Phase, workload: Workload, cluster: Cluster, workers: int, set
     if phase.seconds is not None and settings.feed not in ("rule", "queue"):
         raise BadOption(f"phase {phase.name!r}: seconds needs feed='queue', not {settings.feed!r}")
     if protocol.dense.family == "pipeline":
-        devices = protocol.dense.devices
-        if (cluster.workers or devices) != devices:
+        if (cluster.workers or 1) > 1:
             raise BadOption(
-                f"{protocol.name} drives {'one device' if devices == 1 else f'{devices} devices'}, not {cluster.workers} "
-                "workers; leave workers out, set devices for how many share its work, "
+                f"{protocol.name} drives one device, not {cluster.workers} workers; leave workers out, "
                 "and set readers, writers and in_flight for its parallelism"
             )
         if settings.feed != "rule" or settings.prefetch or settings.reader_nodes:

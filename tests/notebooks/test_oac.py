@@ -6,7 +6,7 @@ import pytest
 
 import lib
 from lib import protocols
-from notebooks.oac import conflicts, ctr, example, faults, tasks
+from notebooks.oac import conflicts, example, faults, tasks
 
 
 def followed(name):
@@ -64,16 +64,3 @@ def test_conflicts_in_closed_form():
     task = conflicts.task(batch=2, exponent=0.0, batches=4, vocabulary=4)
     assert conflicts.expected(task, 3) == pytest.approx(1 - (9 / 16) ** 2)
     assert conflicts.expected(task, 1) == 0
-
-
-def test_every_device_has_a_link_of_its_own():
-    """The batch of the first seed's stream: two devices move about half of it each, and compute for half as long."""
-    one, two = (
-        lib.train(**ctr.on_devices(n, 3, 640) | {"gradients": False, "trace": True}, save=False) for n in (1, 2)
-    )
-    assert two.provenance["protocol"]["devices"] == 2
-    sent = [run.usage.set_index("name").filter(like="server0 - ", axis=0)["bytes_sent"] for run in (one, two)]
-    assert len(sent[1]) == 2 and sent[1].max() < 0.7 * sent[0].sum()
-    spans = [run.trace.query("kind == 'compute'") for run in (one, two)]
-    whole, half = ((each["end"] - each["start"]).mean() for each in spans)
-    assert half == pytest.approx(whole / 2, rel=1e-3)

@@ -7,12 +7,8 @@ so an anomaly that the history hides is a finding as well.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
-from fractions import Fraction
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
@@ -21,12 +17,9 @@ import torch
 
 from lib import streams
 from lib.cluster.base import Site
-from lib.cluster.board import mean
-from lib.data.batch import Batch
 from lib.drivers import pipeline_loop
-from lib.drivers.pipelines.share import share_of
 from lib.drivers.run.plan import Plan
-from lib.models.flat import FlatModel, StepResult, one_thread
+from lib.models.flat import FlatModel, one_thread
 from lib.protocols.pipeline_rule import PipelineRule
 from lib.results.outcome import digest
 from lib.results.run import Run
@@ -77,7 +70,6 @@ def draw(seed: int, number: int, cluster: str = "virtual") -> Case:
         node, kind = one(("worker0", "server0")), one(("dies", "hangs", "slows"))
         failure = {"node": node, "kind": kind, "at": seconds(lasts), "lasts": seconds(lasts)}
         case["failures"] = [failure | ({"factor": 20.0} if kind == "slows" else {})]
-    case["devices"] = one((1, 1, 1, 2, 3))
     return case
 
 
@@ -127,21 +119,19 @@ def wrong(plan: Plan, run: Run) -> Iterator[tuple[str, str]]:
     """What a finished pipeline should not have shown or left: its kind, and the first of it."""
     workload, rule = plan.workload, plan.protocol.dense
     anomalies, name = run.summary["anomalies"], rule.name
-    for device in range(rule.devices) if rule.validates else ():
-        largest = "largest_cache" if rule.devices == 1 else f"largest_cache_of_worker{device}"
-        if (rows := run.summary.get(largest, 0)) > (most := most_rows(plan, device)):
-            yield f"{name}: cache beyond its bound", f"{rows} rows, not at most {most}"
+    if rule.validates and run.summary["largest_cache"] > (most := most_rows(plan)):
+        yield f"{name}: cache beyond its bound", f"{run.summary['largest_cache']} rows, not at most {most}"
     if anomalies and name != "pipelined":
         yield f"{name}: {', '.join(sorted(anomalies))}", "; ".join(found["first"] for found in anomalies.values())
     if not anomalies:
-        left = digest_of(serial(workload, plan.seed, run.summary["order"], rule.devices))
+        left = digest_of(serial(workload, plan.seed, run.summary["order"]))
         if left != run.digest:
             yield f"{name}: no serial run", f"it left {run.digest[:12]}, and one batch after another {left[:12]}"
 
 
-def most_rows(plan: Plan, device: int) -> int:
-    """Of a table in a device's cache."""
-    sizes = (ids.size for index in range(plan.batches) for ids in share_of(plan, index, device).ids.values())
+def most_rows(plan: Plan) -> int:
+    """Of a table in the device's cache."""
+    sizes = (ids.size for index in range(plan.batches) for ids in plan.batch(index).ids.values())
     return plan.protocol.dense.most_cached * max(sizes)
 
 
@@ -151,10 +141,8 @@ def digest_of(left: dict[str, Any]) -> str:
 
 
 @one_thread()
-def serial(workload: Workload, seed: int, order: Iterable[int], devices: int = 1) -> dict[str, Any]:
-    """One batch after another in the given order: rows, optimiser state and timestamps, as a pipeline leaves them.
-
-    Of several devices each has computed its samples of the batch; who had which row makes no difference."""
+def serial(workload: Workload, seed: int, order: Iterable[int]) -> dict[str, Any]:
+    """One batch after another in the given order: rows, optimiser state and timestamps, as a pipeline leaves them."""
     tables = {
         name: Table(spec.dim, workload.row_optimizer, seed=seed, scale=spec.scale)
         for name, spec in workload.tables().items()
@@ -165,10 +153,9 @@ def serial(workload: Workload, seed: int, order: Iterable[int], devices: int = 1
     for stamp, index in enumerate(order):
         batch, rate = workload.batch(seed, index), workload.rate_at(samples)
         samples += batch.size
-        step = Whole(batch) if devices == 1 else InParts(workload, seed, batch, devices)
-        rows = {name: table.read(step.ids[name]) for name, table in tables.items()}
+        rows = {name: table.read(batch.ids[name]) for name, table in tables.items()}
         model.load(dense.values)
-        result = step.gradient(model, {name: block.values for name, block in rows.items()})
+        result = model.step(batch, {name: block.values for name, block in rows.items()})
         dense.apply(result.dense, rate)
         for name, block in rows.items():
             values, state = torch.from_numpy(block.values.copy()), torch.from_numpy(block.state.copy())
@@ -176,38 +163,4 @@ def serial(workload: Workload, seed: int, order: Iterable[int], devices: int = 1
             stamps = np.full(block.ids.size, stamp)
             tables[name].write(Rows(block.ids, values.numpy(), state.numpy(), stamps), newer=False)
     rows = {name: table.export() for name, table in tables.items()}
-    copies = {f"worker{device}/dense": {0: dense.export()} for device in range(devices)}
-    return {"server0/rows": rows, **copies}
-
-
-class Whole:
-    """A batch that is computed at once."""
-
-    def __init__(self, batch: Batch):
-        self._batch, self.ids = batch, batch.ids
-
-    def gradient(self, model: FlatModel, rows: dict[str, np.ndarray]) -> StepResult:
-        return model.step(self._batch, rows)
-
-
-class InParts:
-    """A batch whose samples are computed in parts of about the same size, the first ones larger: its gradient is their mean."""
-
-    def __init__(self, workload: Workload, seed: int, batch: Batch, count: int):
-        first, self._size, self._count = batch.index * workload.batch_size, batch.size, count
-        ends = [math.ceil(Fraction(self._size * part, count)) for part in range(count + 1)]
-        self._parts = [
-            workload.draw(seed, first + start, end - start, batch.index) for start, end in pairwise(ends) if start < end
-        ]
-        self.ids = {name: np.unique(np.concatenate([part.ids[name] for part in self._parts])) for name in batch.ids}
-
-    def gradient(self, model: FlatModel, rows: dict[str, np.ndarray]) -> StepResult:
-        dense, sums = [], {name: np.zeros_like(block) for name, block in rows.items()}
-        for part in self._parts:
-            places = {name: np.searchsorted(ids, part.ids[name]) for name, ids in self.ids.items()}
-            result = model.step(part, {name: rows[name][at] for name, at in places.items()})
-            dense.append(result.dense.numpy() * np.float32(part.size / self._size * self._count))
-            for name, at in places.items():
-                sums[name][at] += result.rows[name] * np.float32(part.size / self._size)
-        dense += [np.zeros_like(dense[0])] * (self._count - len(dense))  # who has no samples has no gradient
-        return replace(result, dense=torch.from_numpy(mean(dense)), rows=sums)
+    return {"server0/rows": rows, "worker0/dense": {0: dense.export()}}

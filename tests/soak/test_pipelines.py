@@ -73,7 +73,7 @@ class Faults:
 
         def again(self, work):
             account(self, work)
-            self._stamp -= work.share.index % 2
+            self._stamp -= work.batch.index % 2
 
         plant.setattr(Device, "_account", again)
         return "lost update"

@@ -46,12 +46,6 @@ def test_every_protocol_takes_as_long_as_with_gradients(name):
     assert_as_long(*both(name, **cluster))
 
 
-@pytest.mark.parametrize("batch_size", [1, 32])
-def test_several_devices_take_as_long(batch_size):
-    """With one sample a batch two of the three compute nothing."""
-    assert_as_long(*both("oac", devices=3, slowdown=0.7, batch_size=batch_size, samples=100 * batch_size - 3))
-
-
 @pytest.mark.parametrize("dense", ["all-reduce", "s-easgd"])
 def test_a_pair_takes_as_long(dense):
     assert_as_long(*both(Pair(sparse=get("gba"), dense=get(dense)), **CLUSTER))

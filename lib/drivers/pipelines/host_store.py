@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections import Counter
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
@@ -27,9 +26,6 @@ class HostStore:
         self._state = rule.init()
         self._tables = plan.tables()
         self._room = asyncio.Condition()
-        self._admitted: dict[int, Admission] = {}
-        self._written: Counter[int] = Counter()
-        """Batch -> how many of the devices have written their rows of it."""
         self._evaluated = plan.evaluation_ids()
         self._samples = 0
         self._marks = Marks(plan.marks)
@@ -43,12 +39,10 @@ class HostStore:
 
     async def read(self, batch: int, ids: dict[str, np.ndarray]) -> tuple[Admission, dict[str, Rows], float]:
         """Rows with state and timestamps, once the batch is admitted, and when they leave; what is known of others is read
-        just before. Of several devices the first that asks has it admitted, for all of them."""
+        just before."""
         async with self._room:
-            await self._room.wait_for(lambda: batch in self._admitted or self._rule.may_read(self._state))
-            if batch not in self._admitted:
-                self._state, self._admitted[batch] = self._rule.on_read(self._state, batch)
-            admission = self._admitted[batch]
+            await self._room.wait_for(lambda: self._rule.may_read(self._state))
+            self._state, admission = self._rule.on_read(self._state, batch)
         start = self._site.now()
         rows = await self._site.compute(self._work(ids), self._read, batch, ids)
         left = self._site.now()
@@ -56,17 +50,12 @@ class HostStore:
         return admission, rows, left
 
     async def write(self, batch: int, stamp: int, samples: int, rows: dict[str, Rows]) -> float:
-        """Store what the device made of a batch's rows, where batches are validated never over something newer; when it came.
-        A batch of so many samples is in the store when every device has written its rows."""
+        """Store what the device made of a batch's rows, where batches are validated never over something newer; when it came."""
         start = self._site.now()
         await self._site.compute(
             self._work({name: block.ids for name, block in rows.items()}), self._write, batch, rows
         )
         self.record.span("write", start, self._site.now(), batch)
-        self._written[batch] += 1
-        if self._written[batch] < self._rule.devices:
-            return start
-        del self._written[batch], self._admitted[batch]
         async with self._room:
             self._state = self._rule.on_written(self._state, batch, stamp)
             self._room.notify_all()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
@@ -117,17 +116,10 @@ class Plan:
 
     def batch(self, index: int) -> Batch:
         """The index-th batch of this plan."""
-        return self._samples(index, range(self.size_of(index)))
-
-    def parts(self, index: int, samples: Sequence[range]) -> list[Batch | None]:
-        """Some samples each of the index-th batch; None: of none."""
-        return [self._samples(index, each) if each else None for each in samples]
-
-    def _samples(self, index: int, samples: range) -> Batch:
-        first = self.first + index * self.workload.batch_size + samples.start
+        done, size = index * self.workload.batch_size, self.size_of(index)
         if not self.gradients:
-            return self._outlines.batch(first, len(samples), index)
-        return drawn(self.workload, self.seed, first, len(samples), index)
+            return self._outlines.batch(self.first + done, size, index)
+        return drawn(self.workload, self.seed, self.first + done, size, index)
 
     @functools.cached_property
     def _outlines(self) -> Outlines:

@@ -6,13 +6,11 @@ import asyncio
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import astuple
 from typing import Any
 
 import torch
 
 from lib.cluster.base import Handle, Site, nbytes
-from lib.cluster.spec import Work
 from lib.data.batch import Batch
 from lib.data.feed import feed, read
 from lib.drivers.replicas.overlap import Overlap
@@ -76,20 +74,15 @@ class Trainer:
             )
         else:
             result = await self._site.compute(self._cost, self._compute, batch, dense, rows)
-        end = self._spent(batch, start)
-        self.issued(batch.index)
+        end = self._computed(batch, start)
         sound = not self._plan.gradients or finite(result)
         return result if self.note(batch, end, result.loss, result.scores, sound) else None
 
-    async def launch(
-        self, batch: Batch, dense: Any, rows: dict[str, Any], weight: float = 1.0
-    ) -> Launched | StepResult:
-        """`step` for a batch and rows that are on the device, and all that comes of it stays there until somebody notes it; for
-        so much of a batch that others compute too."""
+    async def launch(self, batch: Batch, dense: Any, rows: dict[str, Any]) -> Launched | StepResult:
+        """`step` for a batch and rows that are on the device, and all that comes of it stays there until somebody notes it."""
         start = self._site.now()
-        cost = Work(*(weight * each for each in astuple(self._cost)))
-        result = await self._site.launch(cost, self._launch, batch, dense, rows)
-        self._spent(batch, start)
+        result = await self._site.launch(self._cost, self._launch, batch, dense, rows)
+        self._computed(batch, start)
         return result
 
     def note(self, batch: Batch, end: float, loss: float, scores: Any, sound: bool) -> bool:
@@ -107,16 +100,13 @@ class Trainer:
         self.record.steps.append((end, batch.index, batch.size, loss, logloss, positives))
         return True
 
-    def issued(self, batch: int) -> None:
-        """A batch has been computed, be it by several."""
-        self.record.ledger["issued"] += 1
-        self.record.taken.append(batch)
-
-    def _spent(self, batch: Batch, start: float) -> float:
+    def _computed(self, batch: Batch, start: float) -> float:
         end = self._site.now()
         self._site.progress(batch.size)
         self.latest = Computation(self._rank, end - start, batch.size)
         self.record.span("compute", start, end, batch.index)
+        self.record.ledger["issued"] += 1
+        self.record.taken.append(batch.index)
         return end
 
     def _pretend(self, batch: Batch, dense: Any, rows: dict[str, Any], buckets=(), tell=None) -> StepResult:
