@@ -18,7 +18,7 @@ from lib.drivers.pipelines.host_store import HostStore
 from lib.drivers.run.cut import carry_out
 from lib.drivers.run.model_state import ModelState
 from lib.drivers.run.plan import Plan
-from lib.drivers.run.record import Access, Finished, Marks, Record, Snapshot
+from lib.drivers.run.record import Access, Finished, Mark, Marks, Record, Snapshot
 from lib.drivers.run.trainer import Trainer
 from lib.drivers.taking_part.crew import Crew
 from lib.models.flat import Launched, StepResult
@@ -70,7 +70,7 @@ class Device:
         self._caches = {name: Cache(width, site.device) for name, width in widths.items()} if rule.validates else {}
         self._road = Road(site.device)
         self._stamp = self._samples = 0
-        self._marks = Marks(plan.marks)
+        self._marks = Marks(map(plan.mark, plan.marks))
         self._ready: asyncio.Queue[InFlight | None] = asyncio.Queue(rule.queue)
         self._done: asyncio.Queue[InFlight | None] = asyncio.Queue(rule.queue)
 
@@ -96,11 +96,11 @@ class Device:
         await self._feed.load(state["feed"])
         self._dense.load(state["dense"])
         self._stamp, self._samples = state["counts"]
-        self._marks.skip(self._samples)
+        self._marks.crossed(self._samples)
         self.record.become(state["record"])
 
-    async def report(self) -> Record:
-        self.record.snapshots.append(self._snapshot())
+    async def report(self, end: Mark) -> Record:
+        self.record.snapshots.append(self._snapshot(end))
         self.record.final = {"dense": {0: self._dense.export()}}
         return self.record
 
@@ -134,8 +134,7 @@ class Device:
             self.record.span("update", work.end, self._site.now(), work.batch.index)
             await self._done.put(work)
             self._samples += work.batch.size
-            if self._marks.crossed(self._samples):
-                self.record.snapshots.append(self._snapshot())
+            self.record.snapshots += map(self._snapshot, self._marks.crossed(self._samples))
         for _ in range(self._rule.writers):
             await self._done.put(None)
 
@@ -233,8 +232,8 @@ class Device:
         unseen = 0 if self._rule.validates else work.stamp - work.admission.seen
         self.record.staleness.append((work.end, unseen))
 
-    def _snapshot(self) -> Snapshot:
-        return Snapshot(self._site.now(), self._samples, {0: self._dense.pull()}, {})
+    def _snapshot(self, mark: Mark) -> Snapshot:
+        return Snapshot(mark, self._site.now(), self._samples, {0: self._dense.pull()}, {})
 
 
 async def drive(world: World, plan: Plan, model: ModelState | None = None) -> Finished:

@@ -22,7 +22,7 @@ from lib.drivers.replicas.sync_server import open_sync_servers
 from lib.drivers.run.cut import carry_out
 from lib.drivers.run.model_state import ModelState
 from lib.drivers.run.plan import Plan
-from lib.drivers.run.record import Finished, Marks, Record, Snapshot
+from lib.drivers.run.record import Finished, Mark, Marks, Record, Snapshot
 from lib.drivers.run.supply import Supply, open_supply
 from lib.drivers.run.trainer import Input, Trainer
 from lib.drivers.servers.embedding_client import EmbeddingClient
@@ -81,8 +81,8 @@ class ReplicaWorker:
         self._finished = False
         self.new = False
         """It has joined again and has made no step yet."""
-        self._marks = Marks(mark / plan.workers for mark in plan.marks if rank == 0 or self.rule.model == "average")
-        self._evaluated = plan.evaluation_ids() if self.replica.tables else {}
+        self._marks = Marks(map(plan.mark, plan.marks if rank == 0 or self.rule.model == "average" else ()))
+        self._evaluated = plan.evaluated if self.replica.tables else {}
         self._kind = NoMix if self._background else OfGradients if exchange.copies else PLACES[when.place]
         self.buckets = self._trainer.buckets(exchange.buckets if exchange.copies and plan.on_nan == "stop" else 1)
 
@@ -160,11 +160,11 @@ class ReplicaWorker:
         self.way.round = state["round"]
         self._counts = [Count(*values) for values in state["counts"]]
         self.new = state["new"]
-        self._marks.skip(self.replica.samples)
+        self._marks.crossed(self._samples)
         self.record.become(state["record"])
 
-    async def report(self) -> Record:
-        self.record.snapshots.append(self._snapshot())
+    async def report(self, end: Mark) -> Record:
+        self.record.snapshots.append(self._snapshot(end))
         self.record.final = self.replica.final()
         return self.record
 
@@ -201,8 +201,7 @@ class ReplicaWorker:
             self.record.staleness.append((self.site.now(), 0))
         else:
             self.record.ledger["dropped"] += 1
-        if self._marks.crossed(self.replica.samples):
-            self.record.snapshots.append(self._snapshot())
+        self.record.snapshots += map(self._snapshot, self._marks.crossed(self._samples))
 
     def _mix_of_step(self, batch: Batch, count: Count) -> NoMix:
         count.begun += 1
@@ -265,11 +264,15 @@ class ReplicaWorker:
                 stamp = self.replica.steps + 1
                 self.replica.tables[name].push(batch.ids[name], gradient, stamp, distinct=True, rate=rate)
 
-    def _snapshot(self) -> Snapshot:
+    @property
+    def _samples(self) -> int:
+        """How far all have come if each has as this one."""
+        return self.replica.samples * self._plan.workers
+
+    def _snapshot(self, mark: Mark) -> Snapshot:
         tables = self.replica.tables
-        rows = {name: (slice(None), table.peek(self._evaluated[name])) for name, table in tables.items()}
-        samples = self.replica.samples * self._plan.workers
-        return Snapshot(self.site.now(), samples, {0: self.replica.model()}, rows)
+        rows = {name: (slice(None), table.peek(self._evaluated[mark.day][name])) for name, table in tables.items()}
+        return Snapshot(mark, self.site.now(), self._samples, {0: self.replica.model()}, rows)
 
 
 async def drive(world: World, plan: Plan, model: ModelState | None = None) -> Finished:

@@ -10,7 +10,7 @@ from lib.cluster.base import Handle, Site, World
 from lib.drivers.run.cut import carry_out
 from lib.drivers.run.model_state import ModelState
 from lib.drivers.run.plan import Plan
-from lib.drivers.run.record import Finished, Record
+from lib.drivers.run.record import Finished, Mark, Record
 from lib.drivers.run.supply import Supply, open_supply
 from lib.drivers.run.trainer import Input, Trainer
 from lib.drivers.servers.embedding_client import EmbeddingClient
@@ -69,7 +69,7 @@ class ServerWorker:
         await self._input.load(state["feed"])
         self.record.become(state["record"])
 
-    async def report(self) -> Record:
+    async def report(self, end: Mark) -> Record:
         return self.record
 
     async def _pull(self, pulls: Sequence[Pull]) -> tuple[Any, dict[str, Any]]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from functools import cached_property
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ import pandas as pd
 from lib.data.feed import account
 from lib.drivers.run.ledger import settle
 from lib.drivers.run.plan import Plan
-from lib.drivers.run.record import Finished, Snapshot
+from lib.drivers.run.record import Finished, Mark, Snapshot
 from lib.models.flat import FlatModel
 from lib.protocols.statistics import pooled
 from lib.results.anomalies import Anomaly, anomalies, told
@@ -63,10 +64,10 @@ class Outcome:
         return table.sort_values(["start", "node"], kind="stable", ignore_index=True)
 
     def history(self) -> pd.DataFrame:
-        """One row for each twentieth of the samples, and one for each evaluation."""
+        """One row for each twentieth of the samples, and one for each evaluation, with the `day` tested on if it is daily."""
         steps = self._steps
         evaluated = [
-            {"time": shot.time, "samples": shot.samples, **metrics}
+            {"time": shot.time, "samples": shot.samples, **_day(shot), **metrics}
             for shot, metrics in zip(self._snapshots, self._evaluations, strict=True)
         ]
         if evaluated:
@@ -159,8 +160,9 @@ class Outcome:
             parts = [_averaged(parts, self._module.size if self.plan.protocol.dense.statistics == "pooled" else None)]
         if whose:
             parts = [*parts, *(each.snapshots for each in self._records if "rows" in each.final)]
-        whole = [*zip(*(part[:-1] for part in parts), strict=False), tuple(part[-1] for part in parts)]
-        return [self._joined(pieces) for pieces in whole]
+        at = [{shot.mark: shot for shot in part[:-1]} for part in parts]
+        marks = [tuple(shots[mark] for shots in at) for mark in at[0] if all(mark in shots for shots in at)]
+        return [self._joined(pieces) for pieces in [*marks, tuple(part[-1] for part in parts)]]
 
     @property
     def _model(self) -> str:
@@ -171,9 +173,15 @@ class Outcome:
     def _snapshots(self) -> list[Snapshot]:
         return self._course(self._model) if self.plan.gradients else []
 
+    @property
+    def day(self) -> int | None:
+        """The day on which the model was evaluated at the end; None: the one after the pass."""
+        return self._snapshots[-1].mark.day if self._snapshots else None
+
     def _joined(self, pieces: tuple[Snapshot, ...]) -> Snapshot:
+        mark = pieces[0].mark
         shards = {shard: values for piece in pieces for shard, values in piece.dense.items()}
-        ids = self.plan.workload.evaluation_ids(self.plan.seed, self.plan.day)
+        ids = self.plan.workload.evaluation_ids(self.plan.seed, mark.day)
         rows = {
             name: np.empty((ids[name].size, spec.dim), np.float32) for name, spec in self.plan.workload.tables().items()
         }
@@ -182,15 +190,15 @@ class Outcome:
                 rows[name][positions] = values
         time, samples = max(piece.time for piece in pieces), max(piece.samples for piece in pieces)
         dense = np.concatenate([shards[shard] for shard in sorted(shards)])
-        return Snapshot(time - self._start, min(samples, self.plan.samples), {0: dense}, rows)
+        return Snapshot(mark, time - self._start, min(samples, self.plan.samples), {0: dense}, rows)
 
     @cached_property
     def _evaluations(self) -> list[dict[str, float]]:
-        return [self._evaluate(shot.dense[0], shot.rows) for shot in self._snapshots]
+        return [self._evaluate(shot) for shot in self._snapshots]
 
-    def _evaluate(self, dense: np.ndarray, rows: dict[str, np.ndarray]) -> dict[str, float]:
-        self._module.load(dense)
-        return judged(self.plan.workload, self._module.module, rows, self.plan.seed, self.plan.day)
+    def _evaluate(self, shot: Snapshot) -> dict[str, float]:
+        self._module.load(shot.dense[0])
+        return judged(self.plan.workload, self._module.module, shot.rows, self.plan.seed, shot.mark.day)
 
     def _others(self) -> dict[str, float]:
         """The metrics at the end of what the model might have been besides: the first worker's replica, the average of all
@@ -199,7 +207,7 @@ class Outcome:
             return {}
         others = self._holders.keys() - {self._model, *(["average"] if len(self._holders["average"]) < 2 else [])}
         ends = {whose: self._course(whose)[-1] for whose in sorted(others)}
-        metrics = {whose: self._evaluate(end.dense[0], end.rows) for whose, end in ends.items()}
+        metrics = {whose: self._evaluate(end) for whose, end in ends.items()}
         return {f"{metric}_of_{whose}": value for whose, each in metrics.items() for metric, value in each.items()}
 
     def _ages(self, name: str) -> list[tuple[float, int]]:
@@ -281,10 +289,11 @@ def _mean_within(notes: list[tuple[float, int]], start: float, end: float) -> fl
 
 def _averaged(courses: list[list[Snapshot]], pooled_from: int | None) -> list[Snapshot]:
     """The mean replica at each mark, of those that came to it, and at the end."""
-    marks = [
-        [course[mark] for course in courses if mark < len(course) - 1] for mark in range(max(map(len, courses)) - 1)
-    ]
-    return [_mean_snapshot(shots, pooled_from) for shots in [*marks, [course[-1] for course in courses]]]
+    marks: defaultdict[Mark, list[Snapshot]] = defaultdict(list)
+    for shot in chain.from_iterable(course[:-1] for course in courses):
+        marks[shot.mark].append(shot)
+    ways = [marks[mark] for mark in sorted(marks, key=lambda mark: mark.samples)]
+    return [_mean_snapshot(shots, pooled_from) for shots in [*ways, [course[-1] for course in courses]]]
 
 
 def _mean_snapshot(shots: list[Snapshot], pooled_from: int | None) -> Snapshot:
@@ -292,4 +301,9 @@ def _mean_snapshot(shots: list[Snapshot], pooled_from: int | None) -> Snapshot:
     if pooled_from is not None:
         dense[0][pooled_from:] = pooled([shot.dense[0][pooled_from:] for shot in shots])
     rows = {name: (slice(None), np.mean([shot.rows[name][1] for shot in shots], axis=0)) for name in shots[0].rows}
-    return Snapshot(max(shot.time for shot in shots), max(shot.samples for shot in shots), dense, rows)
+    time, samples = max(shot.time for shot in shots), max(shot.samples for shot in shots)
+    return Snapshot(shots[0].mark, time, samples, dense, rows)
+
+
+def _day(shot: Snapshot) -> dict[str, int]:
+    return {} if shot.mark.day is None else {"day": shot.mark.day}

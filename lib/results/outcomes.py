@@ -37,7 +37,7 @@ class Outcomes:
         return self._outcomes[-1].digest()
 
     def history(self) -> pd.DataFrame:
-        """The legs' histories; where legs are joined, `leg` and `protocol`; with daily evaluations, the `day` tested on."""
+        """The legs' histories; where legs are joined, `leg` and `protocol`."""
         parts, samples, step = [], 0, 0
         for number, (leg, outcome) in enumerate(zip(self._legs, self._outcomes, strict=True)):
             part = outcome.history()
@@ -46,7 +46,7 @@ class Outcomes:
                 if column in part:
                     part[column] += before
             place = {"leg": number, "protocol": leg.plan.protocol.name} if self._joined else {}
-            parts.append(part.assign(**place, **({} if leg.plan.day is None else {"day": leg.plan.day})))
+            parts.append(part.assign(**place))
             samples, step = samples + leg.plan.samples, step + steps
         return pd.concat(parts, ignore_index=True) if len(parts) > 1 else parts[0]
 
@@ -96,7 +96,7 @@ class Outcomes:
         }
         if decisions := self._decisions():
             whole["decisions"] = decisions
-        return whole | {"legs": [self._leg(*pair) for pair in zip(self._legs, summaries, strict=True)]}
+        return whole | {"legs": [self._leg(*each) for each in zip(self._legs, self._outcomes, summaries, strict=True)]}
 
     def _decisions(self) -> list[dict[str, Any]]:
         """When the controller decided, for which phase, and the samples per second that it foretold of each."""
@@ -117,7 +117,7 @@ class Outcomes:
             total.update({kind: share * each[f"{clock}_seconds"] for kind, share in each["busy"].items()})
         return {kind: seconds / self.seconds for kind, seconds in total.items()} if self.seconds else {}
 
-    def _leg(self, leg: Leg, summary: dict[str, Any]) -> dict[str, Any]:
+    def _leg(self, leg: Leg, outcome: Outcome, summary: dict[str, Any]) -> dict[str, Any]:
         plan = leg.plan
         place = {
             "protocol": plan.protocol.name,
@@ -126,4 +126,4 @@ class Outcomes:
             "first": plan.first,
             "start": self._before(leg),
         }
-        return place | {"day": plan.day} | summary
+        return place | {"day": outcome.day} | summary

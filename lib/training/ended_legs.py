@@ -33,7 +33,7 @@ class EndedLegs:
 
     def __init__(self, world: World, cuts: Cuts | None):
         self._world, self._cuts = world, cuts
-        self._over: deque[tuple[float, Finished]] = deque()
+        self._over: deque[Finished] = deque()
         world.keeps = cuts is not None
 
     async def find(self) -> None:
@@ -47,25 +47,20 @@ class EndedLegs:
         world = checkpoint.load(self._file("world"))
         await self._world.go_on(world["state"])
         for leg in range(world["legs"]):
-            kept = checkpoint.load(self._file(f"done-{leg:04}"), LEG)
-            self._over.append((kept["began"], kept["finished"]))
+            self._over.append(checkpoint.load(self._file(f"done-{leg:04}"), LEG)["finished"])
 
     def __bool__(self) -> bool:
         return bool(self._over)
 
-    def now(self) -> float:
-        """When the next leg begins, or began."""
-        return self._over[0][0] if self._over else self._world.now()
-
     def recall(self) -> Finished:
         """The next leg."""
-        return self._over.popleft()[1]
+        return self._over.popleft()
 
-    def keep(self, leg: int, began: float, finished: Finished) -> None:
+    def keep(self, leg: int, finished: Finished) -> None:
         """A leg is over; nothing is under way."""
         if self._cuts is None:
             return
-        checkpoint.save(self._file(f"done-{leg:04}"), {"began": began, "finished": finished})
+        checkpoint.save(self._file(f"done-{leg:04}"), {"finished": finished})
         checkpoint.save(self._file("world"), {"legs": leg + 1, "state": self._world.cut()})
         replace(self._cuts, leg=leg).newest.unlink(missing_ok=True)
 

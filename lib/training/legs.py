@@ -1,4 +1,4 @@
-"""The legs of a run: stretches under one protocol, at whose ends the model is evaluated, or goes over to the next protocol."""
+"""The legs of a run: stretches under one protocol, at whose ends the model goes over to the next."""
 
 from __future__ import annotations
 
@@ -37,8 +37,6 @@ class Course:
     """What all legs have in common; its workers are all that there are."""
     model: ModelState | None = None
     """What it starts from."""
-    daily: bool = False
-    """A leg ends with each day, and is evaluated on the next one."""
     keep: bool = False
     """The model at the end is wanted."""
 
@@ -54,29 +52,22 @@ class Course:
                 continue
             if legs and self.schedule.restart and not past:
                 await asyncio.sleep(self.schedule.restart)
-            began = past.now()
-            over = False
-            while place < end and not over:
-                plan = self.leg(phase, place, end, legs, past.now() - began)
-                if plan.seconds is not None and plan.seconds <= 0:
-                    break
-                finished = past.recall() if past else await self.train(world, plan, model, past)
-                place = reached(plan, finished)
-                legs.append(Leg(replace(plan, last=place), finished))
-                if place < self.last or self.keep:
-                    model = left_by(plan, finished.records, place)
-                over = plan.watch is not None and finished.watch.present != plan.watch.present
+            plan = self.leg(phase, place, end, legs)
+            finished = past.recall() if past else await self.train(world, plan, model, past)
+            place = reached(plan, finished)
+            legs.append(Leg(replace(plan, last=place), finished))
+            if place < self.last or self.keep:
+                model = left_by(plan, finished.records, place)
         if not legs:
             raise BadOption(f"schedule: every phase ends before sample {place}, where this run begins")
         return legs, model if self.keep else None
 
     async def train(self, world: World, plan: Plan, model: ModelState | None, past: EndedLegs) -> Finished:
         """One leg, which is kept unless it is the last."""
-        began, drive = world.now(), driver(plan.protocol)
-        finished = await carry_through(world, plan, drive, model and model.for_plan(plan))
+        finished = await carry_through(world, plan, driver(plan.protocol), model and model.for_plan(plan))
         await world.clear()
         if reached(plan, finished) < self.last:
-            past.keep(plan.leg, began, finished)
+            past.keep(plan.leg, finished)
         return finished
 
     @property
@@ -106,23 +97,17 @@ class Course:
     def end(self, phase: Phase, place: int) -> int:
         return min(self.last, phase.last(phase.workload(self.plan.workload), place, self.workers(phase)))
 
-    def leg(self, phase: Phase, place: int, end: int, legs: Sequence[Leg], spent: float) -> Plan:
-        """The next stretch of a phase that has lasted for `spent` seconds and ends at `end`."""
-        workload = phase.workload(self.plan.workload)
-        day = None
-        if self.daily:
-            day = workload.day(place) + 1
-            end = min(end, workload.day_begins(day))
+    def leg(self, phase: Phase, place: int, end: int, legs: Sequence[Leg]) -> Plan:
+        """A phase from that place of the stream to its end there, unless it is over before."""
         return replace(
             self.plan,
-            workload=workload,
+            workload=phase.workload(self.plan.workload),
             protocol=phase.protocol,
             workers=self.workers(phase),
             first=place,
             last=end,
-            seconds=None if phase.seconds is None else phase.seconds - spent,
+            seconds=phase.seconds,
             watch=self.watch(legs),
-            day=day,
             leg=len(legs),
             marks=tuple(mark - place for mark in self.plan.marks if place < mark < end),
             cuts=self.plan.cuts and replace(self.plan.cuts, leg=len(legs)),

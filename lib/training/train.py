@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import count
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -39,8 +40,8 @@ class Options(Checked):
     """How a run is carried out and kept; nothing here belongs to the workload, the protocol or the cluster."""
 
     evaluations: Count | Literal["daily"] = 1
-    """How often the model is evaluated: after each of so many equal parts of the samples, which costs the run no time; or
-    "daily", on each next day's unseen samples, for which the run pauses at the end of every day, as continual training does."""
+    """How often the model is evaluated: after each of so many equal parts of the samples; or "daily", where the stream comes to a
+    day's end, on the next day's samples, as continual training does. It changes nothing of the run, and costs it no time."""
     gradients: bool = True
     """False: a timing run, for virtual time. It sends the same messages, waits as long and leaves the same throughput, staleness
     and bytes to the last digit, and computes nothing: no model, no evaluation."""
@@ -72,7 +73,7 @@ class Options(Checked):
     """Train even if the run is saved already, and replace it."""
     checkpoint_every: Count | None = None
     """Pause after about so many samples and save a consistent cut, under the reports folder until the run is complete. Where
-    protocols or days follow one another, each is kept when it is over; one that ends by time has no cut before."""
+    protocols follow one another, each is kept when it is over; one that ends by time has no cut before."""
     keep: bool = False
     """Keep the model with the run, so that another one can start from it."""
     resume: bool = False
@@ -251,10 +252,7 @@ def _course(
         raise BadOption(f"choice: its workers take their batches from a queue, not from feed={settings.feed!r}")
     if all(phase.protocol.dense.family == "pipeline" for phase in schedule.phases):
         workers = 1
-    if settings.evaluations == "daily":
-        workload.day_begins(0)
     first = _place(start, workload) if start else 0
-    marks = () if settings.evaluations == "daily" else range(1, settings.evaluations)
     plan = Plan(
         workload=workload,
         protocol=schedule.phases[0].protocol,
@@ -274,10 +272,21 @@ def _course(
         readers=settings.reader_nodes,
         embedding_workers=settings.embedding_workers,
         first=first,
-        marks=tuple(first + (workload.samples - first) * mark / settings.evaluations for mark in marks),
+        marks=tuple(_marks(workload, first, settings.evaluations)),
+        daily=settings.evaluations == "daily",
     )
-    model, daily = start and start.model, settings.evaluations == "daily"
-    return Course(schedule=schedule, plan=plan, model=model, daily=daily, keep=settings.keep)
+    return Course(schedule=schedule, plan=plan, model=start and start.model, keep=settings.keep)
+
+
+def _marks(workload: Workload, first: int, evaluations: int | Literal["daily"]) -> Iterator[float]:
+    """The places of the stream at which the model is evaluated between `first` and the end of the pass."""
+    if evaluations == "daily":
+        for day in count(workload.day(first) + 1):
+            if (begins := workload.day_begins(day)) >= workload.samples:
+                return
+            yield begins
+    for mark in range(1, evaluations):
+        yield first + (workload.samples - first) * mark / evaluations
 
 
 def _check_timing(cluster: Cluster, settings: Options, start: Run | None) -> None:

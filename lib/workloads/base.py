@@ -105,9 +105,16 @@ class Workload(Checked, ABC):
 
         On samples that are never trained on: of a stream's `day`, by default the one after the pass."""
 
+    def day(self, place: int) -> int:
+        """The day of a sample; days go on after the pass."""
+        raise self._without_days()
+
     def day_begins(self, day: int) -> int:
         """The first sample of a day."""
-        raise BadOption(f"workload {self.name!r} has no days; click streams and next-item have")
+        raise self._without_days()
+
+    def _without_days(self) -> BadOption:
+        return BadOption(f"workload {self.name!r} has no days; click streams and next-item have")
 
     def observe(self, labels: np.ndarray, scores: np.ndarray) -> tuple[float, float] | None:
         """Sum of the log loss and sum of the labels of a batch of binary labels; None for other workloads."""

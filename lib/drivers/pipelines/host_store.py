@@ -13,7 +13,7 @@ import numpy as np
 from lib.cluster.base import Site
 from lib.cluster.spec import Work
 from lib.drivers.run.plan import Plan
-from lib.drivers.run.record import END, Access, Marks, Record, Snapshot
+from lib.drivers.run.record import END, Access, Mark, Marks, Record, Snapshot
 from lib.protocols.pipeline_rule import Admission, PipelineRule
 from lib.store.rows import Rows
 
@@ -26,9 +26,9 @@ class HostStore:
         self._state = rule.init()
         self._tables = plan.tables()
         self._room = asyncio.Condition()
-        self._evaluated = plan.evaluation_ids()
+        self._evaluated = plan.evaluated
         self._samples = 0
-        self._marks = Marks(plan.marks)
+        self._marks = Marks(map(plan.mark, plan.marks))
         self.record = Record(site.node, [] if plan.trace else None, accesses=[] if plan.accesses else None)
         self._noting = threading.Lock() if plan.accesses else nullcontext()
 
@@ -60,8 +60,7 @@ class HostStore:
             self._state = self._rule.on_written(self._state, batch, stamp)
             self._room.notify_all()
         self._samples += samples
-        if self._marks.crossed(self._samples):
-            self.record.snapshots.append(self._snapshot())
+        self.record.snapshots += map(self._snapshot, self._marks.crossed(self._samples))
         return start
 
     async def save(self) -> dict[str, Any]:
@@ -76,12 +75,12 @@ class HostStore:
         self._state, self._samples = state["rule"], state["samples"]
         for name, table in self._tables.items():
             table.restore(state["tables"][name])
-        self._marks.skip(self._samples)
+        self._marks.crossed(self._samples)
         self.record.become(state["record"])
 
-    async def report(self) -> Record:
+    async def report(self, end: Mark) -> Record:
         self.record.ledger["in_flight"] += len(self._state.outstanding)
-        self.record.snapshots.append(self._snapshot())
+        self.record.snapshots.append(self._snapshot(end))
         self.record.final = {"rows": {name: table.export() for name, table in self._tables.items()}}
         self._note("read", END, self.record.final["rows"])
         return self.record
@@ -108,6 +107,7 @@ class HostStore:
         if self.record.accesses is not None:
             self.record.accesses += [Access(kind, batch, name, block.ids, block.stamps) for name, block in rows.items()]
 
-    def _snapshot(self) -> Snapshot:
-        rows = {name: (slice(None), table.peek(self._evaluated[name])) for name, table in self._tables.items()}
-        return Snapshot(self._site.now(), self._samples, {}, rows)
+    def _snapshot(self, mark: Mark) -> Snapshot:
+        ids = self._evaluated[mark.day]
+        rows = {name: (slice(None), table.peek(ids[name])) for name, table in self._tables.items()}
+        return Snapshot(mark, self._site.now(), self._samples, {}, rows)

@@ -13,7 +13,7 @@ from lib.cluster.spec import Work
 from lib.drivers.replicas.replica_state import absorb
 from lib.drivers.run.model_state import ModelState
 from lib.drivers.run.plan import Plan
-from lib.drivers.run.record import Marks, Record, Snapshot
+from lib.drivers.run.record import Mark, Marks, Record, Snapshot
 
 
 def parts(size: int, servers: int) -> list[slice]:
@@ -31,7 +31,7 @@ class SyncServer:
         self._part = parts(start.size, plan.protocol.dense.exchange.servers)[server]
         self._copy = plan.dense_store(start[self._part])
         self._samples = [0] * plan.workers
-        self._marks = Marks(plan.marks)
+        self._marks = Marks(map(plan.mark, plan.marks))
         self.record = Record(site.node, [] if plan.trace else None)
 
     async def inherit(self, values: np.ndarray) -> None:
@@ -43,8 +43,7 @@ class SyncServer:
         answer = await self._site.compute(Work(bytes=3 * theirs.nbytes), absorb, self._plan, self._copy, theirs)
         self.record.span("absorb", start, self._site.now(), rank)
         self._samples[rank] = samples
-        if self._marks.crossed(sum(self._samples)):
-            self.record.snapshots.append(self._snapshot())
+        self.record.snapshots += map(self._snapshot, self._marks.crossed(sum(self._samples)))
         return answer
 
     async def save(self) -> dict[str, Any]:
@@ -53,16 +52,16 @@ class SyncServer:
     async def load(self, state: dict[str, Any]) -> None:
         self._copy.assign(state["copy"])
         self._samples = state["samples"]
-        self._marks.skip(sum(self._samples))
+        self._marks.crossed(sum(self._samples))
         self.record.become(state["record"])
 
-    async def report(self) -> Record:
-        self.record.snapshots.append(self._snapshot())
+    async def report(self, end: Mark) -> Record:
+        self.record.snapshots.append(self._snapshot(end))
         self.record.final = {"centre": self._copy.pull()}
         return self.record
 
-    def _snapshot(self) -> Snapshot:
-        return Snapshot(self._site.now(), sum(self._samples), {self._server: self._copy.pull()})
+    def _snapshot(self, mark: Mark) -> Snapshot:
+        return Snapshot(mark, self._site.now(), sum(self._samples), {self._server: self._copy.pull()})
 
 
 async def open_sync_servers(world: World, plan: Plan, model: ModelState | None) -> tuple[Handle, ...]:

@@ -19,7 +19,7 @@ from typing import Any
 
 from lib.cluster.base import Handle, World
 from lib.drivers.run.plan import Plan
-from lib.drivers.run.record import Access, Finished, Record, Snapshot
+from lib.drivers.run.record import Access, Finished, Mark, Record, Snapshot
 from lib.drivers.servers.shard import Gradient, Read
 from lib.drivers.taking_part.crew import Crew
 from lib.errors import BadOption
@@ -29,7 +29,7 @@ from lib.store.rows import Dump, Rows
 from lib.store.wire.bags import Bags
 from lib.store.wire.codecs import Scaled
 
-KINDS = (Gradient, Read, Bags, Scaled, Push, Record, Access, Snapshot, Rows, Dump)
+KINDS = (Gradient, Read, Bags, Scaled, Push, Record, Access, Mark, Snapshot, Rows, Dump)
 """The dataclasses that a cut may hold, beside the rules' states."""
 
 
@@ -54,11 +54,12 @@ async def carry_out(
             await _cut(world, plan, mark, start, crew, parts)
     end, usage = world.now(), world.usage()
     watch = await silent["queue"].watch() if plan.watch else None
-    records = await asyncio.gather(*(part.report() for part in others.values()))
+    place = plan.mark(min(plan.samples, await _taken(plan, silent) * plan.workload.batch_size))
+    records = await asyncio.gather(*(part.report(place) for part in others.values()))
     return Finished(
         start,
         end,
-        [*await crew.report(), *records],
+        [*await crew.report(place), *records],
         usage,
         world.events(),
         attempt.undone,
@@ -66,6 +67,11 @@ async def carry_out(
         attempt.left_out,
         watch,
     )
+
+
+async def _taken(plan: Plan, silent: dict[str, Handle]) -> int:
+    """How many batches were trained on, as far as their queue knows where it may have ended early."""
+    return (await silent["queue"].save())["next"] if plan.open else plan.batches
 
 
 def _marks(plan: Plan) -> list[int]:

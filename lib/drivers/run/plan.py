@@ -14,6 +14,7 @@ from lib.data.feed import stretches
 from lib.data.outline import Outlines, outlines
 from lib.drivers.run.attempt import Attempt
 from lib.drivers.run.cuts import Cuts
+from lib.drivers.run.record import Mark
 from lib.models.flat import FlatModel
 from lib.protocols.rule import Pair, Rule
 from lib.store.blank import BlankDense, BlankTable, blank
@@ -74,8 +75,8 @@ class Plan:
     """The choice that may end it."""
     store: RowStore = field(default_factory=RowStore)
     """How rows are kept."""
-    day: int | None = None
-    """The day whose samples it is evaluated on; None: the one after the pass."""
+    daily: bool = False
+    """Whether a model is evaluated on the day after the one that it has come to, and not on the day after the pass."""
     leg: int = 0
     """Which part of the run it is, where protocols follow one another."""
 
@@ -153,11 +154,17 @@ class Plan:
             where[table] = ids[table].reshape(-1, len(bag))
         return replace(batch, ids=ids, where=where)
 
-    def evaluation_ids(self) -> dict[str, np.ndarray]:
-        """Table -> the unique ids whose rows the evaluation needs."""
+    def mark(self, samples: float) -> Mark:
+        """The place after so many samples of the plan."""
+        return Mark(samples, self.workload.day(self.first + samples - 1) + 1 if self.daily else None)
+
+    @functools.cached_property
+    def evaluated(self) -> dict[int | None, dict[str, np.ndarray]]:
+        """Day -> table -> the unique ids whose rows its evaluation needs, of each that the model may be evaluated on."""
         if not self.gradients:
-            return {name: np.empty(0, np.int64) for name in self.workload.tables()}
-        return self.workload.evaluation_ids(self.seed, self.day)
+            return {None: {name: np.empty(0, np.int64) for name in self.workload.tables()}}
+        places = (*self.marks, self.samples, *([0] if self.open else []))  # an open one may end before it has begun
+        return {day: self.workload.evaluation_ids(self.seed, day) for day in {self.mark(each).day for each in places}}
 
     def start(self, site: Site) -> np.ndarray:
         """The dense parameters and running statistics before training: the same on every node, made once for all parts."""

@@ -15,12 +15,23 @@ if TYPE_CHECKING:
     from lib.training.watch import Watch
 
 
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A place at which the model is evaluated."""
+
+    samples: float
+    """Of the plan, trained on before it."""
+    day: int | None
+    """The day whose samples it is evaluated on; None: the one after the pass."""
+
+
 @dataclass(slots=True)
 class Snapshot:
     """Parameters as they were at one moment of the run, for an evaluation that costs the run no time."""
 
     weightless: ClassVar[tuple[str, ...]] = ("dense", "rows")
     """It travels at no cost."""
+    mark: Mark
     time: float
     samples: int
     """Samples in the model, as far as this part knows."""
@@ -101,19 +112,16 @@ class Record:
 class Marks:
     """Says when a part has seen so many samples as the next mark asks for; the end itself is evaluated apart."""
 
-    def __init__(self, marks: Iterable[float]):
+    def __init__(self, marks: Iterable[Mark]):
         self._marks = list(marks)
 
-    def skip(self, samples: float) -> None:
-        """Marks that were crossed before."""
-        self.crossed(samples)
-
-    def crossed(self, samples: float) -> bool:
-        crossed = False
-        while self._marks and samples >= self._marks[0]:
-            self._marks.pop(0)
-            crossed = True
-        return crossed
+    def crossed(self, samples: float) -> list[Mark]:
+        """The marks that it has come to; of those that it passed in one step and that ask for the same samples, the last."""
+        crossed = {}
+        while self._marks and samples >= self._marks[0].samples:
+            mark = self._marks.pop(0)
+            crossed[mark.day] = mark
+        return list(crossed.values())
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from lib.cluster.base import Site, nbytes
 from lib.cluster.spec import Work
 from lib.data.batch import Batch
 from lib.drivers.run.plan import Plan
-from lib.drivers.run.record import Record
+from lib.drivers.run.record import Mark, Record
 from lib.drivers.run.supply import Supply
 from lib.drivers.servers.parameter_server import Pulled, Servers
 from lib.drivers.servers.sample_ids import first
@@ -132,7 +132,7 @@ class EmbeddingWorker:
     async def load(self, state: dict[str, Any]) -> None:
         self.record.become(state["record"])
 
-    async def report(self) -> Record:
+    async def report(self, end: Mark) -> Record:
         return self.record
 
     async def _made(self, index: int) -> Batch:

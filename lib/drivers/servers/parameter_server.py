@@ -21,7 +21,7 @@ import numpy as np
 from lib.cluster.base import Handle, Site, World
 from lib.drivers.run.model_state import ModelState
 from lib.drivers.run.plan import Plan
-from lib.drivers.run.record import Marks, Record
+from lib.drivers.run.record import Mark, Marks, Record, Snapshot
 from lib.drivers.servers.decided import check, received, settled
 from lib.drivers.servers.shard import Applied, Gradient, Read, Shard
 from lib.protocols.server_rule import Apply, Decisions, Drop, Push, ServerRule, ServerState
@@ -93,7 +93,7 @@ class ParameterServer:
         """and those of them that nobody waits for until then."""
         self._waiting: dict[Push, Gradient] = {}
         self._under_way: list[Update] = []
-        self._marks, self._samples = Marks(plan.marks), 0
+        self._marks, self._samples, self._dropped = Marks(map(plan.mark, plan.marks)), 0, 0
         self._rate_after, self._decided = plan.rate_after, 0
         """Learning rates go by the samples of whose gradients it is decided what becomes, whichever updates are done first."""
         self.record = Record(site.node, [] if plan.trace else None)
@@ -184,6 +184,7 @@ class ParameterServer:
             "joining": sorted(self._joining),
             "waiting": list(self._waiting.values()),
             "samples": self._samples,
+            "dropped": self._dropped,
             "decided": self._decided,
             "record": self.record,
             **self._shard.save(),
@@ -193,15 +194,15 @@ class ParameterServer:
         self._state, self._joining = state["rule"], set(state["joining"])
         self._waiting = {gradient.push: gradient for gradient in state["waiting"]}
         self._shard.load(state, self._state.step)
-        self._samples, self._decided = state["samples"], state["decided"]
-        self._marks.skip(self._samples)
+        self._samples, self._dropped, self._decided = state["samples"], state["dropped"], state["decided"]
+        self._marks.crossed(self._samples + self._dropped)
         self.record.become(state["record"])
 
-    async def report(self) -> Record:
+    async def report(self, end: Mark) -> Record:
         await _finished(self._under_way)
         settled(self._rule, self._state, len(self._waiting))
         self.record.ledger["in_flight"] += len(self._waiting)
-        self.record.snapshots.append(self._shard.snapshot(self._site.now(), self._samples))
+        self.record.snapshots.append(self._snapshot(end))
         self.record.final = self._shard.final()
         return self.record
 
@@ -228,9 +229,11 @@ class ParameterServer:
         for decision in decisions:
             gradients = [self._waiting.pop(push) for push in decision.pushes]
             rate = self._rate_after(self._decided)
-            self._decided += sum(gradient.samples for gradient in gradients)
+            self._decided += (samples := sum(gradient.samples for gradient in gradients))
             if isinstance(decision, Drop):
                 self.record.ledger["dropped"] += len(gradients)
+                self._dropped += samples
+                self._evaluate()
                 continue
             done = asyncio.get_running_loop().create_future()
             decision = replace(decision, rate=rate * decision.rate)
@@ -312,8 +315,14 @@ class ParameterServer:
                 record.staleness.append((start, applied.version - gradient.read.version))
                 record.data_staleness.append((start, max(0, update.step - gradient.push.token)))
         self._samples += sum(gradient.samples for gradient in update.gradients)
-        if self._marks.crossed(self._samples):
-            record.snapshots.append(self._shard.snapshot(self._site.now(), self._samples))
+        self._evaluate()
+
+    def _evaluate(self) -> None:
+        """Where the stream has come to a mark, be it by gradients that were thrown away."""
+        self.record.snapshots += map(self._snapshot, self._marks.crossed(self._samples + self._dropped))
+
+    def _snapshot(self, mark: Mark) -> Snapshot:
+        return self._shard.snapshot(mark, self._site.now(), self._samples)
 
 
 async def _finished(updates: Iterable[Update]) -> None:

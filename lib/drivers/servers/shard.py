@@ -16,7 +16,7 @@ import numpy as np
 from lib.cluster.base import Site
 from lib.cluster.spec import Work
 from lib.drivers.run.plan import Plan
-from lib.drivers.run.record import Snapshot
+from lib.drivers.run.record import Mark, Snapshot
 from lib.protocols.server_rule import Apply, Push, ServerRule
 from lib.store.blank import blank
 from lib.store.placement import Partition
@@ -75,9 +75,13 @@ class Shard:
         partition = Partition(start.size, plan.placement)
         self._dense = plan.dense_store(start[partition.slice(number)]) if "dense" in holds else None
         self._tables = plan.tables() if "rows" in holds else {}
-        ids = plan.evaluation_ids()
-        owned = {table: partition.split(table, ids[table])[number] for table in self._tables}
-        self._evaluated = {table: (positions, ids[table][positions]) for table, positions in owned.items()}
+        self._evaluated = {
+            day: {
+                table: (here := partition.split(table, ids[table])[number], ids[table][here]) for table in self._tables
+            }
+            for day, ids in plan.evaluated.items()
+        }
+        """Day -> table -> positions among the evaluation's ids, and the ids that are here."""
         self._version, self._lock = 0, threading.Lock()
 
     def inherit(self, dense: dict[str, np.ndarray], rows: dict[str, Rows]) -> None:
@@ -170,10 +174,11 @@ class Shard:
         dense = {"dense": {self._number: self._dense.export()}} if self._dense is not None else {}
         return {**dense, "rows": {name: table.export() for name, table in self._tables.items()}}
 
-    def snapshot(self, time: float, samples: int) -> Snapshot:
+    def snapshot(self, mark: Mark, time: float, samples: int) -> Snapshot:
         dense = {self._number: self._dense.pull()} if self._dense is not None else {}
-        rows = {name: (positions, self._tables[name].peek(ids)) for name, (positions, ids) in self._evaluated.items()}
-        return Snapshot(time, samples, dense, rows)
+        ids = self._evaluated[mark.day]
+        rows = {table: (here, self._tables[table].peek(wanted)) for table, (here, wanted) in ids.items()}
+        return Snapshot(mark, time, samples, dense, rows)
 
     def _step(self, pairs: list[Weighted], decision: Apply, step: int) -> tuple[float | None, int]:
         norm, decayed = None, 0

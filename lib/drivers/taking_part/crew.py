@@ -17,7 +17,7 @@ from typing import Any
 from lib.cluster.base import Handle, World
 from lib.drivers.run.ledger import OUTCOMES
 from lib.drivers.run.plan import Plan
-from lib.drivers.run.record import Record
+from lib.drivers.run.record import Mark, Record
 from lib.drivers.taking_part.embedding_crew import EmbeddingCrew
 from lib.errors import NodeLost, first_cause
 
@@ -91,8 +91,9 @@ class Crew:
         states = await asyncio.gather(*(self._save(rank) for rank in sorted(self._here)))
         return {name: state for each in states for name, state in each.items()}
 
-    async def report(self) -> list[Record]:
-        reports = await asyncio.gather(*(self._report(rank) for rank in sorted(self._here)))
+    async def report(self, end: Mark) -> list[Record]:
+        """What all that took part wrote down, at the end of the leg."""
+        reports = await asyncio.gather(*(self._report(rank, end) for rank in sorted(self._here)))
         return [record for report in reports for record in report] + self._plan.attempt.lost
 
     async def _save(self, rank: int) -> dict[str, Any]:
@@ -103,9 +104,9 @@ class Crew:
             await self._lose(rank)
             return {}
 
-    async def _report(self, rank: int) -> list[Record]:
+    async def _report(self, rank: int, end: Mark) -> list[Record]:
         try:
-            return [await self._here[rank].report()]
+            return [await self._here[rank].report(end)]
         except NodeLost:  # it died when its work was done
             if self._takes_all_back(rank):
                 raise

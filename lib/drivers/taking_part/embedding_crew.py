@@ -15,7 +15,7 @@ from typing import Any
 
 from lib.cluster.base import Handle, World
 from lib.drivers.run.plan import Plan
-from lib.drivers.run.record import Record
+from lib.drivers.run.record import Mark, Record
 from lib.drivers.run.supply import Supply
 from lib.drivers.servers.embedding_worker import EmbeddingWorker
 from lib.drivers.servers.parameter_server import Servers
@@ -145,11 +145,11 @@ class Place:
         else:
             await handle.load(state)
 
-    async def report(self) -> Record:
+    async def report(self, end: Mark) -> Record:
         """Its notes; none of one that is no more, which are with those of the lost."""
         self._crew.bury()
         handle = self._crew.there[self._number]
-        return Record(node(self._number), None) if handle is None else await handle.report()
+        return Record(node(self._number), None) if handle is None else await handle.report(end)
 
 
 def node(number: int) -> str:
