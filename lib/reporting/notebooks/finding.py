@@ -43,7 +43,7 @@ class Experiment:
 def experiments() -> list[Experiment]:
     """Every notebook of the repository: those of no one paper, then paper by paper, in the papers' own order."""
     folder, order = paths.notebooks(), in_order()
-    found = [*folder.glob("*.ipynb"), *folder.glob("*/*.ipynb")]
+    found = {*folder.glob("*.ipynb"), *folder.glob("*/*.ipynb")} - {folder / "skeletons" / "page.ipynb"}  # to be copied
     known = [_experiment(path) for path in found if not path.name.startswith(".") and path.parent.name[0] != "."]
     last = len(order)
     return sorted(

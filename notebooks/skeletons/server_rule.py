@@ -1,0 +1,37 @@
+"""A server rule to copy: what becomes of a gradient when it comes to the servers.
+
+The module's docstring names the paper, the rule in one sentence, what it guarantees, and where it departs from the paper.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from lib.options.checked import Count
+from lib.protocols.server_rule import Apply, Drop, ServerRule
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mine(ServerRule):
+    """Apply a gradient at arrival, unless it is older than `limit` updates."""
+
+    name: ClassVar = "mine"
+    cite: ClassVar = "none: a skeleton"
+    # Promises; the tests measure them once the rule is in `lib.protocols.ALL`.
+    blocks: ClassVar = False
+    """Whether a worker may have to wait for others."""
+    drops: ClassVar = True
+    """Whether a gradient may be thrown away."""
+    data: ClassVar = "queue"
+    """How workers share the batches: "split" by rank, or from one "queue"."""
+
+    limit: Count = 8
+    """Updates that may come between reading the parameters and the gradient's arrival."""
+
+    def on_push(self, state, push):
+        # Count it first; then say of each gradient once, now or later, what becomes of it.
+        received = state.receive(push)
+        if state.step - push.read > self.limit:
+            return replace(received, held=state.held, holders=state.holders), (Drop((push,)),)
+        return received.release(), (Apply((push,), (1.0,), 1),)
