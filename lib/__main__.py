@@ -180,8 +180,8 @@ def _claims(options: argparse.Namespace) -> None:
         return
     columns = ["id", "kind", "verdict", "case", "case_verdict", "ours", "low", "high"]
     print(table[[name for name in columns if name in table]].to_string(index=False, na_rep=""))
-    for kind, counts in claims.counts(verdicts).items():
-        print(f"{kind}: " + ", ".join(f"{counts[verdict]} {verdict}" for verdict in claims.VERDICTS if counts[verdict]))
+    for kind, found in claims.counts(verdicts).items():
+        print(f"{kind}: {claims.tally(found)}")
 
 
 def _calibrate(options: argparse.Namespace) -> None:

@@ -13,8 +13,8 @@ def drawn(claim: Claim, case: Case) -> str:
     """An inline SVG: interval or range as a line, its mean a mark, the paper's value hollow, the rule a band."""
     if case.ours is None:
         return ""
-    paper = case.paper if isinstance(case.paper, (int, float)) else None
-    known = [x for x in (case.ours, case.low, case.high, case.near, case.far, paper, claim.neutral) if x is not None]
+    ends = (case.ours, case.low, case.high, case.near, case.far, case.figure, claim.neutral)
+    known = [x for x in ends if x is not None]
     least, most = min(known), max(known)
     scale = (WIDTH - 2 * EDGE) / ((most - least) or 1.0)
 
@@ -22,7 +22,12 @@ def drawn(claim: Claim, case: Case) -> str:
         return otherwise if x is None else round(EDGE + (x - least) * scale, 1)
 
     near, far, ours = at(case.near, 0), at(case.far, WIDTH), at(case.ours)
-    marks = {"none": at(claim.neutral), "low": at(case.low, ours), "high": at(case.high, ours), "paper": at(paper)}
+    marks = {
+        "none": at(claim.neutral),
+        "low": at(case.low, ours),
+        "high": at(case.high, ours),
+        "paper": at(case.figure),
+    }
     return parts().interval(said(claim, case), WIDTH, near, round(max(far - near, 1), 1), ours, marks)
 
 
@@ -32,7 +37,7 @@ def said(claim: Claim, case: Case) -> str:
     words = [f"ours {of.told(case.ours)}"]
     if case.n > 1 and case.low is not None:
         words.append(f"{'range' if claim.every else 'interval'} {of.plain(case.low)} to {of.told(case.high)}")
-    if isinstance(case.paper, (int, float)):
+    if case.figure is not None:
         words.append(f"the paper {papers(claim, case)}")
     rule = (("from", case.near), ("to", case.far))
     edges = [f"{word} {number(of.factor * edge)}{of.unit}" for word, edge in rule if edge is not None]

@@ -14,11 +14,10 @@ from lib.errors import LockstepError
 from lib.options.document import load
 from lib.reporting import claims, notebooks
 from lib.reporting.cards import verdict_table
-from lib.reporting.claims import Verdict
 from lib.reporting.markup import TEMPLATES, templates
 from lib.reporting.notebooks import Experiment, Paper
 from lib.reporting.page import POLICY, check_offline, export, style
-from lib.reporting.short import MISSED, told, why
+from lib.reporting.short import missed, told, why
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -27,8 +26,6 @@ FIRST = Paper(folder="", name="Across the papers", title="", cite="", asks="")
 """The notebooks that belong to no one paper."""
 KINDS = {"paper": "Papers' claims, after Holm", "promise": "Our promises", "check": "Checks"}
 """What each kind of claim is called where they are counted."""
-ONE_OF = {"all": "all", "paper": "claims of papers", "promise": "our promises", "check": "checks"}
-"""What the filters call them."""
 TRIAL = " The verdicts here are of trials at the profile smoke, which judges nothing; reports/reference has what is published."
 
 
@@ -38,7 +35,8 @@ def index() -> Path:
 
     known, verdicts = notebooks.experiments(), claims.verdicts(paths.reports())
     note = TRIAL if any(verdict.profile == "smoke" for verdict in verdicts) else ""
-    html = front(known, verdicts, {e.name for e in known if e.page.exists()}, picture.kept(paths.reference()), note)
+    pages = {experiment.name for experiment in known if experiment.page.exists()}
+    html = front(known, verdicts, pages, picture.kept(paths.reference()), _facts, note)
     return paths.write_text_atomic(paths.reports() / "index.html", html)
 
 
@@ -47,11 +45,11 @@ def front(
     verdicts: list[claims.Verdict],
     pages: AbstractSet[str],
     modes: pd.DataFrame | None,
+    facts: Callable[[Experiment], list[str]],
     note: str = "",
-    facts: Callable[[Experiment], list[str]] | None = None,
 ) -> str:
-    """A page with the answer that is drawn from `modes`, and these experiments with their verdicts; `pages` can be read.
-    `facts` says of an experiment how it was run, if its executed copy is not to be asked."""
+    """A page with the answer that is drawn from `modes`, and these experiments with their verdicts; `pages` can be read, and
+    `facts` says of an experiment how it was run."""
     from lib.reporting import picture
 
     papers = {paper.folder: paper for paper in (FIRST, *notebooks.papers())}
@@ -59,47 +57,36 @@ def front(
         papers.setdefault(experiment.paper, dataclasses.replace(FIRST, name=experiment.paper))
     judged = {experiment.name: [v for v in verdicts if v.claim.notebook == experiment.name] for experiment in known}
     counts = claims.counts(verdicts)
-    words = load(TEMPLATES / "words.yaml").data
-    drawing = "" if modes is None else picture.svg(picture.picture(modes))
-    html = (
-        templates()
-        .get_template("front.html.j2")
-        .render(
-            policy=POLICY,
-            style=style(),
-            note=note,
-            answer=[] if modes is None else picture.answer(modes),
-            drawing=base64.b64encode(drawing.encode()).decode(),
-            asked=picture.NOTEBOOK,
-            kinds=[
-                (KINDS[kind], [(verdict, found[verdict]) for verdict in claims.VERDICTS if found[verdict]])
-                for kind, found in counts.items()
-                if found
-            ],
-            missed=[(v, told(v), why(v)) for v in sorted(verdicts, key=_papers_first) if v.counted in MISSED],
-            filters={
-                "paper": ["all", *(paper.name for paper in papers.values())],
-                "kind": ["all", *(kind for kind in counts if counts[kind])],
-                "verdict": ["all", *(v for v in claims.VERDICTS if any(found[v] for found in counts.values()))],
-            },
-            labels=ONE_OF,
-            papers=papers,
-            known=known,
-            pages=pages,
-            facts=facts or _facts,
-            judged=judged,
-            homeless=[verdict for verdict in verdicts if verdict.claim.notebook not in judged],
-            table=verdict_table,
-            rules=words["rules"],
-            glossary=words["glossary"],
-        )
-    )
+    failed = sorted(missed(verdicts), key=lambda verdict: verdict.claim.kind != "paper")
+    page = {
+        "policy": POLICY,
+        "style": style(),
+        "note": note,
+        "counts": counts,
+        "kinds": KINDS,
+        "missed": [(v, told(v), why(v)) for v in failed],
+        "filters": {
+            "paper": ["all", *(paper.name for paper in papers.values())],
+            "kind": ["all", *counts],
+            "verdict": ["all", *(v for v in claims.VERDICTS if any(v in found for found in counts.values()))],
+        },
+        "papers": papers,
+        "known": known,
+        "pages": pages,
+        "facts": facts,
+        "judged": judged,
+        "homeless": [verdict for verdict in verdicts if verdict.claim.notebook not in judged],
+        "table": verdict_table,
+        "answer": [] if modes is None else picture.answer(modes),
+        "asked": picture.NOTEBOOK,
+    }
+    if modes is not None:
+        drawing = picture.svg(picture.picture(modes))
+        page["drawing"] = base64.b64encode(drawing.encode()).decode()
+    page |= load(TEMPLATES / "words.yaml").data
+    html = templates().get_template("front.html.j2").render(page)
     check_offline(html, "index")
     return html
-
-
-def _papers_first(verdict: Verdict) -> bool:
-    return verdict.claim.kind != "paper"
 
 
 def _facts(experiment: Experiment) -> list[str]:

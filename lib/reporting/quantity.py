@@ -70,15 +70,12 @@ def decimals(numbers: Iterable[float | None], half: float | None = None) -> int:
 
 def scale(claim: Claim, case: Case) -> Scale:
     """How a case's numbers are written, the paper's among them."""
-    paper = case.paper if isinstance(case.paper, (int, float)) else None
-    numbers = [x for x in (case.ours, case.low, case.high, paper) if x is not None]
+    numbers = [x for x in (case.ours, case.low, case.high, case.figure) if x is not None]
     half = (case.high - case.low) / 2 if case.low is not None and case.high is not None else None
     factor, unit = 1.0, UNITS.get(claim.metric.split("_")[0], "")
     largest = max(map(abs, numbers), default=0.0)
-    if claim.effect == "ratio":
-        unit = "×"
-    elif claim.effect == "slope":
-        unit = ""
+    if claim.effect in ("ratio", "slope"):
+        unit = "×" if claim.effect == "ratio" else ""
     elif claim.metric in PERCENT and claim.effect == "value":
         factor, unit = 100.0, " %"
     elif unit in SMALL and claim.effect != "value" and 0 < largest < 0.1:
@@ -97,18 +94,17 @@ def ours(claim: Claim, case: Case) -> str:
     if case.low is None or case.high is None or case.low == case.high:
         return of.told(case.ours)
     ends = f"{of.plain(case.low)}, {of.plain(case.high)}"
-    if of.unit == "×":
-        return f"{of.told(case.ours)} [{ends}]" if not claim.every else f"{of.told(case.ours)} (range {ends})"
-    return f"{of.plain(case.ours)} {f'(range {ends})' if claim.every else f'[{ends}]'}{of.unit}"
+    spread = f" (range {ends})" if claim.every else f" [{ends}]"
+    return of.told(case.ours) + spread if of.unit == "×" else of.plain(case.ours) + spread + of.unit
 
 
 def papers(claim: Claim, case: Case) -> str:
     """What the paper says of the case, a number as ours are written."""
-    if not isinstance(case.paper, (int, float)):
-        return "–" if case.paper is None else case.paper
+    if case.figure is None:
+        return case.paper or "–"
     of = scale(claim, case)
-    own = decimals([of.factor * case.paper])
-    return f"{rounded(of.factor * case.paper, own)}{of.unit}"
+    number = of.factor * case.figure
+    return rounded(number, decimals([number])) + of.unit
 
 
 def column(numbers: Iterable[float | None]) -> list[str]:

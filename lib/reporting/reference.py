@@ -14,6 +14,7 @@ import re
 import shutil
 import sys
 import tempfile
+from collections.abc import Iterator
 from html import unescape
 from itertools import groupby
 from pathlib import Path
@@ -25,7 +26,7 @@ from lib.reporting.claims import Verdict
 from lib.reporting.index import KINDS, front
 from lib.reporting.notebooks import Experiment
 from lib.reporting.page import LARGEST, render
-from lib.reporting.short import MISSED, told, why
+from lib.reporting.short import missed, told, why
 
 PROFILE = "laptop"
 PICTURE = "which_protocol.svg"
@@ -44,24 +45,26 @@ class NotPublished(LockstepError, ValueError):
 
 def publish() -> Path:
     """Put the reference results and what the README says of them in their places; the reference's index."""
-    known = notebooks.experiments()
-    experiments = [experiment for experiment in known if experiment.executed.exists()]
-    judged = [verdict for verdict in claims.verdicts(paths.reports()) if verdict.verdict != "not run"]
-    target = paths.reference()
-    staying = [each for each in known if each not in experiments and (target / f"{each.name}.html").exists()]
-    if problems := [*_unfit(experiments), *_unjudged(experiments, judged), *_outdated(staying)]:
+    known, target = notebooks.experiments(), paths.reference()
+    run = [experiment for experiment in known if experiment.executed.exists()]
+    staying = [each for each in known if each not in run and (target / f"{each.name}.html").exists()]
+    judged = [verdict for verdict in claims.verdicts() if verdict.verdict != "not run"]
+    if problems := [*_unfit(run), *_unjudged(run, judged), *_outdated(staying)]:
         raise NotPublished(
             f"the reports are not those of the {PROFILE} profile; `make reproduce PROFILE={PROFILE}` makes them:\n"
             + "\n".join(problems)
         )
-    if not experiments:
+    if not run:
         raise NotPublished(f"nothing has been run; `make reproduce PROFILE={PROFILE}` makes what is published")
     paths.check_writable(target.parent)
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".reference-", ignore_cleanup_errors=True) as place:
         stage = Path(place)
         _keep(stage, target, staying)
-        _fill(stage, experiments, judged)
-        _front(stage, [each for each in known if each in experiments or each in staying])
+        for experiment in run:
+            _page(stage, experiment, render(experiment.executed), paths.reports())
+        for verdict in judged:
+            _verdict(stage, verdict)
+        _front(stage, [each for each in known if each in run or each in staying])
         text = readme(stage)
         stage.chmod(0o755)  # a temporary folder's 0700 would hide it
         paths.replace_folder(stage, target)
@@ -69,67 +72,60 @@ def publish() -> Path:
     return target / "index.html"
 
 
-def _unfit(experiments: list[Experiment]) -> list[str]:
+def _unfit(experiments: list[Experiment]) -> Iterator[str]:
     """Why pages cannot be published."""
-    problems = []
     for experiment in experiments:
         facts = notebooks.facts(experiment)
-        if facts.get("profile") != PROFILE:
-            problems.append(f"notebook {experiment.name} was run at the profile {facts.get('profile') or '(none)'}")
-        if facts.get("parameters"):
-            given = ", ".join(f"{name}={value}" for name, value in facts["parameters"].items())
-            problems.append(f"notebook {experiment.name} was run with parameters of its own: {given}")
+        if (profile := facts.get("profile")) != PROFILE:
+            yield f"notebook {experiment.name} was run at the profile {profile or '(none)'}"
+        if given := facts.get("parameters"):
+            told = ", ".join(f"{name}={value}" for name, value in given.items())
+            yield f"notebook {experiment.name} was run with parameters of its own: {told}"
         if not facts.get("machine") or not facts.get("command"):
-            problems.append(f"notebook {experiment.name} does not say how and on what machine it was run")
+            yield f"notebook {experiment.name} does not say how and on what machine it was run"
         if experiment.failed.exists():
-            problems.append(f"notebook {experiment.name} failed when it was last run")
-    return problems
+            yield f"notebook {experiment.name} failed when it was last run"
 
 
-def _unjudged(experiments: list[Experiment], verdicts: list[Verdict]) -> list[str]:
+def _unjudged(experiments: list[Experiment], verdicts: list[Verdict]) -> Iterator[str]:
     """Why verdicts cannot be published."""
     names = {experiment.name for experiment in experiments}
-    judged = {verdict.claim.id for verdict in verdicts}
-    problems = []
     for verdict in verdicts:
         claim = verdict.claim
         if verdict.profile != PROFILE:
-            problems.append(f"claim {claim.id} was judged at the profile {verdict.profile or '(none)'}")
+            yield f"claim {claim.id} was judged at the profile {verdict.profile or '(none)'}"
         if verdict.changed:
-            problems.append(f"claim {claim.id} was changed since it was judged: {', '.join(verdict.changed)}")
+            yield f"claim {claim.id} was changed since it was judged: {', '.join(verdict.changed)}"
         if claim.notebook not in names:
-            problems.append(f"claim {claim.id} was judged by {claim.notebook}, which has no executed copy")
+            yield f"claim {claim.id} was judged by {claim.notebook}, which has no executed copy"
+    judged = {verdict.claim.id for verdict in verdicts}
     for claim in claims.load().values():
         if claim.notebook in names and claim.id not in judged:
-            problems.append(f"claim {claim.id} was not judged by {claim.notebook}, which was run")
-    return problems
+            yield f"claim {claim.id} was not judged by {claim.notebook}, which was run"
 
 
-def _outdated(staying: list[Experiment]) -> list[str]:
+def _outdated(staying: list[Experiment]) -> Iterator[str]:
     """Why pages cannot stay: a claim of theirs has another rule by now, or none is published."""
-    names, published = (
-        {each.name for each in staying},
-        {each.claim.id: each.claim for each in claims.kept(paths.reference())},
+    names = {experiment.name for experiment in staying}
+    kept = [verdict.claim for verdict in claims.kept(paths.reference())]
+    published, today = (
+        {claim.id: claim for claim in each if claim.notebook in names} for each in (kept, claims.load().values())
     )
-    today = {claim.id: claim for claim in claims.load().values() if claim.notebook in names}
-    of = {claim.id: claim.notebook for claim in [*published.values(), *today.values()] if claim.notebook in names}
-    return [
-        f"claim {name} has changed since {of[name]} was published; run that notebook"
-        for name in sorted(of)
-        if name not in published or name not in today or published[name].hash != today[name].hash
-    ]
+    for name in sorted({*published, *today}):
+        before, now = published.get(name), today.get(name)
+        if not (before and now and before.hash == now.hash):
+            yield f"claim {name} has changed since {(now or before).notebook} was published; run that notebook"
 
 
 def _keep(stage: Path, target: Path, staying: list[Experiment]) -> None:
     """What stays, to the byte: what no notebook makes, and the pages of notebooks that were not run here."""
+    names = {experiment.name for experiment in staying}
     for experiment in staying:
-        page = Path(f"{experiment.name}.html")
-        data = [page.parent / unescape(link) for link in _data((target / page).read_text(encoding="utf-8"))]
-        judged = [v.claim.id for v in claims.kept(target) if v.claim.notebook == experiment.name]
-        records = [claims.file_of(name, target).relative_to(target) for name in judged]
-        for name in (page, *data, *records):
-            (stage / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(target / name, stage / name)
+        _page(stage, experiment, (target / f"{experiment.name}.html").read_text(encoding="utf-8"), target)
+    for verdict in claims.kept(target):
+        if verdict.claim.notebook in names:
+            record = claims.file_of(verdict.claim.id, target)
+            _write(claims.file_of(verdict.claim.id, stage), record.read_text(encoding="utf-8"))
     for name in BY_HAND:
         if (target / name).is_dir():
             shutil.copytree(target / name, stage / name)
@@ -137,30 +133,24 @@ def _keep(stage: Path, target: Path, staying: list[Experiment]) -> None:
             shutil.copy2(target / name, stage / name)
 
 
-def _data(page: str) -> list[str]:
-    """The files that a page leads to, as it names them."""
-    return re.findall(r'class="data" href="([^"]+)"', page)
+def _page(stage: Path, experiment: Experiment, page: str, source: Path) -> None:
+    """A page, and the data that it leads to, which lie in `source`."""
+    _write(stage / f"{experiment.name}.html", page)
+    for link in re.findall(r'class="data" href="([^"]+)"', page):
+        place = Path(experiment.name).parent / unescape(link)
+        try:
+            text = (source / place).read_text(encoding="utf-8")
+        except OSError as error:
+            problem = f"{experiment.name}: its page leads to {place}, which cannot be read; run the notebook again"
+            raise NotPublished(problem) from error
+        _write(stage / place, text)
 
 
-def _fill(folder: Path, experiments: list[Experiment], verdicts: list[Verdict]) -> None:
-    """The pages of what was run here, with their data and verdicts."""
-    for experiment in experiments:
-        page = render(experiment.executed)
-        _write(folder / f"{experiment.name}.html", page)
-        for link in _data(page):
-            place = Path(experiment.name).parent / unescape(link)
-            try:
-                text = (paths.reports() / place).read_text(encoding="utf-8")
-            except OSError as error:
-                raise NotPublished(
-                    f"{experiment.name}: its page leads to {place}, which cannot be read; run the notebook again"
-                ) from error
-            _write(folder / place, text)
-    for verdict in verdicts:
-        source = claims.file_of(verdict.claim.id, paths.reports())
-        # What no rule rests on, explanations among it, may be newer than the run.
-        record = json.loads(source.read_text(encoding="utf-8")) | {"claim": dataclasses.asdict(verdict.claim)}
-        _write(claims.file_of(verdict.claim.id, folder), json.dumps(record, indent=1, ensure_ascii=False) + "\n")
+def _verdict(stage: Path, verdict: Verdict) -> None:
+    """A verdict's record. What no rule rests on, explanations among it, may be newer than the run."""
+    source = claims.file_of(verdict.claim.id, paths.reports())
+    record = json.loads(source.read_text(encoding="utf-8")) | {"claim": dataclasses.asdict(verdict.claim)}
+    _write(claims.file_of(verdict.claim.id, stage), json.dumps(record, indent=1, ensure_ascii=False) + "\n")
 
 
 def _front(folder: Path, experiments: list[Experiment]) -> None:
@@ -171,7 +161,7 @@ def _front(folder: Path, experiments: list[Experiment]) -> None:
     data, order = picture.kept(folder), list(claims.load())
     judged = sorted(claims.kept(folder), key=lambda verdict: order.index(verdict.claim.id))
     pages = {each.name for each in experiments}
-    index = front(experiments, judged, pages, data, note, facts=lambda _: [f"profile {PROFILE}"])
+    index = front(experiments, judged, pages, data, lambda _: [f"profile {PROFILE}"], note)
     _write(folder / "index.html", index)
     if data is not None:
         _write(folder / PICTURE, picture.svg(picture.picture(data)))
@@ -238,32 +228,22 @@ def verdicts(folder: Path) -> str:
     found = claims.kept(folder)
     if not found:
         return NONE_YET
-    counted = claims.counts(found)
-    counts = [
-        (KINDS[kind], ", ".join(f"{of[verdict]} {verdict}" for verdict in claims.VERDICTS if of[verdict]))
-        for kind, of in counted.items()
-    ]
-    seen = sum(verdict.claim.standing == "exploratory" for verdict in found)
-    parts = ["\n".join(f"- {kind}: {said}" for kind, said in counts if said)]
-    if seen:
+    parts = ["\n".join(f"- {KINDS[kind]}: {claims.tally(of)}" for kind, of in claims.counts(found).items())]
+    if seen := sum(verdict.claim.standing == "exploratory" for verdict in found):
         parts.append(
             f"{seen} of the papers' claims are exploratory: rule or settings were chosen after a look at what they judge."
         )
-    order, titles = notebooks.in_order(), notebooks.named()
-    last = len(order)
-    missed = sorted(
-        (verdict for verdict in found if verdict.counted in MISSED),
-        key=lambda v: (
-            _whose(v) is None,
-            order.get(v.claim.folder, last),
-            order.get(v.claim.notebook, last),
-            v.claim.notebook,
-            v.claim.id,
-        ),
-    )
-    for paper, group in groupby(missed, _whose):
+    names = [experiment.name for experiment in notebooks.experiments()]
+
+    def place(verdict: Verdict) -> tuple:
+        claim = verdict.claim
+        here = names.index(claim.notebook) if claim.notebook in names else len(names)
+        return claim.kind != "paper", not claim.folder, here, claim.notebook, claim.id
+
+    papers = {paper.folder: paper.name for paper in notebooks.papers()}
+    for paper, group in groupby(sorted(missed(found), key=place), _whose):
         lines = [f"- {told(v)} **{v.counted}**{f'. {why(v)}' if why(v) else ''}" for v in group]
-        title = "What failed of this kit's promises" if paper is None else f"What failed of {titles.get(paper, paper)}"
+        title = "What failed of this kit's promises" if paper is None else f"What failed of {papers.get(paper, paper)}"
         parts.append(f"{title}:\n\n" + "\n".join(map(_line, lines)))
     return "\n\n".join(parts)
 

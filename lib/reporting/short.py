@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from lib.reporting.claims import HOLDS, OUTCOMES, VERDICTS
+from lib.reporting.claims import HOLDS, OUTCOMES, counts, tally
 from lib.reporting.markup import parts
 from lib.reporting.quantity import ours, papers, scale
 
@@ -30,19 +29,17 @@ def in_short(verdicts: Sequence[Verdict], profile: str) -> str:
     chosen = [verdict for verdict in verdicts if verdict.claim.short]
     found = [v for v in chosen or verdicts if v.counted in (*HOLDS, "direction only")]
     found = found if chosen else sorted(found, key=lambda v: v.claim.kind != "paper")[:MOST]
-    missed = [verdict for verdict in verdicts if verdict.counted in MISSED]
-    if not found and not missed:  # then that nothing was settled is the answer
+    failed = missed(verdicts)
+    if not found and not failed:  # then that nothing was settled is the answer
         found = list(verdicts[:MOST])
-    of_kind = [(kind, [v for v in verdicts if v.claim.kind == kind]) for kind in OUTCOMES]
-    counts = [_counted(kind, group) for kind, group in of_kind if group]
-    return parts().short([(v, told(v)) for v in found], [(v, told(v), why(v)) for v in missed], counts, ())
+    counted = [(kind, of, sum(of.values())) for kind, of in counts(verdicts).items()]
+    said = [f"{number} {NAMES[kind][number > 1]}: {tally(of)}" for kind, of, number in counted]
+    return parts().short([(v, told(v)) for v in found], [(v, told(v), why(v)) for v in failed], said, ())
 
 
-def _counted(kind: str, verdicts: Sequence[Verdict]) -> str:
-    """`4 claims of the paper: 2 replicated, 2 inconclusive`."""
-    found = Counter(verdict.counted for verdict in verdicts)
-    name = NAMES[kind][len(verdicts) > 1]
-    return f"{len(verdicts)} {name}: {', '.join(f'{found[each]} {each}' for each in VERDICTS if found[each])}"
+def missed(verdicts: Sequence[Verdict]) -> list[Verdict]:
+    """What failed."""
+    return [verdict for verdict in verdicts if verdict.counted in MISSED]
 
 
 def told(verdict: Verdict) -> str:
@@ -50,22 +47,17 @@ def told(verdict: Verdict) -> str:
     claim, cases = verdict.claim, [case for case in verdict.cases if case.ours is not None]
     if claim.short and cases:
         return claim.short.format(**numbers(verdict))
-    names = [f"{case.case}: " if len(verdict.cases) > 1 else "" for case in cases]
-    found = "; ".join(name + ours(claim, case) for name, case in zip(names, cases, strict=True))
-    said = "; ".join(
-        name + papers(claim, case)
-        for name, case in zip(names, cases, strict=True)
-        if isinstance(case.paper, (int, float))
-    )
-    return " ".join(
-        [claim.sentence, *([f"Ours: {found}."] if found else []), *([f"The paper: {said}."] if said else [])]
-    )
+    words, told = [claim.sentence], [case for case in cases if case.figure is not None]
+    for who, of, number in (("Ours", cases, ours), ("The paper", told, papers)):
+        found = [f"{case.case}: " * (len(verdict.cases) > 1) + number(claim, case) for case in of]
+        words += [f"{who}: {'; '.join(found)}."] if found else []
+    return " ".join(words)
 
 
 def numbers(verdict: Verdict) -> dict[str, Any]:
     """What a claim's `short` is filled with: `ours`, `paper`, and `interval`; of several cases their least and greatest."""
     claim, cases = verdict.claim, [case for case in verdict.cases if case.ours is not None]
-    papers = [case.paper for case in cases if isinstance(case.paper, (int, float))]
+    papers = [case.figure for case in cases if case.figure is not None]
     of = scale(claim, max(cases, key=lambda case: abs(case.ours)))
     filled = {"ours": _spanned([case.ours for case in cases], of), "paper": _spanned(papers, of), "interval": ""}
     if len(cases) == 1 and cases[0].low is not None and cases[0].high is not None:

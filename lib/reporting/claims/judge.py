@@ -49,6 +49,11 @@ class Case:
     """How far the rule's boundary, or what was found, is from no effect, as a share of the reference."""
     detail: str = ""
 
+    @property
+    def figure(self) -> float | None:
+        """The paper's number; None where it says it in words, or nothing."""
+        return self.paper if isinstance(self.paper, (int, float)) else None
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Verdict:

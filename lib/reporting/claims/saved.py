@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -111,12 +111,15 @@ def corrected(verdicts: Iterable[Verdict]) -> list[Verdict]:
     return [dataclasses.replace(verdict, adjusted=adjusted.get(verdict.claim.id)) for verdict in verdicts]
 
 
-def counts(verdicts: Iterable[Verdict]) -> dict[str, Counter[str]]:
-    """Kind -> how many of each verdict; those of papers count as they stand after Holm."""
-    found: dict[str, Counter[str]] = {kind: Counter() for kind in OUTCOMES}
-    for verdict in verdicts:
-        found[verdict.claim.kind][verdict.counted] += 1
-    return found
+def counts(verdicts: Sequence[Verdict]) -> dict[str, dict[str, int]]:
+    """Kind -> verdict -> how many, of those that there are; those of papers count as they stand after Holm."""
+    found = {kind: Counter(each.counted for each in verdicts if each.claim.kind == kind) for kind in OUTCOMES}
+    return {kind: {each: of[each] for each in VERDICTS if of[each]} for kind, of in found.items() if of}
+
+
+def tally(found: Mapping[str, int]) -> str:
+    """`2 replicated, 3 inconclusive`."""
+    return ", ".join(f"{count} {verdict}" for verdict, count in found.items())
 
 
 def _remarked(verdict: Verdict, made_at: list[str], error: float | None) -> Verdict:
