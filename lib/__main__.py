@@ -27,6 +27,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from lib.errors import BadOption, LockstepError, unknown
+from lib.workloads import PROFILES
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -50,72 +51,48 @@ def carried_out(options: argparse.Namespace) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m lib",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        prog="python -m lib", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    pairs = {"action": "append", "default": [], "metavar": "NAME=VALUE"}
 
     def add(name, command, help):
+        """The command's `add_argument`."""
         sub = commands.add_parser(name, help=help, description=help[0].upper() + help[1:] + ".")
         sub.set_defaults(command=command)
-        return sub
+        return sub.add_argument
 
     add("list", _list, "show the workloads, protocols, clusters and notebooks that there are")
 
     train = add("train", _train, "train once and print the summary")
-    train.add_argument("workload", help="a registered name, see `list`; or mine.py:Mine, a class of a file of yours")
-    train.add_argument("protocol", help="a registered name; or two, ROWS+DENSE; or mine.py:Mine")
-    train.add_argument(
-        "cluster", help="virtual, local or ray; or machine.yaml, as `calibrate` writes it; or mine.py:Mine"
-    )
-    train.add_argument("--seed", type=int, default=0, help="seed of the run (default 0)")
-    train.add_argument("--samples", type=int, help="samples of the pass (default: the workload's)")
-    train.add_argument("--profile", choices=("smoke", "laptop", "full"), help="the workload's size (default smoke)")
-    train.add_argument(
-        "--data", metavar="FOLDER", help="real data instead of planted, passed once at most; --samples for more"
-    )
-    train.add_argument("--force", action="store_true", help="train anew even if the run is saved already")
-    train.add_argument("--json", action="store_true", help="print the summary as JSON")
-    train.add_argument(
-        "-o",
-        "--option",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="an option of whatever has it, or of a part of it; repeatable",
-    )
+    train("workload", help="a registered name, see `list`; or mine.py:Mine, a class of a file of yours")
+    train("protocol", help="a registered name; or two, ROWS+DENSE; or mine.py:Mine")
+    train("cluster", help="virtual, local or ray; or machine.yaml, as `calibrate` writes it; or mine.py:Mine")
+    train("--seed", type=int, default=0, help="seed of the run (default 0)")
+    train("--samples", type=int, help="samples of the pass (default: the workload's)")
+    train("--profile", choices=PROFILES, help="the workload's size (default smoke)")
+    train("--data", metavar="FOLDER", help="real data instead of planted, passed once at most; --samples for more")
+    train("--force", action="store_true", help="train anew even if the run is saved already")
+    train("--json", action="store_true", help="print the summary as JSON")
+    train("-o", "--option", help="an option of whatever has it, or of a part of it; repeatable", **pairs)
 
     run = add("run", _run, "run notebooks and write their pages and the index")
-    run.add_argument("name", metavar="EXPERIMENT|PAPER|all", help="a notebook, all of a paper's, or all")
-    run.add_argument("--profile", choices=("smoke", "laptop", "full"), default="smoke", help="how long the runs are")
-    run.add_argument(
-        "-p",
-        "--parameter",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="a notebook's parameter; repeatable",
-    )
-    run.add_argument(
-        "--resume",
-        action="store_true",
-        help="leave out notebooks whose results are complete: same profile, parameters, notebook, claims and lib",
-    )
+    run("name", metavar="EXPERIMENT|PAPER|all", help="a notebook, all of a paper's, or all")
+    run("--profile", choices=PROFILES, default="smoke", help="how long the runs are")
+    run("-p", "--parameter", help="a notebook's parameter; repeatable", **pairs)
+    complete = "leave out notebooks whose results are complete: same profile, parameters, notebook, claims and lib"
+    run("--resume", action="store_true", help=complete)
 
     report = add("report", _report, "write the index of all reports anew from what has been run")
-    report.add_argument(
-        "--reference",
-        action="store_true",
-        help="publish the laptop profile's results: reports/reference/ and the table in the README",
+    published = "publish the laptop profile's results: reports/reference/ and the table in the README"
+    report("--reference", action="store_true", help=published)
+    add("claims", _claims, "show every claim with its verdict")(
+        "--json", action="store_true", help="print them as JSON"
     )
-    claims = add("claims", _claims, "show every claim with its verdict")
-    claims.add_argument("--json", action="store_true", help="print them as JSON")
-    calibrate = add(
-        "calibrate", _calibrate, "measure this machine and write a specification for virtual clusters of its kind"
-    )
-    calibrate.add_argument("--out", default="cluster.yaml", help="the file (default cluster.yaml)")
-    calibrate.add_argument("--quick", action="store_true", help="seconds instead of half a minute, and rougher")
+    specification = "measure this machine and write a specification for virtual clusters of its kind"
+    calibrate = add("calibrate", _calibrate, specification)
+    calibrate("--out", default="cluster.yaml", help="the file (default cluster.yaml)")
+    calibrate("--quick", action="store_true", help="seconds instead of half a minute, and rougher")
     add("doctor", _doctor, "show what this machine has: cores, memory, GPU, Ray, versions")
     return parser
 
@@ -154,20 +131,19 @@ def _train(options: argparse.Namespace) -> None:
 
 
 def _run(options: argparse.Namespace) -> None:
-    from lib import reporting as report
+    from lib import reporting
     from lib.reporting import notebooks
 
-    experiments = notebooks.resolve(options.name)
     parameters = {}
-    for experiment in experiments:
+    for experiment in notebooks.resolve(options.name):
         parameters = notebooks.parse_parameters(experiment, options.parameter)
-    print(report.build(options.profile, options.name, parameters, options.resume))
+    print(reporting.build(options.profile, options.name, parameters, options.resume))
 
 
 def _report(options: argparse.Namespace) -> None:
-    from lib import reporting as report
+    from lib import reporting
 
-    print(report.publish() if options.reference else report.index())
+    print(reporting.publish() if options.reference else reporting.index())
 
 
 def _claims(options: argparse.Namespace) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-from lib.errors import BadOption, LockstepError
+from lib.errors import LockstepError
 
 STAGE = "LOCKSTEP_STAGE"
 """The environment variable by which the notebook runner holds a notebook's results back until it has succeeded."""
@@ -71,14 +71,6 @@ def check_writable(
     except OSError as error:
         reason = "read-only" if isinstance(error, PermissionError) or error.errno == 30 else error.strerror or error
         raise LockstepError(f"cannot write to {folder}: {reason}; {advice}") from error
-
-
-def relative(name: str) -> Path:
-    """A slash-separated name as a path that cannot leave the folder it is put into."""
-    parts = name.split("/")
-    if not all(part.strip(".") and part == Path(part).name and "\\" not in part for part in parts):
-        raise BadOption(f"{name!r} is no name of a result: words joined by '/', as in 00_quickstart/auc")
-    return Path(*parts)
 
 
 @contextmanager
@@ -177,14 +169,11 @@ def replace_folder(new: str | os.PathLike, target: str | os.PathLike) -> Path:
     target.parent.mkdir(parents=True, exist_ok=True)
     old = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}-old-"))
     try:
-        try:
-            if target.exists():
-                os.replace(target, old)
-            os.replace(new, target)
-        except BaseException:  # Ctrl-C between the two must not lose the old one either
-            if not target.exists() and any(old.iterdir()):
-                os.replace(old, target)
-            raise
+        if target.exists():
+            os.replace(target, old)
+        os.replace(new, target)
     finally:
+        if not target.exists() and any(old.iterdir()):  # Ctrl-C between the two must not lose the old one either
+            os.replace(old, target)
         shutil.rmtree(old, ignore_errors=True)
     return target

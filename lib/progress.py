@@ -6,8 +6,8 @@ import contextvars
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator
-from typing import Any, Self, TypeVar
+from collections.abc import Callable, Iterable, Iterator
+from typing import Self, TypeVar
 
 INTERVAL = 0.2
 """Seconds between two drawings of the line, at least."""
@@ -42,6 +42,27 @@ def _notebook() -> bool:
     return getattr(shell, "kernel", None) is not None
 
 
+def _line() -> Callable[[str], None] | None:
+    """What draws the line anew, where somebody watches: on a terminal, or in Jupyter."""
+    if sys.stderr is not None and sys.stderr.isatty():
+        drawn = ""
+
+        def draw(text: str) -> None:
+            nonlocal drawn
+            print(f"\r{text.ljust(len(drawn))}", end="", file=sys.stderr, flush=True)
+            drawn = text
+
+        return draw
+    if not _notebook():
+        return None
+    from IPython.display import Pretty, display
+
+    handle = display(Pretty(""), display_id=True, metadata=ROLE)
+    # ipykernel keeps the running cell in a context variable: a worker thread's updates need this thread's.
+    context = contextvars.copy_context()
+    return lambda text: context.run(handle.update, Pretty(text), metadata=ROLE)
+
+
 class Progress:
     """`with Progress(total, "train") as progress: progress.advance(64)`, from any thread."""
 
@@ -50,32 +71,19 @@ class Progress:
         self.done = 0.0
         self._lock = threading.Lock()
         self._drawn = 0.0
-        self._width = 0
-        self._handle: Any = None
-        self._context: contextvars.Context | None = None
-        self._outer: Progress | None = None
 
     def __enter__(self) -> Self:
         self._start = time.monotonic()
-        self._outer = _open[0] if _open else None
+        self._inner = bool(_open)
+        self._draw = _open[0]._within if _open else _line()
         _open.append(self)
-        if self._outer:
-            return self
-        self._terminal = sys.stderr is not None and sys.stderr.isatty()
-        if not self._terminal and _notebook():
-            from IPython.display import Pretty, display
-
-            self._pretty = Pretty
-            self._handle = display(Pretty(self.line()), display_id=True, metadata=ROLE)
-            # ipykernel keeps the running cell in a context variable: a worker thread's updates need this thread's.
-            self._context = contextvars.copy_context()
         return self
 
     def advance(self, amount: float = 1) -> None:
         with self._lock:
             self.done += amount
             now = time.monotonic()
-            if now - self._drawn >= INTERVAL:
+            if self._draw and now - self._drawn >= INTERVAL:
                 self._drawn = now
                 self._draw(self.line())
 
@@ -92,30 +100,23 @@ class Progress:
             return text
         return f"{text}, {_clock(max(self.total - self.done, 0) / rate)} left"
 
-    def _draw(self, text: str) -> None:
-        if self._outer:
-            self._outer._within(text)
-        elif self._handle is not None and self._context is not None:
-            self._context.run(self._handle.update, self._pretty(text), metadata=ROLE)
-        elif self._terminal:
-            print(f"\r{text.ljust(self._width)}", end="", file=sys.stderr, flush=True)
-            self._width = len(text)
-
     def _within(self, text: str) -> None:
         """Show what is going on inside; the caller holds the inner line's lock, never this one's."""
         with self._lock:
-            self._draw(f"{self.line()} · {text}")
+            if self._draw:
+                self._draw(f"{self.line()} · {text}")
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         _open.remove(self)
-        if self._outer:
+        if self._inner:
             return
         with self._lock:
             text = self.line(final=True) + (", stopped" if kind else "")
-            self._draw(text)
-            if self._terminal:
-                print(file=sys.stderr, flush=True)
-            elif self._handle is None and time.monotonic() - self._start > LONG:
+            if self._draw:
+                self._draw(text)
+                if sys.stderr.isatty():
+                    print(file=sys.stderr, flush=True)
+            elif time.monotonic() - self._start > LONG:
                 print(text, file=sys.stderr, flush=True)
 
 

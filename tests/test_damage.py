@@ -162,6 +162,6 @@ def test_a_stored_verdict(tmp_path, verdict, place, bit):
     damage(path, place, bit)
     try:
         assert len(saved.kept(tmp_path)) <= 1
-        assert saved.stored(verdict.claim, tmp_path).claim == verdict.claim
+        assert saved.stored(verdict.claim).claim == verdict.claim
     except LockstepError as error:
         assert str(path) in str(error)

@@ -40,30 +40,18 @@ def model_of(run: Run, workload: Workload, speed: float = 1.0) -> dict[str, Node
 
 
 def compare(
-    cluster: Cluster,
-    workload: Workload,
-    protocols: Iterable[str],
-    nodes: Mapping[str, Node],
-    seed: int = 0,
+    cluster: Cluster, workload: Workload, protocols: Iterable[str], nodes: Mapping[str, Node]
 ) -> list[dict[str, Any]]:
     """Throughput of each protocol on a real cluster and on its model, with the same injected slowdowns."""
-    disturbed = {"workers": cluster.workers, "slowdown": cluster.slowdown, "speeds": cluster.speeds}
+    modelled = VirtualCluster(workers=cluster.workers, slowdown=cluster.slowdown, speeds=cluster.speeds, **nodes)
+    setting = {"cluster": cluster.name, "workers": cluster.workers, "slowdown": cluster.slowdown.sigma}
     rows = []
     for protocol in protocols:
         # A measurement of the machine as it is now: a saved one would be of another time.
-        real = throughput(train(workload, protocol, cluster, seed=seed, force=True), workload)
-        model = throughput(train(workload, protocol, VirtualCluster(**disturbed, **nodes), seed=seed), workload)
-        rows.append(
-            {
-                "cluster": cluster.name,
-                "workers": cluster.workers,
-                "slowdown": cluster.slowdown.sigma,
-                "protocol": protocol,
-                "measured": real,
-                "predicted": model,
-                "error": model / real - 1,
-            }
-        )
+        real = throughput(train(workload, protocol, cluster, force=True), workload)
+        model = throughput(train(workload, protocol, modelled), workload)
+        found = {"protocol": protocol, "measured": real, "predicted": model, "error": model / real - 1}
+        rows.append(setting | found)
     return rows
 
 

@@ -15,8 +15,7 @@ from lib.reporting.quantity import column, label, ours, papers, within
 if TYPE_CHECKING:
     import pandas as pd
 
-    from lib.reporting.claims import Case, Claim, Verdict
-    from lib.reporting.claims.calibration import Determined
+    from lib.reporting.claims import Verdict
 
 HOW_TO_READ = (
     "[ ]: 95 % interval of the mean over the seeds; a range is from the least to the greatest run. Pictures: the mark and its "
@@ -33,7 +32,7 @@ def settings(**values: Any) -> Fragment:
 def claims(notebook: str) -> Fragment:
     """What a notebook's claims say and by which rule they are judged, with the paper's scale beside ours, and what was fitted;
     before its runs. A page with verdicts says it beside them, and leaves this out."""
-    mine = [claim for claim in _claims.load().values() if claim.notebook == notebook]
+    mine = _claims.of(notebook)
     rows = [[parts().named(claim), claim.place, claim.rule, claim.reason, claim.seeds] for claim in mine]
     scales = dict.fromkeys((claim.scale["paper"], claim.scale["ours"]) for claim in mine)
     header = ["Claim", "Place", "Rule", "Why so", "Least seeds"]
@@ -45,22 +44,13 @@ def claims(notebook: str) -> Fragment:
 
 def fitted(notebooks: Collection[str]) -> str:
     """What was fitted for these notebooks, and decides things that are not judged then; nothing where nothing was."""
-    records = [record for record in _claims.calibrations() if not {*record.notebooks}.isdisjoint(notebooks)]
     told = [
-        [
-            parts().code(each.constant),
-            flat(each.value),
-            each.fitted_to,
-            "; ".join(map(_determined, each.determines)) or "–",
-        ]
-        for each in records
+        [parts().code(each.constant), flat(each.value), each.fitted_to, "; ".join(map(str, each.determines)) or "–"]
+        for each in _claims.calibrations()
+        if not {*each.notebooks}.isdisjoint(notebooks)
     ]
     header = ["Constant", "Value", "Fitted to", "What that decides, which is not judged"]
     return parts().table(header, told, "Calibration of the modelled cluster.") if told else ""
-
-
-def _determined(each: Determined) -> str:
-    return f"{each.metric} of {' and '.join(filter(None, (each.subject, each.reference)))}"
 
 
 def intervals(
@@ -98,13 +88,9 @@ def table(data: pd.DataFrame, caption: str = "") -> Fragment:
         header.append(", ".join(filter(None, map(str, name))) if isinstance(name, tuple) else label(str(name)))
         if numbers := types.is_numeric_dtype(values) and not types.is_bool_dtype(values):
             numeric.append(place)
-        absent = values.isna()
-        shown = (
-            column(values) if numbers else ["–" if gone else flat(x) for x, gone in zip(values, absent, strict=True)]
-        )
-        cells.append(shown)
-    rows = list(zip(*cells, strict=True))
-    html = parts().table(header, rows, caption, numeric)
+        shown = zip(values, values.isna(), strict=True)
+        cells.append(column(values) if numbers else ["–" if absent else flat(x) for x, absent in shown])
+    html = parts().table(header, list(zip(*cells, strict=True)), caption, numeric)
     return Fragment(html, data.to_string(index=False))
 
 
@@ -119,23 +105,16 @@ def _cases(verdict: Verdict) -> list[list[Any]]:
     claim, cases = verdict.claim, verdict.cases
     if not cases:
         return [[case, "–", "", flat(paper), ""] for case, paper in claim.cases.items() if paper is not None]
-    several = len(cases) > 1
-    return [[parts().case(c.case, c if several else None), *_measured(claim, c)] for c in cases]
-
-
-def _measured(claim: Claim, case: Case) -> list[Any]:
-    """A row's cells from what was found on."""
-    return [ours(claim, case), drawn(claim, case), papers(claim, case), case.n]
+    named = [parts().case(case.case, case if len(cases) > 1 else None) for case in cases]
+    found = [(ours(claim, case), drawn(claim, case), papers(claim, case), case.n) for case in cases]
+    return [[name, *cells] for name, cells in zip(named, found, strict=True)]
 
 
 def verdicts(verdicts: Iterable[Verdict]) -> Fragment:
     """The claims' verdicts."""
     verdicts = list(verdicts)
-    html = (
-        parts().heading("Verdicts")
-        + verdict_table(verdicts, HOW_TO_READ)
-        + fitted({v.claim.notebook for v in verdicts})
-    )
+    html = parts().heading("Verdicts") + verdict_table(verdicts, HOW_TO_READ)
+    html += fitted({verdict.claim.notebook for verdict in verdicts})
     told = [f"{v.claim.id}: {v.text}{f', {ours(v.claim, v.cases[0])}' if len(v.cases) == 1 else ''}" for v in verdicts]
     return Fragment(html, "\n".join(told), "verdicts")
 
@@ -189,6 +168,5 @@ def _several(values: Sequence[Any]) -> str:
 
 
 def _digest(run: Any) -> list[Any]:
-    protocol = run.provenance.get("protocol", "")
-    protocol = protocol.get("name", "") if isinstance(protocol, Mapping) else str(protocol)
-    return [protocol, str(run.provenance.get("seed", "")), parts().code(str(run.digest)[:16])]
+    made_with = run.provenance
+    return [made_with["protocol"].get("name", ""), str(made_with["seed"]), parts().code(run.digest[:16])]

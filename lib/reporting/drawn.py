@@ -22,12 +22,8 @@ def drawn(claim: Claim, case: Case) -> str:
         return otherwise if x is None else round(EDGE + (x - least) * scale, 1)
 
     near, far, ours = at(case.near, 0), at(case.far, WIDTH), at(case.ours)
-    marks = {
-        "none": at(claim.neutral),
-        "low": at(case.low, ours),
-        "high": at(case.high, ours),
-        "paper": at(case.figure),
-    }
+    low, high = at(case.low, ours), at(case.high, ours)
+    marks = {"none": at(claim.neutral), "low": low, "high": high, "paper": at(case.figure)}
     return parts().interval(said(claim, case), WIDTH, near, round(max(far - near, 1), 1), ours, marks)
 
 

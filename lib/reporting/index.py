@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from lib import paths
 from lib.errors import LockstepError
-from lib.options.document import load
 from lib.reporting import claims, notebooks
 from lib.reporting.cards import verdict_table
-from lib.reporting.markup import TEMPLATES, templates
+from lib.reporting.markup import templates, words
 from lib.reporting.notebooks import Experiment, Paper
 from lib.reporting.page import POLICY, check_offline, export, style
 from lib.reporting.short import missed, told, why
@@ -33,7 +32,7 @@ def index() -> Path:
     """Write `index.html` into the reports folder; its path."""
     from lib.reporting import picture  # draws, which not every command does
 
-    known, verdicts = notebooks.experiments(), claims.verdicts(paths.reports())
+    known, verdicts = notebooks.experiments(), claims.verdicts()
     note = TRIAL if any(verdict.profile == "smoke" for verdict in verdicts) else ""
     pages = {experiment.name for experiment in known if experiment.page.exists()}
     html = front(known, verdicts, pages, picture.kept(paths.reference()), _facts, note)
@@ -83,8 +82,7 @@ def front(
     if modes is not None:
         drawing = picture.svg(picture.picture(modes))
         page["drawing"] = base64.b64encode(drawing.encode()).decode()
-    page |= load(TEMPLATES / "words.yaml").data
-    html = templates().get_template("front.html.j2").render(page)
+    html = templates().get_template("front.html.j2").render(page | words())
     check_offline(html, "index")
     return html
 

@@ -9,6 +9,9 @@ from typing import Any
 
 from matplotlib.colors import to_hex, to_rgb
 
+from lib.options.document import load
+from lib.reporting.markup import TEMPLATES
+
 # Okabe and Ito's colours, which colour-blind readers tell apart.
 BLUE, VERMILLION, GREEN, PINK = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
 ORANGE, SKY, BLACK, GREY = "#E69F00", "#56B4E9", "#222222", "#BDBDBD"
@@ -16,67 +19,18 @@ SOLID, DASHED, DOTTED, DASHDOT = "-", (0, (5, 2)), (0, (1.2, 1.5)), (0, (5, 1.5,
 LONG = (0, (10, 2))
 DASHES = DOTTED, DASHED, SOLID, DASHDOT
 """What several lines of one protocol have, one after another, beside its own."""
+PALE = "#E4E4E4"
 
+_LOOKS = load(TEMPLATES / "looks.yaml").data
 PROTOCOLS: dict[str, tuple[str, Any]] = {
-    "sync": (BLUE, SOLID),
-    "async": (VERMILLION, DASHED),
-    "gba": (GREEN, DASHDOT),
-    "s-easgd": (PINK, SOLID),
-    "ds-sync": (ORANGE, SOLID),
-    "all-reduce": (SKY, SOLID),
-    "sequential": (BLACK, SOLID),
-    "pipelined": (VERMILLION, DOTTED),
-    "oac": (GREEN, SOLID),
-    "hop-bs": (SKY, DASHED),
-    "bsp": (ORANGE, DASHED),
-    "hop-bw": (PINK, DASHED),
-    "prague": (BLACK, DOTTED),
-    "swarm-adam": (PINK, DOTTED),
-    "hybrid": (BLUE, DASHDOT),
-    "hybrid (raw)": (BLUE, DOTTED),
-    "s-ma": (ORANGE, DOTTED),
-    "s-bmuf": (SKY, DOTTED),
-    "fr-easgd": (PINK, DASHDOT),
-    "fr-ma": (ORANGE, DASHDOT),
-    "fr-bmuf": (SKY, DASHDOT),
-    "asp": (VERMILLION, SOLID),
-    "ssp": (VERMILLION, DASHDOT),
-    "local-sgd": (BLACK, DASHDOT),
-    "post-local-sgd": (BLACK, LONG),
-    "slowmo": (GREEN, DASHED),
-    "diloco": (BLUE, LONG),
-    "sparta": (SKY, LONG),
-    "easgd": (PINK, LONG),
-    "downpour": (VERMILLION, LONG),
-    "d-psgd": (ORANGE, LONG),
-    "ad-psgd": (GREEN, DOTTED),
-    "staleness-aware": (BLUE, DASHED),
-    "dc-asgd": (GREEN, LONG),
-    "automatic": (BLACK, DASHED),
-    "frozen": (GREY, SOLID),
+    name: tuple(globals()[each.upper()] for each in look) for name, look in _LOOKS["protocols"].items()
 }
 """A protocol looks the same in every figure."""
-
-SAID = {"BSP": "all-reduce", "ASP": "async", "SSP": "hop-bs", "DS-Sync": "ds-sync"}
-"""What DS-Sync's paper calls them; its BSP averages gradients among all workers."""
+KINDS: dict[str, str] = {kind: globals()[tone.upper()] for kind, tone in _LOOKS["kinds"].items()}
+"""What a node does, in a Gantt chart."""
 
 COMMON = ("sync", "async", "gba", "oac", "pipelined", "sequential")
 """What a stranger is most often compared with, and must not look like."""
-
-KINDS = {
-    "compute": GREEN,
-    "pull": SKY,
-    "push": ORANGE,
-    "wait": "#E4E4E4",
-    "mix": PINK,
-    "apply": BLUE,
-    "read": SKY,
-    "transfer": VERMILLION,
-    "validate": BLACK,
-    "update": BLUE,
-    "write": ORANGE,
-}
-"""What a node does, in a Gantt chart."""
 
 MARKS = "os^Dvp"
 """What tells tasks, sizes and other things apart that are no protocols: black marks."""
@@ -86,7 +40,7 @@ def colour(name: str) -> tuple[str, Any]:
     """A protocol's colour and dashes: by its name, before any options or variants (`gba(iota=4)`, `gba printed`, `bsp-4k`); a
     stranger's follow from its name too."""
     first = re.split(r"[\s(+/,]", name)[0]
-    first = SAID.get(first, first)
+    first = _LOOKS["said"].get(first, first)
     parts = first.split("-")
     for base in (name, first, *("-".join(parts[:count]) for count in range(len(parts) - 1, 0, -1))):
         if base in PROTOCOLS:

@@ -13,6 +13,8 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from lib.options.document import load
+
 TEMPLATES = Path(__file__).parent / "templates"
 
 
@@ -32,13 +34,8 @@ class Fragment:
 
 @cache
 def templates() -> Environment:
-    made = Environment(
-        loader=FileSystemLoader(TEMPLATES),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=StrictUndefined,
-    )
+    blocks = {"trim_blocks": True, "lstrip_blocks": True}
+    made = Environment(loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, **blocks)
     made.filters |= {"slug": slug, "shown": shown}
     return made
 
@@ -46,6 +43,12 @@ def templates() -> Environment:
 def parts() -> Any:
     """The macros of `parts.html.j2`, as functions."""
     return templates().get_template("parts.html.j2").module
+
+
+@cache
+def words() -> dict[str, Any]:
+    """What pages explain, and what they call things."""
+    return load(TEMPLATES / "words.yaml").data
 
 
 def slug(text: str) -> str:
@@ -82,11 +85,8 @@ def flat(value: Any) -> str:
     """A nested mapping as one line of text: its name first, what is unset left out."""
     if isinstance(value, Mapping):
         name = str(value.get("name", ""))
-        rest = [
-            f"{key}".replace("_", " ") + f" {_inner(item)}"
-            for key, item in value.items()
-            if key != "name" and _set(item)
-        ]
+        told = {str(key).replace("_", " "): item for key, item in value.items() if key != "name"}
+        rest = [f"{key} {_inner(item)}" for key, item in told.items() if item is not None and item not in ([], (), {})]
         return f"{name}: {', '.join(rest)}" if name and rest else name or ", ".join(rest)
     if isinstance(value, list | tuple):
         return ", ".join(map(_inner, value))
@@ -95,7 +95,3 @@ def flat(value: Any) -> str:
 
 def _inner(value: Any) -> str:
     return f"({flat(value)})" if isinstance(value, Mapping | list | tuple) and len(value) > 1 else flat(value)
-
-
-def _set(value: Any) -> bool:
-    return value is not None and value not in ([], (), {})

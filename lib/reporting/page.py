@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from html.parser import HTMLParser
 from pathlib import Path
@@ -39,27 +40,21 @@ def export(executed: str | os.PathLike) -> Path:
 def render(executed: str | os.PathLike) -> str:
     """The page of an executed notebook."""
     notebooks.skip_iri_grammar()
-    try:
-        import nbformat
-        from nbconvert import HTMLExporter
-        from pygments.formatters import HtmlFormatter
-    except ImportError as error:
-        advice = "python -m pip install nbconvert ipykernel"
-        raise LockstepError(f"reports need nbconvert ({error}); install it with: {advice}") from error
+    import nbformat
+    from nbconvert import HTMLExporter
+    from pygments.formatters import HtmlFormatter
 
     executed = Path(executed)
     notebooks.read(executed)  # its errors are sentences
     nb = nbformat.read(executed, as_version=4)
     facts = nb.metadata.get("lockstep", {})
     name = facts.get("name", executed.stem)
-    mine = [verdict for verdict in claims.verdicts(paths.reports()) if verdict.claim.notebook == name]
+    mine = [verdict for verdict in claims.verdicts() if verdict.claim.notebook == name]
     _arrange(nb, mine)
     question = next((cell.id for cell in nb.cells if cell.cell_type == "markdown"), None)
-    markdown = "\n".join(cell.source for cell in nb.cells if cell.cell_type == "markdown")
-    title = re.search(r"^#\s+(.+?)\s*#*$", markdown, re.MULTILINE)
     code = HtmlFormatter(style="friendly", nobackground=True).get_style_defs(".highlight")
     page = {
-        "title": title[1] if title else name,
+        "title": notebooks.title(nb) or name,
         "name": name,
         "profile": f"profile {facts['profile']}" if facts.get("profile") else "",
         "root": "../" * name.count("/"),
@@ -131,18 +126,15 @@ def _label(cell: Any) -> str:
 
 def _contents(html: str) -> str:
     """Give every h2 and h3 an id of its own and list them."""
-    seen: set[str] = set()
+    seen: Counter[str] = Counter()
     entries = []
 
     def anchor(match: re.Match) -> str:
-        level, attributes, inner = match[1], match[2], match[3]
+        level, attributes, inner = match.groups()
         text = re.sub(r"<[^>]+>", "", inner).strip()
-        base = name = slug(text)
-        count = 1
-        while name in seen:
-            count += 1
-            name = f"{base}-{count}"
-        seen.add(name)
+        name = slug(text)
+        seen[name] += 1
+        name += f"-{seen[name]}" if seen[name] > 1 else ""
         if level in "23":
             entries.append(f'<li{" class=sub" if level == "3" else ""}><a href="#{name}">{text}</a></li>')
         attributes = re.sub(r'\s+id="[^"]*"', "", attributes)
@@ -163,37 +155,31 @@ class _Loads(HTMLParser):
     def __init__(self) -> None:
         super().__init__()
         self.found: list[str] = []
-        self._style = False
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self._style = tag == "style"
+        given = {name: value or "" for name, value in attrs}
         if tag in self.FORBIDDEN:
             self.found.append(f"<{tag}>")
-        given = {name: value or "" for name, value in attrs}
         for name, value in given.items():
-            if name in self.FETCH and not value.startswith("data:"):
+            fetched = name in self.FETCH and not value.startswith("data:")
+            link = name == "href" and (tag not in ("a", "area") or value.strip().lower().startswith("javascript:"))
+            if fetched or link or name.startswith("on"):
                 self.found.append(f"<{tag} {name}={value[:60]!r}>")
-            if name.startswith("on"):
-                self.found.append(f"<{tag} {name}>")
-            if name == "style":
-                self._css(value)
-            if name == "href" and (value.strip().lower().startswith("javascript:") or tag not in ("a", "area")):
-                self.found.append(f"<{tag} href={value[:60]!r}>")
         if tag == "meta" and given.get("http-equiv", "").lower() == "refresh":
             self.found.append("<meta refresh>")
         if tag == "img" and given.get("alt", "").strip() in ("", "No description has been provided for this image"):
             self.found.append("an image without alternative text (show it with lib.reporting.plots.show)")
-
-    def handle_endtag(self, tag: str) -> None:
-        self._style = False
+        self.found += _fetched(given.get("style", ""))
 
     def handle_data(self, data: str) -> None:
-        if self._style:
-            self._css(data)
+        if self.cdata_elem == "style":
+            self.found += _fetched(data)
 
-    def _css(self, text: str) -> None:
-        for use in re.findall(r"@import[^;]*|url\(\s*['\"]?(?!data:)[^)]*\)|image-set\([^)]*\)", text, re.IGNORECASE):
-            self.found.append(use[:60])
+
+def _fetched(css: str) -> list[str]:
+    """What a style would fetch."""
+    found = re.findall(r"@import[^;]*|url\(\s*['\"]?(?!data:)[^)]*\)|image-set\([^)]*\)", css, re.IGNORECASE)
+    return [use[:60] for use in found]
 
 
 def check_offline(html: str, name: str = "the page") -> None:

@@ -114,30 +114,33 @@ def answer(data: pd.DataFrame) -> list[str]:
     table = summary(data).set_index("protocol")
     others = table.drop(index="sync")
     sound = others[others["quality"] >= KEPT]
-    seeds = f"{table['seeds'].min()} seeds"
-    best, fastest = sound.index[0] if len(sound) else "sync", others.index[0]
-    if best == "sync":
-        first = f"On a busy cluster sync keeps the most: no other protocol kept {KEPT:g} % of what it learns."
-    else:
+    fastest, least, top = others.index[0], others["quality"].idxmin(), others["quality"].max()
+    if best := next(iter(sound.index), ""):
         equal = sound.index[(sound[[*PAIRED]] == sound.loc[best, [*PAIRED]]).all(axis=1)]
-        who = "each" if len(equal) > 1 else "it"
-        chosen = " or ".join(sorted(equal, reverse=True))
-        first = f"On a busy cluster use {chosen}: {_found(table, best, who)} of what sync learns."
-    second = (
-        f"Sync learns {_most(table)}, and waits for its slowest worker; where workers are equal, nobody waits for long."
-    )
-    least = others["quality"].idxmin()
-    third = f"Who mixes less learns less, as {least}: {_found(table, least)}. " if least != best else ""
+        found = _found(table, best, "each" if len(equal) > 1 else "it")
+        first = f"On a busy cluster use {' or '.join(sorted(equal, reverse=True))}: {found} of what sync learns."
+    else:
+        first = f"On a busy cluster sync keeps the most: no other protocol kept {KEPT:g} % of what it learns."
+    most = "the most of all" if top <= 100 else f"as much as any but for {rounded(top - 100, 1)} %"
+    second = f"Sync learns {most}, and waits for its slowest worker; where workers are equal, nobody waits for long."
+    third = ""
     if fastest != best:
         third = f"Speed alone misleads, as with {fastest}: {_found(table, fastest)}. "
-    how = (
-        f"Each protocol at its own best learning rate; 95 % intervals over {seeds}, virtual workers, synthetic clicks."
-    )
+    elif least != best:
+        third = f"Who mixes less learns less, as {least}: {_found(table, least)}. "
+    seeds = f"95 % intervals over {table['seeds'].min()} seeds"
+    how = f"Each protocol at its own best learning rate; {seeds}, virtual workers, synthetic clicks."
     return [first, second, f"{third}({how})"]
 
 
 def _found(table: pd.DataFrame, name: str, who: str = "it") -> str:
-    return f"{who} trained {_speed(table, name)} times as many samples per second as sync and kept {_quality(table, name)} %"
+    speed, quality = _speed_and_quality(table, name)
+    return f"{who} trained {speed} times as many samples per second as sync and kept {quality} %"
+
+
+def _speed_and_quality(table: pd.DataFrame, name: str) -> tuple[str, ...]:
+    row = table.loc[name]
+    return tuple(within(row[what], row[what] - row[f"{what}_low"]) for what in PAIRED)
 
 
 def in_short(data: pd.DataFrame) -> Fragment:
@@ -146,30 +149,17 @@ def in_short(data: pd.DataFrame) -> Fragment:
     return Fragment(parts().short((), (), (), said), " ".join(said), "short")
 
 
-def _most(table: pd.DataFrame) -> str:
-    top = table["quality"].drop(index="sync").max()
-    return "the most of all" if top <= 100 else f"as much as any but for {rounded(top - 100, 1)} %"
-
-
-def _speed(table: pd.DataFrame, name: str) -> str:
-    row = table.loc[name]
-    return within(row["speed"], row["speed"] - row["speed_low"])
-
-
-def _quality(table: pd.DataFrame, name: str) -> str:
-    row = table.loc[name]
-    return within(row["quality"], row["quality"] - row["quality_low"])
-
-
 def protocols(data: pd.DataFrame | None) -> list[tuple[str, str, str, str, str]]:
     """Every protocol that trains: its name, its idea, speed and quality as the picture has them, when to use it."""
     when: Mapping[str, str] = load(paths.notebooks() / "protocols.yaml").data
     table = None if data is None else summary(data).set_index("protocol")
     rows = []
     for name, rule in ALL.items():
-        found = ("–", "–")
+        if name == "frozen":
+            continue
+        found = "–", "–"
         if table is not None and name in table.index:
-            found = (f"{_speed(table, name)}×", f"{_quality(table, name)} %")
-        idea = (inspect.getdoc(rule) or "").splitlines()[0]
-        rows.append((f"`{name}`", idea, *found, when.get(name, "–")))
-    return [row for row in rows if row[0] != "`frozen`"]
+            speed, quality = _speed_and_quality(table, name)
+            found = f"{speed}×", f"{quality} %"
+        rows.append((f"`{name}`", inspect.getdoc(rule).splitlines()[0], *found, when.get(name, "–")))
+    return rows

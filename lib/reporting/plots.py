@@ -45,25 +45,19 @@ def style() -> Iterator[None]:
 
 def clock(runs: Mapping[str, Iterable[Run]] | Iterable[Run]) -> str:
     """`virtual` or `wall`: the clock of these runs, which must be one."""
-    clocks = {run.summary["clock"] for run in flatten(runs)}
+    clocks = sorted({run.summary["clock"] for run in flatten(runs)})
     if len(clocks) != 1:
-        raise BadOption(
-            f"runs of {' and '.join(sorted(clocks)) or 'no'} clock: virtual and wall seconds are never mixed"
-        )
-    return clocks.pop()
+        raise BadOption(f"runs of {' and '.join(clocks) or 'no'} clock: virtual and wall seconds are never mixed")
+    return clocks[0]
 
 
 def histories(runs: Mapping[str, Iterable[Run]]) -> pd.DataFrame:
     """The runs' histories as one table: protocol (the key), seed, and the histories' columns."""
     clock(runs)
-    frames = [
-        run.history.assign(protocol=name, seed=int(run.provenance["seed"]))
-        for name, group in runs.items()
-        for run in flatten(group)
-        if len(run.history)
-    ]
+    each = [(name, run) for name, group in runs.items() for run in flatten(group) if len(run.history)]
+    frames = (run.history.assign(protocol=name, seed=int(run.provenance["seed"])) for name, run in each)
     frame = pd.concat(frames, ignore_index=True)
-    return frame[["protocol", "seed", *(c for c in frame.columns if c not in ("protocol", "seed"))]]
+    return frame[["protocol", "seed", *frame.columns.drop(["protocol", "seed"])]]
 
 
 def traces(runs: Mapping[str, Run], workers: int = 6, until: float | None = None) -> pd.DataFrame:
@@ -160,14 +154,8 @@ def panels(
             ax.set_xlabel(unit or label(x) if i == len(rows) - 1 else "")
             ax.ticklabel_format(axis="y", useOffset=False)
             ax.xaxis.get_major_locator().set_params(integer=True)
-        fig.legend(
-            handles.values(),
-            handles,
-            loc="outside upper center",
-            ncols=min(5, len(handles), 114 // (max(map(len, handles)) + 10)),
-            handlelength=3,
-            fontsize=9,
-        )
+        ncols = min(5, len(handles), 114 // (max(map(len, handles)) + 10))
+        fig.legend(handles.values(), handles, loc="outside upper center", ncols=ncols, handlelength=3, fontsize=9)
     return fig
 
 
@@ -250,17 +238,14 @@ def png(fig: Figure) -> bytes:
 
 def show(fig: Figure, data: pd.DataFrame, *, name: str, caption: str, alt: str) -> Fragment:
     """The figure as HTML, saved with the CSV behind it; `name` is the notebook's and the figure's, joined by '/'."""
-    path = paths.relative(name)
-    if len(path.parts) not in (2, 3):
+    if not re.fullmatch(r"([\w-][\w.-]*/){1,2}[\w-][\w.-]*", name):
         raise BadOption(f"figure name {name!r}: write the notebook's name and the figure's: 00_quickstart/auc")
     for what, text in (("caption", caption), ("alternative text", alt)):
         if not text.strip():
             raise BadOption(f"figure {name!r}: the {what} is empty; say what the figure shows")
-    picture = png(fig)
-    target = paths.results() / path
-    paths.write_bytes_atomic(target.with_name(f"{path.name}.png"), picture)
-    numbers = data.to_csv(index=False, lineterminator="\n", float_format="%.9g")
-    paths.write_text_atomic(target.with_name(f"{path.name}.csv"), numbers)
-    encoded, link = base64.b64encode(picture).decode(), "/".join(path.parts[-2:]) + ".csv"
-    html = parts().figure(path.name, encoded, alt, caption, link)
+    picture, numbers = png(fig), data.to_csv(index=False, lineterminator="\n", float_format="%.9g")
+    paths.write_bytes_atomic(paths.results() / f"{name}.png", picture)
+    paths.write_text_atomic(paths.results() / f"{name}.csv", numbers)
+    link, short = "/".join(name.split("/")[-2:]) + ".csv", name.rpartition("/")[2]
+    html = parts().figure(short, base64.b64encode(picture).decode(), alt, caption, link)
     return Fragment(html, f"{caption} [{alt}]")

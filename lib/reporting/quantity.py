@@ -7,22 +7,8 @@ import math
 from collections.abc import Iterable
 
 from lib.reporting.claims import Case, Claim
+from lib.reporting.markup import words
 
-LABELS = {
-    "auc": "AUC",
-    "ne": "normalised entropy",
-    "train_ne": "training NE",
-    "logloss": "log loss",
-    "mrr": "MRR",
-    "qps": "samples per second",
-    "train_loss": "training loss",
-    "staleness_mean": "mean staleness (updates)",
-    "data_staleness_mean": "mean data staleness (steps)",
-    "sync_gap": "sync gap (steps)",
-    "samples": "samples",
-    "step": "global step",
-    "subject": "protocol",
-}
 UNITS = {"auc": "AUC", "ne": "NE", "mrr": "MRR", "logloss": "log loss", "qps": "samples/s"}
 """By a metric's first word."""
 SMALL = ("AUC", "NE", "MRR", "log loss")
@@ -130,4 +116,4 @@ def within(mean: float, half: float) -> str:
 
 def label(name: str, seconds: str = "virtual") -> str:
     """A column's name as a heading or beside an axis; time says which seconds it counts."""
-    return f"{seconds} seconds" if name == "time" else LABELS.get(name, name.replace("_", " "))
+    return f"{seconds} seconds" if name == "time" else words()["labels"].get(name, name.replace("_", " "))

@@ -187,9 +187,7 @@ def machine_path(text: str) -> str | None:
         paths.root(),
         paths.reports(),
         Path.home(),
-        Path(tempfile.gettempdir()),
-        Path(sys.prefix),
-        Path(sys.base_prefix),
+        *map(Path, (tempfile.gettempdir(), sys.prefix, sys.base_prefix)),
     }
     places = [re.escape(str(place)) for place in sorted(here, key=str) if len(place.parts) > 1]
     places += [r"/(?:home|Users)/\w[\w.-]*", r"[A-Z]:\\Users\\\w[\w.-]*"]

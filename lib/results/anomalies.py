@@ -58,10 +58,7 @@ def anomalies(accesses: Iterable[Access]) -> list[Anomaly]:
         of["compute" if access.kind == "compute" else "store"].append(access)
     found = [*_on_the_device(of["compute"], _reads(of["store"])), *_in_the_store(of["store"], of["compute"])]
     makers = {access.stamp: access.batch for access in reversed(of["compute"])}
-    return [
-        Anomaly(kind, row, batch, version, missed, makers.get(missed, END))
-        for kind, row, batch, version, missed in found
-    ]
+    return [Anomaly(*each, makers.get(each[-1], END)) for each in found]
 
 
 def told(found: Sequence[Anomaly]) -> dict[str, Any]:
@@ -128,7 +125,5 @@ def _in_the_store(store: list[Access], computes: list[Access]) -> Iterator[_Foun
 
 
 def _versions(access: Access) -> dict[Row, int]:
-    return {
-        (access.table, number): version
-        for number, version in zip(access.ids.tolist(), access.versions.tolist(), strict=True)
-    }
+    versions = zip(access.ids.tolist(), access.versions.tolist(), strict=True)
+    return {(access.table, number): version for number, version in versions}

@@ -18,7 +18,7 @@ import sys
 import sysconfig
 import time
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -51,26 +51,14 @@ class Source:
     name: str
     path: Path
     text: str
-    stamp: tuple[int, int]
-    """When the file was written, and its size."""
     hash: str
     """Of its syntax tree."""
     imports: tuple[tuple[str, str | None, str], ...]
     """A module, what is imported from it (None: the module itself), and the name that it gets here."""
 
 
-@dataclass(frozen=True)
-class Closure:
-    """What some modules lead to."""
-
-    code: Mapping[str, str]
-    """Module -> its hash."""
-    packages: Mapping[str, str | None]
-    """Installed packages -> their versions."""
-
-
-def of(roots: Iterable[str]) -> Closure:
-    """The closure of modules by their names."""
+def of(roots: Iterable[str]) -> tuple[dict[str, str], dict[str, str | None]]:
+    """What modules lead to, by their names: each module's hash, and the installed packages' versions."""
     roots = set(roots)
     out = (*LEFT_OUT, *(each for each in ASKED if not any(_within(root, each) for root in roots)))
     found: dict[str, Source] = {}
@@ -93,10 +81,8 @@ def of(roots: Iterable[str]) -> Closure:
             left += [(name.rpartition(".")[0], "")] if "." in name else []  # it is imported first
     for known in found.values():
         _tell_changed(known)
-    return Closure(
-        {name: found[name].hash for name in sorted(found)},
-        {name: _version(name) for name in sorted(packages - NO_NUMBERS)},
-    )
+    versions = {name: _version(name) for name in sorted(packages - NO_NUMBERS)}
+    return {name: found[name].hash for name in sorted(found)}, versions
 
 
 def left_out(name: str, out: tuple[str, ...] = LEFT_OUT) -> bool:
@@ -123,8 +109,8 @@ def _read(name: str, module: ModuleType | None) -> Source | None:
     path = _file(name) if own(name) else None
     if path is None or path.suffix != ".py":
         return None
-    status, text = path.stat(), read(path)
-    if module is not None and status.st_mtime > STARTED and not _as_loaded(text, module):
+    text = read(path)
+    if module is not None and path.stat().st_mtime > STARTED and not _as_loaded(text, module):
         raise LockstepError(
             f"{path} was changed after {name} was imported: what would run is not what the file says. Restart, or "
             f"importlib.reload({name})"
@@ -132,7 +118,7 @@ def _read(name: str, module: ModuleType | None) -> Source | None:
     tree = ast.parse(text)
     imports = tuple(_imports(tree, name if path.name == "__init__.py" else name.rpartition(".")[0]))
     code = hashlib.sha256(ast.dump(tree).encode()).hexdigest()
-    return Source(name, path, text, (status.st_mtime_ns, status.st_size), code, imports)
+    return Source(name, path, text, code, imports)
 
 
 def read(path: Path) -> str:
@@ -228,8 +214,7 @@ def _tell_changed(known: Source) -> None:
     if known.name.startswith("lib.") or known in _told:
         return
     with suppress(OSError):
-        status = known.path.stat()
-        if (status.st_mtime_ns, status.st_size) != known.stamp and read(known.path) != known.text:
+        if read(known.path) != known.text:
             _told.add(known)
             warnings.warn(
                 f"{known.path} was changed after {known.name} was imported; what is trained, and found again, is the code "

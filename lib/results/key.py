@@ -25,8 +25,8 @@ def key(configuration: dict[str, Any], things: Iterable[Any], way: Iterable[str]
     """`things`: the objects that the configuration describes; `way`: the modules that carry the run out."""
     memory = Memory()
     code = [(describe(kind), memory.hash(kind)) for kind in kinds(things)]
-    found = closure.of({*way, *memory.roots})
-    parts = {"configuration": configuration, "memory": code, "code": found.code, "packages": found.packages}
+    modules, packages = closure.of({*way, *memory.roots})
+    parts = {"configuration": configuration, "memory": code, "code": modules, "packages": packages}
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=plain).encode()).hexdigest()[:24]
 
 
@@ -67,5 +67,6 @@ def whole() -> str:
         name = ".".join(path.relative_to(package.parent).with_suffix("").parts).removesuffix(".__init__")
         if not closure.left_out(name):
             code.append(closure.source(name).hash)
-    code += [path.read_text(encoding="utf-8") for path in sorted(package.rglob("*.yaml"))]
+    data = (path for path in sorted(package.rglob("*.yaml")) if path.parent.parent.name != "reporting")
+    code += [path.read_text(encoding="utf-8") for path in data]
     return hashlib.sha256("".join(code).encode()).hexdigest()

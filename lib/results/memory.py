@@ -29,10 +29,7 @@ class Memory:
         self._met: set[int] = set()
 
     def hash(self, thing: type | FunctionType) -> str:
-        digest = hashlib.sha256()
-        for part in self._code(thing):
-            digest.update(part.encode() + b"\0")
-        return digest.hexdigest()
+        return hashlib.sha256("\0".join(self._code(thing)).encode()).hexdigest()
 
     def _code(self, thing: Any) -> Iterator[str]:
         """A class, a function or another value that code names."""
@@ -72,10 +69,7 @@ class Memory:
         yield _instructions(code, skip=documented)
         for value in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()):
             yield from self._code(value)
-        names = (
-            () if has_file(function) else _names(code) & given.keys()
-        )  # what it names is found in the file otherwise
-        for name in sorted(names):
+        for name in sorted(() if has_file(function) else _names(code) & given.keys()):  # else the file has them
             yield name
             yield from self._code(given[name])
         for cell in function.__closure__ or ():
@@ -86,9 +80,8 @@ class Memory:
 def has_file(thing: type | FunctionType) -> bool:
     """Whether its name leads to its code in a file; what a function makes is another thing with each call."""
     module, top = sys.modules.get(thing.__module__), thing.__qualname__.partition(".")[0]
-    return (
-        "<locals>" not in thing.__qualname__ and hasattr(module, top) and closure.source(thing.__module__) is not None
-    )
+    named = "<locals>" not in thing.__qualname__ and hasattr(module, top)
+    return named and closure.source(thing.__module__) is not None
 
 
 def unwrapped(value: Any) -> Any:

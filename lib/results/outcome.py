@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
@@ -44,9 +45,8 @@ class Outcome:
     def digest(self) -> str:
         if not self.plan.gradients:  # all that such a run has
             return digest({"steps": self._steps.drop(columns="node").to_numpy()})
-        return digest(
-            {record.node + "/" + "+".join(record.final): record.final for record in self._records if record.final}
-        )
+        finals = [record for record in self._records if record.final]
+        return digest({f"{record.node}/{'+'.join(record.final)}": record.final for record in finals})
 
     def anomalies(self) -> list[Anomaly]:
         """What the accesses to rows show, if they were noted."""
@@ -66,10 +66,8 @@ class Outcome:
     def history(self) -> pd.DataFrame:
         """One row for each twentieth of the samples, and one for each evaluation, with the `day` tested on if it is daily."""
         steps = self._steps
-        evaluated = [
-            {"time": shot.time, "samples": shot.samples, **_day(shot), **metrics}
-            for shot, metrics in zip(self._snapshots, self._evaluations, strict=True)
-        ]
+        shots = zip(self._snapshots, self._evaluations, strict=True)
+        evaluated = [{"time": shot.time, "samples": shot.samples, **_day(shot), **metrics} for shot, metrics in shots]
         if evaluated:
             evaluated[-1]["time"] = self.seconds
         marks = sorted({*np.linspace(0, len(steps), 21)[1:].round().astype(int)} - {0})
@@ -78,25 +76,15 @@ class Outcome:
         for mark in marks:
             part = steps.iloc[done:mark]
             time = part["time"].iloc[-1]
-            samples = int(steps["samples"].iloc[:mark].sum())
-            rows.append(
-                {
-                    "time": time,
-                    "step": mark,
-                    "samples": samples,
-                    "train_loss": float(np.average(part["loss"], weights=part["samples"])),
-                    "train_ne": _normalised(part),
-                    **{f"{name}_mean": _mean_within(ages, start, time) for name, ages in staleness.items() if ages},
-                    "sync_gap": _mean_within(gaps, start, time),
-                }
-            )
+            row = {"time": time, "step": mark, "samples": int(steps["samples"].iloc[:mark].sum()), **_training(part)}
+            row |= {f"{name}_mean": _mean_within(ages, start, time) for name, ages in staleness.items() if ages}
+            rows.append(row | {"sync_gap": _mean_within(gaps, start, time)})
             done, start = mark, time
         if not rows:  # every batch was left out
             return pd.DataFrame(evaluated)
         history = pd.DataFrame(rows)
-        history["qps"] = history["samples"].diff().fillna(history["samples"]) / history["time"].diff().fillna(
-            history["time"]
-        )
+        samples, seconds = (history[name].diff().fillna(history[name]) for name in ("samples", "time"))
+        history["qps"] = samples / seconds
         history = pd.concat([history, pd.DataFrame(evaluated)], ignore_index=True)
         return history.sort_values("time", kind="stable", ignore_index=True)
 
@@ -111,8 +99,7 @@ class Outcome:
             "clock": clock,
             **(self._evaluations[-1] if self.plan.gradients else {}),
             **self._others(),
-            "train_loss": float(np.average(steps["loss"], weights=steps["samples"])) if len(steps) else float("nan"),
-            "train_ne": _normalised(steps),
+            **_training(steps),
             "samples": int(steps["samples"].sum()),
             "qps": float(steps["samples"].sum() / self.seconds) if self.seconds else float("nan"),
             "qps_worker_mean": float(by_worker.mean()),
@@ -274,12 +261,15 @@ def _arrays(name: str, thing: Any):
         yield name, thing
 
 
-def _normalised(steps: pd.DataFrame) -> float:
-    """Normalised entropy of predictions made before the update: log loss over that of the constant base rate."""
-    samples = steps["samples"].sum()
-    if not samples or steps["logloss"].isna().any():
-        return float("nan")
-    return float(steps["logloss"].sum() / samples / entropy(steps["positives"].sum() / samples))
+def _training(steps: pd.DataFrame) -> dict[str, float]:
+    """The mean loss, and the normalised entropy of predictions made before the update: log loss over that of the constant base
+    rate."""
+    samples, loss, ne = steps["samples"].sum(), math.nan, math.nan
+    if samples:
+        loss = float(np.average(steps["loss"], weights=steps["samples"]))
+        if not steps["logloss"].isna().any():
+            ne = float(steps["logloss"].sum() / samples / entropy(steps["positives"].sum() / samples))
+    return {"train_loss": loss, "train_ne": ne}
 
 
 def _mean_within(notes: list[tuple[float, int]], start: float, end: float) -> float:

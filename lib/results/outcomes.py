@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, fields
+from dataclasses import fields
 from itertools import product
 from typing import Any
 
@@ -48,7 +48,7 @@ class Outcomes:
             place = {"leg": number, "protocol": leg.plan.protocol.name} if self._joined else {}
             parts.append(part.assign(**place))
             samples, step = samples + leg.plan.samples, step + steps
-        return pd.concat(parts, ignore_index=True) if len(parts) > 1 else parts[0]
+        return pd.concat(parts, ignore_index=True)
 
     def trace(self) -> pd.DataFrame:
         """The legs' traces; batches are counted on."""
@@ -59,12 +59,12 @@ class Outcomes:
             part["batch"] += batches
             parts.append(part)
             batches += leg.plan.batches
-        return pd.concat(parts, ignore_index=True) if len(parts) > 1 else parts[0]
+        return pd.concat(parts, ignore_index=True)
 
     def usage(self) -> pd.DataFrame:
         """A row for each node and link: shares of the run's time, queueing and bytes. Empty on a wall clock."""
-        rows = [asdict(usage) for usage in self._legs[-1].finished.usage]  # a world's books go on over the legs
-        table = pd.DataFrame(rows, columns=[field.name for field in fields(Usage)])
+        books = self._legs[-1].finished.usage  # a world's go on over the legs
+        table = pd.DataFrame(books, columns=[field.name for field in fields(Usage)])
         for share in ("sent", "received"):
             table[share] /= self.seconds or 1.0
         table["computed"] /= table["lanes"].clip(lower=1) * (self.seconds or 1.0)
@@ -85,12 +85,11 @@ class Outcomes:
         for name in ("train_loss", "train_ne", "sync_gap", "qps_worker_mean", "qps_worker_std"):
             total = sum(each[name] * each["samples"] for each in trained)
             whole[name] = total / whole["samples"] if trained else float("nan")
+        moved = sum((Counter(each["bytes_by_kind"]) for each in summaries), Counter())
         whole |= {
             "qps": whole["samples"] / self.seconds if self.seconds else float("nan"),
             **stale(ages),
-            "bytes_by_kind": dict(
-                sorted(sum((Counter(each["bytes_by_kind"]) for each in summaries), Counter()).items())
-            ),
+            "bytes_by_kind": dict(sorted(moved.items())),
             f"{clock}_seconds": self.seconds,
             "busy": self._busy(summaries, clock),
         }
@@ -101,10 +100,9 @@ class Outcomes:
     def _decisions(self) -> list[dict[str, Any]]:
         """When the controller decided, for which phase, and the samples per second that it foretold of each."""
         watches = [leg.finished.watch for leg in self._legs if leg.finished.watch]
+        made = [decision for watch in watches for decision in watch.decisions]
         return [
-            {"time": decision.time - self._start, "phase": decision.phase, "predicted": list(decision.predicted)}
-            for watch in watches
-            for decision in watch.decisions
+            {"time": each.time - self._start, "phase": each.phase, "predicted": list(each.predicted)} for each in made
         ]
 
     def _before(self, leg: Leg) -> float:
@@ -119,11 +117,5 @@ class Outcomes:
 
     def _leg(self, leg: Leg, outcome: Outcome, summary: dict[str, Any]) -> dict[str, Any]:
         plan = leg.plan
-        place = {
-            "protocol": plan.protocol.name,
-            "workers": plan.workers,
-            "batch_size": plan.workload.batch_size,
-            "first": plan.first,
-            "start": self._before(leg),
-        }
-        return place | {"day": outcome.day} | summary
+        place = {"protocol": plan.protocol.name, "workers": plan.workers, "batch_size": plan.workload.batch_size}
+        return place | {"first": plan.first, "start": self._before(leg), "day": outcome.day} | summary

@@ -20,11 +20,7 @@ def machine() -> dict[str, Any]:
     return {
         "versions": {"python": platform.python_version(), **{name: version(name) for name in PACKAGES}},
         "commit": commit(),
-        "hardware": {
-            "machine": platform.machine(),
-            "cores": cpu_count(),
-            "gpu": _gpu(),
-        },
+        "hardware": {"machine": platform.machine(), "cores": cpu_count(), "gpu": _gpu()},
     }
 
 
@@ -48,10 +44,10 @@ def commit() -> str | None:
     """The commit of the working tree, with a plus where it has changes; None outside a checkout."""
     git = ["git", "-C", str(paths.root())]
     try:
-        head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
-        changed = subprocess.run(
-            [*git, "status", "--porcelain", "-uno"], capture_output=True, text=True, check=True
-        ).stdout
-        return head + ("+" if changed else "")
+        head, changed = (
+            subprocess.run([*git, *asked], capture_output=True, text=True, check=True).stdout.strip()
+            for asked in (["rev-parse", "HEAD"], ["status", "--porcelain", "-uno"])
+        )
     except (OSError, subprocess.CalledProcessError):
         return None
+    return head + ("+" if changed else "")

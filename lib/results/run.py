@@ -83,16 +83,13 @@ class Run:
                     checkpoint.save(new / MODEL, self.model, durable=False)
                 paths.replace_folder(new, folder)
         except OSError as error:
-            raise self._not_saved(folder, error) from error
-
-    def _not_saved(self, folder: Path, error: OSError) -> NotSaved:
-        problem = NotSaved(
-            f"the run is complete but could not be saved to {folder}: {error.strerror or error}. Nothing saved before was "
-            "touched. Free some space or set LOCKSTEP_REPORTS to another folder; this error's `run` holds the run, and "
-            "`run.save(folder)` tries again"
-        )
-        problem.run = self
-        return problem
+            problem = NotSaved(
+                f"the run is complete but could not be saved to {folder}: {error.strerror or error}. Nothing saved before was "
+                "touched. Free some space or set LOCKSTEP_REPORTS to another folder; this error's `run` holds the run, and "
+                "`run.save(folder)` tries again"
+            )
+            problem.run = self
+            raise problem from error
 
     @classmethod
     def load(cls, folder: Path) -> Run:

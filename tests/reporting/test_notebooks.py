@@ -123,23 +123,6 @@ def test_a_file_that_is_no_notebook(house):
         notebooks.experiments()
 
 
-def test_a_missing_kernel_says_how_to_get_it(known, monkeypatch):
-    from jupyter_client.kernelspec import KernelSpecManager, NoSuchKernel
-
-    def none(self, name):
-        raise NoSuchKernel(name)
-
-    monkeypatch.setattr(KernelSpecManager, "get_kernel_spec", none)
-    with pytest.raises(LockstepError, match="no Jupyter kernel 'python3' here; install it with: python -m pip install"):
-        notebooks.run("00_start")
-
-
-def test_without_papermill_a_sentence(known, monkeypatch):
-    monkeypatch.setitem(sys.modules, "papermill", None)
-    with pytest.raises(LockstepError, match="install it with: python -m pip install papermill"):
-        notebooks.run("00_start")
-
-
 WRITES = """from lib import paths
 paths.write_text_atomic(paths.results() / "n" / "a.csv", "1")
 _ = paths.write_text_atomic(paths.results() / "claims" / "c.json", "{}")"""

@@ -45,10 +45,10 @@ def test_a_figure_without_words_is_refused(house, runs, field, word):
         plots.show(plots.curves(data), data, **given)
 
 
-@pytest.mark.parametrize("name", ["b", "a/b/c/d", "../a/b"])
+@pytest.mark.parametrize("name", ["b", "a/b/c/d", "../a/b", "a/../b", "/a/b", "a//b", "a/.", ""])
 def test_a_figure_belongs_to_a_notebook(house, runs, name):
     data = plots.histories(runs)
-    with pytest.raises(BadOption, match=r"figure name|no name of a result"):
+    with pytest.raises(BadOption, match="figure name"):
         plots.show(plots.curves(data), data, name=name, caption="c", alt="a")
 
 

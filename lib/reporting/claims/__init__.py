@@ -45,7 +45,7 @@ from __future__ import annotations
 
 from lib.reporting.claims.claim import BadClaim, Claim
 from lib.reporting.claims.judge import HOLDS, OUTCOMES, VERDICTS, Case, Verdict, judge
-from lib.reporting.claims.reading import calibrations, load
+from lib.reporting.claims.reading import calibrations, load, of
 from lib.reporting.claims.saved import counts, file_of, kept, record, results, stored, table, tally, verdicts
 from lib.reporting.claims.statistics import beyond, holm, interval
 from lib.seeds import judging, tuning

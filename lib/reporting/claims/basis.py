@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import hashlib
-import json
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
@@ -32,11 +31,6 @@ def of(claim: Claim) -> dict[str, Any]:
     path = paths.notebooks() / f"{claim.notebook}.ipynb"
     declared = {name: each.default for name, each in parameters(path).items()} if path.exists() else {}
     return {"rule": claim.hash, "settings": declared, "code": dict(code(path)) if path.exists() else {}}
-
-
-def total(parts: Mapping[str, Any]) -> str:
-    """One hash of all parts."""
-    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

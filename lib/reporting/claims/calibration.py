@@ -17,6 +17,15 @@ class Determined(Checked):
     subject: Text
     reference: Text | None = None
 
+    def covers(self, comparison: Comparison) -> bool:
+        pair, patterns = (comparison.subject, comparison.reference or ""), (self.subject, self.reference or "")
+        ways = (pair, pair[::-1])
+        named = any(all(map(fnmatchcase, way, patterns)) for way in ways)
+        return named and fnmatchcase(comparison.metric, self.metric)
+
+    def __str__(self) -> str:
+        return f"{self.metric} of {' and '.join(filter(None, (self.subject, self.reference)))}"
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Calibration(Checked):
@@ -35,12 +44,4 @@ class Calibration(Checked):
 
     def covers(self, comparison: Comparison) -> bool:
         """Whether the comparison's outcome was put in, whichever of the two is named first."""
-        pair = comparison.subject, comparison.reference or ""
-        return any(
-            fnmatchcase(comparison.metric, each.metric)
-            and any(
-                fnmatchcase(one, each.subject) and fnmatchcase(other, each.reference or "")
-                for one, other in (pair, pair[::-1])
-            )
-            for each in self.determines
-        )
+        return any(each.covers(comparison) for each in self.determines)

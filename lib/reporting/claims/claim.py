@@ -128,11 +128,8 @@ class Claim(Checked):
         yield not paper and self.standing is not None, "standing", "only a paper's claim has one"
         yield paper and self.seeds < least, "seeds", f"must be {least} or more, for an interval {why}"
         yield self.kind == "check" and self.seeds > 1, "seeds", "a check has no least number: every run must pass"
-        yield (
-            paper and self.runs == "every",
-            "runs",
-            "a paper's claim is about means; what every run keeps to is a check",
-        )
+        right = "a paper's claim is about means; what every run keeps to is a check"
+        yield paper and self.runs == "every", "runs", right
         right = "a paper's number is judged by >= or <= and a factor, sameness by parity"
         yield paper and self.relation == "within", "relation", right
         yield not paper and bool(self.factor or self.explanations), "factor", "and explanations are for a paper's claim"
@@ -169,11 +166,8 @@ class Claim(Checked):
             yield parity == (getattr(self, name) is None), name, right
         right = "parity is of a difference, and its margin is the share of best less frozen"
         yield parity and (self.effect != "difference" or margin is not None), "effect", right
-        yield (
-            within == (self.target is None),
-            "target",
-            "is missing from 'within'" if within else "only 'within' has one",
-        )
+        right = "is missing from 'within'" if within else "only 'within' has one"
+        yield within == (self.target is None), "target", right
         needed = not parity and (self.kind != "paper" or self.neutral is None)
         yield needed and margin is None, "margin", "is missing; what is judged needs it"
         if margin is None:

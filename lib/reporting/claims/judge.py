@@ -115,10 +115,9 @@ def _case(claim: Claim, each: Comparison, results: pd.DataFrame, calibrations: S
     alone = sorted(mine.keys() ^ theirs.keys()) if each.reference else []
     details = [f"seeds without a partner left out: {', '.join(map(str, alone))}"] if alone else []
     infinite = [str(seed) for seed, x in by_seed.items() if not math.isfinite(x)]
+    if infinite:
+        details.append(f"{each.metric} is not finite or cannot be compared for seed {', '.join(infinite)}")
     if infinite or not by_seed:
-        details += (
-            [f"{each.metric} is not finite or cannot be compared for seed {', '.join(infinite)}"] if infinite else []
-        )
         verdict = "failed" if claim.kind == "check" else "inconclusive"
         return Case(**told, verdict=verdict, n=len(by_seed), p=1.0, detail="; ".join(details))
     numbers = list(by_seed.values())

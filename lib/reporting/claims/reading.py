@@ -16,30 +16,30 @@ from lib.reporting.claims.calibration import Calibration
 from lib.reporting.claims.claim import BadClaim, Claim
 
 
-def load(folder: str | Path | None = None) -> dict[str, Claim]:
-    """Every claim of `folder` (the notebooks' by default) by id."""
+def load() -> dict[str, Claim]:
+    """Every claim of the notebooks by id."""
     claims: dict[str, Claim] = {}
     origins: dict[str, Path] = {}
-    for path, prefix in _files(folder, "claims.yaml"):
-        for where, claim in _claims(_document(path), prefix):
+    for path, prefix in _files("claims.yaml"):
+        for where, claim in _read(_document(path), Claim):
             if claim.id in claims:
                 raise BadClaim(f"{where}: claim {claim.id!r}: the id is taken by {origins[claim.id]}")
-            claims[claim.id], origins[claim.id] = claim, path
+            claims[claim.id], origins[claim.id] = _in(prefix, claim), path
     return claims
 
 
-def calibrations(folder: str | Path | None = None) -> list[Calibration]:
+def of(notebook: str) -> list[Claim]:
+    """A notebook's claims."""
+    return [claim for claim in load().values() if claim.notebook == notebook]
+
+
+def calibrations() -> list[Calibration]:
     """Every record of what a constant was fitted to."""
-    found = []
-    for path, prefix in _files(folder, "calibrations.yaml"):
-        document = _document(path)
-        for place in range(len(_items(document))):
-            try:
-                record = document.read(Calibration, place)
-            except BadOption as error:
-                raise BadClaim(str(error)) from error
-            found.append(dataclasses.replace(record, notebooks=tuple(prefix + name for name in record.notebooks)))
-    return found
+    return [
+        dataclasses.replace(record, notebooks=tuple(prefix + name for name in record.notebooks))
+        for path, prefix in _files("calibrations.yaml")
+        for _, record in _read(_document(path), Calibration)
+    ]
 
 
 def file_of(claim: Claim) -> str:
@@ -56,14 +56,14 @@ def parsed(text: str, claim_id: str, prefix: str) -> Claim | None:
 def _by_id(text: str, prefix: str) -> Mapping[str, Claim]:
     """All claims of a text, which is asked for once for each claim."""
     try:
-        return {claim.id: claim for _, claim in _claims(parse(text, "claims.yaml"), prefix)}
+        return {claim.id: _in(prefix, claim) for _, claim in _read(parse(text, "claims.yaml"), Claim)}
     except (BadOption, BadClaim):
         return {}
 
 
-def _files(folder: str | Path | None, name: str) -> Iterator[tuple[Path, str]]:
+def _files(name: str) -> Iterator[tuple[Path, str]]:
     """The files of a name, each with what its notebooks' names begin with."""
-    folder = Path(folder) if folder is not None else paths.notebooks()
+    folder = paths.notebooks()
     for path in sorted([*folder.glob(name), *folder.glob(f"*/{name}")]):
         yield path, "" if path.parent == folder else f"{path.parent.name}/"
 
@@ -75,22 +75,22 @@ def _document(path: Path) -> Document:
         raise BadClaim(f'{error} (is a relation such as ">=" in quotes?)') from error
 
 
-def _items(document: Document) -> list[Any]:
+def _in(prefix: str, claim: Claim) -> Claim:
+    return dataclasses.replace(claim, notebook=prefix + claim.notebook)
+
+
+def _read(document: Document, kind: type[Claim | Calibration]) -> Iterator[tuple[str, Any]]:
+    """A file's records with their places, checked; every error names file, line, record and field."""
     if not isinstance(document.data or [], list):
         raise BadClaim(f"{document.source}:1: a list is expected, in which each item starts with '-'")
-    return document.data or []
-
-
-def _claims(document: Document, prefix: str) -> Iterator[tuple[str, Claim]]:
-    """A file's claims with their places, checked; every error names file, line, claim and field."""
-    for place, item in enumerate(_items(document)):
+    first, name = next(iter(kind.__dataclass_fields__)), kind.__name__.lower()
+    for place, item in enumerate(document.data or []):
         if not isinstance(item, dict):
-            raise BadClaim(f"{document.where(place)}: a claim is a mapping that starts with 'id:', not {item!r}")
+            raise BadClaim(f"{document.where(place)}: a {name} is a mapping that starts with '{first}:', not {item!r}")
         try:
-            if empty := [name for name, value in item.items() if value is None]:
-                raise BadField("claim", (empty[0],), ": is empty; give it a value or leave it out")
-            claim = Claim.read(item)
+            if empty := [field for field, value in item.items() if value is None]:
+                raise BadField(name, (empty[0],), ": is empty; give it a value or leave it out")
+            yield document.where(place), kind.read(item)
         except BadField as error:
-            where = f"{document.where(place, *error.path)}: claim {item.get('id', '(no id)')!r}"
+            where = f"{document.where(place, *error.path)}: {name} {item.get(first, f'(no {first})')!r}"
             raise BadClaim(f"{where}: {error.place}{error.problem}") from error
-        yield document.where(place), dataclasses.replace(claim, notebook=prefix + claim.notebook)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,7 @@ from lib.errors import LockstepError, unknown
 from lib.reporting.claims import basis
 from lib.reporting.claims.claim import Claim
 from lib.reporting.claims.judge import OUTCOMES, VERDICTS, Case, Verdict, judge
-from lib.reporting.claims.reading import calibrations, load
+from lib.reporting.claims.reading import calibrations, load, of
 from lib.reporting.claims.statistics import holm
 
 if TYPE_CHECKING:
@@ -30,12 +30,10 @@ def results(runs: Mapping[str, Iterable[Any]]) -> pd.DataFrame:
     """One row for every run: subject (the key), seed, and the run's summary."""
     import pandas as pd
 
-    rows = [
-        {"subject": subject, "seed": int(run.provenance["seed"]), **run.summary}
-        for subject, group in runs.items()
-        for run in group
-    ]
-    return pd.DataFrame(rows)
+    each = ((subject, run) for subject, group in runs.items() for run in group)
+    return pd.DataFrame(
+        [{"subject": subject, "seed": int(run.provenance["seed"]), **run.summary} for subject, run in each]
+    )
 
 
 _KEPT = ("verdict", "detail", "profile", "command")
@@ -50,11 +48,8 @@ def save(verdict: Verdict, table: pd.DataFrame, made_at: list[str]) -> Path:
     """Store a verdict with the claim as it was judged, what it rests on, and the numbers that it was judged on."""
     claim, parts = verdict.claim, basis.of(verdict.claim)
     record = {"contract": CONTRACT, **{name: getattr(verdict, name) for name in _KEPT}}
-    record |= {
-        "spread": "range" if claim.every else "interval",
-        "cases": [dataclasses.asdict(c) for c in verdict.cases],
-    }
-    record |= {"commits": made_at, "hash": basis.total(parts), "parts": parts, "claim": dataclasses.asdict(claim)}
+    record |= {"cases": [dataclasses.asdict(case) for case in verdict.cases]}
+    record |= {"commits": made_at, "parts": parts, "claim": dataclasses.asdict(claim)}
     rows = table[table["subject"].isin([name for each in claim.comparisons for name in each.subjects])]
     metrics = dict.fromkeys(each.metric for each in claim.comparisons)
     columns = ["subject", "seed", *([claim.over] if claim.over else []), *metrics]
@@ -66,8 +61,7 @@ def save(verdict: Verdict, table: pd.DataFrame, made_at: list[str]) -> Path:
 def record(table: pd.DataFrame, notebook: str, profile: str = "", runs: Any = ()) -> list[Verdict]:
     """Judge every claim of a notebook (none can be left out) and store the verdicts. `runs` are those that the table was made
     of, a list or a mapping to lists: their commits must hold the rules already."""
-    mine = [claim for claim in load().values() if claim.notebook == notebook]
-    if not mine:
+    if not (mine := of(notebook)):
         raise unknown("notebook with claims", notebook, {claim.notebook for claim in load().values()})
     from lib.reporting.notebooks.declared import repeat  # notebooks know claims
 
@@ -80,17 +74,16 @@ def record(table: pd.DataFrame, notebook: str, profile: str = "", runs: Any = ()
     return [_remarked(each, made_at, error) for each in verdicts]
 
 
-def stored(claim: Claim, folder: Path | None = None) -> Verdict:
-    """The claim's stored verdict; *not run* when there is none."""
-    folder = folder or paths.reports()
-    path = file_of(claim.id, folder)
+def stored(claim: Claim) -> Verdict:
+    """The claim's verdict as the reports have it; *not run* when there is none."""
+    path = file_of(claim.id, paths.reports())
     kept = _read(path, claim.notebook) if path.exists() else None
     if kept is None:
         older = "what is stored was judged under another contract" if path.exists() else ""
         return Verdict(claim=claim, verdict="not run", detail=older)
     verdict, made_at, parts = kept
     changed = tuple(basis.changed(parts, basis.of(claim)))
-    return _remarked(dataclasses.replace(verdict, claim=claim, changed=changed), made_at, _error(folder))
+    return _remarked(dataclasses.replace(verdict, claim=claim, changed=changed), made_at, _error(paths.reports()))
 
 
 def kept(folder: Path) -> list[Verdict]:
@@ -103,10 +96,10 @@ def kept(folder: Path) -> list[Verdict]:
 def corrected(verdicts: Iterable[Verdict]) -> list[Verdict]:
     """The verdicts, with Holm's p among all the judged claims of each paper."""
     verdicts = list(verdicts)
-    families: dict[str, dict[str, float]] = {}
+    families: dict[str, dict[str, float]] = defaultdict(dict)
     for verdict in verdicts:
         if verdict.claim.kind == "paper" and verdict.p is not None and verdict.verdict in OUTCOMES["paper"]:
-            families.setdefault(verdict.claim.folder, {})[verdict.claim.id] = verdict.p
+            families[verdict.claim.folder][verdict.claim.id] = verdict.p
     adjusted = {name: p for family in families.values() for name, p in holm(family).items()}
     return [dataclasses.replace(verdict, adjusted=adjusted.get(verdict.claim.id)) for verdict in verdicts]
 
@@ -130,20 +123,18 @@ def _remarked(verdict: Verdict, made_at: list[str], error: float | None) -> Verd
         remarks.append(f"changed since its run{of}: {', '.join(verdict.changed)}")
     if claim.kind == "paper":
         after = basis.written_after(claim, made_at)
-        told = {
-            True: "its rule was committed after its run",
-            None: "whether the rule was there before the run, git cannot say",
-        }
-        remarks += [told[after]] if after in told else []
+        if after:
+            remarks.append("its rule was committed after its run")
+        elif after is None:
+            remarks.append("whether the rule was there before the run, git cannot say")
     if verdict.verdict == "not replicated" and len(claim.explanations) < 2:
         remarks.append("unexplained: two explanations are to be tested")
-    margins = [case.rests_on for case in verdict.cases if case.rests_on is not None]
-    if claim.modelled and margins and error is None:
+    margin = min((case.rests_on for case in verdict.cases if case.rests_on is not None), default=None)
+    if claim.modelled and margin is not None and error is None:
         remarks.append("how exact the modelled clock is was not measured: run 94_fidelity")
-    elif claim.modelled and margins and min(margins) < error:
-        remarks.append(
-            f"in the model only: it rests on a difference of {min(margins):.1%}, and the model's throughputs err by {error:.1%}"
-        )
+    elif claim.modelled and margin is not None and margin < error:
+        rests = f"it rests on a difference of {margin:.1%}, and the model's throughputs err by {error:.1%}"
+        remarks.append(f"in the model only: {rests}")
     return dataclasses.replace(verdict, remarks=tuple(remarks))
 
 
@@ -172,9 +163,9 @@ def _read(path: Path, notebook: str) -> tuple[Verdict, list[str], dict[str, Any]
         raise LockstepError(f"{path}: not a stored verdict ({error}); delete it and run {notebook}") from error
 
 
-def verdicts(folder: Path | None = None) -> list[Verdict]:
+def verdicts() -> list[Verdict]:
     """Every claim with its stored verdict."""
-    return corrected(stored(claim, folder) for claim in load().values())
+    return corrected(map(stored, load().values()))
 
 
 def table(verdicts: Iterable[Verdict]) -> pd.DataFrame:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-import io
 import json
 import os
 import shlex
 import sys
-import tokenize
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -22,7 +20,6 @@ from lib.reporting.notebooks.finding import Experiment, read, resolve, source
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Parameter:
-    name: str
     type: str
     default: Any
     help: str
@@ -39,22 +36,19 @@ def parameters(path: str | os.PathLike) -> dict[str, Parameter]:
 def _declared(text: str, where: str) -> dict[str, Parameter]:
     try:
         body = ast.parse(text).body
-        tokens = tokenize.generate_tokens(io.StringIO(text).readline)
-        comments = {t.start[0]: t.string.lstrip("# ") for t in tokens if t.type == tokenize.COMMENT}
-    except (SyntaxError, tokenize.TokenError) as error:
+    except SyntaxError as error:
         raise LockstepError(f"{where}: the parameters cell is not Python: {error}") from error
     found = {}
     for node in body:
-        target = node.targets[0] if isinstance(node, ast.Assign) else getattr(node, "target", None)
         try:
-            assert isinstance(node, ast.Assign | ast.AnnAssign) and isinstance(target, ast.Name) and node.value
-            value = ast.literal_eval(node.value)
-        except (AssertionError, ValueError) as error:
+            (target,) = node.targets if isinstance(node, ast.Assign) else [node.target]
+            name, value = target.id, ast.literal_eval(node.value)
+        except (AttributeError, TypeError, ValueError) as error:  # it names no one thing, or no literal
             what = f"line {node.lineno} is no literal (papermill would not recompute it)"
             raise LockstepError(f"{where}: {what}; write name: type = literal  # what it is") from error
         kind = ast.unparse(node.annotation) if isinstance(node, ast.AnnAssign) else type(value).__name__
-        line = node.end_lineno or node.lineno
-        found[target.id] = Parameter(name=target.id, type=kind, default=value, help=comments.get(line, ""))
+        told = text.splitlines()[node.end_lineno - 1].partition(" # ")[2]
+        found[name] = Parameter(type=kind, default=value, help=told)
     return found
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from lib import paths
 from lib.errors import LockstepError, UnknownName, unknown
-from lib.reporting.notebooks.papers import in_order
+from lib.reporting.notebooks.papers import papers
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -42,36 +42,35 @@ class Experiment:
 
 def experiments() -> list[Experiment]:
     """Every notebook of the repository: those of no one paper, then paper by paper, in the papers' own order."""
-    folder, order = paths.notebooks(), in_order()
-    found = {*folder.glob("*.ipynb"), *folder.glob("*/*.ipynb")} - {folder / "skeletons" / "page.ipynb"}  # to be copied
-    known = [_experiment(path) for path in found if not path.name.startswith(".") and path.parent.name[0] != "."]
-    last = len(order)
-    return sorted(
-        known, key=lambda e: (order.get(e.paper, last) if e.paper else -1, e.paper, order.get(e.name, last), e.name)
-    )
+    folder = paths.notebooks()
+    order = ["", *(name for paper in papers() for name in (paper.folder, *paper.names))]
+
+    def place(each: Experiment) -> list[tuple[int, str]]:
+        return [(order.index(name) if name in order else len(order), name) for name in (each.paper, each.name)]
+
+    found = {*folder.glob("[!.]*.ipynb"), *folder.glob("[!.]*/[!.]*.ipynb")}
+    return sorted(map(_experiment, found - {folder / "skeletons" / "page.ipynb"}), key=place)  # that one is to be copied
 
 
 def around(name: str) -> dict[str, Experiment]:
     """The pages before and after one, if there are any: those that have been run."""
-    known = [each for each in experiments() if each.name == name or each.executed.exists()]
-    names = [None, *(each.name for each in known), None]
-    place = names.index(name) if name in names else 0
-    near = {"previous": names[place - 1], "next": names[place + 1]} if place else {}
-    return {where: each for where, other in near.items() for each in known if each.name == other}
+    known = [None, *(each for each in experiments() if each.name == name or each.executed.exists()), None]
+    place = next((place for place, each in enumerate(known) if each and each.name == name), None)
+    near = {"previous": known[place - 1], "next": known[place + 1]} if place else {}
+    return {where: each for where, each in near.items() if each}
 
 
 def _experiment(path: Path) -> Experiment:
-    nb = read(path)
-    name = path.relative_to(paths.notebooks()).with_suffix("").as_posix()
+    nb, name = read(path), path.relative_to(paths.notebooks()).with_suffix("").as_posix()
+    paper, alone = name.rpartition("/")[0], bool(nb["metadata"].get("alone"))
+    return Experiment(name=name, path=path, paper=paper, title=title(nb) or name, alone=alone)
+
+
+def title(nb: Mapping) -> str:
+    """A notebook's first heading; empty where it has none."""
     text = "\n".join(source(cell) for cell in nb["cells"] if cell["cell_type"] == "markdown")
-    title = re.search(r"^#\s+(.+?)\s*#*$", text, re.MULTILINE)
-    return Experiment(
-        name=name,
-        path=path,
-        paper=name.rpartition("/")[0],
-        title=title[1] if title else name,
-        alone=bool(nb["metadata"].get("alone")),
-    )
+    found = re.search(r"^#\s+(.+?)\s*#*$", text, re.MULTILINE)
+    return found[1] if found else ""
 
 
 def resolve(name: str) -> list[Experiment]:

@@ -27,6 +27,11 @@ class Paper(Checked):
     pages: tuple[str, ...] = ()
     """Its notebooks in the paper's own order; those that are not named come after them."""
 
+    @property
+    def names(self) -> list[str]:
+        """The full ones of its pages."""
+        return [f"{self.folder}/{page}" for page in self.pages]
+
 
 def papers() -> list[Paper]:
     """All of them, in the index's order."""
@@ -35,15 +40,3 @@ def papers() -> list[Paper]:
         return []
     document = load(path)
     return [document.read(Paper, place) for place in range(len(document.data))]
-
-
-def named() -> dict[str, str]:
-    """Folder -> the paper's name."""
-    return {paper.folder: paper.name for paper in papers()}
-
-
-def in_order() -> dict[str, int]:
-    """Where a folder, and a notebook by its full name, stands among its kind."""
-    known = papers()
-    folders = {paper.folder: place for place, paper in enumerate(known)}
-    return folders | {f"{paper.folder}/{page}": place for paper in known for place, page in enumerate(paper.pages)}

@@ -44,17 +44,13 @@ def run(name: str, profile: str = "smoke", parameters: Mapping[str, Any] | None 
         print(f"{experiment.name}: complete, left as it is", file=sys.stderr)
         return experiment.executed
     skip_iri_grammar()
-    _need_kernel()
     from lib.results.provenance import machine
 
     paths.check_writable(experiment.executed.parent)
     made_of = fingerprint(experiment, values)
     extra = {key: value for key, value in values.items() if key != "profile"}
-    told = command(experiment.name, profile, extra)
-    with (
-        paths.scratch(paths.check_writable(paths.reports()), "stage") as stage,
-        _environment({paths.STAGE: str(stage), paths.COMMAND: told}),
-    ):
+    told, reports = command(experiment.name, profile, extra), paths.check_writable(paths.reports())
+    with paths.scratch(reports, "stage") as stage, _environment({paths.STAGE: str(stage), paths.COMMAND: told}):
         started = time.time()
         nb = _execute(experiment, values, stage)
         nb.metadata["lockstep"] = {
@@ -77,7 +73,7 @@ def complete(experiment: Experiment, profile: str, parameters: Mapping[str, Any]
         return False
     try:
         kept = facts(experiment)
-        judged = all(claims.stored(claim).verdict != "not run" for claim in _claims(experiment))
+        judged = all(claims.stored(claim).verdict != "not run" for claim in claims.of(experiment.name))
     except LockstepError:  # what cannot be read is made anew
         return False
     return judged and kept.get("fingerprint") == fingerprint(experiment, values)
@@ -99,14 +95,10 @@ def fingerprint(experiment: Experiment, values: Mapping[str, Any]) -> str:
         "lib": whole(),
         "beside": dict(basis.code(experiment.path)),
         "data": [path.read_text(encoding="utf-8") for path in sorted(beside) if path.name not in CLAIMS],
-        "claims": [claim.hash for claim in _claims(experiment)],
+        "claims": [claim.hash for claim in claims.of(experiment.name)],
         "parameters": dict(values),
     }
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
-
-
-def _claims(experiment: Experiment) -> list[claims.Claim]:
-    return [claim for claim in claims.load().values() if claim.notebook == experiment.name]
 
 
 def _values(experiment: Experiment, profile: str, parameters: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -123,20 +115,6 @@ def skip_iri_grammar() -> None:
     """Most of a second: jsonschema, which notebooks' tools lead to, compiles one where it is installed, and does without where it
     is not. No notebook is checked for such addresses."""
     sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]
-
-
-def _need_kernel() -> None:
-    advice = "install it with: python -m pip install papermill nbconvert ipykernel"
-    try:
-        import papermill  # noqa: F401
-        from jupyter_client.kernelspec import KernelSpecManager, NoSuchKernel
-    except ImportError as error:
-        raise LockstepError(f"notebooks need papermill and Jupyter ({error}); {advice}") from error
-    try:
-        KernelSpecManager().get_kernel_spec(KERNEL)
-    except NoSuchKernel as error:
-        advice = "python -m pip install ipykernel && python -m ipykernel install --sys-prefix"
-        raise LockstepError(f"there is no Jupyter kernel {KERNEL!r} here; install it with: {advice}") from error
 
 
 @contextmanager

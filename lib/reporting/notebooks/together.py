@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import Any
 
 from joblib import cpu_count
@@ -40,11 +40,11 @@ def run_together(
     failures: list[str] = []
     under_way: set[subprocess.Popen] = set()
     stopped = threading.Event()
-    telling = threading.Lock()
 
-    def one(experiment: Experiment, more: Mapping[str, str]) -> None:
+    def one(experiment: Experiment, more: Mapping[str, str]) -> tuple[Experiment, int, str]:
+        """A notebook in a process of its own: how that ended, and what it said."""
         if stopped.is_set():
-            return
+            return experiment, 0, ""
         process = subprocess.Popen(
             [sys.executable, "-P", "-c", CHILD, json.dumps([experiment.name, profile, parameters, resume])],
             env={**os.environ, **paths.environment(), **more},
@@ -57,27 +57,29 @@ def run_together(
             process.send_signal(signal.SIGINT)
         said = process.communicate()[1]
         under_way.discard(process)
-        if process.returncode and not stopped.is_set():
+        return experiment, process.returncode, said.strip()
+
+    def tell(experiment: Experiment, code: int, said: str) -> None:
+        if code:
             failures.append((said.partition("error: ")[2] or said).strip())
-        elif said:
-            print(said.rstrip(), file=sys.stderr)
-        with telling:
-            if not process.returncode:
-                try:
-                    finished(experiment)
-                except LockstepError as error:
-                    failures.append(str(error))
-            progress.advance(1)
+        else:
+            if said:
+                print(said, file=sys.stderr)
+            try:
+                finished(experiment)
+            except LockstepError as error:
+                failures.append(str(error))
+        progress.advance(1)
 
     with Progress(len(chosen), f"{len(chosen)} notebooks", "notebooks") as progress:
         pool = ThreadPoolExecutor(lanes)
         try:
-            waiting = [pool.submit(one, each, ONE if lanes > 1 else {}) for each in chosen if not each.alone]
-            for future in waiting:
-                future.result()
+            more = ONE if lanes > 1 else {}
+            for future in as_completed([pool.submit(one, each, more) for each in chosen if not each.alone]):
+                tell(*future.result())
             for each in chosen:
                 if each.alone:
-                    pool.submit(one, each, {}).result()
+                    tell(*pool.submit(one, each, {}).result())
         except BaseException:
             stopped.set()
             for process in list(under_way):
