@@ -81,20 +81,17 @@ def held(name: str) -> Iterator[None]:
     while True:
         with place.open("w") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
-            if not _names(place, file.fileno()):  # whoever had it before has taken the file away
+            try:
+                mine = os.path.samefile(place, file.fileno())
+            except FileNotFoundError:
+                mine = False
+            if not mine:  # whoever had it before has taken the file away
                 continue
             try:
                 yield
             finally:
                 place.unlink(missing_ok=True)
             return
-
-
-def _names(place: Path, handle: int) -> bool:
-    try:
-        return os.path.samestat(os.stat(place), os.fstat(handle))
-    except FileNotFoundError:
-        return False
 
 
 @contextmanager

@@ -145,12 +145,13 @@ def differences(values: Sequence[Mapping[str, Any]], path: str = "") -> tuple[di
             shared[key] = told[0]
         elif all(isinstance(one, Mapping) for one in told):
             names = list(dict.fromkeys(one.get("name") for one in told))
-            several = len(names) > 1
-            differing |= {place: _several(names)} if several else {}
+            if len(names) > 1:
+                differing[place] = _several(names)
             for name in names:
-                of = f"{key} {name}" if several else key
+                of = f"{key} {name}" if len(names) > 1 else key
                 alike, more = differences([one for one in told if one.get("name") == name], f"{path}{of}, ")
-                alike = {each: value for each, value in alike.items() if each != "name" or not several}
+                if len(names) > 1:
+                    alike.pop("name")
                 shared |= {of: alike} if alike else {}
                 differing |= more
         else:

@@ -82,27 +82,25 @@ def curves(
     data: pd.DataFrame,
     x: str = "time",
     y: str = "auc",
-    hue: str = "protocol",
     seconds: str = "virtual",
-    paper: pd.DataFrame | None = None,
     predicted: pd.DataFrame | None = None,
 ) -> Figure:
-    """One thin line for every seed: the spread is seen, not averaged away. `paper`, with the same columns, is drawn as hollow
-    marks. Beside `predicted`, whose lines they are then, the data are marks: they were measured."""
-    for column in (x, y, hue):
+    """One thin line for every seed of a protocol: the spread is seen, not averaged away. Beside `predicted`, whose lines they
+    are then, the data are marks: they were measured."""
+    for column in (x, y, "protocol"):
         if column not in data.columns:
             raise unknown("column", column, data.columns)
     data = data.dropna(subset=[x, y])
     with style():
         fig = Figure(figsize=(WIDTH, 3.7), layout="constrained")
         ax = fig.subplots()
-        for name, group in data.groupby(hue, sort=False):
+        for name, group in data.groupby("protocol", sort=False):
             tone, dashes = colour(str(name))
             drawn = {"alpha": 0.85, "linestyle": dashes} if predicted is None else {"linestyle": "", "marker": "o"}
             for i, (_, one) in enumerate(group.groupby("seed") if "seed" in group else [(0, group)]):
                 one = one.sort_values(x)
                 ax.plot(one[x], one[y], color=tone, markersize=5, label=None if i else str(name), **drawn)
-        for mark, told in _beside(ax, x, y, hue, paper, predicted):
+        for mark, told in _beside(ax, x, y, "protocol", None, predicted):
             ax.plot([], [], label=told, **mark)
         ax.set(xlabel=label(x, seconds), ylabel=label(y, seconds))
         ax.ticklabel_format(axis="y", useOffset=False)
@@ -122,7 +120,7 @@ def panels(
     predicted: pd.DataFrame | None = None,
 ) -> Figure:
     """A panel for each pair of `row` and `column`: the mean over seeds as a line, the seeds' range behind it. Rows have axes
-    of their own. `paper` and `predicted` are drawn as `curves` draws them."""
+    of their own. `paper`, with the same columns, is drawn as hollow marks, `predicted` as `curves` draws it."""
     rows, columns = list(dict.fromkeys(data[row])), list(dict.fromkeys(data[column]))
     with style():
         fig = Figure(figsize=(WIDTH, 2.1 * len(rows) + 0.7), layout="constrained")
@@ -176,29 +174,28 @@ def _beside(
     return [*said, *([(HOLLOW, "the paper")] if paper is not None else [])]
 
 
-def modes(data: pd.DataFrame, chosen: pd.DataFrame, x: str = "time", y: str = "qps", panel: str = "case") -> Figure:
-    """A panel for each case: every protocol's `y`, and below it a band with the protocol chosen from `start` to `end`."""
-    names = list(dict.fromkeys(data[panel]))
+def modes(data: pd.DataFrame, chosen: pd.DataFrame) -> Figure:
+    """A panel for each case: every protocol's throughput over time, and below it a band with the protocol chosen from `start` to
+    `end`."""
+    names = list(dict.fromkeys(data["case"]))
     with style():
         fig = Figure(figsize=(WIDTH, 2.2 * len(names) + 0.7), layout="constrained")
         axes = fig.subplots(2 * len(names), 1, sharex=True, squeeze=False, height_ratios=[9, 1] * len(names))[:, 0]
         handles: dict[str, Any] = {}
         for name, ax, band in zip(names, axes[::2], axes[1::2], strict=True):
-            for protocol, group in data[data[panel] == name].groupby("protocol", sort=False):
+            for protocol, group in data[data["case"] == name].groupby("protocol", sort=False):
                 tone, dashes = colour(str(protocol))
-                (handles[str(protocol)],) = ax.plot(
-                    group[x], group[y], color=tone, linestyle=dashes, label=str(protocol)
-                )
-            for stretch in chosen[chosen[panel] == name].itertuples():
+                (handles[str(protocol)],) = ax.plot(group["time"], group["qps"], color=tone, linestyle=dashes)
+            for stretch in chosen[chosen["case"] == name].itertuples():
                 spans = [(stretch.start, stretch.end - stretch.start)]
                 band.broken_barh(spans, (0, 1), color=colour(stretch.protocol)[0], linewidth=0)
-            ax.set(ylabel=label(y), ylim=(0, None))
+            ax.set(ylabel=label("qps"), ylim=(0, None))
             ax.set_title(name, loc="left", fontsize=10, pad=3)
             ax.tick_params(bottom=False)
             band.set(yticks=[0.5], yticklabels=["chosen"], ylim=(0, 1))
             band.tick_params(left=False)
             band.grid(False)
-        axes[-1].set(xlabel=label(x), xlim=(0, data[x].max()))
+        axes[-1].set(xlabel=label("time"), xlim=(0, data["time"].max()))
         fig.legend(handles.values(), handles, loc="outside upper right", ncols=len(handles), handlelength=3)
     return fig
 

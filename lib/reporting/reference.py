@@ -48,8 +48,9 @@ def publish() -> Path:
     known, target = notebooks.experiments(), paths.reference()
     run = [experiment for experiment in known if experiment.executed.exists()]
     staying = [each for each in known if each not in run and (target / f"{each.name}.html").exists()]
-    judged = [verdict for verdict in claims.verdicts() if verdict.verdict != "not run"]
-    if problems := [*_unfit(run), *_unjudged(run, judged), *_outdated(staying)]:
+    names = {experiment.name for experiment in run}
+    judged = [verdict for verdict in claims.verdicts() if verdict.claim.notebook in names]
+    if problems := [*_unfit(run), *_unjudged(judged), *_outdated(staying)]:
         raise NotPublished(
             f"the reports are not those of the {PROFILE} profile; `make reproduce PROFILE={PROFILE}` makes them:\n"
             + "\n".join(problems)
@@ -81,27 +82,18 @@ def _unfit(experiments: list[Experiment]) -> Iterator[str]:
         if given := facts.get("parameters"):
             told = ", ".join(f"{name}={value}" for name, value in given.items())
             yield f"notebook {experiment.name} was run with parameters of its own: {told}"
-        if not facts.get("machine") or not facts.get("command"):
-            yield f"notebook {experiment.name} does not say how and on what machine it was run"
         if experiment.failed.exists():
             yield f"notebook {experiment.name} failed when it was last run"
 
 
-def _unjudged(experiments: list[Experiment], verdicts: list[Verdict]) -> Iterator[str]:
-    """Why verdicts cannot be published."""
-    names = {experiment.name for experiment in experiments}
+def _unjudged(verdicts: list[Verdict]) -> Iterator[str]:
+    """Why verdicts of what was run cannot be published."""
     for verdict in verdicts:
         claim = verdict.claim
-        if verdict.profile != PROFILE:
-            yield f"claim {claim.id} was judged at the profile {verdict.profile or '(none)'}"
+        if verdict.verdict == "not run":
+            yield f"claim {claim.id} was not judged by {claim.notebook}, which was run"
         if verdict.changed:
             yield f"claim {claim.id} was changed since it was judged: {', '.join(verdict.changed)}"
-        if claim.notebook not in names:
-            yield f"claim {claim.id} was judged by {claim.notebook}, which has no executed copy"
-    judged = {verdict.claim.id for verdict in verdicts}
-    for claim in claims.load().values():
-        if claim.notebook in names and claim.id not in judged:
-            yield f"claim {claim.id} was not judged by {claim.notebook}, which was run"
 
 
 def _outdated(staying: list[Experiment]) -> Iterator[str]:

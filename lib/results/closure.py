@@ -18,7 +18,7 @@ import sys
 import sysconfig
 import time
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -57,17 +57,20 @@ class Source:
     """A module, what is imported from it (None: the module itself), and the name that it gets here."""
 
 
-def of(roots: Iterable[str]) -> tuple[dict[str, str], dict[str, str | None]]:
-    """What modules lead to, by their names: each module's hash, and the installed packages' versions."""
-    roots = set(roots)
+def of(
+    roots: Collection[str], followed: Callable[[str], bool] | None = None
+) -> tuple[dict[str, str], dict[str, str | None]]:
+    """What modules lead to, by their names: each module's hash, and the installed packages' versions. `followed` says which
+    modules are looked at, if not all that a run depends on."""
     out = (*LEFT_OUT, *(each for each in ASKED if not any(_within(root, each) for root in roots)))
+    followed = followed or (lambda name: not left_out(name, out))
     found: dict[str, Source] = {}
     packages: set[str] = set()
     left: list[tuple[str, str | None]] = [(root, None) for root in roots]
     met: set[tuple[str, str | None]] = set()
     while left:
         name, inner = left.pop()
-        if name in found or (name, inner) in met or left_out(name, out):
+        if name in found or (name, inner) in met or not followed(name):
             continue
         met.add((name, inner))
         known = source(name)
@@ -116,16 +119,16 @@ def _read(name: str, module: ModuleType | None) -> Source | None:
             f"importlib.reload({name})"
         )
     tree = ast.parse(text)
-    imports = tuple(_imports(tree, name if path.name == "__init__.py" else name.rpartition(".")[0]))
+    led = tuple(imports(tree, name if path.name == "__init__.py" else name.rpartition(".")[0]))
     code = hashlib.sha256(ast.dump(tree).encode()).hexdigest()
-    return Source(name, path, text, code, imports)
+    return Source(name, path, text, code, led)
 
 
 def read(path: Path) -> str:
     return path.read_text(encoding="utf-8")
 
 
-def _imports(tree: ast.Module, package: str) -> Iterator[tuple[str, str | None, str]]:
+def imports(tree: ast.Module, package: str) -> Iterator[tuple[str, str | None, str]]:
     """What a module imports; its docstrings are taken out on the way."""
     left: list[ast.AST] = [tree]
     while left:

@@ -93,17 +93,18 @@ def test_what_the_paper_has_is_hollow_and_what_is_predicted_a_line():
     )
     paper = pd.DataFrame({"protocol": ["gba"], "n": [2], "qps": [5.0], "at": "a"})
     predicted = data[data["seed"] == 0]
-    curves = plots.curves(data, "n", "qps", paper=paper, predicted=predicted)
+    curves = plots.curves(data, "n", "qps", predicted=predicted)
     panels = plots.panels(data, "n", "qps", row="at", column="at", paper=paper, predicted=predicted)
     for fig in (curves, panels):
         tone = plots.colour("gba")[0]
         lines = [line for line in fig.axes[0].lines if len(line.get_xdata())]
-        (hollow,) = [line for line in lines if line.get_markerfacecolor() == "none"]
-        assert hollow.get_ydata().tolist() == [5.0] and hollow.get_markeredgecolor() == tone
+        hollow = [line for line in lines if line.get_markerfacecolor() == "none"]
+        assert [line.get_ydata().tolist() for line in hollow] == [[5.0]] * (fig is panels)
+        assert all(line.get_markeredgecolor() == tone for line in hollow)
         (line,) = [line for line in lines if line.get_linestyle() != "None"]
         assert line.get_ydata().tolist() == [1.0, 2.0] and line.get_color() == tone
         words = [text.get_text() for text in (fig.legends or [fig.axes[0].get_legend()])[0].get_texts()]
-        assert words == ["gba", "measured", "predicted", "the paper"]
+        assert words == ["gba", "measured", "predicted", *["the paper"] * (fig is panels)]
 
 
 def test_a_table_has_no_raw_numbers():

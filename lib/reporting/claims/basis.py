@@ -92,21 +92,9 @@ def code(path: Path) -> Iterator[tuple[str, str]]:
     cells = [source(cell) for cell in read(path)["cells"] if cell["cell_type"] == "code"]
     tree = ast.parse("\n".join(cells))
     yield "the notebook", hashlib.sha256(ast.dump(tree).encode()).hexdigest()[:16]
-    left, met = [*ALWAYS, *_imported(tree)], set()
-    while left:
-        name = left.pop()
-        if name in met or not name.startswith((*FIGURES, *ALWAYS)) or (module := closure.source(name)) is None:
-            continue
-        met.add(name)
-        beside = module.path.with_suffix(".yaml")
+    roots = {*ALWAYS, *(module for module, *_ in closure.imports(tree, ""))}
+    modules, _ = closure.of(roots, lambda name: name.startswith((*FIGURES, *ALWAYS)))
+    for name, found in modules.items():
+        beside = closure.source(name).path.with_suffix(".yaml")
         data = beside.read_text(encoding="utf-8") if beside.exists() else ""
-        yield name, hashlib.sha256((module.hash + data).encode()).hexdigest()[:16]
-        left += [part for base, inner, _ in module.imports for part in (base, f"{base}.{inner}")]
-
-
-def _imported(tree: ast.Module) -> Iterator[str]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            yield from (part for alias in node.names for part in (str(node.module), f"{node.module}.{alias.name}"))
+        yield name, hashlib.sha256((found + data).encode()).hexdigest()[:16]
