@@ -25,8 +25,7 @@ HOW_TO_READ = (
 
 def settings(**values: Any) -> Fragment:
     """The settings that a notebook runs with: `settings(workers=workers, samples=samples)`."""
-    html = parts().heading("Settings") + parts().facts(values)
-    return Fragment(html, "\n".join(f"{name} = {value!r}" for name, value in values.items()), "settings")
+    return Fragment(parts().heading("Settings") + parts().facts(values), "settings")
 
 
 def claims(notebook: str) -> Fragment:
@@ -39,7 +38,7 @@ def claims(notebook: str) -> Fragment:
     caption = "As this run found them; beside the verdicts stands what git says of when they were written."
     html = parts().heading("What is claimed") + parts().table(header, rows, caption)
     html += parts().table(["The paper's scale", "Ours"], scales, "Scale: ours is a replication in shape, not in size.")
-    return Fragment(html + fitted([notebook]), "\n".join(f"{claim.id}: {claim.rule}" for claim in mine), "claims")
+    return Fragment(html + fitted([notebook]), "claims")
 
 
 def fitted(notebooks: Collection[str]) -> str:
@@ -65,10 +64,7 @@ def intervals(
     if len(counts) == 1:  # said once, below the table
         header, rows = header[:-1], [row[:-1] for row in rows]
         caption = caption or f"Mean and 95 % interval over {counts.pop()} seeds."
-    html = parts().table(header, rows, caption or "Mean and 95 % interval.", range(len(by), len(header)))
-    named = [", ".join(map(str, row[: len(by)])) for row in rows]
-    told = [", ".join(f"{m} {c}" for m, c in zip(metrics, row[len(by) :], strict=False)) for row in rows]
-    return Fragment(html, "\n".join(f"{name}: {text}" for name, text in zip(named, told, strict=True)))
+    return Fragment(parts().table(header, rows, caption or "Mean and 95 % interval.", range(len(by), len(header))))
 
 
 def _mean(values: pd.Series) -> str:
@@ -90,8 +86,7 @@ def table(data: pd.DataFrame, caption: str = "") -> Fragment:
             numeric.append(place)
         shown = zip(values, values.isna(), strict=True)
         cells.append(column(values) if numbers else ["–" if absent else flat(x) for x, absent in shown])
-    html = parts().table(header, list(zip(*cells, strict=True)), caption, numeric)
-    return Fragment(html, data.to_string(index=False))
+    return Fragment(parts().table(header, list(zip(*cells, strict=True)), caption, numeric))
 
 
 def verdict_table(verdicts: Iterable[Verdict], caption: str = "") -> str:
@@ -115,8 +110,7 @@ def verdicts(verdicts: Iterable[Verdict]) -> Fragment:
     verdicts = list(verdicts)
     html = parts().heading("Verdicts") + verdict_table(verdicts, HOW_TO_READ)
     html += fitted({verdict.claim.notebook for verdict in verdicts})
-    told = [f"{v.claim.id}: {v.text}{f', {ours(v.claim, v.cases[0])}' if len(v.cases) == 1 else ''}" for v in verdicts]
-    return Fragment(html, "\n".join(told), "verdicts")
+    return Fragment(html, "verdicts")
 
 
 def provenance_card(runs: Any, notebook: str) -> Fragment:
@@ -132,7 +126,7 @@ def provenance_card(runs: Any, notebook: str) -> Fragment:
     facts |= differing
     facts |= {"runs": len(runs)} if runs else {}
     html = parts().heading("Provenance") + parts().provenance(facts, [_digest(run) for run in runs])
-    return Fragment(html, "\n".join(f"{key}: {value}" for key, value in facts.items()), "provenance")
+    return Fragment(html, "provenance")
 
 
 def differences(values: Sequence[Mapping[str, Any]], path: str = "") -> tuple[dict[str, Any], dict[str, str]]:

@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Mapping
 from functools import cache
+from html import unescape
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
@@ -19,17 +20,21 @@ TEMPLATES = Path(__file__).parent / "templates"
 
 
 class Fragment:
-    """A piece of HTML that Jupyter displays; its text form is for terminals and for readers of the raw notebook. A `role` tells
-    the page what it is, so that it can stand in its place there: claims, verdicts, settings, provenance."""
+    """A piece of HTML that Jupyter displays. A `role` tells the page what it is, so that it can stand in its place there: claims,
+    verdicts, settings, provenance."""
 
-    def __init__(self, html: str, text: str = "", role: str = "") -> None:
-        self.html, self.text, self.role = str(html), text, role
+    def __init__(self, html: str, role: str = "") -> None:
+        self.html, self.role = str(html), role
 
     def _repr_html_(self) -> tuple[str, dict[str, str]]:
         return self.html, {"role": self.role} if self.role else {}
 
     def __repr__(self) -> str:
-        return self.text or "an HTML fragment"
+        """For terminals, and for readers of the raw notebook: a line for each row and paragraph."""
+        rows = re.sub(r"</(td|th)><\1", r" | <\1", self.html)
+        lines = re.split(r"</(?:tr|p|h2|div|caption|figure)>", rows)
+        told = (unescape(re.sub(r"<[^>]+>", " ", line)).split() for line in lines)
+        return "\n".join(" ".join(words) for words in told if words)
 
 
 @cache

@@ -145,8 +145,7 @@ def _speed_and_quality(table: pd.DataFrame, name: str) -> tuple[str, ...]:
 
 def in_short(data: pd.DataFrame) -> Fragment:
     """The answer as the block that stands below a page's question."""
-    said = answer(data)
-    return Fragment(parts().short((), (), (), said), " ".join(said), "short")
+    return Fragment(parts().short((), (), (), answer(data)), "short")
 
 
 def protocols(data: pd.DataFrame | None) -> list[tuple[str, str, str, str, str]]:

@@ -245,4 +245,4 @@ def show(fig: Figure, data: pd.DataFrame, *, name: str, caption: str, alt: str) 
     paths.write_text_atomic(paths.results() / f"{name}.csv", numbers)
     link, short = "/".join(name.split("/")[-2:]) + ".csv", name.rpartition("/")[2]
     html = parts().figure(short, base64.b64encode(picture).decode(), alt, caption, link)
-    return Fragment(html, f"{caption} [{alt}]")
+    return Fragment(html)

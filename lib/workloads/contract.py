@@ -38,7 +38,7 @@ def drawn(workload: Workload, seed: int, first: int, size: int, index: int) -> B
         batch = workload.draw(seed, first, size, index)
     except (StopIteration, IndexError) as error:
         raise BadOption(
-            f"{what} ran dry: {error!r}; a stream has no end: begin it again, as in `first % samples`"
+            f"{what} ran dry: {error!r}; a stream has no end: begin it again, or train on what there is, with samples={first}"
         ) from error
     if not isinstance(batch, Batch):
         raise BadOption(f"{what} must return a Batch, as Batch.of(...) makes one, not {shown(batch)}")

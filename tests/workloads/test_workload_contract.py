@@ -62,7 +62,7 @@ WORDS = {
     "counts": r"buffer 'seen' changes in a step: .*lib\.models\.layers\.Norm",
     "seed": r"workload 'mine': model\(seed=0\) gives another model each time; .*torch\.manual_seed",
     "no model": r"workload 'mine': model must return a torch\.nn\.Module, not None",
-    "dry": r"workload 'mine': draw\(first=128, size=32\) ran dry: StopIteration\(\); a stream has no end",
+    "dry": r"workload 'mine': draw\(first=128, size=32\) ran dry: StopIteration\(\); .* with samples=128",
     "list": r"workload 'mine': draw\(first=0, size=32\) must return a Batch, .* not \[",
     "labels": r"draw\(first=0, size=32\) returned a batch of size 32 with 31 labels",
     "size": r"draw\(first=0, size=32\) returned a batch of size 33 with 33 labels",
@@ -76,6 +76,11 @@ WORDS = {
 def test_a_mistake_is_named(mistake):
     with pytest.raises(BadOption, match=WORDS[mistake]):
         train(Mine(mistake=mistake, **SMALL))
+
+
+def test_what_is_advised_where_a_stream_ends_helps():
+    run = lib.train(Mine(mistake="dry", **SMALL), "sync", VirtualCluster(workers=2), samples=128, save=False)
+    assert run.summary["samples"] == 128
 
 
 @pytest.mark.parametrize("protocol", ["sync", "s-easgd", "oac"])
