@@ -72,10 +72,8 @@ def number(value: Any) -> str:
         return "–"
     if isinstance(value, bool) or not isinstance(value, Real):
         return str(value)
-    if not math.isfinite(value):
-        return "–" if math.isnan(value) else f"{value}"
-    if isinstance(value, Integral) or abs(value) >= 1000:
-        return f"{value:,.0f}".replace(",", "\u202f")
+    if isinstance(value, Integral) or not abs(value) < 1000:
+        return rounded(value, 0)
     text = f"{value:.5f}".rstrip("0").rstrip(".") if abs(value) < 1 else f"{value:.4g}"
     if value and abs(value) < 1e-4:
         digits, _, power = f"{value:.2e}".partition("e")
@@ -84,6 +82,14 @@ def number(value: Any) -> str:
 
 
 _RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+
+def rounded(x: float, decimals: int) -> str:
+    """So many digits after the point, zeros in place of those before it that nobody knows; thousands apart."""
+    if not math.isfinite(x):
+        return "–" if math.isnan(x) else f"{x}".replace("-", "−")
+    text = f"{round(x, decimals) + 0.0:,.{max(decimals, 0)}f}"
+    return text.replace(",", "\u202f").replace("-", "−")
 
 
 def flat(value: Any) -> str:

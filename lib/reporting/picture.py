@@ -23,9 +23,9 @@ from lib.options.document import load
 from lib.protocols import ALL
 from lib.reporting.claims import interval
 from lib.reporting.looks import colour
-from lib.reporting.markup import Fragment, parts
+from lib.reporting.markup import Fragment, parts, rounded
 from lib.reporting.plots import WIDTH, style
-from lib.reporting.quantity import rounded, within
+from lib.reporting.quantity import within
 
 NOTEBOOK = "01_which_protocol"
 NAME = f"{NOTEBOOK}/modes"

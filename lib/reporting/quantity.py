@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable
 
 from lib.reporting.claims import Case, Claim
-from lib.reporting.markup import words
+from lib.reporting.markup import rounded, words
 
 UNITS = {"auc": "AUC", "ne": "NE", "mrr": "MRR", "logloss": "log loss", "qps": "samples/s"}
 """By a metric's first word."""
@@ -32,14 +32,6 @@ class Scale:
 
     def told(self, x: float) -> str:
         return self.plain(x) + self.unit
-
-
-def rounded(x: float, decimals: int) -> str:
-    """So many digits after the point, zeros in place of those before it that nobody knows; thousands apart."""
-    if not math.isfinite(x):
-        return "–" if math.isnan(x) else f"{x}".replace("-", "−")
-    text = f"{round(x, decimals) + 0.0:,.{max(decimals, 0)}f}"
-    return text.replace(",", "\u202f").replace("-", "−")
 
 
 def decimals(numbers: Iterable[float | None], half: float | None = None) -> int:

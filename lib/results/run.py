@@ -24,7 +24,7 @@ TABLES = ("history", "trace", "usage")
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """One training run. Seconds are the cluster's: `clock` says whether virtual or wall; the two are never mixed."""
+    """One training run. Its seconds are virtual or wall, as the summary's `clock` says; the two are never mixed."""
 
     history: pd.DataFrame
     """Over the run's time: samples, losses before update, throughput, staleness, and the metrics where it was evaluated."""
@@ -51,10 +51,6 @@ class Run:
 
             return checkpoint.load(self.kept, [ModelState, Rows])
         return self.kept
-
-    @property
-    def clock(self) -> str:
-        return self.summary["clock"]
 
     @property
     def steady_qps(self) -> float:

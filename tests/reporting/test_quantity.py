@@ -5,7 +5,8 @@ import math
 import pytest
 
 from lib.reporting.claims import Case
-from lib.reporting.quantity import column, decimals, ours, papers, rounded, within
+from lib.reporting.markup import rounded
+from lib.reporting.quantity import column, decimals, ours, papers, within
 from tests.reporting.test_claims import claim
 
 

@@ -62,5 +62,5 @@ def test_nothing_judged_is_one_line():
 def test_only_what_is_measured_is_filled_in(short):
     with pytest.raises(Exception, match="are all that is filled in"):
         claim(short=short)
-    assert parsed(GOOD.replace("reason:", f'short: "{short}"\n  reason:'), "a.b", "") is None
+    assert parsed(GOOD.replace("reason:", f'short: "{short}"\n  reason:'), "") == {}
     assert issubclass(BadClaim, ValueError)

@@ -158,7 +158,7 @@ def _sound(case: Case, run: Run) -> None:
     if "accesses" in case:
         for kind, detail in pipelines.wrong(_job(case).course.plan, run):
             raise _Broken(kind, detail)
-    seconds = run.summary[f"{run.clock}_seconds"]
+    seconds = run.summary[f"{run.summary['clock']}_seconds"]
     times = run.history["time"].to_numpy() if len(run.history) else np.empty(0)
     _hold(np.isfinite(times).all(), "history without a time", str(times))
     _hold(

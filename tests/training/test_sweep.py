@@ -194,7 +194,7 @@ def test_a_class_that_changed_since_the_child_read_it_is_not_run_there(tmp_path,
 def test_a_wall_clock_is_not_shared(tmp_path, a_child, monkeypatch):
     monkeypatch.setattr(sweeps, "order", lambda *_: pytest.fail("a run on a wall clock was sent away"))
     jobs = [small(Where(folder=str(tmp_path)), cluster=lib.LocalCluster(workers=2), seed=seed) for seed in range(2)]
-    assert {run.clock for run in lib.sweep(jobs, processes=2)} == {"wall"}
+    assert {run.summary["clock"] for run in lib.sweep(jobs, processes=2)} == {"wall"}
     assert os.listdir(tmp_path) == [str(os.getpid())]
 
 

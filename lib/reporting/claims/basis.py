@@ -65,7 +65,7 @@ def written_after(claim: Claim, made_at: Iterable[str]) -> bool | None:
     if not said or None in said:
         return None
     prefix = f"{claim.folder}/" if claim.folder else ""
-    known = (parsed(text, claim.id, prefix) for text in said if text is not None)
+    known = (parsed(text, prefix).get(claim.id) for text in said if text is not None)
     return any(each is None or each.hash != claim.hash for each in known)
 
 

@@ -47,14 +47,9 @@ def file_of(claim: Claim) -> str:
     return "/".join(filter(None, ("notebooks", claim.folder, "claims.yaml")))
 
 
-def parsed(text: str, claim_id: str, prefix: str) -> Claim | None:
-    """One claim of a file's text, None where the text has no such claim that could be judged."""
-    return _by_id(text, prefix).get(claim_id)
-
-
 @cache
-def _by_id(text: str, prefix: str) -> Mapping[str, Claim]:
-    """All claims of a text, which is asked for once for each claim."""
+def parsed(text: str, prefix: str) -> Mapping[str, Claim]:
+    """All claims of a file's text by id; none where they could not be judged."""
     try:
         return {claim.id: _in(prefix, claim) for _, claim in _read(parse(text, "claims.yaml"), Claim)}
     except (BadOption, BadClaim):
