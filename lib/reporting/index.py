@@ -110,9 +110,10 @@ def build(
     if len(chosen) == 1:
         try:
             export(notebooks.run(chosen[0].name, profile, parameters, resume))
-        finally:
-            page = index()
-        return page
+        except LockstepError:
+            index()
+            raise
+        return index()
     failures = notebooks.run_together(chosen, profile, parameters, resume, lambda each: export(each.executed))
     for experiment in chosen:  # once more: now each knows the pages beside it
         if experiment.executed.exists():
