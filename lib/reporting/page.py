@@ -107,12 +107,10 @@ def _arrange(nb: Any, judged: Sequence[claims.Verdict]) -> None:
 def _made(facts: Mapping[str, Any]) -> list[str]:
     """How the page came about: the machine, the versions, the commit."""
     machine = facts.get("machine", {})
-    hardware, versions = (
-        ", ".join(f"{name} {value}" for name, value in machine.get(kind, {}).items() if value is not None)
-        for kind in ("hardware", "versions")
-    )
-    commit = f"commit {machine['commit']}" if machine.get("commit") else ""
-    return list(filter(None, (hardware, versions, commit)))
+    commit = {"commit": machine.get("commit")}
+    parts = (machine.get("hardware", {}), machine.get("versions", {}), commit)
+    said = (", ".join(f"{name} {value}" for name, value in part.items() if value is not None) for part in parts)
+    return list(filter(None, said))
 
 
 def _label(cell: Any) -> str:

@@ -93,7 +93,9 @@ class Outcome:
         account(taken, self.plan.batches, complete=not self._lost_worker)
         steps = self._steps
         gaps = [gap for _, gap in self._gaps()]
-        moved = sum((record.bytes for record in self._records), Counter())
+        moved, extra = sum((record.bytes for record in self._records), Counter()), Counter()
+        for record in self._records:
+            extra.update(record.extra)
         by_worker = steps.groupby("node")["samples"].sum() / self.seconds if self.seconds else pd.Series(dtype=float)
         return {
             "clock": clock,
@@ -113,7 +115,7 @@ class Outcome:
             "virtual_seconds": self.seconds if clock == "virtual" else None,
             "wall_seconds": self.seconds if clock == "wall" else None,
             "busy": self._busy(),
-            **{name.replace(" ", "_"): count for name, count in self._extra().items()},
+            **{name.replace(" ", "_"): count for name, count in extra.items()},
             "order": next((record.order for record in self._records if record.order), None),
             **({"anomalies": told(self.anomalies())} if self.plan.accesses else {}),
         }
@@ -218,12 +220,6 @@ class Outcome:
             return {}
         spent = (trace["end"] - trace["start"]).groupby(trace["kind"]).sum() / total
         return {str(kind): float(share) for kind, share in spent.items()}
-
-    def _extra(self) -> Counter:
-        total = Counter()
-        for record in self._records:
-            total.update(record.extra)
-        return total
 
 
 def stale(ages: Mapping[str, Counter[int]]) -> dict[str, Any]:
