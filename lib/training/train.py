@@ -345,6 +345,11 @@ def _check(phase: Phase, workload: Workload, cluster: Cluster, workers: int, set
     if phase.seconds is not None and settings.feed not in ("rule", "queue"):
         raise BadOption(f"phase {phase.name!r}: seconds needs feed='queue', not {settings.feed!r}")
     if protocol.dense.family == "pipeline":
+        if phase.seconds is not None:
+            raise BadOption(
+                f"phase {phase.name!r}: it drives one device, whose readers take the batches in order and ask nobody when its "
+                "seconds are over; give it steps, until_samples or until_day"
+            )
         if (cluster.workers or 1) > 1:
             raise BadOption(
                 f"{protocol.name} drives one device, not {cluster.workers} workers; leave workers out, "

@@ -13,6 +13,7 @@ from scipy import stats
 import lib
 from lib import LocalCluster, Node, RowStore, VirtualCluster, protocols
 from lib.drivers.run.plan import Plan
+from lib.drivers.run.record import Mark
 from lib.drivers.servers.parameter_server import ParameterServer
 from lib.drivers.servers.shard import Gradient
 from lib.protocols.server_rule import Push
@@ -77,7 +78,7 @@ class TestAServerOfSeveralLanes:
                 for batch in range(pushes):
                     await asyncio.sleep(stream.exponential(1 / (load * lanes)))
                     sending.create_task(part.push(pushed(0, batch, ids, 1)))
-            return await part.report()
+            return await part.report(Mark(0, None))
 
         record = VirtualCluster(workers=1, server=server, places={"master": "server0"}).open(0, 1).run(main)
         waits = [end - start - 1 for kind, start, end, _ in record.spans if kind == "apply"]
@@ -147,7 +148,7 @@ class TestHogwild:
             one = pushed(0, 0, ids, workload.dim)
             gradients = [replace(one, push=Push(0, 0, batch)) for batch in range(pushes)]
             await asyncio.gather(*(part.push(gradient) for gradient in gradients))
-            return await part.report()
+            return await part.report(Mark(0, None))
 
         record = LocalCluster(threads=4).open(0, 1).run(main)
         assert record.ledger["applied"] == pushes
@@ -172,7 +173,7 @@ class TestAWorkerThatAsksAgain:
                 ParameterServer, plan(Letters(), rule, workers), rule, 0, frozenset({"rows"}), node="server0"
             )
             await steps(part)
-            return await part.report()
+            return await part.report(Mark(0, None))
 
         return VirtualCluster(workers=workers).open(0, workers).run(main)
 
@@ -226,7 +227,7 @@ class TestALostWorker:
         rule = protocols.get("sync")
         part = await world.host(ParameterServer, plan(Letters(), rule, 2), rule, 0, frozenset({"rows"}), node="server0")
         await steps(part)
-        return await part.report()
+        return await part.report(Mark(0, None))
 
     def after(self, steps):
         return VirtualCluster(workers=2).open(0, 2).run(lambda world: self.served(world, steps))

@@ -216,6 +216,7 @@ def test_what_cannot_be_is_an_error():
         (lambda: train(two_days, start=train(two_days, keep=True)), "every phase ends before sample 384"),
         (lambda: train("sync", workload=lib.workloads.get("quadratic"), evaluations="daily"), "no days"),
         (lambda: train(halves("sync", "gba", seconds=1), feed="split"), "feed='queue'"),
+        (lambda: train(halves("oac", "gba", seconds=1), cluster=lib.VirtualCluster()), "give it steps, until_samples"),
     ]:
         with pytest.raises((BadOption, lib.errors.UnknownName), match=message):
             make()

@@ -194,7 +194,8 @@ class ParameterServer:
         self._state, self._joining = state["rule"], set(state["joining"])
         self._waiting = {gradient.push: gradient for gradient in state["waiting"]}
         self._shard.load(state, self._state.step)
-        self._samples, self._dropped, self._decided = state["samples"], state["dropped"], state["decided"]
+        self._samples, self._dropped = state["samples"], state["dropped"]
+        self._decided = state["decided"]
         self._marks.crossed(self._samples + self._dropped)
         self.record.become(state["record"])
 
@@ -229,7 +230,8 @@ class ParameterServer:
         for decision in decisions:
             gradients = [self._waiting.pop(push) for push in decision.pushes]
             rate = self._rate_after(self._decided)
-            self._decided += (samples := sum(gradient.samples for gradient in gradients))
+            samples = sum(gradient.samples for gradient in gradients)
+            self._decided += samples
             if isinstance(decision, Drop):
                 self.record.ledger["dropped"] += len(gradients)
                 self._dropped += samples
