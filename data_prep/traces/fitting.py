@@ -23,7 +23,7 @@ import pandas as pd
 from data_prep.traces import lasting
 from data_prep.traces.formats import Trace, hours
 from data_prep.traces.periods import Periods, periods
-from lib.cluster.slowdowns import Day, Empirical, Product, Shared, Slowdown, Steady, Transient
+from lib.cluster.slowdowns import Diurnal, Empirical, Product, Shared, Slowdown, Steady, Transient
 from lib.errors import BadOption
 
 TAILS = (0.0, 0.01, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 0.995, 0.999, 1.0)
@@ -72,7 +72,7 @@ def fit(trace: Trace) -> Fit:
     quantiles = tuple(np.round(np.quantile(noise, TAILS), 4).tolist())
     parts: list[Slowdown | None] = [
         Steady(factors=tuple(np.round(steady, 4).tolist())),
-        Day(curve=tuple(np.round(1 / curve, 4).tolist())) if trace.daily else None,
+        Diurnal(curve=tuple(np.round(1 / curve, 4).tolist())) if trace.daily else None,
         transient,
         Empirical(quantiles=quantiles, levels=TAILS, seconds=seconds, shares=shares),
     ]

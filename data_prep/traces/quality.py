@@ -57,7 +57,7 @@ def play(slowdown: Slowdown, trace: Trace, seed: int) -> np.ndarray:
     short = 1e-3
     factors, times = np.empty(len(trace.table)), trace.table["time"].to_numpy()
     for worker, rows in trace.table.groupby("worker").indices.items():
-        course = slowdown.course(seed, f"worker{worker}", int(worker))
+        course = slowdown.sample_path(seed, f"worker{worker}", int(worker))
         factors[rows] = [course.stretch(time, short) / short for time in times[rows]]
     return factors
 

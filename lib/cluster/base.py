@@ -8,6 +8,7 @@ in it. `main` hosts parts on nodes and calls them through handles. A part is a p
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Collection, Sequence
@@ -16,35 +17,20 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cache
 from types import NoneType
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
 
+from lib.cluster.board import Meeting
 from lib.cluster.faults.failures import ROLES, Failure, Mishaps, NodeFailures
+from lib.cluster.faults.nodes import FailureSchedule
 from lib.cluster.slowdowns import Lognormal, Slowdown
 from lib.cluster.spec import Usage, Work
 from lib.errors import BadOption, NodeLost, first_cause
 from lib.options.checked import Checked, Count, NotNegative, Positive
 
-if TYPE_CHECKING:
-    from lib.cluster.faults.nodes import FailureSchedule
-
 Main = Callable[["World"], Awaitable[Any]]
-
-
-@dataclass(frozen=True, slots=True)
-class Meeting:
-    """Workers that mix together once."""
-
-    key: str
-    """Unique in the run."""
-    members: tuple[int, ...]
-    """Their ranks, ascending."""
-    round: int = 0
-    """Which of the rule's rounds it is."""
-    incarnations: tuple[int, ...] = ()
-    """Which life of its node each member is in, see `Site.life`; () where all are in their first."""
 
 
 class Handle:
@@ -62,6 +48,11 @@ class Handle:
 
     @abstractmethod
     def _call(self, method: str, args: tuple) -> Awaitable[Any]: ...
+
+
+def rank_of(node: str) -> int | None:
+    """A worker's rank; None for other nodes."""
+    return int(node.removeprefix("worker")) if node.startswith("worker") else None
 
 
 class Site(ABC):
@@ -232,7 +223,7 @@ class Cluster(Checked, ABC):
             raise BadOption(f"{self.name} cluster: {len(self.speeds)} speeds for {self.workers} workers")
         for number, failure in enumerate(self.failures):
             for end in failure.connection or (failure.node,):
-                self._check_fails(f"{self.name} cluster: failures[{number}].node", end)
+                self._check_node(f"failures[{number}].node", end, many=True)
 
     @property
     def fails(self) -> bool:
@@ -244,27 +235,29 @@ class Cluster(Checked, ABC):
 
     def stretch(self, seed: int, node: str) -> Callable[[float, float], float] | None:
         """How long a worker's computation of `seconds` takes when it begins at `start`; None: other nodes are not slowed."""
-        if not node.startswith("worker"):
+        if (rank := rank_of(node)) is None:
             return None
-        rank = int(node.removeprefix("worker"))
         speed = self.speeds[rank] if self.speeds else 1.0
-        course = self.slowdown.course(seed, node, rank)
-        return lambda start, seconds: course.stretch(start, seconds / speed)
+        path = self.slowdown.sample_path(seed, node, rank)
+        return lambda start, seconds: path.stretch(start, seconds / speed)
 
     def failures_of(self, seed: int, node: str) -> NodeFailures:
         """What is to befall a node."""
         return NodeFailures.of(self.failures, seed, node, self.patience)
 
-    def _check_fails(self, where: str, end: str) -> None:
-        role = end.rstrip("*0123456789")
-        number = end[len(role) :]
-        known = {**dict.fromkeys(ROLES), "worker": self.workers, "server": self.servers, "": None}
-        if role not in known or number not in ("*", number.strip("*")) or (not role and end != "*"):
-            raise BadOption(
-                f'{where}: no node {end!r}; "worker3", "worker*", "server0", "sync0", "reader0", "embedding0"'
+    def _check_node(self, where: str, name: str, *, many: bool = False) -> None:
+        """An error for a node that there is not; `many`: "worker*" and "*" stand for several."""
+        role = name.rstrip("*0123456789" if many else "0123456789")
+        number = name[len(role) :]
+        last = {**dict.fromkeys(ROLES, math.inf), "worker": self.workers or 4, "server": self.servers}
+        known = role in last and (number.isdigit() or (many and number == "*"))
+        if not known and name != ("*" if many else "master"):
+            nodes = "worker0 ..., server0 ..., sync0, reader0, embedding0, " + (
+                "worker* and the like" if many else "master"
             )
-        if number.isdigit() and known[role] is not None and int(number) >= known[role]:
-            raise BadOption(f"{where}: no node {end!r}; the last {role} is {role}{known[role] - 1}")
+            raise BadOption(f"{self.owner()}: {where}: no node {name!r}; nodes are {nodes}")
+        if number.isdigit() and int(number) >= last[role]:
+            raise BadOption(f"{self.owner()}: {where}: no node {name!r}; the last {role} is {role}{last[role] - 1}")
 
 
 def nbytes(message: Any) -> int:

@@ -4,12 +4,26 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from lib.cluster.base import Meeting
 from lib.errors import MemberLost
+
+
+@dataclass(frozen=True, slots=True)
+class Meeting:
+    """Workers that mix together once."""
+
+    key: str
+    """Unique in the run."""
+    members: tuple[int, ...]
+    """Their ranks, ascending."""
+    round: int = 0
+    """Which of the rule's rounds it is."""
+    incarnations: tuple[int, ...] = ()
+    """Which life of its node each member is in, see `Site.life`; () where all are in their first."""
 
 
 class Board:

@@ -14,14 +14,15 @@ import numpy as np
 import torch
 from joblib import cpu_count
 
-from lib.cluster.base import Cluster, Handle, Main, Meeting, Site, World, in_thread
-from lib.cluster.board import mean
+from lib.cluster.base import Cluster, Main, in_thread
+from lib.cluster.board import Meeting, mean
 from lib.cluster.faults.failures import check_wall
-from lib.cluster.faults.nodes import FailingNodes, Health, Incarnation
+from lib.cluster.faults.nodes import Health, Incarnation
 from lib.cluster.faults.wall_clock import MessageDelays, until
+from lib.cluster.one_process import ProcessHandle, ProcessSite, ProcessWorld
 from lib.cluster.spec import Work
 from lib.cluster.wall_site import WallSite
-from lib.errors import BadOption, NodeLost
+from lib.errors import BadOption
 from lib.options.checked import Count
 
 
@@ -51,12 +52,37 @@ class LocalCluster(Cluster):
         return LocalWorld(self, seed)
 
 
-class LocalWorld(FailingNodes, World):
+class LocalHandle(ProcessHandle):
+    """A part of this process. A call is a task, so that calls start in the order in which they were issued."""
+
+    def __init__(self, here: LocalSite, there: LocalSite, part: Any, incarnation: Incarnation):
+        super().__init__(here, there, part, incarnation)
+        self._caller = here.incarnation
+
+    def _call(self, method: str, args: tuple) -> Awaitable[Any]:
+        function = getattr(self._part, method)
+        if not self._here.fails:
+            return asyncio.get_running_loop().create_task(function(*args))
+        arrival = self._here.road.there(self._there.node)
+        return self._incarnation.call(self._carry(arrival, function, args))
+
+    async def _carry(self, arrival: float | None, function: Callable, args: tuple) -> Any:
+        """On a node that may die, or whose messages may be late."""
+        await until(arrival)
+        if self._caller.over:  # what was on the way when it died, never arrives; who waits for it has not ended yet
+            raise asyncio.CancelledError
+        result = await function(*args)
+        await until(self._here.road.back(self._there.node))
+        return result
+
+
+class LocalWorld(ProcessWorld):
     """An event loop for the parts, threads for their computations."""
+
+    handle = LocalHandle
 
     def __init__(self, cluster: LocalCluster, seed: int):
         super().__init__(cluster, seed)
-        self.cluster, self.seed = cluster, seed
         self.device = torch.device(cluster.device)
         self.pool = ThreadPoolExecutor(
             cluster.threads or cpu_count(),
@@ -66,7 +92,6 @@ class LocalWorld(FailingNodes, World):
         )
         # Apart, so that making the next batch never stands in a queue behind computations.
         self.inputs = ThreadPoolExecutor(2, "lockstep-input", initializer=torch.set_num_threads, initargs=(1,))
-        self.report: Callable[[int], None] = lambda samples: None
         self._ahead = 0.0
         """What makes one clock of those of the processes that a run was in."""
 
@@ -77,23 +102,13 @@ class LocalWorld(FailingNodes, World):
                 site.begin(asyncio.get_running_loop().time() - self.failure_schedule.start)
         return self._sites[node]
 
-    async def host(self, part: type, *args, node: str) -> LocalHandle:
-        site = self.site(node)
-        if self.failure_schedule.dead(node):
-            raise NodeLost(node)
-        made = part(site, *args)
-        if not self.cluster.fails:
-            return LocalHandle(made)
-        site.incarnation.parts.append(made)
-        return FailingHandle(self.site("master"), site, made)
-
     async def go_on(self, state: dict[str, Any]) -> None:
         await super().go_on(state)
         self._ahead += state["clock"] - self.now()
         self.begin()
 
     def begin(self) -> None:
-        self.failure_schedule.begin(list(self._sites))
+        super().begin()
         ago = asyncio.get_running_loop().time() - self.failure_schedule.start
         for site in self._sites.values():
             site.begin(ago)
@@ -126,12 +141,12 @@ def in_loop(main: Callable[[], Awaitable[Any]]) -> Any:
     return in_thread(lambda: asyncio.run(body()), interrupt)
 
 
-class LocalSite(WallSite):
+class LocalSite(WallSite, ProcessSite):
     """A name and, on a CUDA device, a stream; all sites share the machine."""
 
     def __init__(self, world: LocalWorld, node: str):
         super().__init__(world.cluster, world.seed, node, world.device)
-        self._world = world
+        self._world, self.fails = world, world.cluster.fails
         self.incarnation = Incarnation(node)
         self.road = MessageDelays(world.cluster, world.seed, node)
         self._stream = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None
@@ -174,47 +189,5 @@ class LocalSite(WallSite):
         self._delay.begin(ago)
         self.road.begin(ago)
 
-    def end(self) -> list[Any]:
-        """What runs here is cancelled, and another incarnation may start; the records of the parts."""
-        records = self.incarnation.end()
-        self.incarnation, self._objects = Incarnation(self.node), {}
-        return records
-
-
-class LocalHandle(Handle):
-    """A part of this process. A call is a task, so that calls start in the order in which they were issued."""
-
-    def __init__(self, part: Any):
-        self._part = part
-
-    def seen_from(self, site: Site) -> LocalHandle:
-        return self
-
-    def _call(self, method: str, args: tuple) -> asyncio.Task:
-        return asyncio.get_running_loop().create_task(getattr(self._part, method)(*args))
-
-
-class FailingHandle(LocalHandle):
-    """A part on a node that may die, or whose messages may be late."""
-
-    def __init__(self, here: LocalSite, there: LocalSite, part: Any):
-        super().__init__(part)
-        self._here, self._caller = here, here.incarnation
-        self._there, self._incarnation = there, there.incarnation
-
-    def seen_from(self, site: LocalSite) -> FailingHandle:
-        seen = FailingHandle(site, self._there, self._part)
-        seen._incarnation = self._incarnation
-        return seen
-
-    def _call(self, method: str, args: tuple) -> Awaitable[Any]:
-        arrival = self._here.road.there(self._there.node)
-        return self._incarnation.call(self._carry(arrival, getattr(self._part, method), args))
-
-    async def _carry(self, arrival: float | None, function: Callable, args: tuple) -> Any:
-        await until(arrival)
-        if self._caller.over:  # what was on the way when it died, never arrives; who waits for it has not ended yet
-            raise asyncio.CancelledError
-        result = await function(*args)
-        await until(self._here.road.back(self._there.node))
-        return result
+    def _emptied(self) -> None:
+        self._objects = {}

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from lib.cluster.base import Cluster, Site
+from lib.cluster.base import Cluster, Site, rank_of
 from lib.cluster.faults.wall_clock import InjectedDelays
 from lib.cluster.spec import Work
 
@@ -20,7 +20,7 @@ class WallSite(Site):
 
     def __init__(self, cluster: Cluster, seed: int, node: str, device: torch.device, batches: int = 0):
         self.node, self.device = node, device
-        self.rank = int(node.removeprefix("worker")) if node.startswith("worker") else None
+        self.rank = rank_of(node)
         self._delay = InjectedDelays(cluster, seed, node, device, batches)
         self._objects: dict[str, Any] = {}
 

@@ -3,7 +3,7 @@
 Followed are lib's modules and the user's, which are those that are neither installed nor the standard library. An import counts
 wherever it stands in a file, in a function too, but not under TYPE_CHECKING; what is named by a string, as registries name
 protocols and drivers, leads nowhere. A module counts as a whole, without its comments and docstrings. lib's packages are doors:
-`from lib.cluster.slowdowns import Day` leads to where Day is defined, and to nothing beside it.
+`from lib.cluster.slowdowns import Diurnal` leads to where Diurnal is defined, and to nothing beside it.
 
 What is put in its place at run time, imported under a computed name, or read from a file is not seen. `lib/results/memory.py`
 has the classes of notebooks, which have no file.

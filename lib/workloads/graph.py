@@ -12,9 +12,9 @@ import torch
 
 from lib.cluster.spec import Work
 from lib.data import epochs, source
+from lib.data.adjacency import Adjacency
 from lib.data.batch import Batch
 from lib.data.negatives import Negatives
-from lib.data.neighbours import Neighbours
 from lib.data.triples import Graph, Planted, PlantedGraph, graph
 from lib.models.flat import tensor
 from lib.models.graph import TABLE, DistMult, GraphSage
@@ -99,7 +99,7 @@ class LinkPrediction(Workload):
         negatives = _negatives(self).draw(stream(seed, "negatives", first), self.negatives)
         ids, features = np.concatenate((head, tail, negatives)), {"relation": np.ascontiguousarray(relation)}
         if self._looks_around:
-            near, features["degree"] = _neighbours(self).sample(ids, self.neighbours, stream(seed, "near", first))
+            near, features["degree"] = _adjacency(self).sample(ids, self.neighbours, stream(seed, "near", first))
             ids = np.concatenate((ids, near.ravel()))
         return Batch.of(index=index, size=size, raw={TABLE: ids}, features=features)
 
@@ -188,8 +188,8 @@ def _negatives(workload: LinkPrediction) -> Negatives:
 
 
 @functools.lru_cache(maxsize=4)
-def _neighbours(workload: LinkPrediction) -> Neighbours:
-    return Neighbours(workload.graph.train, workload.graph.nodes)
+def _adjacency(workload: LinkPrediction) -> Adjacency:
+    return Adjacency(workload.graph.train, workload.graph.nodes)
 
 
 class _Evaluation(NamedTuple):
@@ -222,7 +222,7 @@ def _evaluation(workload: LinkPrediction) -> _Evaluation:
         drawn = np.isin(candidates, picked)
     ids, near, degree = candidates, np.empty(0, np.int64), np.empty(0, np.int64)
     if workload._looks_around:
-        near, degree = _neighbours(workload).sample(candidates, workload.neighbours, stream(workload.world, "near"))
+        near, degree = _adjacency(workload).sample(candidates, workload.neighbours, stream(workload.world, "near"))
         ids = np.union1d(candidates, near)
         near = np.searchsorted(ids, near.ravel())
     return _Evaluation(triples, candidates, drawn, ids, np.searchsorted(ids, candidates), near, degree)

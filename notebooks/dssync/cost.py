@@ -14,7 +14,7 @@ import pandas as pd
 
 import lib
 from lib.cluster.virtual import collectives
-from lib.cluster.virtual.network import Exchange, Interface, Queue
+from lib.cluster.virtual.network import Transfer, carry_out, idle
 from lib.protocols.all_reduce import AllReduce
 from lib.protocols.dssync import DSSync
 from lib.results.run import Run
@@ -40,12 +40,29 @@ Table 1 has log W: at 9 workers 4 and 2 for 3.2 and 1.6, whose ratio is 2 either
 def server(workers: int, servers: int = 1) -> dict[str, float]:
     """Averages through parameter servers: Table 1's hops, held to a worker's share of their bandwidth and simulated so; and what
     is simulated where all links work at once."""
-    table, chunked = collectives.whole_through_server(workers, 1.0), collectives.through_server(workers, 1.0, servers)
+    table, chunked = whole_through_server(workers, 1.0), through_server(workers, 1.0, servers)
     return {
         "formula": 2 * workers**2 / servers,
         "hops": _seconds(table, workers + 1, limit=servers / workers),
         "all links at once": _seconds(chunked, workers + servers),
     }
+
+
+def through_server(workers: int, size: float, servers: int = 1) -> list[Transfer]:
+    """Chunked: everyone sends its share to every server (nodes W, W + 1, ...) and gets it back; servers are the bottleneck."""
+    up = [
+        (np.array([worker]), np.array([workers + server]), size / servers)
+        for worker in range(workers)
+        for server in range(servers)
+    ]
+    down = [(receiver, sender, share) for sender, receiver, share in up]
+    return [*up, *down]
+
+
+def whole_through_server(workers: int, size: float) -> list[Transfer]:
+    """2 W transfers one after the other: W pulls and W pushes; each is held to a worker's share of the servers' bandwidth."""
+    one, server = np.array([0]), np.array([workers])
+    return [step for _ in range(workers) for step in ((one, server, size), (server, one, size))]
 
 
 def costs(seeds: Iterable[int], worlds: Sequence[int] = WORLDS) -> tuple[pd.DataFrame, list[Run]]:
@@ -81,5 +98,5 @@ def _cluster(way: str, workers: int):
 
 
 def _seconds(steps, members: int, *, bandwidth: float = 1.0, latency: float = 0.0, limit: float = float("inf")):
-    idle = [Interface(Queue(bandwidth), Queue(bandwidth), latency) for _ in range(members)]
-    return float(Exchange(idle, np.zeros(members), limit).run(steps).max())
+    interfaces = [idle(bandwidth, latency) for _ in range(members)]
+    return float(carry_out(steps, interfaces, np.zeros(members), limit).max())

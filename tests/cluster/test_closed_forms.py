@@ -11,9 +11,10 @@ from scipy import integrate, stats
 from lib import Lognormal, Node, VirtualCluster, protocols, train, workloads
 from lib.cluster.spec import Work
 from lib.cluster.virtual import collectives
-from lib.cluster.virtual.network import Exchange, Interface, Queue, send
+from lib.cluster.virtual.network import Interface, Queue, carry_out, send
 from lib.cluster.virtual.site import HEADER
 from lib.store.optim import SGD
+from notebooks.dssync import cost
 
 ENDLESS = 1e30
 PLAIN = {"save": False, "trace": False}
@@ -25,7 +26,7 @@ def interfaces(count, bandwidth=1.0, latency=0.0):
 
 def seconds(steps, count, limit=float("inf"), **options):
     """When the last of so many idle members is done with the steps."""
-    return Exchange(interfaces(count, **options), np.zeros(count), limit).run(steps).max()
+    return carry_out(steps, interfaces(count, **options), np.zeros(count), limit).max()
 
 
 SIZE, BANDWIDTH = 50e6, 1.25e9
@@ -39,7 +40,7 @@ class TestDSSyncsTable1:
 
     def test_parameter_server(self, workers, servers=2):
         share = servers * BANDWIDTH / workers
-        measured = seconds(collectives.whole_through_server(workers, SIZE), workers + 1, share, bandwidth=BANDWIDTH)
+        measured = seconds(cost.whole_through_server(workers, SIZE), workers + 1, share, bandwidth=BANDWIDTH)
         assert measured == pytest.approx(2 * workers**2 * SIZE / (servers * BANDWIDTH), rel=0.01)
 
     def test_ring(self, workers):
@@ -84,7 +85,7 @@ def test_small_groups_save_little_but_latency_where_rings_are_chunked():
 
 
 def test_a_chunked_server_is_bound_by_its_interface(workers=8, servers=2):
-    steps = collectives.through_server(workers, SIZE, servers)
+    steps = cost.through_server(workers, SIZE, servers)
     measured = seconds(steps, workers + servers, bandwidth=BANDWIDTH)
     assert measured == pytest.approx(
         2 * workers * SIZE / (servers * BANDWIDTH), rel=0.15

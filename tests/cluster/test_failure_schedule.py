@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 from lib import Failure, VirtualCluster
 from lib.cluster.faults.nodes import FailureSchedule, Incarnation
@@ -16,7 +17,8 @@ def test_who_is_being_started_cannot_die():
 
     async def main():
         clock = asyncio.get_running_loop().time
-        schedule = FailureSchedule(VirtualCluster(failures=plan), 0, lambda node: deaths.append((node, clock())))
+        plan_of = partial(VirtualCluster(failures=plan).failures_of, 0)
+        schedule = FailureSchedule(plan_of, lambda node: deaths.append((node, clock())))
         schedule.begin(["worker0", "worker1"])
         await asyncio.sleep(2.5)
         assert await schedule.back("worker0")

@@ -11,7 +11,7 @@ from lib.cluster.slowdowns import Shared
 
 
 def course(kind, rank=0):
-    return kind.course(0, f"worker{rank}", rank)
+    return kind.sample_path(0, f"worker{rank}", rank)
 
 
 def test_shares_are_beta_distributed_about_the_cluster_mean():

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from lib import streams
 from lib.cluster.slowdowns import (
     SLOWDOWNS,
-    Day,
+    Diurnal,
     Empirical,
     Lognormal,
     Pace,
@@ -29,7 +29,7 @@ from lib.options.checked import to_plain
 from lib.options.document import parse
 
 TRANSIENT = Transient(mean_on=1.0, mean_off=4.0, factor=3.0)
-DAY = Day(curve=(1.0, 0.5, 0.25, 0.75), period=10.0, begin=3.0)
+DAY = Diurnal(curve=(1.0, 0.5, 0.25, 0.75), period=10.0, begin=3.0)
 SHARED = Shared(curve=(0.1, 0.6), concentration=8.0, hold=1.5, period=10.0, begin=3.0)
 EMPIRICAL = Empirical(quantiles=(0.5, 1.0, 4.0), levels=(0, 0.8, 1), seconds=(2.0, 50.0), shares=(0.3, 0.5))
 
@@ -57,7 +57,7 @@ examples = pytest.mark.parametrize("slowdown", EXAMPLES.values(), ids=EXAMPLES)
 
 
 def course(slowdown, rank=0, seed=0):
-    return slowdown.course(seed, f"worker{rank}", rank)
+    return slowdown.sample_path(seed, f"worker{rank}", rank)
 
 
 def back_to_back(slowdown, lengths, rank=0, seed=0):
@@ -82,7 +82,7 @@ def test_a_course_depends_on_the_seed_and_the_worker_alone(slowdown):
     first = back_to_back(slowdown, lengths, rank=2)
     back_to_back(slowdown, lengths, rank=1)
     assert back_to_back(slowdown, lengths, rank=2) == first
-    same = all(isinstance(part, Day | Steady) for part in getattr(slowdown, "parts", (slowdown,)))
+    same = all(isinstance(part, Diurnal | Steady) for part in getattr(slowdown, "parts", (slowdown,)))
     if not same or (isinstance(slowdown, Steady) and slowdown.sigma):
         assert back_to_back(slowdown, lengths, rank=2, seed=1) != first
         assert back_to_back(slowdown, lengths, rank=3) != first
@@ -159,7 +159,7 @@ def test_the_mean_of_the_slowest_of_n_lognormals(workers, sigma):
 def test_lognormal_keeps_the_draws_that_older_runs_had():
     stream = streams.stream(7, "slowdown", "worker3")
     expected = [0.25 * math.exp(0.6 * stream.standard_normal()) for _ in range(5)]
-    ours = Lognormal(sigma=0.6).course(7, "worker3", 3)
+    ours = Lognormal(sigma=0.6).sample_path(7, "worker3", 3)
     assert [ours.stretch(step, 0.25) for step in range(5)] == expected
     assert course(Lognormal()).stretch(0.0, 0.3) == 0.3
 
@@ -220,14 +220,14 @@ def test_a_computation_that_spans_changes_is_integrated():
 @pytest.mark.parametrize("curve", [(0.3,), (1.0, 0.5, 0.25, 0.75)])
 @pytest.mark.parametrize("start", [0.0, 1.234, 9.99, 1e6 + 0.1])
 def test_a_day_does_its_integral(curve, start):
-    day = Day(curve=curve, period=10.0)
+    day = Diurnal(curve=curve, period=10.0)
     share = np.mean(day.curve)
     for days in (1, 3):
         assert course(day).stretch(start, days * 10 * share) == pytest.approx(10 * days, rel=1e-6)
 
 
 def test_a_day_whose_shares_end_between_floats_goes_on():
-    day = course(Day(curve=(0.5, 1.0, 0.25), period=0.3, begin=0.1))
+    day = course(Diurnal(curve=(0.5, 1.0, 0.25), period=0.3, begin=0.1))
     assert isinstance(day, Pace)
     time = 0.0
     for _ in range(10_000):
@@ -269,8 +269,8 @@ def test_a_product_multiplies_what_is_settled_and_then_what_changes_in_time():
 
 
 def test_speeds_in_time_are_multiplied_from_moment_to_moment():
-    halves = Day(curve=(1.0, 0.5), period=2.0)
-    thirds = Day(curve=(0.1, 1.0, 1.0), period=3.0)
+    halves = Diurnal(curve=(1.0, 0.5), period=2.0)
+    thirds = Diurnal(curve=(0.1, 1.0, 1.0), period=3.0)
     # seconds: 0.1, 0.5, 1, 0.05, 1, ...
     both = course(Product(parts=(halves, thirds)))
     assert [both.stretch(0.0, work) for work in (0.1, 0.6, 1.6, 1.65, 2.65)] == pytest.approx([1, 2, 3, 4, 5])
@@ -296,7 +296,7 @@ def test_the_next_life_of_a_node_begins_before_what_the_dead_one_had_queued():
     """An earlier moment is as much like the one that is known as a later one as far away: exp(-d / seconds)."""
     z = NormalDist().inv_cdf
     kind = Empirical(quantiles=(1e-9, 1.0), seconds=(1.0,), shares=(1.0,))  # about Phi(z)
-    courses = [kind.course(seed, "worker0", 0) for seed in range(4000)]
+    courses = [kind.sample_path(seed, "worker0", 0) for seed in range(4000)]
     later = [z(course.stretch(2.0, 1.0)) for course in courses]
     earlier = [z(course.stretch(1.5, 1.0)) for course in courses]
     assert np.corrcoef(later, earlier)[0, 1] == pytest.approx(math.exp(-0.5), abs=0.03)

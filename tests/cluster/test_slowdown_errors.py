@@ -8,7 +8,7 @@ import pytest
 
 from lib import VirtualCluster
 from lib.cluster.slowdowns import (
-    Day,
+    Diurnal,
     Empirical,
     Lognormal,
     Product,
@@ -22,7 +22,7 @@ from lib.errors import BadOption, UnknownName
 from lib.options.checked import to_plain
 from lib.options.document import parse
 
-DAY = Day(curve=(1.0, 0.5, 0.25, 0.75), period=10.0, begin=3.0)
+DAY = Diurnal(curve=(1.0, 0.5, 0.25, 0.75), period=10.0, begin=3.0)
 
 
 @pytest.mark.parametrize(
@@ -39,11 +39,11 @@ DAY = Day(curve=(1.0, 0.5, 0.25, 0.75), period=10.0, begin=3.0)
         (lambda: Transient(mean_on=1, mean_off=1, factor="2x"), "factor must be"),
         (lambda: Transient(mean_on=1, mean_off=1, factor=()), "factor must be a number or a longer list"),
         (lambda: Transient(mean_on=1, mean_off=1, factor=(2, 0)), r"factor\[1\] must be positive, not 0"),
-        (lambda: Day(curve=(0.5, 0)), r"curve\[1\] must be at least 1e-09"),
-        (lambda: Day(curve=()), "curve must be a longer list"),
-        (lambda: Day(curve="alibaba"), "curve must be a list, not 'alibaba'"),
-        (lambda: Day(curve=(1,), period=0), "period must be"),
-        (lambda: Day(curve=(1,), begin=-1), "begin must be"),
+        (lambda: Diurnal(curve=(0.5, 0)), r"curve\[1\] must be at least 1e-09"),
+        (lambda: Diurnal(curve=()), "curve must be a longer list"),
+        (lambda: Diurnal(curve="alibaba"), "curve must be a list, not 'alibaba'"),
+        (lambda: Diurnal(curve=(1,), period=0), "period must be"),
+        (lambda: Diurnal(curve=(1,), begin=-1), "begin must be"),
         (lambda: Shared(curve=(1,), concentration=0, hold=1), "concentration must be positive, not 0"),
         (lambda: Shared(curve=(1,), concentration=9, hold=0), "hold must be at least 1e-06, not 0"),
         (lambda: Shared(concentration=9, hold=1, curve=(0.5, 1.2)), r"curve\[1\] must be at most 1"),
@@ -68,7 +68,7 @@ DAY = Day(curve=(1.0, 0.5, 0.25, 0.75), period=10.0, begin=3.0)
         (lambda: Product(parts=()), "parts must be a list of at least one slowdown"),
         (lambda: Product(parts=(DAY, [0.6])), r"parts\[1\] must be the name of a slowdown"),
         (lambda: DAY.scaled(0), "scale must be positive, not 0"),
-        (lambda: Day(curve=24 * (1,), period=1.0).scaled(1e-9), "period must be at least"),
+        (lambda: Diurnal(curve=24 * (1,), period=1.0).scaled(1e-9), "period must be at least"),
     ],
 )
 def test_a_slowdown_that_cannot_be_names_the_field(make, words):
@@ -85,7 +85,7 @@ def test_a_slowdown_that_cannot_be_names_the_field(make, words):
         ),
         (
             "{name: product, parts: [{name: day, curve: [1], periode: 3}]}",
-            "slowdown.parts[0].periode: Day has no such field; did you mean 'period'?",
+            "slowdown.parts[0].periode: Diurnal has no such field; did you mean 'period'?",
         ),
         (
             "{name: product, parts: [{name: product, parts: [{name: steady, factors: [1, x]}]}]}",

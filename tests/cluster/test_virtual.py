@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lib import Lognormal, Node, VirtualCluster, protocols, train, workloads
-from lib.cluster.base import Meeting, nbytes
+from lib.cluster.base import nbytes
+from lib.cluster.board import Meeting
 from lib.cluster.spec import Work
 from lib.cluster.virtual.site import HEADER
 from lib.errors import BadOption
@@ -154,7 +155,7 @@ def test_slowdowns_depend_on_the_seed_and_the_worker_alone(seed, few, more, sigm
 
 
 def test_slowdowns_are_lognormal_with_median_one():
-    course = Lognormal(sigma=0.6).course(0, "worker0", 0)
+    course = Lognormal(sigma=0.6).sample_path(0, "worker0", 0)
     logs = np.log([course.stretch(0.0, 1.0) for _ in range(4000)])
     assert abs(logs.mean()) < 3 * 0.6 / 4000**0.5 and logs.std() == pytest.approx(0.6, rel=0.05)
 

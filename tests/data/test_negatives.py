@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
+from lib.data.adjacency import Adjacency
 from lib.data.negatives import Negatives
-from lib.data.neighbours import Neighbours
 from lib.errors import BadOption
 from lib.streams import stream
 
@@ -41,13 +41,13 @@ def test_a_share_beyond_one_is_an_error():
 
 
 def test_few_neighbours_are_all_taken_in_both_directions():
-    near, degree = Neighbours(STAR, 10).sample(np.array([3, 0, 9]), 8, stream(0, "near"))
+    near, degree = Adjacency(STAR, 10).sample(np.array([3, 0, 9]), 8, stream(0, "near"))
     assert degree.tolist() == [1, 8, 0]
     assert near[0].tolist() == [0] + [3] * 7  # the places past the end repeat the entity
     assert sorted(near[1].tolist()) == list(range(1, 9)) and set(near[2].tolist()) == {9}
 
 
 def test_many_neighbours_are_sampled_evenly_and_without_replacement():
-    near, degree = Neighbours(STAR, 10).sample(np.zeros(8_000, np.int64), 3, stream(0, "near"))
+    near, degree = Adjacency(STAR, 10).sample(np.zeros(8_000, np.int64), 3, stream(0, "near"))
     assert (degree == 3).all() and all(len(set(row)) == 3 for row in near.tolist())
     np.testing.assert_allclose(np.bincount(near.ravel(), minlength=9)[1:] / 8_000, 3 / 8, atol=0.02)

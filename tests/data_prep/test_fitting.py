@@ -34,7 +34,7 @@ def trace(factors):
 
 
 def played(slowdown, workers=6, steps=3_000, seed=0):
-    courses = [slowdown.course(seed, f"worker{rank}", rank) for rank in range(workers)]
+    courses = [slowdown.sample_path(seed, f"worker{rank}", rank) for rank in range(workers)]
     return np.array([[course.stretch(step * STEP, 1e-6) / 1e-6 for step in range(steps)] for course in courses])
 
 

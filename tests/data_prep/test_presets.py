@@ -12,7 +12,7 @@ import pytest
 from data_prep.traces.fitting import fit, fit_shared
 from data_prep.traces.formats import read_trace
 from data_prep.traces.quality import distance, play, quality
-from lib.cluster.slowdowns import Day, Product, Steady, Transient, presets
+from lib.cluster.slowdowns import Diurnal, Product, Steady, Transient, presets
 from lib.errors import BadOption
 from lib.options.checked import to_plain
 
@@ -52,7 +52,7 @@ def test_a_preset_is_the_fit_to_its_sample_and_the_fit_is_good(name, traced):
     preset = presets()[name]
     trace = traced(name)
     for fitted, shipped in zip(fit(trace).slowdown.parts, preset.slowdown.parts, strict=True):
-        if isinstance(shipped, Day):
+        if isinstance(shipped, Diurnal):
             fitted, shipped = Steady(factors=fitted.curve), Steady(factors=shipped.curve)
         one, other = to_plain(fitted), to_plain(shipped)
         assert one.keys() == other.keys() and one.pop("name") == other.pop("name")

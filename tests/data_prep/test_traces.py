@@ -12,7 +12,7 @@ import pytest
 from data_prep.traces.fitting import fit, fit_shared
 from data_prep.traces.formats import read_trace
 from data_prep.traces.quality import quality
-from lib.cluster.slowdowns import Day, Empirical, Product, Shared, Steady, Transient
+from lib.cluster.slowdowns import Diurnal, Empirical, Product, Shared, Steady, Transient
 from lib.errors import BadOption
 
 
@@ -20,7 +20,7 @@ def pai(path, slowdown, workers=4, count=400, step=10.0):
     """A job whose workers are slowed down so, in Alibaba PAI's format."""
     rows = []
     for worker in range(workers):
-        course = slowdown.course(0, f"worker{worker}", worker)
+        course = slowdown.sample_path(0, f"worker{worker}", worker)
         rows += [(worker, 20, 1 + k * step, round(1e5 * course.stretch(k * step, 1e-6) / 1e-6)) for k in range(count)]
     table = pd.DataFrame(rows, columns=["worker", "gpu", "time", "batch_time_norm"])
     table.sort_values(["time", "worker"], ignore_index=True).to_csv(path)
@@ -83,7 +83,7 @@ def test_a_fit_finds_what_a_trace_was_made_of(tmp_path):
 
 def test_a_day_is_found_in_machine_usage(tmp_path):
     steady, day, _ = fit(read_trace(usage(tmp_path / "usage.csv"))).slowdown.parts
-    assert isinstance(day, Day) and day.period == 86_400
+    assert isinstance(day, Diurnal) and day.period == 86_400
     free = np.array(day.curve)
     assert free[:12] == pytest.approx(0.8, abs=0.03) and free[12:] == pytest.approx(0.4, abs=0.03)
     assert steady.factors == pytest.approx((1, 1, 1 / 1.2), rel=0.02)
@@ -93,7 +93,7 @@ def test_sharing_is_found_in_machine_usage(tmp_path):
     truth = Shared(curve=(0.25, 0.4), concentration=12.0, hold=6_000.0)
     lines = []
     for machine in range(12):
-        course = truth.course(0, f"worker{machine}", machine)
+        course = truth.sample_path(0, f"worker{machine}", machine)
         for time in range(0, 20 * 86_400, 600):
             lines.append(f"m_{machine},{time},{100 * (1 - course.speed(time)[0]):.6g},80,,,40.0,30.0,5\n")
     lines += [f"m_99,{time},2,80,,,40.0,30.0,5\n" for time in range(0, 20 * 86_400, 600)]  # nobody shares it

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from lib.cluster.slowdowns import Course, Slowdown
+from lib.cluster.slowdowns import SamplePath, Slowdown
 from lib.switching.controller import Automatic, AutomaticState, Computation, Mode
 
 
@@ -23,12 +23,12 @@ class ByHour(Slowdown):
     """Which stretches are busy; over and over. A list may go on growing."""
     hour: float
 
-    def course(self, seed: int, node: str, rank: int, twin: int = 0) -> Course:
-        return _ByHour(self, [each.course(seed, node, rank) for each in (self.vacant, self.busy)])
+    def sample_path(self, seed: int, node: str, rank: int, twin: int = 0) -> SamplePath:
+        return _ByHour(self, [each.sample_path(seed, node, rank) for each in (self.vacant, self.busy)])
 
 
-class _ByHour(Course):
-    def __init__(self, kind: ByHour, courses: list[Course]):
+class _ByHour(SamplePath):
+    def __init__(self, kind: ByHour, courses: list[SamplePath]):
         self._kind, self._courses = kind, courses
 
     def stretch(self, start: float, seconds: float) -> float:
@@ -50,7 +50,7 @@ class Cluster:
     def train(self, seconds: float, choose: Callable, every: float, cost: float, seed: int = 0) -> np.ndarray:
         """Samples in each interval of `every` seconds. `choose(steps, now, samples)` gives the mode to be in; a switch
         drops what is under way, and `choose(None, now, 0)` hears that it is over."""
-        courses = [self.slowdown.course(seed, f"worker{rank}", rank) for rank in range(self.workers)]
+        courses = [self.slowdown.sample_path(seed, f"worker{rank}", rank) for rank in range(self.workers)]
         intervals = np.zeros(round(seconds / every))
         now, mode = 0.0, choose([], 0.0, 0)
         under_way = self._begin(courses, mode, now)

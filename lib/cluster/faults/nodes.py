@@ -5,14 +5,10 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable, Coroutine, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
-from lib.cluster.board import Board
 from lib.cluster.faults.failures import NodeFailures, Window, window_of
 from lib.errors import MemberLost, NodeLost, first_cause
-
-if TYPE_CHECKING:
-    from lib.cluster.base import Cluster
 
 
 class Incarnation:
@@ -67,9 +63,9 @@ def _let_go(call: asyncio.Task) -> None:
 class Health:
     """How the computations of one node get on, beside its slowdown."""
 
-    def __init__(self, cluster: Cluster, seed: int, node: str, batches: int = 0):
+    def __init__(self, plan: NodeFailures, batches: int = 0):
         """`batches`: what the node had computed in the incarnations before."""
-        self._plan = cluster.failures_of(seed, node)
+        self._plan = plan
         self._degradation = self._plan.degradation()
         self.batches = batches
         self._begun: list[Window] = []
@@ -110,9 +106,9 @@ class Health:
 class FailureSchedule:
     """Carries out who dies when, and says when a node is there again."""
 
-    def __init__(self, cluster: Cluster, seed: int, kill: Callable[[str], None]):
-        """`kill` ends a node at once; it is called with the node's name."""
-        self._cluster, self._seed, self._kill = cluster, seed, kill
+    def __init__(self, plan_of: Callable[[str], NodeFailures], kill: Callable[[str], None]):
+        """`plan_of`: what is to befall a node; `kill` ends one at once. Both are called with its name."""
+        self._plan_of, self._kill = plan_of, kill
         self.begun = False
         self.start = 0.0
         """When the training started, on the loop's clock."""
@@ -130,7 +126,7 @@ class FailureSchedule:
         if not self.begun:
             self.begun, self.start = True, asyncio.get_running_loop().time()
         for node in nodes:
-            plan = self._cluster.failures_of(self._seed, node)
+            plan = self._plan_of(node)
             if plan.failures and node not in self._plans:
                 self._plans[node], self._deaths[node] = plan, plan.deaths()
             if node in self._plans and node not in self._timers:
@@ -196,56 +192,3 @@ class FailureSchedule:
         if node not in self._returns:
             self._returns[node] = asyncio.get_running_loop().time() + lasts
             self._kill(node)
-
-
-class FailingNodes:
-    """What a world whose nodes are all in this process does about those that die."""
-
-    def __init__(self, cluster: Cluster, seed: int):
-        self.failure_schedule = FailureSchedule(cluster, seed, self._kill)
-        self.board = Board(self._life)
-        self._sites: dict[str, Any] = {}
-        """The nodes; each has its `health`, a `rank`, if it is a worker, and an `end()`."""
-        self.records: dict[str, list[Any]] = {}
-
-    async def quiet(self) -> None:
-        while calls := [call for site in self._sites.values() for call in site.incarnation.calls if not call.done()]:
-            await asyncio.wait(calls)
-
-    def cut(self) -> dict[str, Any]:
-        return {
-            **super().cut(),
-            "now": asyncio.get_running_loop().time(),
-            "failures": self.failure_schedule.save(),
-            "health": {node: site.health.save() for node, site in self._sites.items()},
-        }
-
-    async def go_on(self, state: dict[str, Any]) -> None:
-        shift = asyncio.get_running_loop().time() - state["now"]
-        for node, health in state["health"].items():
-            self.site(node).health.load(health)
-        self.failure_schedule.load(state["failures"], state["health"], shift)
-
-    async def clear(self) -> None:
-        await self.quiet()
-        await super().clear()
-        for site in self._sites.values():
-            site.incarnation.parts.clear()
-
-    async def restart(self) -> list[Any]:
-        for node in self._sites:
-            self._end(node)
-        self.board = Board(self._life)
-        return [record for node in self._sites for record in self.records_left(node)]
-
-    def _life(self, rank: int) -> int:
-        return self.site(f"worker{rank}").life
-
-    def _kill(self, node: str) -> None:
-        self._end(node)
-        if self._sites[node].rank is not None:
-            self.board.lose(self._sites[node].rank)
-
-    def _end(self, node: str) -> None:
-        self._sites[node].life += 1
-        self.records[node] = [*self.records.get(node, []), *self._sites[node].end()]

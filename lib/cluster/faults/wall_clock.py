@@ -35,7 +35,7 @@ class InjectedDelays:
         self._clock = time.thread_time if device.type == "cpu" else time.perf_counter
         self._started: float | None = None
         self._alone, self._warm = math.inf, False
-        self.health = Health(cluster, seed, node, batches)
+        self.health = Health(cluster.failures_of(seed, node), batches)
 
     def begin(self, ago: float = 0.0) -> None:
         """The training started so many seconds ago."""

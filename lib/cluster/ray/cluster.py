@@ -15,13 +15,15 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, Literal
 
 import torch
 import torch.distributed as distributed
 from joblib import cpu_count
 
-from lib.cluster.base import Cluster, Main, Meeting, World
+from lib.cluster.base import Cluster, Main, World
+from lib.cluster.board import Meeting
 from lib.cluster.faults.failures import check_wall
 from lib.cluster.faults.nodes import FailureSchedule
 from lib.cluster.faults.wall_clock import MessageDelays
@@ -66,7 +68,7 @@ class RayWorld(World):
         self.ray = _import_ray()
         self.cluster = cluster
         self.seed, self.workers = seed, workers
-        self.failure_schedule = FailureSchedule(cluster, seed, self._kill)
+        self.failure_schedule = FailureSchedule(partial(cluster.failures_of, seed), self._kill)
         self._actors: dict[str, Any] = {}
         self._incarnations: Counter[str] = Counter()
         self._heard: set[tuple[str, int]] = set()

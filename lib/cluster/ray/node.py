@@ -16,7 +16,8 @@ import numpy as np
 import torch
 import torch.distributed as distributed
 
-from lib.cluster.base import Cluster, Handle, Meeting
+from lib.cluster.base import Cluster, Handle
+from lib.cluster.board import Meeting
 from lib.cluster.faults.wall_clock import MessageDelays, until
 from lib.cluster.spec import Work
 from lib.cluster.wall_site import WallSite

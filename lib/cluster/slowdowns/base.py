@@ -1,7 +1,7 @@
 """What slows a worker down: the contract of every kind, and the check of its fields.
 
-A `Slowdown` is a description: frozen, made of plain fields, the same for all workers. Its `course` is one worker's run
-through time. Guaranteed: a course depends on the seed, the node, the rank and the calls made to it, on nothing else.
+A `Slowdown` is a description: frozen, made of plain fields, the same for all workers. Its `sample_path` is one worker's run
+through time. Guaranteed: a sample path depends on the seed, the node, the rank and the calls made to it, on nothing else.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from lib import streams
 from lib.options.checked import Checked, Finite, Positive, checked
 
 SHORTEST = 1e-6
-"""Seconds below which nothing is modelled; a course whose speed changes faster than that would never get anywhere."""
+"""Seconds below which nothing is modelled; a sample path whose speed changes faster than that would never get anywhere."""
 
 Lasting = Annotated[float, Ge(SHORTEST), Finite]
 """Seconds long enough to be modelled."""
@@ -27,7 +27,7 @@ Factor = Annotated[float, Gt(0), Le(1e9)]
 """How many times as long something takes."""
 
 
-class Course(ABC):
+class SamplePath(ABC):
     """One worker's run through time."""
 
     @abstractmethod
@@ -37,8 +37,8 @@ class Course(ABC):
         `start` is before an earlier call's only where the node died meanwhile, with what was queued on it."""
 
 
-class Pace(Course):
-    """A course whose speed is constant between changes; a computation that spans a change is integrated over it."""
+class Pace(SamplePath):
+    """A sample path whose speed is constant between changes; a computation that spans a change is integrated over it."""
 
     @abstractmethod
     def speed(self, time: float) -> tuple[float, float]:
@@ -84,8 +84,8 @@ class Slowdown(Checked, ABC):
     """Fields that are seconds of the cluster's clock."""
 
     @abstractmethod
-    def course(self, seed: int, node: str, rank: int, twin: int = 0) -> Course:
-        """A worker's course. `twin` counts the parts of the same kind before this one in a product, so that they draw
+    def sample_path(self, seed: int, node: str, rank: int, twin: int = 0) -> SamplePath:
+        """A worker's sample path. `twin` counts the parts of the same kind before this one in a product, so that they draw
         from different streams."""
 
     def scaled(self, scale: float) -> Self:

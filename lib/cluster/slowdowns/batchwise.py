@@ -11,7 +11,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from lib.cluster.slowdowns.base import Course, Slowdown, draws
+from lib.cluster.slowdowns.base import SamplePath, Slowdown, draws
 from lib.options.checked import NotNegative, Positive, Share
 
 _ROOT_2 = math.sqrt(2)
@@ -26,7 +26,7 @@ class Lognormal(Slowdown):
     sigma: NotNegative = 0.0
     """Spread of the logarithm; 0.6 makes the slowest of 32 about three times the mean."""
 
-    def course(self, seed: int, node: str, rank: int, twin: int = 0) -> Course:
+    def sample_path(self, seed: int, node: str, rank: int, twin: int = 0) -> SamplePath:
         if not self.sigma:
             return _Factors(lambda: 1.0)
         stream = draws(seed, "slowdown", node, twin=twin)
@@ -48,7 +48,7 @@ class Steady(Slowdown):
         if self.sigma and self.factors:
             self._reject("sigma", "0 where factors are given")
 
-    def course(self, seed: int, node: str, rank: int, twin: int = 0) -> Course:
+    def sample_path(self, seed: int, node: str, rank: int, twin: int = 0) -> SamplePath:
         if self.factors:
             factor = self.factors[rank % len(self.factors)]
         else:
@@ -86,11 +86,11 @@ class Empirical(Slowdown):
         if len(self.shares) != len(self.seconds) or sum(self.shares) > 1:
             self._reject("shares", f"as many as the {len(self.seconds)} seconds, and at most 1 together")
 
-    def course(self, seed: int, node: str, rank: int, twin: int = 0) -> Course:
+    def sample_path(self, seed: int, node: str, rank: int, twin: int = 0) -> SamplePath:
         return _Empirical(self, draws(seed, "slowdown", self.name, node, twin=twin))
 
 
-class _Factors(Course):
+class _Factors(SamplePath):
     """A computation takes as many times as long as the next factor says."""
 
     def __init__(self, following: Callable[[], float]):
@@ -100,7 +100,7 @@ class _Factors(Course):
         return seconds * self._following()
 
 
-class _Empirical(Course):
+class _Empirical(SamplePath):
     """The correlated parts of z are Ornstein-Uhlenbeck processes, which are exact at any times."""
 
     def __init__(self, kind: Empirical, stream: np.random.Generator):

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import ClassVar, Self
 
-from lib.cluster.slowdowns.base import Course, Pace, Slowdown
+from lib.cluster.slowdowns.base import Pace, SamplePath, Slowdown
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,17 +33,17 @@ class Product(Slowdown):
     def scaled(self, scale: float) -> Self:
         return replace(self, parts=tuple(part.scaled(scale) for part in self.parts))
 
-    def course(self, seed: int, node: str, rank: int, twin: int = 0) -> Course:
+    def sample_path(self, seed: int, node: str, rank: int, twin: int = 0) -> SamplePath:
         met: Counter[str] = Counter()
         courses = []
         for part in self.parts:
-            courses.append(part.course(seed, node, rank, met[part.name]))
+            courses.append(part.sample_path(seed, node, rank, met[part.name]))
             met[part.name] += 1
         return _Joint(courses)
 
 
 class _Joint(Pace):
-    def __init__(self, courses: list[Course]):
+    def __init__(self, courses: list[SamplePath]):
         self._paces = [course for course in courses if isinstance(course, Pace)]
         self._others = [course for course in courses if not isinstance(course, Pace)]
 

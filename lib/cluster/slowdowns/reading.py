@@ -10,13 +10,13 @@ from lib.cluster.slowdowns.batchwise import Empirical, Lognormal, Steady
 from lib.cluster.slowdowns.presets import get, presets
 from lib.cluster.slowdowns.product import Product
 from lib.cluster.slowdowns.shared_machines import Shared
-from lib.cluster.slowdowns.timed import Day, Transient
+from lib.cluster.slowdowns.timed import Diurnal, Transient
 from lib.errors import BadField, nearest
 from lib.options.checked import of_name
 from lib.options.document import load
 
 SLOWDOWNS: dict[str, type[Slowdown]] = {
-    kind.name: kind for kind in (Lognormal, Steady, Empirical, Transient, Day, Shared, Product)
+    kind.name: kind for kind in (Lognormal, Steady, Empirical, Transient, Diurnal, Shared, Product)
 }
 
 

@@ -42,7 +42,7 @@ class Shared(Slowdown):
     begin: NotNegative = 0.0
     """Seconds of the day that are over when the run begins."""
 
-    def course(self, seed: int, node: str, rank: int, twin: int = 0) -> Pace:
+    def sample_path(self, seed: int, node: str, rank: int, twin: int = 0) -> Pace:
         return Stretches(self._shares(draws(seed, "slowdown", self.name, node, twin=twin)))
 
     def _shares(self, stream: np.random.Generator) -> Iterator[tuple[float, float]]:

@@ -33,7 +33,7 @@ class Transient(Slowdown):
     factor: Factor | Annotated[tuple[Factor, ...], MinLen(1)]
     """How many times as long a computation takes in a slow period; of several, each period draws one."""
 
-    def course(self, seed: int, node: str, rank: int, twin: int = 0) -> Pace:
+    def sample_path(self, seed: int, node: str, rank: int, twin: int = 0) -> Pace:
         return Stretches(self._turns(draws(seed, "slowdown", self.name, node, twin=twin)))
 
     def _turns(self, stream: np.random.Generator) -> Iterator[tuple[float, float]]:
@@ -49,7 +49,7 @@ class Transient(Slowdown):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Day(Slowdown):
+class Diurnal(Slowdown):
     """A shared machine's day: what others leave free is a worker's speed, over and over."""
 
     name: ClassVar = "day"
@@ -66,7 +66,7 @@ class Day(Slowdown):
         if self._width < SHORTEST:
             self._reject("period", f"at least {SHORTEST * len(self.curve):g} seconds for {len(self.curve)} shares")
 
-    def course(self, seed: int, node: str, rank: int, twin: int = 0) -> Pace:
+    def sample_path(self, seed: int, node: str, rank: int, twin: int = 0) -> Pace:
         return Stretches(self._shares())
 
     def _shares(self) -> Iterator[tuple[float, float]]:

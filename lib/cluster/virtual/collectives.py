@@ -49,24 +49,10 @@ def whole_tree(workers: int, size: float) -> list[Transfer]:
     return [_hop(hop % 2, (hop + 1) % 2, size) for hop in range(3 * levels)]
 
 
-def through_server(workers: int, size: float, servers: int = 1) -> list[Transfer]:
-    """Chunked: everyone sends its share to every server (nodes W, W + 1, ...) and gets it back; servers are the bottleneck."""
-    up = [
-        (np.array([worker]), np.array([workers + server]), size / servers)
-        for worker in range(workers)
-        for server in range(servers)
-    ]
-    down = [(receiver, sender, share) for sender, receiver, share in up]
-    return [*up, *down]
+Algorithm = Callable[[int, float], list[Transfer]]
+"""Of so many workers and bytes."""
 
-
-def whole_through_server(workers: int, size: float) -> list[Transfer]:
-    """2 W transfers one after the other: W pulls and W pushes; each is held to a worker's share of the servers' bandwidth."""
-    one, server = np.array([0]), np.array([workers])
-    return [step for _ in range(workers) for step in ((one, server, size), (server, one, size))]
-
-
-ALGORITHMS: dict[str, Callable[[int, float], list[Transfer]]] = {
+ALGORITHMS: dict[str, Algorithm] = {
     "ring": ring,
     "tree": tree,
     "whole-ring": whole_ring,

@@ -8,12 +8,14 @@ What waits at a busy receiver does not hold its sender's interface: a switch sta
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 
-from lib.cluster.spec import Usage
+from lib.cluster.faults.failures import Connection
+from lib.cluster.spec import Link, Usage
 
 
 @dataclass(slots=True)
@@ -71,38 +73,94 @@ Transfer = tuple[np.ndarray, np.ndarray, float]
 """Senders, receivers (each at most once) and the bytes that every one of them sends."""
 
 
-@dataclass(slots=True)
-class Exchange:
-    """Transfers among some interfaces that depend on one another: a node sends what it has received in the steps before."""
+def carry_out(
+    steps: Sequence[Transfer], members: Sequence[Interface], ready: np.ndarray, limit: float = float("inf")
+) -> np.ndarray:
+    """Transfers among some interfaces that depend on one another: a node sends what it has received in the steps before.
 
-    members: Sequence[Interface]
-    ready: np.ndarray
-    """When each member has what it needs to go on."""
-    limit: float = field(default=float("inf"))
-    """Bandwidth that each transfer is held to, where the peer gives it only a share."""
+    `ready` says when each member has what it needs to begin, the result when it is done; `limit` is the bandwidth that each
+    transfer is held to, where the peer gives it only a share. The interfaces are taken from the first step to the last.
+    """
+    out = np.array([min(member.out.bandwidth, limit) for member in members])
+    into = np.array([min(member.into.bandwidth, limit) for member in members])
+    leaves = np.array([member.out.free for member in members])
+    enters = np.array([member.into.free for member in members])
+    latency = np.array([member.latency for member in members])
+    moved = np.zeros((2, len(members)))
+    ready = ready.astype(float)
+    for senders, receivers, size in steps:
+        start = np.maximum(ready[senders], leaves[senders])
+        leaves[senders] = start + size / out[senders]
+        lag = np.maximum(latency[senders], latency[receivers])
+        entered = np.maximum(start + lag, enters[receivers])
+        enters[receivers] = entered + size / into[receivers]
+        arrived = np.maximum(enters[receivers], leaves[senders] + lag)
+        ready[receivers] = np.maximum(ready[receivers], arrived)
+        moved[0, senders] += size
+        moved[1, receivers] += size
+    for number, member in enumerate(members):
+        for queue, free, size in ((member.out, leaves, moved[0]), (member.into, enters, moved[1])):
+            queue.free = float(free[number])
+            queue.bytes += float(size[number])
+            queue.busy += float(size[number]) / queue.bandwidth
+    return ready
 
-    def run(self, steps: Sequence[Transfer]) -> np.ndarray:
-        """Carry the steps out; when each member is done. The interfaces are taken from the first step to the last."""
-        out = np.array([min(member.out.bandwidth, self.limit) for member in self.members])
-        into = np.array([min(member.into.bandwidth, self.limit) for member in self.members])
-        leaves = np.array([member.out.free for member in self.members])
-        enters = np.array([member.into.free for member in self.members])
-        latency = np.array([member.latency for member in self.members])
-        moved = np.zeros((2, len(self.members)))
-        ready = self.ready.astype(float)
-        for senders, receivers, size in steps:
-            start = np.maximum(ready[senders], leaves[senders])
-            leaves[senders] = start + size / out[senders]
-            lag = np.maximum(latency[senders], latency[receivers])
-            entered = np.maximum(start + lag, enters[receivers])
-            enters[receivers] = entered + size / into[receivers]
-            arrived = np.maximum(enters[receivers], leaves[senders] + lag)
-            ready[receivers] = np.maximum(ready[receivers], arrived)
-            moved[0, senders] += size
-            moved[1, receivers] += size
-        for number, member in enumerate(self.members):
-            for queue, free, size in ((member.out, leaves, moved[0]), (member.into, enters, moved[1])):
-                queue.free = float(free[number])
-                queue.bytes += float(size[number])
-                queue.busy += float(size[number]) / queue.bandwidth
-        return ready
+
+class Network:
+    """The interfaces of all nodes, the private links between some, and what befalls the messages from one to another."""
+
+    def __init__(self, links: Sequence[Link], befalls: Callable[[str, str], Connection] | None):
+        """`befalls`: what it is, of a sender and a receiver; None: nothing ever."""
+        self.links: dict[tuple[str, str], tuple[Interface, Interface]] = {}
+        """A link is two pairs of interfaces, one pair a direction, which share nothing."""
+        for link in links:
+            for ends in (link.ends, link.ends[::-1]):
+                self.links[ends] = (idle(link.bandwidth, link.latency), idle(link.bandwidth, link.latency))
+        self.interfaces: dict[str, Interface] = {}
+        self._befalls = befalls
+        self._connections: dict[tuple[str, str], Connection] = {}
+
+    def send(self, source: str, target: str, now: float, size: float, start: float) -> float:
+        """Queue a message; when it has arrived. Failures count from `start` on."""
+        ends = self.links.get((source, target)) or (self.interfaces[source], self.interfaces[target])
+        arrival = send(*ends, now, size)
+        if self._befalls is None:
+            return arrival
+        return start + self._connection(source, target).arrival(now - start, arrival - start)
+
+    def save(self) -> dict[str, Any]:
+        """The books of interfaces that are idle, and how far the chances have come."""
+        books = {name: [_book(queue) for queue in queues] for name, queues in self._queues().items()}
+        connections = [(*ends, connection.save()) for ends, connection in self._connections.items()]
+        return {"books": books, "connections": connections}
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Be as when that was saved."""
+        for name, queues in self._queues().items():
+            for queue, book in zip(queues, state["books"][name], strict=True):
+                for entry, value in book.items():
+                    setattr(queue, entry, value)
+        for source, target, kept in state["connections"]:
+            self._connection(source, target).load(kept)
+
+    def _connection(self, source: str, target: str) -> Connection:
+        if (source, target) not in self._connections:
+            self._connections[source, target] = self._befalls(source, target)
+        return self._connections[source, target]
+
+    def _queues(self) -> dict[str, list[Queue]]:
+        nodes = {name: [each.out, each.into] for name, each in self.interfaces.items()}
+        links = {
+            " - ".join(ends): [end for each in pair for end in (each.out, each.into)]
+            for ends, pair in self.links.items()
+        }
+        return nodes | links
+
+
+def idle(bandwidth: float, latency: float) -> Interface:
+    """An interface that nothing has passed yet."""
+    return Interface(Queue(bandwidth), Queue(bandwidth), latency)
+
+
+def _book(queue: Queue) -> dict[str, float]:
+    return {each.name: getattr(queue, each.name) for each in fields(queue) if each.name != "bandwidth"}

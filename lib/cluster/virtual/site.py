@@ -5,48 +5,50 @@ from __future__ import annotations
 import asyncio
 import heapq
 from collections.abc import Callable, Collection, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 
-from lib.cluster.base import Meeting, Site
-from lib.cluster.board import mean, own
+from lib.cluster.base import rank_of
+from lib.cluster.board import Meeting, mean, own
 from lib.cluster.faults.nodes import Health, Incarnation
+from lib.cluster.one_process import ProcessSite, ProcessWorld
 from lib.cluster.spec import Node, Work
-from lib.cluster.virtual.collectives import ALGORITHMS
-from lib.cluster.virtual.network import Exchange, Interface, Queue, Transfer, send
-
-if TYPE_CHECKING:
-    from lib.cluster.virtual.cluster import VirtualWorld
+from lib.cluster.virtual.collectives import Algorithm
+from lib.cluster.virtual.loop import VirtualLoop
+from lib.cluster.virtual.network import Network, Transfer, carry_out, idle
 
 HEADER = 64
 """Bytes of a message beside its arrays."""
 
 
-def interface(spec: Node) -> Interface:
-    """A node's network interface, idle."""
-    return Interface(Queue(spec.bandwidth), Queue(spec.bandwidth), spec.latency)
-
-
-class VirtualSite(Site):
+class VirtualSite(ProcessSite):
     """What a node's parts see, and what the node has done."""
 
     device = torch.device("cpu")
 
-    def __init__(self, world: VirtualWorld, node: str):
-        self.node = node
-        self.spec = world.cluster.node(node)
-        self.interface = interface(self.spec)
+    def __init__(
+        self,
+        world: ProcessWorld,
+        node: str,
+        spec: Node,
+        loop: VirtualLoop,
+        network: Network,
+        average: Algorithm,
+        objects: dict[str, Any],
+    ):
+        """`average`: how groups do it; `objects`: what all nodes share."""
+        self.node, self.rank, self.spec = node, rank_of(node), spec
+        self.interface = network.interfaces[node] = idle(spec.bandwidth, spec.latency)
         self.computed = 0.0
         """Seconds that its lanes were busy, summed."""
-        self.world, self._loop = world, world.loop
+        self.world, self._loop, self._network, self._average = world, loop, network, average
+        self._objects = objects
         self._lanes = [0.0] * self.spec.lanes
-        role = node.rstrip("0123456789")
-        self.rank = int(node[len(role) :]) if role == "worker" else None
         self.incarnation = Incarnation(node)
-        self._fails, self.health = world.cluster.fails, Health(world.cluster, world.seed, node)
-        self._course = world.cluster.stretch(world.seed, node)
+        self.fails, self.health = world.cluster.fails, Health(world.cluster.failures_of(world.seed, node))
+        self._slowed = world.cluster.stretch(world.seed, node)
         self.calls: list[tuple[float, float]] = []
         """What the slowdown was asked for, where the run is to be restarted."""
 
@@ -99,25 +101,24 @@ class VirtualSite(Site):
         """How long it takes from then on, beside what the other lanes do."""
         running = 1 + sum(free > start for free in self._lanes) if self.spec.memory else 1
         seconds = self.spec.seconds(work, running)
-        if self._course:
+        if self._slowed:
             if self.world.keeps:
                 self.calls.append((start, seconds))
-            seconds = self._course(start, seconds)
+            seconds = self._slowed(start, seconds)
         return self.health.stretch(start - self.world.failure_schedule.start, seconds)
 
     def repeat(self, calls: np.ndarray) -> None:
         """Bring an idle node to where these calls of its slowdown have brought another."""
         for start, seconds in calls[len(self.calls) :].tolist():
             self.calls.append((start, seconds))
-            self._course(start, seconds)
+            self._slowed(start, seconds)
         self._lanes = [0.0] * self.spec.lanes
 
     async def mean(self, meeting: Meeting, mine: np.ndarray) -> np.ndarray:
         workers = len(meeting.members)
         if workers == 1:
             return own(mine)
-        schedule = ALGORITHMS[self.world.cluster.collective](workers, mine.nbytes)
-        result, done = await self._meet(meeting, "mean", mine, mean, schedule)
+        result, done = await self._meet(meeting, "mean", mine, mean, self._average(workers, mine.nbytes))
         await self.until(done[meeting.members.index(self.rank)])
         return own(result)
 
@@ -131,32 +132,23 @@ class VirtualSite(Site):
 
     def shared(self, key: str, make: Callable[[], Any]) -> Any:
         """One for the whole world: `compute` runs a function to its end before any other."""
-        if key not in self.world.objects:
-            self.world.objects[key] = make()
-        return self.world.objects[key]
+        if key not in self._objects:
+            self._objects[key] = make()
+        return self._objects[key]
 
     def progress(self, samples: int) -> None:
         self.world.report(samples)
-        if self._fails:
+        if self.fails:
             failure_schedule = self.world.failure_schedule
             failure_schedule.computed(self.node, self.health.computed(self._loop.time() - failure_schedule.start))
 
-    def end(self) -> list[Any]:
-        """The node's processes end, and others may start; the records of its parts."""
-        records = self.incarnation.end()
-        self.incarnation, self._lanes = Incarnation(self.node), [0.0] * self.spec.lanes
-        return records
+    def _emptied(self) -> None:
+        self._lanes = [0.0] * self.spec.lanes
 
     def book(self, other: VirtualSite, size: int) -> float:
         """Queue a message to another node; when it has arrived."""
-        link = self.world.links.get((self.node, other.node))
-        source, target = link or (self.interface, other.interface)
-        arrival = send(source, target, self._loop.time(), size + HEADER)
-        if self._fails:
-            start = self.world.failure_schedule.start
-            connection = self.world.connection(self.node, other.node)
-            return start + connection.arrival(self._loop.time() - start, arrival - start)
-        return arrival
+        start = self.world.failure_schedule.start
+        return self._network.send(self.node, other.node, self._loop.time(), size + HEADER, start)
 
     def until(self, when: float) -> asyncio.Future:
         return self._loop.sleep_until(when)
@@ -165,8 +157,8 @@ class VirtualSite(Site):
         """What `function` makes of the members' arrays, and when each member is done with the transfers."""
 
         def together(arrays: list[np.ndarray]):
-            members = [self.world.site(f"worker{rank}").interface for rank in meeting.members]
+            members = [self._network.interfaces[f"worker{rank}"] for rank in meeting.members]
             ready = np.full(len(members), self._loop.time())
-            return function(arrays), Exchange(members, ready).run(steps)
+            return function(arrays), carry_out(steps, members, ready)
 
         return await self.world.board.combine(meeting, kind, self.rank, mine, together)

@@ -11,7 +11,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from lib.cluster.base import Handle, Meeting, Site
+from lib.cluster.base import Handle, Site
+from lib.cluster.board import Meeting
 from lib.cluster.spec import Work
 from lib.drivers.replicas.overlap import Overlap
 from lib.drivers.replicas.replica_state import Replica

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from lib.cluster.base import Handle, Meeting, Site
+from lib.cluster.base import Handle, Site
+from lib.cluster.board import Meeting
 from lib.drivers.run.plan import Plan
 from lib.errors import BadOption
 from lib.protocols.replica_rule import neighbours

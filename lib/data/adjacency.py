@@ -6,7 +6,7 @@ import numba
 import numpy as np
 
 
-class Neighbours:
+class Adjacency:
     """The training triples as a graph without directions or kinds."""
 
     def __init__(self, triples: np.ndarray, entities: int):
