@@ -110,8 +110,8 @@ def test_the_rooms_of_lib_form_no_circle():
 
 
 def test_the_modules_of_lib_form_no_circle():
-    """Neither where they import each other, nor for types alone; what a function imports when it is called does not count, nor the
-    package that a module is in."""
+    """Neither where they import each other, nor for types alone; what a function imports when it is called does not count, nor
+    the package that a module is in."""
     paths = {_module(path): path for path in (ROOT / "lib").rglob("*.py")}
     needs = {name: imported(path, inner=False) & paths.keys() for name, path in paths.items()}
     needs = {name: {each for each in those if not f"{name}.".startswith(f"{each}.")} for name, those in needs.items()}

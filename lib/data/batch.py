@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -45,18 +45,27 @@ class Batch:
             where[table] = positions.reshape(values.shape)
         return cls(index=index, ids=ids, where=where, **fields)
 
-    def to(self, device: torch.device) -> Batch:
+    def to(self, device: torch.device | str) -> Batch:
         """The same batch as tensors on a device; the ids stay on the host, where the store is."""
-
-        def move(array):
-            return None if array is None else uploaded(array, device)
-
+        there = torch.device(device)
         return replace(
             self,
-            where={name: move(array) for name, array in self.where.items()},
-            features={name: move(array) for name, array in self.features.items()},
-            labels=move(self.labels),
+            where={name: uploaded(array, there) for name, array in self.where.items()},
+            features={name: uploaded(array, there) for name, array in self.features.items()},
+            labels=None if self.labels is None else uploaded(self.labels, there),
         )
+
+    def parts(self, size: int) -> Iterator[Batch]:
+        """The same samples, so many at once, which bounds the memory; only where each sample has its own places."""
+        for start in range(0, self.size, size):
+            part = slice(start, start + size)
+            yield replace(
+                self,
+                size=len(range(self.size)[part]),
+                where={name: array[part] for name, array in self.where.items()},
+                features={name: array[part] for name, array in self.features.items()},
+                labels=None if self.labels is None else self.labels[part],
+            )
 
 
 def joined(batches: Sequence[Batch]) -> tuple[dict[str, np.ndarray], list[Batch]]:

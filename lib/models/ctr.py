@@ -6,8 +6,8 @@ One table serves all the fields. `batch.where[TABLE]` has the shape (samples, fi
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from inspect import signature
 from typing import Any, ClassVar
 
 import torch
@@ -20,7 +20,7 @@ from lib.models.layers import Linear, generator, mlp, mlp_flops
 TABLE = "feature"
 
 
-class ClickModel(nn.Module, ABC):
+class ClickModel(nn.Module):
     """Scores are logits, the loss is the binary cross-entropy."""
 
     normed: ClassVar[bool] = False
@@ -31,10 +31,11 @@ class ClickModel(nn.Module, ABC):
         """The width of a row for embeddings of `dim`."""
         return dim
 
-    @staticmethod
-    @abstractmethod
-    def flops(*, fields: int, dim: int, dense_features: int, hidden: Sequence[int]) -> float:
-        """Floating-point operations of the forward pass, a sample."""
+    @classmethod
+    def flops(cls, **shape: Any) -> float:
+        """Floating-point operations of the forward pass, a sample: by default two for each dense parameter."""
+        named = {name: shape[name] for name in signature(cls).parameters if name in shape}
+        return 2.0 * sum(parameter.numel() for parameter in cls(**named, seed=0).parameters())
 
     @staticmethod
     def logits(scores: Any) -> Any:

@@ -134,7 +134,7 @@ class Bottleneck(nn.Module):
         return F.relu(straight + maps)
 
 
-def cost(model: nn.Module, side: int) -> tuple[float, int]:
+def cost(model: nn.Module, channels: int, side: int) -> tuple[float, int]:
     """Floating-point operations of the convolutions, and values that they give, for one square image: one is passed through."""
     total, values, hooks = 0.0, 0, []
 
@@ -146,8 +146,7 @@ def cost(model: nn.Module, side: int) -> tuple[float, int]:
     for module in model.modules():
         if isinstance(module, Conv):
             hooks.append(module.register_forward_hook(count))
-    device = next(model.parameters()).device
-    image = torch.zeros(1, model.first.weight.shape[1], side, side, device=device)
+    image = torch.zeros(1, channels, side, side, device=next(model.parameters()).device)
     with torch.inference_mode():
         model(Batch(index=0, size=1, ids={}, where={}, features={"image": image}), {})
     for hook in hooks:

@@ -99,10 +99,12 @@ class Workload(Checked, ABC):
 
     @abstractmethod
     def evaluate(
-        self, model: torch.nn.Module, rows: Mapping[str, np.ndarray], seed: int, day: int | None = None
+        self, model: torch.nn.Module, rows: Mapping[str, torch.Tensor], seed: int, day: int | None = None
     ) -> dict[str, float]:
         """The metrics of a model that holds its dense parameters, with rows aligned with `evaluation_ids`.
 
+        It gets what a step gets: rows are tensors on the model's device, `model(batch, rows)` takes a batch as `Batch.of` makes
+        it, moves it there and pools it, and no gradient is kept (`lib.workloads.contract.judged`).
         On samples that are never trained on: of a stream's `day`, by default the one after the pass."""
 
     def day(self, place: int) -> int:

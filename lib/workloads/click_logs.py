@@ -13,6 +13,7 @@ from lib.options.checked import Count, Natural, NotNegative
 from lib.store.optim import Adam, Optimizer
 from lib.workloads import ctr
 from lib.workloads.ctr import ClickThrough
+from lib.workloads.networks import Network
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +39,7 @@ class CriteoDLRM(Criteo):
     """DLRM on Criteo's clicks (ShadowSync's model; OAC beyond link prediction)."""
 
     name: ClassVar[str] = "criteo-dlrm"
-    network: ctr.Network = "dlrm"
+    network: Network = "dlrm"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +47,7 @@ class AlimamaDIEN(ClickThrough):
     """DIEN on Alimama's advertisements (GBA): clicks that depend on what a user did before."""
 
     name: ClassVar[str] = "alimama-dien"
-    network: ctr.Network = "dien"
+    network: Network = "dien"
     samples: Count = 200_000
     fields: Count = 9
     vocabulary: Count = 500
@@ -61,7 +62,7 @@ class AlimamaDIEN(ClickThrough):
 class PersiaFFNN(ClickThrough):
     """The feed-forward network with batch normalisation."""
 
-    network: ctr.Network = "ffnn"
+    network: Network = "ffnn"
     hidden: tuple[Count, ...] = (64, 32)
     dense_optimizer: Optimizer = field(default=Adam(lr=0.003))
 

@@ -11,7 +11,8 @@ import torch
 
 from lib.data.batch import Batch
 from lib.errors import BadOption
-from lib.models.flat import FlatModel
+from lib.models.flat import FlatModel, tensor
+from lib.models.pooling import pooled
 from lib.options.checked import shown
 from lib.workloads.base import Workload
 
@@ -52,10 +53,27 @@ def drawn(workload: Workload, seed: int, first: int, size: int, index: int) -> B
 
 
 def judged(
-    workload: Workload, model: torch.nn.Module, rows: Mapping[str, np.ndarray], seed: int, day: int | None
+    workload: Workload, model: torch.nn.Module, rows: Mapping[str, np.ndarray], seed: int, day: int | None = None
 ) -> dict[str, Any]:
-    """`workload.evaluate`, as metrics by their names."""
-    metrics = workload.evaluate(model, rows, seed, day)
+    """`workload.evaluate` with what a step gets, as metrics by their names.
+
+    The rows are tensors on the model's device, and `model(batch, rows)` takes a batch as it was drawn: it goes to the device and
+    is pooled on the way, as a step's does. No gradient is kept.
+    """
+    device = next((each.device for each in model.parameters()), torch.device("cpu"))
+    bags = workload.bags()
+
+    def as_in_a_step(_: torch.nn.Module, given: tuple[Batch, Mapping[str, torch.Tensor]]) -> tuple:
+        batch, blocks = given
+        return pooled(batch.to(device), blocks, bags)
+
+    blocks = {table: tensor(block).to(device) for table, block in rows.items()}
+    hook = model.register_forward_pre_hook(as_in_a_step)
+    try:
+        with torch.inference_mode():
+            metrics = workload.evaluate(model, blocks, seed, day)
+    finally:
+        hook.remove()
     if not isinstance(metrics, Mapping) or not all(isinstance(value, Real) for value in metrics.values()):
         raise BadOption(
             f"{workload.owner()}: evaluate must return metrics by name, as {{'auc': 0.7}}, not {shown(metrics)}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -17,18 +17,16 @@ from lib.data.batch import Batch, joined
 from lib.data.behaviours import BehaviourStream, Catalogue, Remembered
 from lib.data.clicks import FIELD_SHIFT, Clicks, ClickStream
 from lib.models.ctr import DLRM, FFNN, TABLE, ClickModel, DeepFM
-from lib.models.flat import tensor
 from lib.models.layers import settled
-from lib.models.pooling import Pooling, pooled
 from lib.models.sequence import DIEN
 from lib.options.checked import Count, Natural, NotNegative
 from lib.store.optim import Adam, Optimizer
 from lib.workloads import metrics
 from lib.workloads.base import TableSpec, Workload, dense_parameters
+from lib.workloads.networks import Network, made, resolved
 
 MODELS: dict[str, type[ClickModel]] = {"deepfm": DeepFM, "dlrm": DLRM, "ffnn": FFNN, "dien": DIEN}
 
-Network = Literal["deepfm", "dlrm", "ffnn", "dien"]
 Rate = Annotated[float, Gt(0), Lt(1)]
 
 _CHUNK = 4096  # samples evaluated at once, which bounds the memory
@@ -53,7 +51,8 @@ class ClickThrough(Workload):
     dense_optimizer: Optimizer = field(default=Adam(lr=0.01))
     row_optimizer: Optimizer = field(default=Adam(lr=0.01))
     network: Network = "deepfm"
-    """The model (option `model`): deepfm, dlrm, ffnn or dien."""
+    """The model (option `model`): deepfm, dlrm, ffnn, dien, or a class of your own that extends `lib.models.ctr.ClickModel`
+    (in a file: "my_file.py:MyModel"); it gets what its constructor names of fields, dim, dense_features, hidden and seed."""
     data: str | None = None
     """Folder of prepared clicks; without it they are planted, by the options from `fields` to `world`."""
     dim: Count = 8
@@ -108,6 +107,7 @@ class ClickThrough(Workload):
     """Samples of the evaluation."""
 
     def __post_init__(self):
+        object.__setattr__(self, "network", resolved(self.network, MODELS, ClickModel, self.owner()))
         if max(self.vocabularies or (self.vocabulary,)) * self.copies > 1 << FIELD_SHIFT:
             self._reject("copies", f"so few that vocabulary * copies is at most 2^{FIELD_SHIFT}")
         for option in ("vocabularies", "pooling"):
@@ -117,16 +117,16 @@ class ClickThrough(Workload):
                     option,
                     "left out where data has fields of its own" if self.data else f"{self.fields} numbers, one a field",
                 )
-        if self.tasks > 1 and self.network != "ffnn":
+        if self.tasks > 1 and not issubclass(self._kind, FFNN):
             self._reject("tasks", "1 but for ffnn")
         if self.pooling and self._remembers:
             self._reject("pooling", "left out for dien, which sums nothing")
 
     def tables(self) -> dict[str, TableSpec]:
-        return {TABLE: TableSpec(MODELS[self.network].width(self.dim), self.scale, self.pooling)}
+        return {TABLE: TableSpec(self._kind.width(self.dim), self.scale, self.pooling)}
 
     def model(self, seed: int) -> ClickModel:
-        return MODELS[self.network](**self._shape, seed=seed)
+        return made(self._kind, **self._shape, seed=seed)
 
     def day(self, place: int) -> int:
         """The day of a sample; days go on after the pass."""
@@ -143,24 +143,21 @@ class ClickThrough(Workload):
 
     def work(self) -> Work:
         """The backward pass costs twice the forward pass; rows and parameters are read, and their gradients written."""
-        flops = 3 * self.batch_size * MODELS[self.network].flops(**self._shape)
-        rows = self.batch_size * self._columns * MODELS[self.network].width(self.dim)
+        flops = 3 * self.batch_size * self._kind.flops(**self._shape)
+        rows = self.batch_size * self._columns * self._kind.width(self.dim)
         return Work(flops=flops, bytes=4.0 * 3 * (rows + dense_parameters(self)))
 
     def evaluation_ids(self, seed: int, day: int | None = None) -> dict[str, np.ndarray]:
         return _evaluation(self, seed, day).batch.ids
 
     def evaluate(
-        self, model: ClickModel, rows: Mapping[str, np.ndarray], seed: int, day: int | None = None
+        self, model: ClickModel, rows: Mapping[str, torch.Tensor], seed: int, day: int | None = None
     ) -> dict[str, float]:
         """auc, logloss, ne, calibration; and `auc_ceiling`, the AUC of the planted truth on the same samples. Of further labels
         `auc_2`, ..."""
-        held_out, bags = _evaluation(self, seed, day), self.bags()
-        with (
-            torch.inference_mode(),
-            settled(model, lambda: [_logits(model, batch, rows, bags) for batch in held_out.settling]),
-        ):
-            logits = _logits(model, held_out.batch, rows, bags)
+        held_out = _evaluation(self, seed, day)
+        with settled(model, lambda: [_logits(model, batch, rows) for batch in held_out.settling]):
+            logits = _logits(model, held_out.batch, rows)
         ceiling = {} if held_out.ceiling is None else {"auc_ceiling": held_out.ceiling}
         labels = held_out.batch.labels
         if self._labels == 1:
@@ -169,7 +166,7 @@ class ClickThrough(Workload):
         return metrics.clicks(labels[:, 0], logits[:, 0]) | others | ceiling
 
     def observe(self, labels: np.ndarray, scores: np.ndarray) -> tuple[float, float]:
-        scores = MODELS[self.network].logits(scores).astype(np.float64)
+        scores = self._kind.logits(scores).astype(np.float64)
         if self._labels > 1:
             labels, scores = labels[:, 0], scores[:, 0]
         with np.errstate(invalid="ignore"):  # a nan stays one; whether it stops the run is the driver's choice
@@ -191,8 +188,12 @@ class ClickThrough(Workload):
         return BehaviourStream(profile=profile, catalogue=catalogue, affinity=self.affinity)
 
     @property
+    def _kind(self) -> type[ClickModel]:
+        return MODELS.get(self.network, self.network)
+
+    @property
     def _remembers(self) -> bool:
-        return self.network == "dien"
+        return issubclass(self._kind, DIEN)
 
     @property
     def _labels(self) -> int:
@@ -235,7 +236,7 @@ def _evaluation(workload: ClickThrough, seed: int, day: int | None) -> _Evaluati
         truth = (each if workload.tasks == 1 else each[:, 0] for each in (clicks.labels, clicks.logits))
         batch, ceiling = _batch(clicks, index=0, day=day), metrics.auc(*truth)
     settling = []
-    if MODELS[workload.network].normed:
+    if workload._kind.normed:
         starts = range(max(0, end - _SETTLING), end, workload.batch_size)
         settling = [workload.draw(seed, first, min(workload.batch_size, end - first), 0) for first in starts]
     _, (batch, *settling) = joined([batch, *settling])
@@ -254,18 +255,5 @@ def _batch(clicks: Clicks | Remembered, *, index: int, day: int) -> Batch:
     )
 
 
-def _logits(model: ClickModel, batch: Batch, rows: Mapping[str, np.ndarray], bags: Pooling) -> np.ndarray:
-    device = next(model.parameters()).device
-    block = {TABLE: tensor(rows[TABLE]).to(device)}
-    logits = []
-    for start in range(0, batch.size, _CHUNK):
-        part = slice(start, start + _CHUNK)
-        chunk = Batch(
-            index=0,
-            size=len(batch.labels[part]),
-            ids={},
-            where={TABLE: batch.where[TABLE][part]},
-            features={name: array[part] for name, array in batch.features.items()},
-        )
-        logits.append(model.logits(model(*pooled(chunk.to(device), block, bags))).cpu().numpy())
-    return np.concatenate(logits)
+def _logits(model: ClickModel, batch: Batch, rows: Mapping[str, torch.Tensor]) -> np.ndarray:
+    return np.concatenate([model.logits(model(part, rows)).cpu().numpy() for part in batch.parts(_CHUNK)])

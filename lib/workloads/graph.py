@@ -23,8 +23,9 @@ from lib.store.optim import Adagrad, Optimizer
 from lib.streams import stream
 from lib.workloads import metrics
 from lib.workloads.base import TableSpec, Workload
+from lib.workloads.networks import Network, made, resolved
 
-Network = Literal["distmult", "graphsage"]
+MODELS: dict[str, type[DistMult]] = {"distmult": DistMult, "graphsage": GraphSage}
 
 _CHUNK = 1024  # queries ranked at once, which bounds the memory
 
@@ -48,7 +49,8 @@ class LinkPrediction(Workload):
     dense_optimizer: Optimizer = field(default=Adagrad(lr=0.3))
     row_optimizer: Optimizer = field(default=Adagrad(lr=0.3))
     network: Network = "distmult"
-    """The model (option `model`): distmult or graphsage."""
+    """The model (option `model`): distmult, graphsage, or a class of your own that extends one of `lib.models.graph`; it gets
+    what its constructor names of relations, dim, neighbours and seed."""
     data: str | None = None
     """Folder of a real graph; without it the graph is planted, by the options from `entities` to `world`."""
     entities: Count = 2_000
@@ -83,6 +85,7 @@ class LinkPrediction(Workload):
     """Rank them against so many entities, drawn as the negatives are, as Marius does on large graphs; None: against all."""
 
     def __post_init__(self):
+        object.__setattr__(self, "network", resolved(self.network, MODELS, DistMult, self.owner()))
         if 2 * (self.triples + self.evaluation_triples) > self.entities**2 * self.relations:
             self._reject("triples", "at most half of the possible ones (entities^2 * relations)")
 
@@ -90,8 +93,7 @@ class LinkPrediction(Workload):
         return {TABLE: TableSpec(self.dim, self.scale)}
 
     def model(self, seed: int) -> DistMult:
-        shape = {"relations": self.graph.kinds, "dim": self.dim, "seed": seed}
-        return GraphSage(**shape, neighbours=self.neighbours) if self._looks_around else DistMult(**shape)
+        return made(self._kind, relations=self.graph.kinds, dim=self.dim, neighbours=self.neighbours, seed=seed)
 
     def draw(self, seed: int, first: int, size: int, index: int) -> Batch:
         triples = self.graph.train
@@ -117,26 +119,25 @@ class LinkPrediction(Workload):
         return {TABLE: _evaluation(self).ids}
 
     def evaluate(
-        self, model: DistMult, rows: Mapping[str, np.ndarray], seed: int, day: int | None = None
+        self, model: DistMult, rows: Mapping[str, torch.Tensor], seed: int, day: int | None = None
     ) -> dict[str, float]:
         """mrr and hits of the held-out triples, filtered and raw, over both sides.
 
         `mrr_planted` is the filtered MRR of the planted scores: a reference, not a bound, for it ignores that some
         entities head more triples than others.
         """
-        device, judged = model.relation.device, _evaluation(self)
-        vectors = tensor(rows[TABLE]).to(device)
+        vectors, judged = rows[TABLE], _evaluation(self)
 
-        @torch.inference_mode()
+        def there(array: np.ndarray) -> torch.Tensor:
+            return tensor(array).to(vectors.device)
+
         def score(entities: np.ndarray, relations: np.ndarray) -> np.ndarray:
-            chosen = candidates[tensor(np.searchsorted(judged.candidates, entities)).to(device)]
-            return model.against(chosen, tensor(relations).to(device), candidates).cpu().numpy()
+            chosen = candidates[there(np.searchsorted(judged.candidates, entities))]
+            return model.against(chosen, there(relations), candidates).cpu().numpy()
 
-        with torch.inference_mode():
-            candidates = vectors[tensor(judged.own).to(device)]
-            if self._looks_around:
-                near, degree = (tensor(part).to(device) for part in (judged.near, judged.degree))
-                candidates = model.encode(candidates, vectors[near], degree)
+        candidates = vectors[there(judged.own)]
+        if self._looks_around:
+            candidates = model.encode(candidates, vectors[there(judged.near)], there(judged.degree))
         planted = {} if self.data else {"mrr_planted": _planted(self)}
         return _ranking(self.graph, judged, score) | planted
 
@@ -146,8 +147,12 @@ class LinkPrediction(Workload):
         return source.graph(self.data, self.held_out) if self.data else graph(self._plan)
 
     @property
+    def _kind(self) -> type[DistMult]:
+        return MODELS.get(self.network, self.network)
+
+    @property
     def _looks_around(self) -> bool:
-        return self.network == "graphsage"
+        return issubclass(self._kind, GraphSage)
 
     @functools.cached_property
     def _plan(self) -> PlantedGraph:

@@ -55,7 +55,7 @@ class QuadraticBowl(Workload):
         return Work(flops=flops, bytes=8.0 * self.dim * (self.batch_size + self.dim))
 
     def evaluate(
-        self, model: Quadratic, rows: Mapping[str, np.ndarray], seed: int, day: int | None = None
+        self, model: Quadratic, rows: Mapping[str, torch.Tensor], seed: int, day: int | None = None
     ) -> dict[str, float]:
         """`loss` is f(w) - f(w*), `squared` its gradient's squared norm, `distance` the Euclidean distance from the optimum."""
         matrix, optimum = _problem(self.dim, self.condition, self.world)

@@ -16,7 +16,6 @@ from lib.data.behaviours import Catalogue, Histories, WatchStream, next_topic
 from lib.data.clicks import FIELD_SHIFT
 from lib.data.zipf import alias_table, pick_many
 from lib.models.ctr import TABLE
-from lib.models.flat import tensor
 from lib.models.sequence import ITEM, YouTubeDNN
 from lib.options.checked import Count, Natural, NotNegative
 from lib.store.optim import Adam, Optimizer
@@ -112,18 +111,14 @@ class NextItem(Workload):
         return _evaluation(self, seed, day).batch.ids
 
     def evaluate(
-        self, model: YouTubeDNN, rows: Mapping[str, np.ndarray], seed: int, day: int | None = None
+        self, model: YouTubeDNN, rows: Mapping[str, torch.Tensor], seed: int, day: int | None = None
     ) -> dict[str, float]:
         """`auc` is the chance that a user's next item scores above one drawn uniformly; `auc_ceiling` is that of the planted
         chances of the items, which no other scores can exceed but by luck; `hit_1` is how often the next item is first."""
         held_out = _evaluation(self, seed, day)
-        device = next(model.parameters()).device
-        blocks = {table: tensor(block).to(device) for table, block in rows.items()}
-        with torch.inference_mode():
-            batch = held_out.batch.to(device)
-            users = model.users(batch, blocks)
-            items = blocks[ITEM][batch.where[ITEM]].unflatten(0, (batch.size, -1))
-            scores = torch.linalg.vecdot(users.unsqueeze(1), items).cpu().numpy()
+        batch = held_out.batch.to(rows[ITEM].device)
+        items = rows[ITEM][batch.where[ITEM]].unflatten(0, (batch.size, -1))
+        scores = torch.linalg.vecdot(model.users(batch, rows).unsqueeze(1), items).cpu().numpy()
         above = scores[:, :1] > scores[:, 1:]
         return {
             "auc": _above(scores),

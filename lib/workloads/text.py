@@ -118,16 +118,12 @@ class Answers(Workload):
         )
 
     def evaluate(
-        self, model: QuestionAnswering, rows: Mapping[str, np.ndarray], seed: int, day: int | None = None
+        self, model: QuestionAnswering, rows: Mapping[str, torch.Tensor], seed: int, day: int | None = None
     ) -> dict[str, float]:
         """em and f1, by SQuAD's rules; planted questions have `em_ceiling`, what knowing the truth would reach."""
         held_out = _evaluation(self, seed)
-        pool, device = held_out.questions, next(model.parameters()).device
-        scores = []
-        with torch.inference_mode():
-            for start in range(0, len(pool.tokens), _CHUNK):
-                part = Questions(*(array[start : start + _CHUNK] for array in pool))
-                scores.append(model(_batch(part, 0).to(device), {}).cpu().numpy())
+        pool = held_out.questions
+        scores = [model(part, rows).cpu().numpy() for part in _batch(pool, 0).parts(_CHUNK)]
         spans = best_spans(np.concatenate(scores), held_out.begins, pool.sizes)
         given = [held_out.read(row, *span) for row, span in enumerate(spans.tolist())]
         pairs = list(zip(given, held_out.right, strict=True))

@@ -22,6 +22,9 @@ from lib.options.checked import Count, Natural, NotNegative
 from lib.store.optim import SGD, Momentum, Optimizer
 from lib.streams import stream
 from lib.workloads.base import Workload, dense_parameters
+from lib.workloads.networks import Network, made, resolved
+
+MODELS: dict[str, type[Classifier]] = {"wrn": WideResNet, "wrn50": WideResNet50}
 
 _MEASURED = 10_000  # training images by which colours are scaled
 _CHUNK = 256  # images evaluated at once
@@ -42,8 +45,9 @@ class ImageClasses(Workload):
     batch_size: Count = 32
     dense_optimizer: Optimizer = field(default=Momentum(lr=0.1))
     row_optimizer: Optimizer = field(default=SGD(lr=0.1))
-    network: Literal["wrn", "wrn50"] = "wrn"
-    """The model (option `model`): wrn for small images, or wrn50."""
+    network: Network = "wrn"
+    """The model (option `model`): wrn for small images, wrn50, or a class of your own, a `lib.models.vision.Classifier`;
+    it gets what its constructor names of depth, width, classes, channels, weight_decay, norm and seed."""
     depth: int = 8
     """wrn: layers, 6 n + 2."""
     width: Count = 1
@@ -71,6 +75,7 @@ class ImageClasses(Workload):
     """Most images of the evaluation."""
 
     def __post_init__(self):
+        object.__setattr__(self, "network", resolved(self.network, MODELS, Classifier, self.owner()))
         if self.network == "wrn" and (self.depth < 8 or self.depth % 6 != 2):
             self._reject("depth", "6 n + 2 layers: 8, 14, 20, 26, ...")
         if not self.noise:
@@ -80,16 +85,14 @@ class ImageClasses(Workload):
         classes, channels = (
             (self._real.classes, self._real.train.shape[1]) if self.data else (self.classes, self.channels)
         )
-        norm = nn.BatchNorm2d if self.norm == "running" else Norm
-        if self.network == "wrn50":
-            return WideResNet50(width=self.width, classes=classes, weight_decay=self.weight_decay, norm=norm, seed=seed)
-        return WideResNet(
+        return made(
+            MODELS.get(self.network, self.network),
             depth=self.depth,
             width=self.width,
             classes=classes,
             channels=channels,
             weight_decay=self.weight_decay,
-            norm=norm,
+            norm=nn.BatchNorm2d if self.norm == "running" else Norm,
             seed=seed,
         )
 
@@ -104,14 +107,13 @@ class ImageClasses(Workload):
         return Work(flops=3 * self.batch_size * forward, bytes=12.0 * (dense_parameters(self) + self.batch_size * maps))
 
     def evaluate(
-        self, model: Classifier, rows: Mapping[str, np.ndarray], seed: int, day: int | None = None
+        self, model: Classifier, rows: Mapping[str, torch.Tensor], seed: int, day: int | None = None
     ) -> dict[str, float]:
         """accuracy and loss on unseen images; planted ones have `accuracy_ceiling`, what the likeliest class would reach."""
         held_out = _evaluation(self, seed)
-        device = next(model.parameters()).device
 
         def logits(pixels: np.ndarray) -> torch.Tensor:
-            return model(_images(pixels).to(device), {})
+            return model(_images(pixels), rows)
 
         def settle() -> None:
             last, count = self.batches(), max(1, _SETTLING // self.batch_size)
@@ -119,7 +121,7 @@ class ImageClasses(Workload):
                 logits(self.batch(seed, index).features["image"])
 
         chunks = [slice(at, at + _CHUNK) for at in range(0, len(held_out.labels), _CHUNK)]
-        with torch.inference_mode(), settled(model, settle):
+        with settled(model, settle):
             scores = torch.cat([logits(held_out.pixels(chunk)).cpu() for chunk in chunks])
         labels = torch.from_numpy(held_out.labels)
         result = {
@@ -196,8 +198,8 @@ def _moments(folder: str, side: int) -> tuple[np.ndarray, np.ndarray]:
 
 @functools.lru_cache(maxsize=8)
 def _cost(workload: ImageClasses) -> tuple[float, int]:
-    side = workload._real.train.shape[-1] if workload.data else workload.side
-    return cost(workload.model(0), side)
+    shape = workload._real.train.shape[1:3] if workload.data else (workload.channels, workload.side)
+    return cost(workload.model(0), *shape)
 
 
 def _images(pixels: np.ndarray) -> Batch:

@@ -17,7 +17,8 @@ from lib.models.ctr import TABLE
 from lib.options.checked import Count, Positive
 from lib.store.optim import Adagrad, Optimizer
 from lib.streams import uniform
-from lib.workloads.ctr import ClickThrough, Network
+from lib.workloads.ctr import ClickThrough
+from lib.workloads.networks import Network
 from notebooks.persia.tasks import speed_job
 
 DIM = 128
@@ -27,10 +28,10 @@ CAPACITIES = {f"{tera:g} T": tera * 1e12 for tera in (6.25, 12.5, 25, 50, 100)}
 
 
 @dataclass(frozen=True, kw_only=True)
-class CriteoSyn(ClickThrough):
-    """Persia's Criteo-Syn1 to 5, by their parameters."""
+class CoinFlips(ClickThrough):
+    """Persia's Criteo-Syn1 to 5, by their parameters; the registry's `criteo-syn` has a teacher, and ids that share it."""
 
-    name: ClassVar[str] = "criteo-syn"
+    name: ClassVar[str] = "criteo-syn-coins"
 
     parameters: Positive = 6.25e12
     """Of all rows that there could be, 128 to a row."""
@@ -79,4 +80,4 @@ def job(parameters: float, mode: str, seed: int, *, batch: int, steps: int, widt
     """A timing run on the paper's eight machines of eight GPUs each."""
     made = speed_job("criteo-syn", mode, 8, seed, batch=batch, steps=steps, width=width)
     shape = {name: getattr(made["workload"], name) for name in ("hidden", "dim", "batch_size", "samples", "world")}
-    return made | {"workload": CriteoSyn(parameters=parameters, **shape)}
+    return made | {"workload": CoinFlips(parameters=parameters, **shape)}

@@ -11,6 +11,7 @@ from lib.errors import UnknownName
 from lib.models.flat import FlatModel
 from lib.store.optim import Adam, Momentum
 from lib.workloads import ALL, PROFILES
+from lib.workloads.contract import judged
 
 NAMED = [*workloads.profiles()]
 CEILINGS = {"auc_ceiling", "mrr_planted", "accuracy_ceiling", "em_ceiling"}
@@ -75,7 +76,7 @@ def rows_of(workload, seed):
 def test_an_untrained_model_stands_far_below_the_ceiling_beside_it(name):
     small = {"evaluation_samples": 400} if "evaluation_samples" in workloads.options(name) else {}
     workload = workloads.get(name, **QUICK, **small)
-    result = workload.evaluate(workload.model(0), rows_of(workload, 0), 0)
+    result = judged(workload, workload.model(0), rows_of(workload, 0), 0)
     (ceiling,) = CEILINGS & result.keys()
     metric = "mrr" if ceiling == "mrr_planted" else ceiling.removesuffix("_ceiling")
     assert result[metric] < result[ceiling] - 0.1 and result[ceiling] <= 1
@@ -133,8 +134,8 @@ def test_ranking_against_a_sample_is_kinder_and_leaves_out_other_ends():
     few = dataclasses.replace(whole, evaluation_candidates=20)
     ids = few.evaluation_ids(0)["entity"]
     assert len(ids) > 20  # the triples' own ends beside those that were drawn
-    result = few.evaluate(few.model(0), {"entity": rows[ids]}, 0)
-    assert result["mrr"] > whole.evaluate(whole.model(0), {"entity": rows}, 0)["mrr"]
+    result = judged(few, few.model(0), {"entity": rows[ids]}, 0)
+    assert result["mrr"] > judged(whole, whole.model(0), {"entity": rows}, 0)["mrr"]
     # At random, the mean of 1 / rank among some 20 candidates is about H(20) / 20.
     assert result["mrr_raw"] == pytest.approx(np.mean(1 / np.arange(1, 20)), abs=0.06)
 

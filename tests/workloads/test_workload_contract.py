@@ -101,3 +101,78 @@ def test_a_model_that_draws_from_the_global_stream_and_is_right_may():
             return model
 
     assert train(Seeded(**SMALL)).digest == train(Seeded(**SMALL)).digest
+
+
+NETWORK = """
+import torch
+from lib.models.ctr import TABLE, ClickModel
+from lib.models.layers import Linear, generator
+
+
+class Sums(ClickModel):
+    def __init__(self, *, dim, dense_features, seed):
+        super().__init__()
+        self.mix = Linear(dim + dense_features, 1, generator(seed))
+
+    def forward(self, batch, rows):
+        vectors = rows[TABLE][batch.where[TABLE]].sum(1)
+        return self.mix(torch.cat((vectors, batch.features["dense"]), 1)).squeeze(1)
+"""
+
+
+def test_a_network_of_one_s_own_trains_as_a_registered_one(tmp_path):
+    """By its class and by its file, on threads and in the processes of a sweep."""
+    file = tmp_path / "own_network.py"
+    file.write_text(NETWORK)
+    job = {
+        "workload": "ctr-synthetic",
+        "protocol": "async",
+        "cluster": "local",
+        "workers": 2,
+        "model": f"{file}:Sums",
+        **SMALL,
+    }
+    ran = lib.train(**job, save=False)
+    assert ran.summary["issued"] == 8 and 0 < ran.summary["auc"] <= 1
+    there = [job | {"cluster": "virtual", "protocol": "sync", "seed": seed} for seed in (0, 1)]
+    alone = [lib.train(**each, save=False).summary["auc"] for each in there]
+    assert [run.summary["auc"] for run in lib.sweep([each | {"save": False} for each in there], processes=2)] == alone
+    from own_network import Sums  # which its first use has imported
+
+    assert lib.workloads.get("ctr-synthetic", model=Sums, **SMALL).model(0).mix.weight.shape == (1, 12)
+    with pytest.raises(
+        BadOption, match=r"'ctr-synthetic': model .*Linear.* does not extend lib\.models\.ctr\.ClickModel"
+    ):
+        lib.workloads.get("ctr-synthetic", model=torch.nn.Linear)
+
+
+def test_an_evaluation_gets_what_a_step_gets():
+    """Tensors on the model's device, and a model that pools a batch as it was drawn: without, a multi-hot field would be scored
+    by its first ids."""
+    given = {}
+
+    @dataclass(frozen=True, kw_only=True)
+    class Asks(ClickThrough):
+        name: ClassVar = "asks"
+
+        def evaluate(self, model, rows, seed, day=None):
+            batch = self.draw(seed, 0, self.batch_size, 0)
+            ids = self.evaluation_ids(seed, day)["feature"]
+            given.update(
+                rows=rows, scores=model(replace(batch, where={"feature": batch.where["feature"] % len(ids)}), rows)
+            )
+            return {"same": 1.0}
+
+    assert train(Asks(**SMALL, pooling=(1, 3))).summary["same"] == 1.0
+    assert isinstance(given["rows"]["feature"], torch.Tensor) and given["scores"].shape == (32,)
+    assert not given["scores"].requires_grad
+
+
+def test_a_batch_goes_to_a_device_by_name_and_once_more():
+    batch = ClickThrough(**SMALL).draw(0, 0, 32, 0)
+    there = batch.to("cpu")
+    assert isinstance(there.labels, torch.Tensor) and there.to(torch.device("cpu")).where["feature"].equal(
+        there.where["feature"]
+    )
+    parts = list(batch.parts(20))
+    assert [part.size for part in parts] == [20, 12] and len(parts[1].labels) == 12

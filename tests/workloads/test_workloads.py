@@ -11,6 +11,7 @@ from lib.errors import BadOption, UnknownName, UnknownOption
 from lib.models.flat import FlatModel
 from lib.store.dense import DenseStore
 from lib.store.optim import SGD, Adagrad, Adam
+from lib.workloads.contract import judged
 
 SMALL = {
     "quadratic": {"samples": 1000},
@@ -132,9 +133,9 @@ def test_quadratic_knows_its_optimum():
     assert (eigenvalues[-1] / eigenvalues[0]).item() == pytest.approx(100, rel=1e-3)
     assert workload.batch(0, 0, size=20_000).features["noise"].std() == pytest.approx(0.5, rel=0.02)
     model.weights.data = model.optimum + torch.tensor([3.0, 0, 0, 0, 4.0])
-    assert workload.evaluate(model, {}, 0)["distance"] == pytest.approx(5, rel=1e-5)
+    assert judged(workload, model, {}, 0)["distance"] == pytest.approx(5, rel=1e-5)
     model.weights.data = model.optimum.clone()
-    assert workload.evaluate(model, {}, 0)["loss"] == pytest.approx(0, abs=1e-10)
+    assert judged(workload, model, {}, 0)["loss"] == pytest.approx(0, abs=1e-10)
     assert workload.observe(None, np.zeros(3)) is None
 
 
@@ -161,7 +162,7 @@ def test_clicks_observe_sums_the_log_loss():
 
 def test_the_evaluation_is_of_the_next_day_and_its_ceiling_is_the_truth():
     workload = small("ctr-synthetic", evaluation_samples=20_000, drift=0.3)
-    seeds = [workload.evaluate(workload.model(0), rows_of(workload, seed), seed)["auc_ceiling"] for seed in (0, 1)]
+    seeds = [judged(workload, workload.model(0), rows_of(workload, seed), seed)["auc_ceiling"] for seed in (0, 1)]
     assert seeds[0] != seeds[1] and seeds == pytest.approx([seeds[0]] * 2, abs=0.02)
     assert seeds[0] > 0.75
     sample = workload.clicks.draw(20_000, seed=0, day=workload.days, of=f"evaluation {workload.days}")
@@ -206,7 +207,7 @@ def train(workload, batches, size, seed=0):
         dense.apply(result.dense)
         flat.load(dense.values)
         row.update_slots(store, slots, result.rows[table])
-    return workload.evaluate(flat.module, {table: find(workload.evaluation_ids(seed)[table])[1]}, seed)
+    return judged(workload, flat.module, {table: find(workload.evaluation_ids(seed)[table])[1]}, seed)
 
 
 @pytest.mark.parametrize("model", ["deepfm", "dlrm"])

@@ -14,9 +14,11 @@ import numpy as np
 import torch
 
 
-def uploaded(array: np.ndarray, device: torch.device) -> torch.Tensor:
+def uploaded(array: np.ndarray | torch.Tensor, device: torch.device) -> torch.Tensor:
     """The array on a device, for what its current stream does next; the host goes on at once."""
-    tensor = torch.from_numpy(array)
+    if isinstance(array, torch.Tensor) and array.device.type != "cpu":
+        return array.to(device)
+    tensor = torch.as_tensor(array)
     return tensor if device.type == "cpu" else tensor.pin_memory().to(device, non_blocking=True)
 
 
