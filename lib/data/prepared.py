@@ -43,8 +43,9 @@ class Partitions:
 
     kinds: tuple[str, ...] = ("clicks", "triples", "images", "encoded images", "questions")
 
-    def __init__(self, folder: str | Path):
-        self.folder = Path(folder)
+    def __init__(self, folder: str | Path, *kinds: str):
+        """`kinds`: what the folder may hold, where that is not the class's own choice."""
+        self.folder, self.kinds = Path(folder), kinds or self.kinds
         path = self.folder / "manifest.json"
         if not path.is_file():
             raise BadOption(f"there is no {path}; expected a folder that `python -m data_prep` wrote to its end")

@@ -188,7 +188,7 @@ def _inside(rows: int, seed: int, epoch: int, day: int, block: int) -> np.ndarra
 @functools.lru_cache(maxsize=2)
 def images(path: str, side: int) -> RealImages:
     """Images: arrays in memory, or encoded ones that are decoded, `side` pixels wide, when they are asked for."""
-    found = _Images(path)
+    found = Partitions(path, "images", "encoded images")
     if found.manifest["kind"] == "encoded images":
         folder = EncodedFolder(path)
         (train, train_labels), (test, test_labels) = (folder.split(name, side) for name in ("train", "val"))
@@ -202,10 +202,6 @@ def images(path: str, side: int) -> RealImages:
     return RealImages(*train, *test, classes)
 
 
-class _Images(Partitions):
-    kinds = ("images", "encoded images")
-
-
 class RealQuestions(NamedTuple):
     train: list[Question]
     test: list[Question]
@@ -216,7 +212,7 @@ def questions(path: str) -> RealQuestions:
     """Questions and their passages, all of them in memory."""
     from pyarrow import parquet
 
-    found = _Questions(path)
+    found = Partitions(path, "questions")
     parts = {}
     for split in found.names:
         rows = []
@@ -228,10 +224,6 @@ def questions(path: str) -> RealQuestions:
         parts[split] = (rows,)
     (train,), (test,) = _split(path, parts, "train", "dev")
     return RealQuestions(train, test)
-
-
-class _Questions(Partitions):
-    kinds = ("questions",)
 
 
 def _split(path: str, parts: dict[str, tuple], train: str, test: str) -> tuple[tuple, tuple]:

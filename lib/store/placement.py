@@ -72,7 +72,7 @@ class Uniform(Placement):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Hashed(Placement):
+class Hashed(Uniform):
     """Each id where a hash that knows no neighbours says."""
 
     def owner(self, table: str, ids: np.ndarray) -> np.ndarray:
@@ -80,9 +80,6 @@ class Hashed(Placement):
         for shift, odd in _SCRAMBLED:
             mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(odd)
         return _spread(mixed.view(np.int64), self.shards)
-
-    def loads(self, costs: Mapping[str, float]) -> np.ndarray:
-        return np.full(self.shards, sum(costs.values()) / self.shards)
 
 
 @dataclass(frozen=True, kw_only=True)

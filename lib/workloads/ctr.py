@@ -217,7 +217,7 @@ class ClickThrough(Workload):
 _CATALOGUE = ("topics", "per_topic", "length", "novelty")
 
 
-class _Evaluation(NamedTuple):
+class _HeldOutClicks(NamedTuple):
     batch: Batch
     settling: list[Batch]
     """Training batches by which batch normalisation is settled."""
@@ -225,7 +225,7 @@ class _Evaluation(NamedTuple):
 
 
 @functools.lru_cache(maxsize=16)
-def _evaluation(workload: ClickThrough, seed: int, day: int | None) -> _Evaluation:
+def _evaluation(workload: ClickThrough, seed: int, day: int | None) -> _HeldOutClicks:
     end = workload.samples if day is None else workload.day_begins(day)
     if workload.data:
         clicks, ceiling = workload.clicks.held_out(workload.evaluation_samples, day), None
@@ -240,7 +240,7 @@ def _evaluation(workload: ClickThrough, seed: int, day: int | None) -> _Evaluati
         starts = range(max(0, end - _SETTLING), end, workload.batch_size)
         settling = [workload.draw(seed, first, min(workload.batch_size, end - first), 0) for first in starts]
     _, (batch, *settling) = joined([batch, *settling])
-    return _Evaluation(batch, settling, ceiling)
+    return _HeldOutClicks(batch, settling, ceiling)
 
 
 def _batch(clicks: Clicks | Remembered, *, index: int, day: int) -> Batch:

@@ -197,7 +197,7 @@ def _adjacency(workload: LinkPrediction) -> Adjacency:
     return Adjacency(workload.graph.train, workload.graph.nodes)
 
 
-class _Evaluation(NamedTuple):
+class _HeldOutTriples(NamedTuple):
     triples: np.ndarray
     candidates: np.ndarray
     """Ascending: whom the triples' ends are ranked against, and these ends."""
@@ -213,7 +213,7 @@ class _Evaluation(NamedTuple):
 
 
 @functools.lru_cache(maxsize=4)
-def _evaluation(workload: LinkPrediction) -> _Evaluation:
+def _evaluation(workload: LinkPrediction) -> _HeldOutTriples:
     """The same for all seeds."""
     truth = workload.graph
     triples = truth.held_out
@@ -230,10 +230,10 @@ def _evaluation(workload: LinkPrediction) -> _Evaluation:
         near, degree = _adjacency(workload).sample(candidates, workload.neighbours, stream(workload.world, "near"))
         ids = np.union1d(candidates, near)
         near = np.searchsorted(ids, near.ravel())
-    return _Evaluation(triples, candidates, drawn, ids, np.searchsorted(ids, candidates), near, degree)
+    return _HeldOutTriples(triples, candidates, drawn, ids, np.searchsorted(ids, candidates), near, degree)
 
 
-def _ranking(truth: Graph, judged: _Evaluation, score: Score) -> dict[str, float]:
+def _ranking(truth: Graph, judged: _HeldOutTriples, score: Score) -> dict[str, float]:
     """Ranks both sides of the held-out triples by `score(entities, relations)` over the candidates."""
     filtered, raw = [], []
     for side in (0, 2):

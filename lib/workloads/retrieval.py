@@ -148,14 +148,14 @@ class PrivateYouTubeDNN(NextItem):
     days: Count = 22
 
 
-class _Evaluation(NamedTuple):
+class _HeldOutUsers(NamedTuple):
     batch: Batch
     """The items of a user are the next one, then those that it is held against."""
     ceiling: float
 
 
 @functools.lru_cache(maxsize=16)
-def _evaluation(workload: NextItem, seed: int, day: int | None) -> _Evaluation:
+def _evaluation(workload: NextItem, seed: int, day: int | None) -> _HeldOutUsers:
     size, catalogue = workload.evaluation_samples, workload._catalogue
     day = workload.days if day is None else day
     group, taste, past = workload._watch.draw(size, seed=seed, day=day, of=f"evaluation {day}")
@@ -165,7 +165,7 @@ def _evaluation(workload: NextItem, seed: int, day: int | None) -> _Evaluation:
     truth = np.take_along_axis(topics, items // catalogue.per_topic, 1) * catalogue.chances()[items]
     raw = {TABLE: _places(group, past), ITEM: items.ravel()}
     batch = Batch.of(index=0, day=day, size=size, raw=raw, features=_features(past))
-    return _Evaluation(batch, _above(truth))
+    return _HeldOutUsers(batch, _above(truth))
 
 
 def _above(scores: np.ndarray) -> float:

@@ -145,7 +145,7 @@ class SquadBert(Answers):
     name: ClassVar[str] = "squad-bert"
 
 
-class _Evaluation(NamedTuple):
+class _HeldOutQuestions(NamedTuple):
     questions: Questions
     begins: np.ndarray
     right: list[list[list]]
@@ -164,20 +164,20 @@ class _Evaluation(NamedTuple):
 
 
 @functools.lru_cache(maxsize=4)
-def _evaluation(workload: Answers, seed: int) -> _Evaluation:
+def _evaluation(workload: Answers, seed: int) -> _HeldOutQuestions:
     if not workload.data:
         size = workload.evaluation_samples
         questions, chance = workload._planted.draw(size, seed=seed, first="evaluation")
         spans = questions.spans.tolist()
         right = [[row[a : b + 1].tolist()] for row, (a, b) in zip(questions.tokens, spans, strict=True)]
-        return _Evaluation(questions, np.full(size, 3), right, float(chance.mean()), None)
+        return _HeldOutQuestions(questions, np.full(size, 3), right, float(chance.mean()), None)
     asked = source.questions(workload.data).test
     chosen = np.sort(stream(0, "judged").permutation(len(asked))[: workload.evaluation_samples])
     asked = [asked[place] for place in chosen.tolist()]
     questions, offsets, begins = cut(_words(workload), asked, workload.length, around=False)
     right = [[normal(answer) for answer in question.answers] for question in asked]
     texts = [(question.passage, places) for question, places in zip(asked, offsets, strict=True)]
-    return _Evaluation(questions, begins, right, None, texts)
+    return _HeldOutQuestions(questions, begins, right, None, texts)
 
 
 @functools.lru_cache(maxsize=2)

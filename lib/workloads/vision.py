@@ -171,22 +171,22 @@ class ImageNetWRN(ImageClasses):
     width: Count = 2
 
 
-class _Evaluation(NamedTuple):
+class _HeldOutImages(NamedTuple):
     pixels: Callable[[slice], np.ndarray]
     labels: np.ndarray
     ceiling: float | None
 
 
 @functools.lru_cache(maxsize=4)
-def _evaluation(workload: ImageClasses, seed: int) -> _Evaluation:
+def _evaluation(workload: ImageClasses, seed: int) -> _HeldOutImages:
     if not workload.data:
         images = workload._planted.draw(workload.evaluation_samples, seed=seed, first="evaluation")
         ceiling = float(np.mean(workload._planted.best(images.pixels) == images.labels))
-        return _Evaluation(lambda chunk: images.pixels[chunk], images.labels, ceiling)
+        return _HeldOutImages(lambda chunk: images.pixels[chunk], images.labels, ceiling)
     real = workload._real
     chosen = stream(workload.world, "judged").permutation(len(real.test))[: workload.evaluation_samples]
     colours = _moments(workload.data, workload.side)
-    return _Evaluation(lambda chunk: scaled(real.test[chosen[chunk]], colours), real.test_labels[chosen], None)
+    return _HeldOutImages(lambda chunk: scaled(real.test[chosen[chunk]], colours), real.test_labels[chosen], None)
 
 
 @functools.lru_cache(maxsize=4)
