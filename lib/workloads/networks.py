@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from lib.errors import BadOption, unknown
+from lib.errors import BadField, BadOption
 from lib.options import own_file
 
 Network = str | type[nn.Module]
@@ -20,7 +20,9 @@ def resolved(network: Network, known: Mapping[str, type[nn.Module]], base: type[
         return network
     if isinstance(network, str):
         if not own_file.is_file(network):
-            raise unknown(f"model of {owner}:", network, known)
+            *others, last = map(repr, known)
+            own = f"a class that extends {base.__module__}.{base.__name__} may stand there too, or its file"
+            raise BadField(owner, ("model",), f" must be {', '.join(others)} or {last}, not {network!r}; {own}")
         network = own_file.load(network, "model", base)
     if not isinstance(network, type) or not issubclass(network, base):
         raise BadOption(f"{owner}: model {network!r} does not extend {base.__module__}.{base.__name__}")
