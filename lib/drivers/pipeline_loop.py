@@ -50,7 +50,7 @@ class InFlight:
     """What the host gets of it."""
 
 
-class Device:
+class Pipeline:
     """Readers fetch batches, the device computes them one by one and stamps them, writers bring them back.
 
     Guaranteed: from a batch's arrival until it is on its way back the host never waits for the device. What is decided meanwhile,
@@ -243,7 +243,7 @@ async def drive(world: World, plan: Plan, model: ModelState | None = None) -> Fi
         await store.inherit(model.rows)
 
     async def host(rank: int) -> Handle:
-        device = await world.host(Device, plan, rule, store, node=f"worker{rank}")
+        device = await world.host(Pipeline, plan, rule, store, node=f"worker{rank}")
         if model:
             await device.inherit(model.dense)
         return device

@@ -71,7 +71,7 @@ class Mine(Workload):
         return self.draw(seed, UNSEEN, 1000, 0).ids
 
     def evaluate(self, model, rows, seed: int, day: int | None = None) -> dict[str, float]:
-        unseen = self.draw(seed, UNSEEN, 1000, 0).to(torch.device("cpu"))
-        with torch.no_grad():
-            scores = model(unseen, {name: torch.as_tensor(block) for name, block in rows.items()})
-            return {"loss": float(model.loss(unseen, scores))}
+        """`model(batch, rows)` is as in a step: the rows are there already, the batch is brought there."""
+        unseen = self.draw(seed, UNSEEN, 1000, 0)
+        scores = model(unseen, rows)
+        return {"loss": float(model.loss(unseen.to(scores.device), scores))}

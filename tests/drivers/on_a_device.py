@@ -8,7 +8,7 @@ import torch
 
 from lib import LocalCluster, protocols, workloads
 from lib.cluster.local import LocalSite
-from lib.drivers.pipeline_loop import Device
+from lib.drivers.pipeline_loop import Pipeline
 from lib.drivers.run.trainer import Trainer
 from lib.results.outcome import digest
 from lib.store.dense import DenseStore
@@ -19,7 +19,7 @@ from tests.toys import finals, records
 
 GRAPH = {"entities": 60, "triples": 600, "dim": 4, "batch_size": 16, "negatives": 4, "samples": 400}
 CLICKS = {"samples": 400, "batch_size": 16, "vocabulary": 40, "fields": 3, "hidden": (8,), "evaluation_samples": 50}
-HOT = ((Device, "_send"), (Device, "_validated"), (Trainer, "_launch"), (Device, "_update"))
+HOT = ((Pipeline, "_send"), (Pipeline, "_validated"), (Trainer, "_launch"), (Pipeline, "_update"))
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,7 @@ import torch
 import lib
 from lib import LocalCluster, VirtualCluster, protocols, workloads
 from lib.drivers import pipeline_loop
-from lib.drivers.pipeline_loop import Device
+from lib.drivers.pipeline_loop import Pipeline
 from lib.drivers.pipelines.host_store import HostStore
 from lib.drivers.run.trainer import Trainer
 from lib.errors import NotFinite
@@ -22,10 +22,10 @@ CLUSTERS = {"virtual": VirtualCluster(), "local": LocalCluster(threads=8)}
 WHERE = {
     "a reader": (HostStore, "_read"),
     "its input": (workloads.get("kg-synthetic", **GRAPH).__class__, "draw"),
-    "validation": (Device, "_validated"),
+    "validation": (Pipeline, "_validated"),
     "the device": (Trainer, "_launch"),
-    "the update": (Device, "_update"),
-    "the way back": (Device, "_landed"),
+    "the update": (Pipeline, "_update"),
+    "the way back": (Pipeline, "_landed"),
     "a writer": (HostStore, "_write"),
 }
 
@@ -51,7 +51,7 @@ def breaks(plant, where, at=14):
 def parts_of(plant):
     """The store and the device of the run that comes."""
     made = []
-    for kind in (HostStore, Device):
+    for kind in (HostStore, Pipeline):
 
         class Kept(kind):
             def __init__(self, *args):

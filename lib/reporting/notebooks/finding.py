@@ -49,7 +49,9 @@ def experiments() -> list[Experiment]:
         return [(order.index(name) if name in order else len(order), name) for name in (each.paper, each.name)]
 
     found = {*folder.glob("[!.]*.ipynb"), *folder.glob("[!.]*/[!.]*.ipynb")}
-    return sorted(map(_experiment, found - {folder / "skeletons" / "page.ipynb"}), key=place)  # that one is to be copied
+    return sorted(
+        map(_experiment, found - {folder / "skeletons" / "page.ipynb"}), key=place
+    )  # that one is to be copied
 
 
 def around(name: str) -> dict[str, Experiment]:
