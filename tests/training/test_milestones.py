@@ -64,9 +64,9 @@ def test_rates_fall_as_torch_has_them_fall():
 
 
 @pytest.mark.parametrize("optimizer", [SGD(lr=0.1), Adagrad(lr=0.1)])
-@pytest.mark.parametrize(("rule", "first"), [("hop-bw", 0), ("async", 1), ("ds-sync", 2)])
+@pytest.mark.parametrize(("rule", "first"), [("hop-bw", 1), ("async", 1), ("ds-sync", 2)])
 def test_from_the_milestone_on_nothing_is_learnt_at_a_rate_of_nothing(optimizer, rule, first):
-    # Of eight evaluations by samples that were applied; half of hop-bw's are thrown away, and count as trained on.
+    # Of eight evaluations by samples that were settled; half of hop-bw's are thrown away, and count as trained on.
     task = replace(CLICKS, dense_optimizer=optimizer, row_optimizer=optimizer, lr_milestones=(0.25,), lr_gamma=1e-12)
     protocol = lib.protocols.get("hop-bw", spare=2) if rule == "hop-bw" else rule
     losses = train(task, protocol, evaluations=8).history["logloss"].dropna().to_numpy()
