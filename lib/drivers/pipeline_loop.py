@@ -14,13 +14,13 @@ from lib.cluster.base import Handle, Site, World
 from lib.cluster.spec import Work
 from lib.data.batch import Batch
 from lib.data.feed import Split
+from lib.drivers.membership.workers import Workers
 from lib.drivers.pipelines.host_store import HostStore
 from lib.drivers.run.cut import carry_out
 from lib.drivers.run.model_state import ModelState
 from lib.drivers.run.plan import Plan
 from lib.drivers.run.record import Access, Finished, Mark, Marks, Record, Snapshot
 from lib.drivers.run.trainer import Trainer
-from lib.drivers.taking_part.crew import Crew
 from lib.models.flat import Launched, StepResult
 from lib.protocols.pipeline_rule import Admission, PipelineRule
 from lib.store.device.cache import Cache
@@ -248,4 +248,4 @@ async def drive(world: World, plan: Plan, model: ModelState | None = None) -> Fi
             await device.inherit(model.dense)
         return device
 
-    return await carry_out(world, plan, Crew(world, plan, host, []), {"store": store}, {})
+    return await carry_out(world, plan, Workers(world, plan, host, []), {"store": store}, {})

@@ -14,6 +14,8 @@ import numpy as np
 from lib.cluster.base import Handle, Site, World
 from lib.data.batch import Batch
 from lib.data.feed import stretches
+from lib.drivers.membership.embedding_workers import EmbeddingWorkers
+from lib.drivers.membership.workers import Workers
 from lib.drivers.replicas.exchanges import WAYS, Here
 from lib.drivers.replicas.gate import Gate
 from lib.drivers.replicas.mix_in_step import PLACES, Count, NoMix, OfGradients
@@ -29,8 +31,6 @@ from lib.drivers.servers.embedding_client import EmbeddingClient
 from lib.drivers.servers.parameter_server import Servers, open_servers
 from lib.drivers.servers.pulling import Draw, Pull, pulled
 from lib.drivers.servers.server_client import ServerClient
-from lib.drivers.taking_part.crew import Crew
-from lib.drivers.taking_part.embedding_crew import open_embedding
 from lib.errors import BadOption
 from lib.models.flat import StepResult
 from lib.protocols.mixing import Background, Centre, Loop
@@ -92,7 +92,7 @@ class ReplicaWorker:
 
     async def run(self, until: int) -> None:
         """Train on all batches before `until`, and leave if that is the end of the data."""
-        ends = until == self._plan.end
+        change = "leaves" if until == self._plan.end else "pauses"
         began, steps = self.site.now(), self.replica.steps
         self._finished = False
         self._stepped.clear()
@@ -109,10 +109,10 @@ class ReplicaWorker:
             if self._background and self.rule.when.until == "all":
                 await self._mix_until_all_end(began, self.replica.steps - steps)
             self._finished = True
-            await self._rendezvous.leave(self._rank, False, not ends)
+            await self._rendezvous.tell(self._rank, change)
             self._stepped.set()
         if self._servers:
-            await self._servers.leave(not ends)
+            await self._servers.tell(change)
 
     async def find(self, there: tuple[Handle | None, ...], patience: float | None) -> None:
         """Which embedding workers are there."""
@@ -284,7 +284,7 @@ async def drive(world: World, plan: Plan, model: ModelState | None = None) -> Fi
     rendezvous = await world.host(WAYS[type(rule.exchange)].rendezvous, plan, node="master")
     centre = await open_sync_servers(world, plan, model) if isinstance(rule.exchange, Centre) else ()
     supply = await open_supply(world, plan)
-    embedding = await open_embedding(world, plan, apart, supply)
+    embedding = EmbeddingWorkers(world, plan, apart, supply) if plan.embedding_workers else None
 
     async def host(rank: int) -> Handle:
         worker = await world.host(ReplicaWorker, plan, rank, apart, rendezvous, centre, supply, node=f"worker{rank}")
@@ -295,10 +295,10 @@ async def drive(world: World, plan: Plan, model: ModelState | None = None) -> Fi
         return worker
 
     servers = apart.named() if apart else {}
-    crew = Crew(world, plan, host, [*servers.values(), rendezvous, *([supply.queue] if plan.watch else [])], embedding)
-    servers |= embedding.named() if embedding else {}
+    told = [*servers.values(), rendezvous, *([supply.queue] if plan.watch else [])]
+    workers = Workers(world, plan, host, told, embedding)
     others = {**servers, **{f"centre{server}": handle for server, handle in enumerate(centre)}}
-    return await carry_out(world, plan, crew, others, {"rendezvous": rendezvous, **supply.named()})
+    return await carry_out(world, plan, workers, others, {"rendezvous": rendezvous, **supply.named()})
 
 
 def check(plan: Plan) -> None:

@@ -7,6 +7,8 @@ from collections.abc import Awaitable, Sequence
 from typing import Any
 
 from lib.cluster.base import Handle, Site, World
+from lib.drivers.membership.embedding_workers import EmbeddingWorkers
+from lib.drivers.membership.workers import Workers
 from lib.drivers.run.cut import carry_out
 from lib.drivers.run.model_state import ModelState
 from lib.drivers.run.plan import Plan
@@ -17,8 +19,6 @@ from lib.drivers.servers.embedding_client import EmbeddingClient
 from lib.drivers.servers.parameter_server import Servers, open_servers
 from lib.drivers.servers.pulling import Pull, pulled
 from lib.drivers.servers.server_client import ServerClient
-from lib.drivers.taking_part.crew import Crew
-from lib.drivers.taking_part.embedding_crew import open_embedding
 
 
 class ServerWorker:
@@ -48,7 +48,7 @@ class ServerWorker:
                     sending.create_task(servers.push(batch, result), name=f"push of batch {batch.index}")
                 await asyncio.sleep(0)  # the pushes leave before the next pull asks
         for servers in self._servers:
-            await servers.leave(until < self._plan.end)
+            await servers.tell("pauses" if until < self._plan.end else "leaves")
 
     async def find(self, there: tuple[Handle | None, ...], patience: float | None) -> None:
         """Which embedding workers are there."""
@@ -88,12 +88,11 @@ async def drive(world: World, plan: Plan, model: ModelState | None = None) -> Fi
         first = await open_servers(world, plan, dense, ("dense",), model)
         sets = (first, await open_servers(world, plan.behind, sparse, ("rows",), model))
     supply = await open_supply(world, plan)
-    embedding = await open_embedding(world, plan, sets[-1], supply)
+    embedding = EmbeddingWorkers(world, plan, sets[-1], supply) if plan.embedding_workers else None
 
     def host(rank: int) -> Awaitable[Handle]:
         return world.host(ServerWorker, plan, rank, sets, supply, node=f"worker{rank}")
 
     servers = {name: handle for each in sets for name, handle in each.named().items()}
-    crew = Crew(world, plan, host, [*servers.values(), *([supply.queue] if plan.watch else [])], embedding)
-    others = {**servers, **(embedding.named() if embedding else {})}
-    return await carry_out(world, plan, crew, others, supply.named())
+    told = [*servers.values(), *([supply.queue] if plan.watch else [])]
+    return await carry_out(world, plan, Workers(world, plan, host, told, embedding), servers, supply.named())

@@ -89,12 +89,10 @@ class Watched(WorkQueue):
             self._decide(now)
         return await super().take(until) if self._goes_on else None
 
-    async def leave(self, rank: int, lost: bool) -> None:
-        """A worker was lost."""
-        self._state = self._rule.on_leave(self._state, rank)
-
-    async def join(self, rank: int) -> None:
-        self._state = self._rule.on_join(self._state, rank)
+    async def tell(self, rank: int, change: str) -> None:
+        """A worker was lost, or is there again."""
+        became = {"dies": self._rule.on_leave, "comes back": self._rule.on_join}[change]
+        self._state = became(self._state, rank)
 
     async def watch(self) -> Watch:
         """What the next leg begins with."""

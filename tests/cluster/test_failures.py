@@ -15,7 +15,7 @@ import lib
 from lib import Failure, LocalCluster, Lognormal, Mishaps, Node, Phase, Schedule, VirtualCluster, workloads
 from lib.cluster.faults.failures import TICK, Connection, Degradation, NodeFailures, windows
 from lib.cluster.faults.wall_clock import MessageDelays
-from lib.drivers.taking_part.crew import Crew
+from lib.drivers.membership.workers import Workers
 from lib.errors import BadOption, Deadlock, NodeLost
 from lib.protocols import ALL
 
@@ -329,9 +329,9 @@ def test_a_crew_that_tells_nobody_is_found_out(monkeypatch):
 
     async def lose(self, rank):
         del self._here[rank]
-        self._away.add(rank)
+        self.members = self.members.after(rank, "dies")
 
-    monkeypatch.setattr(Crew, "_lose", lose)
+    monkeypatch.setattr(Workers, "_lose", lose)
     plan = [Failure(node="worker1", kind="dies", at=STEP * 3)]
     with pytest.raises(Deadlock):
         train("sync", VirtualCluster(workers=4, failures=plan, **EVEN))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from lib import Failure, VirtualCluster, train, workloads
 from lib.data import epochs
 from lib.data.batch import Batch
-from lib.drivers.taking_part.meeting import Rendezvous
+from lib.drivers.membership.rendezvous import Rendezvous
 from lib.protocols.dssync import DSSync, factors
 from notebooks.dssync.mixing import Push
 from tests.toys import finals, records

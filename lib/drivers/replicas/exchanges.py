@@ -14,12 +14,12 @@ import numpy as np
 from lib.cluster.base import Handle, Site
 from lib.cluster.board import Meeting
 from lib.cluster.spec import Work
+from lib.drivers.membership.rendezvous import Neighbourhoods, Rendezvous
 from lib.drivers.replicas.overlap import Overlap
 from lib.drivers.replicas.replica_state import Replica
 from lib.drivers.replicas.sync_server import parts
 from lib.drivers.run.plan import Plan
 from lib.drivers.run.record import Record
-from lib.drivers.taking_part.meeting import Neighbourhoods, Rendezvous
 from lib.errors import BadOption, MemberLost, NodeLost
 from lib.protocols.mixing import Centre, Exchange, Gradients, Mean, Mix, Neighbours, Peer
 from lib.protocols.replica_rule import neighbours

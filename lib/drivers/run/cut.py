@@ -18,10 +18,11 @@ from contextlib import nullcontext
 from typing import Any
 
 from lib.cluster.base import Handle, World
+from lib.drivers.membership.members import Members
+from lib.drivers.membership.workers import Workers
 from lib.drivers.run.plan import Plan
 from lib.drivers.run.record import Access, Finished, Mark, Record, Snapshot
 from lib.drivers.servers.shard import Gradient, Read
-from lib.drivers.taking_part.crew import Crew
 from lib.errors import BadOption
 from lib.protocols.server_rule import Push
 from lib.store import checkpoint
@@ -29,12 +30,12 @@ from lib.store.rows import Dump, Rows
 from lib.store.wire.bags import Bags
 from lib.store.wire.codecs import Scaled
 
-KINDS = (Gradient, Read, Bags, Scaled, Push, Record, Access, Mark, Snapshot, Rows, Dump)
+KINDS = (Gradient, Read, Bags, Scaled, Push, Members, Record, Access, Mark, Snapshot, Rows, Dump)
 """The dataclasses that a cut may hold, beside the rules' states."""
 
 
 async def carry_out(
-    world: World, plan: Plan, crew: Crew, others: dict[str, Handle], silent: dict[str, Handle]
+    world: World, plan: Plan, workers: Workers, others: dict[str, Handle], silent: dict[str, Handle]
 ) -> Finished:
     """Start the clock, let the workers run to their end, stop it, and collect what every part but the silent wrote down."""
     cuts = plan.cuts
@@ -42,16 +43,16 @@ async def carry_out(
     parts = {**others, **silent}
     attempt = plan.attempt
     if cuts and (cuts.resume or attempt.number) and cuts.newest.exists():
-        start, done = await _go_on(world, plan, crew, parts)
+        start, done = await _go_on(world, plan, workers, parts)
         marks = [mark for mark in marks if mark > done]
     else:
-        await crew.muster()
+        await workers.muster()
         start = attempt.begin(world)
         attempt.stand([])
     for mark in marks:
-        await crew.run(mark)
+        await workers.run(mark)
         if mark < plan.end:
-            await _cut(world, plan, mark, start, crew, parts)
+            await _cut(world, plan, mark, start, workers, parts)
     end, usage = world.now(), world.usage()
     watch = await silent["queue"].watch() if plan.watch else None
     place = plan.mark(min(plan.samples, await _taken(plan, silent) * plan.workload.batch_size))
@@ -59,7 +60,7 @@ async def carry_out(
     return Finished(
         start,
         end,
-        [*await crew.report(place), *records],
+        [*await workers.report(place), *records],
         usage,
         world.events(),
         attempt.undone,
@@ -84,22 +85,22 @@ def _marks(plan: Plan) -> list[int]:
     return [*range(step, plan.end, step), plan.end]
 
 
-async def _cut(world: World, plan: Plan, mark: int, start: float, crew: Crew, parts: dict[str, Handle]) -> None:
-    await crew.rest()
+async def _cut(world: World, plan: Plan, mark: int, start: float, workers: Workers, parts: dict[str, Handle]) -> None:
+    await workers.rest()
     with world.still():
-        states = await crew.save()
+        states = await workers.save()
         states |= dict(zip(parts, await asyncio.gather(*(part.save() for part in parts.values())), strict=True))
     run = {"mark": mark, "start": start, "world": world.cut(), **plan.attempt.save()}
     checkpoint.save(plan.cuts.newest, {"run": run, **states})
     plan.attempt.own = True
 
 
-async def _go_on(world: World, plan: Plan, crew: Crew, parts: dict[str, Handle]) -> tuple[float, int]:
+async def _go_on(world: World, plan: Plan, workers: Workers, parts: dict[str, Handle]) -> tuple[float, int]:
     """Put every part where it was; when the training clock had started, and the mark that was reached."""
     rules = (*plan.protocol.sparse.states, *plan.protocol.dense.states)
     states: dict[str, Any] = checkpoint.load(plan.cuts.newest, (*KINDS, *rules))
     run = states.pop("run")
-    reached = {f"worker{rank}" for rank in range(plan.workers)} | parts.keys()
+    reached = workers.whole | parts.keys()
     if not states.keys() <= reached or not parts.keys() <= states.keys():
         raise BadOption(
             f"the checkpoint {plan.cuts.newest} holds the parts {', '.join(sorted(states))}; "
@@ -113,13 +114,13 @@ async def _go_on(world: World, plan: Plan, crew: Crew, parts: dict[str, Handle])
         attempt.load(run)
         attempt.own = True
     with world.still() if fresh else nullcontext():
-        await _load(crew, parts, states)
+        await _load(workers, parts, states)
     attempt.lost.extend(run["lost"])
     attempt.left_out |= run["left_out"]
     attempt.stand(records)
     return attempt.begin(world), run["mark"]
 
 
-async def _load(crew: Crew, parts: dict[str, Handle], states: dict[str, Any]) -> None:
+async def _load(workers: Workers, parts: dict[str, Handle], states: dict[str, Any]) -> None:
     await asyncio.gather(*(part.load(states[name]) for name, part in parts.items()))
-    await crew.muster({name: states[name] for name in states.keys() - parts.keys()})
+    await workers.muster({name: states[name] for name in states.keys() - parts.keys()})

@@ -91,10 +91,10 @@ class EmbeddingClient:
             done.set_result(None)
         self._record.span("push", start, self._site.now(), batch.index)
 
-    async def leave(self, returns: bool) -> None:
-        """Whether it `returns`: it only pauses until the run has been cut."""
-        if self._blocks or not returns:  # else nobody would wait for it
-            await asyncio.gather(*(server.leave(self._rank, False, returns) for server in self._servers))
+    async def tell(self, change: str) -> None:
+        """What becomes of the worker: it leaves, or only pauses."""
+        if self._blocks or change != "pauses":  # else nobody would wait for it
+            await asyncio.gather(*(server.tell(self._rank, change) for server in self._servers))
 
     async def _rows(self, index: int) -> Pulled:
         while True:

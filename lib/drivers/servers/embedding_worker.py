@@ -109,7 +109,7 @@ class EmbeddingWorker:
             self.record.ledger["samples returned"] += 1
         return True
 
-    async def leave(self, worker: int) -> None:
+    async def forget(self, worker: int) -> None:
         """A worker is lost, and what was held for it is not to be asked for."""
         self._clients.pop(worker, None)
         forgotten = [sample for sample, held in self._held.items() if held.worker == worker]

@@ -11,7 +11,6 @@ while an update is under way, and updates run side by side: on its lanes, in thr
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from lib.cluster.base import Handle, Site, World
+from lib.drivers.membership.members import Members
 from lib.drivers.run.model_state import ModelState
 from lib.drivers.run.plan import Plan
 from lib.drivers.run.record import Mark, Marks, Record, Snapshot
@@ -62,16 +62,6 @@ class Started:
     """What it was computed from, once that has been read."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class HeldPull:
-    """A pull at the gate: it waits for the rule to let its worker start."""
-
-    worker: int
-    batch: int
-    opened: asyncio.Future
-    """Gets what `ParameterServer._start` says; None where the worker is lost."""
-
-
 class ParameterServer:
     """One server's share of the parameters, its rule's state and the gradients that wait for their update."""
 
@@ -80,17 +70,12 @@ class ParameterServer:
         self._state = rule.init(plan.workers)
         self._shard = Shard(site, plan, rule, number, holds)
         self._turn = asyncio.Lock()
-        self._gates: list[HeldPull] = []
-        """In the order in which their workers came."""
+        self._gates: dict[tuple[int, int], asyncio.Future] = {}
+        """(worker, batch) -> a pull that waits for the rule to let its worker start, in the order in which they came; it gets
+        what `_start` says, and None where the worker is lost."""
         self._started: dict[tuple[int, int], Started] = {}
         """(worker, batch) of steps that were started and not pushed."""
-        self._losses: Counter[int] = Counter()
-        self._joining: set[int] = set()
-        """Workers that are there again and have not asked yet."""
-        self._paused: set[int] = set()
-        """Workers that take no batch until the run has been cut,"""
-        self._left_out: set[int] = set()
-        """and those of them that nobody waits for until then."""
+        self._members = Members.of(plan.workers)
         self._waiting: dict[Push, Gradient] = {}
         self._under_way: list[Update] = []
         self._marks, self._samples, self._dropped = Marks(map(plan.mark, plan.marks)), 0, 0
@@ -106,29 +91,29 @@ class ParameterServer:
         """The parameters, once the rule lets the worker start, with the token of its step; None: whoever asked is dead.
 
         Who asks again for the same step, since an embedding worker died with the answer, gets the same token."""
-        came, losses = self._site.now(), self._losses[worker]
+        came, life, step = self._site.now(), self._members.lives[worker], (worker, batch)
         async with self._turn:
-            if self._losses[worker] > losses:
+            if self._members.lives[worker] > life:
                 return None
-            if worker in self._joining:
-                self._joining.remove(worker)
+            if worker in self._members.joining:
+                self._members = self._members.after(worker, "comes in")
                 self._state = self._rule.on_join(self._state, worker)
-                self._gates = self._closed(self._gates)
+                self._open(self._gates)
             if worker not in self._state.active:  # an embedding worker asks for one that was lost meanwhile
                 return None
-            gate = HeldPull(worker, batch, asyncio.get_running_loop().create_future())
-            if (worker, batch) in self._started:
-                gate.opened.set_result(self._told(worker, batch))
-            elif held := [
-                number for number, each in enumerate(self._gates) if (each.worker, each.batch) == (worker, batch)
-            ]:
-                self._gates[held[0]].opened.set_result(None)
-                self._gates[held[0]] = gate
+            gate = asyncio.get_running_loop().create_future()
+            if step in self._started:
+                gate.set_result(self._told(*step))
             else:
-                self._gates += self._closed([gate])
+                before = self._gates.get(step)
+                self._gates[step] = gate
+                if before:
+                    before.set_result(None)
+                else:
+                    self._open([step])
             updates = await self._go_without_paused()
         await self._carry_out(updates)
-        started = await gate.opened
+        started = await gate
         if started is None:
             return None
         token, before = started
@@ -136,8 +121,8 @@ class ParameterServer:
         ids = self._shard.asked(asked)
         work = self._shard.reading(ids)
         read, dense, rows = await self._site.compute(work, self._shard.read, ids, after=before)
-        if self._losses[worker] == losses and (worker, batch) in self._started:
-            self._started[worker, batch].read = read
+        if self._members.lives[worker] == life and step in self._started:
+            self._started[step].read = read
         return Pulled(token, waited, dense, rows)
 
     async def push(self, gradient: Gradient) -> None:
@@ -156,32 +141,26 @@ class ParameterServer:
             updates += await self._go_without_paused()
         await self._carry_out(updates)
 
-    async def leave(self, worker: int, lost: bool = False, returns: bool = False) -> None:
-        """A worker has come to the end of its data, or is lost with what it has started; or it `returns`, and only pauses until
-        the run has been cut."""
+    async def tell(self, worker: int, change: str) -> int | None:
+        """Something has become of a worker; of one that is there again, the step that is its next."""
         async with self._turn:
-            if returns:
-                self._paused.add(worker)
-                updates = await self._go_without_paused()
-            else:
-                updates = await self._leave(worker, lost)
+            self._members = self._members.after(worker, change)
+            if change == "comes back":
+                return self._rule.on_join(self._state, worker).clocks[worker]
+            if change == "dies":
+                self._lose(worker)
+            updates = await self._leave(worker) if change != "pauses" else []
+            updates += await self._go_without_paused()
         await self._carry_out(updates)
-
-    async def join(self, worker: int) -> int:
-        """A worker that was lost is there again; the step that is its next. Nobody waits for it before it asks for parameters."""
-        async with self._turn:
-            self._joining.add(worker)
-            return self._rule.on_join(self._state, worker).clocks[worker]
 
     async def save(self) -> dict[str, Any]:
         """Everything, when no update is under way: the rule's state, the store and the gradients in flight are one cut."""
         await _finished(self._under_way)
-        self._state = self._rule.on_cut(replace(self._state, active=self._state.active | self._left_out))
-        self._paused.clear()
-        self._left_out.clear()
+        self._state = self._rule.on_cut(replace(self._state, active=self._state.active | self._members.left_out))
+        self._members = self._members.after_cut()
         return {
             "rule": self._state,
-            "joining": sorted(self._joining),
+            "members": self._members,
             "waiting": list(self._waiting.values()),
             "samples": self._samples,
             "dropped": self._dropped,
@@ -191,7 +170,7 @@ class ParameterServer:
         }
 
     async def load(self, state: dict[str, Any]) -> None:
-        self._state, self._joining = state["rule"], set(state["joining"])
+        self._state, self._members = state["rule"], state["members"].in_another_process()
         self._waiting = {gradient.push: gradient for gradient in state["waiting"]}
         self._shard.load(state, self._state.step)
         self._samples, self._dropped = state["samples"], state["dropped"]
@@ -207,21 +186,16 @@ class ParameterServer:
         self.record.final = self._shard.final()
         return self.record
 
-    async def _leave(self, worker: int, lost: bool) -> list[Update]:
-        if lost:
-            self._losses[worker] += 1
-            steps = [step for step in self._started if step[0] == worker]
-            self.record.ledger["lost"] += len(steps)
-            for step in steps:
-                del self._started[step]
-            for gate in self._gates:
-                if gate.worker == worker:
-                    gate.opened.set_result(None)
-            self._gates = [gate for gate in self._gates if gate.worker != worker]
-        self._left_out.discard(worker)
-        self._joining.discard(worker)
-        updates = await self._decide(worker, *self._rule.on_leave(self._state, worker))
-        return updates + await self._go_without_paused()
+    def _lose(self, worker: int) -> None:
+        """What it has started will never be pushed, and nobody hears what it waits for."""
+        for step in [step for step in self._started if step[0] == worker]:
+            del self._started[step]
+            self.record.ledger["lost"] += 1
+        for step in [step for step in self._gates if step[0] == worker]:
+            self._gates.pop(step).set_result(None)
+
+    async def _leave(self, worker: int) -> list[Update]:
+        return await self._decide(worker, *self._rule.on_leave(self._state, worker))
 
     async def _decide(self, worker: int, state: ServerState, decisions: Decisions) -> list[Update]:
         """Take the rule's decisions, in turn; the updates are under way from here on, and begin before anybody else's turn."""
@@ -245,18 +219,14 @@ class ParameterServer:
         self._under_way += updates
         self._state = state
         if not self._under_way:
-            self._gates = self._closed(self._gates)
+            self._open(self._gates)
         return updates
 
-    def _closed(self, gates: list[HeldPull]) -> list[HeldPull]:
-        """Open those whose workers the rule lets start now; the others."""
-        closed = []
-        for gate in gates:
-            if self._rule.may_start(self._state, gate.worker):
-                gate.opened.set_result(self._start(gate.worker, gate.batch))
-            else:
-                closed.append(gate)
-        return closed
+    def _open(self, gates: Iterable[tuple[int, int]]) -> None:
+        """Those of them whose workers the rule lets start now."""
+        for step in list(gates):
+            if self._rule.may_start(self._state, step[0]):
+                self._gates.pop(step).set_result(self._start(*step))
 
     def _start(self, worker: int, batch: int) -> tuple[int, list[asyncio.Future]]:
         """A step's token, and what must be in the store before its parameters are read."""
@@ -284,7 +254,7 @@ class ParameterServer:
                 update.done.set_result(None)
         if updates:
             async with self._turn:
-                self._gates = self._closed(self._gates)
+                self._open(self._gates)
                 more = await self._go_without_paused()
             await self._carry_out(more)
 
@@ -293,12 +263,11 @@ class ParameterServer:
         from one queue, workers pause after unlike numbers of steps. Who may not start is at a gate, or on its way to one; or it
         mixes with others first, who may be at one."""
         updates: list[Update] = []
-        while self._paused and self._gates and not self._started and not self._under_way:
-            pausing = self._paused & self._state.active
-            if not pausing or any(self._rule.may_start(self._state, other) for other in self._state.active - pausing):
+        while (paused := self._members.paused) and self._gates and not self._started and not self._under_way:
+            if any(self._rule.may_start(self._state, other) for other in self._state.active - paused):
                 break
-            self._left_out.add(worker := min(pausing))
-            updates += await self._decide(worker, *self._rule.on_leave(self._state, worker))
+            self._members = self._members.after(worker := min(paused), "goes unawaited")
+            updates += await self._leave(worker)
         return updates
 
     def _account(self, update: Update, applied: Applied, start: float) -> None:

@@ -80,10 +80,10 @@ class ServerClient:
         await (calls[0] if len(calls) == 1 else asyncio.gather(*calls))
         self._record.span("push", start, self._site.now(), batch.index)
 
-    async def leave(self, returns: bool) -> None:
-        """Whether it `returns`: it only pauses until the run has been cut."""
-        if self._blocks or not returns:  # else nobody would wait for it
-            await asyncio.gather(*(handle.leave(self._rank, False, returns) for handle in self._handles))
+    async def tell(self, change: str) -> None:
+        """What becomes of the worker: it leaves, or only pauses."""
+        if self._blocks or change != "pauses":  # else nobody would wait for it
+            await asyncio.gather(*(handle.tell(self._rank, change) for handle in self._handles))
 
     def _block(self, table: str, batch: Batch, pulled: list[Pulled], parts: list[Parts]) -> np.ndarray:
         blocks = [self._store.rows.decode(part.rows[table]) for part in pulled]

@@ -9,9 +9,9 @@ from types import SimpleNamespace
 import pytest
 
 from lib.cluster.base import Handle
+from lib.drivers.membership.workers import Workers
 from lib.drivers.run.attempt import Attempt
 from lib.drivers.run.record import Record
-from lib.drivers.taking_part.crew import Crew
 from lib.errors import NodeLost
 from lib.protocols.gba import GBA
 
@@ -34,7 +34,7 @@ class Server(Handle):
         return self
 
     async def _call(self, method, args):
-        assert method == "leave"
+        assert method == "tell"
         self.left.append(args)
 
 
@@ -50,7 +50,7 @@ def crew(gone, planned=(), workers=3):
     world = SimpleNamespace(cluster=cluster, lost=lambda node: int(node.removeprefix("worker")) in planned)
     plan = SimpleNamespace(workers=workers, attempt=Attempt(), protocol=SimpleNamespace(dense=GBA()))
     server = Server()
-    return Crew(world, plan, host, [server]), plan.attempt, server
+    return Workers(world, plan, host, [server]), plan.attempt, server
 
 
 def states(workers=3):
@@ -73,7 +73,7 @@ def test_who_is_gone_without_a_plan_takes_the_run_back(gone):
 def test_who_is_dead_by_plan_is_waited_for():
     several, attempt, server = crew({1}, planned={1})
     asyncio.run(several.muster(states()))
-    assert server.left == [(1, False)] and attempt.left_out
+    assert server.left == [(1, "dies")] and attempt.left_out
     assert [record.node for record in attempt.lost] == ["worker1"]
 
 

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import numpy as np
 
+from lib.drivers.membership.rendezvous import Neighbourhoods, Rendezvous
 from lib.drivers.replicas.mix_in_step import Beside
-from lib.drivers.taking_part.meeting import Neighbourhoods, Rendezvous
 from lib.protocols.decentralised import DPSGD
 from tests.drivers.composing import rule
 
@@ -29,7 +29,7 @@ def test_neighbours_go_when_theirs_have_come_as_far():
     async def main():
         ring = Neighbourhoods(None, plan(DPSGD(), 5))
         assert await asked(ring, (4, 0), (0, 0), (1, 0)) == [None, (0, 1, 4), None]
-        await ring.leave(2)  # at the end of its data, before the round
+        await ring.tell(2, "leaves")  # at the end of its data, before the round
         assert await asked(ring, (3, 0)) == [(3, 4)]
 
     asyncio.run(main())
@@ -39,9 +39,9 @@ def test_who_was_lost_is_no_neighbour_and_comes_back_at_a_round_that_nobody_has_
     async def main():
         ring = Neighbourhoods(None, plan(DPSGD(), 5))
         await asked(ring, (1, 0))
-        await ring.leave(1, lost=True)
+        await ring.tell(1, "dies")
         assert await asked(ring, (0, 0), (4, 0), (3, 0)) == [(0, 4), (0, 3, 4), None]
-        await ring.join(1)
+        await ring.tell(1, "comes back")
         assert await ring.first(1) == 1
         assert await asked(ring, (1, 1, 1), (0, 1), (4, 1)) == [None, (0, 1, 4), None]
 
@@ -53,8 +53,8 @@ def test_a_question_that_comes_after_the_death_of_who_asked_is_not_taken_for_its
 
     async def main():
         meeting = Rendezvous(None, plan(rule(), 3))
-        await meeting.leave(0, lost=True)
-        await meeting.join(0)
+        await meeting.tell(0, "dies")
+        await meeting.tell(0, "comes back")
         assert await meeting.meet(0, 5, 0) is None
         assert await asked(meeting, (1, 5), (2, 5)) == [(1, 2), (1, 2)]
         assert await asked(meeting, (0, 5, 1), (1, 6), (2, 6)) == [(0, 1, 2)] * 3

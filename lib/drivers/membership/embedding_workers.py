@@ -1,0 +1,85 @@
+"""The embedding workers of a run.
+
+Nobody waits for a dead one but those who have no other: its buffer is abandoned, without any attempt to recover it
+(Persia, Section 4.2.4), and counted. The next process on its node begins with an empty one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+
+from lib.cluster.base import Handle, World
+from lib.drivers.membership.supervisor import Supervisor
+from lib.drivers.run.plan import Plan
+from lib.drivers.run.record import Record
+from lib.drivers.run.supply import Supply
+from lib.drivers.servers.embedding_worker import EmbeddingWorker
+from lib.drivers.servers.parameter_server import Servers
+from lib.errors import NodeLost
+
+
+class EmbeddingWorkers(Supervisor):
+    """Before these servers, on nodes "embedding0", "embedding1", ..."""
+
+    def __init__(self, world: World, plan: Plan, servers: Servers, supply: Supply):
+        def host(number: int) -> Awaitable[Handle]:
+            return world.host(EmbeddingWorker, plan, number, servers, supply, node=self.names[number])
+
+        super().__init__(world, plan.attempt, "embedding", plan.embedding_workers, host)
+        self.patience = world.cluster.patience if world.cluster.fails else None
+        """How long one is to be silent until it is taken for dead; None: no death is planned."""
+
+    @property
+    def there(self) -> tuple[Handle | None, ...]:
+        return tuple(self._here.get(number) for number in range(len(self.names)))
+
+    async def tell(self, rank: int, change: str) -> None:
+        """A worker that is lost asks for nothing any more, and one that is there again asks for its batches anew."""
+        if change == "dies":
+            await self._all("forget", rank)
+
+    @asynccontextmanager
+    async def kept(self, introduce: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
+        """Meanwhile who dies is put up again when its node is there, and `introduce` called."""
+        self._over, self._introduce = False, introduce
+        async with asyncio.TaskGroup() as keepers:
+            for number, name in enumerate(self.names):
+                keepers.create_task(self._keep(number, self._serve), name=f"{name}'s keeper")
+            yield
+            self._over = True
+            await self._all("rest")
+            self._expect_nobody()
+
+    async def _serve(self, number: int) -> None:
+        """Whoever waits for this hears of its death."""
+        if not self._over:
+            await self._here[number].serve()
+
+    async def _return(self, number: int) -> bool:
+        """An error where its node never comes, and no other is there or will be."""
+        if not await self._back(number):
+            if not self._here and not self._waiting:
+                raise NodeLost(self.names[number])
+            return False
+        self._here[number] = await self._host(number)
+        self.members = self.members.after(number, "comes back").after(number, "comes in")
+        await self._introduce()
+        return True
+
+    def _settled(self, records: list[Record]) -> list[Record]:
+        for record in records:
+            book = record.ledger
+            left = book["samples held"] - book["samples returned"] - book["samples forgotten"]
+            record.extra["batches abandoned"] += left
+        return records
+
+    async def _all(self, method: str, *args: int) -> None:
+        """Call it of all that are there; who is dead needs not hear it."""
+
+        async def told(handle: Handle) -> None:
+            with suppress(NodeLost):
+                await getattr(handle, method)(*args)
+
+        await asyncio.gather(*map(told, self._here.values()))

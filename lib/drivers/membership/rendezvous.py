@@ -1,0 +1,172 @@
+"""Where workers find out whom they mix with."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from lib.cluster.base import Handle, Site
+from lib.cluster.board import Meeting
+from lib.drivers.membership.members import Members
+from lib.drivers.run.plan import Plan
+from lib.errors import BadOption
+from lib.protocols.replica_rule import neighbours
+
+
+class Rendezvous:
+    """It carries the rule's groups out among those who are still there."""
+
+    def __init__(self, site: Site, plan: Plan):
+        self._site, self._rule, self._leg = site, plan.protocol.dense, plan.leg
+        self._workers = plan.workers
+        self._members = Members.of(plan.workers)
+        self._waiting: dict[int, tuple[int, asyncio.Future]] = {}
+        self._ended: dict[int, asyncio.Future] = {}
+        """Workers that have no more data and wait until nobody has."""
+        self._handles: dict[int, Handle] = {}
+        self._met = 0
+        self._following = 0
+        """The round after the last one that a group formed for."""
+
+    async def meet(self, rank: int, round: int, life: int = 0) -> Meeting | None:
+        """Wait for the group of this round; from here on the worker is certain to come. None: it has left or paused meanwhile."""
+        if rank not in self._members.awaited | self._members.joining or life < self._members.lives[rank]:
+            return None  # its question was on the way when it died, or its group broke when it waited for no more
+        future = asyncio.get_running_loop().create_future()
+        self._answer(rank, None)
+        self._waiting[rank] = self._round(rank, round), future
+        self._members = self._members.heard(rank, life)
+        self._form()
+        return await future
+
+    async def tell(self, rank: int, change: str) -> None:
+        """Something has become of a worker; groups form without who has left, or pauses until the run has been cut."""
+        self._members = self._members.after(rank, change)
+        if change == "dies":
+            self._handles.pop(rank, None)
+        self._answer(rank, None)
+        self._form()
+        self._release()
+
+    async def end(self, rank: int) -> None:
+        """This worker has no more data: wait until nobody has."""
+        self._ended[rank] = over = asyncio.get_running_loop().create_future()
+        self._release()
+        await over
+
+    async def enroll(self, rank: int, worker: Handle) -> None:
+        """Make a worker known to the others, and the others to it."""
+        self._handles[rank] = worker = worker.seen_from(self._site)
+        told = [worker.know(other, handle) for other, handle in self._handles.items() if other != rank]
+        told += [handle.know(rank, worker) for other, handle in self._handles.items() if other != rank]
+        await asyncio.gather(*told, return_exceptions=True)  # who is dead needs not know
+
+    async def save(self) -> dict[str, Any]:
+        self._members = self._members.after_cut(self._next())
+        return {"members": self._members, "met": self._met, "following": self._following}
+
+    async def load(self, state: dict[str, Any]) -> None:
+        self._members = state["members"].in_another_process()
+        self._met, self._following = state["met"], state["following"]
+
+    def _next(self) -> int:
+        """The round with which all go on after a cut."""
+        return self._following
+
+    def _round(self, rank: int, round: int) -> int:
+        """The round that a worker means: after a cut all go on with the same one, in step as at a barrier for rows, also who asks
+        when some groups have gone on already."""
+        if self._members.standing[rank] != "resuming":
+            return round
+        self._members = self._members.after(rank, "comes in")
+        return self._members.since[rank]
+
+    def _answer(self, rank: int, met: Meeting | None) -> None:
+        if rank in self._waiting:
+            self._waiting.pop(rank)[1].set_result(met)
+
+    def _form(self) -> None:
+        joining = self._members.joining
+        rounds = {rank: round for rank, (round, _) in self._waiting.items() if rank not in joining}
+        for rank in sorted(joining & self._waiting.keys()):
+            self._take_in(rank, rounds)
+        formed = self._rule.form(rounds, self._members.awaited, self._workers)
+        grouped = [rank for group in formed for rank in group]
+        if len(set(grouped)) < len(grouped) or not rounds.keys() >= set(grouped):
+            raise BadOption(f"{self._rule.name}: form must make groups of those who wait, each once; it gave {formed}")
+        for group in formed:
+            self._meet(tuple(sorted(group)), rounds[min(group)])
+
+    def _meet(self, members: tuple[int, ...], round: int) -> None:
+        self._met += 1
+        self._following = max(self._following, round + 1)
+        lives = tuple(self._members.lives[rank] for rank in members) if any(self._members.lives) else ()
+        meeting = Meeting(f"{self._leg}.{self._met}", members, round, lives)
+        for rank in members:
+            self._answer(rank, meeting)
+
+    def _take_in(self, rank: int, rounds: dict[int, int]) -> None:
+        """Let a new worker come to the round at which its group can go with it."""
+        there = self._members.awaited
+        for round in sorted(set(rounds.values())) if there else [0]:
+            groups = self._rule.form({**rounds, rank: round}, there | {rank}, self._workers)
+            if any(rank in group and (len(group) > 1 or not there) for group in groups):
+                rounds[rank] = round
+                self._members = self._members.after(rank, "comes in")
+                return
+
+    def _release(self) -> None:
+        """Where nobody has data left, nobody waits for the others'."""
+        if self._members.awaited <= self._ended.keys():
+            for waiting in self._ended.values():
+                if not waiting.done():
+                    waiting.set_result(None)
+            self._ended.clear()
+
+
+class Neighbourhoods(Rendezvous):
+    """Every worker is told who of its neighbours sends it something, as soon as they have all begun the round or left."""
+
+    def __init__(self, site: Site, plan: Plan):
+        super().__init__(site, plan)
+        self._reached = [-1] * plan.workers
+        """The last round that each is certain to come to."""
+
+    async def first(self, rank: int) -> int:
+        """The round that a worker begins with, or goes on with."""
+        if rank in self._members.joining:  # nobody has reached that round, so everybody will wait
+            self._members = self._members.after(rank, "comes in", since=self._next())
+        return max(self._members.since[rank], self._reached[rank] + 1)
+
+    async def tell(self, rank: int, change: str) -> None:
+        if change == "dies":
+            self._reached[rank] = -1
+        await super().tell(rank, change)
+        if change == "dies":  # what it has not sent will never come
+            later = self._members.lives[rank]
+            told = (self._handles[other].forget(rank, later) for other in self._members.active & self._handles.keys())
+            await asyncio.gather(*told, return_exceptions=True)  # who is dead as well needs not know
+
+    async def save(self) -> dict[str, Any]:
+        return {**await super().save(), "reached": self._reached}
+
+    async def load(self, state: dict[str, Any]) -> None:
+        await super().load(state)
+        self._reached = list(state["reached"])
+
+    def _next(self) -> int:
+        return 1 + max(self._reached)  # workers pause after unlike numbers of rounds
+
+    def _round(self, rank: int, round: int) -> int:
+        """They were told which, for they send before they ask."""
+        self._reached[rank] = round
+        return round
+
+    def _form(self) -> None:
+        for rank, (round, _) in list(self._waiting.items()):
+            row = neighbours(self._rule, round, rank, self._workers)
+            near = sorted(other for other in row if self._members.since[other] <= round)
+            if all(self._reached[other] >= round for other in near if other in self._members.awaited):
+                members = tuple(other for other in near if self._reached[other] >= round)
+                lives = tuple(self._members.lives[other] for other in members)
+                self._answer(rank, Meeting(f"{self._leg}.{round}.{rank}", members, round, lives))
