@@ -28,6 +28,7 @@ class EmbeddingWorkers(Supervisor):
             return world.host(EmbeddingWorker, plan, number, servers, supply, node=self.names[number])
 
         super().__init__(world, plan.attempt, "embedding", plan.embedding_workers, host)
+        self._over = False
         self.patience = world.cluster.patience if world.cluster.fails else None
         """How long one is to be silent until it is taken for dead; None: no death is planned."""
 
@@ -43,7 +44,7 @@ class EmbeddingWorkers(Supervisor):
     @asynccontextmanager
     async def kept(self, introduce: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
         """Meanwhile who dies is put up again when its node is there, and `introduce` called."""
-        self._over, self._introduce = False, introduce
+        self._over, self._make_known = False, introduce
         async with asyncio.TaskGroup() as keepers:
             for number, name in enumerate(self.names):
                 keepers.create_task(self._keep(number, self._serve), name=f"{name}'s keeper")
@@ -54,26 +55,28 @@ class EmbeddingWorkers(Supervisor):
 
     async def _serve(self, number: int) -> None:
         """Whoever waits for this hears of its death."""
-        if not self._over:
-            await self._here[number].serve()
+        await self._here[number].serve()
 
-    async def _return(self, number: int) -> bool:
-        """An error where its node never comes, and no other is there or will be."""
-        if not await self._back(number):
-            if not self._here and not self._waiting:
-                raise NodeLost(self.names[number])
-            return False
-        self._here[number] = await self._host(number)
-        self.members = self.members.after(number, "comes back").after(number, "comes in")
-        await self._introduce()
-        return True
+    async def _keep(self, number: int, work: Callable[[int], Awaitable[None]]) -> None:
+        await super()._keep(number, work)
+        if not (self._over or self._here or self._waiting):  # its node never comes, and no other is there or will be
+            raise NodeLost(self.names[number])
 
-    def _settled(self, records: list[Record]) -> list[Record]:
+    def _all_done(self) -> bool:
+        return self._over
+
+    async def _prepare(self, number: int, handle: Handle) -> None:
+        """It begins with nothing."""
+
+    async def _introduce(self) -> None:
+        await self._make_known()
+
+    def _write_off(self, records: list[Record]) -> None:
         for record in records:
             book = record.ledger
             left = book["samples held"] - book["samples returned"] - book["samples forgotten"]
             record.extra["batches abandoned"] += left
-        return records
+        super()._write_off(records)
 
     async def _all(self, method: str, *args: int) -> None:
         """Call it of all that are there; who is dead needs not hear it."""

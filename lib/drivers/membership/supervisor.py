@@ -23,46 +23,29 @@ class Supervisor(ABC):
 
     def __init__(self, world: World, attempt: Attempt, role: str, count: int, host: Callable[[int], Awaitable[Handle]]):
         """`host` puts one on its node."""
-        self._world, self._attempt, self._role, self._host = world, attempt, role, host
+        self._world, self._attempt, self._host = world, attempt, host
+        self.names = [f"{role}{rank}" for rank in range(count)]
+        """Their nodes."""
         self.members = Members.of(count)
-        self._over = False
-        """Whether nobody needs them any more."""
         self._here: dict[int, Handle] = {}
         self._waiting: dict[int, asyncio.Task] = {}
         """Who waits for a dead one's node."""
 
-    @property
-    def names(self) -> list[str]:
-        """Their nodes."""
-        return [f"{self._role}{rank}" for rank in range(len(self.members.standing))]
-
     async def muster(self, states: dict[str, Any] | None = None) -> None:
         """Put one on each node that is there; or on those that were there when these states were saved, as they were."""
-        names = self.names
-        ranks = [rank for rank, name in enumerate(names) if states is None or name in states]
-        for rank in set(range(len(names))) - set(ranks):
+        ranks = [rank for rank, name in enumerate(self.names) if states is None or name in states]
+        for rank in set(range(len(self.names))) - set(ranks):
             self.members = self.members.after(rank, "dies")
         hosted = await asyncio.gather(*(self._host(rank) for rank in ranks), return_exceptions=True)
         found = dict(zip(ranks, hosted, strict=True))
         self._here = {rank: handle for rank, handle in found.items() if isinstance(handle, Handle)}
-        for rank in ranks:
-            if rank not in self._here:
-                if not isinstance(found[rank], NodeLost) or self._takes_all_back(rank):
-                    raise found[rank]
-                await self._do_without(rank, 0.0)
-                self._attempt.lost.extend(self._settled([states[names[rank]]["record"]] if states else []))
+        for rank in sorted(found.keys() - self._here.keys()):
+            if not isinstance(found[rank], NodeLost) or self._takes_all_back(rank):
+                raise found[rank]
+            await self._do_without(rank, 0.0)
+            self._write_off([states[self.names[rank]]["record"]] if states else [])
         if states:
-            await asyncio.gather(*(each.load(states[names[rank]]) for rank, each in self._here.items()))
-
-    async def save(self) -> dict[str, Any]:
-        """The states of those that are there, by name."""
-        states = await asyncio.gather(*(self._save(rank) for rank in sorted(self._here)))
-        return {name: state for each in states for name, state in each.items()}
-
-    async def report(self) -> list[Record]:
-        """What those that are there have written down; the others' notes are with the attempt."""
-        reports = await asyncio.gather(*(self._report(rank) for rank in sorted(self._here)))
-        return [record for report in reports for record in report]
+            await asyncio.gather(*(each.load(states[self.names[rank]]) for rank, each in self._here.items()))
 
     async def rest(self) -> None:
         """Between two runs: nothing is under way, and those who died at its end have been told of."""
@@ -71,68 +54,91 @@ class Supervisor(ABC):
             await asyncio.gather(*map(self._lose, dead))
             await self._world.quiet()
 
-    async def _save(self, rank: int) -> dict[str, Any]:
-        """One's state by its name; nothing of one that is no more."""
-        try:
-            return {self.names[rank]: await self._here[rank].save()}
-        except NodeLost:  # it died in the pause
-            await self._lose(rank)
-            return {}
+    async def save(self) -> dict[str, Any]:
+        """The states of those that are there, by name."""
+        return await self._answers("save")
 
-    async def _report(self, rank: int) -> list[Record]:
-        try:
-            return [await self._here[rank].report()]
-        except NodeLost:  # it died when its work was done
-            if self._takes_all_back(rank):
-                raise
-            del self._here[rank]
-            return self._settled(self._world.records_left(self.names[rank]))
+    async def report(self) -> list[Record]:
+        """What those that are there have written down; the others' notes are with the attempt."""
+        return [*(await self._answers("report")).values()]
+
+    async def _answers(self, method: str) -> dict[str, Any]:
+        """By name; nothing of one that has died since its work was done."""
+
+        async def ask(rank: int) -> dict[str, Any]:
+            try:
+                return {self.names[rank]: await getattr(self._here[rank], method)()}
+            except NodeLost:
+                await self._lose(rank)
+                return {}
+
+        answers = await asyncio.gather(*map(ask, sorted(self._here)))
+        return {name: answer for each in answers for name, answer in each.items()}
 
     async def _keep(self, rank: int, work: Callable[[int], Awaitable[None]]) -> None:
-        """Let it do its work, in as many lives as that takes."""
-        while not self._over:
+        """Let it do its work, in as many lives as that takes, as long as anybody waits for it."""
+        while not self._all_done():
             try:
-                if rank not in self._here and not await self._return(rank):
+                if rank in self._here:
+                    return await work(rank)
+                if not await self._return(rank):
                     return
-                return await work(rank)
             except Exception as error:
                 lost = first_cause(error)
                 if not isinstance(lost, NodeLost) or lost.node != self.names[rank]:
                     raise
+            else:
+                continue
             await self._lose(rank)
+
+    async def _return(self, rank: int) -> bool:
+        """Wait for a lost one's node and put it up again; False where that never comes."""
+        self._waiting[rank] = asyncio.current_task()
+        try:
+            if not await self._world.back(self.names[rank]):
+                return False
+        finally:
+            del self._waiting[rank]
+        handle = await self._host(rank)
+        await self._prepare(rank, handle)
+        self.members = self.members.after(rank, "comes back").after(rank, "comes in")
+        self._here[rank] = handle
+        await self._introduce()
+        return True
 
     async def _lose(self, rank: int) -> None:
         if self._takes_all_back(rank):
             raise NodeLost(self.names[rank])
         self._here.pop(rank, None)
         await self._do_without(rank, self._world.cluster.patience)
-        self._attempt.lost.extend(self._settled(self._world.records_left(self.names[rank])))
+        self._write_off(self._world.records_left(self.names[rank]))
+        self._expect_nobody()
 
     async def _do_without(self, rank: int, after: float) -> None:
         """It is dead, which those hear so many seconds later whom it could keep waiting."""
         self.members = self.members.after(rank, "dies")
 
-    async def _back(self, rank: int) -> bool:
-        """Wait until its node is there; False if it never will be."""
-        self._waiting[rank] = asyncio.current_task()
-        try:
-            return await self._world.back(self.names[rank])
-        finally:
-            del self._waiting[rank]
-
-    def _expect_nobody(self) -> None:
-        """Nobody waits any more for those who are away."""
-        for waiting in self._waiting.values():
-            waiting.cancel()
+    def _write_off(self, records: list[Record]) -> None:
+        """Keep the notes of one that is no more, with its books settled."""
+        self._attempt.lost.extend(records)
 
     def _takes_all_back(self, rank: int) -> bool:
         """Whether the others cannot go on without it, or nobody knows what it had done: its death was not planned."""
         return not self._world.lost(self.names[rank])
 
-    @abstractmethod
-    async def _return(self, rank: int) -> bool:
-        """Wait for a lost one's node and put it up again, as long as anybody waits for it; False if it is not."""
+    def _expect_nobody(self) -> None:
+        """Where all work is done, nobody waits for those who are away."""
+        if self._all_done():
+            for waiting in self._waiting.values():
+                waiting.cancel()
 
     @abstractmethod
-    def _settled(self, records: list[Record]) -> list[Record]:
-        """The books of one that is no more."""
+    def _all_done(self) -> bool: ...
+
+    @abstractmethod
+    async def _prepare(self, rank: int, handle: Handle) -> None:
+        """Make it ready for its work that is there again."""
+
+    @abstractmethod
+    async def _introduce(self) -> None:
+        """Let all know who is there now."""

@@ -79,8 +79,9 @@ class Workers(Supervisor):
         return {**await super().save(), **(await self._embedding.save() if self._embedding else {})}
 
     async def report(self) -> list[Record]:
-        beside = await self._embedding.report() if self._embedding else []
-        return [*await super().report(), *beside, *self._attempt.lost]
+        beside = [self._embedding.report()] if self._embedding else []
+        reports = await asyncio.gather(super().report(), *beside)
+        return [*chain.from_iterable(reports), *self._attempt.lost]
 
     def _takes_all_back(self, rank: int) -> bool:
         """Also where nobody else could go on, has a copy of the replica, or may go on by the rule."""
@@ -89,21 +90,13 @@ class Workers(Supervisor):
         alone = not shared and not self._here.keys() - {rank}
         return alone or (replica and self._dense.rolls_back) or super()._takes_all_back(rank)
 
-    async def _lose(self, rank: int) -> None:
-        await super()._lose(rank)
-        self._expect_nobody()
-
     async def _do_without(self, rank: int, after: float) -> None:
         await super()._do_without(rank, after)
         self._attempt.left_out = True
         await asyncio.sleep(after)
         await self._told(rank, "dies")
 
-    async def _return(self, rank: int) -> bool:
-        """As long as the others have work."""
-        if self._all_done() or not await self._back(rank):
-            return False
-        worker = await self._host(rank)
+    async def _prepare(self, rank: int, worker: Handle) -> None:
         copy = await self._copy()
         if copy is None and self._dense.family == "replica":
             raise NodeLost(self.names[rank])  # the others are dead too, which nobody has noticed yet
@@ -111,10 +104,6 @@ class Workers(Supervisor):
         level = max((level for level in levels if level is not None), default=None)
         before = [record.taken for record in self._attempt.lost if record.node == self.names[rank]]
         await worker.take_over(level, copy, max(chain.from_iterable(before), default=-1))
-        self.members = self.members.after(rank, "comes back").after(rank, "comes in")
-        self._here[rank] = worker
-        await self._introduce()
-        return True
 
     async def _told(self, rank: int, change: str) -> list[int | None]:
         """What those answer who are to know of it."""
@@ -131,18 +120,13 @@ class Workers(Supervisor):
     def _all_done(self) -> bool:
         return bool(self._here) and not self.members.awaited
 
-    def _expect_nobody(self) -> None:
-        """Where all that are there have done their work, nobody waits for the others."""
-        if self._all_done():
-            super()._expect_nobody()
-
-    def _settled(self, records: list[Record]) -> list[Record]:
+    def _write_off(self, records: list[Record]) -> None:
         """A replica settles its own gradients: lost with it is what it had computed and not used, and what it alone held."""
         for ledger in (record.ledger for record in records) if self._dense.family == "replica" else ():
             if not self._dense.exchange.copies:
                 ledger["applied"] = ledger["heard"]
             ledger["lost"] += ledger["issued"] - sum(ledger[each] for each in OUTCOMES)
-        return records
+        super()._write_off(records)
 
     async def _copy(self) -> dict[str, Any] | None:
         """What the first of the others has."""
