@@ -14,7 +14,7 @@ from typing import Any
 from lib.cluster.base import Handle, World
 from lib.drivers.membership.members import Members
 from lib.drivers.run.attempt import Attempt
-from lib.drivers.run.record import Record
+from lib.drivers.run.record import Mark, Record
 from lib.errors import NodeLost, first_cause
 
 
@@ -58,16 +58,16 @@ class Supervisor(ABC):
         """The states of those that are there, by name."""
         return await self._answers("save")
 
-    async def report(self) -> list[Record]:
+    async def report(self, end: Mark) -> list[Record]:
         """What those that are there have written down; the others' notes are with the attempt."""
-        return [*(await self._answers("report")).values()]
+        return [*(await self._answers("report", end)).values()]
 
-    async def _answers(self, method: str) -> dict[str, Any]:
+    async def _answers(self, method: str, *args: Any) -> dict[str, Any]:
         """By name; nothing of one that has died since its work was done."""
 
         async def ask(rank: int) -> dict[str, Any]:
             try:
-                return {self.names[rank]: await getattr(self._here[rank], method)()}
+                return {self.names[rank]: await getattr(self._here[rank], method)(*args)}
             except NodeLost:
                 await self._lose(rank)
                 return {}

@@ -17,7 +17,7 @@ from lib.drivers.membership.embedding_workers import EmbeddingWorkers
 from lib.drivers.membership.supervisor import Supervisor
 from lib.drivers.run.ledger import OUTCOMES
 from lib.drivers.run.plan import Plan
-from lib.drivers.run.record import Record
+from lib.drivers.run.record import Mark, Record
 from lib.errors import NodeLost
 
 
@@ -78,9 +78,9 @@ class Workers(Supervisor):
         await self._introduce()
         return {**await super().save(), **(await self._embedding.save() if self._embedding else {})}
 
-    async def report(self) -> list[Record]:
-        beside = [self._embedding.report()] if self._embedding else []
-        reports = await asyncio.gather(super().report(), *beside)
+    async def report(self, end: Mark) -> list[Record]:
+        beside = [self._embedding.report(end)] if self._embedding else []
+        reports = await asyncio.gather(super().report(end), *beside)
         return [*chain.from_iterable(reports), *self._attempt.lost]
 
     def _takes_all_back(self, rank: int) -> bool:
