@@ -28,9 +28,9 @@ from lib.drivers.run.record import Finished, Mark, Marks, Record, Snapshot
 from lib.drivers.run.supply import Supply, open_supply
 from lib.drivers.run.trainer import Input, Trainer
 from lib.drivers.servers.embedding_client import EmbeddingClient
+from lib.drivers.servers.keeping_client import client_of
 from lib.drivers.servers.parameter_server import Servers, open_servers
-from lib.drivers.servers.pulling import Draw, Pull, pulled
-from lib.drivers.servers.server_client import ServerClient
+from lib.drivers.servers.pulling import Pull, pulled
 from lib.errors import BadOption
 from lib.models.flat import StepResult
 from lib.protocols.mixing import Background, Centre, Loop
@@ -57,7 +57,7 @@ class ReplicaWorker:
         self._embedding = EmbeddingClient(site, plan, servers, rank, self.record) if plan.embedding_workers else None
         self._servers = self._embedding
         if servers and not self._embedding:
-            self._servers = ServerClient(site, plan, servers, rank, self.replica.size, self.record)
+            self._servers = client_of(site, plan, servers, rank, self.replica.size, self.record)
         self._input = Input(site, plan, rank, supply, self._trainer, self._embedding and self._embedding.batch)
         self._rendezvous = rendezvous.seen_from(site)
         exchange, when = self.rule.exchange, self.rule.when
@@ -171,8 +171,7 @@ class ReplicaWorker:
     async def _train_all(self, thread: int, until: int, beside: asyncio.TaskGroup) -> None:
         count = self._counts[thread % len(self._counts)]
         batches, servers = self._input.batches(until, beside), [self._servers] if self._servers else []
-        draw = Draw(self._plan.seed, self._rank, self.rule.buffer)
-        async for batch, pulls in pulled(batches, servers, beside, draw):
+        async for batch, pulls in pulled(batches, servers, beside):
             await self._train(batch, pulls, count, beside)
 
     async def _train(self, batch: Batch, pulls: Sequence[Pull], count: Count, beside: asyncio.TaskGroup) -> None:

@@ -8,6 +8,7 @@ for a truth value. What is wrong is a `BadField`, with the field's path and what
 from __future__ import annotations
 
 import functools
+import inspect
 import types
 import typing
 from collections.abc import Mapping, Sequence
@@ -17,7 +18,7 @@ from typing import Annotated, Any, ClassVar, Self, Union
 from annotated_types import Ge, Gt, Le
 from pydantic import AllowInfNan, ConfigDict, InstanceOf, PlainValidator, Strict, TypeAdapter, ValidationError
 
-from lib.errors import BadField, nearest
+from lib.errors import BadField, BadOption, nearest
 
 Finite = AllowInfNan(False)
 Count = Annotated[int, Ge(1)]
@@ -37,6 +38,12 @@ class Checked:
 
     def __init_subclass__(cls, **keywords: Any) -> None:
         super().__init_subclass__(**keywords)
+        for name in [field.name for field in fields(cls)] if is_dataclass(cls) else ():
+            if name in cls.__dict__ and name not in inspect.get_annotations(cls):
+                raise BadOption(
+                    f"{cls.__name__}: {name} = {shown(cls.__dict__[name])} would not be the option's default, for which a "
+                    f"dataclass looks at annotations: write `{name}: ... = {shown(cls.__dict__[name])}`, with its type"
+                )
         if (own := cls.__dict__.get("__post_init__")) is None:
             return
 

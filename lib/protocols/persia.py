@@ -21,7 +21,7 @@ Embedding workers (Figure 4) are no part of the rule but of how it is carried ou
 between NN workers and the rows' servers (`lib/drivers/servers/embedding_worker.py`); without, NN workers are their own.
 
 Departures: in the theorem an update is one sample's, here one worker's batch; and a batch has one sample ID. A worker's batches
-are trained in the order of the data, where the paper's NN worker draws from those that are buffered, unless `buffer` says so too.
+are trained in the order of the data, where the paper's NN worker draws from those that are buffered.
 What is no id comes to NN workers by way of embedding workers, where the paper's data loader sends it past them. An NN worker
 whose batch went with an embedding worker's buffer before its rows had come has it held anew, where the text has nobody do so:
 else samples would be lost with their ids.
@@ -32,7 +32,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from lib.errors import BadOption
 from lib.options.checked import Count, Natural
 from lib.protocols.baselines import Async
 from lib.protocols.hop import HopBS
@@ -61,21 +60,6 @@ class Hybrid(ReplicaRule):
     """What tau bounds: a worker's own batches in flight, or also by how many steps it reads ahead of the slowest worker."""
     buckets: Count = 4
     """Parts of the dense gradient, each averaged as soon as backward has it; 1: all of it after backward (the raw hybrid)."""
-    buffer: Count = 1
-    """Batches that an NN worker has buffered, and draws its next one from at random; 1: they come in the order of the data."""
-    rolls_back: bool = False
-    """A worker's death takes all back to the last cut (Sec. 4.2.4), and the rows with them; else the others go on without it."""
-
-    def __post_init__(self):
-        super().__post_init__()
-        if self.buffer > 1 + self.tau:
-            raise BadOption(
-                f"{self.name}: of tau + 1 = {self.tau + 1} batches in flight a worker cannot buffer {self.buffer}"
-            )
-        if self.buffer > 1 and self.counts == "all":
-            raise BadOption(
-                f"{self.name}: a batch drawn at random may wait at a gate for one before it; use counts='own'"
-            )
 
     @property
     def rows(self) -> ServerRule:

@@ -38,14 +38,10 @@ class ReplicaRule(Rule):
     model: ClassVar[Literal["first", "average", "centre"]] = "first"
     """The parameters that are evaluated and handed on: the first worker's, the mean of all workers', or the sync servers'.
     The others are evaluated at the end under names of their own."""
-    buffer: ClassVar[int] = 1
-    """Of so many of a worker's batches whose rows it has asked for, it trains on one at random."""
-
-    rolls_back: ClassVar[bool] = False
-    """Whether a worker's death takes the whole run back to its last cut, and nobody goes on without it."""
-
     worker_threads: int = 1
     """Training threads on one replica and its optimiser's state (m), in the manner of Hogwild."""
+    rolls_back: bool = False
+    """A worker's death takes the whole run back to its last cut, as of one job; else the others go on without it."""
 
     def __post_init__(self):
         super().__post_init__()

@@ -12,11 +12,9 @@ import lib
 from lib import Failure, Node, VirtualCluster, protocols, workloads
 from lib.data.batch import Batch
 from lib.drivers.run.ledger import OUTCOMES
-from lib.drivers.servers.pulling import Draw, pulled
-from lib.errors import BadOption
+from lib.drivers.servers.pulling import pulled
 from lib.protocols import Pair
 from tests.toys import records
-from tests.training.stopping import assert_same, killed
 
 CLICKS = workloads.get(
     "ctr-synthetic", samples=16 * 60, batch_size=16, vocabulary=50, fields=3, dim=2, hidden=(4,), evaluation_samples=100
@@ -58,44 +56,6 @@ def test_each_set_of_servers_is_asked_as_far_ahead_as_its_rule_says(aheads):
 
     asyncio.run(train())
     assert all(each.batches == list(range(9)) for each in sets)
-
-
-@pytest.mark.parametrize("size", [1, 2, 4])
-def test_of_those_that_are_buffered_one_is_drawn_at_random(size):
-    """Each is trained on once, and none before `size` - 1 that were asked for earlier."""
-
-    async def train(rank):
-        drawn, servers = [], Asked(3)
-        async with asyncio.TaskGroup() as tasks:
-            async for batch, [pull] in pulled(batches(40), [servers], tasks, Draw(0, rank, size)):
-                assert await pull() == batch.index and len(servers.batches) <= min(40, len(drawn) + 4)
-                drawn.append(batch.index)
-        return drawn
-
-    one, again, other = (asyncio.run(train(rank)) for rank in (0, 0, 1))
-    assert one == again and sorted(one) == list(range(40))
-    assert max(index - place for place, index in enumerate(one)) <= size - 1
-    assert (one == list(range(40))) == (size == 1) == (one == other)
-    assert one.index(0) < 20, "nobody is left for ever"
-
-
-def test_a_worker_trains_on_what_it_draws_and_goes_on_so_after_a_cut(reports, monkeypatch):
-    def train(**options):
-        rule, there = protocols.get("hybrid", tau=3, buffer=3), VirtualCluster(workers=2, slowdown=0.5)
-        return lib.train(CLICKS, rule, there, checkpoint_every=16 * 20, save=False, **options)
-
-    whole = train()
-    trace = whole.trace[(whole.trace["kind"] == "compute") & (whole.trace["node"] == "worker0")].sort_values("start")
-    assert sorted(trace["batch"]) == list(range(0, 60, 2)) != trace["batch"].tolist()
-    with killed(monkeypatch, 27):
-        train()
-    assert_same(train(resume=True), whole)
-
-
-@pytest.mark.parametrize("options, said", [({"tau": 1}, "cannot buffer 3"), ({"counts": "all"}, "use counts='own'")])
-def test_a_buffer_that_nobody_could_fill_is_refused(options, said):
-    with pytest.raises(BadOption, match=said):
-        protocols.get("hybrid", buffer=3, **options)
 
 
 def steps(tau, **nodes):

@@ -149,6 +149,16 @@ def test_a_rule_says_what_it_declares():
         Silent()
 
 
+def test_an_option_is_set_with_its_type():
+    """Without, a dataclass would go on with the default of the class above."""
+    with pytest.raises(
+        BadOption, match=r"Mine: every = 3 would not be the option's default, .* write `every: ... = 3`"
+    ):
+        type("Mine", (LocalSGD,), {"every": 3})
+    typed = type("Mine", (LocalSGD,), {"every": 3, "__annotations__": {"every": "int"}})
+    assert dataclass(frozen=True, kw_only=True)(typed)().every == 3
+
+
 def test_a_rule_hears_what_was_read_and_not_only_when_its_worker_started():
     """Reading takes as long as several updates: more updates are in what is read than the token tells."""
     seen = []

@@ -43,7 +43,8 @@ STEP = {"local": 5e-3, "ray": 2e-2}
 """About the seconds that a step takes on a wall clock."""
 OPTIONS: dict[str, dict[str, tuple[Any, ...]]] = {
     "bsp": {"size": (1, 2, 5)},
-    "async": {"ahead": (0, 0, 2)},
+    "async": {"ahead": (0, 0, 2), "fetch": (1, 1, 3), "sums": (1, 1, 2)},
+    "ssp": {"bound": (0, 1, 3)},
     "hop-bs": {"bound": (0, 1, 2), "ahead": (0, 0, 1, 3)},
     "hop-bw": {"spare": (0, 1, 2)},
     "gba": {"size": (1, 2, 5), "iota": (0, 1, 4)},
@@ -56,7 +57,7 @@ OPTIONS: dict[str, dict[str, tuple[Any, ...]]] = {
     "fr-easgd": {"every": (1, 3), "sync_servers": (1, 2), "worker_threads": (1, 2), "answer": ("new", "old")},
     "fr-ma": {"every": (1, 3), "worker_threads": (1, 2)},
     "fr-bmuf": {"every": (1, 3), "momentum": (0.0, 0.5), "worker_threads": (1, 2)},
-    "hybrid": {"tau": (0, 1, 4), "counts": ("own", "all"), "buckets": (1, 3), "buffer": (1, 3)},
+    "hybrid": {"tau": (0, 1, 4), "counts": ("own", "all"), "buckets": (1, 3)},
     "ds-sync": {"size": (1, 2, 3), "every": (1, 2), "whole": (1, 3), "place": ("before", "beside", "after")},
     "pipelined": {"in_flight": (1, 3)},
     "oac": {"in_flight": (1, 3, 8), "readers": (1, 4), "writers": (1, 4), "queue": (1, 8)},

@@ -21,6 +21,8 @@ def settle(records: Iterable[Record], undone: int = 0) -> dict[str, int]:
     that keeps a replica. A server counts a gradient as issued when it lets the worker start, a worker when it has computed
     it; they agree unless a worker was lost in between. `undone` were issued and lost when the run returned to a cut.
 
+    Of gradients that nobody but their worker knows of (`kept`), those that went with it are issued and lost.
+
     Where there are embedding workers, `abandoned` is what the rows never got, by the server that missed most.
     """
     records = list(records)
@@ -36,11 +38,13 @@ def settle(records: Iterable[Record], undone: int = 0) -> dict[str, int]:
     if workers and not any("dense" in record.final and record.ledger["started"] for record in records):
         books.insert(0, _book("the workers", workers["issued"], workers))
     for book in books:
-        if not any(other["lost"] for other in books) and book["issued"] != workers["issued"]:
+        unheard = workers["issued"] - book["issued"]
+        if not any(other["lost"] for other in books) and not 0 <= unheard <= workers["kept"]:
             raise LockstepError(
                 f"the gradient ledger does not balance: {book['issued']} started, {workers['issued']} computed"
             )
     whole = books[0] if books else _book("nobody", 0, Counter())
+    undone += max(0, min(workers["kept"], workers["issued"] - whole["issued"]))
     held = any(record.ledger["samples held"] for record in records)
     abandoned = {"abandoned": max(record.ledger["abandoned"] for record in records)} if held else {}
     return {**whole, **abandoned, "issued": whole["issued"] + undone, "lost": whole["lost"] + undone}

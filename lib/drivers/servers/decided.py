@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from lib.drivers.run.plan import Plan
 from lib.errors import BadOption
 from lib.protocols.server_rule import Apply, Decisions, Drop, Push, ServerRule, ServerState
 
@@ -16,7 +17,7 @@ def received(rule: ServerRule, before: ServerState, push: Push, answer: Any) -> 
         raise BadOption(
             f"{rule.name}: on_push must return the new state and a tuple of decisions; it gave {answer!r:.80}"
         )
-    if answer[0].clocks[push.worker] != before.clocks[push.worker] + 1:
+    if answer[0].clocks[push.worker] != before.clocks[push.worker] + push.batches:
         raise BadOption(
             f"{rule.name}: on_push does not count the gradient of worker {push.worker}: begin with state.receive(push)"
         )
@@ -49,6 +50,31 @@ def check(
         raise BadOption(
             f"{rule.name}: {updates} updates take the state from step {before.step} to {after.step}; state.release() counts each"
         )
+
+
+def lasting(rule: ServerRule, state: ServerState, worker: int) -> int:
+    """For how many batches what a worker reads now is good."""
+    steps = rule.lasts(state, worker) if rule.lasts else 1
+    if type(steps) is not int or steps < 1:
+        raise BadOption(
+            f"{rule.name}: lasts must return how many batches a worker trains on, 1 or more; it gave {steps!r}"
+        )
+    return steps
+
+
+def keeps(rule: ServerRule, plan: Plan) -> bool:
+    """Whether workers keep parameters or gradients under this rule; refused where they never see them, or servers look back."""
+    if not rule.lasts and rule.sums == 1:
+        return False
+    hidden = {"embedding workers": plan.embedding_workers, "pooling='server'": plan.pooled}
+    other = {"corrected": rule.corrected, "ahead": rule.ahead, **hidden}
+    if met := [name for name, there in other.items() if there]:
+        raise BadOption(f"{rule.name}: its workers keep what they read (lasts, sums), which does not go with {met[0]}")
+    if type(rule.sums) is not int or rule.sums < 1:
+        raise BadOption(
+            f"{rule.name}: sums must be how many batches' gradients are sent as one, 1 or more, not {rule.sums!r}"
+        )
+    return True
 
 
 def settled(rule: ServerRule, state: ServerState, waiting: int) -> None:

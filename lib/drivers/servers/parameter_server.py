@@ -22,7 +22,7 @@ from lib.drivers.membership.members import Members
 from lib.drivers.run.model_state import ModelState
 from lib.drivers.run.plan import Plan
 from lib.drivers.run.record import Mark, Marks, Record, Snapshot
-from lib.drivers.servers.decided import check, received, settled
+from lib.drivers.servers.decided import check, keeps, lasting, received, settled
 from lib.drivers.servers.shard import Applied, Gradient, Read, Shard
 from lib.protocols.server_rule import Apply, Decisions, Drop, Push, ServerRule, ServerState
 from lib.store.rows import Rows
@@ -38,6 +38,8 @@ class Pulled:
     dense: np.ndarray | None
     rows: dict[str, Any]
     """Table -> the rows, as their codec sends them."""
+    kept: tuple[int, int, int] = ()
+    """Where workers keep it: updates in it, batches that it is good for, and how often the worker had been lost."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,6 +60,8 @@ class Started:
     """A step whose gradient is to come."""
 
     token: int
+    lasts: int
+    """Batches that what it reads is good for."""
     read: Read | None = None
     """What it was computed from, once that has been read."""
 
@@ -67,6 +71,7 @@ class ParameterServer:
 
     def __init__(self, site: Site, plan: Plan, rule: ServerRule, number: int, holds: frozenset[str]):
         self._site, self._rule, self._ordered = site, rule, rule.ordered(plan.workers)
+        self._keeps = keeps(rule, plan)
         self._state = rule.init(plan.workers)
         self._shard = Shard(site, plan, rule, number, holds)
         self._turn = asyncio.Lock()
@@ -87,7 +92,7 @@ class ParameterServer:
         """Begin with what another protocol has trained."""
         self._shard.inherit(dense, rows)
 
-    async def pull(self, worker: int, batch: int, asked: dict[str, Any]) -> Pulled | None:
+    async def pull(self, worker: int, batch: int, asked: dict[str, Any], whole: bool = True) -> Pulled | None:
         """The parameters, once the rule lets the worker start, with the token of its step; None: whoever asked is dead.
 
         Who asks again for the same step, since an embedding worker died with the answer, gets the same token."""
@@ -119,23 +124,29 @@ class ParameterServer:
         token, before = started
         waited = self._site.now() - came
         ids = self._shard.asked(asked)
-        work = self._shard.reading(ids)
-        read, dense, rows = await self._site.compute(work, self._shard.read, ids, after=before)
-        if self._members.lives[worker] == life and step in self._started:
-            self._started[step].read = read
-        return Pulled(token, waited, dense, rows)
+        work = self._shard.reading(ids, whole)
+        read, dense, rows = await self._site.compute(work, self._shard.read, ids, whole, after=before)
+        step = self._started.get((worker, batch)) if self._members.lives[worker] == life else None
+        if step is not None:
+            step.read = read
+        kept = (read.version, step.lasts, life) if self._keeps and step is not None else ()
+        return Pulled(token, waited, dense, rows, kept)
 
     async def push(self, gradient: Gradient) -> None:
         """Take a gradient; what it sets off is in the store when this returns."""
         push = gradient.push
         async with self._turn:
-            started = self._started.pop((push.worker, push.batch), None)
+            started = [self._started.pop((push.worker, batch), None) for batch in gradient.batches]
             # It was taken for lost, and so was this; or it is here already, and who brought it died too soon to say so.
-            if started is None:
+            known = None not in started if gradient.losses is None else gradient.losses == self._members.lives[push.worker]
+            if not known:
                 return
-            if started.read is not None:
-                push = Push(push.worker, push.token, push.batch, started.read.version)
-            self._waiting[push] = replace(gradient, push=push, read=started.read)
+            for _ in range(started.count(None)):  # of what the worker had kept
+                self._state, _ = self._rule.on_start(self._state, push.worker)
+                self.record.ledger["started"] += 1
+            read = Read(push.read) if gradient.losses is not None else started[0].read
+            push = push if read is None else replace(push, read=read.version)
+            self._waiting[push] = replace(gradient, push=push, read=read)
             answer = received(self._rule, self._state, push, self._rule.on_push(self._state, push))
             updates = await self._decide(push.worker, *answer)
             updates += await self._go_without_paused()
@@ -180,8 +191,8 @@ class ParameterServer:
 
     async def report(self, end: Mark) -> Record:
         await _finished(self._under_way)
-        settled(self._rule, self._state, len(self._waiting))
-        self.record.ledger["in_flight"] += len(self._waiting)
+        settled(self._rule, self._state, _batches(self._waiting.values()))
+        self.record.ledger["in_flight"] += _batches(self._waiting.values())
         self.record.snapshots.append(self._snapshot(end))
         self.record.final = self._shard.final()
         return self.record
@@ -207,7 +218,7 @@ class ParameterServer:
             samples = sum(gradient.samples for gradient in gradients)
             self._decided += samples
             if isinstance(decision, Drop):
-                self.record.ledger["dropped"] += len(gradients)
+                self.record.ledger["dropped"] += _batches(gradients)
                 self._dropped += samples
                 self._evaluate()
                 continue
@@ -230,8 +241,9 @@ class ParameterServer:
 
     def _start(self, worker: int, batch: int) -> tuple[int, list[asyncio.Future]]:
         """A step's token, and what must be in the store before its parameters are read."""
+        lasts = lasting(self._rule, self._state, worker)
         self._state, token = self._rule.on_start(self._state, worker)
-        self._started[worker, batch] = Started(token)
+        self._started[worker, batch] = Started(token, lasts)
         self.record.ledger["started"] += 1
         return self._told(worker, batch)
 
@@ -280,11 +292,11 @@ class ParameterServer:
             if gradient.void:
                 record.ledger["abandoned" if gradient.abandoned else "dropped"] += 1
                 continue
-            record.used.append(gradient.push.batch)
-            record.ledger["applied" if weight == 1 else "decayed"] += 1
+            record.used += gradient.batches
+            record.ledger["applied" if weight == 1 else "decayed"] += (count := gradient.push.batches)
             if weight:
-                record.staleness.append((start, applied.version - gradient.read.version))
-                record.data_staleness.append((start, max(0, update.step - gradient.push.token)))
+                record.staleness += [(start, applied.version - gradient.read.version)] * count
+                record.data_staleness += [(start, max(0, update.step - gradient.push.token))] * count
         self._samples += sum(gradient.samples for gradient in update.gradients)
         self._evaluate()
 
@@ -294,6 +306,10 @@ class ParameterServer:
 
     def _snapshot(self, mark: Mark) -> Snapshot:
         return self._shard.snapshot(mark, self._site.now(), self._samples)
+
+
+def _batches(gradients: Iterable[Gradient]) -> int:
+    return sum(gradient.push.batches for gradient in gradients)
 
 
 async def _finished(updates: Iterable[Update]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -29,7 +30,7 @@ class ServerClient:
         self._site, self._rank, self._record = site, rank, record
         self._dense, self._rows = "dense" in servers.holds, "rows" in servers.holds
         rule = plan.protocol.dense if self._dense else plan.protocol.sparse
-        self._blocks, self.ahead = rule.blocks, rule.ahead
+        self._rule, self._blocks, self.ahead = rule, rule.blocks, rule.ahead
         self._store, self._partition = plan.store, Partition(size, plan.placement)
         self._pooled = plan.pooled
         self._steps: dict[int, tuple[int, list[Parts]]] = {}
@@ -42,26 +43,14 @@ class ServerClient:
     async def ask(self, batch: Batch) -> Pulled | None:
         """`pull`, with the step's token and how long it waited for its turn; None: the worker is taken for dead."""
         start = self._site.now()
-        split = {table: self._partition.split(table, ids) for table, ids in batch.ids.items()} if self._rows else {}
-        parts = [{table: part[shard] for table, part in split.items()} for shard in range(len(self._handles))]
-        asked = [
-            {
-                table: self._store.ask(batch.ids[table], batch.where.get(table), part, self._pooled.get(table, ()))
-                for table, part in share.items()
-            }
-            for share in parts
-        ]
+        parts = self._parts(batch)
+        asked = [self._asked(batch, share) for share in parts]
         calls = [handle.pull(self._rank, batch.index, ids) for handle, ids in zip(self._handles, asked, strict=True)]
         pulled = [await calls[0]] if len(calls) == 1 else await asyncio.gather(*calls)
         if None in pulled:
             return None
         self._steps[batch.index] = pulled[0].token, parts  # tokens come from shard 0 alone
-        waited, end = max(part.waited for part in pulled), self._site.now()
-        self._record.span("wait", start, start + waited, batch.index)
-        self._record.span("pull", start + waited, end, batch.index)
-        self._count("pull ids", asked)
-        self._count("pull dense", [part.dense for part in pulled])
-        self._count("pull rows", [part.rows for part in pulled])
+        waited = self._note(batch, start, asked, pulled)
         dense = joined([part.dense for part in pulled]) if self._dense else None
         for share, messages in zip(parts, asked, strict=True):
             share.update({table: messages[table].bags for table in self._pooled if table in share})
@@ -84,6 +73,28 @@ class ServerClient:
         """What becomes of the worker: it leaves, or only pauses."""
         if self._blocks or change != "pauses":  # else nobody would wait for it
             await asyncio.gather(*(handle.tell(self._rank, change) for handle in self._handles))
+
+    def _note(self, batch: Batch, start: float, asked: Sequence[object], pulled: Sequence[Pulled]) -> float:
+        """What came, since when; how long it waited for its turn."""
+        waited, end = max(part.waited for part in pulled), self._site.now()
+        self._record.span("wait", start, start + waited, batch.index)
+        self._record.span("pull", start + waited, end, batch.index)
+        self._count("pull ids", asked)
+        self._count("pull dense", [part.dense for part in pulled])
+        self._count("pull rows", [part.rows for part in pulled])
+        return waited
+
+    def _parts(self, batch: Batch) -> list[Parts]:
+        """Each server's share of a batch's rows."""
+        split = {table: self._partition.split(table, ids) for table, ids in batch.ids.items()} if self._rows else {}
+        return [{table: part[shard] for table, part in split.items()} for shard in range(len(self._handles))]
+
+    def _asked(self, batch: Batch, share: Parts) -> dict[str, object]:
+        """The message that asks a server for its share."""
+        return {
+            table: self._store.ask(batch.ids[table], batch.where.get(table), part, self._pooled.get(table, ()))
+            for table, part in share.items()
+        }
 
     def _block(self, table: str, batch: Batch, pulled: list[Pulled], parts: list[Parts]) -> np.ndarray:
         blocks = [self._store.rows.decode(part.rows[table]) for part in pulled]
