@@ -3,10 +3,11 @@
 Zhang et al., "Staleness-aware Async-SGD for Distributed Deep Learning", IJCAI 2016; Zheng et al., "Asynchronous Stochastic
 Gradient Descent with Delay Compensation", ICML 2017.
 
-Paper -> code: the rate alpha / tau -> `Apply.rate`; g + lambda g g (w_now - w_read) -> `DCASGD.corrected`.
+Paper -> code: the rate alpha / tau -> `Apply.rate`; g + lambda g g (w_now - w_read) -> `DCASGD.corrected`;
+the adaptive lambda_0 / sqrt(MeanSquare + 1e-7), whose m is `decay` -> the same, with what it remembers.
 
-Special cases: with nobody beside it a worker's tau is 0, and both are Async; lambda = 0 is Async. Departure: DC-ASGD's adaptive
-variant, whose lambda follows a moving mean of g g, needs a state of its own for each parameter and is not here.
+Special cases: with nobody beside it a worker's tau is 0, and both are Async; lambda = 0 is Async. A row's moving mean moves when
+the row has a gradient.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from lib.options.checked import NotNegative
+from lib.options.checked import NotNegative, Share
 from lib.protocols.baselines import Async
 from lib.protocols.server_rule import Apply, Decisions, Push, ServerState
 
@@ -38,10 +39,18 @@ class DCASGD(Async):
     """Async whose gradient is corrected, to first order, for what others have changed since its parameters were read."""
 
     name: ClassVar = "dc-asgd"
-    cite: ClassVar = "Zheng et al., Asynchronous SGD with Delay Compensation, ICML 2017, Equation 10"
+    cite: ClassVar = "Zheng et al., Asynchronous SGD with Delay Compensation, ICML 2017, Equation 10 and Section 5"
 
     compensation: NotNegative = 0.5
     """How much of the gradient's outer product stands for the Hessian (lambda)."""
 
-    def corrected(self, gradient: np.ndarray, now: np.ndarray, read: np.ndarray) -> np.ndarray:
-        return gradient + np.float32(self.compensation) * gradient * gradient * (now - read)
+    decay: Share | None = None
+    """Of the moving mean of g g by whose root lambda is divided (m; the adaptive variant, of which the paper has 0.95); None:
+    lambda is constant."""
+
+    def corrected(self, gradient: np.ndarray, now: np.ndarray, read: np.ndarray, memory: np.ndarray):
+        square, scale = gradient * gradient, np.float32(self.compensation)
+        if self.decay is None:
+            return gradient + scale * square * (now - read), None
+        mean = np.float32(self.decay) * memory + np.float32(1 - self.decay) * square
+        return gradient + scale / np.sqrt(mean + np.float32(1e-7)) * square * (now - read), mean

@@ -83,9 +83,10 @@ class ServerRule(Rule):
     row_weights: ClassVar[Callable[..., np.ndarray] | None] = None
     """`row_weights(token, stamps)`: a weight for each row of one push, given the step at which each was last updated; None:
     the push's own weight."""
-    corrected: ClassVar[Callable[..., np.ndarray] | None] = None
-    """`corrected(gradient, now, read)`: what an update takes in place of a gradient, given the values that it changes and those
-    that the worker read, dense ones or rows; servers remember what they gave. None: the gradient as it is."""
+    corrected: ClassVar[Callable[..., tuple[np.ndarray, np.ndarray | None]] | None] = None
+    """`corrected(gradient, now, read, memory)`: what an update takes in place of a gradient, given the values that it changes,
+    those that the worker read, dense ones or rows, and what it returned beside the last one of the same parameters, zeros at first; and
+    what is to be remembered now, an array of the gradient's shape, or None. None: the gradient as it is."""
 
     lasts: ClassVar[Callable[..., int] | None] = None
     """`lasts(state, worker)`: batches that a worker trains on with what it reads now, and with its own updates of it, before it

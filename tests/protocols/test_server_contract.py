@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 
+import lib
 from lib import VirtualCluster
+from lib.errors import BadOption
 from lib.protocols.baselines import Async
 from lib.protocols.delay import DCASGD, StalenessAware
 from lib.store.optim import SGD, Adagrad, Adam
 from tests.toys import Letters, finals, records
+from tests.training.stopping import assert_same, killed
 
 PLAIN = SGD(lr=1.0)
 
@@ -46,3 +50,46 @@ def test_delays_are_compensated():
     """The first gradient is -1, so w = 1; the second is -1 + 0.5 * 1 * (1 - 0) = -0.5, so w = 1.5."""
     assert trained(DCASGD()) == (1.5, 1.5)
     assert trained(DCASGD(compensation=0.0)) == trained(Async()) == (2, 2)
+
+
+def test_the_adaptive_compensation_is_over_the_root_of_the_mean_square():
+    """Gradients of -1, and three workers that read 0: the moving mean is 1/2, 3/4, 7/8, for dense parameters and rows alike."""
+    w = mean = 0.0
+    for _ in range(3):
+        mean = mean / 2 + 1 / 2
+        w -= -1 + 0.5 / (mean + 1e-7) ** 0.5 * w
+    assert trained(DCASGD(decay=0.5), workers=3) == pytest.approx((w, w), rel=1e-6)
+
+
+def test_what_a_correction_remembers_goes_on_after_a_cut(reports, monkeypatch):
+    def train(**options):
+        task = {"samples": 16 * 60, "batch_size": 16, "vocabulary": 50, "evaluation_samples": 50}
+        there = VirtualCluster(workers=3, slowdown=0.8, servers=2)
+        return lib.train(
+            "ctr-synthetic", DCASGD(decay=0.9), there, checkpoint_every=16 * 20, save=False, **task, **options
+        )
+
+    whole = train()
+    with killed(monkeypatch, 47):
+        train()
+    assert_same(train(resume=True), whole)
+
+
+@pytest.mark.parametrize("answer", [np.zeros(1, np.float32), (np.zeros(3, np.float32), None), (None, None)])
+def test_a_correction_of_another_form_is_told(answer):
+    class Mine(DCASGD):
+        def corrected(self, gradient, now, read, memory):
+            return answer
+
+    with pytest.raises(BadOption, match=r"dc-asgd: corrected must return two things, gradient and memory"):
+        trained(Mine())
+
+
+def test_a_correction_that_writes_into_what_it_was_given_is_told():
+    class Mine(DCASGD):
+        def corrected(self, gradient, now, read, memory):
+            memory += 1
+            return gradient, memory
+
+    with pytest.raises(BadOption, match="dc-asgd: corrected writes into an array"):
+        trained(Mine())

@@ -6,6 +6,9 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
+from lib.drivers.replicas.lent import lending, lent
 from lib.drivers.run.plan import Plan
 from lib.errors import BadOption
 from lib.protocols.server_rule import Apply, Decisions, Drop, Push, ServerRule, ServerState
@@ -60,6 +63,21 @@ def lasting(rule: ServerRule, state: ServerState, worker: int) -> int:
             f"{rule.name}: lasts must return how many batches a worker trains on, 1 or more; it gave {steps!r}"
         )
     return steps
+
+
+def correction(
+    rule: ServerRule, gradient: np.ndarray, now: np.ndarray, read: np.ndarray, memory: np.ndarray
+) -> tuple[np.ndarray, np.ndarray | None]:
+    """What an update takes, and what is remembered; the rule is lent what lives."""
+    with lending(rule, "corrected"):
+        answer = rule.corrected(lent(gradient), lent(now), lent(read), lent(memory))
+    shapes = [np.shape(each) for each in answer if each is not None] if isinstance(answer, tuple) else []
+    if shapes not in ([gradient.shape], [gradient.shape] * 2) or len(answer) != 2 or answer[0] is None:
+        raise BadOption(
+            f"{rule.name}: corrected must return two things, gradient and memory (or None), each of shape {gradient.shape}; it gave "
+            f"{type(answer).__name__} of {shapes}"
+        )
+    return answer
 
 
 def keeps(rule: ServerRule, plan: Plan) -> bool:

@@ -7,7 +7,7 @@ Its calls may run at once, in threads. What they may then rely on is the stores'
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,10 +17,14 @@ from lib.cluster.base import Site
 from lib.cluster.spec import Work
 from lib.drivers.run.plan import Plan
 from lib.drivers.run.record import Mark, Snapshot
+from lib.drivers.servers.decided import correction
 from lib.protocols.server_rule import Apply, Push, ServerRule
 from lib.store.blank import blank
+from lib.store.dense import DenseStore
+from lib.store.optim import SGD
 from lib.store.placement import Partition
 from lib.store.rows import Rows
+from lib.store.table.table import Table
 from lib.store.wire.bags import Bags
 
 
@@ -91,6 +95,7 @@ class Shard:
         }
         """Day -> table -> positions among the evaluation's ids, and the ids that are here."""
         self._version, self._lock = 0, threading.Lock()
+        self._memory = _Memory(plan, self._dense, self._tables) if rule.corrected and self._gradients else None
 
     def inherit(self, dense: dict[str, np.ndarray], rows: dict[str, Rows]) -> None:
         if self._dense is not None:
@@ -168,6 +173,7 @@ class Shard:
         return {
             "dense": self._dense.export() if self._dense is not None else None,
             "tables": {name: table.dump() for name, table in self._tables.items()},
+            "memory": self._memory and self._memory.save(),
         }
 
     def load(self, state: dict[str, Any], version: int) -> None:
@@ -176,6 +182,8 @@ class Shard:
             self._dense.load(state["dense"])
         for name, table in self._tables.items():
             table.restore(state["tables"][name])
+        if self._memory:
+            self._memory.load(state["memory"])
 
     def final(self) -> dict[str, Any]:
         """All that it holds, as a record keeps it."""
@@ -206,9 +214,11 @@ class Shard:
     def _update_dense(self, pairs: list[Weighted], decision: Apply) -> float:
         """The L2 norm of the gradient that was applied."""
         grads = [gradient.dense for gradient, _ in pairs]
-        if self._rule.corrected:
+        if self._memory:
             now = self._dense.pull()
-            grads = [self._rule.corrected(gradient.dense, now, gradient.read.dense) for gradient, _ in pairs]
+            grads = [
+                self._memory.dense_of(self._rule, gradient.dense, now, gradient.read.dense) for gradient, _ in pairs
+            ]
         mean = _mean(grads, [weight for _, weight in pairs], decision.divisor)
         self._dense.apply(mean, decision.rate)
         return float(np.linalg.norm(mean))
@@ -217,12 +227,12 @@ class Shard:
         """How many rows' gradients were decayed."""
         table, rule, divisor = self._tables[name], self._rule, decision.divisor
         blocks = [self._block(gradient, name) for gradient, _ in pairs]
-        if rule.corrected:
+        if self._memory:
             read = [gradient.read.rows[name] for gradient, _ in pairs]
-            corrected = [
-                rule.corrected(grads, table.peek(ids), old) for (ids, grads), old in zip(blocks, read, strict=True)
+            blocks = [
+                (ids, self._memory.rows_of(rule, name, ids, grads, table.peek(ids), old))
+                for (ids, grads), old in zip(blocks, read, strict=True)
             ]
-            blocks = [(ids, grads) for (ids, _), grads in zip(blocks, corrected, strict=True)]
         if len(pairs) == 1 and pairs[0][1] == divisor and not rule.row_weights:
             table.push(*blocks[0], step + 1, distinct=True, rate=decision.rate)
             return 0
@@ -242,6 +252,43 @@ class Shard:
         ids, sent = gradient.rows[name]
         grads = self._store.gradients.decode(sent)
         return gradient.read.sums[name].spread(grads) if ids is None else (ids, grads)
+
+
+class _Memory:
+    """What a rule that corrects gradients remembers, beside the parameters: zeros at first."""
+
+    def __init__(self, plan: Plan, dense: DenseStore | None, tables: Mapping[str, Table]):
+        self._lock = threading.Lock()
+        """One correction at a time: it takes what the last one left."""
+        self._dense = np.zeros(0 if dense is None else len(dense), np.float32)
+        still = SGD(lr=1.0)
+        self._rows = {
+            name: plan.store.table(f"{name}-memory", table.dim, still, seed=plan.seed, scale=0.0)
+            for name, table in tables.items()
+        }
+
+    def dense_of(self, rule: ServerRule, grad: np.ndarray, now: np.ndarray, read: np.ndarray) -> np.ndarray:
+        with self._lock:
+            taken, memory = correction(rule, grad, now, read, self._dense)
+            self._dense = self._dense if memory is None else memory
+        return taken
+
+    def rows_of(
+        self, rule: ServerRule, name: str, ids: np.ndarray, grads: np.ndarray, now: np.ndarray, read: np.ndarray
+    ):
+        with self._lock:
+            taken, memory = correction(rule, grads, now, read, self._rows[name].peek(ids))
+            if memory is not None:
+                self._rows[name].assign(ids, memory)
+        return taken
+
+    def save(self) -> dict[str, Any]:
+        return {"dense": self._dense, "rows": {name: table.dump() for name, table in self._rows.items()}}
+
+    def load(self, state: dict[str, Any]) -> None:
+        self._dense = state["dense"]
+        for name, table in self._rows.items():
+            table.restore(state["rows"][name])
 
 
 Weighted = tuple[Gradient, float]
