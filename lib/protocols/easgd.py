@@ -8,8 +8,9 @@ gradient -> `Downpour.send`; its fetch -> `Downpour.merge`.
 
 Special cases: EASGD with alpha = 0 is no sync; Downpour with n = 1 and SGD makes Async's updates, at the worker.
 
-Departures: Downpour pushes and fetches in one exchange (the paper lets n_push and n_fetch differ), and what is pushed is what the
-workload's optimiser made of the gradients, where the paper's server runs Adagrad. Rows of embedding tables follow Async in both.
+Departures: Downpour pushes and fetches in one exchange (apart, n_push and n_fetch are `Async(fetch=..., sums=...)`), and what is
+pushed is what the workload's optimiser made of the gradients; with SGD it is their sum, which `optimizer` steps the centre by,
+as the paper's server does by Adagrad. Rows of embedding tables follow Async in both.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from lib.options.checked import Count, Share
 from lib.protocols.baselines import Async
 from lib.protocols.mixing import Centre, Loop, Mix
 from lib.protocols.replica_rule import ReplicaRule
+from lib.store.optim import Optimizer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +73,14 @@ class Downpour(_WithACentre):
     name: ClassVar = "downpour"
     cite: ClassVar = "Dean et al., Large Scale Distributed Deep Networks, NeurIPS 2012, Section 4.1"
 
+    optimizer: Optimizer | None = None
+    """Of the centre, which steps by how far workers have moved against their gradients (the paper's has Adagrad); None: it moves
+    as far."""
+
+    @property
+    def exchange(self) -> Centre:
+        return Centre(servers=self.sync_servers, optimizer=self.optimizer)
+
     def init(self, start: np.ndarray) -> np.ndarray:
         """The centre as it was fetched."""
         return start.copy()
@@ -80,11 +90,11 @@ class Downpour(_WithACentre):
         return mine.copy()
 
     def send(self, memory: np.ndarray, mine: np.ndarray, round: int) -> np.ndarray:
-        return mine - memory
+        return memory - mine
 
     def absorb(self, copy, theirs):
-        moved = copy + theirs
+        moved = copy - theirs
         return moved, moved
 
     def merge(self, memory: np.ndarray, mine: np.ndarray, mix: Mix):
-        return mix.theirs.copy(), mix.theirs + (mine - memory - mix.sent)
+        return mix.theirs.copy(), mix.theirs + (mine - memory + mix.sent)

@@ -8,6 +8,7 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from lib.errors import BadOption
+from lib.store.optim import Optimizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,15 +77,21 @@ class Peer(Exchange):
 
 @dataclass(frozen=True, kw_only=True)
 class Centre(Exchange):
-    """A worker meets the copy on the sync servers, whenever it likes: `absorb`."""
+    """A worker meets the copy on the sync servers, whenever it likes: `absorb`; or what it sends is a gradient of the copy."""
 
     together: ClassVar[bool] = False
 
     servers: int = 1
     """Sync servers ("sync0", "sync1", ...), each of which holds an equal part of what workers send."""
+    optimizer: Optimizer | None = None
+    """What steps the copy by what workers send, each of whom is told the copy that it made; None: `absorb` does."""
 
     def __post_init__(self):
         _at_least_one("servers", self.servers)
+        if self.optimizer is not None:
+            if not isinstance(self.optimizer, Optimizer):
+                raise BadOption(f"optimizer must be one of lib.store.optim, or None, not {self.optimizer!r}")
+            self.optimizer.check_dense()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -85,9 +85,8 @@ class ServerRule(Rule):
     the push's own weight."""
     corrected: ClassVar[Callable[..., tuple[np.ndarray, np.ndarray | None]] | None] = None
     """`corrected(gradient, now, read, memory)`: what an update takes in place of a gradient, given the values that it changes,
-    those that the worker read, dense ones or rows, and what it returned beside the last one of the same parameters, zeros at first; and
-    what is to be remembered now, an array of the gradient's shape, or None. None: the gradient as it is."""
-
+    those that the worker read, dense ones or rows, and what it gave beside the last one of the same parameters, zeros at first;
+    and what is to be remembered now, an array of the gradient's shape, or None. None: the gradient as it is."""
     lasts: ClassVar[Callable[..., int] | None] = None
     """`lasts(state, worker)`: batches that a worker trains on with what it reads now, and with its own updates of it, before it
     reads that again; its gradients start with `on_start` as any, when they come. None: it reads for each batch."""

@@ -15,13 +15,16 @@ from hypothesis import strategies as st
 
 import lib
 from lib import Failure, LocalCluster, Node, RayCluster, VirtualCluster, workloads
+from lib.errors import BadOption
 from lib.models.flat import FlatModel
 from lib.protocols.decentralised import ADPSGD, DPSGD
 from lib.protocols.easgd import EASGD, Downpour
 from lib.protocols.local_sgd import DiLoCo, LocalSGD, PostLocalSGD, SlowMo
+from lib.protocols.mixing import Centre
 from lib.protocols.sparta import SPARTA
-from lib.store.optim import SGD
+from lib.store.optim import SGD, Adagrad, Adam, Momentum
 from tests.toys import FIELD, Letters, finals, records
+from tests.training.stopping import assert_same, killed
 
 PROPERTY = settings(max_examples=8, deadline=None, derandomize=True)
 RATE = 0.1
@@ -274,6 +277,45 @@ def test_downpour_adds_up_what_each_worker_has_moved(workers, steps, every, serv
             row[:] = fetched[rank] = centre
     same(ours, serial.x)
     same(np.concatenate([final[f"sync{server}/centre"] for server in range(servers)]), centre)
+
+
+@pytest.mark.parametrize("optimizer", [Momentum(lr=0.7, momentum=0.9, nesterov=True), Adagrad(lr=0.05), Adam(lr=0.05)])
+def test_a_centre_has_an_optimiser_of_its_own(optimizer, workers=3, steps=8):
+    """Torch's class steps the centre by what each worker has moved, one after another."""
+    rule = Downpour(every=2, sync_servers=2, optimizer=optimizer)
+    ours, final = replicas(workload := bowl(steps, workers), rule, workers)
+    serial = Serial(workload, workers)
+    fetched, centre = serial.x.copy(), torch.nn.Parameter(torch.from_numpy(serial.x[0].copy()))
+    kinds = {Momentum: torch.optim.SGD, Adagrad: torch.optim.Adagrad, Adam: torch.optim.Adam}
+    options = {"momentum": 0.9, "nesterov": True} if isinstance(optimizer, Momentum) else {}
+    outer = kinds[type(optimizer)]([centre], lr=optimizer.lr, **options)
+    for step in range(1, steps + 1):
+        serial.x -= RATE * serial.gradients(step - 1)
+        for rank, row in enumerate(serial.x) if step % 2 == 0 else ():
+            centre.grad = torch.from_numpy(fetched[rank] - row)
+            outer.step()
+            row[:] = fetched[rank] = centre.detach().numpy()
+    same(ours, serial.x)
+    same(np.concatenate([final[f"sync{server}/centre"] for server in range(2)]), centre.detach().numpy())
+
+
+def test_a_centre_s_optimiser_goes_on_after_a_cut(reports, monkeypatch):
+    def train(**options):
+        task = {"samples": 16 * 60, "batch_size": 16, "vocabulary": 30, "evaluation_samples": 50}
+        rule, there = Downpour(every=2, optimizer=Adam(lr=0.05)), VirtualCluster(workers=3, slowdown=0.8)
+        return lib.train("ctr-synthetic", rule, there, checkpoint_every=16 * 20, save=False, **task, **options)
+
+    whole = train()
+    with killed(monkeypatch, 47):
+        train()
+    assert_same(train(resume=True), whole)
+
+
+def test_a_centre_s_optimiser_is_one():
+    with pytest.raises(BadOption, match="downpour: optimizer must be"):
+        lib.train(bowl(4, 2), "downpour", VirtualCluster(workers=2), optimizer=0.1, save=False)
+    with pytest.raises(BadOption, match=r"easgd: optimizer must be one of lib\.store\.optim"):
+        type("Mine", (EASGD,), {"exchange": property(lambda self: Centre(optimizer="adam"))})()
 
 
 @pytest.mark.ray

@@ -14,6 +14,8 @@ from lib.drivers.replicas.replica_state import absorb
 from lib.drivers.run.model_state import ModelState
 from lib.drivers.run.plan import Plan
 from lib.drivers.run.record import Mark, Marks, Record, Snapshot
+from lib.store.blank import BlankDense
+from lib.store.dense import DenseStore
 
 
 def parts(size: int, servers: int) -> list[slice]:
@@ -29,7 +31,8 @@ class SyncServer:
         self._site, self._plan, self._server = site, plan, server
         start = plan.start(site)
         self._part = parts(start.size, plan.protocol.dense.exchange.servers)[server]
-        self._copy = plan.dense_store(start[self._part])
+        self._optimizer = plan.protocol.dense.exchange.optimizer
+        self._copy = plan.dense_store(start[self._part], optimizer=self._optimizer)
         self._samples = [0] * plan.workers
         self._marks = Marks(map(plan.mark, plan.marks))
         self.record = Record(site.node, [] if plan.trace else None)
@@ -40,17 +43,18 @@ class SyncServer:
     async def exchange(self, rank: int, samples: int, theirs: np.ndarray) -> np.ndarray:
         """The answer to a worker that has trained on so many samples, once the copy has taken its message in."""
         start = self._site.now()
-        answer = await self._site.compute(Work(bytes=3 * theirs.nbytes), absorb, self._plan, self._copy, theirs)
+        take = self._stepped if self._optimizer else absorb
+        answer = await self._site.compute(Work(bytes=3 * theirs.nbytes), take, self._plan, self._copy, theirs)
         self.record.span("absorb", start, self._site.now(), rank)
         self._samples[rank] = samples
         self.record.snapshots += map(self._snapshot, self._marks.crossed(sum(self._samples)))
         return answer
 
     async def save(self) -> dict[str, Any]:
-        return {"copy": self._copy.pull(), "samples": self._samples, "record": self.record}
+        return {"copy": self._copy.export(), "samples": self._samples, "record": self.record}
 
     async def load(self, state: dict[str, Any]) -> None:
-        self._copy.assign(state["copy"])
+        self._copy.load(state["copy"])
         self._samples = state["samples"]
         self._marks.crossed(sum(self._samples))
         self.record.become(state["record"])
@@ -59,6 +63,12 @@ class SyncServer:
         self.record.snapshots.append(self._snapshot(end))
         self.record.final = {"centre": self._copy.pull()}
         return self.record
+
+    @staticmethod
+    def _stepped(plan: Plan, copy: DenseStore | BlankDense, gradient: np.ndarray) -> np.ndarray:
+        """The copy after a step of its optimiser."""
+        copy.apply(gradient)
+        return copy.pull() if plan.gradients else gradient
 
     def _snapshot(self, mark: Mark) -> Snapshot:
         return Snapshot(mark, self._site.now(), sum(self._samples), {self._server: self._copy.pull()})

@@ -19,6 +19,7 @@ from lib.models.flat import FlatModel
 from lib.protocols.rule import Pair, Rule
 from lib.store.blank import BlankDense, BlankTable, blank
 from lib.store.dense import DenseStore
+from lib.store.optim import Optimizer
 from lib.store.placement import Placement, look_up_costs
 from lib.store.spec import RowStore
 from lib.store.table.table import Table
@@ -178,11 +179,14 @@ class Plan:
 
         return site.shared("start", made)
 
-    def dense_store(self, start: np.ndarray, device="cpu", trained: int | None = None) -> DenseStore | BlankDense:
-        """Of what begins like that; the optimiser steps the first `trained` values, or all."""
+    def dense_store(
+        self, start: np.ndarray, device="cpu", trained: int | None = None, optimizer: Optimizer | None = None
+    ) -> DenseStore | BlankDense:
+        """Of what begins like that; the optimiser, by default the workload's, steps the first `trained` values, or all."""
+        optimizer = optimizer or self.workload.dense_optimizer
         if not self.gradients:
-            return BlankDense(start.size, self.workload.dense_optimizer)
-        return DenseStore(start, self.workload.dense_optimizer, device=device, trained=trained)
+            return BlankDense(start.size, optimizer)
+        return DenseStore(start, optimizer, device=device, trained=trained)
 
     def tables(self) -> dict[str, Table | BlankTable]:
         """Empty tables: a row appears when its id is first met, from (seed, id) alone."""

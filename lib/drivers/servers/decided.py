@@ -74,8 +74,8 @@ def correction(
     shapes = [np.shape(each) for each in answer if each is not None] if isinstance(answer, tuple) else []
     if shapes not in ([gradient.shape], [gradient.shape] * 2) or len(answer) != 2 or answer[0] is None:
         raise BadOption(
-            f"{rule.name}: corrected must return two things, gradient and memory (or None), each of shape {gradient.shape}; it gave "
-            f"{type(answer).__name__} of {shapes}"
+            f"{rule.name}: corrected must return two things, gradient and memory (or None), each of shape {gradient.shape}; it "
+            f"gave {type(answer).__name__} of {shapes}"
         )
     return answer
 
