@@ -79,6 +79,8 @@ class ReplicaWorker:
         """Threads in a step."""
         self._stepped = asyncio.Event()
         self._finished = False
+        self._made_before = 0
+        """Steps until the run began or went on."""
         self.new = False
         """It has joined again and has made no step yet."""
         self._marks = Marks(map(plan.mark, plan.marks if rank == 0 or self.rule.model == "average" else ()))
@@ -94,6 +96,7 @@ class ReplicaWorker:
         """Train on all batches before `until`, and leave if that is the end of the data."""
         change = "leaves" if until == self._plan.end else "pauses"
         began, steps = self.site.now(), self.replica.steps
+        self._made_before = steps
         self._finished = False
         self._stepped.clear()
         for count in self._counts:
@@ -175,6 +178,10 @@ class ReplicaWorker:
             await self._train(batch, pulls, count, beside)
 
     async def _train(self, batch: Batch, pulls: Sequence[Pull], count: Count, beside: asyncio.TaskGroup) -> None:
+        if self.rule.bound is not None:
+            start = self.site.now()
+            await self._rendezvous.begin(self._rank, self.replica.steps - self._made_before, self.site.life)
+            self.record.span("wait", start, self.site.now(), batch.index)
         mix = self._mix_of_step(batch, count)
         await mix.before()
         async with self._stepping.shared():

@@ -273,7 +273,9 @@ class _Draw:
         return phase
 
     def options(self, name: str) -> Case:
-        return {option: self.one(values) for option, values in OPTIONS.get(name, {}).items() if self.chance(0.5)}
+        bound = {"bound": (0, 1, 3)} if name in REPLICA else {}
+        options = {**OPTIONS.get(name, {}), **bound}
+        return {option: self.one(values) for option, values in options.items() if self.chance(0.5)}
 
     def one(self, things: Sequence[Any]) -> Any:
         return things[self._stream.integers(len(things))]

@@ -8,6 +8,7 @@ from typing import Any
 from lib.cluster.base import Handle, Site
 from lib.cluster.board import Meeting
 from lib.drivers.membership.members import Members
+from lib.drivers.replicas.pace import Pace
 from lib.drivers.run.plan import Plan
 from lib.errors import BadOption
 from lib.protocols.replica_rule import neighbours
@@ -23,6 +24,7 @@ class Rendezvous:
         self._waiting: dict[int, tuple[int, asyncio.Future]] = {}
         self._ended: dict[int, asyncio.Future] = {}
         """Workers that have no more data and wait until nobody has."""
+        self._pace = Pace(self._rule.bound, range(plan.workers))
         self._handles: dict[int, Handle] = {}
         self._met = 0
         self._following = 0
@@ -39,18 +41,27 @@ class Rendezvous:
         self._form()
         return await future
 
+    async def begin(self, rank: int, steps: int, life: int) -> None:
+        """Wait until the worker may begin a step: it has made so many since the run began or went on."""
+        if rank in self._members.awaited | self._members.joining and life >= self._members.lives[rank]:
+            self._members = self._members.heard(rank, life)
+            await self._pace.begin(rank, steps, self._waiting)
+
     async def tell(self, rank: int, change: str) -> None:
         """Something has become of a worker; groups form without who has left, or pauses until the run has been cut."""
         self._members = self._members.after(rank, change)
         if change == "dies":
             self._handles.pop(rank, None)
         self._answer(rank, None)
+        self._pace.leave(rank)
         self._form()
         self._release()
 
     async def end(self, rank: int) -> None:
         """This worker has no more data: wait until nobody has."""
         self._ended[rank] = over = asyncio.get_running_loop().create_future()
+        self._pace.leave(rank)
+        self._pace.open(self._waiting)
         self._release()
         await over
 
@@ -63,11 +74,13 @@ class Rendezvous:
 
     async def save(self) -> dict[str, Any]:
         self._members = self._members.after_cut(self._next())
+        self._pace = Pace(self._rule.bound, self._members.active)
         return {"members": self._members, "met": self._met, "following": self._following}
 
     async def load(self, state: dict[str, Any]) -> None:
         self._members = state["members"].in_another_process()
         self._met, self._following = state["met"], state["following"]
+        self._pace = Pace(self._rule.bound, self._members.active)
 
     def _next(self) -> int:
         """The round with which all go on after a cut."""
@@ -86,6 +99,7 @@ class Rendezvous:
             self._waiting.pop(rank)[1].set_result(met)
 
     def _form(self) -> None:
+        self._pace.open(self._waiting)
         joining = self._members.joining
         rounds = {rank: round for rank, (round, _) in self._waiting.items() if rank not in joining}
         for rank in sorted(joining & self._waiting.keys()):
@@ -163,6 +177,7 @@ class Neighbourhoods(Rendezvous):
         return round
 
     def _form(self) -> None:
+        self._pace.open(self._waiting)
         for rank, (round, _) in list(self._waiting.items()):
             row = neighbours(self._rule, round, rank, self._workers)
             near = sorted(other for other in row if self._members.since[other] <= round)
