@@ -24,7 +24,7 @@ __all__ = ["FIELD", "Climb", "Letters", "finals", "records", "rounds", "serial_d
 FIELD = tuple(
     protocols.ALL[name]
     for name in (
-        *("easgd", "downpour", "local-sgd", "post-local-sgd", "slowmo", "diloco"),
+        *("easgd", "downpour", "local-sgd", "post-local-sgd", "dynamic-averaging", "slowmo", "diloco"),
         *("sparta", "d-psgd", "ad-psgd"),
     )
 )

@@ -31,6 +31,7 @@ ALL = Registry(
         "downpour": "lib.protocols.easgd:Downpour",
         "local-sgd": "lib.protocols.local_sgd:LocalSGD",
         "post-local-sgd": "lib.protocols.local_sgd:PostLocalSGD",
+        "dynamic-averaging": "lib.protocols.local_sgd:DynamicAveraging",
         "slowmo": "lib.protocols.local_sgd:SlowMo",
         "diloco": "lib.protocols.local_sgd:DiLoCo",
         "sparta": "lib.protocols.sparta:SPARTA",

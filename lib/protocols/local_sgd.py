@@ -4,25 +4,29 @@ Stich, "Local SGD Converges Fast and Communicates Little", ICLR 2019; Lin et al.
 ICLR 2020 (post-local SGD); Wang et al., "SlowMo", ICLR 2020; Douillard et al., "DiLoCo: Distributed Low-Communication Training of
 Language Models", 2023 (arXiv:2311.08105).
 
+Kamp et al., "Efficient Decentralized Deep Learning by Dynamic Model Averaging", ECML PKDD 2018 (dynamic averaging).
+
 Paper -> code: H local steps -> `every`; post-local SGD's t' -> `until`; SlowMo's Algorithm 1, lines 7 and 8 -> `SlowMo.merge`;
 DiLoCo's outer gradient, the outer copy less the mean, and its Nesterov step, torch's -> `DiLoCo.merge`.
 
 Guarantee: all replicas are equal after every mix. Special cases: post-local SGD with until = 0 is local SGD; SlowMo without
 momentum and alpha = 1, and DiLoCo with momentum 0 and rate 1, are local SGD.
 
-Departures: rows of embedding tables are the replica's and averaged with it; outer optimisers are for the dense parameters alone.
-The inner optimiser is the workload's, and its state stays local.
+Departures: where one learner violates dynamic averaging's condition, all take the mean, as in its first form; the paper's
+coordinator may do with some of them. Rows of embedding tables are the replica's and averaged with it, and have no part in that
+condition; outer optimisers are for the dense parameters alone. The inner optimiser is the workload's, and its state stays local.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
 from lib.options.checked import Count, Natural, NotNegative, Positive, Share
-from lib.protocols.mixing import Loop, Mix
+from lib.protocols.mixing import Loop, Mean, Mix
 from lib.protocols.replica_rule import ReplicaRule
 
 
@@ -59,6 +63,21 @@ class PostLocalSGD(LocalSGD):
 
     def due(self, step: int, seconds: float) -> bool:
         return step <= self.until or (step - self.until) % self.every == 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class DynamicAveraging(LocalSGD):
+    """Local SGD that takes the mean only where, every few steps, a replica is found to be too far from the last one."""
+
+    name: ClassVar = "dynamic-averaging"
+    cite: ClassVar = "Kamp et al., Efficient Decentralized Deep Learning by Dynamic Model Averaging, ECML PKDD 2018"
+    exchange: ClassVar = Mean(ahead=False)
+
+    distance: NotNegative = 0.3
+    """How far, in L2 norm, a replica may go from the last mean (the root of Delta)."""
+
+    def apart(self, moved: Mapping[int, float]) -> bool:
+        return max(moved.values()) > self.distance
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,7 @@ A rule is a composition of four values with a few pure hooks. A driver executes 
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -39,6 +39,11 @@ class ReplicaRule(Rule):
     model: ClassVar[Literal["first", "average", "centre"]] = "first"
     """The parameters that are evaluated and handed on: the first worker's, the mean of all workers', or the sync servers'.
     The others are evaluated at the end under names of their own."""
+    apart: ClassVar[Callable[[Mapping[int, float]], bool] | None] = None
+    """`apart(moved)`: whether those who have come to a mix carry it out, given how far each one's replica is from what its last
+    mix made of it (rank -> L2 norm; infinite in a timing run); of a centre or a partner, the worker asks for itself alone. None:
+    they do, and nobody measures."""
+
     worker_threads: int = 1
     """Training threads on one replica and its optimiser's state (m), in the manner of Hogwild."""
     bound: Natural | None = None
@@ -57,6 +62,10 @@ class ReplicaRule(Rule):
             raise BadOption(f"{self.name}: worker_threads must be at least 1, not {self.worker_threads}")
         if isinstance(exchange, Gradients) and (self.worker_threads > 1 or when != Loop()):
             raise BadOption(f"{self.name}: gradients are averaged by one thread in every step of the loop")
+        if self.apart and (exchange.copies or (exchange.together and getattr(exchange, "ahead", True))):
+            raise BadOption(
+                f"{self.name}: apart(moved) is asked when a worker is ready to mix: with Mean(ahead=False), Centre() or Peer()"
+            )
         mixed = isinstance(exchange, Mean) and isinstance(when, Loop)
         if self.statistics and not mixed and not (self.statistics == "none" and exchange.copies):
             raise BadOption(
@@ -144,6 +153,14 @@ class ReplicaRule(Rule):
     def stands_for(self, memory: Any, mine: np.ndarray) -> np.ndarray:
         """The model that one replica stands for: itself, or an outer copy that it remembers."""
         return mine
+
+
+def goes(rule: ReplicaRule, moved: Mapping[int, float]) -> bool:
+    """Whether a mix of these takes place."""
+    answer = rule.apart(moved) if rule.apart else True
+    if not isinstance(answer, (bool, np.bool_)):
+        raise BadOption(f"{rule.name}: apart(moved={moved}) must say whether to mix, True or False; it gave {answer!r}")
+    return bool(answer)
 
 
 @functools.lru_cache(maxsize=64)

@@ -19,7 +19,7 @@ from lib.errors import BadOption
 from lib.models.flat import FlatModel
 from lib.protocols.decentralised import ADPSGD, DPSGD
 from lib.protocols.easgd import EASGD, Downpour
-from lib.protocols.local_sgd import DiLoCo, LocalSGD, PostLocalSGD, SlowMo
+from lib.protocols.local_sgd import DiLoCo, DynamicAveraging, LocalSGD, PostLocalSGD, SlowMo
 from lib.protocols.mixing import Centre
 from lib.protocols.sparta import SPARTA
 from lib.store.optim import SGD, Adagrad, Adam, Momentum
@@ -122,6 +122,55 @@ def test_post_local_sgd(workers, steps, every, until):
         if step <= until or (step - until) % every == 0:
             serial.x[:] = serial.x.mean(0)
     same(ours, serial.x)
+
+
+@PROPERTY
+@given(workers=st.integers(1, 4), steps=st.integers(4, 11), every=st.integers(1, 3), distance=st.floats(0, 1))
+def test_dynamic_averaging(workers, steps, every, distance):
+    rule = DynamicAveraging(every=every, distance=distance)
+    parts = records(workload := bowl(steps, workers), rule, VirtualCluster(workers=workers, worker=SLOW))
+    serial, mixes = Serial(workload, workers), 0
+    last = serial.x[0].copy()
+    for step in range(1, steps + 1):
+        serial.x -= RATE * serial.gradients(step - 1)
+        if step % every == 0 and np.linalg.norm(serial.x - last, axis=1).max() > distance:
+            serial.x[:] = last = serial.x.mean(0)
+            mixes += 1
+    same(np.stack([finals(parts)[f"worker{rank}/replica"]["values"] for rank in range(workers)]), serial.x)
+    assert [len(part.gaps) for part in parts if part.node.startswith("worker")] == [mixes] * workers
+    sent = sum(part.bytes["mix dense"] for part in parts)
+    assert sent == mixes * workers * 4 * serial.x.shape[1], "who only looks sends no parameters"
+
+
+@pytest.mark.parametrize("kind", [EASGD, ADPSGD])
+def test_a_worker_that_has_not_moved_meets_nobody(kind):
+    asked = []
+
+    def apart(self, moved):
+        asked.append(moved)
+        return len(asked) % 4 == 0
+
+    rule = type("Mine", (kind,), {"apart": apart})()
+    summary = lib.train(bowl(8, 2), rule, VirtualCluster(workers=2), save=False).summary
+    # Of AD-PSGD's two workers one asks, and the other is asked.
+    assert summary["bytes_by_kind"]["mix dense"] == 4 * 5 * (len(asked) // 4) and all(map(len, asked))
+    assert all(norm > 0 for moved in asked[1:] for norm in moved.values())
+
+
+def test_apart_is_asked_where_it_can_be_answered():
+    with pytest.raises(
+        BadOption, match=r"local-sgd: apart\(moved\) is asked when a worker is ready to mix: with Mean\(ahead=False"
+    ):
+        type("Mine", (LocalSGD,), {"apart": lambda self, moved: True})()
+    with pytest.raises(
+        BadOption, match=r"easgd: apart\(moved=.*\) must say whether to mix, True or False; it gave None"
+    ):
+        lib.train(
+            bowl(4, 2),
+            type("Mine", (EASGD,), {"apart": lambda self, moved: None})(),
+            VirtualCluster(workers=2),
+            save=False,
+        )
 
 
 @PROPERTY

@@ -45,6 +45,7 @@ OPTIONS: dict[str, dict[str, tuple[Any, ...]]] = {
     "bsp": {"size": (1, 2, 5)},
     "async": {"ahead": (0, 0, 2), "fetch": (1, 1, 3), "sums": (1, 1, 2)},
     "ssp": {"bound": (0, 1, 3)},
+    "dynamic-averaging": {"every": (1, 2), "distance": (0.0, 0.05, 0.3)},
     "downpour": {"every": (1, 2), "sync_servers": (1, 2), "optimizer": (None, {"name": "adagrad", "lr": 0.1})},
     "dc-asgd": {"decay": (None, 0.0, 0.9)},
     "hop-bs": {"bound": (0, 1, 2), "ahead": (0, 0, 1, 3)},

@@ -11,7 +11,7 @@ from lib.drivers.membership.members import Members
 from lib.drivers.replicas.pace import Pace
 from lib.drivers.run.plan import Plan
 from lib.errors import BadOption
-from lib.protocols.replica_rule import neighbours
+from lib.protocols.replica_rule import goes, neighbours
 
 
 class Rendezvous:
@@ -24,19 +24,22 @@ class Rendezvous:
         self._waiting: dict[int, tuple[int, asyncio.Future]] = {}
         self._ended: dict[int, asyncio.Future] = {}
         """Workers that have no more data and wait until nobody has."""
+        self._moved: dict[int, float | None] = {}
         self._pace = Pace(self._rule.bound, range(plan.workers))
         self._handles: dict[int, Handle] = {}
         self._met = 0
         self._following = 0
         """The round after the last one that a group formed for."""
 
-    async def meet(self, rank: int, round: int, life: int = 0) -> Meeting | None:
-        """Wait for the group of this round; from here on the worker is certain to come. None: it has left or paused meanwhile."""
+    async def meet(self, rank: int, round: int, life: int = 0, moved: float | None = None) -> Meeting | None:
+        """Wait for the group of this round; from here on the worker is certain to come. None: it has left or paused meanwhile, or
+        the group does not mix, as its members have not `moved` apart."""
         if rank not in self._members.awaited | self._members.joining or life < self._members.lives[rank]:
             return None  # its question was on the way when it died, or its group broke when it waited for no more
         future = asyncio.get_running_loop().create_future()
         self._answer(rank, None)
         self._waiting[rank] = self._round(rank, round), future
+        self._moved[rank] = moved
         self._members = self._members.heard(rank, life)
         self._form()
         return await future
@@ -116,8 +119,9 @@ class Rendezvous:
         self._following = max(self._following, round + 1)
         lives = tuple(self._members.lives[rank] for rank in members) if any(self._members.lives) else ()
         meeting = Meeting(f"{self._leg}.{self._met}", members, round, lives)
+        mixes = goes(self._rule, {rank: self._moved[rank] for rank in members})
         for rank in members:
-            self._answer(rank, meeting)
+            self._answer(rank, meeting if mixes else None)
 
     def _take_in(self, rank: int, rounds: dict[int, int]) -> None:
         """Let a new worker come to the round at which its group can go with it."""

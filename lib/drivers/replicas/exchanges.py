@@ -22,7 +22,7 @@ from lib.drivers.run.plan import Plan
 from lib.drivers.run.record import Record
 from lib.errors import BadOption, MemberLost, NodeLost
 from lib.protocols.mixing import Centre, Exchange, Gradients, Mean, Mix, Neighbours, Peer
-from lib.protocols.replica_rule import neighbours
+from lib.protocols.replica_rule import goes, neighbours
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +101,9 @@ class InGroups(Way):
         return self.ask()
 
     def _meeting(self, round: int) -> asyncio.Task:
-        asked = asyncio.ensure_future(self._here.rendezvous.meet(self._here.rank, round, self._site.life))
+        moved = self._replica.moved()
+        told = () if moved is None else (moved,)
+        asked = asyncio.ensure_future(self._here.rendezvous.meet(self._here.rank, round, self._site.life, *told))
         # The step that asked may be no more when the answer comes, be it that its rendezvous is no more either.
         asked.add_done_callback(lambda answer: answer.cancelled() or answer.exception())
         return asked
@@ -248,6 +250,8 @@ class WithPartner(Way):
             return None
         if partner == rank or partner not in range(workers):
             raise BadOption(f"{self._rule.name}: partner(round={round}, rank={rank}, workers={workers}) gave {partner}")
+        if not goes(self._rule, {rank: self._replica.moved()}):
+            return None
         start, sent = self._site.now(), self._message(round)
         answer = await self.call(partner, "absorb", sent)
         if answer is None:
@@ -267,6 +271,8 @@ class WithCentre(Way):
 
     async def mix(self, label: int, asked: asyncio.Task | None = None) -> float | None:
         start, round = self._site.now(), self.round
+        if not goes(self._rule, {self._here.rank: self._replica.moved()}):
+            return None
         self.round += 1
         sent = self._message(round)
         slices = parts(sent.size, len(self._servers))

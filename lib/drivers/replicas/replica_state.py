@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from copy import deepcopy
 from dataclasses import replace
@@ -46,6 +47,8 @@ class Replica:
         """What the last message was made of, and how often it had been written to."""
         self._told: dict[int, int] = {}
         """Mix under way -> gradients of this replica's own that its message has."""
+        self._mixed = self._dense.pull() if self._rule.apart else None
+        """What the last mix made of the vector, if anybody asks how far it is from that."""
         self.steps = self.samples = 0
 
     @property
@@ -61,6 +64,12 @@ class Replica:
         """The dense parameters that it stands for, and its running statistics."""
         mine = self._dense.pull()
         return self._joined(self._rule.stands_for(self._memory, lent(mine[: self.size])), mine[self.size :])
+
+    def moved(self) -> float | None:
+        """How far its parameters are from what the last mix made of them; None: nobody asks."""
+        if self._mixed is None or not self._plan.gradients:
+            return None if self._mixed is None else math.inf
+        return float(np.linalg.norm((self._dense.pull() - self._mixed)[: self.size]))
 
     def rate(self) -> float:
         """What the learning rates of its next step are multiplied by: as far in the pass as if all made as many steps as it."""
@@ -111,6 +120,7 @@ class Replica:
         """Begin with what another protocol has trained."""
         self._dense.load(dense)
         self._memory = self._rule.init(lent(dense["values"][: self.size]))
+        self._mixed = self._dense.pull() if self._rule.apart else None
         for name, table in self.tables.items():
             table.load(rows[name])
 
@@ -128,6 +138,7 @@ class Replica:
             "dense": self._dense.export(),
             "tables": {name: table.dump() for name, table in self.tables.items()},
             "memory": self._memory,
+            "mixed": self._mixed,
             "steps": self.steps,
             "samples": self.samples,
         }
@@ -137,6 +148,7 @@ class Replica:
         for name, table in self.tables.items():
             table.restore(state["tables"][name])
         self._memory, self.steps, self.samples = state["memory"], state["steps"], state["samples"]
+        self._mixed = state["mixed"]
 
     def final(self) -> dict[str, Any]:
         return {
@@ -154,6 +166,8 @@ class Replica:
                 merged = self._merged(mine, mix)
             if beside := self._dense.move(mine, writes, merged):
                 self._record.extra["updates beside a merge"] += beside
+            if self._mixed is not None:
+                self._mixed = merged.copy()
 
     def _merged(self, mine: np.ndarray, mix: Mix) -> np.ndarray:
         if not self._running:
