@@ -16,7 +16,7 @@ as the paper's server does by Adagrad. Rows of embedding tables follow Async in 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -24,7 +24,6 @@ from lib.options.checked import Count, Share
 from lib.protocols.baselines import Async
 from lib.protocols.mixing import Centre, Loop, Mix
 from lib.protocols.replica_rule import ReplicaRule
-from lib.store.optim import Optimizer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +72,7 @@ class Downpour(_WithACentre):
     name: ClassVar = "downpour"
     cite: ClassVar = "Dean et al., Large Scale Distributed Deep Networks, NeurIPS 2012, Section 4.1"
 
-    optimizer: Optimizer | None = None
+    optimizer: Any = None
     """Of the centre, which steps by how far workers have moved against their gradients (the paper's has Adagrad); None: it moves
     as far."""
 

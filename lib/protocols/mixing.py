@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from lib.errors import BadOption
-from lib.store.optim import Optimizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,15 +82,12 @@ class Centre(Exchange):
 
     servers: int = 1
     """Sync servers ("sync0", "sync1", ...), each of which holds an equal part of what workers send."""
-    optimizer: Optimizer | None = None
-    """What steps the copy by what workers send, each of whom is told the copy that it made; None: `absorb` does."""
+    optimizer: Any = None
+    """One of `lib.store.optim`, or its name and fields, that steps the copy by what workers send, each of whom is told the copy
+    that came of it; None: `absorb` does."""
 
     def __post_init__(self):
         _at_least_one("servers", self.servers)
-        if self.optimizer is not None:
-            if not isinstance(self.optimizer, Optimizer):
-                raise BadOption(f"optimizer must be one of lib.store.optim, or None, not {self.optimizer!r}")
-            self.optimizer.check_dense()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,7 +20,6 @@ from lib.models.flat import FlatModel
 from lib.protocols.decentralised import ADPSGD, DPSGD
 from lib.protocols.easgd import EASGD, Downpour
 from lib.protocols.local_sgd import DiLoCo, DynamicAveraging, LocalSGD, PostLocalSGD, SlowMo
-from lib.protocols.mixing import Centre
 from lib.protocols.sparta import SPARTA
 from lib.store.optim import SGD, Adagrad, Adam, Momentum
 from tests.toys import FIELD, Letters, finals, records
@@ -361,10 +360,17 @@ def test_a_centre_s_optimiser_goes_on_after_a_cut(reports, monkeypatch):
 
 
 def test_a_centre_s_optimiser_is_one():
-    with pytest.raises(BadOption, match="downpour: optimizer must be"):
-        lib.train(bowl(4, 2), "downpour", VirtualCluster(workers=2), optimizer=0.1, save=False)
-    with pytest.raises(BadOption, match=r"easgd: optimizer must be one of lib\.store\.optim"):
-        type("Mine", (EASGD,), {"exchange": property(lambda self: Centre(optimizer="adam"))})()
+    for wrong, words in (
+        (0.1, "downpour: optimizer must be"),
+        ({"name": "lion"}, "downpour: optimizer.name: no optimiser"),
+    ):
+        with pytest.raises(BadOption, match=words):
+            lib.train(bowl(4, 2), Downpour(optimizer=wrong), VirtualCluster(workers=2), save=False)
+    named, made = (
+        lib.train(bowl(4, 2), Downpour(optimizer=each), VirtualCluster(workers=2), save=False)
+        for each in ({"name": "adagrad", "lr": 0.1}, Adagrad(lr=0.1))
+    )
+    assert named.digest == made.digest
 
 
 @pytest.mark.ray

@@ -14,14 +14,25 @@ from lib.drivers.replicas.replica_state import absorb
 from lib.drivers.run.model_state import ModelState
 from lib.drivers.run.plan import Plan
 from lib.drivers.run.record import Mark, Marks, Record, Snapshot
+from lib.options.checked import checked
+from lib.protocols.replica_rule import ReplicaRule
 from lib.store.blank import BlankDense
 from lib.store.dense import DenseStore
+from lib.store.optim import Optimizer
 
 
 def parts(size: int, servers: int) -> list[slice]:
     """Which part of a vector each of them holds."""
     ends = [size * server // servers for server in range(servers + 1)]
     return [slice(*pair) for pair in pairwise(ends)]
+
+
+def _optimizer(rule: ReplicaRule) -> Optimizer | None:
+    """What the rule says steps its centre."""
+    made = checked(Optimizer | None, rule.exchange.optimizer, rule.name, "optimizer")
+    if made:
+        made.check_dense()
+    return made
 
 
 class SyncServer:
@@ -31,7 +42,7 @@ class SyncServer:
         self._site, self._plan, self._server = site, plan, server
         start = plan.start(site)
         self._part = parts(start.size, plan.protocol.dense.exchange.servers)[server]
-        self._optimizer = plan.protocol.dense.exchange.optimizer
+        self._optimizer = _optimizer(plan.protocol.dense)
         self._copy = plan.dense_store(start[self._part], optimizer=self._optimizer)
         self._samples = [0] * plan.workers
         self._marks = Marks(map(plan.mark, plan.marks))
