@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import lib
-from lib import Failure, LocalCluster, Node, VirtualCluster, protocols, workloads
+from lib import Failure, LocalCluster, Mishaps, Node, VirtualCluster, protocols, workloads
 from lib.errors import BadOption
 from lib.models.flat import FlatModel
-from lib.protocols.baselines import Async
+from lib.protocols.baselines import Async, Frozen
 from lib.protocols.hop import SSP
 from lib.store.optim import SGD
 from tests.protocols.test_oracles import noting
@@ -70,6 +70,21 @@ def test_ssp_is_its_straight_loop_and_sees_what_it_must(workers, seed, bound, si
     assert reads == len(seen) if bound == 0 and workers > 1 else reads <= len(seen)
     if workers == 1:
         assert reads == -(-9 // (bound + 1)), "alone, it reads anew when its own copy is too old"
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_what_is_read_anew_has_the_workers_own_gradients_though_messages_are_late(seed):
+    mishaps = Mishaps(late=0.5, delay=20e-3)
+    workload, (rule, noted) = bowl(36), noting(SSP(bound=1))
+    parts = records(workload, rule, VirtualCluster(workers=3, mishaps=mishaps), seed)
+    assert sum(len(part.used) for part in parts) == 36
+    by, first = [], {}
+    for place, update in enumerate(noted):
+        [push] = update.pushes
+        step = by.count(push.worker)
+        if first.setdefault((push.worker, push.read), place) == place:
+            assert by[: push.read].count(push.worker) == step
+        by.append(push.worker)
 
 
 @PROPERTY
@@ -134,6 +149,12 @@ def test_every_gradient_is_used_once(rule, cluster):
     for part in parts:
         if part.used:
             assert sorted(part.used) == list(range(60)) and part.ledger["applied"] == 60
+
+
+def test_what_is_thrown_away_is_counted_by_batches():
+    frozen = dataclass(frozen=True, kw_only=True)(type("Mine", (Frozen,), {"sums": 2}))()
+    summary = lib.train(CLICKS, frozen, VirtualCluster(workers=3), save=False).summary
+    assert summary["dropped"] == summary["issued"] == 60
 
 
 @pytest.mark.parametrize("rule", RULES)

@@ -37,16 +37,14 @@ class Kept:
 class KeepingClient(ServerClient):
     """A `ServerClient` that asks for what it has not, or has no more, and sends sums.
 
-    Guaranteed: what is read anew has all of the worker's gradients in it that were sent; what is kept, all that it computed
-    since, as its own optimisers step. A pause ends both.
+    Guaranteed: what is read anew has all of the worker's gradients in it that were sent, for messages keep their order; what is
+    kept, all that it computed since, as its own optimisers step. A pause ends both.
     """
 
     def __init__(self, site: Site, plan: Plan, servers: Servers, rank: int, size: int, record: Record):
         super().__init__(site, plan, servers, rank, size, record)
         self._plan, self._sums = plan, self._rule.sums
         self._turn = asyncio.Lock()
-        self._sending: set[asyncio.Future] = set()
-        """Pushes under way."""
         self._unsent: list[tuple[Batch, StepResult]] = []
         self._used: dict[int, list[Kept]] = {}
         """Batch -> the oldest that it was computed from, of each server."""
@@ -64,8 +62,6 @@ class KeepingClient(ServerClient):
             ]
             ask = [shard for shard, share in enumerate(missing) if self._stale(shard) or any(map(len, share.values()))]
             if ask:
-                if self._sending:
-                    await asyncio.wait(self._sending)
                 await self._fetch(batch, missing, ask)
             else:
                 self._unheard.add(batch.index)
@@ -86,10 +82,7 @@ class KeepingClient(ServerClient):
             if len(self._unsent) < self._sums:
                 return None
             sent, self._unsent = self._unsent, []
-            sending = asyncio.ensure_future(self._send(sent))
-            self._sending.add(sending)
-        sending.add_done_callback(self._sending.discard)
-        return await sending
+        return await self._send(sent)
 
     async def tell(self, change: str) -> None:
         if self._unsent:
