@@ -138,7 +138,9 @@ class ParameterServer:
         async with self._turn:
             started = [self._started.pop((push.worker, batch), None) for batch in gradient.batches]
             # It was taken for lost, and so was this; or it is here already, and who brought it died too soon to say so.
-            known = None not in started if gradient.losses is None else gradient.losses == self._members.lives[push.worker]
+            known = (
+                None not in started if gradient.losses is None else gradient.losses == self._members.lives[push.worker]
+            )
             if not known:
                 return
             for _ in range(started.count(None)):  # of what the worker had kept
