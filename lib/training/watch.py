@@ -91,7 +91,7 @@ class Watched(WorkQueue):
 
     async def tell(self, rank: int, change: str) -> None:
         """A worker was lost, or is there again."""
-        became = {"dies": self._rule.on_leave, "comes back": self._rule.on_join}[change]
+        became = self._rule.on_join if change == "comes back" else self._rule.on_leave
         self._state = became(self._state, rank)
 
     async def watch(self) -> Watch:

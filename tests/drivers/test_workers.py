@@ -73,7 +73,7 @@ def test_who_is_gone_without_a_plan_takes_the_run_back(gone):
 def test_who_is_dead_by_plan_is_waited_for():
     several, attempt, server = crew({1}, planned={1})
     asyncio.run(several.muster(states()))
-    assert server.left == [(1, "dies")] and attempt.left_out
+    assert server.left == [(1, "is missing")] and attempt.left_out
     assert [record.node for record in attempt.lost] == ["worker1"]
 
 

@@ -18,6 +18,7 @@ HERE = frozenset({"in", "resuming"})
 PAUSED = frozenset({"paused", "left out"})
 CHANGES: dict[str, tuple[frozenset[str], str]] = {
     "dies": (HERE | PAUSED | {"joining", "gone"}, "away"),
+    "is missing": (HERE | {"joining"}, "away"),
     "comes back": (frozenset({"away"}), "joining"),
     "comes in": (frozenset({"joining", "resuming"}), "in"),
     "pauses": (HERE, "paused"),
@@ -28,6 +29,7 @@ CHANGES: dict[str, tuple[frozenset[str], str]] = {
 """Change -> from which standings, to which one; from any other it changes nothing, for it is a message of before.
 
 - dies: it is told of as lost, and nobody waits for it;
+- is missing: it was dead when the run began, or went on, in a life that nobody knows of;
 - comes back: its node is there again, and it has asked for nothing yet;
 - comes in: it asks, or is taken in: from here on others wait for it;
 - pauses: it takes no batch until the run has been cut;

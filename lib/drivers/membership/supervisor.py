@@ -35,14 +35,14 @@ class Supervisor(ABC):
         """Put one on each node that is there; or on those that were there when these states were saved, as they were."""
         ranks = [rank for rank, name in enumerate(self.names) if states is None or name in states]
         for rank in set(range(len(self.names))) - set(ranks):
-            self.members = self.members.after(rank, "dies")
+            self.members = self.members.after(rank, "is missing")
         hosted = await asyncio.gather(*(self._host(rank) for rank in ranks), return_exceptions=True)
         found = dict(zip(ranks, hosted, strict=True))
         self._here = {rank: handle for rank, handle in found.items() if isinstance(handle, Handle)}
         for rank in sorted(found.keys() - self._here.keys()):
             if not isinstance(found[rank], NodeLost) or self._takes_all_back(rank):
                 raise found[rank]
-            await self._do_without(rank, 0.0)
+            await self._do_without(rank, "is missing")
             self._write_off([states[self.names[rank]]["record"]] if states else [])
         if states:
             await asyncio.gather(*(each.load(states[self.names[rank]]) for rank, each in self._here.items()))
@@ -110,13 +110,13 @@ class Supervisor(ABC):
         if self._takes_all_back(rank):
             raise NodeLost(self.names[rank])
         self._here.pop(rank, None)
-        await self._do_without(rank, self._world.cluster.patience)
+        await self._do_without(rank, "dies", self._world.cluster.patience)
         self._write_off(self._world.records_left(self.names[rank]))
         self._expect_nobody()
 
-    async def _do_without(self, rank: int, after: float) -> None:
+    async def _do_without(self, rank: int, change: str, after: float = 0.0) -> None:
         """It is dead, which those hear so many seconds later whom it could keep waiting."""
-        self.members = self.members.after(rank, "dies")
+        self.members = self.members.after(rank, change)
 
     def _write_off(self, records: list[Record]) -> None:
         """Keep the notes of one that is no more, with its books settled."""

@@ -90,11 +90,11 @@ class Workers(Supervisor):
         alone = not shared and not self._here.keys() - {rank}
         return alone or (replica and self._dense.rolls_back) or super()._takes_all_back(rank)
 
-    async def _do_without(self, rank: int, after: float) -> None:
-        await super()._do_without(rank, after)
+    async def _do_without(self, rank: int, change: str, after: float = 0.0) -> None:
+        await super()._do_without(rank, change, after)
         self._attempt.left_out = True
         await asyncio.sleep(after)
-        await self._told(rank, "dies")
+        await self._told(rank, change)
 
     async def _prepare(self, rank: int, worker: Handle) -> None:
         copy = await self._copy()
