@@ -85,4 +85,4 @@ class EmbeddingWorkers(Supervisor):
             with suppress(NodeLost):
                 await getattr(handle, method)(*args)
 
-        await asyncio.gather(*map(told, self._here.values()))
+        await asyncio.gather(*map(told, filter(None, self.there)))
