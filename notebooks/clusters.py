@@ -6,10 +6,13 @@ What a paper does not say is an estimate of ours and is marked so; a verdict mus
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TypeVar
 
 from lib.cluster.slowdowns import Lognormal
 from lib.cluster.spec import Device, Link, Node
 from lib.cluster.virtual.cluster import VirtualCluster
+
+Part = TypeVar("Part", Node, Device)
 
 GBIT = 1e9 / 8
 """Bytes per second."""
@@ -20,6 +23,11 @@ V100 = Device(
     pcie=12e9,  # PCIe 3.0 x16: 15.75 GB/s less protocol overhead
     capacity=32e9,  # OAC, Sec. 4.1: 32 GB
 )
+
+
+def scaled(part: Part, by: float, *fields: str) -> Part:
+    """A node or a device that is so many times as fast, or large, in some of its figures."""
+    return replace(part, **{name: by * getattr(part, name) for name in fields})
 
 
 def gba() -> VirtualCluster:
@@ -56,13 +64,6 @@ def persia(workers: int = 8) -> VirtualCluster:
     """Persia: 8 to 64 V100 and 100 machines of 52 cores, 100 Gbit/s (Sec. 6, Cluster setup)."""
     host = Node(cores=52, flops=20e9, memory=200e9, bandwidth=100 * GBIT)  # operations and memory are estimates
     return VirtualCluster(workers=workers, servers=8, worker=replace(host, device=V100), server=host)
-
-
-def ds_sync(workers: int = 16) -> VirtualCluster:
-    """DS-Sync: 4 or 16 nodes, one V100 and a Xeon E5-2686 v4 each, 10 Gbit/s (Sec. 4.1)."""
-    # Operations and memory are estimates.
-    node = Node(cores=16, flops=20e9, memory=60e9, bandwidth=10 * GBIT, device=V100)
-    return VirtualCluster(workers=workers, worker=node, server=node)
 
 
 def oac(cores: int = 80) -> VirtualCluster:

@@ -14,6 +14,7 @@ import pandas as pd
 
 from lib.protocols.dssync import DSSync
 from lib.results.run import Run
+from notebooks import study
 from notebooks.dssync import quality
 
 SETTLED = "settled"
@@ -22,43 +23,36 @@ SETTLED = "settled"
 WAYS = (SETTLED, "naive", "pooled", "none")
 """The others are what an average makes of running statistics; BSP averages gradients alone, so that each worker keeps its own."""
 
-Place = tuple[str, str, int]
 
-
-def places(seeds: Sequence[int]) -> list[Place]:
+def places(seeds: Sequence[int]) -> list[study.Place]:
     """Mode, way and seed of each run."""
-    ways = {"BSP": (SETTLED, "none"), "DS-Sync": WAYS}
-    return [(mode, way, seed) for mode in ways for way in ways[mode] for seed in seeds]
+    bsp = study.grid(mode=["BSP"], way=(SETTLED, "none"), seed=seeds)
+    return bsp + study.grid(mode=["DS-Sync"], way=WAYS, seed=seeds)
 
 
-def job(place: Place, rate: float, steps: int, evaluations: int, data: str | None = None) -> dict[str, Any]:
+def job(mode: str, way: str, seed: int, **shape: Any) -> dict[str, Any]:
     """As in the tables of accuracy, whose run it is where there are no running statistics."""
-    mode, way, seed = place
-    made = quality.job("images", mode, rate, seed, steps, evaluations, data=data)
+    made = quality.job("images", mode, seed, **shape)
     if way == SETTLED:
         return made
     made["workload"] = replace(made["workload"], norm="running")
     return made | ({"protocol": DSSync(statistics=way)} if mode == "DS-Sync" else {})
 
 
-def measured(found: Sequence[Place], runs: Sequence[Run]) -> pd.DataFrame:
+def measured(found: Sequence[study.Place], runs: Sequence[Run]) -> pd.DataFrame:
     """What claims read: accuracy, and how far it is above that of BSP's run with the same seed, evaluated the same way."""
-    data = pd.DataFrame(found, columns=["mode", "way", "seed"])
-    data["best"] = [quality.best(run, "images") for run in runs]
-    data["last"] = [run.summary["accuracy"] for run in runs]
+    data = study.told(found, runs, best=lambda run: quality.best(run, "images"), last="accuracy")
     data["train loss"] = [run.summary["train_loss"] for run in runs]
-    bsp = data[data["mode"] == "BSP"].set_index(["way", "seed"])
-    beside = [(way if way == SETTLED else "none", seed) for way, seed in zip(data["way"], data["seed"], strict=True)]
+    data["running"] = data["way"] != SETTLED
     for name in ("best", "last"):
-        data[f"{name} over BSP"] = data[name] - bsp.loc[beside, name].to_numpy()
+        data[f"{name} over BSP"] = data[name] - study.beside(data, name, ["running", "seed"], mode="BSP")
     data["by the best"] = data["best over BSP"] - data["last over BSP"]
     return data.assign(subject=data["mode"] + ", " + data["way"])
 
 
-def courses(found: Sequence[Place], runs: Sequence[Run]) -> pd.DataFrame:
+def courses(found: Sequence[study.Place], runs: Sequence[Run]) -> pd.DataFrame:
     """Accuracy by samples, a panel for each way; BSP's own statistics stand beside each reading of a mix."""
-    told = quality.courses([("images", f"{mode}, {way}", seed) for mode, way, seed in found], runs)
-    told[["protocol", "way"]] = told["protocol"].str.split(", ", expand=True)
+    told = quality.courses([{"task": "images", **place} for place in found], runs)
     own = told[(told["protocol"] == "BSP") & (told["way"] == "none")]
     return pd.concat([told, *(own.assign(way=way) for way in ("naive", "pooled"))]).assign(all="")
 

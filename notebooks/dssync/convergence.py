@@ -12,6 +12,8 @@ from collections.abc import Iterable
 
 import pandas as pd
 
+from lib.results.run import Run
+from notebooks import study
 from notebooks.dssync import overhead
 
 MODEL = {"images": "CIFAR-10", "questions": "SQuAD", "clicks": "Criteo"}
@@ -20,30 +22,19 @@ MODEL = {"images": "CIFAR-10", "questions": "SQuAD", "clicks": "Criteo"}
 RULE = {"BSP": "bsp", "DS-Sync": "ds-sync", "ASP": "asp"}
 """The modes whose seconds are modelled."""
 
-TABLE_4 = {
-    ("CIFAR-10", 4): (2.837, 6566 / 2940),
-    ("SQuAD", 4): (1.211, 1.0),
-    ("Criteo", 4): (1.050, 1.0),
-    ("CIFAR-10", 16): (3.311, 1833 / 780),
-    ("SQuAD", 16): (1.662, 2050 / 1950),
-    ("Criteo", 16): (1.069, 2260 / 1980),
-}
-"""Model and nodes -> how many times as long BSP takes until it has converged, and how many times as many iterations."""
 
-
-def seconds(tasks: Iterable[str], seeds: Iterable[int]):
+def seconds(tasks: Iterable[str], seeds: Iterable[int], **network: float) -> tuple[pd.Series, list[Run]]:
     """Task, number of workers, mode and seed -> seconds of a step on the paper's cluster; and the runs that say so."""
-    found, runs = overhead.iterations([MODEL[task] for task in tasks], seeds)
+    found, runs = overhead.iterations([MODEL[task] for task in tasks], seeds, **network)
     modes, names = ({value: key for key, value in table.items()} for table in (RULE, MODEL))
     found = found.assign(task=found["model"].map(names), mode=found["protocol"].map(modes))
     return found.set_index(["task", "nodes", "mode", "seed"])["seconds"], runs
 
 
-def timed(courses: pd.DataFrame, workers: int, step: pd.Series) -> pd.DataFrame:
-    """Courses of so many workers with their seconds; a mode whose steps are not modelled has none."""
-    keys = zip(courses["task"], courses["protocol"], courses["seed"], strict=True)
-    each = [step.get((task, workers, mode, seed), math.nan) for task, mode, seed in keys]
-    return courses.assign(workers=workers, seconds=courses["step"] * each)
+def timed(courses: pd.DataFrame, step: pd.Series) -> pd.DataFrame:
+    """Courses with their seconds; a mode whose steps are not modelled has none."""
+    keys = courses[["task", "workers", "protocol", "seed"]].itertuples(index=False, name=None)
+    return courses.assign(seconds=courses["step"] * [step.get(key, math.nan) for key in keys])
 
 
 def reached(courses: pd.DataFrame) -> pd.DataFrame:
@@ -53,38 +44,21 @@ def reached(courses: pd.DataFrame) -> pd.DataFrame:
     bests = courses[courses["protocol"] == "BSP"].groupby(keys)["metric"].max()
     floor = bests - bests.groupby(["task", "workers"]).transform("std").fillna(0.0)
     rows = []
-    for (task, workers, mode, seed), course in courses.groupby(["task", "workers", "protocol", "seed"], sort=False):
-        rows.append(
-            {
-                "subject": f"{mode}, {task}, {workers}",
-                "task": task,
-                "workers": workers,
-                "mode": mode,
-                "seed": seed,
-                "target": floor[task, workers, seed],
-                "above target": course["metric"].max() - floor[task, workers, seed],
-                **_first(course.sort_values("step"), floor[task, workers, seed]),
-            }
-        )
+    for (*place, mode), course in courses.groupby([*keys, "protocol"], sort=False):
+        target, points = floor[tuple(place)], course.sort_values("step")[["step", "seconds", "metric"]].to_numpy(float)
+        found = study.crossing(points, target)
+        steps, seconds = points[-1, :2] if found is None else found
+        about = {"subject": f"{mode}, {place[0]}, {place[1]}", **dict(zip(keys, place, strict=True)), "mode": mode}
+        about |= {"target": target, "above target": course["metric"].max() - target}
+        rows.append(about | {"steps": steps, "seconds": seconds, "there": float(found is not None)})
     return pd.DataFrame(rows)
 
 
 def beside(found: pd.DataFrame) -> pd.DataFrame:
     """BSP's seconds and steps to the target over DS-Sync's, in the mean over the seeds, beside Table 4's."""
-    keys = ["task", "workers", "seed"]
-    wide = found.pivot_table(index=keys, columns="mode", values=["seconds", "steps"], sort=False)
+    wide = found.pivot_table(index=["task", "workers", "seed"], columns="mode", values=["seconds", "steps"], sort=False)
     times = pd.DataFrame({name: wide[name]["BSP"] / wide[name]["DS-Sync"] for name in ("seconds", "steps")})
     times = times.groupby(["task", "workers"], sort=False).mean()
-    paper = [TABLE_4[MODEL[task], workers] for task, workers in times.index]
-    return times.join(pd.DataFrame(paper, index=times.index, columns=["paper's seconds", "paper's iterations"]))
-
-
-def _first(course: pd.DataFrame, target: float) -> dict[str, float]:
-    """Where the course crosses the target; one that begins above it has crossed it at its first evaluation."""
-    above = (course["metric"] >= target).to_numpy()
-    at = int(above.argmax()) if above.any() else len(course) - 1
-    after, before = course.iloc[at], course.iloc[max(at - 1, 0)]
-    crosses = at > 0 and above.any()
-    share = (target - before["metric"]) / (after["metric"] - before["metric"]) if crosses else 1.0
-    gone = {name: before[name] + share * (after[name] - before[name]) for name in ("step", "seconds")}
-    return {"steps": gone["step"], "seconds": gone["seconds"], "there": float(above.any())}
+    paper = [overhead.TABLE_4[MODEL[task], workers] for task, workers in times.index]
+    ratios = [(bsp / ds, steps / less) for steps, bsp, less, ds in paper]
+    return times.join(pd.DataFrame(ratios, index=times.index, columns=["paper's seconds", "paper's iterations"]))

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
-import lib
 from lib.cluster.virtual import collectives
 from lib.cluster.virtual.network import Transfer, carry_out, idle
 from lib.protocols.all_reduce import AllReduce
 from lib.protocols.dssync import DSSync
 from lib.results.run import Run
+from notebooks import study
 from notebooks.dssync import vector
 
 WORLDS = (4, 9, 16, 64)
@@ -68,33 +69,27 @@ def whole_through_server(workers: int, size: float) -> list[Transfer]:
 def costs(seeds: Iterable[int], worlds: Sequence[int] = WORLDS) -> tuple[pd.DataFrame, list[Run]]:
     """Each way's cost in runs of all-reduce and DS-Sync, both over their formulas, and DS-Sync's gain over all-reduce's."""
     rules = {"bsp": AllReduce(), "ds": DSSync()}
-    places = [(way, workers, seed, rule) for way in WAYS for workers in worlds for seed in seeds for rule in rules]
-    jobs = [
-        vector.job(rules[rule], _cluster(way, workers), seed, seconds=STEP, steps=STEPS)
-        for way, workers, seed, rule in places
-    ]
-    runs = lib.sweep(jobs)
-    units = [(run.summary["virtual_seconds"] / STEPS - STEP) / UNIT for run in runs]
-    flat = pd.DataFrame(places, columns=["way", "workers", "seed", "rule"]).assign(units=units)
+
+    def job(way: str, workers: int, seed: int, rule: str) -> dict[str, Any]:
+        there = vector.cluster(workers, UNIT, collective=WAYS[way][0], latency=1e-6)
+        return vector.job(rules[rule], there, seed, seconds=STEP, steps=STEPS)
+
+    places = study.grid(way=WAYS, workers=worlds, seed=seeds, rule=rules)
+    flat, runs = study.swept(job, places, units=lambda run: (run.summary["virtual_seconds"] / STEPS - STEP) / UNIT)
     found = flat.pivot(index=["way", "workers", "seed"], columns="rule", values="units").reset_index()
-    found["bsp, formula"] = [WAYS[way][1](workers) for way, workers in zip(found["way"], found["workers"], strict=True)]
-    group = [math.isqrt(workers) for workers in found["workers"]]
-    found["ds, formula"] = [WAYS[way][1](members) for way, members in zip(found["way"], group, strict=True)]
+    for rule, members in (("bsp", int), ("ds", math.isqrt)):
+        found[f"{rule}, formula"] = [WAYS[each.way][1](members(each.workers)) for each in found.itertuples()]
     found["gain"] = found["bsp"] / found["ds"]
     found["over formula"] = found["gain"] / (found["bsp, formula"] / found["ds, formula"])
     found["subject"] = found["way"] + ", " + found["workers"].astype(str)
     return found, runs
 
 
-def gain(workers: int, size: float, bandwidth: float = 1.25e9, latency: float = 50e-6) -> float:
+def gain(workers: int, size: float, latency: float = 50e-6) -> float:
     """DS-Sync's gain with chunked rings over links of the paper's, where each of a ring's steps takes a latency too."""
-    everyone, group = workers, math.isqrt(workers)
-    both = [_seconds(collectives.ring(n, size), n, bandwidth=bandwidth, latency=latency) for n in (everyone, group)]
-    return both[0] / both[1]
-
-
-def _cluster(way: str, workers: int):
-    return vector.cluster(workers, UNIT, collective=WAYS[way][0], latency=1e-6)
+    crews = (workers, math.isqrt(workers))
+    all_, group = (_seconds(collectives.ring(n, size), n, bandwidth=1.25e9, latency=latency) for n in crews)
+    return all_ / group
 
 
 def _seconds(steps, members: int, *, bandwidth: float = 1.0, latency: float = 0.0, limit: float = float("inf")):

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
 import torch
 
-import lib
-from lib.cluster.spec import Work
 from lib.cluster.virtual.cluster import VirtualCluster
 from lib.data.batch import Batch
 from lib.options.checked import Count
 from lib.protocols.dssync import DSSync
 from lib.results.run import Run
-from lib.store.optim import SGD, Optimizer
-from lib.workloads.base import Workload
+from notebooks import study
+from notebooks.toys import Toy
 
 
 class Pushed(torch.nn.Module):
@@ -36,7 +34,7 @@ class Pushed(torch.nn.Module):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Push(Workload):
+class Push(Toy):
     """Worker i's first batch adds 1 to coordinate i, and no other batch does anything: a replica is then a row of the product of
     the rounds' matrices."""
 
@@ -44,10 +42,6 @@ class Push(Workload):
 
     workers: Count
     """Workers, and parameters."""
-    samples: Count
-    batch_size: Count = 1
-    dense_optimizer: Optimizer = field(default=SGD(lr=1.0))
-    row_optimizer: Optimizer = field(default=SGD(lr=1.0))
 
     def model(self, seed: int) -> Pushed:
         return Pushed(self.workers)
@@ -58,9 +52,6 @@ class Push(Workload):
             push[0, index] = 1
         return Batch.of(index=index, raw={}, size=1, features={"push": push})
 
-    def work(self) -> Work:
-        return Work(flops=1e6)
-
     def evaluate(
         self, model: Pushed, rows: Mapping[str, np.ndarray], seed: int, day: int | None = None
     ) -> dict[str, float]:
@@ -70,13 +61,8 @@ class Push(Workload):
 
 def job(rule: DSSync, workers: int, seed: int, steps: int) -> dict[str, Any]:
     """A run of so many steps, among workers of unlike speeds."""
-    there = VirtualCluster(workers=workers, slowdown=0.5)
-    return {
-        "workload": Push(workers=workers, samples=steps * workers),
-        "protocol": rule,
-        "cluster": there,
-        "seed": seed,
-    }
+    task, there = Push(workers=workers, samples=steps * workers), VirtualCluster(workers=workers, slowdown=0.5)
+    return {"workload": task, "protocol": rule, "cluster": there, "seed": seed}
 
 
 def held(rule: DSSync, workers: int, steps: int) -> np.ndarray:
@@ -95,16 +81,17 @@ def predicted(rule: DSSync, workers: int, steps: int) -> float:
 def measured(cases: Mapping[str, tuple[DSSync, int]], seeds: Iterable[int]) -> tuple[pd.DataFrame, list[Run]]:
     """A run of each case, a rule and a number of workers, until it is to be at the average, or for four steps: how far it is from
     it and should be, and the rule's gap."""
-    places = [
-        (name, *case, case[0].steps_to_average(case[1]) or 4, seed) for name, case in cases.items() for seed in seeds
-    ]
-    runs = lib.sweep([job(rule, workers, seed, steps) for _, rule, workers, steps, seed in places])
-    rows = []
-    for (name, rule, workers, steps, seed), run in zip(places, runs, strict=True):
-        far, said = run.summary["distance"], predicted(rule, workers, steps)
-        gap = rule.gap(workers)
-        rows.append((name, seed, steps, far, said, abs(far - said), gap))
-    return pd.DataFrame(rows, columns=["subject", "seed", "steps", "distance", "predicted", "off", "gap"]), runs
+    steps = {name: rule.steps_to_average(workers) or 4 for name, (rule, workers) in cases.items()}
+    said = {name: predicted(*case, steps[name]) for name, case in cases.items()}
+    gaps = {name: rule.gap(workers) for name, (rule, workers) in cases.items()}
+    places = study.grid(subject=cases, seed=seeds)
+    data, runs = study.swept(
+        lambda subject, seed: job(*cases[subject], seed, steps[subject]), places, distance="distance"
+    )
+    data = data.assign(
+        **{name: data["subject"].map(of) for name, of in (("steps", steps), ("predicted", said), ("gap", gaps))}
+    )
+    return data.assign(off=(data["distance"] - data["predicted"]).abs()), runs
 
 
 def schedules(worlds: Iterable[int], rule: DSSync) -> pd.DataFrame:
@@ -112,32 +99,19 @@ def schedules(worlds: Iterable[int], rule: DSSync) -> pd.DataFrame:
     found = []
     for workers in worlds:
         rounds = [rule.groups(round, workers) for round in range(2)]
-        most = [max(map(len, groups)) for groups in rounds]
-        found.append(
-            {
-                "workers": workers,
-                "groups": ", then ".join(dict.fromkeys(map(_counted, rounds))),
-                "steps to the average": rule.steps_to_average(workers),
-                "left after two rounds": rule.left(2, workers),
-                "left after four": rule.left(4, workers),
-                "gap": rule.gap(workers),
-                "hops": sum(2 * size - 1 for size in most) / 2,
-                "hops of all-reduce": 2 * workers - 1,
-            }
-        )
+        own = {"groups": ", then ".join(dict.fromkeys(map(_counted, rounds)))}
+        own["steps to the average"], own["gap"] = rule.steps_to_average(workers), rule.gap(workers)
+        own |= {f"left after {told}": rule.left(many, workers) for many, told in ((2, "two rounds"), (4, "four"))}
+        own["hops"] = sum(2 * max(map(len, groups)) - 1 for groups in rounds) / 2
+        found.append({"workers": workers, **own, "hops of all-reduce": 2 * workers - 1})
     return pd.DataFrame(found)
 
 
 def course(rules: Mapping[str, DSSync], worlds: Iterable[int], rounds: int) -> pd.DataFrame:
     """What is left of a disagreement, at worst, after each round."""
-    return pd.DataFrame(
-        [
-            {"protocol": name, "workers": str(workers), "round": round, "left": rule.left(round, workers)}
-            for name, rule in rules.items()
-            for workers in worlds
-            for round in range(rounds + 1)
-        ]
-    )
+    data = pd.DataFrame(study.grid(protocol=rules, workers=worlds, round=range(rounds + 1)))
+    data["left"] = [rules[at.protocol].left(at.round, at.workers) for at in data.itertuples()]
+    return data.astype({"workers": str})
 
 
 def _distance(row: np.ndarray) -> float:

@@ -7,8 +7,9 @@ all modes one, with 4 nodes and with 16.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -19,8 +20,8 @@ from lib.cluster.spec import Node
 from lib.cluster.virtual.cluster import VirtualCluster
 from lib.results.run import Run
 from lib.seeds import not_judging
-from lib.training.sweep import sweep
 from lib.workloads import Workload
+from notebooks import study
 
 MODES = {"BSP": "all-reduce", "ASP": "async", "SSP": "hop-bs", "DS-Sync": "ds-sync"}
 """The paper's names -> the kit's. SSP's bound is not said."""
@@ -62,26 +63,24 @@ LONGER = {"questions": 2}
 def job(
     task: str,
     mode: str,
-    rate: float,
     seed: int,
+    *,
     steps: int,
     evaluations: int,
+    rate: float = 1.0,
     workers: int = WORKERS,
-    data: str | None = None,
+    data: str = "",
 ) -> dict[str, Any]:
     """A run of so many steps of each worker, one after another of whom is a tenth faster or slower in a step; on planted data, or
     on those of a folder."""
     own = replace(TASKS[task].workload, **({"data": data} if data else {}), **FALLS.get(task, {}))
-    scaled: dict[str, Any] = {
-        each: replace(getattr(own, each), lr=rate * getattr(own, each).lr)
-        for each in ("dense_optimizer", "row_optimizer")
-    }
+    kinds = {each: getattr(own, each) for each in ("dense_optimizer", "row_optimizer")}
+    scaled: dict[str, Any] = {each: replace(kind, lr=rate * kind.lr) for each, kind in kinds.items()}
     if "world" in {each.name for each in fields(own)}:  # a question's truth is in its words, alike in all worlds
         scaled["world"] = seed
     here = replace(own, samples=workers * steps * LONGER.get(task, 1) * own.batch_size, **scaled)
-    node = Node(
-        flops=here.work().flops, core_memory=1e30
-    )  # a second a step, beside which nothing that is sent takes long
+    # A second a step, beside which nothing that is sent takes long.
+    node = Node(flops=here.work().flops, core_memory=1e30)
     cluster = VirtualCluster(workers=workers, worker=node, slowdown=Lognormal(sigma=0.1))
     made = {"workload": here, "protocol": MODES.get(mode, FROZEN), "cluster": cluster, "seed": seed, "trace": False}
     return made | {"evaluations": evaluations}
@@ -97,41 +96,34 @@ def best(run: Run, task: str) -> float:
     return float(run.history[TASKS[task].metric].max())
 
 
+def ends(run: Run, task: str, **place: Any) -> dict[str, float]:
+    """The best metric of a run and its last."""
+    return {"best": best(run, task), "last": run.summary[TASKS[task].metric]}
+
+
 def tried(
-    tasks: Iterable[str],
-    modes: Sequence[str],
-    seeds: Iterable[int],
-    steps: int,
-    evaluations: int,
-    rates: Sequence[float] = RATES,
+    tasks: Iterable[str], modes: Sequence[str], seeds: Iterable[int], rates: Sequence[float] = RATES, **shape: int
 ) -> pd.DataFrame:
     """The best metric at each of the rates, the mean over tuning seeds; a row for each task and mode."""
     seeds = not_judging(seeds, "the learning rates of DS-Sync's tables")
-    places = [(task, mode, rate, seed) for task in tasks for mode in modes for rate in rates for seed in seeds]
-    runs = sweep([job(*place, steps, evaluations) for place in places])
-    found = pd.DataFrame(places, columns=["task", "mode", "rate", "seed"])
-    found["best"] = [best(run, task) for run, task in zip(runs, found["task"], strict=True)]
+    found, _ = study.swept(partial(job, **shape), study.grid(task=tasks, mode=modes, rate=rates, seed=seeds), ends)
     return found.groupby(["task", "mode", "rate"], sort=False)["best"].mean().unstack()
 
 
-def measured(places: Sequence[tuple[str, str, int]], runs: Sequence[Run]) -> pd.DataFrame:
-    """Task, mode, seed, the best metric of each run and its last."""
-    data = pd.DataFrame(places, columns=["task", "mode", "seed"])
-    data["best"] = [best(run, task) for run, task in zip(runs, data["task"], strict=True)]
-    data["last"] = [run.summary[TASKS[task].metric] for run, task in zip(runs, data["task"], strict=True)]
-    return data
+def at_best(grid: pd.DataFrame, **shape: Any) -> Callable[..., dict[str, Any]]:
+    """A place's job, at its task and mode's best rate of those that were tried."""
+    rates = grid.idxmax(axis=1)
+    return lambda task, mode, **place: job(task, mode, **place, **shape, rate=rates.get((task, mode), 1.0))
 
 
-def courses(places: Sequence[tuple[str, str, int]], runs: Sequence[Run]) -> pd.DataFrame:
+def courses(places: Iterable[study.Place], runs: Sequence[Run]) -> pd.DataFrame:
     """The metric at each evaluation, by samples and by steps of each worker."""
     parts = []
-    for (task, mode, seed), run in zip(places, runs, strict=True):
-        found = run.history.dropna(subset=[TASKS[task].metric])
-        steps = found["samples"] / (run.provenance["cluster"]["workers"] * TASKS[task].workload.batch_size)
-        course = pd.DataFrame(
-            {"samples": found["samples"], "step": steps.round(2), "metric": found[TASKS[task].metric]}
-        )
-        parts.append(course.assign(protocol=mode, task=task, seed=seed))
+    for place, run in zip(places, runs, strict=True):
+        task, workers = TASKS[place["task"]], run.provenance["cluster"]["workers"]
+        found = study.courses([place], [run], "samples", task.metric).rename(columns={task.metric: "metric"})
+        step = (found["samples"] / (workers * task.workload.batch_size)).round(2)
+        parts.append(found.assign(step=step, workers=workers, protocol=found["mode"]))
     return pd.concat(parts, ignore_index=True)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from multiprocessing import get_context
 from tempfile import TemporaryDirectory
 from typing import ClassVar
@@ -17,71 +17,42 @@ from torch import distributed
 from lib.cluster.local import LocalCluster
 from lib.cluster.ray.cluster import RayCluster
 from lib.cluster.spec import Work
-from lib.data.batch import Batch
+from lib.options.checked import Count
 from lib.protocols.all_reduce import AllReduce
 from lib.protocols.dssync import DSSync
 from lib.protocols.rule import Rule
 from lib.results.run import Run
-from lib.store.optim import SGD, Optimizer
 from lib.training.train import Job
-from lib.workloads.base import TableSpec, Workload
+from notebooks.dssync.vector import Numbers
+from notebooks.toys import Toy
 
 RULES: dict[str, Rule] = {"BSP": AllReduce(), "DS-Sync": DSSync()}
 
 
-class Vector(torch.nn.Module):
-    """One parameter, whose gradient is one over its length at every place."""
-
-    def __init__(self, size: int):
-        super().__init__()
-        self.values = torch.nn.Parameter(torch.zeros(size))
-
-    def forward(self, batch: Batch, rows: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        return self.values.mean()
-
-    def loss(self, batch: Batch, scores: torch.Tensor) -> torch.Tensor:
-        return scores
-
-
 @dataclass(frozen=True, kw_only=True)
-class Block(Workload):
+class Block(Toy):
     """Nothing to compute, and much to exchange."""
 
     name: ClassVar[str] = "block"
 
-    samples: int = 40
-    batch_size: int = 1
-    dense_optimizer: Optimizer = field(default=SGD(lr=1.0))
-    row_optimizer: Optimizer = field(default=SGD(lr=1.0))
-    size: int = 20_000_000
+    size: Count
 
-    def tables(self) -> dict[str, TableSpec]:
-        return {}
-
-    def model(self, seed: int) -> Vector:
-        return Vector(self.size)
-
-    def draw(self, seed: int, first: int, size: int, index: int) -> Batch:
-        return Batch.of(index=index, raw={}, size=size, features={})
+    def model(self, seed: int) -> Numbers:
+        return Numbers(self.size)
 
     def work(self) -> Work:
         return Work(bytes=8.0 * self.size)
 
-    def evaluation_ids(self, seed: int, day: int | None = None) -> dict[str, np.ndarray]:
-        return {}
-
     def evaluate(
-        self, model: Vector, rows: Mapping[str, np.ndarray], seed: int, day: int | None = None
+        self, model: Numbers, rows: Mapping[str, np.ndarray], seed: int, day: int | None = None
     ) -> dict[str, float]:
         return {"mean": float(model.values.detach().mean())}
 
 
-def trained(
-    mode: str, seed: int, *, steps: int, processes: bool = True, workers: int = 4, size: int = 20_000_000
-) -> Run:
+def trained(protocol: str, seed: int, *, steps: int, processes: bool, size: int, workers: int = 4) -> Run:
     """A run; `processes`: workers are some of their own, and not threads, which start sooner."""
     there = (RayCluster if processes else LocalCluster)(workers=workers)
-    job = Job.of(Block(samples=steps * workers, size=size), RULES[mode], there, seed=seed, save=False)
+    job = Job.of(Block(samples=steps * workers, size=size), RULES[protocol], there, seed=seed, save=False)
     return job.run(lambda samples: None)
 
 

@@ -8,13 +8,13 @@ costs less, and by half precision half of that.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import pandas as pd
 
-import lib
 from lib.protocols.dssync import DSSync
 from lib.results.run import Run
+from notebooks import study
 from notebooks.dssync import quality, vector
 
 GROUPS = {4: (4, 2), 16: (16, 4, 2), 64: (64, 8, 4, 2)}
@@ -35,31 +35,16 @@ ALONE = "images"
 """The task on which sixteen workers train."""
 
 
-class Place(NamedTuple):
-    """A run."""
-
-    task: str
-    mode: str
-    workers: int
-    seed: int
-
-
 def exchanges(seeds: Iterable[int]) -> tuple[pd.DataFrame, list[Run]]:
     """What an average costs in timing runs, in units of D / B, and over its formula."""
-    places = [
-        (workers, size, half, seed)
-        for workers, sizes in GROUPS.items()
-        for size in sizes
-        for half in (False, True)
-        for seed in seeds
-    ]
-    jobs = [
-        vector.job(DSSync(size=size, half=half), _cluster(workers), seed, seconds=STEP, steps=STEPS)
-        for workers, size, half, seed in places
-    ]
-    runs = lib.sweep(jobs)
-    found = pd.DataFrame(places, columns=["workers", "group", "half", "seed"])
-    found["cost"] = [(run.summary["virtual_seconds"] / STEPS - STEP) / UNIT for run in runs]
+
+    def job(workers: int, group: int, half: bool, seed: int) -> dict[str, Any]:
+        there, rule = vector.cluster(workers, UNIT, latency=1e-6), DSSync(size=group, half=half)
+        return vector.job(rule, there, seed, seconds=STEP, steps=STEPS)
+
+    crews = (study.grid(workers=[n], group=sizes, half=(False, True), seed=seeds) for n, sizes in GROUPS.items())
+    places = [place for each in crews for place in each]
+    found, runs = study.swept(job, places, cost=lambda run: (run.summary["virtual_seconds"] / STEPS - STEP) / UNIT)
     formula = 2 * (found["group"] - 1) / found["group"] / (1 + found["half"])
     found["over formula"] = found["cost"] / formula
     numbers = found["half"].map({False: "whole", True: "half"})
@@ -71,47 +56,25 @@ def levels(found: pd.DataFrame) -> pd.DataFrame:
     """Of each number of workers and size of a group: its levels, which are the averages until everyone has that of all; what an
     average costs; what all of them cost together; and what is left of a disagreement after two."""
     costs = found.groupby(["workers", "group", "half"], sort=False)["cost"].mean().unstack()
-    rows = []
-    for (workers, group), cost in costs.iterrows():
-        rule = DSSync(size=int(group))
-        steps = rule.steps_to_average(workers)
-        rows.append(
-            {
-                "workers": workers,
-                "group": group,
-                "levels": steps,
-                "cost": cost[False],
-                "in half precision": cost[True],
-                "until all have it": cost[False] * steps,
-                "left after two": rule.left(2, workers),
-            }
-        )
-    return pd.DataFrame(rows).set_index(["workers", "group"])
+    rules = [(DSSync(size=group), workers) for workers, group in costs.index]
+    own = {"levels": [rule.steps_to_average(workers) for rule, workers in rules]}
+    own |= {"cost": costs[False], "in half precision": costs[True]}
+    own |= {"until all have it": costs[False] * own["levels"], "left after two": [rule.left(2, n) for rule, n in rules]}
+    return pd.DataFrame(own, index=costs.index)
 
 
-def places(tasks: Sequence[str], seeds: Sequence[int]) -> list[Place]:
+def places(tasks: Sequence[str], seeds: Sequence[int]) -> list[study.Place]:
     """Four workers on all tasks, sixteen on one; and a model that learns nothing, once for each."""
     found = []
     for mode, (workers, _) in RULES.items():
-        found += [Place(task, mode, workers, seed) for task in tasks if workers == 4 or task == ALONE for seed in seeds]
-    counts = dict.fromkeys((each.task, each.workers) for each in found)
-    return found + [Place(task, quality.FROZEN, workers, seeds[0]) for task, workers in counts]
+        found += study.grid(task=tasks if workers == 4 else [ALONE], workers=[workers], mode=[mode], seed=seeds)
+    counts = dict.fromkeys((each["task"], each["workers"]) for each in found)
+    frozen = {"mode": quality.FROZEN, "seed": seeds[0]}
+    return found + [{"task": task, "workers": workers, **frozen} for task, workers in counts]
 
 
-def job(place: Place, rate: float, steps: int, evaluations: int) -> dict[str, Any]:
+def job(task: str, workers: int, mode: str, seed: int, **shape: Any) -> dict[str, Any]:
     """As in the tables of accuracy, with another of DS-Sync's rules."""
-    task, mode, workers, seed = place
     if mode == quality.FROZEN:
-        return quality.job(task, mode, rate, seed, steps, evaluations, workers)
-    return quality.job(task, "DS-Sync", rate, seed, steps, evaluations, workers) | {"protocol": RULES[mode][1]}
-
-
-def measured(found: Sequence[Place], runs: Sequence[Run]) -> pd.DataFrame:
-    """What claims read: the best and the last metric of each run."""
-    data = quality.measured([(place.task, place.mode, place.seed) for place in found], runs)
-    data["workers"] = [place.workers for place in found]
-    return data.assign(subject=data["task"] + ", " + data["workers"].astype(str) + ", " + data["mode"])
-
-
-def _cluster(workers: int):
-    return vector.cluster(workers, UNIT, latency=1e-6)
+        return quality.job(task, mode, seed, workers=workers, **shape)
+    return quality.job(task, "DS-Sync", seed, workers=workers, **shape) | {"protocol": RULES[mode][1]}

@@ -10,16 +10,17 @@ both, and Delta is taken at the start, as Eq. 21 writes it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 import numpy as np
 import pandas as pd
 
 from lib.protocols.dssync import DSSync
 from lib.streams import stream
+from notebooks import study
 
-MU, DIM, NOISE, FAR = 0.25, 16, 4.0, 3.0
-"""Least curvature (the greatest, L, is 1), parameters, deviation of a gradient's noise over all of them, the start's distance."""
+MU, DIM, FAR = 0.25, 16, 3.0
+"""Least curvature (the greatest, L, is 1), parameters, the start's distance."""
 GAMMA = max(8 / MU, 2)
 RULES = {"ds-sync": "ds-sync", "bsp": "all-reduce", "alone": None}
 """Who averages: in groups, all of them, nobody."""
@@ -32,7 +33,7 @@ def shares(rule: str, workers: int, period: int = 2) -> list[np.ndarray]:
     return [np.full((workers, workers), 1 / workers) if RULES[rule] else np.eye(workers)] * period
 
 
-def course(rule: str, workers: int, steps: int, seed: int) -> pd.DataFrame:
+def course(rule: str, workers: int, seed: int, steps: int, noise: float) -> pd.DataFrame:
     """One run, step by step: the mean squared gradient and how far the members of the step's groups are apart before it, then the
     groups' mean squared distance from the optimum and their loss."""
     curvature = np.geomspace(MU, 1, DIM)
@@ -41,21 +42,14 @@ def course(rule: str, workers: int, steps: int, seed: int) -> pd.DataFrame:
     x = np.tile(FAR * start / np.linalg.norm(start), (workers, 1))  # the optimum is 0
     rounds, rows = shares(rule, workers), []
     for step in range(1, steps + 1):
-        noise = random.standard_normal((workers, DIM)) * NOISE / np.sqrt(DIM)
-        gradient = x * curvature + noise
+        gradient = x * curvature + random.standard_normal((workers, DIM)) * noise / np.sqrt(DIM)
         groups = rounds[(step - 1) % 2]
         apart = ((groups @ x - x) ** 2).sum(1).mean()
         x = groups @ (x - rate(step) * gradient)
-        rows.append(
-            {
-                "step": step,
-                "distance": (x**2).sum(1).mean(),
-                "apart": apart,
-                "loss": 0.5 * (x**2 @ curvature).mean(),
-                "gradient": (gradient**2).sum(1).mean(),
-            }
-        )
-    return pd.DataFrame(rows).assign(rule=rule, workers=workers, seed=seed)
+        distance, loss = (x**2).sum(1).mean(), 0.5 * (x**2 @ curvature).mean()
+        rows.append((step, distance, apart, loss, (gradient**2).sum(1).mean()))
+    columns = ["step", "distance", "apart", "loss", "gradient"]
+    return pd.DataFrame(rows, columns=columns).assign(rule=rule, workers=workers, seed=seed)
 
 
 def rate(step: float) -> float:
@@ -63,40 +57,31 @@ def rate(step: float) -> float:
     return 2 / (MU * (GAMMA + step))
 
 
-def courses(rules: Iterable[str], crews: Iterable[int], steps: int, seeds: Iterable[int]) -> pd.DataFrame:
-    places = ((rule, crew, seed) for rule in rules for crew in crews for seed in seeds)
-    return pd.concat([course(*place[:2], steps, place[2]) for place in places], ignore_index=True)
+def courses(rules: Iterable[str], crews: Iterable[int], steps: int, seeds: Iterable[int], noise: float) -> pd.DataFrame:
+    """All runs, with gradients whose noise has that deviation over all parameters."""
+    places = study.grid(rule=rules, workers=crews, seed=seeds)
+    return pd.concat([course(**place, steps=steps, noise=noise) for place in places], ignore_index=True)
 
 
-def bounds(found: pd.DataFrame, workers: int) -> pd.DataFrame:
+def bounds(found: pd.DataFrame, workers: int, noise: float) -> pd.DataFrame:
     """For each step: v / (t + gamma) on the distance, its loss (Eq. 24), the loss by Eq. 21 as it is printed, and Lemma A.3's
     bound on how far workers are apart. G^2 is the largest mean squared gradient over the seeds."""
     steps = np.arange(1, found["step"].max() + 1)
     most = found.groupby("step")["gradient"].mean().max()
-    b = NOISE**2 / np.sqrt(workers) + 8 * most
+    b = noise**2 / np.sqrt(workers) + 8 * most
     v = max(4 * b / MU**2, (GAMMA + 1) * FAR**2)
     distance = v / (steps + GAMMA)
     printed = 2 / MU / (GAMMA + steps) * (b / MU + 2 * FAR**2)
-    return pd.DataFrame(
-        {
-            "step": steps,
-            "distance": distance,
-            "loss": distance / 2,
-            "loss, Eq. 21": printed,
-            "apart": 4 * rate(steps) ** 2 * most,
-        }
-    )
+    limits = {"step": steps, "distance": distance, "loss": distance / 2, "loss, Eq. 21": printed}
+    return pd.DataFrame(limits | {"apart": 4 * rate(steps) ** 2 * most})
 
 
-def judged(data: pd.DataFrame) -> pd.DataFrame:
+def judged(data: pd.DataFrame, noise: float) -> pd.DataFrame:
     """What claims read of each run: by which power of the steps the distance falls in the last nine tenths, its mean over the
     last tenth, and the largest ratios of what was found, in the mean over seeds, to each bound."""
-    return pd.DataFrame(_judged(data))
-
-
-def _judged(data: pd.DataFrame) -> Iterator[dict]:
+    rows = []
     for (rule, workers), group in data.groupby(["rule", "workers"], sort=False):
-        limits, means = bounds(group, workers).set_index("step"), group.groupby("step").mean(numeric_only=True)
+        limits, means = bounds(group, workers, noise).set_index("step"), group.groupby("step").mean(numeric_only=True)
         above = {
             f"{name} over bound": float((means[name] / limits[name]).max()) for name in ("distance", "loss", "apart")
         }
@@ -106,4 +91,5 @@ def _judged(data: pd.DataFrame) -> Iterator[dict]:
             power = np.polyfit(np.log(late["step"] + GAMMA), np.log(late["distance"]), 1)[0]
             end = one[one["step"] > 0.9 * one["step"].max()]["distance"].mean()
             about = {"subject": f"{rule}, {workers} workers", "rule": rule, "workers": workers, "seed": seed}
-            yield about | {"power": float(power), "end": float(end)} | above
+            rows.append(about | {"power": float(power), "end": float(end)} | above)
+    return pd.DataFrame(rows)

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import numpy as np
 import torch
 
 from lib.cluster.slowdowns import Lognormal
 from lib.cluster.spec import Node, Work
 from lib.cluster.virtual.cluster import VirtualCluster
 from lib.data.batch import Batch
-from lib.options.checked import Count, NotNegative
+from lib.options.checked import NotNegative
 from lib.protocols.rule import Rule
-from lib.store.optim import SGD, Optimizer
-from lib.workloads.base import Workload
+from notebooks.toys import Toy
 
 PARAMETERS = 1_000_000
 """Of every such model: what its vector stands for, links that are as much slower say."""
@@ -24,38 +22,34 @@ PARAMETERS = 1_000_000
 ENDLESS = 1e30
 
 
-class _Model(torch.nn.Module):
-    def __init__(self):
+class Numbers(torch.nn.Module):
+    """Their mean is the loss, so that the gradient is one over their count at every place."""
+
+    def __init__(self, count: int):
         super().__init__()
-        self.values = torch.nn.Parameter(torch.zeros(PARAMETERS))
+        self.values = torch.nn.Parameter(torch.zeros(count))
+
+    def forward(self, batch: Batch, rows: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        return self.values.mean()
+
+    def loss(self, batch: Batch, scores: torch.Tensor) -> torch.Tensor:
+        return scores
 
 
 @dataclass(frozen=True, kw_only=True)
-class Vector(Workload):
+class Vector(Toy):
     """A batch is one sample, without content."""
 
     name: ClassVar[str] = "vector"
 
-    samples: Count
-    batch_size: Count = 1
-    dense_optimizer: Optimizer = field(default=SGD(lr=0.1))
-    row_optimizer: Optimizer = field(default=SGD(lr=0.1))
     seconds: NotNegative
     """Of a step, forward and backward, on a node as `cluster` makes them."""
 
     def model(self, seed: int) -> torch.nn.Module:
-        return _Model()
-
-    def draw(self, seed: int, first: int, size: int, index: int) -> Batch:
-        return Batch.of(index=index, raw={}, size=size, features={})
+        return Numbers(PARAMETERS)
 
     def work(self) -> Work:
         return Work(flops=self.seconds)
-
-    def evaluate(
-        self, model: torch.nn.Module, rows: Mapping[str, np.ndarray], seed: int, day: int | None = None
-    ) -> dict[str, float]:
-        return {}
 
 
 def cluster(workers: int, unit: float, *, collective: str = "ring", latency: float = 50e-6, sigma: float = 0.0):

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 import pandas as pd
 
-from lib.cluster.spec import Work
 from lib.cluster.virtual.cluster import VirtualCluster
 from lib.data.batch import Batch
 from lib.drivers.run.plan import Plan
 from lib.drivers.run.record import END, Access, Record
 from lib.protocols.rule import Rule
-from lib.store.optim import SGD, Optimizer
 from lib.training.legs import driver
-from lib.workloads.base import TableSpec, Workload
-from notebooks.climb import Climb
+from lib.workloads.base import TableSpec
+from notebooks.toys import Climb, Toy
 
 NAMES = "abcdefgh"
 READS = ("acf", "abh")
@@ -26,29 +24,20 @@ STAGES = ("read", "validated", "computed", "written")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Letters(Workload):
+class Letters(Toy):
     """Two batches over eight parameters, each of which counts its updates: 2 is a''."""
 
     name: ClassVar[str] = "letters"
 
     samples: int = 2
-    batch_size: int = 1
-    dense_optimizer: Optimizer = field(default=SGD(lr=1.0))
-    row_optimizer: Optimizer = field(default=SGD(lr=1.0))
     reads: tuple[str, ...] = READS
 
     def tables(self) -> dict[str, TableSpec]:
         return {"letter": TableSpec(1, 0.0)}
 
-    def model(self, seed: int) -> Climb:
-        return Climb()
-
     def draw(self, seed: int, first: int, size: int, index: int) -> Batch:
         ids = np.array([ord(letter) for letter in self.reads[index % len(self.reads)]])
         return Batch.of(index=index, raw={"letter": ids}, size=1, features={})
-
-    def work(self) -> Work:
-        return Work(flops=1e6)
 
     def evaluation_ids(self, seed: int, day: int | None = None) -> dict[str, np.ndarray]:
         return {"letter": np.array([ord(letter) for letter in NAMES])}
@@ -62,17 +51,8 @@ class Letters(Workload):
 def followed(rule: Rule, seed: int = 0) -> list[Record]:
     """What store and device wrote down, with every access to a row."""
     cluster, task = VirtualCluster(), Letters()
-    plan = Plan(
-        workload=task,
-        protocol=rule,
-        workers=1,
-        servers=1,
-        seed=seed,
-        on_nan="stop",
-        trace=True,
-        accesses=True,
-    )
-    drive = driver(rule)
+    course = {"workload": task, "protocol": rule, "seed": seed, "workers": 1, "servers": 1, "on_nan": "stop"}
+    plan, drive = Plan(**course, trace=True, accesses=True), driver(rule)
     return cluster.open(seed, 1).run(lambda world: drive(world, plan)).records
 
 
@@ -94,17 +74,14 @@ def steps(records: list[Record]) -> pd.DataFrame:
         if access.kind == "compute":
             primes |= {(letter, access.stamp): primes.get((letter, of), 0) + 1 for letter, of in _versions(access)}
             made = [(letter, access.stamp) for letter, _ in _versions(access)]
-            rows += [
-                (access.batch, "validated", _told(_versions(access), primes)),
-                (access.batch, "computed", _told(made, primes)),
-            ]
+            stages = {"validated": _versions(access), "computed": made}
+            rows += [(access.batch, stage, _told(held, primes)) for stage, held in stages.items()]
         elif access.batch == END:
             untouched = [(letter, -1) for letter in NAMES if ord(letter) not in access.ids]
             rows.append(("store", "written", _told(sorted(_versions(access) + untouched), primes)))
         else:
-            rows.append(
-                (access.batch, "read" if access.kind == "read" else "written", _told(_versions(access), primes))
-            )
+            stage = "read" if access.kind == "read" else "written"
+            rows.append((access.batch, stage, _told(_versions(access), primes)))
     table = pd.DataFrame(rows, columns=["batch", "stage", "parameters"]).set_index(["batch", "stage"])["parameters"]
     return table.unstack()[list(STAGES)].fillna("")
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from lib import workloads
 from lib.cluster.local import LocalCluster
+from lib.protocols.persia import Hybrid
 from lib.workloads import Workload
 from notebooks.persia import tasks
 
@@ -30,22 +31,14 @@ WORKERS = 4
 
 def task(samples: int, seed: int) -> Workload:
     """So many of the records, in batches that leave one pass 254 steps of all workers; nothing changes from day to day."""
-    return workloads.get(
-        "criteo-ffnn",
-        fields=len(FIELDS),
-        vocabularies=tuple(FIELDS.values()),
-        dense_features=len(NUMBERS),
-        base_rate=EARN_MORE,
-        drift=0.0,
-        batch_size=32,
-        samples=samples,
-        evaluation_samples=TEST,
-        world=seed,
-    )
+    columns = {"fields": len(FIELDS), "vocabularies": tuple(FIELDS.values()), "dense_features": len(NUMBERS)}
+    sizes = {"batch_size": 32, "samples": samples, "evaluation_samples": TEST}
+    return workloads.get("criteo-ffnn", **columns, **sizes, base_rate=EARN_MORE, drift=0.0, world=seed)
 
 
-def job(mode: str, seed: int, samples: int, *, threads: bool = False) -> dict[str, Any]:
-    """A run on the paper's machines in virtual time, or on this machine in as many real threads."""
+def job(protocol: str, seed: int, samples: int, *, tau: int = tasks.TAU, threads: bool = False) -> dict[str, Any]:
+    """A run on the paper's machines in virtual time, or on this machine in as many real threads; the hybrid reads `tau` ahead."""
     made = task(samples, seed)
     there = LocalCluster(workers=WORKERS, servers=2) if threads else tasks.small(made, WORKERS)
-    return {"workload": made, "protocol": tasks.MODES[mode], "cluster": there, "seed": seed}
+    rule = Hybrid(tau=tau) if protocol == "hybrid" else tasks.MODES[protocol]
+    return {"workload": made, "protocol": rule, "cluster": there, "seed": seed}

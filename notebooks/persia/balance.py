@@ -20,7 +20,7 @@ from lib.store.placement import look_up_costs
 from lib.store.spec import RowStore
 from lib.streams import stream
 from lib.workloads import Workload
-from notebooks import clusters
+from notebooks import clusters, loads
 from notebooks.persia import tasks
 
 PLACEMENTS = {
@@ -35,77 +35,54 @@ GROUPS = 26
 SIZES = (100, 1_000, 10_000, 100_000)
 """Vocabularies, of which a group has one by chance."""
 POOLING = 1.0
-"""Sigma of the logarithm of how many ids of a group a sample has, whose median is 2."""
+"""Sigma of the logarithm of how many ids of a group a sample has."""
 MOST = 30
 """Ids of a group that a sample has."""
-LOAD = 0.8
-"""How busy servers are where their work is even and no GPU ever waits."""
 FORETOLD = 16
 """Batches by whose ids the work of each server is foretold."""
 
 
 def workload(seed: int, batch: int, steps: int, width: int) -> Workload:
     """Steps of each GPU, with so many samples; `width` of the network's widest layer. Groups are drawn anew for each seed."""
-    draws = stream(seed, "groups")
-    pooling = np.clip(2 * np.exp(POOLING * draws.standard_normal(GROUPS)), 1, MOST).astype(int)
-    return workloads.get(
-        "criteo-ffnn",
-        fields=GROUPS,
-        vocabularies=tuple(draws.choice(SIZES, GROUPS).tolist()),
-        pooling=tuple(pooling.tolist()),
-        dim=16,
-        hidden=tuple(width >> layer for layer in range(5)),
-        batch_size=batch,
-        samples=batch * tasks.GPUS * steps,
-        world=seed,
-        evaluation_samples=100,
-    )
+    groups = loads.fields(stream(seed, "groups"), GROUPS, SIZES, POOLING, MOST)
+    size = {"dim": 16, "hidden": tuple(width >> layer for layer in range(5)), "evaluation_samples": 100}
+    samples = {"batch_size": batch, "samples": batch * tasks.GPUS * steps}
+    return workloads.get("criteo-ffnn", fields=GROUPS, **groups, **size, **samples, world=seed)
 
 
-def asked(task: Workload, seed: int, batches: range) -> list[dict[str, np.ndarray]]:
-    """The distinct ids of batches, which is what servers are asked for."""
-    return [task.batch(seed, index, task.batch_size).ids for index in batches]
+def asked(task: Workload, seed: int) -> list[dict[str, np.ndarray]]:
+    """The distinct ids of the first batches, which is what servers are asked for."""
+    return [task.batch(seed, index, task.batch_size).ids for index in range(FORETOLD)]
 
 
 def requests(placement: str, servers: int, seed: int, task: Workload) -> np.ndarray:
     """Rows that each server is asked for in the first batches, from ids and the placement alone."""
-    batches = asked(task, seed, range(FORETOLD))
-    widths = {name: spec.dim for name, spec in task.tables().items()}
-
-    def costs():
-        return look_up_costs(batches, widths, shift=FIELD_SHIFT)
-
-    there = RowStore(placement=PLACEMENTS[placement]).place(servers, shift=FIELD_SHIFT, costs=costs)
-    work = np.zeros(servers)
-    for batch in batches:
-        for table, ids in batch.items():
-            work += np.bincount(there.owner(table, ids), minlength=servers)
-    return work
+    batches, widths = asked(task, seed), {name: spec.dim for name, spec in task.tables().items()}
+    costs = look_up_costs(batches, widths, shift=FIELD_SHIFT)
+    there = RowStore(placement=PLACEMENTS[placement]).place(servers, shift=FIELD_SHIFT, costs=lambda: costs)
+    return loads.work(there, servers, batches)
 
 
 def foretold(work: np.ndarray) -> dict[str, float]:
     """The busiest server's work over the mean, and throughput over the GPUs' own, which set the pace until a server is full."""
-    uneven = float(work.max() / work.mean())
-    return {"imbalance": uneven, "pace": min(1.0, 1 / (LOAD * uneven))}
+    uneven = loads.uneven(work)
+    return {"imbalance": uneven, "pace": min(1.0, 1 / (loads.LOAD * uneven))}
 
 
-def free(seed: int, *, batch: int, steps: int, width: int) -> dict[str, Any]:
+def free(seed: int, **shape: int) -> dict[str, Any]:
     """A timing run of the hybrid on the paper's servers, which have far more to spare than they need: the GPUs' own pace."""
-    task = workload(seed, batch, steps, width)
-    spread = Lognormal(sigma=0.05)  # estimate
-    there = replace(clusters.persia(tasks.GPUS), slowdown=spread)
-    return {"workload": task, "protocol": tasks.MODES["hybrid"], "cluster": there, "seed": seed, "gradients": False}
+    there = replace(clusters.persia(tasks.GPUS), slowdown=Lognormal(sigma=0.05))  # the spread: estimate
+    made = {"workload": workload(seed, **shape), "protocol": tasks.MODES["hybrid"], "cluster": there}
+    return made | {"seed": seed, "gradients": False}
 
 
 def job(placement: str, servers: int, seed: int, pace: float, **shape: int) -> dict[str, Any]:
     """The same run on servers that are all together a quarter faster than so many samples a second need."""
     made = free(seed, **shape)
     task, here = made["workload"], made["cluster"]
-    rows = np.mean([sum(ids.size for ids in each.values()) for each in asked(task, seed, range(FORETOLD))])
-    moved = (
-        5 * 4 * task.dim * rows
-    )  # bytes of a batch: read twice, and three times for an update, as a server counts it
-    each = moved * pace / task.batch_size / LOAD / servers
+    rows = np.mean([sum(ids.size for ids in each.values()) for each in asked(task, seed)])
+    moved = 5 * 4 * task.dim * rows  # of a batch: read twice, and three times for an update, as a server counts it
+    each = moved * pace / task.batch_size / loads.LOAD / servers
     server = Node(cores=8, core_memory=each / 8, bandwidth=here.server.bandwidth)
     store = RowStore(placement=PLACEMENTS[placement])
     return made | {"cluster": replace(here, servers=servers, server=server), "store": store}
@@ -113,10 +90,9 @@ def job(placement: str, servers: int, seed: int, pace: float, **shape: int) -> d
 
 def late(run: Run) -> float:
     """Samples per second between half and nine tenths of the samples: before, what GPUs have read ahead hides a full server."""
-    history = run.history.dropna(subset=["step"])
-    time, samples = history["time"].to_numpy(), history["samples"].to_numpy()
-    first, last = (int((samples >= share * samples[-1]).argmax()) for share in (0.5, 0.9))
-    return float((samples[last] - samples[first]) / (time[last] - time[first]))
+    history = run.history.dropna(subset=["step"])[["time", "samples"]].to_numpy()
+    first, last = (history[(history[:, 1] >= share * history[-1, 1]).argmax()] for share in (0.5, 0.9))
+    return float((last - first)[1] / (last - first)[0])
 
 
 def told(placement: str, servers: int, seed: int, run: Run, pace: float, **shape: int) -> dict[str, float]:
@@ -124,15 +100,13 @@ def told(placement: str, servers: int, seed: int, run: Run, pace: float, **shape
 
     `busiest`: the share of the time in which the busiest server's cores work; `queue`: look-ups under way at once, of all GPUs'.
     """
-    work = run.usage.loc[run.usage["name"].str.startswith("server"), "computed"].to_numpy()
-    pulls = run.trace[run.trace["kind"] == "pull"]
+    work, pulls = loads.worked(run), run.trace[run.trace["kind"] == "pull"]
     ahead = foretold(requests(placement, servers, seed, workload(seed, **shape)))
     return {
         "qps": late(run),
         "pace": late(run) / pace,
-        "pace foretold": ahead["pace"],
-        "imbalance": float(work.max() / work.mean()),
-        "imbalance foretold": ahead["imbalance"],
+        "imbalance": loads.uneven(work),
         "busiest": float(work.max()),
         "queue": float((pulls["end"] - pulls["start"]).sum() / run.summary["virtual_seconds"]),
+        **{f"{name} foretold": value for name, value in ahead.items()},
     }

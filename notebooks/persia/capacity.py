@@ -76,8 +76,8 @@ def ids_of(ranks: np.ndarray, fields: np.ndarray) -> np.ndarray:
 MODES = ("sync", "hybrid", "async")
 
 
-def job(parameters: float, mode: str, seed: int, *, batch: int, steps: int, width: int) -> dict[str, Any]:
+def job(capacity: str, protocol: str, seed: int, **shape: int) -> dict[str, Any]:
     """A timing run on the paper's eight machines of eight GPUs each."""
-    made = speed_job("criteo-syn", mode, 8, seed, batch=batch, steps=steps, width=width)
-    shape = {name: getattr(made["workload"], name) for name in ("hidden", "dim", "batch_size", "samples", "world")}
-    return made | {"workload": CoinFlips(parameters=parameters, **shape)}
+    made = speed_job("criteo-syn", protocol, 8, seed, **shape)
+    kept = {name: getattr(made["workload"], name) for name in ("hidden", "dim", "batch_size", "samples", "world")}
+    return made | {"workload": CoinFlips(parameters=CAPACITIES[capacity], **kept)}

@@ -1,63 +1,92 @@
-"""How well Persia's modes learn, each at the best of the same learning rates, which are tried on seeds kept for it."""
+"""How well and how fast Persia's modes learn, each at the best of the same learning rates, tried on seeds kept for it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from lib.results.run import Run
 from lib.training.sweep import sweep
+from notebooks import study
 from notebooks.persia.tasks import TABLE_2, job
 
 RATES = (0.3, 1.0, 3.0)
 """Times a task's usual learning rates: half a decade apart."""
+
+SEED = ["task", "seed"]
 
 
 def tried(
     tasks: Sequence[str], modes: Sequence[str], rates: Sequence[float], seeds: Iterable[int], samples: int
 ) -> pd.DataFrame:
     """The AUC of each mode on each task at each rate, a mean over the seeds."""
-    seeds = list(seeds)
-    places = [(task, mode, rate, seed) for task in tasks for mode in modes for rate in rates for seed in seeds]
-    runs = sweep([job(task, mode, seed, samples=samples, rate=rate) for task, mode, rate, seed in places])
-    data = pd.DataFrame(places, columns=["task", "protocol", "rate", "seed"])
-    data["auc"] = [run.summary["auc"] for run in runs]
+    places = study.grid(task=tasks, protocol=modes, rate=rates, seed=seeds)
+    data, _ = study.swept(partial(job, samples=samples), places, auc="auc")
     return data.groupby(["task", "protocol", "rate"], sort=False)["auc"].mean().unstack()
 
 
-def best(grid: pd.DataFrame) -> dict[tuple[str, str], float]:
-    """Task and mode -> the rate at which it was best."""
-    return {place: float(rate) for place, rate in grid.idxmax(axis=1).items()}
+def learnt(grid: pd.DataFrame, seeds: Iterable[int], **shape: Any) -> tuple[list[study.Place], list[Run]]:
+    """Each task's modes at the rates that were best in the grid, and what trains nothing: places and runs."""
+    best, (tasks, modes) = grid.idxmax(axis=1), (grid.index.unique(level) for level in grid.index.names)
+    places = study.grid(task=tasks, protocol=[*modes, "frozen"], seed=seeds)
+    rates = [float(best.get((place["task"], place["protocol"]), 1.0)) for place in places]
+    return places, sweep([job(**place, rate=rate, **shape) for place, rate in zip(places, rates, strict=True)])
 
 
-def judged(places: Sequence[tuple[str, str, int]], runs: Sequence[Run]) -> pd.DataFrame:
+def judged(places: Sequence[study.Place], runs: Sequence[Run]) -> pd.DataFrame:
     """A row for each run, as claims read it."""
-    data = pd.DataFrame(places, columns=["task", "protocol", "seed"])
-    data["auc"] = [run.summary["auc"] for run in runs]
-    data["staleness"] = [run.summary["staleness_mean"] for run in runs]
-    sync = data[data["protocol"] == "sync"].set_index(["task", "seed"])["auc"]
-    data["auc less sync's"] = data["auc"] - sync.reindex(pd.MultiIndex.from_frame(data[["task", "seed"]])).to_numpy()
+    data = study.told(places, runs, auc="auc", staleness="staleness_mean")
+    data["auc less sync's"] = data["auc"] - study.beside(data, "auc", SEED, protocol="sync")
     return data.assign(subject=data["task"] + ", " + data["protocol"])
 
 
-def courses(places: Sequence[tuple[str, str, int]], runs: Sequence[Run]) -> pd.DataFrame:
-    """AUC of the test day in the course of a pass."""
-    parts = []
-    for (task, mode, seed), run in zip(places, runs, strict=True):
-        found = run.history.dropna(subset=["auc"])[["samples", "auc"]]
-        part = (found["samples"] / found["samples"].max()).round(2)
-        parts.append(found.assign(part=part, task=task, protocol=mode, seed=seed))
-    return pd.concat(parts, ignore_index=True)
+def courses(places: Sequence[study.Place], runs: Sequence[Run]) -> pd.DataFrame:
+    """AUC of the test day in the course of a pass, of what trains; one evaluation's seconds are a mean over the seeds."""
+    data = study.courses(places, runs, "time", "samples", "auc").query("protocol != 'frozen'").assign(all="")
+    data["part"] = (data["samples"] / data.groupby([*SEED, "protocol"])["samples"].transform("max")).round(2)
+    data["time"] = data.groupby(["task", "protocol", "part"])["time"].transform("mean")
+    return data
 
 
 def beside(data: pd.DataFrame) -> pd.DataFrame:
     """Each mode's mean AUC less sync's, in hundredths, beside Table 2's."""
-    means = data.groupby(["task", "protocol"], sort=False)["auc"].mean().unstack()
-    here = _less_sync(means).rename(columns="{}".format)
-    paper = _less_sync(pd.DataFrame(TABLE_2).T.loc[lambda t: t.index.isin(here.index)])
-    return here.round(2).join(paper.round(2).rename(columns="paper, {}".format))
+    here = data.groupby(["task", "protocol"], sort=False)["auc"].mean().unstack()
+    paper = pd.DataFrame(TABLE_2).T.loc[lambda t: t.index.isin(here.index)]
+    ours, theirs = (100 * aucs.sub(aucs["sync"], axis=0).drop(columns="sync") for aucs in (here, paper))
+    return ours.round(2).rename(columns="{}".format).join(theirs.round(2).rename(columns="paper, {}".format))
 
 
-def _less_sync(aucs: pd.DataFrame | Mapping) -> pd.DataFrame:
-    return 100 * aucs.sub(aucs["sync"], axis=0).drop(columns="sync")
+def waited(
+    places: Sequence[study.Place], runs: Sequence[Run], same: Sequence[str] = SEED, share: float = 0.1
+) -> pd.DataFrame:
+    """A row for each run but the frozen ones: what it took to sync's AUC of the `same` task and seed, less a `share` of what sync
+    brought: by default a tenth, parity's margin.
+
+    `times as fast as sync` is 0 where that is never reached. It is how many samples sync needs over the mode's own, times how
+    many more of them the mode trains in a second.
+    """
+    data = study.told(places, runs, auc="auc")
+    sync, frozen = (study.beside(data, "auc", same, protocol=mode) for mode in ("sync", "frozen"))
+    data["goal"] = sync - share * (sync - frozen)
+    took = []
+    for run, start, goal in zip(runs, frozen, data["goal"], strict=True):
+        points = run.history.dropna(subset=["auc"])[["time", "samples", "auc"]].to_numpy(float)
+        found = study.crossing(np.vstack([(0, 0, start), points]), goal)
+        took.append((math.inf, math.inf) if found is None else found)
+    data = data.assign(**pd.DataFrame(took, columns=["seconds", "samples"])).query("protocol != 'frozen'")
+    data["times as fast as sync"] = study.beside(data, "seconds", same, protocol="sync") / data["seconds"]
+    data["samples, of sync's"] = data["samples"] / study.beside(data, "samples", same, protocol="sync")
+    return data.assign(subject=data["task"] + ", " + data["protocol"])
+
+
+def slow(task: str, protocol: str, seed: int, wait: float, **shape: Any) -> dict[str, Any]:
+    """The same run where a server takes `wait` seconds more for whatever it is asked, many things at once; but frozen."""
+    made = job(task, protocol, seed, **shape)
+    server = replace(made["cluster"].server, launch=0.0 if protocol == "frozen" else wait)
+    return made | {"cluster": replace(made["cluster"], server=server)}

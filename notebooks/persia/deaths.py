@@ -21,6 +21,7 @@ from lib.store.placement import Uniform, place_rows
 from lib.store.rows import Rows
 from lib.training.sweep import sweep
 from lib.workloads import Workload
+from notebooks import study
 from notebooks.deaths import books
 from notebooks.persia import tasks
 
@@ -28,8 +29,6 @@ DAYS = 20
 """In a pass: the finest share of it at which it can be parted. The teacher turns as much as in five days of the other tasks."""
 SAVE, DEATH = 12, 14
 """Days after which the newest save was made, of one in every three days, and after which somebody dies."""
-OUTAGE = 20
-"""Steps until a process is there again: as long as a server with a million rows takes on this machine (its page)."""
 
 BEHIND = "hybrid, embedding workers"
 """The hybrid whose rows come by way of embedding workers, one for each server."""
@@ -37,15 +36,14 @@ MODES = ("hybrid", BEHIND, "sync", "frozen")
 """What nothing befalls."""
 
 CASES = {
-    "a PS attaches again": Failure(node="server0", kind="hangs", at=0.0, lasts=1.0),
-    "a PS takes all back": Failure(node="server0", kind="dies", at=0.0, lasts=1.0),
-    "an NN worker takes all back": Failure(node="worker1", kind="dies", at=0.0, lasts=1.0),
-    "an NN worker leaves": Failure(node="worker1", kind="dies", at=0.0, lasts=1.0),
-    "an embedding worker dies": Failure(node="embedding0", kind="dies", at=0.0, lasts=1.0),
+    "a PS attaches again": ("server0", "hangs"),
+    "a PS takes all back": ("server0", "dies"),
+    "an NN worker takes all back": ("worker1", "dies"),
+    "an NN worker leaves": ("worker1", "dies"),
+    "an embedding worker dies": ("embedding0", "dies"),
     "late and lost messages": None,
 }
-"""What befalls a run; when, and for how long, follows from the one without. A process that attaches to memory that outlived it
-has stood still."""
+"""What befalls a run: which node does what. A process that attaches to memory that outlived it has stood still."""
 
 READINGS = ("a PS alone goes back", "NN workers go back", "NN workers go back, data again", "all go back")
 """To the save; who is not named keeps what it has, and the samples go on where they were unless it says so."""
@@ -56,12 +54,12 @@ def task(samples: int, seed: int) -> Workload:
     return replace(made, days=DAYS, drift=made.drift * made.days / DAYS)
 
 
-def job(samples: int, seed: int, mode: str = "hybrid") -> dict[str, Any]:
-    """A run that nothing befalls and that is saved on the way as often as the others."""
+def job(samples: int, seed: int, subject: str = "hybrid") -> dict[str, Any]:
+    """A run in a mode, that nothing befalls and that is saved on the way as often as the others."""
     made = task(samples, seed)
     there = tasks.small(made)
-    here = {"workload": made, "protocol": tasks.MODES[mode.split(",")[0]], "cluster": there, "seed": seed}
-    between = {"embedding_workers": there.servers} if mode == BEHIND else {}
+    here = {"workload": made, "protocol": tasks.MODES[subject.split(",")[0]], "cluster": there, "seed": seed}
+    between = {"embedding_workers": there.servers} if subject == BEHIND else {}
     return here | between | {"checkpoint_every": samples * 3 // DAYS}
 
 
@@ -70,34 +68,35 @@ def without(case: str) -> str:
     return BEHIND if "embedding worker" in case else "hybrid"
 
 
-def befallen(case: str, samples: int, seed: int, whole: Run) -> dict[str, Any]:
-    """The run that is `whole` without it."""
+def befallen(case: str, samples: int, seed: int, whole: Run, outage: int = 20) -> dict[str, Any]:
+    """The run that is `whole` without it. After `outage` steps a process is there again: as long as a server with a million rows
+    takes on this machine (its page)."""
     made = job(samples, seed, without(case))
     step = pace(whole)
     there = replace(made["cluster"], patience=2 * step)
-    if (failure := CASES[case]) is None:
+    if case == "an NN worker takes all back":
+        made["protocol"] = replace(made["protocol"], rolls_back=True)
+    if CASES[case] is None:
         mishaps = Mishaps(late=0.01, delay=step, lost=0.001, retry=2 * step)
         return made | {"cluster": replace(there, mishaps=mishaps)}
-    at = DEATH / DAYS * whole.summary["virtual_seconds"]
-    failure = replace(failure, at=at, lasts=OUTAGE * step)
-    patience = 2 * failure.lasts if failure.kind == "hangs" else there.patience
-    rule = replace(made["protocol"], rolls_back=True) if case == "an NN worker takes all back" else made["protocol"]
-    return made | {"protocol": rule, "cluster": replace(there, failures=(failure,), patience=patience)}
+    (node, kind), at = CASES[case], DEATH / DAYS * whole.summary["virtual_seconds"]
+    failure = Failure(node=node, kind=kind, at=at, lasts=outage * step)
+    patience = 2 * failure.lasts if kind == "hangs" else there.patience
+    return made | {"cluster": replace(there, failures=(failure,), patience=patience)}
 
 
-def told(case: str, seed: int, run: Run, whole: Run, samples: int) -> dict[str, Any]:
+def told(case: str, seed: int, run: Run, whole: Run, samples: int, outage: int = 20) -> dict[str, Any]:
     """Its books, and its time over that without a death. A worker that leaves leaves out its share of the batches, meanwhile and
     until the others notice, and what it had read ahead. What rows never got, an embedding worker had buffered when it died."""
-    away = OUTAGE + 2 + Hybrid().tau + 2
+    away = outage + 2 + Hybrid().tau + 2
     found = books(run, task(samples, seed), hands=away if case == "an NN worker leaves" else 0)
-    times = found["seconds"] / whole.summary["virtual_seconds"]
     abandoned, buffered = (run.summary.get(name, 0) for name in ("abandoned", "batches_abandoned"))
     return found | {
         "abandoned": abandoned,
         "buffered": buffered,
         "unaccounted": found["unaccounted"] + max(0, abandoned - buffered),
         "auc": run.summary["auc"],
-        "times as long": times,
+        "times as long": found["seconds"] / whole.summary["virtual_seconds"],
         "standstill, steps": found["standstill"] / pace(whole),
     }
 
@@ -109,12 +108,13 @@ def pace(whole: Run) -> float:
 
 def readings(samples: int, seeds: Sequence[int]) -> tuple[pd.DataFrame, list[Run]]:
     """The AUC at the end of what each reading goes on with, and with nobody dead; and all runs."""
-    saved = _parts(samples, seeds, SAVE, dict.fromkeys(seeds))
-    dead = _parts(samples, seeds, DEATH, saved)
-    places = [(name, seed) for name in ("nobody dies", *READINGS) for seed in seeds]
-    starts = {place: left(place[0], saved[place[1]], dead[place[1]]) for place in places}
-    runs = sweep([_part(samples, seed, DAYS, starts[name, seed]) for name, seed in places])
-    data = pd.DataFrame(places, columns=["subject", "seed"]).assign(auc=[run.summary["auc"] for run in runs])
+    saved = _parts(samples, dict.fromkeys(seeds), SAVE)
+    dead = _parts(samples, saved, DEATH)
+
+    def on(subject: str, seed: int) -> dict[str, Any]:
+        return _part(samples, seed, DAYS, left(subject, saved[seed], dead[seed]))
+
+    data, runs = study.swept(on, study.grid(subject=("nobody dies", *READINGS), seed=seeds), auc="auc")
     return data, [*saved.values(), *dead.values(), *runs]
 
 
@@ -135,18 +135,17 @@ def left(reading: str, saved: Run, dead: Run) -> Run:
 
 def one_back(old: Mapping[str, Rows], new: Mapping[str, Rows], servers: int = 2) -> dict[str, Rows]:
     """The first server's rows as they were, the others' as they are."""
-    spread, whole = Uniform(shards=servers), Uniform(shards=1)
-    return {
-        table: place_rows(
-            [place_rows([old[table]], table, spread)[0], *place_rows([rows], table, spread)[1:]], table, whole
-        )[0]
-        for table, rows in new.items()
-    }
+    spread, found = Uniform(shards=servers), {}
+    for table, rows in new.items():
+        parts = [place_rows([old[table]], table, spread)[0], *place_rows([rows], table, spread)[1:]]
+        [found[table]] = place_rows(parts, table, Uniform(shards=1))
+    return found
 
 
-def _parts(samples: int, seeds: Sequence[int], until: int, starts: Mapping[int, Run | None]) -> dict[int, Run]:
-    jobs = [_part(samples, seed, until, starts[seed]) | {"keep": True} for seed in seeds]
-    return dict(zip(seeds, sweep(jobs), strict=True))
+def _parts(samples: int, starts: Mapping[int, Run | None], until: int) -> dict[int, Run]:
+    """Seed -> the run from its start."""
+    jobs = [_part(samples, seed, until, start) | {"keep": True} for seed, start in starts.items()]
+    return dict(zip(starts, sweep(jobs), strict=True))
 
 
 def _part(samples: int, seed: int, until: int, start: Run | None) -> dict[str, Any]:
@@ -154,4 +153,4 @@ def _part(samples: int, seed: int, until: int, start: Run | None) -> dict[str, A
     made = job(samples, seed)
     made.pop("checkpoint_every")
     cut = replace(made["workload"], samples=samples * until // DAYS, days=until)
-    return made | {"workload": cut, "trace": False} | ({} if start is None else {"start": start})
+    return made | {"workload": cut, "trace": False} | ({"start": start} if start else {})

@@ -23,9 +23,6 @@ from lib.training.train import Job
 from lib.workloads import Workload
 from notebooks.persia.tasks import MODES
 
-DELAY = 0.02
-"""Mean seconds that a message is late, exponentially distributed: embedding workers, buffers and servers in between."""
-
 WIDTH = 16
 OPTIMIZER = Adagrad(lr=0.05, rowwise=True)
 
@@ -36,12 +33,12 @@ def task(steps: int, workers: int = 2) -> Workload:
     return replace(made, samples=512 * workers * steps)
 
 
-def trained(workload: Workload, mode: str, seed: int, *, processes: bool = True, workers: int = 2) -> Run:
-    """A run in which every message is late; `processes`: workers and server are some of their own, and not threads, which start
-    sooner."""
+def trained(workload: Workload, protocol: str, seed: int, *, processes: bool, delay: float, workers: int = 2) -> Run:
+    """A run in which every message is late by `delay` on average: embedding workers, buffers and servers in between. With
+    `processes` workers and server are some of their own, and not threads, which start sooner."""
     kind = RayCluster if processes else LocalCluster
-    there = kind(workers=workers, servers=1, mishaps=Mishaps(late=1.0, delay=DELAY))
-    return Job.of(workload, MODES[mode], there, seed=seed, save=False).run(lambda samples: None)
+    there = kind(workers=workers, servers=1, mishaps=Mishaps(late=1.0, delay=delay))
+    return Job.of(workload, MODES[protocol], there, seed=seed, save=False).run(lambda samples: None)
 
 
 def killed(rows: int, seed: int) -> dict[str, float]:

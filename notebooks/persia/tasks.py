@@ -68,18 +68,18 @@ def small(task: Workload, gpus: int = GPUS) -> VirtualCluster:
     here = clusters.persia(gpus)
     shrink = dense_parameters(task) / DENSE
     device = clusters.V100
-    slower = replace(
-        device, flops=device.flops * shrink * task.batch_size / 4096, memory=device.memory * shrink, pcie=device.pcie
-    )
-    worker = replace(here.worker, device=slower, bandwidth=here.worker.bandwidth * shrink)
-    server = replace(here.server, bandwidth=here.server.bandwidth * shrink)
+    device = replace(device, flops=device.flops * shrink * task.batch_size / 4096, memory=device.memory * shrink)
+    worker = replace(clusters.scaled(here.worker, shrink, "bandwidth"), device=device)
+    server = clusters.scaled(here.server, shrink, "bandwidth")
     return replace(here, servers=2, worker=worker, server=server, slowdown=Lognormal(sigma=0.1))  # the spread: estimate
 
 
-def job(task: str, mode: str, seed: int, *, samples: int, rate: float = 1.0, evaluations: int = 1) -> dict[str, Any]:
+def job(
+    task: str, protocol: str, seed: int, *, samples: int, rate: float = 1.0, evaluations: int = 1
+) -> dict[str, Any]:
     """A run that learns."""
     made = learning(task, samples, world=seed, rate=rate)
-    run = {"workload": made, "protocol": MODES[mode], "cluster": small(made), "seed": seed, "trace": False}
+    run = {"workload": made, "protocol": MODES[protocol], "cluster": small(made), "seed": seed, "trace": False}
     return run | {"evaluations": evaluations}
 
 
@@ -110,18 +110,10 @@ class Scale:
     def workload(self, workers: int, seed: int, *, batch: int, steps: int, width: int = WIDTH) -> Workload:
         """Steps of each worker, with so many samples for a GPU; `width` of the widest layer, by which all others go."""
         size = batch * (8 if self.cloud else 1)
-        return workloads.get(
-            "criteo-ffnn",
-            fields=self.fields,
-            dense_features=self.dense_features,
-            dim=self.dim,
-            hidden=tuple(width >> layer for layer in range(5)),
-            vocabulary=50_000,
-            batch_size=size,
-            samples=size * workers * steps,
-            world=seed,
-            evaluation_samples=100,
-        )
+        shape = {"fields": self.fields, "dense_features": self.dense_features, "dim": self.dim, "vocabulary": 50_000}
+        shape |= {"hidden": tuple(width >> layer for layer in range(5)), "evaluation_samples": 100}
+        samples = {"batch_size": size, "samples": size * workers * steps}
+        return workloads.get("criteo-ffnn", **shape, **samples, world=seed)
 
     def cluster(self, workers: int, wait: float = 0.0) -> VirtualCluster:
         """As many machines as the paper has for that many GPUs; those that hold rows take `wait` seconds more for whatever they
@@ -129,13 +121,13 @@ class Scale:
         here = clusters.persia(workers)
         worker, server, each = here.worker, here.server, 100 / 64  # CPU machines for each GPU
         if self.cloud:
-            eight = replace(A100, flops=8 * A100.flops, memory=8 * A100.memory, pcie=8 * A100.pcie)
+            eight = clusters.scaled(A100, 8, "flops", "memory", "pcie")
             worker = replace(worker, device=eight)  # a2-highgpu-8g: 100 Gbit/s
             server = Node(cores=416, flops=server.flops, memory=server.memory, bandwidth=32 * clusters.GBIT)
             each = 30 / 8  # m2-ultramem-416, 32 Gbit/s each
         fold = max(1.0, workers * each / PLACES)
-        wide = {name: getattr(server, name) * fold for name in ("memory", "core_memory", "bandwidth")}
-        wide = replace(server, cores=round(server.cores * fold), launch=wait, **wide)
+        wide = clusters.scaled(server, fold, "memory", "core_memory", "bandwidth")
+        wide = replace(wide, cores=round(server.cores * fold), launch=wait)
         spread = Lognormal(sigma=0.05)  # estimate
         return replace(here, servers=PLACES, worker=worker, server=wide, slowdown=spread)
 
@@ -150,24 +142,8 @@ SCALES = {
 """Kwai's width is not said: with 43 fields of 128 numbers its network of the public tasks' widths has the paper's 34 million."""
 
 
-def speed_job(
-    task: str,
-    mode: str,
-    workers: int,
-    seed: int,
-    *,
-    batch: int,
-    steps: int,
-    wait: float = 0.0,
-    width: int = WIDTH,
-) -> dict[str, Any]:
+def speed_job(task: str, protocol: str, workers: int, seed: int, *, wait: float = 0.0, **shape: int) -> dict[str, Any]:
     """A timing run."""
     scale = SCALES[task]
-    return {
-        "workload": scale.workload(workers, seed, batch=batch, steps=steps, width=width),
-        "protocol": MODES[mode],
-        "cluster": scale.cluster(workers, wait),
-        "seed": seed,
-        "trace": False,
-        "gradients": False,
-    }
+    made = {"workload": scale.workload(workers, seed, **shape), "cluster": scale.cluster(workers, wait)}
+    return made | {"protocol": MODES[protocol], "seed": seed, "trace": False, "gradients": False}

@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 
 from lib.streams import stream
+from notebooks import study
 
 ROWS = 64
 L = 1.0
@@ -35,7 +36,7 @@ def rate(updates: int, tau: int, alpha: float, lipschitz: float, sigma: float) -
     return 1 / (lipschitz + np.sqrt(updates * lipschitz) * sigma + 4 * tau * lipschitz * alpha)
 
 
-def descend(alpha: float, tau: int, updates: int, seed: int, gamma: float | None = None) -> dict[str, float]:
+def descend(alpha: float, tau: int, seed: int, updates: int, gamma: float | None = None) -> dict[str, float]:
     """The mean squared gradient over a run, what it is bounded by, and the learning rate; the theorem's, or `gamma`."""
     random = stream(seed, "theorem 1", int(1e6 * alpha))
     truth = random.standard_normal(ROWS)
@@ -58,12 +59,9 @@ def descend(alpha: float, tau: int, updates: int, seed: int, gamma: float | None
 
 def swept(alphas: list[float], taus: list[int], updates: int, seeds: range, gamma: float | None = None) -> pd.DataFrame:
     """A row for each run, with its squared gradient over that of the same samples without delay."""
-    places = [(alpha, tau, seed) for alpha in alphas for tau in taus for seed in seeds]
-    found = pd.DataFrame([descend(alpha, tau, updates, seed, gamma) for alpha, tau, seed in places])
-    data = pd.DataFrame(places, columns=["alpha", "tau", "seed"]).join(found)
-    fresh = data[data["tau"] == 0].set_index(["alpha", "seed"])["squared"]
-    at = pd.MultiIndex.from_frame(data[["alpha", "seed"]])
-    data["over no delay"] = data["squared"] / fresh.reindex(at).to_numpy()
+    places = study.grid(alpha=alphas, tau=taus, seed=seeds)
+    data = pd.DataFrame([at | descend(**at, updates=updates, gamma=gamma) for at in places])
+    data["over no delay"] = data["squared"] / study.beside(data, "squared", ["alpha", "seed"], tau=0)
     subject = "alpha " + data["alpha"].astype(str) + ", tau " + data["tau"].astype(str)
     return data.assign(subject=subject, **{"of the bound": data["squared"] / data["bound"]})
 

@@ -57,18 +57,16 @@ def table(rules: Sequence[ReplicaRule], seeds: Sequence[int]) -> tuple[pd.DataFr
     begins = STEPS / 2 + 0.3
     hang = Failure(node="worker1", kind="hangs", at=begins * STEP, lasts=HANG * STEP)
     places = [(rule, seed) for rule in rules for seed in seeds]
-    alone = lib.sweep([_job(rule, seed) for rule, seed in places])
-    hung = lib.sweep([_job(rule, seed, failures=[hang]) for rule, seed in places])
     crews = {place: crew for place in places if (crew := _with_two_threads(place[0]))}
-    several = dict(zip(crews, lib.sweep([_job(crew, seed) for (_, seed), crew in crews.items()]), strict=True))
-    rows = []
-    for place, one, late in zip(places, alone, hung, strict=True):
-        rule, seed = place
-        says, shows = declared(rule), measured(one, several.get(place), late.trace, begins * STEP)
+    jobs = [_job(*place, failures=failures) for failures in ([], [hang]) for place in places]
+    runs = lib.sweep([*jobs, *(_job(crew, seed) for (_, seed), crew in crews.items())])
+    several, rows = dict(zip(crews, runs[2 * len(places) :], strict=True)), []
+    for (rule, seed), one, late in zip(places, runs, runs[len(places) :], strict=False):
+        says, shows = declared(rule), measured(one, several.get((rule, seed)), late.trace, begins * STEP)
         about = {"rule": rule.name, "seed": seed, "bytes of a mix": _bytes(one)}
         rows += [about | {"feature": name, "declared": says[name], "measured": shows[name]} for name in WORDS]
     found = pd.DataFrame(rows)
-    return found.assign(agrees=found["declared"] == found["measured"]), [*alone, *hung, *several.values()]
+    return found.assign(agrees=found["declared"] == found["measured"]), runs
 
 
 def measured(alone: Run, several: Run | None, hung: pd.DataFrame, begins: float) -> dict[str, bool]:
@@ -118,19 +116,15 @@ def _with_two_threads(rule: ReplicaRule) -> ReplicaRule | None:
 
 def _overlap(trace: pd.DataFrame, one: str, other: str) -> bool:
     """Whether, on any worker, one of these spans lies over another of those."""
-    for _, spans in trace[trace["node"].str.startswith("worker")].groupby("node"):
-        ones, others = spans[spans["kind"] == one], spans[spans["kind"] == other]
-        for start, end, index in zip(ones["start"], ones["end"], ones.index, strict=True):
-            beside = (others["start"] < end - 1e-9) & (others["end"] > start + 1e-9) & (others.index != index)
-            if beside.any():
-                return True
-    return False
+    trace = trace[trace["node"].str.startswith("worker")].reset_index()
+    ones, others = (trace[trace["kind"] == kind] for kind in (one, other))
+    pairs = ones.merge(others, on="node", suffixes=("", " of other"))
+    beside = (pairs["start of other"] < pairs["end"] - 1e-9) & (pairs["end of other"] > pairs["start"] + 1e-9)
+    return bool((beside & (pairs["index"] != pairs["index of other"])).any())
 
 
 def _bytes(run: Run) -> str:
     """Bytes of one replica's mix by kind, in copies of the dense parameters."""
-    mixes = (run.trace["kind"] == "mix").sum()
-    moved = {kind: count for kind, count in run.summary["bytes_by_kind"].items() if kind.startswith("mix")}
-    return ", ".join(
-        f"{kind.removeprefix('mix ')} {count / mixes / (4 * _task().dim):.2g}×" for kind, count in moved.items()
-    )
+    whole = (run.trace["kind"] == "mix").sum() * 4 * _task().dim
+    moved = {kind.removeprefix("mix "): count for kind, count in run.summary["bytes_by_kind"].items() if "mix" in kind}
+    return ", ".join(f"{kind} {count / whole:.2g}×" for kind, count in moved.items())

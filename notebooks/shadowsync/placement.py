@@ -16,25 +16,22 @@ from lib.cluster.spec import Node
 from lib.cluster.virtual.cluster import VirtualCluster
 from lib.data.clicks import FIELD_SHIFT
 from lib.drivers.run.plan import PROFILED
-from lib.results.run import Run
 from lib.store.placement import look_up_costs, packed
 from lib.store.spec import RowStore
 from lib.streams import stream
 from lib.workloads import Workload
+from notebooks import loads
 from notebooks.shadowsync import tasks
 
 PLACEMENTS = ("uniform", "by-group", "by-cost")
 
 TRAINERS = 4
 
-LOAD = 0.8
-"""How busy the embedding servers are where their work is even and no trainer ever waits."""
-
 SIZES = (10, 30, 100, 300, 1_000, 3_000, 10_000, 30_000)
 """Vocabularies, of which a table has one by chance."""
 
 POOLING = 1.3
-"""Sigma of the logarithm of how many ids of a table a sample has, whose median is 2."""
+"""Sigma of the logarithm of how many ids of a table a sample has."""
 
 MOST = 100
 """Ids of a table that a sample has."""
@@ -43,27 +40,18 @@ LATER = range(1000, 1064)
 """Batches that no profiling pass has seen."""
 
 
-def workload(seed: int, tables: int, samples: int) -> Workload:
+def workload(seed: int, tables: int, samples: int = LATER.stop * tasks.BATCH) -> Workload:
     """A DLRM over so many tables, drawn anew for each seed."""
-    draws = stream(seed, "tables")
-    pooling = np.clip(2 * np.exp(POOLING * draws.standard_normal(tables)), 1, MOST).astype(int)
-    fields = {"vocabularies": tuple(draws.choice(SIZES, tables).tolist()), "pooling": tuple(pooling.tolist())}
+    fields = loads.fields(stream(seed, "tables"), tables, SIZES, POOLING, MOST)
     return tasks.workload(samples, fields=tables, evaluation_samples=100, world=seed, **fields)
 
 
-def job(placement: str, servers: int, seed: int, *, tables: int, each: int) -> dict[str, Any]:
-    """A timing run of S-EASGD in which each thread makes so many steps."""
-    rule = tasks.rule("S-EASGD")
+def job(protocol: str, servers: int, seed: int, *, tables: int, each: int) -> dict[str, Any]:
+    """A timing run of S-EASGD in which each thread makes so many steps, under a placement."""
+    rule = tasks.rule("s-easgd")
     task = workload(seed, tables, each * TRAINERS * rule.worker_threads * tasks.BATCH)
-    return {
-        "workload": task,
-        "protocol": rule,
-        "cluster": cluster(task, servers),
-        "store": replace(tasks.STORE, placement=placement),
-        "seed": seed,
-        "gradients": False,
-        "trace": False,
-    }
+    store = replace(tasks.STORE, placement=protocol)
+    return tasks.timing(task, rule, cluster(task, servers), seed) | {"store": store}
 
 
 def cluster(task: Workload, servers: int) -> VirtualCluster:
@@ -72,37 +60,22 @@ def cluster(task: Workload, servers: int) -> VirtualCluster:
     row = 4 * next(iter(task.tables().values())).dim
     step = 5 * row * tasks.BATCH * sum(task.pooling)  # read twice, and three times for an update, as a server counts it
     needed = step * TRAINERS * tasks.STEPS / servers
-    embedding = Node(cores=8, core_memory=needed / LOAD / 8, bandwidth=there.server.bandwidth)
+    embedding = Node(cores=8, core_memory=needed / loads.LOAD / 8, bandwidth=there.server.bandwidth)
     return replace(there, servers=servers, nodes={f"server{each}": embedding for each in range(servers)})
-
-
-def imbalance(run: Run, role: str = "server") -> float:
-    """The busiest server's work over the mean: of embedding servers, or "sync" ones. An embedding server's is the bytes that it
-    looked up, since its cores share nothing."""
-    return uneven(run.usage.loc[run.usage["name"].str.startswith(role), "computed"].to_numpy())
 
 
 def promised(placement: str, servers: int, seed: int, tables: int) -> float:
     """The imbalance that a run's profiling pass foretells."""
-    costs = _profile(workload(seed, tables, LATER.stop * tasks.BATCH), seed, range(PROFILED))
+    costs = _profile(workload(seed, tables), seed, range(PROFILED))
     there = RowStore(placement=placement).place(servers, shift=FIELD_SHIFT, costs=lambda: costs)
-    return uneven(there.loads(costs))
+    return loads.uneven(there.loads(costs))
 
 
 def after(batches: int, servers: int, seed: int, tables: int, pooling: str) -> float:
     """The imbalance of later batches where that many were profiled, and rows are summed by the "server" or the "worker"."""
-    task = workload(seed, tables, LATER.stop * tasks.BATCH)
+    task = workload(seed, tables)
     there = packed(_profile(task, seed, range(batches), pooling), servers, shift=FIELD_SHIFT)
-    work = np.zeros(servers)
-    for batch in _looked_up(task, seed, LATER, pooling):
-        for table, ids in batch.items():
-            work += np.bincount(there.owner(table, ids), minlength=servers)
-    return uneven(work)
-
-
-def uneven(loads: np.ndarray) -> float:
-    """The largest over the mean."""
-    return float(loads.max() / loads.mean())
+    return loads.uneven(loads.work(there, servers, _looked_up(task, seed, LATER, pooling)))
 
 
 def _profile(task: Workload, seed: int, batches: range, pooling: str = "server") -> dict[str, float]:

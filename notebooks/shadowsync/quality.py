@@ -8,11 +8,13 @@ few, which move a model's NE by half a per cent to and fro, the other.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+from typing import Any
 
 import pandas as pd
 
 from lib.results.run import Run
+from notebooks import study
 
 TABLE_3 = {
     ("s-easgd", 10): (0.084, 0.062),
@@ -25,7 +27,7 @@ TABLE_3 = {
 """Protocol and trainers -> how far train and eval NE are above those of 5 trainers, in per cent."""
 
 
-def half(run: Run) -> dict[str, float]:
+def half(run: Run, **place: Any) -> dict[str, float]:
     """Both figures, NE of new examples by trainer 1's copy; and at the end by this copy, the average of all, and the servers'."""
     late = run.history[run.history["samples"] > run.summary["samples"] / 2]
     found = {"train_ne": late["train_ne"].mean(), "ne": late["ne"].mean(), "ne_of_first": run.summary["ne"]}
@@ -33,33 +35,25 @@ def half(run: Run) -> dict[str, float]:
     return found | {name: run.summary.get(name) for name in ends} | {"eps": run.steady_qps}
 
 
-def halves(places: Sequence[tuple], names: Sequence[str], runs: Iterable[Run]) -> pd.DataFrame:
-    """A row for each run, with what tells it from the others."""
-    return pd.DataFrame(places, columns=list(names)).join(pd.DataFrame([half(run) for run in runs]))
-
-
-def course(places: Sequence[tuple[str, int]], runs: Iterable[Run], base: str = "s-easgd") -> pd.DataFrame:
+def course(places: Iterable[study.Place], runs: Iterable[Run], base: str = "s-easgd") -> pd.DataFrame:
     """NE of new examples in the course of a pass, of each protocol over the `base`'s with the same seed at the same place."""
-    parts = []
-    for (protocol, seed), run in zip(places, runs, strict=True):
-        found = run.history.dropna(subset=["ne"])[["samples", "ne"]].reset_index(drop=True)
-        part = (found["samples"] / found["samples"].iloc[-1]).round(2)
-        parts.append(found.assign(protocol=protocol, seed=seed, evaluation=found.index, part=part))
-    both = pd.concat(parts, ignore_index=True)
-    beside = both.merge(both[both["protocol"] == base], on=["seed", "evaluation"], suffixes=("", " of base"))
-    beside["over the base's"] = beside["ne"] / beside["ne of base"]
-    return beside[["protocol", "seed", "part", "ne", "over the base's"]]
+    found = study.courses(places, runs, "samples", "ne")
+    found["part"] = (found["samples"] / found.groupby(["protocol", "seed"])["samples"].transform("last")).round(2)
+    found["over the base's"] = found["ne"] / study.beside(found, "ne", ["seed", "part"], protocol=base)
+    return found.drop(columns="samples")
 
 
 def rises(models: pd.DataFrame) -> pd.DataFrame:
     """How far each protocol's NE with more trainers is above that with the fewest, in per cent, beside Table 3."""
-    few = models["trainers"].min()
-    base = models[models["trainers"] == few].set_index(["protocol", "seed"])[["train_ne", "ne"]]
-    above = models[models["trainers"] > few].set_index(["protocol", "seed", "trainers"])[["train_ne", "ne"]]
-    found = 100 * (above / base.reindex(above.index.droplevel("trainers")).to_numpy() - 1)
-    means = found.groupby(["protocol", "trainers"], sort=False).mean()
+    few, columns = models["trainers"].min(), {"train_ne": "train", "ne": "eval"}
+    above = {
+        told: models[name] / study.beside(models, name, ["protocol", "seed"], trainers=few)
+        for name, told in columns.items()
+    }
+    found = models[["protocol", "trainers"]].assign(**{told: 100 * (ratio - 1) for told, ratio in above.items()})
+    means = found[found["trainers"] > few].groupby(["protocol", "trainers"], sort=False).mean()
     printed = pd.DataFrame(TABLE_3, index=["paper, train", "paper, eval"]).T.rename_axis(["protocol", "trainers"])
-    return means.rename(columns={"train_ne": "train", "ne": "eval"}).join(printed)
+    return means.join(printed)
 
 
 def subjects(models: pd.DataFrame) -> pd.DataFrame:
@@ -69,9 +63,13 @@ def subjects(models: pd.DataFrame) -> pd.DataFrame:
 
 
 def less(models: pd.DataFrame, base: str) -> pd.DataFrame:
-    """Both entropies less the `base` protocol's with the same trainers and seed: worlds differ by far more than protocols do."""
-    keys, names = ["trainers", "seed"], ["train_ne", "ne"]
-    there = models[models["protocol"] == base].set_index(keys)[names]
-    mine = models.set_index(keys)
-    found = (mine[names] - there.reindex(mine.index)).add_suffix(f" less {base}'s")
-    return found.assign(protocol=mine["protocol"]).reset_index()
+    """Both entropies of the others less the `base` protocol's with the same trainers and seed: worlds differ by far more than
+    protocols do."""
+    apart = {
+        name: models[name] - study.beside(models, name, ["trainers", "seed"], protocol=base)
+        for name in ("train_ne", "ne")
+    }
+    found = models[["trainers", "protocol", "seed"]].assign(
+        **{f"{name} less {base}'s": each for name, each in apart.items()}
+    )
+    return found[found["protocol"] != base]

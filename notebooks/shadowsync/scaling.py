@@ -8,20 +8,14 @@ import pandas as pd
 from lib.results.run import Run
 
 
-def straightness(data: pd.DataFrame) -> pd.DataFrame:
-    """R^2 of a straight line through the examples per second over the trainers, for each protocol and seed."""
-    return _each(data, lambda trainers, eps: {"r2": float(np.corrcoef(trainers, eps)[0, 1] ** 2)})
-
-
-def bends(data: pd.DataFrame) -> pd.DataFrame:
-    """The most examples per second, in trainers that are as fast as in the smallest crew."""
-    return _each(data, lambda trainers, eps: {"bend": float(eps.max() / (eps[0] / trainers[0]))})
-
-
-def _each(data: pd.DataFrame, found) -> pd.DataFrame:
+def lines(data: pd.DataFrame) -> pd.DataFrame:
+    """For each protocol and seed: R^2 of a straight line through the examples per second over the trainers; and where it bends,
+    the most of them in trainers that are as fast as in the smallest crew."""
     rows = []
     for (protocol, seed), group in data.sort_values("trainers").groupby(["protocol", "seed"], sort=False):
-        rows.append({"subject": protocol, "seed": seed, **found(group["trainers"].to_numpy(), group["eps"].to_numpy())})
+        trainers, eps = group["trainers"].to_numpy(), group["eps"].to_numpy()
+        found = {"r2": np.corrcoef(trainers, eps)[0, 1] ** 2, "bend": eps.max() / (eps[0] / trainers[0])}
+        rows.append({"subject": protocol, "seed": seed, **found})
     return pd.DataFrame(rows)
 
 

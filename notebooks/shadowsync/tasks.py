@@ -10,18 +10,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from lib import workloads
+from lib import protocols, workloads
 from lib.cluster.slowdowns import Lognormal
 from lib.cluster.virtual.cluster import VirtualCluster
 from lib.protocols.rule import Rule
-from lib.protocols.shadowsync import (
-    ForegroundBMUF,
-    ForegroundEASGD,
-    ForegroundMA,
-    ShadowBMUF,
-    ShadowEASGD,
-    ShadowMA,
-)
 from lib.store.blank import BlankDense
 from lib.store.optim import Adagrad
 from lib.store.spec import RowStore
@@ -76,33 +68,17 @@ STORE = RowStore(pooling="server", placement="by-cost", locking="none")
 
 def workload(samples: int, **options) -> Workload:
     """A DLRM as the paper draws it, over planted multi-hot clicks."""
-    own = {
-        "network": "dlrm",
-        "fields": len(FIELDS["pooling"]),
-        **FIELDS,
-        "samples": samples,
-        "batch_size": BATCH,
-        "days": 1,
-        "drift": 0.0,
-        "dim": 8,
-        "hidden": (64, 32),
-        "exponent": 1.1,
-        "dense_optimizer": Adagrad(lr=0.03),
-        "row_optimizer": Adagrad(lr=0.03),
-    }
-    return workloads.get("ctr-synthetic", **own | options)
+    sizes = {"fields": len(FIELDS["pooling"]), **FIELDS, "batch_size": BATCH, "days": 1, "drift": 0.0, "exponent": 1.1}
+    shape = {"network": "dlrm", "dim": 8, "hidden": (64, 32)}
+    rates = dict.fromkeys(("dense_optimizer", "row_optimizer"), Adagrad(lr=0.03))
+    return workloads.get("ctr-synthetic", **{"samples": samples, **sizes, **shape, **rates} | options)
 
 
 def rule(name: str, *, servers: int = 2, threads: int = THREADS, **options) -> Rule:
-    """A rule by its name in the paper: S-EASGD, FR-EASGD-5, S-MA, FR-MA, S-BMUF, FR-BMUF."""
-    kind, _, gap = name.lower().removeprefix("fr-").removeprefix("s-").partition("-")
-    shadow = name.startswith("S-")
-    options = {"worker_threads": threads, **options}
-    if kind == "easgd":
-        options["sync_servers"] = servers
-        return ShadowEASGD(**options) if shadow else ForegroundEASGD(every=int(gap), **options)
-    kinds = {"ma": (ShadowMA, ForegroundMA), "bmuf": (ShadowBMUF, ForegroundBMUF)}
-    return kinds[kind][0 if shadow else 1](**options)
+    """A rule by its name on pages: fr-easgd (5) exchanges after every fifth step."""
+    kind, _, every = name.rstrip(")").partition(" (")
+    options |= ({"every": int(every)} if every else {}) | ({"sync_servers": servers} if "easgd" in kind else {})
+    return protocols.get(kind, worker_threads=threads, **options)
 
 
 ETA = 0.5
@@ -110,17 +86,12 @@ ETA = 0.5
 
 
 def compared(threads: int) -> dict[str, Rule]:
-    """What is compared for quality in Table 3, Figure 6 and Figure 7, by names in lower case."""
-    names = {"S-EASGD": {}, "FR-EASGD-5": {}, "FR-EASGD-30": {}, "S-MA": {}, "FR-MA": {"seconds": PAUSE}}
-    names |= {"S-BMUF": {"eta": ETA}, "FR-BMUF": {"eta": ETA, "seconds": PAUSE}}
-    rules = {label(name): rule(name, threads=threads, **options) for name, options in names.items()}
-    return rules | {"s-bmuf (0.9)": rule("S-BMUF", threads=threads, eta=ETA, alpha=0.9)}
-
-
-def label(name: str) -> str:
-    """As pages write it: FR-EASGD-5 is fr-easgd (5)."""
-    stem, dash, gap = name.lower().rpartition("-")
-    return f"{stem} ({gap})" if gap.isdigit() else stem + dash + gap
+    """What is compared for quality in Table 3, Figure 6 and Figure 7."""
+    pause, part = {"seconds": PAUSE}, {"eta": ETA}
+    options = {"s-easgd": {}, "fr-easgd (5)": {}, "fr-easgd (30)": {}, "s-ma": {}, "fr-ma": pause}
+    options |= {"s-bmuf": part, "fr-bmuf": part | pause}
+    rules = {name: rule(name, threads=threads, **given) for name, given in options.items()}
+    return rules | {"s-bmuf (0.9)": rule("s-bmuf", threads=threads, eta=ETA, alpha=0.9)}
 
 
 def cluster(task: Workload, trainers: int, *, embedding: int | None = None, steps: float = STEPS) -> VirtualCluster:
@@ -134,42 +105,31 @@ def cluster(task: Workload, trainers: int, *, embedding: int | None = None, step
     replica.apply(replica.values)
     core = (task.work().bytes + 3 * replica.nbytes) * steps / THREADS  # gradients, then the optimiser's step
     worker = replace(
-        here.worker,
+        clusters.scaled(here.worker, shrink, "bandwidth"),
         cores=40,  # hyperthreads
         flops=1e30,  # the interaction is bound by memory (Sec. 4.3)
         memory=THREADS * core,
         core_memory=core,
-        bandwidth=here.worker.bandwidth * shrink,
     )
-    sync = replace(
-        here.server,
-        memory=here.server.memory * shrink,
-        core_memory=here.server.core_memory * shrink,
-        bandwidth=here.server.bandwidth * shrink,
-    )
-    fold = (embedding or trainers) / EMBEDDING
-    return replace(
-        here,
-        workers=trainers,
-        servers=EMBEDDING,
-        worker=worker,
-        server=sync,
-        nodes={
-            f"server{each}": replace(sync, memory=sync.memory * fold, bandwidth=sync.bandwidth * fold)
-            for each in range(EMBEDDING)
-        },
-        slowdown=Lognormal(sigma=0.1),  # an estimate: hyperthreads and networks are not quite even
-    )
+    sync = clusters.scaled(here.server, shrink, "memory", "core_memory", "bandwidth")
+    larger = clusters.scaled(sync, (embedding or trainers) / EMBEDDING, "memory", "bandwidth")
+    nodes = {f"server{each}": larger for each in range(EMBEDDING)}
+    slowdown = Lognormal(sigma=0.1)  # an estimate: hyperthreads and networks are not quite even
+    here = replace(here, workers=trainers, servers=EMBEDDING, nodes=nodes)
+    return replace(here, worker=worker, server=sync, slowdown=slowdown)
 
 
-def speed_job(
-    protocol: Rule, trainers: int, seed: int, *, each: int, embedding: int | None = None, steps: float = STEPS
-) -> dict[str, Any]:
+def timing(task: Workload, protocol: Rule, there: VirtualCluster, seed: int) -> dict[str, Any]:
+    """A run of its messages and seconds alone."""
+    made = {"workload": task, "protocol": protocol, "cluster": there, "seed": seed}
+    return made | {"trace": False, "gradients": False}
+
+
+def speed_job(protocol: Rule, trainers: int, seed: int, *, each: int, **pace) -> dict[str, Any]:
     """A timing run in which each thread makes so many steps; of its messages, rows are a small share beside the wide MLPs."""
     samples = each * trainers * protocol.worker_threads * BATCH
     alone = workload(samples, evaluation_samples=100, hidden=(512, 256), world=seed)
-    there = cluster(alone, trainers, embedding=embedding, steps=steps)
-    return _run(alone, protocol, there, seed) | {"gradients": False}
+    return timing(alone, protocol, cluster(alone, trainers, **pace), seed)
 
 
 def copied(job: Mapping[str, Any]) -> int:
@@ -178,20 +138,10 @@ def copied(job: Mapping[str, Any]) -> int:
 
 
 def job(
-    protocol: Rule,
-    trainers: int,
-    seed: int,
-    *,
-    samples: int,
-    embedding: int | None = None,
-    steps: float = STEPS,
-    **options,
+    protocol: Rule, trainers: int, seed: int, *, samples: int, steps: float = STEPS, embedding: int | None = None
 ) -> dict[str, Any]:
     """A run that learns, in one pass. However many threads a trainer has, it makes as many steps in a second."""
-    task = workload(samples, world=seed, **options)
+    task = workload(samples, world=seed)
     there = cluster(task, trainers, embedding=embedding, steps=steps * THREADS / protocol.worker_threads)
-    return _run(task, protocol, there, seed) | {"store": STORE, "evaluations": EVALUATIONS}
-
-
-def _run(task: Workload, protocol: Rule, there: VirtualCluster, seed: int) -> dict[str, Any]:
-    return {"workload": task, "protocol": protocol, "cluster": there, "seed": seed, "trace": False}
+    made = {"workload": task, "protocol": protocol, "cluster": there, "seed": seed, "trace": False}
+    return made | {"store": STORE, "evaluations": EVALUATIONS}

@@ -6,7 +6,7 @@ One trainer and its sync server in one process. Its rows stay with it, so that n
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -14,17 +14,16 @@ import numpy as np
 from lib import workloads
 from lib.cluster.faults.failures import Mishaps
 from lib.cluster.local import LocalCluster
-from lib.cluster.spec import Work
 from lib.data.batch import Batch
 from lib.protocols.rule import Rule
 from lib.protocols.shadowsync import ForegroundEASGD, ShadowEASGD
 from lib.results.run import Run
-from lib.store.optim import SGD, Optimizer
 from lib.store.spec import RowStore
 from lib.training.train import Job
-from lib.workloads.base import TableSpec, Workload
+from lib.workloads import Workload
+from lib.workloads.base import TableSpec
 from notebooks.bench.pairs import at_once, best
-from notebooks.climb import Climb
+from notebooks.toys import Climb, Toy
 
 WIRE = 50e6 / 3.125e9
 """Seconds that 50 MB take over 25 Gbit/s, each way."""
@@ -82,28 +81,18 @@ def bandwidth(rounds: int = 5, size: int = 64_000_000) -> dict[int, float]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Counting(Workload):
+class Counting(Toy):
     """Every batch adds 1 to all numbers of the same wide rows, so what is short at the end was lost."""
 
     name: ClassVar[str] = "counting"
 
-    samples: int = 300
-    batch_size: int = 1
-    dense_optimizer: Optimizer = field(default=SGD(lr=1.0))
-    row_optimizer: Optimizer = field(default=SGD(lr=1.0))
     dim: int = 2**16
 
     def tables(self) -> dict[str, TableSpec]:
         return {"row": TableSpec(self.dim, 0.0)}
 
-    def model(self, seed: int) -> Climb:
-        return Climb()
-
     def draw(self, seed: int, first: int, size: int, index: int) -> Batch:
         return Batch.of(index=index, raw={"row": np.arange(4)}, size=1, features={})
-
-    def work(self) -> Work:
-        return Work(flops=1e6)
 
     def evaluation_ids(self, seed: int, day: int | None = None) -> dict[str, np.ndarray]:
         return {"row": np.arange(4)}
@@ -112,14 +101,14 @@ class Counting(Workload):
         self, model: Climb, rows: Mapping[str, np.ndarray], seed: int, day: int | None = None
     ) -> dict[str, float]:
         """Shares of the updates that rows and dense parameters have lost."""
-        dense = float(model.w.detach()[0])
-        return {"lost of rows": 1 - float(rows["row"].mean()) / self.samples, "lost of dense": 1 - dense / self.samples}
+        means = {"lost of rows": rows["row"].mean(), "lost of dense": model.w.detach()[0]}
+        return {name: 1 - float(mean) / self.samples for name, mean in means.items()}
 
 
-def lost(threads: int, locking: str, seed: int, samples: int = 300) -> dict[str, float]:
+def lost(locking: str, threads: int, seed: int) -> dict[str, float]:
     """What so many Hogwild threads lose of rows on a server, with or without its locks, and of the dense parameters."""
     rule = ForegroundEASGD(every=5, seconds=1e9, worker_threads=threads)
-    there = LocalCluster(workers=1, threads=4)
-    job = Job.of(Counting(samples=samples), rule, there, seed=seed, store=RowStore(locking=locking), save=False)
-    run = job.run(lambda samples: None)
-    return {name: run.summary[name] for name in ("lost of rows", "lost of dense")}
+    store, there = RowStore(locking=locking), LocalCluster(workers=1, threads=4)
+    job = Job.of(Counting(samples=300), rule, there, seed=seed, store=store, save=False)
+    summary = job.run(lambda samples: None).summary
+    return {name: summary[name] for name in ("lost of rows", "lost of dense")}

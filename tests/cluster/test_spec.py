@@ -22,7 +22,7 @@ EVERYTHING = VirtualCluster(
 )
 
 
-PAPERS = (clusters.gba, clusters.shadowsync, clusters.persia, clusters.ds_sync, clusters.oac)
+PAPERS = (clusters.gba, clusters.shadowsync, clusters.persia, clusters.oac)
 
 
 def load(tmp_path, text):

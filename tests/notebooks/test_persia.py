@@ -10,6 +10,7 @@ import pytest
 
 import lib
 from lib.workloads.base import dense_parameters
+from notebooks import study
 from notebooks.persia import compression, convergence, late_rows, scaling, tasks, theory
 
 
@@ -36,15 +37,22 @@ def test_read_ahead_rows_hide_a_slow_look_up_and_sync_waits_for_it():
 
 
 def test_modes_learn_and_are_judged_beside_table_2():
-    places = [("taobao", mode, 0) for mode in ("sync", "hybrid", "frozen")]
-    runs = [lib.train(**tasks.job(task, mode, seed, samples=6_000), save=False) for task, mode, seed in places]
+    places = study.grid(task=["taobao"], protocol=("sync", "hybrid", "frozen"), seed=[0])
+    runs = [lib.train(**tasks.job(**place, samples=6_000), save=False) for place in places]
     data = convergence.judged(places, runs)
     assert list(data["subject"]) == ["taobao, sync", "taobao, hybrid", "taobao, frozen"]
     assert data["staleness"][0] == 0 < data["staleness"][1]
     beside = convergence.beside(data)
     assert beside.loc["taobao", "paper, hybrid"] == -0.07 and beside.loc["taobao", "paper, async"] == -0.27
-    grid = pd.DataFrame({0.3: [0.6, 0.7], 1.0: [0.7, 0.6]}, index=pd.Index([("a", "sync"), ("a", "async")]))
-    assert convergence.best(grid) == {("a", "sync"): 1.0, ("a", "async"): 0.3}
+
+
+def test_modes_learn_at_their_best_rates():
+    index = pd.MultiIndex.from_product([["taobao"], ["sync", "async"]], names=["task", "protocol"])
+    grid = pd.DataFrame({0.3: [0.6, 0.7], 1.0: [0.7, 0.6]}, index=index)
+    places, runs = convergence.learnt(grid, [0], samples=600)
+    assert [place["protocol"] for place in places] == ["sync", "async", "frozen"]
+    rates = [run.provenance["workload"]["dense_optimizer"]["lr"] for run in runs]
+    assert [rate / rates[0] for rate in rates] == pytest.approx([1, 0.3, 1])
 
 
 def test_efficiency_by_hand():
@@ -82,19 +90,18 @@ def test_indices_are_as_many_bytes_as_is_said_and_lose_nothing(size):
 
 
 def test_codecs_promise_their_bytes():
-    runs = {
-        name: lib.train(**compression.compressed(codec, 0, samples=2_000), save=False)
-        for name, codec in compression.CODECS.items()
-    }
-    for name, run in runs.items():
-        assert compression.row(name, run, runs["fp32"])["over the promise"] == pytest.approx(1)
+    places = study.grid(subject=[*compression.CODECS, "frozen"], seed=[0])
+    runs = [lib.train(**compression.compressed(**place, samples=2_000), save=False) for place in places]
+    found = compression.judged(places, runs)
+    assert found["over the promise"].tolist() == pytest.approx([1] * len(places))
+    assert found["bytes over fp32"].iloc[1] == pytest.approx(40 / 72)
     lost = compression.errors(4096, 0).set_index("codec")
     assert lost.loc["scaled fp16", "share lost"] == 0 < lost.loc["fp16", "share lost"]
 
 
 def test_what_late_rows_lose_is_a_share_of_what_training_brings():
     """By hand: 0.8 without delay and 0.5 untrained; 0.74 is a fifth of 0.3 below."""
-    places = [late_rows.Place(30, tau, 0) for tau in (0, 64, late_rows.FROZEN)]
+    places = study.grid(ids=[30], tau=(0, 64, late_rows.FROZEN), seed=[0])
     runs = [
         SimpleNamespace(summary={"auc": auc, "staleness_mean": late, "issued": 1600})
         for auc, late in ((0.8, 0.0), (0.74, 480.0), (0.5, 0.0))
@@ -105,6 +112,6 @@ def test_what_late_rows_lose_is_a_share_of_what_training_brings():
 
 
 def test_an_id_is_in_one_of_as_many_samples_as_a_field_has_ids():
-    task = late_rows.job(late_rows.Place(30, 64, 3), 2_560)["workload"]
+    task = late_rows.job(30, 64, 3, 2_560)["workload"]
     ids = np.concatenate([task.batch(0, index).ids["feature"] for index in range(4)])
     assert len(np.unique(ids)) == 30 * task.fields and task.world == 3

@@ -10,6 +10,7 @@ import pytest
 
 import lib
 from lib.protocols.shadowsync import ForegroundEASGD, ShadowBMUF
+from notebooks import loads, study
 from notebooks.shadowsync import placement, quality, scaling, tasks
 
 
@@ -21,21 +22,21 @@ def test_the_pace_follows_from_the_printed_gaps():
 
 
 def test_a_trainer_makes_its_steps_and_a_synchronisation_takes_its_time():
-    rule = tasks.rule("FR-EASGD-5", threads=24)
+    rule = tasks.rule("fr-easgd (5)", threads=24)
     job = tasks.speed_job(rule, 2, 1000, each=10)
     run = lib.train(**job, save=False)
     assert run.steady_qps / 2 / tasks.BATCH == pytest.approx(tasks.STEPS, rel=0.2)  # it stops for every fifth step
-    never = lib.train(**job | {"protocol": tasks.rule("S-EASGD", alpha=0.0)}, save=False)
+    never = lib.train(**job | {"protocol": tasks.rule("s-easgd", alpha=0.0)}, save=False)
     assert never.steady_qps / 2 / tasks.BATCH == pytest.approx(tasks.STEPS, rel=0.12)  # rows wait behind copies
     cluster, task = job["cluster"], job["workload"]
     assert 4 * tasks.dense_parameters(task) / cluster.server.bandwidth == pytest.approx(50e6 / 3.125e9)
 
 
 def test_a_rule_by_its_name():
-    foreground = tasks.rule("FR-EASGD-30", servers=4, threads=12)
+    foreground = tasks.rule("fr-easgd (30)", servers=4, threads=12)
     assert isinstance(foreground, ForegroundEASGD)
     assert (foreground.every, foreground.sync_servers, foreground.worker_threads) == (30, 4, 12)
-    assert isinstance(tasks.rule("S-BMUF", alpha=0.9), ShadowBMUF)
+    assert isinstance(tasks.rule("s-bmuf", alpha=0.9), ShadowBMUF)
 
 
 def test_lines_and_where_they_end():
@@ -45,13 +46,12 @@ def test_lines_and_where_they_end():
         for name, values in curves.items()
         for crew, value in zip((5, 10, 20), values, strict=True)
     )
-    assert scaling.straightness(data).set_index("subject")["r2"].round(6).to_dict()["straight"] == 1
-    assert scaling.straightness(data).set_index("subject")["r2"]["bent"] < 0.8
-    assert scaling.bends(data).set_index("subject")["bend"].to_dict() == {"straight": 20, "bent": 7.5}
+    assert scaling.lines(data).set_index("subject")["r2"].round(6).to_dict()["straight"] == 1
+    assert scaling.lines(data).set_index("subject")["r2"]["bent"] < 0.8
+    assert scaling.lines(data).set_index("subject")["bend"].to_dict() == {"straight": 20, "bent": 7.5}
 
 
 def test_names_as_pages_write_them():
-    assert [tasks.label(name) for name in ("S-EASGD", "FR-EASGD-30", "FR-MA")] == ["s-easgd", "fr-easgd (30)", "fr-ma"]
     rules = tasks.compared(threads=2)
     assert (rules["fr-easgd (30)"].every, rules["s-bmuf (0.9)"].alpha, rules["fr-bmuf"].seconds) == (
         30,
@@ -69,13 +69,13 @@ def past(ne, end=0.7):
 
 
 def test_quality_is_that_of_the_second_half():
-    found = quality.halves([("a", 1)], ("protocol", "seed"), [past([9.0, 9.0, 0.8, 0.6])]).iloc[0]
+    found = study.told([{"protocol": "a", "seed": 1}], [past([9.0, 9.0, 0.8, 0.6])], quality.half).iloc[0]
     assert found[["ne", "train_ne", "ne_of_first", "sync_gap", "eps"]].tolist() == pytest.approx([0.7, 0.8, 0.7, 3, 5])
     assert found["protocol"] == "a" and found["ne_of_centre"] is None
 
 
 def test_the_course_is_told_over_the_base_at_the_same_place_and_seed():
-    places = [("base", 1), ("other", 1), ("base", 2), ("other", 2)]
+    places = study.grid(seed=(1, 2), protocol=("base", "other"))
     runs = [past([1, 1, 0.5, 0.5]), past([2, 1, 1, 0.5]), past([1, 1, 1, 1]), past([3, 3, 3, 3])]
     found = quality.course(places, runs, base="base")
     found = found.pivot_table(index=["seed", "protocol"], columns="part", values="over the base's")
@@ -110,13 +110,13 @@ def test_the_gap_by_the_papers_formula():
 
 def test_what_a_run_measures_of_its_servers_is_what_they_look_up():
     """By name every table is on one server, and a sample looks up as many of its rows as its pooling says."""
-    loads = [0, 0, 0]
+    work = [0, 0, 0]
     for field, many in enumerate(placement.workload(1000, 12, 16).pooling):
-        loads[zlib.crc32(f"feature/{field}".encode()) % 3] += many
+        work[zlib.crc32(f"feature/{field}".encode()) % 3] += many
     by_name, by_cost = (
         lib.train(**placement.job(how, 3, 1000, tables=12, each=1), save=False) for how in ("by-group", "by-cost")
     )
-    assert placement.imbalance(by_name) == pytest.approx(max(loads) / sum(loads) * 3, rel=1e-9)
-    assert placement.imbalance(by_name) == pytest.approx(placement.promised("by-group", 3, 1000, 12), rel=1e-9)
-    assert placement.imbalance(by_cost) < placement.imbalance(by_name)
-    assert placement.imbalance(by_name, "sync") == pytest.approx(1, abs=0.01), "slices of one length"
+    assert loads.uneven(loads.worked(by_name)) == pytest.approx(max(work) / sum(work) * 3, rel=1e-9)
+    assert loads.uneven(loads.worked(by_name)) == pytest.approx(placement.promised("by-group", 3, 1000, 12), rel=1e-9)
+    assert loads.uneven(loads.worked(by_cost)) < loads.uneven(loads.worked(by_name))
+    assert loads.uneven(loads.worked(by_name, "sync")) == pytest.approx(1, abs=0.01), "slices of one length"

@@ -1,0 +1,39 @@
+"""How much each embedding server has to do: tables of unlike cost, what is asked of whom, and how uneven that is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+
+from lib.results.run import Run
+from lib.store.placement import Placement
+
+LOAD = 0.8
+"""How busy servers are where their work is even and no trainer ever waits."""
+
+
+def fields(
+    draws: np.random.Generator, count: int, sizes: Sequence[int], sigma: float, most: int
+) -> dict[str, tuple[int, ...]]:
+    """Tables of unlike vocabularies, of which a sample has unlike numbers of ids: lognormal, with a median of 2."""
+    pooling = np.clip(2 * np.exp(sigma * draws.standard_normal(count)), 1, most).astype(int)
+    return {"vocabularies": tuple(draws.choice(sizes, count).tolist()), "pooling": tuple(pooling.tolist())}
+
+
+def work(there: Placement, servers: int, batches: Iterable[Mapping[str, np.ndarray]]) -> np.ndarray:
+    """Rows that each server is asked for by batches, table -> ids."""
+    owners = (
+        np.bincount(there.owner(table, ids), minlength=servers) for batch in batches for table, ids in batch.items()
+    )
+    return sum(owners, start=np.zeros(servers))
+
+
+def worked(run: Run, role: str = "server") -> np.ndarray:
+    """What each server of a run did; an embedding server's is the bytes that it looked up, since its cores share nothing."""
+    return run.usage.loc[run.usage["name"].str.startswith(role), "computed"].to_numpy()
+
+
+def uneven(loads: np.ndarray) -> float:
+    """The largest over the mean."""
+    return float(loads.max() / loads.mean())

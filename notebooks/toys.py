@@ -1,0 +1,52 @@
+"""Workloads that learn nothing and are followed by hand: their rows and parameters say what became of each gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+from lib.cluster.spec import Work
+from lib.data.batch import Batch
+from lib.options.checked import Count
+from lib.store.optim import SGD, Optimizer
+from lib.workloads.base import Workload
+
+
+class Climb(torch.nn.Module):
+    """Loss = -(sum of the rows) - w, so every gradient is -1 and every step of SGD(lr=1) adds 1: it counts its updates."""
+
+    def __init__(self):
+        super().__init__()
+        self.w = torch.nn.Parameter(torch.zeros(1))
+
+    def forward(self, batch: Batch, rows: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        return sum(values.sum() for values in rows.values()) + self.w
+
+    def loss(self, batch: Batch, scores: torch.Tensor) -> torch.Tensor:
+        return -scores.sum()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Toy(Workload):
+    """Batches of one sample, steps of SGD(lr=1), nothing to evaluate."""
+
+    batch_size: Count = 1
+    dense_optimizer: Optimizer = field(default=SGD(lr=1.0))
+    row_optimizer: Optimizer = field(default=SGD(lr=1.0))
+
+    def model(self, seed: int) -> torch.nn.Module:
+        return Climb()
+
+    def draw(self, seed: int, first: int, size: int, index: int) -> Batch:
+        return Batch.of(index=index, raw={}, size=size, features={})
+
+    def work(self) -> Work:
+        return Work(flops=1e6)
+
+    def evaluate(
+        self, model: torch.nn.Module, rows: Mapping[str, np.ndarray], seed: int, day: int | None = None
+    ) -> dict[str, float]:
+        return {}

@@ -1,0 +1,84 @@
+"""The study helper, by hand."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import lib
+from lib.errors import LockstepError
+from notebooks import study
+
+
+def test_a_grid_s_last_axis_turns_fastest():
+    assert study.grid(task=("a", "b"), seed=range(2)) == [
+        {"task": "a", "seed": 0},
+        {"task": "a", "seed": 1},
+        {"task": "b", "seed": 0},
+        {"task": "b", "seed": 1},
+    ]
+    assert study.grid(task=(), seed=range(2)) == []
+
+
+def test_a_study_s_table_tells_of_each_place_s_run():
+    def job(protocol, seed):
+        return {"workload": "quadratic", "protocol": protocol, "cluster": cluster, "seed": seed, "samples": 640}
+
+    cluster, places = lib.VirtualCluster(workers=2), study.grid(protocol=("sync", "async"), seed=(0, 1))
+    data, runs = study.swept(
+        job, places, lambda run, protocol, seed: {"where": f"{protocol} {seed}"}, loss="loss", qps=study.pace
+    )
+    assert [(run.provenance["protocol"]["name"], run.provenance["seed"]) for run in runs] == [
+        ("sync", 0),
+        ("sync", 1),
+        ("async", 0),
+        ("async", 1),
+    ]
+    assert data.columns.tolist() == ["protocol", "seed", "loss", "qps", "where"]
+    assert data["where"].tolist() == ["sync 0", "sync 1", "async 0", "async 1"]
+    assert data["loss"].tolist() == [run.summary["loss"] for run in runs]
+    assert data["qps"].tolist() == [run.steady_qps for run in runs]
+    with pytest.raises(ValueError, match="shorter"):
+        study.told(places, runs[:-1], loss="loss")
+    with pytest.raises(LockstepError):
+        study.swept(lambda seed: {"protocol": "sync", "seed": seed}, study.grid(seed=[0]))
+
+
+def test_runs_are_paired_by_what_they_share():
+    """Rows in no order: each is held against the base with its own task and seed, and against nothing where there is none."""
+    rows = [
+        ("a", "gba", 1, 5.0),
+        ("a", "sync", 0, 1.0),
+        ("b", "gba", 0, 7.0),
+        ("a", "gba", 0, 4.0),
+        ("a", "sync", 1, 2.0),
+    ]
+    data = pd.DataFrame(rows, columns=["task", "protocol", "seed", "auc"])
+    found = study.beside(data, "auc", ["task", "seed"], protocol="sync")
+    np.testing.assert_array_equal(found, [2, 1, np.nan, 1, 2])
+    np.testing.assert_array_equal(study.beside(data[:4], "auc", ["task"], protocol="sync", seed=0), [1, 1, np.nan, 1])
+
+
+def test_courses_have_their_places_and_no_gaps():
+    history = pd.DataFrame({"samples": [1, 2, 3], "auc": [np.nan, 0.5, 0.6], "loss": [1.0, 1.0, 1.0]})
+    found = study.courses([{"seed": 7}], [SimpleNamespace(history=history)], "samples", "auc")
+    assert found.to_dict("list") == {"samples": [2, 3], "auc": [0.5, 0.6], "seed": [7, 7]}
+
+
+@pytest.mark.parametrize(
+    "goal, at", [(0.5, (0, 0)), (0.55, (1, 50)), (0.6, (2, 100)), (0.65, (6, 150)), (0.7, (10, 200))]
+)
+def test_a_course_crosses_its_goal_on_a_straight_line(goal, at):
+    """0.5 at the start, 0.6 after two seconds and 0.7 after ten: 0.65 is half of the way from the one to the other."""
+    course = np.array([(0, 0, 0.5), (2, 100, 0.6), (10, 200, 0.7)])
+    assert study.crossing(course, goal) == pytest.approx(at)
+
+
+def test_a_fall_is_crossed_on_the_way_up_again_and_what_is_never_reached_is_none():
+    """From 0.5 up to 0.6, down to 0.4 and up to 0.8: at 0.7 three quarters of the last way are done."""
+    course = np.array([(0, 0, 0.5), (1, 10, 0.6), (2, 20, 0.4), (6, 60, 0.8)])
+    assert study.crossing(course, 0.7) == pytest.approx((5, 50))
+    assert study.crossing(course, 0.81) is None
