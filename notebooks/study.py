@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import product
 from operator import attrgetter
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -21,6 +21,7 @@ from lib.results.run import Run
 from lib.training.sweep import sweep
 
 Place = Mapping[str, Any]
+Key = TypeVar("Key")
 pace = attrgetter("steady_qps")
 """Samples a second, a figure like others."""
 
@@ -28,6 +29,11 @@ pace = attrgetter("steady_qps")
 def grid(**axes: Iterable[Any]) -> list[Place]:
     """Every combination of the axes' values, those of the last axis next to each other."""
     return [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
+
+
+def made(jobs: Mapping[Key, Mapping[str, Any]]) -> dict[Key, Run]:
+    """Each job's run, by what the job is known by."""
+    return dict(zip(jobs, sweep(jobs.values()), strict=True))
 
 
 def swept(job: Callable[..., Mapping[str, Any]], places: Iterable[Place], *several, **figures) -> Any:

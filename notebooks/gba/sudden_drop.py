@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +11,7 @@ import pandas as pd
 from lib.results.run import Run
 from lib.store.optim import Adagrad, Adam
 from lib.training.schedule import Phase, Schedule
+from notebooks import study
 from notebooks.gba import switching
 from notebooks.gba.tasks import Task, at_rate
 
@@ -33,18 +34,12 @@ DAYS = 4
 
 
 def job(task: Task, profile: str, case: str, seed: int) -> dict[str, Any]:
-    size = task.sizes[profile]
-    half = DAYS * size.day // 2
+    half = DAYS * task.sizes[profile].day // 2
     before, after = (phase(task, mode, name) for mode, name in CASES[case])
     workload = replace(task.workload(profile), samples=2 * half, days=DAYS, world=seed)
-    return {
-        "workload": workload,
-        "protocol": Schedule(phases=(replace(before, until_samples=half), after)),
-        "cluster": task.cluster(profile, "gba"),
-        "seed": seed,
-        "evaluations": 20,
-        "trace": False,
-    }
+    plan = Schedule(phases=(replace(before, until_samples=half), after))
+    made = {"workload": workload, "protocol": plan, "cluster": task.cluster(profile, "gba"), "seed": seed}
+    return made | {"evaluations": 20, "trace": False}
 
 
 def phase(task: Task, mode: str, name: str) -> Phase:
@@ -57,32 +52,25 @@ def late(task: Task, profile: str, start: Run, mode: str, name: str) -> dict[str
     """The job of a day in a mode with a set of hyper-parameters after another run, evaluated after every 5 % of it."""
     size = task.sizes[profile]
     job = switching.days(task, profile, "sync", start, size.base + 1)
-    after = replace(phase(task, mode, name), until_day=size.base + 1)
-    return job | {
-        "protocol": Schedule(phases=(after,)),
-        "cluster": task.cluster(profile, "gba"),
-        "evaluations": 40 * size.days,
-        "keep": False,
-    }
+    plan = Schedule(phases=(replace(phase(task, mode, name), until_day=size.base + 1),))
+    here = {"protocol": plan, "cluster": task.cluster(profile, "gba")}
+    return job | here | {"evaluations": 40 * size.days, "keep": False}
 
 
-def curve(run: Run) -> pd.DataFrame:
+def curves(places: Iterable[study.Place], runs: Sequence[Run]) -> pd.DataFrame:
     """AUC against progress in per cent."""
-    found = run.history.dropna(subset=["auc"])
-    return pd.DataFrame({"progress": 100 * found["samples"] / run.summary["samples"], "auc": found["auc"]})
+    whole = ({**place, "samples of all": run.summary["samples"]} for place, run in zip(places, runs, strict=True))
+    found = study.courses(whole, runs, "samples", "auc")
+    return found.assign(progress=100 * found.pop("samples") / found.pop("samples of all"))
 
 
 def drops(curves: pd.DataFrame) -> pd.DataFrame:
     """For each run: the AUC before the switch, the lowest of the three evaluations after it, how far it fell, and the end's."""
-    rows = []
-    for (task, case, seed), group in curves.groupby(["task", "protocol", "seed"], sort=False):
-        group = group.sort_values("progress")
-        before = float(group.loc[group["progress"] <= 50.01, "auc"].iloc[-1])
-        lowest = float(group.loc[group["progress"] > 50.01, "auc"].iloc[:3].min())
-        end = float(group["auc"].iloc[-1])
-        rows.append({"task": task, "protocol": case, "seed": seed, "before": before, "lowest": lowest, "end": end})
-    table = pd.DataFrame(rows)
-    return table.assign(drop=table["before"] - table["lowest"])
+    data = curves.sort_values("progress")
+    early, keys = data["progress"] <= 50.01, ["task", "protocol", "seed"]
+    before, end = (each.groupby(keys, sort=False)["auc"].last() for each in (data[early], data))
+    lowest = data[~early].groupby(keys, sort=False).head(3).groupby(keys, sort=False)["auc"].min()
+    return pd.DataFrame({"before": before, "lowest": lowest, "end": end, "drop": before - lowest}).reset_index()
 
 
 def below(after: pd.DataFrame, stays: Mapping[str, str]) -> pd.DataFrame:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,28 +12,31 @@ import pandas as pd
 from lib.options.document import load
 from lib.results.run import Run
 from lib.store.optim import Adagrad, Adam
-from lib.training.sweep import sweep
+from notebooks import study
 from notebooks.gba.tasks import MODES, Task, at_rate
 
 DIRECTIONS = ("from Sync", "to Sync")
 PAIR = ("sync", "gba", "frozen")
 """Those between whom parity is judged, and the line that says what can be lost."""
 
+Runs = dict[tuple[str, int], Run]
+"""Mode and seed -> run."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Study:
-    """One task's runs, by mode, with one for each seed."""
+    """One task's runs."""
 
-    away: Mapping[str, Sequence[Run]]
+    away: Runs
     """Each mode's days after Sync's base, at Sync's rate."""
-    own: Mapping[str, Sequence[Run]]
+    own: Runs
     """The same days at each mode's own best rate."""
-    back: Mapping[str, Sequence[Run]]
+    back: Runs
     """Sync's days after each mode's."""
 
     @property
     def runs(self) -> list[Run]:
-        made = [run for way in (self.away, self.own, self.back) for group in way.values() for run in group]
+        made = [run for way in (self.away, self.own, self.back) for run in way.values()]
         return list({id(run): run for run in made}.values())  # where a mode's rate is Sync's, they are the same
 
 
@@ -42,47 +45,41 @@ def base(task: Task, profile: str, seed: int) -> dict[str, Any]:
     return task.job(profile, "sync", seed, until_day=task.sizes[profile].base) | {"keep": True}
 
 
-def bases(task: Task, profile: str, seeds: Iterable[int]) -> list[Run]:
-    return sweep([base(task, profile, seed) for seed in seeds])
+def bases(task: Task, profile: str, seeds: Iterable[int]) -> dict[int, Run]:
+    return study.made({seed: base(task, profile, seed) for seed in seeds})
 
 
-def days(task: Task, profile: str, mode: str, start: Run, until: int, **phase) -> dict[str, Any]:
-    """The job that goes on from another run's model, day by day."""
+def days(task: Task, profile: str, mode: str, start: Run, until: int | None = None, **phase) -> dict[str, Any]:
+    """The job that goes on from another run's model, day by day; the days of the study, unless it is said until when."""
+    until = until or task.sizes[profile].base + task.sizes[profile].days
     job = task.job(profile, mode, start.provenance["seed"], until_day=until, **phase)
     return job | {"start": start, "evaluations": "daily", "keep": True}
 
 
-def switching(task: Task, profile: str, seeds: Sequence[int], others: int = 5) -> Study:
+def switching(task: Task, profile: str, seeds: Iterable[int], others: int = 5) -> Study:
     """Base, then every mode's days, then Sync's; and what trains no more after the base, or after Sync's days.
 
     Modes take over from Sync at its rate. What Sync takes over was trained at the mode's own rate, which Sync keeps; Async has
     Adagrad with its own, and Sync after it Adam with Sync's. No parity is claimed of modes beside Sync and GBA: they take the
     first `others` of the seeds."""
-    size = task.sizes[profile]
-    middle, end = size.base + size.days, size.base + 2 * size.days
-    starts = bases(task, profile, seeds)
-    of = {mode: starts if mode in PAIR else starts[:others] for mode in (*MODES, "frozen", "one worker")}
-    there = _by_mode(task, profile, {mode: (at, {}) for mode, at in of.items()}, middle)
-    own = {mode: (of[mode], _own(task, mode)) for mode in MODES if _own(task, mode)}
-    left = {mode: there[mode] for mode in MODES} | _by_mode(task, profile, own, middle)
-    jobs = {mode: [days(task, profile, "sync", run, end, **_own(task, mode)) for run in left[mode]] for mode in MODES}
-    jobs["frozen"] = [days(task, profile, "frozen", run, end) for run in there["sync"]]
-    runs = iter(sweep([job for group in jobs.values() for job in group]))
-    return Study(away=there, own=left, back={mode: [next(runs) for _ in group] for mode, group in jobs.items()})
+    starts, end = bases(task, profile, seeds), task.sizes[profile].base + 2 * task.sizes[profile].days
+    asked = {mode: [*starts][: None if mode in PAIR else others] for mode in (*MODES, "frozen", "one worker")}
+    away = study.made(
+        {(mode, seed): _days(task, profile, mode, starts[seed]) for mode in asked for seed in asked[mode]}
+    )
+    own = {(mode, seed): run for (mode, seed), run in away.items() if mode in MODES}
+    other = {mode: _own(task, mode) for mode in MODES if _own(task, mode)}
+    own |= study.made(
+        {(m, seed): _days(task, profile, m, starts[seed], **other[m]) for m in other for seed in asked[m]}
+    )
+    jobs = {(m, seed): days(task, profile, "sync", run, end, **_own(task, m)) for (m, seed), run in own.items()}
+    jobs |= {("frozen", seed): days(task, profile, "frozen", away["sync", seed], end) for seed in starts}
+    return Study(away=away, own=own, back=study.made(jobs))
 
 
-def _by_mode(
-    task: Task, profile: str, phases: Mapping[str, tuple[Sequence[Run], dict[str, Any]]], until: int
-) -> dict[str, list[Run]]:
-    """The runs of each mode from its starts, with its own options of a phase. Sync's rate may be too large for a mode to go on
-    with: then batches whose loss is not finite are left out."""
-    jobs = [
-        days(task, profile, mode, at, until, **own) | ({} if mode in PAIR else {"on_nan": "skip"})
-        for mode, (starts, own) in phases.items()
-        for at in starts
-    ]
-    runs = iter(sweep(jobs))
-    return {mode: [next(runs) for _ in starts] for mode, (starts, _) in phases.items()}
+def _days(task: Task, profile: str, mode: str, start: Run, **own) -> dict[str, Any]:
+    """Sync's rate may be too large for a mode to go on with: then batches whose loss is not finite are left out."""
+    return days(task, profile, mode, start, **own) | ({} if mode in PAIR else {"on_nan": "skip"})
 
 
 def _own(task: Task, mode: str) -> dict[str, Any]:
@@ -94,32 +91,25 @@ def _own(task: Task, mode: str) -> dict[str, Any]:
 def at_rates(task: Task, profile: str, seeds: Iterable[int], factors: Iterable[float]) -> pd.DataFrame:
     """At Sync's best rate times each factor, base included: the mean AUC over the days of Sync, of GBA, and of what trains no
     more, as claims read them."""
-    seeds, rows = list(seeds), []
+    parts = []
     for factor in factors:
         own = replace(task, adam={"sync": factor * task.adam["sync"]})
-        until = own.sizes[profile].base + own.sizes[profile].days
         starts = bases(own, profile, seeds)
-        for mode, runs in _by_mode(own, profile, {mode: (starts, {}) for mode in PAIR}, until).items():
-            about = {"task": task.name, "rates": factor, "protocol": mode}
-            about |= {"subject": f"{task.name}, rate x {factor:g} {mode}"}
-            rows += [about | {"seed": seed, "mean": mean_auc(run)} for seed, run in zip(seeds, runs, strict=True)]
-    return pd.DataFrame(rows)
+        places = study.grid(task=[task.name], rates=[factor], protocol=PAIR, seed=starts)
+        jobs = {(at["protocol"], at["seed"]): days(own, profile, at["protocol"], starts[at["seed"]]) for at in places}
+        found = study.told(places, study.made(jobs).values(), mean=mean_auc)
+        parts.append(found.assign(subject=f"{task.name}, rate x {factor:g} " + found["protocol"]))
+    return pd.concat(parts, ignore_index=True)
 
 
 def asynchrony(task: Task, profile: str, seeds: Iterable[int], rates: Iterable[float]) -> pd.DataFrame:
     """Async's days after Sync's base at each rate of Adagrad, by all workers and by one alone, which is never stale."""
     starts = bases(task, profile, seeds)
-    until = task.sizes[profile].base + task.sizes[profile].days
-    places = [(rate, workers, at) for rate in rates for workers in (task.workers("async"), 1) for at in starts]
-    jobs = []
-    for rate, workers, start in places:
-        phase = {"workers": workers, **at_rate(Adagrad(lr=rate))}
-        jobs.append(days(task, profile, "async", start, until, **phase))
-    rows = [
-        {"rate": rate, "workers": workers, "seed": start.provenance["seed"], "mean": mean_auc(run)}
-        for (rate, workers, start), run in zip(places, sweep(jobs), strict=True)
-    ]
-    return pd.DataFrame(rows)
+
+    def job(rate: float, workers: int, seed: int) -> dict[str, Any]:
+        return days(task, profile, "async", starts[seed], workers=workers, **at_rate(Adagrad(lr=rate)))
+
+    return study.swept(job, study.grid(rate=rates, workers=(task.workers("async"), 1), seed=starts), mean=mean_auc)[0]
 
 
 def mean_auc(run: Run) -> float:
@@ -127,55 +117,43 @@ def mean_auc(run: Run) -> float:
     return float(run.history["auc"].dropna().mean())
 
 
-def daily(study: Study) -> pd.DataFrame:
+def daily(study_of: Study) -> pd.DataFrame:
     """A row for each direction, protocol, seed and day: the AUC on that day's unseen samples."""
-    parts = []
-    for direction, runs in zip(DIRECTIONS, (study.away, study.back), strict=True):
-        for mode, group in runs.items():
-            for run in group:
-                found = run.history.dropna(subset=["auc"])[["day", "auc"]]
-                parts.append(found.assign(direction=direction, protocol=mode, seed=run.provenance["seed"]))
-    return pd.concat(parts, ignore_index=True).astype({"day": int})
+    ways = zip(DIRECTIONS, (study_of.away, study_of.back), strict=True)
+    parts = [_placed(runs, direction=way) for way, runs in ways]
+    return pd.concat([study.courses(*part, "day", "auc") for part in parts], ignore_index=True).astype({"day": int})
 
 
-def at_own_rates(study: Study) -> pd.DataFrame:
+def _placed(runs: Runs, **more: str) -> tuple[list[study.Place], Iterable[Run]]:
+    return [{**more, "protocol": mode, "seed": seed} for mode, seed in runs], runs.values()
+
+
+def at_own_rates(study_of: Study) -> pd.DataFrame:
     """What each mode's mean AUC over the days after Sync's base is above Sync's with the same seed: at its own best rate, and at
     Sync's. A row for each mode and seed."""
-    stays = {run.provenance["seed"]: mean_auc(run) for run in study.away["sync"]}
-    rows = []
-    for mode, group in study.own.items():
-        for own, away in zip(group, study.away[mode], strict=True):
-            seed = own.provenance["seed"]
-            less = {"at Sync's rate": mean_auc(away) - stays[seed], "at its own": mean_auc(own) - stays[seed]}
-            rows.append({"protocol": mode, "seed": seed} | less)
-    return pd.DataFrame(rows)
+    data = study.told(*_placed(study_of.own), own=mean_auc)
+    away = {key: mean_auc(study_of.away[key]) for key in study_of.own}
+    stays = data["seed"].map({seed: auc for (mode, seed), auc in away.items() if mode == "sync"})
+    data["at Sync's rate"] = [*away.values()] - stays
+    return data.assign(**{"at its own": data.pop("own") - stays})
 
 
-def back_at_one_rate(task: Task, profile: str, study: Study) -> pd.DataFrame:
+def back_at_one_rate(task: Task, profile: str, study_of: Study) -> pd.DataFrame:
     """What Sync's days after GBA's are above those of staying in Sync with the same seed: after GBA at its own best rate, which
     Sync keeps; and after GBA at Sync's best rate, as in the paper, whose modes have one."""
-    end = task.sizes[profile].base + 2 * task.sizes[profile].days
-    ways = {"at GBA's rate": study.back["gba"]}
-    ways["at Sync's rate"] = sweep([days(task, profile, "sync", run, end) for run in study.away["gba"]])
-    stays = [mean_auc(run) for run in study.back["sync"]]
-    less = {way: [mean_auc(run) - stay for run, stay in zip(runs, stays, strict=True)] for way, runs in ways.items()}
-    return pd.DataFrame(less).assign(task=task.name, seed=[run.provenance["seed"] for run in study.back["sync"]])
+    end, seeds = task.sizes[profile].base + 2 * task.sizes[profile].days, [s for m, s in study_of.away if m == "gba"]
+    ways = {"at GBA's rate": [study_of.back["gba", seed] for seed in seeds]}
+    again = study.made({seed: days(task, profile, "sync", study_of.away["gba", seed], end) for seed in seeds})
+    ways["at Sync's rate"] = again.values()
+    stays = pd.Series([mean_auc(study_of.back["sync", seed]) for seed in seeds])
+    less = {way: [*map(mean_auc, runs)] - stays for way, runs in ways.items()}
+    return pd.DataFrame(less).assign(task=task.name, seed=seeds)
 
 
 def quality(table: pd.DataFrame) -> pd.DataFrame:
     """For each task, direction, protocol and seed the AUC on the first day, the last, and on average."""
     keys = ["task", "direction", "protocol", "seed"]
     return table.sort_values("day").groupby(keys, sort=False)["auc"].agg(["first", "last", "mean"]).reset_index()
-
-
-def differences(table: pd.DataFrame) -> pd.DataFrame:
-    """For each task, direction, protocol and seed the AUC less that of GBA: on the first day, the last, and on average."""
-    own = quality(table)
-    gba = own[own["protocol"] == "gba"].drop(columns="protocol")
-    own = own.merge(gba, on=["task", "direction", "seed"], suffixes=("", "_gba"))
-    for name in ("first", "last", "mean"):
-        own[name] -= own.pop(f"{name}_gba")
-    return own
 
 
 PAPER = {
@@ -189,18 +167,12 @@ PAPER = {
 def beside(table: pd.DataFrame) -> pd.DataFrame:
     """Tables 6.1 to 6.8: each mode's mean AUC over the days less Sync's, in thousandths, as the paper has it and here."""
     own = quality(table)
-    stays = own[own["protocol"] == "sync"].drop(columns=["protocol", "first", "last"])
-    own = own.merge(stays, on=["task", "direction", "seed"], suffixes=("", "_sync"))
-    own["ours"] = 1000 * (own["mean"] - own["mean_sync"])
+    own["ours"] = 1000 * (own["mean"] - study.beside(own, "mean", ["task", "direction", "seed"], protocol="sync"))
     order = [*dict.fromkeys(table["task"]), *DIRECTIONS, *MODES, "one worker", "frozen"]
     own = own.sort_values(["task", "direction", "protocol"], key=lambda column: column.map(order.index))
     found = own.groupby(["task", "direction", "protocol"], sort=False)["ours"].agg(["mean", "min", "max"]).round(1)
-    places = [(task, direction.lower()) for task, direction, _ in found.index]
-    keys = [(*place, mode) for place, (_, _, mode) in zip(places, found.index, strict=True)]
-    less = [
-        round(1000 * (PAPER[key][2] - PAPER[*place, "sync"][2]), 1) if key in PAPER else None
-        for place, key in zip(places, keys, strict=True)
-    ]
+    keys = [(task, direction.lower(), mode) for task, direction, mode in found.index]
+    less = [round(1000 * (PAPER[at][2] - PAPER[*at[:2], "sync"][2]), 1) if at in PAPER else None for at in keys]
     found.insert(0, "paper", less)
     return found
 

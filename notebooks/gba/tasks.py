@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -134,17 +135,10 @@ class Task(Checked):
         return replace(self, gathered=self.gathered // fewer, spare=self.spare // fewer, servers=servers, **crews)
 
     def rule(self, mode: str) -> Rule:
-        divided = {"rows_divided_by": self.rows_divided_by}
-        return {
-            "sync": lambda: Sync(**divided),
-            "gba": lambda: GBA(iota=self.iota, **divided),
-            "hop-bw": lambda: HopBW(spare=self.spare, **divided),
-            "hop-bs": lambda: HopBS(bound=self.bound, **divided),
-            "bsp": lambda: BSP(size=self.gathered, **divided),
-            "async": lambda: Async(**divided),
-            "one worker": lambda: Async(**divided),
-            "frozen": lambda: Frozen(**divided),
-        }[mode]()
+        kinds = {"sync": Sync, "async": Async, "one worker": Async, "frozen": Frozen}
+        kinds |= {"gba": partial(GBA, iota=self.iota), "hop-bw": partial(HopBW, spare=self.spare)}
+        kinds |= {"hop-bs": partial(HopBS, bound=self.bound), "bsp": partial(BSP, size=self.gathered)}
+        return kinds[mode](rows_divided_by=self.rows_divided_by)
 
     def phase(self, mode: str, **options) -> Phase:
         """A phase in that mode, at Sync's rate but for Async; `options` are a Phase's own and go before the task's.
@@ -162,37 +156,25 @@ class Task(Checked):
         return (self.sync if mode in ("sync", "frozen") else self.others)[0]
 
     def cluster(
-        self,
-        profile: str,
-        mode: str,
-        slowdown: Slowdown | float = 0.6,
-        workers: int | None = None,
-        each: bool = False,
+        self, profile: str, mode: str, slowdown: Slowdown | float = 0.6, workers: int | None = None, each: bool = False
     ) -> VirtualCluster:
         """The paper's cluster. However many workers there are, they have the same cores, links and servers together; with `each`,
         more workers bring more of them."""
         cluster = clusters.gba()
         workers = workers or self.workers(mode)
         nodes = workers if each else self.others[0]
-        share = nodes / workers
-        worker, server = cluster.worker, cluster.server
         alone = replace(self.workload(profile), batch_size=self.lone)
         vector = 4 * dense_parameters(alone)
-        flops = alone.work().flops / (2 * vector / worker.bandwidth / self.moving)
+        flops = alone.work().flops / (2 * vector / cluster.worker.bandwidth / self.moving)
+        worker = replace(cluster.worker, flops=flops, latency=LATENCY)
+        server = replace(cluster.server, latency=LATENCY)
         fold = SERVERS * nodes / self.servers  # so many machines are simulated as one
         return replace(
             cluster,
             workers=workers,
             servers=self.servers,
-            worker=replace(worker, flops=flops * share, bandwidth=worker.bandwidth * share, latency=LATENCY),
-            server=replace(
-                server,
-                flops=server.flops * fold,
-                memory=server.memory * fold,
-                core_memory=server.core_memory * fold,
-                bandwidth=server.bandwidth * fold,
-                latency=LATENCY,
-            ),
+            worker=clusters.scaled(worker, nodes / workers, "flops", "bandwidth"),
+            server=clusters.scaled(server, fold, "flops", "memory", "core_memory", "bandwidth"),
             slowdown=Lognormal(sigma=slowdown) if isinstance(slowdown, (int, float)) else slowdown,
         )
 
@@ -229,36 +211,40 @@ TASKS: Mapping[str, Task] = {task.name: task for task in (_FILE.read(Task, place
 
 def settings(tasks: Iterable[Task], profile: str) -> pd.DataFrame:
     """What is trained, and how, each beside what the paper has."""
-    rows = []
+    columns = {}
     for task in tasks:
         size, paper, full = task.sizes[profile], task.printed, TASKS[task.name]
-        ours = {
-            "workers of Sync, of the others": (
-                f"{task.sync[0]}, {task.others[0]}",
-                f"{full.sync[0]}, {full.others[0]}",
-            ),
-            "samples a step: Sync, Hop-BS, BSP, Hop-BW": (task.sync[1], f"{paper.sync:,}"),
-            "samples a step: GBA": (task.others[1], f"{paper.gba:,}"),
-            "samples a step: Async": (task.lone, f"{paper.lone:,}"),
-            "iota; b1 of Hop-BS": (f"{task.iota:g}; {task.bound}",) * 2,
-            "b2 of BSP; b3 of Hop-BW": (f"{task.gathered}; {task.spare}", f"{full.gathered}; {full.spare}"),
-            "learning rate: Adam": (f"{task.adam['sync']:g}", f"{paper.adam:g}"),
-            "learning rate: Adagrad (Async)": (f"{task.adagrad:g}", f"{paper.adagrad:g}"),
-            "days of the base + of a mode": (f"{size.base} + {size.days}", paper.days),
-            "samples a day": (f"{size.day:,}", f"{paper.day:,}"),
+        crews, steps = "workers of Sync, of the others", "samples a step: {}".format
+        columns[task.name, "here"] = {
+            crews: f"{task.sync[0]}, {task.others[0]}",
+            steps("Sync, Hop-BS, BSP, Hop-BW"): task.sync[1],
+            steps("GBA"): task.others[1],
+            steps("Async"): task.lone,
+            "iota; b1 of Hop-BS": f"{task.iota:g}; {task.bound}",
+            "b2 of BSP; b3 of Hop-BW": f"{task.gathered}; {task.spare}",
+            "learning rate: Adam": f"{task.adam['sync']:g}",
+            "learning rate: Adagrad (Async)": f"{task.adagrad:g}",
+            "days of the base + of a mode": f"{size.base} + {size.days}",
+            "samples a day": f"{size.day:,}",
         }
-        rows += [
-            {"task": task.name, "setting": name, "here": here, "paper": there} for name, (here, there) in ours.items()
-        ]
-    return pd.DataFrame(rows).pivot(index="setting", columns="task").swaplevel(axis=1).sort_index(axis=1).loc[[*ours]]
+        there = [f"{full.sync[0]}, {full.others[0]}", *(f"{each:,}" for each in (paper.sync, paper.gba, paper.lone))]
+        there += [f"{task.iota:g}; {task.bound}", f"{full.gathered}; {full.spare}"]
+        there += [f"{paper.adam:g}", f"{paper.adagrad:g}", paper.days, f"{paper.day:,}"]
+        columns[task.name, "paper"] = dict(zip(columns[task.name, "here"], there, strict=True))
+    found = pd.DataFrame(columns).rename_axis("setting")
+    return found.rename_axis(["task", None], axis=1).sort_index(axis=1)
 
 
-def days_of(run: Run) -> dict[str, Any]:
-    """The summary of a run that was evaluated daily, with the mean AUC over its days."""
-    daily = run.history["auc"].dropna()
+def figures(run: Run, **place: Any) -> dict[str, Any]:
+    """How old its gradients were, and how many were left out; frozen applies nothing."""
     ages = [f"{name}_{figure}" for name in ("staleness", "data_staleness") for figure in ("mean", "max")]
-    kept = {name: run.summary.get(name) for name in ("qps", *ages, "decayed", "dropped")}  # frozen applies nothing
-    return {"seed": run.provenance["seed"], "auc": daily.mean(), "first": daily.iloc[0], **kept}
+    return {name: run.summary.get(name) for name in (*ages, "decayed", "dropped")}
+
+
+def days_of(run: Run, **place: Any) -> dict[str, Any]:
+    """Of a run that was evaluated daily: the mean AUC over its days and that of the first, its speed and the same figures."""
+    daily = run.history["auc"].dropna()
+    return {"auc": daily.mean(), "first": daily.iloc[0], "qps": run.summary.get("qps"), **figures(run)}
 
 
 def trained(run: Run, times: Sequence[float]) -> np.ndarray:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -43,10 +44,10 @@ def fitted(ratios: Mapping[float, float], wanted: float) -> float:
     return float(np.interp(math.log(wanted), sorted(logs), [logs[x] for x in sorted(logs)]))
 
 
-def behind(run: Run) -> tuple[float, int]:
+def behind(run: Run, **place: Any) -> dict[str, float]:
     """Mean and maximum of how many steps fewer than the fastest a worker has finished when it finishes one; the first quarter
     of the batches, in which nobody has to wait yet, is left out of the mean."""
     done = run.trace[run.trace["kind"] == "compute"].sort_values("end")
     own = done.groupby("node", observed=True).cumcount() + 1
     lags = (own.cummax() - own).to_numpy()
-    return float(lags[len(lags) // 4 :].mean()), int(lags.max())
+    return {"mean": float(lags[len(lags) // 4 :].mean()), "max": int(lags.max())}

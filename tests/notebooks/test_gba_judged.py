@@ -21,8 +21,10 @@ def test_the_switching_study_gives_every_modes_auc_and_the_average_of_the_tasks(
     assert judged.loc["a from sync gba"].tolist() == [0.85, 0.87, 0.86]
     assert judged.loc["b from sync sync"].tolist() == [0.85, 0.87, 0.86]
     assert judged.loc["average from sync gba"].tolist() == [0.9, 0.92, 0.91]
-    less = switching.differences(daily).set_index(["task", "protocol"])["mean"].round(6)
-    assert less.to_dict() == {("a", "sync"): -0.1, ("b", "sync"): -0.1, ("a", "gba"): 0.0, ("b", "gba"): 0.0}
+    less = switching.beside(daily)["mean"]
+    assert less.to_dict() == {
+        (task, "from Sync", mode): ours for task in "ab" for mode, ours in (("sync", 0.0), ("gba", 100.0))
+    }
 
 
 def test_the_drops_have_a_subject_for_every_case_of_the_claims():
@@ -73,8 +75,8 @@ def test_a_mode_at_its_own_rate_is_held_against_sync_of_the_same_seed():
     def run(seed, auc):
         return SimpleNamespace(provenance={"seed": seed}, history=pd.DataFrame({"auc": [None, auc - 0.01, auc + 0.01]}))
 
-    sync = [run(5, 0.70), run(6, 0.80)]
-    away, own = ({"sync": sync, "gba": [run(5, auc)]} for auc in (0.65, 0.72))
+    sync = {("sync", 5): run(5, 0.70), ("sync", 6): run(6, 0.80)}
+    away, own = ({**sync, ("gba", 5): run(5, auc)} for auc in (0.65, 0.72))
     found = switching.at_own_rates(switching.Study(away=away, own=own, back={})).round(6)
     assert found.query("protocol == 'gba'").values.tolist() == [["gba", 5, -0.05, 0.02]]
     assert (found.query("protocol == 'sync'")[["at Sync's rate", "at its own"]] == 0).all(axis=None)
