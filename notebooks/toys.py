@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -12,7 +13,9 @@ from lib.cluster.spec import Work
 from lib.data.batch import Batch
 from lib.options.checked import Count
 from lib.store.optim import SGD, Optimizer
-from lib.workloads.base import Workload
+from lib.workloads.base import TableSpec, Workload
+
+NAMES = "abcdefgh"
 
 
 class Climb(torch.nn.Module):
@@ -50,3 +53,30 @@ class Toy(Workload):
         self, model: torch.nn.Module, rows: Mapping[str, np.ndarray], seed: int, day: int | None = None
     ) -> dict[str, float]:
         return {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Letters(Toy):
+    """Batches that read a few of eight parameters, each of which counts its updates, as the dense one does: 2 is a''."""
+
+    name: ClassVar[str] = "letters"
+
+    samples: int = 2
+    reads: tuple[str, ...] = ("acf", "abh")
+    """What batches read, in turn."""
+
+    def tables(self) -> dict[str, TableSpec]:
+        return {"letter": TableSpec(1, 0.0)}
+
+    def draw(self, seed: int, first: int, size: int, index: int) -> Batch:
+        ids = np.array([ord(letter) for letter in self.reads[index % len(self.reads)]])
+        return Batch.of(index=index, raw={"letter": ids}, size=1, features={})
+
+    def evaluation_ids(self, seed: int, day: int | None = None) -> dict[str, np.ndarray]:
+        return {"letter": np.array([ord(letter) for letter in NAMES])}
+
+    def evaluate(
+        self, model: Climb, rows: Mapping[str, np.ndarray], seed: int, day: int | None = None
+    ) -> dict[str, float]:
+        found = {letter: float(value) for letter, value in zip(NAMES, rows["letter"][:, 0], strict=True)}
+        return found | {"w": float(model.w.detach()[0])}

@@ -16,8 +16,7 @@ from lib.models.flat import FlatModel
 from lib.results.run import Run
 from lib.training.legs import driver
 from lib.workloads.base import Workload
-from notebooks.oac.example import Letters
-from notebooks.toys import Climb
+from notebooks.toys import Climb, Letters
 
 __all__ = ["FIELD", "Climb", "Letters", "finals", "records", "rounds", "serial_dense", "weights"]
 

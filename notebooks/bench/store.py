@@ -21,7 +21,6 @@ import pandas as pd
 import torch
 
 from lib.data.zipf import probabilities
-from lib.errors import unknown
 from lib.store.optim import Adagrad
 from lib.store.spec import RowStore
 from lib.store.table import kernels
@@ -65,8 +64,6 @@ PROFILES = {
 
 
 def measure(profile: str = "full") -> Iterator[dict[str, Any]]:
-    if profile not in PROFILES:
-        raise unknown("profile of the benchmark", profile, PROFILES)
     scale = PROFILES[profile]
     for size in scale.rows:
         for dim in scale.dims:

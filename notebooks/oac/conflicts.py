@@ -9,6 +9,7 @@ from lib import protocols, workloads
 from lib.data.zipf import probabilities
 from lib.results.run import Run
 from lib.workloads import Workload
+from notebooks.oac.convergence import replaced
 from notebooks.oac.tasks import SETUPS
 
 FIELDS = 4
@@ -20,9 +21,9 @@ def task(*, batch: int, exponent: float, batches: int, vocabulary: int = 2_000) 
     return workloads.get("ctr-synthetic", exponent=exponent, days=1, drift=0.0, dim=4, evaluation_samples=100, **size)
 
 
-def job(workload: Workload, in_flight: int, seed: int, name: str = "oac") -> dict[str, Any]:
+def job(workload: Workload, in_flight: int, seed: int, protocol: str = "oac") -> dict[str, Any]:
     """A run of a pipeline in which so many batches are always in flight: the way back is what takes longest."""
-    rule = protocols.get(name, in_flight=in_flight, readers=in_flight, writers=in_flight, queue=in_flight)
+    rule = protocols.get(protocol, in_flight=in_flight, readers=in_flight, writers=in_flight, queue=in_flight)
     there = SETUPS["setup 1"].cluster(workload)
     return {"workload": replace(workload, world=seed), "protocol": rule, "cluster": there, "seed": seed, "trace": False}
 
@@ -37,12 +38,9 @@ def expected(workload: Workload, in_flight: int) -> float:
     return float((q * (1 - (1 - q) ** (in_flight - 1))).sum() / q.sum())
 
 
-def measured(run: Run) -> dict[str, float]:
-    """The share of rows that validation replaced, and the cache's size in batches."""
+def measured(run: Run, **place: Any) -> dict[str, float]:
+    """The share of rows that validation replaced, and the cache's size in batches, beside its bound."""
     told, rule = run.summary, run.provenance["protocol"]
-    rows = told["rows_read"] / told["applied"]
-    return {
-        "conflicts": told["rows_validated_away"] / told["rows_read"],
-        "cache, in batches": told["largest_cache"] / rows,
-        "bound": protocols.get("oac", **{k: rule[k] for k in ("in_flight", "readers", "writers", "queue")}).most_cached,
-    }
+    most = protocols.get("oac", **{k: rule[k] for k in ("in_flight", "readers", "writers", "queue")}).most_cached
+    cached = told["largest_cache"] * told["applied"] / told["rows_read"]
+    return {"conflicts": replaced(run), "cache, in batches": cached, "bound": most}

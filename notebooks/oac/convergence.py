@@ -9,8 +9,8 @@ import pandas as pd
 
 from lib.results.run import Run
 from lib.seeds import tuning
-from lib.training.sweep import sweep
 from lib.workloads import Workload
+from notebooks import study
 from notebooks.oac.tasks import Setup
 from tests.soak.pipelines import digest_of, serial
 
@@ -21,23 +21,25 @@ FAST = 0.97
 """A setting is tuned for quality among those that keep so much of the greatest speed."""
 
 
-def job(setup: Setup, mode: str, seed: int, epochs: float, tuned: int) -> dict[str, Any]:
+def job(setup: Setup, mode: str, seed: int, *, epochs: float, tuned: int, memory: float = 1.0) -> dict[str, Any]:
     """A mode's run by its name in the figures."""
     name, _, few = mode.partition(" ")
-    made = setup.job("oac" if name == UNTRAINED else name, seed, epochs=epochs, in_flight=tuned if few else None)
+    made = setup.job(
+        "oac" if name == UNTRAINED else name, seed, epochs=epochs, in_flight=tuned if few else None, memory=memory
+    )
     return made | ({"protocol": "frozen"} if name == UNTRAINED else {"evaluations": max(1, round(epochs))})
 
 
 def tried(setup: Setup, epochs: float, profile: str) -> pd.DataFrame:
     """Pipelined with more and more batches in flight: what it learns in a quarter of the pass, and how fast."""
-    seeds = tuning(1 if profile == "smoke" else 2)
-    many = [2, 3, 4, 6, 8, 12, setup.cores]
-    runs = sweep([setup.job("pipelined", seed, epochs=epochs / 4, in_flight=each) for each in many for seed in seeds])
-    rows = [
-        {"in flight": each, "mrr": run.summary["mrr"], "batches a second": run.steady_qps / setup.batch}
-        for each, run in zip([each for each in many for _ in seeds], runs, strict=True)
-    ]
-    return pd.DataFrame(rows).groupby("in flight").mean().round(4)
+    data, _ = study.swept(
+        lambda many, seed: setup.job("pipelined", seed, epochs=epochs / 4, in_flight=many),
+        study.grid(many=[2, 3, 4, 6, 8, 12, setup.cores], seed=tuning(1 if profile == "smoke" else 2)),
+        mrr="mrr",
+        pace=lambda run: run.steady_qps / setup.batch,
+    )
+    data = data.rename(columns={"many": "in flight", "pace": "batches a second"})
+    return data.groupby("in flight")[["mrr", "batches a second"]].mean().round(4)
 
 
 def best(found: pd.DataFrame) -> int:
@@ -46,40 +48,33 @@ def best(found: pd.DataFrame) -> int:
     return int(fast["mrr"].idxmax())
 
 
-def courses(places: Sequence[tuple[str, str, int]], runs: Sequence[Run]) -> pd.DataFrame:
-    """MRR after each epoch."""
-    parts = []
-    for (setup, mode, seed), run in zip(places, runs, strict=True):
-        found = run.history.dropna(subset=["mrr"])[["time", "samples", "mrr"]]
-        epoch = found["samples"] / run.provenance["workload"]["triples"]
-        parts.append(found.assign(epoch=epoch.round(2), setup=setup, protocol=mode, seed=seed))
-    return pd.concat(parts, ignore_index=True)
+def courses(places: Sequence[study.Place], runs: Sequence[Run]) -> pd.DataFrame:
+    """MRR after each epoch; seeds' seconds, which differ by some thousandths, stand at their mean."""
+    triples = [run.provenance["workload"]["triples"] for run in runs]
+    spots = ({**place, "triples": each} for place, each in zip(places, triples, strict=True))
+    data = study.courses(spots, runs, "time", "samples", "mrr")
+    data["epoch"] = (data["samples"] / data.pop("triples")).round(2)
+    data["time"] = data.groupby(["setup", "protocol", "epoch"])["time"].transform("mean")
+    return data
 
 
-def judged(
-    places: Sequence[tuple[str, str, int]], runs: Sequence[Run], jobs: Sequence[Mapping[str, Any]]
-) -> pd.DataFrame:
-    """A row for each run, as claims read it; the first of OAC in each setup is replayed."""
-    table = pd.DataFrame(places, columns=["setup", "protocol", "seed"])
-    table["mrr"], table["early"] = [run.summary["mrr"] for run in runs], [_early(run) for run in runs]
-    table["qps"] = [run.steady_qps for run in runs]
-    table["conflicts"] = [run.summary.get("rows_validated_away", 0) / run.summary.get("rows_read", 1) for run in runs]
-    slow = table[table["protocol"] == "sequential"].set_index(["setup", "seed"])["qps"]
-    table["speed over sequential"] = (
-        table["qps"] / slow.loc[pd.MultiIndex.from_frame(table[["setup", "seed"]])].to_numpy()
-    )
-    table["subject"] = table["setup"] + ", " + table["protocol"]
+def judged(places: Sequence[study.Place], runs: Sequence[Run], jobs: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    """A row for each run, as claims read it; `early` is after the first epoch, and the first of OAC in each setup is replayed."""
+    early = {"early": lambda run: float(run.history["mrr"].dropna().iloc[0])}
+    table = study.told(places, runs, mrr="mrr", qps=study.pace, conflicts=replaced, **early)
+    slow = study.beside(table, "qps", ["setup", "seed"], protocol="sequential")
+    table["speed over sequential"], table["subject"] = table["qps"] / slow, table["setup"] + ", " + table["protocol"]
     first = table[table["protocol"] == "oac"].drop_duplicates("setup")
     same = [float(equal(runs[row], jobs[row]["workload"])) for row in first.index]
     replayed = first[["setup", "seed"]].assign(subject=first["setup"] + ", replayed", equal=same)
     return pd.concat([table, replayed], ignore_index=True)
 
 
+def replaced(run: Run) -> float:
+    """The share of rows that validation replaced."""
+    return run.summary.get("rows_validated_away", 0) / run.summary.get("rows_read", 1)
+
+
 def equal(run: Run, task: Workload) -> bool:
     """Whether a pipeline left what one batch after another leaves, in the order in which the device computed them."""
     return run.digest == digest_of(serial(task, run.provenance["seed"], run.summary["order"]))
-
-
-def _early(run: Run) -> float:
-    """MRR after the first epoch."""
-    return float(run.history["mrr"].dropna().iloc[0])

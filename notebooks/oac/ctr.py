@@ -14,19 +14,10 @@ MODES = ("sequential", "pipelined", "oac", "frozen")
 """Frozen trains nothing: from there to the best is all that can be lost."""
 
 
-def job(network: str, mode: str, seed: int, samples: int) -> dict[str, Any]:
+def job(network: str, protocol: str, seed: int, samples: int, **options) -> dict[str, Any]:
     """One pass on setup 1's machine: stages last as long as there, and as many batches are in flight as it has cores."""
-    setup, rate = SETUPS["setup 1"], Adagrad(lr=0.03)
-    task = workloads.get(
-        "ctr-synthetic",
-        network=network,
-        samples=samples,
-        batch_size=64,
-        days=1,
-        drift=0.0,
-        dense_optimizer=rate,
-        row_optimizer=rate,
-        world=seed,
-    )
-    protocol = mode if mode == "frozen" else setup.rule(mode)
-    return {"workload": task, "protocol": protocol, "cluster": setup.cluster(task), "seed": seed, "trace": False}
+    setup, rates = SETUPS["setup 1"], dict.fromkeys(("dense_optimizer", "row_optimizer"), Adagrad(lr=0.03))
+    size = {"samples": samples, "batch_size": 64, "days": 1, "drift": 0.0, **options}
+    task = workloads.get("ctr-synthetic", network=network, **size, **rates, world=seed)
+    rule = protocol if protocol == "frozen" else setup.rule(protocol)
+    return {"workload": task, "protocol": rule, "cluster": setup.cluster(task), "seed": seed, "trace": False}

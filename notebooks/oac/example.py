@@ -3,49 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import ClassVar
 
-import numpy as np
 import pandas as pd
 
 from lib.cluster.virtual.cluster import VirtualCluster
-from lib.data.batch import Batch
 from lib.drivers.run.plan import Plan
 from lib.drivers.run.record import END, Access, Record
 from lib.protocols.rule import Rule
 from lib.training.legs import driver
-from lib.workloads.base import TableSpec
-from notebooks.toys import Climb, Toy
+from notebooks.toys import NAMES, Letters
 
-NAMES = "abcdefgh"
-READS = ("acf", "abh")
 STAGES = ("read", "validated", "computed", "written")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Letters(Toy):
-    """Two batches over eight parameters, each of which counts its updates: 2 is a''."""
-
-    name: ClassVar[str] = "letters"
-
-    samples: int = 2
-    reads: tuple[str, ...] = READS
-
-    def tables(self) -> dict[str, TableSpec]:
-        return {"letter": TableSpec(1, 0.0)}
-
-    def draw(self, seed: int, first: int, size: int, index: int) -> Batch:
-        ids = np.array([ord(letter) for letter in self.reads[index % len(self.reads)]])
-        return Batch.of(index=index, raw={"letter": ids}, size=1, features={})
-
-    def evaluation_ids(self, seed: int, day: int | None = None) -> dict[str, np.ndarray]:
-        return {"letter": np.array([ord(letter) for letter in NAMES])}
-
-    def evaluate(
-        self, model: Climb, rows: Mapping[str, np.ndarray], seed: int, day: int | None = None
-    ) -> dict[str, float]:
-        return {letter: float(value) for letter, value in zip(NAMES, rows["letter"][:, 0], strict=True)}
 
 
 def followed(rule: Rule, seed: int = 0) -> list[Record]:

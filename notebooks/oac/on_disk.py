@@ -13,7 +13,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 
 import numpy as np
@@ -44,12 +44,14 @@ def task(batches: int) -> Workload:
     return workloads.get("freebase86m-distmult", **size, samples=4096 * batches, evaluation_triples=100)
 
 
-def trained(workload: Workload, mode: str, folder: str, seed: int, *, beyond_memory: bool = False) -> dict[str, object]:
+def trained(
+    workload: Workload, folder: str, protocol: str, seed: int, *, beyond_memory: bool = False
+) -> dict[str, object]:
     """A run over a new store in that folder, its paces, and how many MB came from the disk for a batch."""
     store = RowStore(mapped=folder)
-    job = Job.of(workload, RULES[mode], LocalCluster(threads=4), seed=seed, store=store, save=False)
+    job = Job.of(workload, RULES[protocol], LocalCluster(threads=4), seed=seed, store=store, save=False)
     before = _read_from_disk()
-    with taken_out(folder) if beyond_memory else _left() as progress:
+    with taken_out(folder) if beyond_memory else nullcontext(lambda samples: None) as progress:
         run = job.run(progress)
     came = (_read_from_disk() - before) / 1e6
     return {"run": run, "from disk": came / run.summary["applied"], **paces(run)}
@@ -114,8 +116,3 @@ def _mapped(folder: Path) -> Iterator[tuple[Path, int, int]]:
         if folder in Path(path).parents:
             start, stop = (int(end, 16) for end in where.split("-"))
             yield Path(path), start, stop - start
-
-
-@contextmanager
-def _left() -> Iterator[Callable[[int], None]]:
-    yield lambda samples: None

@@ -64,49 +64,34 @@ class Setup:
         here = clusters.oac(self.cores)
         device, less = here.worker.device, _bytes(task) / (4 * WIDTH * self.rows)
         host = memory * MEMORY * self.cores * less
-        slower = task.work().flops / self._work().flops
-        device = replace(device, flops=device.flops * slower, memory=device.memory * less, pcie=device.pcie * less)
-        return replace(
-            here,
-            worker=replace(here.worker, device=device),
-            server=replace(here.server, memory=host, core_memory=host),
-            links=(Link(ends=("server0", "worker0"), bandwidth=device.pcie, latency=10e-6),),
-        )
+        device = clusters.scaled(device, task.work().flops / self._work().flops, "flops")
+        device = clusters.scaled(device, less, "memory", "pcie")
+        link = Link(ends=("server0", "worker0"), bandwidth=device.pcie, latency=10e-6)
+        server = replace(here.server, memory=host, core_memory=host)
+        return replace(here, worker=replace(here.worker, device=device), server=server, links=(link,))
 
     def seconds(self, memory: float = 1.0) -> dict[str, float]:
         """How long each stage of a batch of the paper's size takes, and alone."""
         device, moved = clusters.oac(self.cores).worker.device, 4 * WIDTH * self.rows
         host = 2 * moved / (memory * MEMORY * self.cores)  # out of the table and into the batch, or back
         step = device.seconds(self._work()) + device.seconds(Work(bytes=3 * moved))
-        return {
-            "read": host,
-            "transfer": moved / device.pcie,
-            "compute": step,
-            "back": moved / device.pcie,
-            "write": host,
-        }
+        way = moved / device.pcie
+        return {"read": host, "transfer": way, "compute": step, "back": way, "write": host}
 
     def rule(self, mode: str, in_flight: int | None = None) -> Rule:
         """sequential, pipelined or oac; with as many readers, writers and places in queues as give each core a batch, or with
         so many batches in flight."""
         if mode == "sequential":
             return protocols.get(mode)
-        each = self.cores // 4
-        return protocols.get(
-            mode, readers=each, writers=each, queue=each, in_flight=self.cores if in_flight is None else in_flight
-        )
+        each = dict.fromkeys(("readers", "writers", "queue"), self.cores // 4)
+        return protocols.get(mode, **each, in_flight=in_flight or self.cores)
 
     def job(
         self, mode: str, seed: int, *, epochs: float, in_flight: int | None = None, memory: float = 1.0, **options
     ) -> dict[str, Any]:
         task = self.workload(epochs, seed, **options)
-        return {
-            "workload": task,
-            "protocol": self.rule(mode, in_flight),
-            "cluster": self.cluster(task, memory),
-            "seed": seed,
-            "trace": False,
-        }
+        made = {"workload": task, "protocol": self.rule(mode, in_flight), "cluster": self.cluster(task, memory)}
+        return made | {"seed": seed, "trace": False}
 
     def _work(self) -> Work:
         """Of a step of the paper's size."""
@@ -115,24 +100,13 @@ class Setup:
 
 
 SETUPS: Mapping[str, Setup] = {
-    "setup 1": Setup(
-        name="setup 1",
-        workload_name="freebase86m-graphsage",
-        cores=80,
-        triples=50_000,
-        rows=2_000_000,
-        batch=11,
-        negatives=7,
-    ),
-    "setup 2": Setup(
-        name="setup 2",
-        workload_name="freebase86m-distmult",
-        cores=20,
-        triples=500_000,
-        rows=1_000_000,
-        batch=45,
-        negatives=30,
-    ),
+    name: Setup(
+        name=name, workload_name=graph, cores=cores, triples=triples, rows=rows, batch=batch, negatives=negatives
+    )
+    for name, graph, cores, triples, rows, batch, negatives in (
+        ("setup 1", "freebase86m-graphsage", 80, 50_000, 2_000_000, 11, 7),
+        ("setup 2", "freebase86m-distmult", 20, 500_000, 1_000_000, 45, 30),
+    )
 }
 
 

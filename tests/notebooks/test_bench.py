@@ -8,7 +8,6 @@ import pytest
 from lib.reporting import claims
 from lib.store.table.table import Table
 from notebooks.bench import figure, pairs, peers, store
-from notebooks.bench.__main__ import main
 
 
 @pytest.mark.parametrize("peer", [peers.Torch, peers.Fbgemm, peers.Direct])
@@ -60,8 +59,3 @@ def test_every_claim_of_the_notebook_gets_its_figures():
     assert all(row["holds"] in ("yes", "no", "machine busy") or row["peer"] == "fbgemm" for row in rows)
     table = store.pd.DataFrame(rows)
     assert len(figure.headroom(table).axes[0].get_yticks()) > 15
-
-
-def test_a_misspelt_benchmark_is_told(capsys):
-    assert main(["sore"]) == 2
-    assert "unknown benchmark 'sore'" in capsys.readouterr().err
