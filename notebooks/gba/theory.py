@@ -51,14 +51,13 @@ def judged(task: QuadraticBowl, curve: pd.DataFrame) -> dict[str, Any]:
     settles = (start["eta"] * task.noise**2 / (2 * start["batch"] * (2 - start["eta"] * curvatures))).sum()
     far = int(np.flatnonzero(loss > 10 * end)[-1])
     rate = np.log(loss[far] / loss[0]) / curve["update"].iloc[far] if far else np.nan
-    found = {
-        "subject": start["protocol"],
-        "seed": start["seed"],
+    found = {"subject": start["protocol"], "seed": start["seed"], "start": loss[0]}
+    found |= {
         "floor": end,
         "exact": end / settles,
-        "start": loss[0],
+        "above": (loss / curve["bound"])[1:].max(),
+        "decay": rate / np.log(1 - start["eta"] / task.condition),
     }
-    found |= {"above": (loss / curve["bound"])[1:].max(), "decay": rate / np.log(1 - start["eta"] / task.condition)}
     found |= {"eta": start["eta"], "batch": start["batch"], "log_floor": np.log(end)}
     return found | {"log_ratio": np.log(start["eta"] / start["batch"])}
 
@@ -122,12 +121,7 @@ def one_step(
         rule, seen = watched(kind, task.model(seed))
         before = train(task, _phase(rule, own, until * size), own, seed=seed, trace=False, keep=True, save=False)
         change, now, then = np.array(seen)[-50 * crew.workers :].mean(axis=0)
-        at = {
-            "loss": before.summary["loss"],
-            "squared": before.summary["squared"],
-            "gamma": change / now,
-            "stale": then,
-        }
+        at = {name: before.summary[name] for name in ("loss", "squared")} | {"gamma": change / now, "stale": then}
         for to, cluster, more in (("sync", crew, size), ("async", own, task.batch_size)):
             phase = _phase(protocol(to), cluster, until * size + more)
             run = train(task, phase, cluster, seed=seed, start=before, trace=False)

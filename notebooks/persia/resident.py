@@ -69,16 +69,8 @@ def served(
     which another row goes; rows and bytes then.
     """
     largest = max(tasks.values(), key=lambda task: task.each)
-    plan = Plan(
-        workload=largest,
-        protocol=Async(),
-        workers=callers,
-        servers=1,
-        seed=seed,
-        on_nan="stop",
-        trace=False,
-        store=RowStore(max_rows=rows),
-    )
+    crew = {"workers": callers, "servers": 1, "seed": seed, "on_nan": "stop", "trace": False}
+    plan = Plan(workload=largest, protocol=Async(), store=RowStore(max_rows=rows), **crew)
 
     async def main(world: World) -> list[dict[str, Any]]:
         holds = frozenset({"rows"})
@@ -96,14 +88,9 @@ def served(
                 seconds = time.perf_counter() - begin
                 asked, sent = (sum(getattr(each, of)[TABLE].size for each in drawn) for of in ("where", "ids"))
                 before, (held, size, gone) = gone, await handle.holds()
-                told = {
-                    "rate": asked / seconds,
-                    "sent": sent / asked,
-                    "new": (gone - before) / sent,
-                    "rows": held,
-                    "bytes": size,
-                }
-                found += [{"capacity": name, "seed": turn} | told] if turn >= 0 else []
+                told = {"rate": asked / seconds, "sent": sent / asked, "new": (gone - before) / sent}
+                told |= {"capacity": name, "seed": turn, "rows": held, "bytes": size}
+                found += [told] if turn >= 0 else []
         return found
 
     return pd.DataFrame(LocalCluster(workers=callers, threads=callers).open(seed, callers).run(main))

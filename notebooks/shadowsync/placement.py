@@ -78,6 +78,15 @@ def after(batches: int, servers: int, seed: int, tables: int, pooling: str) -> f
     return loads.uneven(loads.work(there, servers, _looked_up(task, seed, LATER, pooling)))
 
 
+def read_by(milliseconds: float, readers: int, seed: int, *, each: int) -> dict[str, Any]:
+    """A timing run of S-EASGD in which a sample costs a core so many milliseconds to read, a reader's or, without any, the
+    trainer's; either way a batch is made ahead for each thread."""
+    made = tasks.speed_job(tasks.rule("s-easgd"), TRAINERS, seed, each=each)
+    there = made["cluster"]
+    slow = {role: replace(getattr(there, role), reading=milliseconds / 1e3) for role in ("worker", "server")}
+    return made | {"cluster": replace(there, **slow), "reader_nodes": readers, "prefetch": 1}
+
+
 def _profile(task: Workload, seed: int, batches: range, pooling: str = "server") -> dict[str, float]:
     widths = {name: spec.dim for name, spec in task.tables().items()}
     return look_up_costs(_looked_up(task, seed, batches, pooling), widths, shift=FIELD_SHIFT)
