@@ -84,6 +84,8 @@ class FlatModel:
         for (which, norm), values in zip(running.values(), self.vector[self.size :].split(widths), strict=True):
             setattr(norm, which, values)
         self._parameters = parameters
+        self._own = getattr(module, "gradients", None) if self.device.type == "cpu" and not self._pooling else None
+        """The module's own way to its gradients, of arrays and without autograd: `lib.models.light` has one."""
         self._buffers: dict[str, tuple[Tensor, int]] | None = self._versions()
         """As they were before the first step; None: they are known to stay."""
 
@@ -108,6 +110,9 @@ class FlatModel:
 
         `tell(k, part)` is called with each bucket of the gradient as soon as backward has all of it.
         """
+        if self._own:
+            loss, gradient, of_rows, scores = self._owned(batch, rows, buckets, tell)
+            return StepResult(loss=loss, dense=torch.from_numpy(gradient), rows=of_rows, scores=scores)
         blocks = {table: tensor(block).to(self.device) for table, block in rows.items()}
         there = self.launch(batch.to(self.device), blocks, buckets, tell)
         return StepResult(
@@ -122,6 +127,11 @@ class FlatModel:
         self, batch: Batch, rows: Mapping[str, Tensor], buckets: Sequence[slice] = (), tell: Tell | None = None
     ) -> Launched:
         """The same for a batch and rows that are on the device, and nothing of it comes to the host."""
+        if self._own:
+            loss, gradient, of_rows, scores = self._owned(batch, rows, buckets, tell)
+            there = {table: torch.from_numpy(each) for table, each in of_rows.items()}
+            dense, scores = torch.from_numpy(gradient), torch.from_numpy(scores)
+            return Launched(loss=torch.tensor(loss), dense=dense, rows=there, scores=scores)
         blocks = {table: block.detach().requires_grad_() for table, block in rows.items()}
         self.gradient.zero_()
         seen, vectors = pooled(batch, blocks, self._pooling)
@@ -139,6 +149,12 @@ class FlatModel:
             scores=scores.detach(),
             statistics=None if before is None else self.vector[self.size :] - before,
         )
+
+    def _owned(self, batch: Batch, rows: Mapping[str, Any], buckets: Sequence[slice], tell: Tell | None) -> tuple:
+        found = self._own(self.vector.numpy(), batch, rows)
+        for number, bucket in enumerate(buckets if tell else ()):
+            tell(number, found[1][bucket].copy())
+        return found
 
     def _check_buffers(self, before: dict[str, tuple[Tensor, int]]) -> None:
         """A step is a function of parameters, batch and rows, and only these go from node to node."""

@@ -24,6 +24,7 @@ ALL = Registry(
     {
         "quadratic": "lib.workloads.quadratic:QuadraticBowl",
         "ctr-synthetic": "lib.workloads.ctr:ClickThrough",
+        "clicks-light": "lib.workloads.light:LightClicks",
         "kg-synthetic": "lib.workloads.graph:LinkPrediction",
         "criteo-deepfm": "lib.workloads.click_logs:CriteoDeepFM",
         "criteo-dlrm": "lib.workloads.click_logs:CriteoDLRM",
