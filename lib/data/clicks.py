@@ -106,12 +106,21 @@ class ClickStream:
         return clicks
 
     def _sample(self, truth: Teacher, size: int, seed: int, first: int, of: object) -> Clicks:
-        sizes, pooling = self.sizes, self.pooling or (1,) * self.fields
-        chances = uniform(seed, "clicks", of, first=first, shape=(size, sum(pooling) + self.dense_features + 1))
-        rows = np.cumsum([0, *sizes[:-1]])
-        return Clicks(*_fill(chances, *_tables(sizes, self.exponent), rows, np.array(pooling), *truth))
+        rows, pooling, columns = self._columns
+        chances = self._chances(seed, of, first, (size, columns))
+        return Clicks(*_fill(chances, *_tables(self.sizes, self.exponent), rows, pooling, *truth))
 
-    @property
+    def _chances(self, seed: int, of: object, first: int, shape: tuple[int, int]) -> np.ndarray:
+        """A uniform number for all that chance decides of each sample."""
+        return uniform(seed, "clicks", of, first=first, shape=shape)
+
+    @functools.cached_property
+    def _columns(self) -> tuple[np.ndarray, np.ndarray, int]:
+        """Where each field's ids begin among all, how many a sample has of each, and the numbers that decide a sample."""
+        pooling = np.array(self.pooling or (1,) * self.fields)
+        return np.cumsum([0, *self.sizes[:-1]]), pooling, int(pooling.sum()) + self.dense_features + 1
+
+    @functools.cached_property
     def sizes(self) -> tuple[int, ...]:
         """Ids of each field."""
         return self.vocabularies or (self.vocabulary,) * self.fields

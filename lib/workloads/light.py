@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import ClassVar
 
+from lib.data.hashed import HashedClicks
 from lib.models.light import LightFM
 from lib.options.checked import Count, Natural
 from lib.workloads.ctr import ClickThrough
@@ -20,6 +22,7 @@ class LightClicks(ClickThrough):
     name: ClassVar[str] = "clicks-light"
 
     batch_size: Count = 64
+    fields: Count = 8
     hidden: tuple[Count, ...] = (16,)
     dense_features: Natural = 0
 
@@ -32,3 +35,7 @@ class LightClicks(ClickThrough):
 
     def model(self, seed: int) -> LightFM:
         return LightFM(**self._shape, seed=seed)
+
+    @functools.cached_property
+    def _planted(self) -> HashedClicks:
+        return HashedClicks(**{name: getattr(self, name) for name in HashedClicks.__dataclass_fields__})

@@ -41,6 +41,8 @@ FLOPS = 1e6
 """A worker's operations a second, so few that computing takes longer than a message."""
 STEP = {"local": 5e-3, "ray": 2e-2}
 """About the seconds that a step takes on a wall clock."""
+LIGHT = 0.25
+"""Share of the cases of clicks whose model brings its gradients itself."""
 OPTIONS: dict[str, dict[str, tuple[Any, ...]]] = {
     "bsp": {"size": (1, 2, 5)},
     "async": {"ahead": (0, 0, 2), "fetch": (1, 1, 3), "sums": (1, 1, 2)},
@@ -72,7 +74,10 @@ PIPELINE = [name for name in ALL if ALL[name].family == "pipeline"]
 
 def draw(seed: int, number: int, cluster: str = "virtual") -> Case:
     """The case of that number."""
-    return _Draw(streams.stream(seed, "soak", cluster, number), cluster).case()
+    case = _Draw(streams.stream(seed, "soak", cluster, number), cluster).case()
+    # By a stream of its own, so that all else is drawn as it was before there was such a model.
+    light = streams.stream(seed, "soak", "light", cluster, number).random() < LIGHT
+    return case | ({"workload": "clicks-light"} if light and case["workload"] == "ctr-synthetic" else {})
 
 
 def protocols_of(case: Case) -> str:
