@@ -39,8 +39,8 @@ def test_on_threads(protocol, by_hand):
     "options",
     [
         {"embedding_workers": 2},
-        {"pooling": [1] * 9 + [2], "store.pooling": "server"},
-        {"pooling": [2] * 10, "embedding_workers": 1},
+        {"pooling": [1] * 7 + [2], "store.pooling": "server"},
+        {"pooling": [2] * 8, "embedding_workers": 1},
     ],
 )
 def test_with_nodes_that_look_rows_up_and_sum_them(options, by_hand):
