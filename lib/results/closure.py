@@ -32,7 +32,7 @@ from lib.results.provenance import version
 LEFT_OUT = (
     *("lib.errors", "lib.paths", "lib.progress", "lib.registry", "lib.reporting", "lib.measure", "lib.options"),
     *("lib.cluster.slowdowns.reading", "lib.training.given"),
-    *("lib.results.closure", "lib.results.key", "lib.results.memory", "lib.results.provenance", "lib.results.run"),
+    *(f"lib.results.{name}" for name in ("closure", "files", "key", "memory", "provenance", "run")),
 )
 """What says, shows, keeps or reads; what was read is in the configuration."""
 ASKED = ("lib.store.checkpoint", "lib.switching", "lib.training.watch")

@@ -1,8 +1,9 @@
 """The name under which a run is saved and found again: what was asked for, the code that makes it, and the packages' versions.
 
-A run is made anew when its configuration, a module that it leads to (`lib/results/closure.py`) or the version of an installed
-package that these import has changed, and for no other reason: an edit of another protocol, of a plot or of a comment leaves
-it as it is. torch, numpy and numba decide the last bits of a run, so another version of one makes another run.
+A run is made anew when its configuration, a file that it reads (`lib/results/files.py`), a module that it leads to
+(`lib/results/closure.py`) or the version of an installed package that these import has changed, and for no other reason: an
+edit of another protocol, of a plot or of a comment leaves it as it is. torch, numpy and numba decide the last bits of a run, so
+another version of one makes another run.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from pathlib import Path
 from types import FunctionType
 from typing import Any
 
-from lib.results import closure
+from lib.results import closure, files
 from lib.results.memory import Memory
 from lib.results.run import plain
 
@@ -27,6 +28,8 @@ def key(configuration: dict[str, Any], things: Iterable[Any], way: Iterable[str]
     code = [(describe(kind), memory.hash(kind)) for kind in kinds(things)]
     modules, packages = closure.of({*way, *memory.roots})
     parts = {"configuration": configuration, "memory": code, "code": modules, "packages": packages}
+    own = (closure.source(name) for name in modules if name.partition(".")[0] not in ("lib", "notebooks"))
+    parts["files"] = [files.read_by(each.text, each.path) for each in own]
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=plain).encode()).hexdigest()[:24]
 
 

@@ -24,6 +24,7 @@ from lib.errors import BadOption
 from lib.options.checked import Checked, Count, Natural, NotNegative, checked
 from lib.progress import Progress
 from lib.protocols.rule import Pair, Rule
+from lib.results import files
 from lib.results.key import describe, key
 from lib.results.outcomes import Outcomes
 from lib.results.provenance import machine
@@ -141,8 +142,7 @@ class Job:
             "workload": describe(workload),
             "protocol": describe(protocol),
             "cluster": describe(cluster),
-            # A folder that is prepared anew under the same name is other data.
-            **({"data": source.digest(data)} if (data := getattr(workload, "data", None)) else {}),
+            **({"files": read} if (read := files.of(workload)) else {}),
             "seed": seed,
             "evaluations": settings.evaluations,
             **({} if settings.gradients else {"gradients": False}),
