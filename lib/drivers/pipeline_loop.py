@@ -150,7 +150,7 @@ class Pipeline:
     def _send(self, batch: Batch, rows: dict[str, Rows]) -> Arrival:
         if not self._plan.gradients:
             return Arrival((batch, {}))
-        joined = {name: np.concatenate([block.values, block.state], axis=1) for name, block in rows.items()}
+        joined = {name: block.block for name, block in rows.items()}
         device = self._site.device
         return self._road.up(
             lambda: (batch.to(device), {name: uploaded(block, device) for name, block in joined.items()})
@@ -211,8 +211,7 @@ class Pipeline:
         back = {name: tensor.numpy() for name, tensor in work.back.on_host().items()}
         rows = {}
         for name, read in work.rows.items():
-            values, state = np.split(back[name], [self._dim(name)], axis=1)
-            rows[name] = Rows(read.ids, values.copy(), state.copy(), np.full(len(read), work.stamp))
+            rows[name] = Rows.of(read.ids, back[name], self._dim(name), np.full(len(read), work.stamp))
         return rows, float(back["/loss"]), back["/scores"], bool(back["/sound"])
 
     def _account(self, work: InFlight) -> None:

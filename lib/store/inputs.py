@@ -22,8 +22,8 @@ def ids_of(ids: Any, name: str = "ids") -> np.ndarray:
     return _plain(array)
 
 
-def floats_of(array: Any, shape: tuple[int, ...], name: str) -> np.ndarray:
-    """A contiguous float32 array of that shape with the same numbers."""
+def floats_of(array: Any, shape: tuple[int, ...], name: str, *, plain: bool = True) -> np.ndarray:
+    """A float32 array of that shape with the same numbers; `plain`: a contiguous one."""
     array = np.asarray(array)
     if array.shape != shape:
         raise BadOption(f"{name} must be of shape {shape}, not {array.shape}")
@@ -33,7 +33,7 @@ def floats_of(array: Any, shape: tuple[int, ...], name: str) -> np.ndarray:
                 f"{name} must be float32, not {array.dtype}: convert it where the loss of digits is visible"
             )
         array = array.astype(np.float32)
-    return _plain(array)
+    return _plain(array) if plain else array
 
 
 def whole(value: Any, name: str, least: int | None = None) -> int:

@@ -107,6 +107,7 @@ class Optimizer(Checked, ABC):
         """
         kernel, *numbers = self._kernel()
         numbers = (*map(float, numbers), *(optim_kernels.NUMBERS - len(numbers)) * (0.0,))
+        entries = entries if entries.size else np.arange(slots.size)
         kernel(rows, slots, grads, entries, numbers, self.weight_bound or 0.0, mark)
 
     @abstractmethod

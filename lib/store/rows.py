@@ -24,10 +24,35 @@ class Rows:
     def __len__(self) -> int:
         return self.ids.size
 
+    @classmethod
+    def of(cls, ids: np.ndarray, block: np.ndarray, dim: int, stamps: np.ndarray) -> Rows:
+        """Rows whose values and state are the two parts of a block: nothing is copied."""
+        return cls(ids, block[:, :dim], block[:, dim:], stamps)
+
+    @property
+    def block(self) -> np.ndarray:
+        """float32[n, dim + columns], values and state: the block whose parts they are, or a new one."""
+        whole, (n, dim), columns = self.values.base, self.values.shape, self.state.shape[1]
+        if (
+            isinstance(whole, np.ndarray)
+            and whole is self.state.base
+            and whole.shape == (n, dim + columns)
+            and whole.dtype == np.float32
+            and whole.flags.carray
+            and [_place(part) - _place(whole) for part in (self.values, self.state)] == [0, 4 * dim]
+            and self.values.strides == self.state.strides == whole.strides
+        ):
+            return whole
+        return np.hstack([self.values, self.state])
+
     @property
     def nbytes(self) -> int:
         """Bytes of all four arrays."""
         return self.ids.nbytes + self.values.nbytes + self.state.nbytes + self.stamps.nbytes
+
+
+def _place(array: np.ndarray) -> int:
+    return array.__array_interface__["data"][0]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

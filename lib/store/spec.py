@@ -37,9 +37,12 @@ class RowStore(Checked):
     locking: Locking = "striped"
     """What updates that run at once may rely on: "striped" loses none; "none", as in Hogwild, may lose one of two of a row."""
     shared_memory: bool = False
-    """Tables lie in memory that outlives their process, with a journal of what is being changed; a call is alone in its table."""
+    """Tables lie in memory that outlives their process; with a journal, a call that changes rows is alone in its table."""
     mapped: str | None = None
     """A folder: tables lie in files there, mapped into memory, and may be larger than it; otherwise as in shared memory."""
+    journal: bool = True
+    """Whether such tables can be gone on with when their process is killed: a call copies all rows that it is about to change,
+    and is alone meanwhile. Without it calls meet as `locking` says, and what a killed process leaves is of no use."""
     placement: Literal["uniform", "hashed", "by-group", "by-cost"] = "uniform"
     """Which server has a row: every feature group's ids shuffled over all; each id where a hash says; a group on one server; or
     groups packed by the bytes that their look-ups take in the first batches (`lib/store/placement.py`)."""
@@ -55,6 +58,10 @@ class RowStore(Checked):
     def __post_init__(self):
         if self.mapped is not None and self.shared_memory:
             raise BadOption("store.shared_memory and store.mapped are two places for one table; leave one of them out")
+        if not (self.journal or self.shared_memory or self.mapped):
+            raise BadOption(
+                "store.journal would change nothing: it is of tables in shared memory, or mapped; leave it out"
+            )
         if self.pooling == "server" and self.ids != "distinct":
             raise BadOption("store.ids would change nothing: servers that pool are asked for sums; leave it out")
 
@@ -83,7 +90,8 @@ class RowStore(Checked):
         root = None if self.mapped is None else Path(self.mapped)
         segment.sweep(root)  # what processes left that were killed
         unlike_others = f"{os.getpid()}-{next(_numbers)}-{name}"
-        return SharedTable(dim, optimizer, name=unlike_others, seed=seed, scale=scale, root=root, **limits)
+        kept = {"root": root, "journal": self.journal, "locking": self.locking}
+        return SharedTable(dim, optimizer, name=unlike_others, seed=seed, scale=scale, **kept, **limits)
 
     def place(self, shards: int, *, shift: int | None, costs: Callable[[], Mapping[str, float]]) -> Placement:
         """Rows over so many servers; `costs` says what each feature group's look-ups take, and is asked only if that matters."""

@@ -29,6 +29,7 @@ SMALL = {"workers": 4, "samples": 3000, "evaluation_samples": 300, "save": False
             {"shared_memory": True, "mapped": "rows"},
             "store.shared_memory and store.mapped are two places for one table",
         ),
+        ({"journal": False}, "store.journal would change nothing: it is of tables in shared memory, or mapped"),
         ({"placement": "hash"}, "store: placement must be 'uniform', 'hashed', 'by-group' or 'by-cost', not 'hash'"),
         ({"rows": "fp8"}, "store: rows.name: no codec is called 'fp8'; did you mean"),
         ({"ids": "packed"}, "store: ids must be 'distinct', 'entries' or 'samples', not 'packed'"),
@@ -53,6 +54,8 @@ def test_tables_are_as_it_says():
     shared = RowStore(shared_memory=True, max_bytes=4096).table("t", 4, SGD(lr=1.0), **options)
     assert isinstance(shared, SharedTable) and shared.segment.folder.exists()
     assert np.array_equal(shared.pull([5]), RowStore().table("t", 4, SGD(lr=1.0), **options).pull([5]))
+    assert shared.segment.journaled
+    assert not RowStore(shared_memory=True, journal=False).table("t", 4, SGD(lr=1.0), **options).segment.journaled
     folder = shared.segment.folder
     del shared
     gc.collect()

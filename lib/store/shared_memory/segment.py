@@ -45,7 +45,9 @@ _HEADER = np.dtype(
         "itemsize": _PAGE,
     }
 )
-"""`state`: 0, or one more than the bytes of the journal that count; `before`: the counts as they were when it was 0."""
+"""`state`: 0, or one more than the bytes of the journal that count, or _UNKEPT; `before`: the counts when it was 0."""
+_UNKEPT = -1
+"""Whoever has it open keeps no journal."""
 _OPEN: set[Path] = set()
 """What this process has open: its own locks do not keep it out."""
 
@@ -83,13 +85,15 @@ def sweep(root: Path | None = None) -> list[str]:
 class Segment:
     """Rows of uint32 words that are mapped into memory, some counts, and a journal of what is being changed."""
 
-    def __init__(self, name: str, width: int, config: dict[str, Any], root: Path | None = None):
+    def __init__(self, name: str, width: int, config: dict[str, Any], root: Path | None = None, journaled: bool = True):
         """Open the segment or create it; one that exists must have been made with the same `config`.
 
-        What a death left half done is undone: `repaired` says how many rows were laid back.
+        What a death left half done is undone: `repaired` says how many rows were laid back. What was open without a journal at a
+        death is refused.
         """
         self.name, self.folder = name, folder_of(name, root)
         self._width, self._config, self._process = width, config, os.getpid()
+        self.journaled, self.on_disk = journaled, root is not None
         with suppress(FileExistsError):
             self.folder.mkdir(mode=0o700, parents=root is not None)
         self._journal = self._locked()
@@ -104,6 +108,8 @@ class Segment:
             self._header["owner"] = self._process
             self._header["magic"] = MAGIC
             self.repaired = self.undo()
+            if not journaled:
+                self._header["state"] = _UNKEPT
         except BaseException:
             self._let_go()
             raise
@@ -151,11 +157,16 @@ class Segment:
             self._header["state"] = 0
         return sum(slots.size for slots, _ in kept)
 
-    def close(self, *, remove: bool = True) -> None:
-        """Let go, and remove it unless another process is to go on with it. Arrays that are in use stay valid."""
+    def close(self, *, remove: bool = True, counts: tuple[int, ...] | None = None) -> None:
+        """Let go, and remove it unless another process is to go on with it, with these counts.
+
+        Arrays that are in use stay valid.
+        """
         if not self._journal.closed and os.getpid() == self._process:
             if remove:
                 shutil.rmtree(self.folder, ignore_errors=True)
+            elif counts:
+                self.commit(counts)
             self._let_go()
 
     def _arm(self) -> None:
@@ -197,6 +208,10 @@ class Segment:
         if self._header["magic"] != MAGIC or self._header["layout"] != LAYOUT:
             layout = self._header["layout"]
             raise Damaged(f"the segment {self.name!r} has layout {layout}; this version reads {LAYOUT}")
+        if self._header["state"] == _UNKEPT:
+            raise Damaged(
+                f"the segment {self.name!r} was open without a journal when its process died; remove it: rows may be half written"
+            )
         found = json.loads(self._header["config"].item())
         for key, value in self._config.items():
             if found.get(key) != value:

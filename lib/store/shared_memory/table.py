@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 import weakref
+from contextlib import AbstractContextManager
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -13,8 +13,10 @@ import numpy as np
 
 from lib.store.optim import Optimizer
 from lib.store.shared_memory.segment import Segment
-from lib.store.table.records import Records
-from lib.store.table.table import Table
+from lib.store.table import lookup
+from lib.store.table.gate import Gate
+from lib.store.table.records import NO_ROWS, Records
+from lib.store.table.table import Locking, Table
 
 
 class SharedTable(Table):
@@ -25,7 +27,9 @@ class SharedTable(Table):
     that call, and the next process that opens it finds them so; a call that fails changes nothing. `repaired` says how many rows
     were laid back. That a call looked a row up is not undone. The index is the process's own, made anew by the next one.
 
-    A call is alone in its table: a journal has one order.
+    A call that changes rows is alone in its table, since a journal has one order; those that look rows up or read them share it.
+    Without `journal` calls meet as in any `Table`, and spare its copies of all rows that they change; but a call that fails may
+    have changed some, and nobody can open what a process left that was killed.
     """
 
     def __init__(
@@ -39,25 +43,29 @@ class SharedTable(Table):
         capacity: int = 1024,
         max_rows: int | None = None,
         max_bytes: int | None = None,
+        locking: Locking = "striped",
+        journal: bool = True,
         root: Path | None = None,
     ):
         limits = {"max_rows": max_rows, "max_bytes": max_bytes}
-        super().__init__(dim, optimizer, seed=seed, scale=scale, capacity=1, locking="none", **limits)
+        locking = "striped" if journal else locking
+        super().__init__(dim, optimizer, seed=seed, scale=scale, capacity=1, locking=locking, **limits)
         described = {"optimizer": type(optimizer).__name__, **asdict(optimizer), "max_rows": self.max_rows}
         described |= {"dim": self.dim, "seed": self.seed, "scale": self.scale}
-        self.segment = Segment(name, self._layout.width, described, root)
+        self.segment = Segment(name, self._layout.width, described, root, journal)
         weakref.finalize(self, self.segment.close)
         self.attached, self.repaired = self.segment.attached, self.segment.repaired
-        self._records = self._made(partial(_Journaled, self.segment), capacity)
-        self._gate = _Transaction(self._records)
+        self._records = self._made(partial(_Mapped, self.segment), capacity)
+        if journal:
+            self._gate = _Transaction(self._records)
 
     def close(self, *, remove: bool = True) -> None:
         """Let go of the segment, and remove it unless another process is to go on with it."""
-        self.segment.close(remove=remove)
+        self.segment.close(remove=remove, counts=self._records.counts)
 
 
-class _Journaled(Records):
-    """Records in a segment, which can lay them back."""
+class _Mapped(Records):
+    """Records in a segment, which can lay them back if it has a journal."""
 
     def __init__(self, segment: Segment, *args: Any, capacity: int, **options: Any):
         self._segment = segment
@@ -72,8 +80,25 @@ class _Journaled(Records):
         if self.layout.limited:
             self.calls = int(self.words[: self.count, self.column + 3].max(initial=0))
 
+    @property
+    def counts(self) -> tuple[int, int, int]:
+        return self.count, self.lost, self.evicted
+
     def changing(self, slots: np.ndarray) -> None:
-        self._segment.keep(slots)
+        if self._segment.journaled:
+            self._segment.keep(slots)
+
+    def fault_in(self, ids: np.ndarray) -> None:
+        """Have the rows' pages in memory before the call waits for anybody, or is waited for.
+
+        Nothing keeps the rows where they are meanwhile. The index is taken first: all that it ever led to is mapped, since files
+        only grow.
+        """
+        if self._segment.on_disk:
+            entries, slots = self.index, np.empty(ids.size, np.int64)
+            words = self.words
+            lookup.fetch(ids, entries, words, self.column, 0, slots, NO_ROWS)
+            lookup.touch(words, slots)
 
     def become(self, words: np.ndarray, entries: np.ndarray) -> None:
         self.changing(np.arange(self.count))
@@ -82,7 +107,7 @@ class _Journaled(Records):
         super().become(mine, entries)
 
     def commit(self) -> None:
-        self._segment.commit((self.count, self.lost, self.evicted))
+        self._segment.commit(self.counts)
 
     def undo(self) -> None:
         self._segment.undo()
@@ -93,22 +118,18 @@ class _Journaled(Records):
         return self._segment.words[:capacity]
 
 
-class _Transaction:
-    """The table's gate for one call at a time; what is done inside is done wholly or not at all."""
+class _Transaction(Gate):
+    """A gate for one at a time of those who change anything: what each does is done wholly or not at all."""
 
-    inside = 1
+    def __init__(self, records: _Mapped):
+        super().__init__()
+        self._records = records
 
-    def __init__(self, records: _Journaled):
-        self._records, self._lock = records, threading.Lock()
-
-    def shared(self) -> _Transaction:
+    def updating(self) -> AbstractContextManager[None]:
         return self
-
-    def __enter__(self) -> None:
-        self._lock.acquire()
 
     def __exit__(self, kind: type | None, *error: object) -> None:
         try:
             self._records.undo() if kind else self._records.commit()
         finally:
-            self._lock.release()
+            super().__exit__(kind, *error)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 
 class Gate:
-    """`with gate:` excludes everyone; `with gate.shared():` excludes only those. Whoever wants to be alone goes first."""
+    """`with gate:` excludes everyone; `with gate.shared():` excludes only those. Whoever wants to be alone goes first.
+
+    `updating()` is for those who change rows that are there: they share the table as well, unless a kind of gate says otherwise.
+    """
 
     def __init__(self):
         self._door = threading.Lock()
@@ -34,3 +37,6 @@ class Gate:
             with self._count:
                 self.inside -= 1
                 self._count.notify()
+
+    def updating(self) -> AbstractContextManager[None]:
+        return self.shared()

@@ -14,7 +14,7 @@ import numpy as np
 from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
-from numba.types import float32, float64, int64, uint64, void
+from numba.types import boolean, float32, float64, int64, uint64, void
 
 _OPTIONS = {"nogil": True, "cache": True, "error_model": "numpy"}  # python's division checks would forbid SIMD
 
@@ -26,6 +26,8 @@ _NEW_INTS, _NEW_BLOCK = int64[::1], float32[:, ::1]
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 _4 = np.uint64(4)
+_AHEAD = 8
+"""Turns before it is needed that a row is asked for."""
 
 
 @intrinsic
@@ -105,6 +107,12 @@ def first_rows(ids: np.ndarray, seed: int, dim: int, scale: float) -> np.ndarray
     return _first_rows(ids, np.uint64(seed % 2**64), dim, float(scale))
 
 
+@njit
+def _read_ahead(rows, column):
+    """The rows' words, the numbers of a row, where rows lie and the bytes between two."""
+    return rows.view(np.uint32), np.uint64(column), np.uint64(rows.ctypes.data), _4 * np.uint64(rows.shape[1])
+
+
 @njit(types.Tuple((_NEW_BLOCK, _NEW_INTS))(_INTS, _BLOCK, _FLOATS, int64), **_OPTIONS)
 def add_up(positions, grads, weights, count):
     """Weighted sums of the gradients that share a position, taken in input order, and how many share it."""
@@ -119,16 +127,30 @@ def add_up(positions, grads, weights, count):
     return sums, met
 
 
-@njit(_NEW_BLOCK(_BLOCK, _INTS, int64, int64), **_OPTIONS)
-def gather(rows, slots, start, stop):
-    """A copy of the columns start:stop of the slots' rows."""
-    first, width = np.uint64(start), np.uint64(stop - start)
-    block = np.empty((slots.size, stop - start), np.float32)
+@njit(void(_BLOCK, int64, _INTS, _INTS, _NEW_BLOCK, _NEW_INTS), **_OPTIONS)
+def copy_rows(rows, column, slots, entries, block, stamps):
+    """Copy the slots' rows, [values | state], to these entries of `block`, and their stamps; a slot of -1 is passed over."""
+    words, width, first, stride = _read_ahead(rows, column)
     for i in range(slots.size):
-        slot = np.uint64(slots[i])
-        for d in range(width):
-            block[i, d] = rows[slot, first + d]
-    return block
+        prefetch_range(first + stride * np.uint64(slots[min(i + _AHEAD, slots.size - 1)]), _4 * width)
+        slot, entry = np.uint64(slots[i]), np.uint64(entries[i])
+        if slots[i] >= 0:
+            for d in range(width):
+                block[entry, d] = rows[slot, d]
+            stamps[entry] = np.int32(words[slot, width])
+
+
+@njit(void(_NEW_BLOCK, int64, _INTS, _INTS, _BLOCK, _INTS, boolean), **_OPTIONS)
+def replace_rows(rows, column, slots, entries, block, stamps, newer):
+    """Replace the slots' rows by these entries of `block`, in their order; with `newer`, only by a strictly larger stamp."""
+    words, width, first, stride = _read_ahead(rows, column)
+    for i in range(slots.size):
+        prefetch_range(first + stride * np.uint64(slots[min(i + _AHEAD, slots.size - 1)]), _4 * width + _4)
+        slot, entry = np.uint64(slots[i]), np.uint64(entries[i])
+        if not newer or stamps[entry] > np.int64(np.int32(words[slot, width])):
+            for d in range(width):
+                rows[slot, d] = block[entry, d]
+            words[slot, width] = np.uint32(stamps[entry])
 
 
 @njit(void(_NEW_BLOCK, _INTS, _BLOCK), **_OPTIONS)

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import numpy as np
 from numba import njit
-from numba.types import int64
+from numba.types import int64, uint32
 
 from lib.store.table.index import _ENTRIES, _LOW, _WORDS, home, id_at, probe, slot_bits
 from lib.store.table.kernels import _INTS, _NEW_BLOCK, _NEW_INTS, _OPTIONS, _4, mix, prefetch, prefetch_range
 
 _AHEAD, _RING = 12, 31
 """Turns from asking to reading; one less than a power of two that exceeds them twice."""
+_PAGE = np.uint64(1024)
+"""Words of a page."""
 
 
 @njit(int64(_INTS, _ENTRIES, _WORDS, int64, int64, _NEW_INTS, _NEW_BLOCK), **_OPTIONS)
@@ -70,3 +72,15 @@ def fetch(ids, index, words, column, touch, slots, values):
             for d in range(dim):
                 values[there, d] = rows[here, d]
     return missing
+
+
+@njit(uint32(_WORDS, _INTS), **_OPTIONS)
+def touch(words, slots):
+    """Read a word of every page of these records, -1 being none; their sum, or nothing would have to be read."""
+    total, last = np.uint32(0), np.uint64(words.shape[1] - 1)
+    for slot in slots:
+        if slot >= 0:
+            for at in range(np.uint64(0), last, _PAGE):
+                total += words[np.uint64(slot), at]
+            total += words[np.uint64(slot), last]
+    return total

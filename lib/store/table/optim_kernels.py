@@ -3,7 +3,8 @@
 A record starts with [values | state]; more may follow. Numbers of state that belong to the whole row come last of them. With a
 mark (column, stamp) a step also stamps the row: the stamp goes to that column. Here, where the row is in the nearest cache,
 that costs nothing; anywhere else it costs a look-up. With a limit that is not 0, values are held within it after the step.
-The i-th slot's gradient is row `entries[i]` of `grads`, or row i if `entries` is empty.
+The i-th slot's gradient is row `entries[i]` of `grads`: where slots are sorted by stripe these lie anywhere, so they are asked
+for ahead as rows are.
 
 Every operation is IEEE's, in the order in which it stands: nothing is contracted or reassociated, so the bits are the same
 everywhere.
@@ -51,9 +52,12 @@ def sgd(rows, slots, grads, entries, numbers, limit, mark):
     """values -= rate x gradient. Numbers: rate."""
     dim, rate = np.uint64(grads.shape[1]), np.float32(numbers[0])
     (start, stride, size), words = span(rows, dim, mark), rows.view(np.uint32)
+    source, wide = np.uint64(grads.ctypes.data), _4 * dim
     for i in range(slots.size):
-        prefetch_range(start + stride * np.uint64(slots[min(i + _AHEAD, slots.size - 1)]), size)
-        slot, grad = np.uint64(slots[i]), grads[np.uint64(entries[i] if entries.size else i)]
+        ahead = min(i + _AHEAD, slots.size - 1)
+        prefetch_range(start + stride * np.uint64(slots[ahead]), size)
+        prefetch_range(source + wide * np.uint64(entries[ahead]), wide)
+        slot, grad = np.uint64(slots[i]), grads[np.uint64(entries[i])]
         if mark[0] >= 0:
             words[slot, np.uint64(mark[0])] = np.uint32(mark[1])
         values = rows[slot, :dim]
@@ -71,9 +75,12 @@ def momentum(rows, slots, grads, entries, numbers, limit, mark):
     dim, rate, kept = np.uint64(grads.shape[1]), np.float32(numbers[0]), np.float32(numbers[1])
     nesterov = numbers[2] != 0
     (start, stride, size), words = span(rows, dim + dim, mark), rows.view(np.uint32)
+    source, wide = np.uint64(grads.ctypes.data), _4 * dim
     for i in range(slots.size):
-        prefetch_range(start + stride * np.uint64(slots[min(i + _AHEAD, slots.size - 1)]), size)
-        slot, grad = np.uint64(slots[i]), grads[np.uint64(entries[i] if entries.size else i)]
+        ahead = min(i + _AHEAD, slots.size - 1)
+        prefetch_range(start + stride * np.uint64(slots[ahead]), size)
+        prefetch_range(source + wide * np.uint64(entries[ahead]), wide)
+        slot, grad = np.uint64(slots[i]), grads[np.uint64(entries[i])]
         if mark[0] >= 0:
             words[slot, np.uint64(mark[0])] = np.uint32(mark[1])
         values, rolled = rows[slot, :dim], rows[slot, dim : dim + dim]
@@ -92,9 +99,12 @@ def adagrad(rows, slots, grads, entries, numbers, limit, mark):
     dim, rate, floor = np.uint64(grads.shape[1]), np.float32(numbers[0]), np.float32(numbers[1])
     after = numbers[2] != 0
     (start, stride, size), words = span(rows, dim + dim, mark), rows.view(np.uint32)
+    source, wide = np.uint64(grads.ctypes.data), _4 * dim
     for i in range(slots.size):
-        prefetch_range(start + stride * np.uint64(slots[min(i + _AHEAD, slots.size - 1)]), size)
-        slot, grad = np.uint64(slots[i]), grads[np.uint64(entries[i] if entries.size else i)]
+        ahead = min(i + _AHEAD, slots.size - 1)
+        prefetch_range(start + stride * np.uint64(slots[ahead]), size)
+        prefetch_range(source + wide * np.uint64(entries[ahead]), wide)
+        slot, grad = np.uint64(slots[i]), grads[np.uint64(entries[i])]
         if mark[0] >= 0:
             words[slot, np.uint64(mark[0])] = np.uint32(mark[1])
         values, total = rows[slot, :dim], rows[slot, dim : dim + dim]
@@ -111,9 +121,12 @@ def rowwise_adagrad(rows, slots, grads, entries, numbers, limit, mark):
     dim, rate, floor = np.uint64(grads.shape[1]), np.float32(numbers[0]), np.float32(numbers[1])
     after, four = numbers[2] != 0, dim & ~np.uint64(3)
     (start, stride, size), words = span(rows, dim + np.uint64(1), mark), rows.view(np.uint32)
+    source, wide = np.uint64(grads.ctypes.data), _4 * dim
     for i in range(slots.size):
-        prefetch_range(start + stride * np.uint64(slots[min(i + _AHEAD, slots.size - 1)]), size)
-        slot, grad = np.uint64(slots[i]), grads[np.uint64(entries[i] if entries.size else i)]
+        ahead = min(i + _AHEAD, slots.size - 1)
+        prefetch_range(start + stride * np.uint64(slots[ahead]), size)
+        prefetch_range(source + wide * np.uint64(entries[ahead]), wide)
+        slot, grad = np.uint64(slots[i]), grads[np.uint64(entries[i])]
         if mark[0] >= 0:
             words[slot, np.uint64(mark[0])] = np.uint32(mark[1])
         a = b = c = e = np.float32(0)  # one sum alone would wait for each addition
@@ -141,9 +154,12 @@ def adam(rows, slots, grads, entries, numbers, limit, mark):
     keep1, fresh1, keep2, fresh2 = np.float32(beta1), np.float32(1 - beta1), np.float32(beta2), np.float32(1 - beta2)
     floor, last = np.float32(eps), dim + dim + dim
     (start, stride, size), words = span(rows, last + np.uint64(1), mark), rows.view(np.uint32)
+    source, wide = np.uint64(grads.ctypes.data), _4 * dim
     for i in range(slots.size):
-        prefetch_range(start + stride * np.uint64(slots[min(i + _AHEAD, slots.size - 1)]), size)
-        slot, grad = np.uint64(slots[i]), grads[np.uint64(entries[i] if entries.size else i)]
+        ahead = min(i + _AHEAD, slots.size - 1)
+        prefetch_range(start + stride * np.uint64(slots[ahead]), size)
+        prefetch_range(source + wide * np.uint64(entries[ahead]), wide)
+        slot, grad = np.uint64(slots[i]), grads[np.uint64(entries[i])]
         if mark[0] >= 0:
             words[slot, np.uint64(mark[0])] = np.uint32(mark[1])
         rows[slot, last] += np.float32(1)

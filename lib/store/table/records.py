@@ -17,7 +17,7 @@ from lib.store.table import index, kernels, lookup
 from lib.store.table.index import NEVER
 from lib.store.table.victims import Victims
 
-_NO_ROWS = np.empty((0, 0), np.float32)
+NO_ROWS = np.empty((0, 0), np.float32)
 _MOST = 2**31 - 2
 _LAST = 2**32 - 2**16
 """Touches are uint32; calls that share the table may go a little further before they are counted anew."""
@@ -100,6 +100,9 @@ class Records:
     def changing(self, slots: np.ndarray) -> None:
         """These records are about to change. Nothing to do, but where a process that dies has heirs."""
 
+    def fault_in(self, ids: np.ndarray) -> None:
+        """A call for these ids is about to come. Nothing to do, but where rows may have to come from a disk."""
+
     def now(self) -> int:
         """The number of this call."""
         self.calls += 1
@@ -123,7 +126,7 @@ class Records:
             self.calls = distinct.size
             self._victims.forget()
 
-    def find(self, ids: np.ndarray, values: np.ndarray = _NO_ROWS, now: int = 0) -> tuple[np.ndarray, int]:
+    def find(self, ids: np.ndarray, values: np.ndarray = NO_ROWS, now: int = 0) -> tuple[np.ndarray, int]:
         """The slot of every id, -1 where it has no row, and how many have none; rows that are there are copied to `values`.
 
         With `now`, the number of a call, that is use of them.

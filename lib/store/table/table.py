@@ -8,20 +8,23 @@ Guaranteed:
 - `export` depends on the content alone, not on the order in which ids were met.
 
 By default a table never forgets an id: it grows by doubling. With a limit, the rows that training looked up longest ago (`pull`,
-`read`) make room for others. Calls come from any number of threads, and look-ups and updates of rows that exist run at once:
-kernels release the GIL. What updates may rely on is said by `locking`:
+`read`) make room for others. Calls come from any number of threads, and all that find their rows there run at once: kernels
+release the GIL. What they may rely on is said by `locking`:
 
-- "striped": every row's update is atomic, by locks that many rows share: none is lost;
-- "none": two updates of one row at once may lose one of them, element by element (Hogwild).
+- "striped": each row's update, reading by `read` and replacing is atomic, by locks that many rows share: none is lost or torn;
+- "none": two updates of one row at once may lose one of them, element by element (Hogwild); `read`, `write` and `assign` are
+  alone.
 
 In both a look-up takes no lock: it may see a row in the midst of its update, and some rows before another call's update and some
-after. Whatever moves rows (a new id, growth, eviction, `write`, `load`) is alone in the table: ids never mix.
+after. Whatever moves rows (a new id, growth, eviction, `load`) is alone in the table: ids never mix.
 """
 
 from __future__ import annotations
 
+import itertools
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import ExitStack
 from functools import partial
 from typing import Any, Literal, get_args
 
@@ -40,7 +43,11 @@ Locking = Literal["striped", "none"]
 STRIPES = 8
 """Locks of rows."""
 SMALL = 2_048
-"""Rows up to which an update takes all stripes for one go, and not one after another."""
+"""Rows up to which a call takes all stripes for one go, and not one after another."""
+GO = 8_192
+"""Rows for which a call that is alone takes all stripes at a time."""
+Part = Callable[[np.ndarray, np.ndarray], None]
+"""What is done with some slots, and the call's entries that they are of."""
 
 
 class Table:
@@ -70,6 +77,7 @@ class Table:
         self.max_rows = _limit(self._layout, max_rows, max_bytes)
         striped = one_of(locking, get_args(Locking), "locking") == "striped"
         self._stripes = [threading.Lock() for _ in range(STRIPES if striped else 0)]
+        self._accesses = itertools.count()
         self._gate = Gate()
         self._records = self._made(Records, whole(capacity, "capacity", 1))
 
@@ -102,11 +110,8 @@ class Table:
 
     def pull(self, ids: Any) -> np.ndarray:
         """Copies of the rows, float32[n, dim]; unknown ids are admitted. One that finds no room has its first row."""
-        ids = ids_of(ids)
+        ids = self._asked(ids)
         values = np.empty((ids.size, self.dim), np.float32)
-        if self._records.exhausted:
-            with self._gate:
-                self._records.renumber()
         with self._gate.shared():
             now = self._records.now()
             slots, missing = self._records.find(ids, values, now)
@@ -119,7 +124,7 @@ class Table:
 
     def peek(self, ids: Any) -> np.ndarray:
         """What `pull` would give, without admitting anything."""
-        ids = ids_of(ids)
+        ids = self._asked(ids)
         with self._gate.shared():
             return self._peek(ids)
 
@@ -129,14 +134,14 @@ class Table:
         `distinct`: the caller knows that no id stands twice, and it need not be found out. `rate` multiplies the learning rate of
         this step.
         """
-        ids = ids_of(ids)
+        ids = self._asked(ids)
         grads = floats_of(grads, (ids.size, self.dim), "grads")
         stamp = _stamp(stamp)
         if not distinct:
             once, positions = kernels.unique(ids)
             if once.size < ids.size:
                 ids, (grads, _) = once, kernels.add_up(positions, grads, np.ones(ids.size, np.float32), once.size)
-        with self._gate.shared():
+        with self._gate.updating():
             slots, missing = self._records.find(ids)
             if not missing:
                 self._step(slots, grads, stamp, rate)
@@ -160,8 +165,8 @@ class Table:
         `weights` are those of the entries, or a function that gives them for the entries' stamps. An id whose weights are all
         0 is left alone. The index is asked once.
         """
-        distinct, positions = kernels.unique(ids)
-        with self._gate.shared():
+        distinct, positions = kernels.unique(self._asked(ids))
+        with self._gate.updating():
             slots, _ = self._records.find(distinct)
             if callable(weights):
                 weights = weights(self._records.stamps(slots)[positions])
@@ -185,40 +190,39 @@ class Table:
         with self._gate.shared():
             return self._records.stamps(self._records.find(ids)[0])
 
-    def read(self, ids: Any) -> Rows:
-        """Copies of everything that the rows hold; unknown ids are admitted as by `pull`."""
-        ids = ids_of(ids).copy()
-        with self._gate:
-            self._records.renumber()
+    def read(self, ids: Any, *, order: np.ndarray | None = None) -> Rows:
+        """Copies of everything that the rows hold, each row's of one moment; unknown ids are admitted as by `pull`.
+
+        `order` takes each row's place in the order of accesses, int64[n]: of two reads or writes of a row the first has the
+        smaller number. It is drawn where nobody else is with the row, so that calls need no order of their own.
+        """
+        ids = self._asked(ids).copy()
+        with self._gate.shared() if self._stripes else self._gate:
             now = self._records.now()
             slots, missing = self._records.find(ids, now=now)
-            if missing:
-                slots = self._records.admit(ids, now)
-            return self._copy(ids, slots)
+            if not missing:
+                return self._copy(ids, slots, order)
+        with self._gate:
+            return self._copy(ids, self._records.admit(ids, now), order)
 
-    def write(self, rows: Rows, *, newer: bool = True) -> None:
-        """Store rows as they are, in input order.
+    def write(self, rows: Rows, *, newer: bool = True, order: np.ndarray | None = None) -> None:
+        """Store rows as they are, in input order, each row as a whole; `order` as in `read`.
 
         With `newer`, a row is replaced only by one with a strictly larger stamp.
         """
-        rows = self._checked(rows)
-        with self._gate:
-            slots, kept = self._place(rows.ids, UNSET)
-            block, stamps = np.hstack([rows.values, rows.state])[kept], rows.stamps[kept]
-            if newer:
-                larger = np.flatnonzero(stamps > self._records.stamps(slots))
-                larger = larger[np.lexsort((-larger, stamps[larger]))]  # of equal ones the first is written last
-                slots, block, stamps = slots[larger], block[larger], stamps[larger]
-            self._records.words[slots, self._records.column] = stamps.astype(np.int32).view(np.uint32)
-            kernels.scatter(self._records.rows, slots, block)
+        ids, block, stamps = self._checked(rows)
+        self._records.fault_in(ids)
+
+        def replace(slots: np.ndarray, entries: np.ndarray) -> None:
+            kernels.replace_rows(self._records.rows, self._records.column, slots, entries, block, stamps, newer)
+
+        self._store(ids, replace, UNSET, order)
 
     def assign(self, ids: Any, values: Any) -> None:
         """Replace the rows' values and keep their state and stamps; unknown ids are admitted first."""
-        ids = ids_of(ids)
+        ids = self._asked(ids)
         values = floats_of(values, (ids.size, self.dim), "values")
-        with self._gate:
-            slots, kept = self._place(ids, NEVER)
-            kernels.scatter(self._records.rows, slots, values[kept])
+        self._store(ids, lambda slots, entries: kernels.scatter(self._records.rows, slots, values[entries]), NEVER)
 
     def export(self) -> Rows:
         """The whole content, sorted by id."""
@@ -228,17 +232,16 @@ class Table:
 
     def load(self, rows: Rows) -> None:
         """Replace the whole content."""
-        rows = self._checked(rows)
-        if kernels.unique(rows.ids)[0].size < rows.ids.size:
+        ids, block, stamps = self._checked(rows)
+        if kernels.unique(ids)[0].size < ids.size:
             raise BadOption("rows.ids must be distinct to be loaded as a table's content")
-        if self.max_rows is not None and rows.ids.size > self.max_rows:
-            raise BadOption(f"{rows.ids.size} rows do not fit in a table of at most {self.max_rows}")
+        if self.max_rows is not None and ids.size > self.max_rows:
+            raise BadOption(f"{ids.size} rows do not fit in a table of at most {self.max_rows}")
         with self._gate:
             records = self._records
             records.clear()
-            slots = records.admit(rows.ids, 0)
-            kernels.scatter(records.rows, slots, np.hstack([rows.values, rows.state]))
-            records.words[slots, records.column] = rows.stamps.astype(np.int32).view(np.uint32)
+            slots = records.admit(ids, 0)
+            kernels.replace_rows(records.rows, records.column, slots, np.arange(ids.size), block, stamps, False)
             records.calls = 0
 
     def dump(self) -> Dump:
@@ -272,67 +275,104 @@ class Table:
             values[slots < 0] = kernels.first_rows(ids[slots < 0], self.seed, self.dim, self.scale)
         return values
 
+    def _asked(self, ids: Any) -> np.ndarray:
+        """The ids of a call that is about to begin: what it would take long to do in the gate is done before."""
+        if self._records.exhausted:
+            with self._gate:
+                self._records.renumber()
+        ids = ids_of(ids)
+        self._records.fault_in(ids)
+        return ids
+
     def _place(self, ids: np.ndarray, stamp: int) -> tuple[np.ndarray, np.ndarray]:
         """Alone: the slots of ids that are written whether they had a row or not, and which entries found room."""
         slots = self._records.admit(ids, self._records.now(), stamp)
         kept = slots >= 0
         self._records.lost += int((~kept).sum())
-        self._records.changing(slots[kept])
         return slots[kept], kept
 
     def _step(self, slots: np.ndarray, grads: np.ndarray, stamp: int, rate: float = 1.0) -> None:
-        """One step on distinct slots.
-
-        A caller that nobody else is with takes all stripes for one go. Else they are taken one at a time, those first that
-        are free.
-        """
+        """One step on distinct slots."""
         self._records.changing(slots)
         optimizer, rows, mark = self.optimizer.at(rate), self._records.rows, (self._records.column, stamp)
-        if not self._stripes or slots.size <= SMALL or self._gate.inside <= 1:
-            for lock in self._stripes:
-                lock.acquire()
-            try:
-                optimizer.update_slots(rows, slots, grads, mark)
-            finally:
-                for lock in self._stripes:
-                    lock.release()
-            return
-        slots, entries, ends = kernels.by_stripe(slots, STRIPES)
-        for stripe in self._each_stripe():
-            part = slice(ends[stripe], ends[stripe + 1])
-            optimizer.update_slots(rows, slots[part], grads, mark, entries[part])
+        self._apart(slots, lambda slots, entries: optimizer.update_slots(rows, slots, grads, mark, entries))
 
-    def _each_stripe(self) -> Iterator[int]:
-        """Every stripe once, held until the next is asked for; only where none is free is one waited for."""
-        left = dict(enumerate(self._stripes))
+    def _store(self, ids: np.ndarray, put: Part, stamp: int, order: np.ndarray | None = None) -> None:
+        """`put` on the slots of these ids, which are admitted with that stamp where they are unknown."""
+        with self._gate.updating() if self._stripes else self._gate:
+            slots, missing = self._records.find(ids)
+            if not missing:
+                self._records.changing(slots)
+                self._apart(slots, put, order)
+        if missing:
+            with self._gate:
+                slots, kept = self._place(ids, stamp)
+                self._records.changing(slots)
+                self._apart(slots, put, order, np.flatnonzero(kept))
+
+    def _apart(
+        self, slots: np.ndarray, do: Part, order: np.ndarray | None = None, entries: np.ndarray | None = None
+    ) -> None:
+        """`do(slots, entries)` for part after part of the slots: meanwhile nobody else is with one of the part's rows. `entries`
+        says which entries of the call they are; none does: they stand in order.
+
+        A caller that nobody else is with takes all stripes, for `GO` rows at a time. Else they are taken one at a time, those
+        first that are free; only where none is, is one waited for.
+        """
+        entries, done = np.arange(slots.size) if entries is None else entries, 0
+
+        def go(slots: np.ndarray, entries: np.ndarray) -> None:
+            if order is not None:
+                order[entries] = next(self._accesses)
+            do(slots, entries)
+
+        if not self._stripes:
+            go(slots, entries)
+            return
+        while done < slots.size:
+            with ExitStack() as held:
+                for lock in self._stripes:
+                    if not lock.acquire(blocking=slots.size - done <= SMALL):
+                        break
+                    held.callback(lock.release)
+                else:
+                    go(slots[done : done + GO], entries[done : done + GO])
+                    done += GO
+                    continue
+            break
+        slots, places, ends = kernels.by_stripe(slots[done:], STRIPES)
+        left = dict(enumerate(self._stripes)) if slots.size else {}
         while left:
             stripe = next((stripe for stripe, lock in left.items() if lock.acquire(blocking=False)), None)
             if stripe is None:
                 stripe = next(iter(left))
                 left[stripe].acquire()
             try:
-                yield stripe
+                part = slice(ends[stripe], ends[stripe + 1])
+                go(slots[part], entries[done:][places[part]])
             finally:
                 left.pop(stripe).release()
 
-    def _copy(self, ids: np.ndarray, slots: np.ndarray) -> Rows:
+    def _copy(self, ids: np.ndarray, slots: np.ndarray, order: np.ndarray | None = None) -> Rows:
         """What these rows hold; their first content where there is none."""
         records, strange = self._records, slots < 0
-        block = kernels.gather(records.rows, np.maximum(slots, 0), 0, records.column)
+        block, stamps = np.empty((ids.size, records.column), np.float32), np.full(ids.size, NEVER)
         block[strange] = records.first(ids[strange])
-        values, state = (np.ascontiguousarray(part) for part in np.split(block, [self.dim], axis=1))
-        return Rows(ids, values, state, records.stamps(slots))
+        copied = partial(kernels.copy_rows, records.rows, records.column)
+        self._apart(slots, lambda slots, entries: copied(slots, entries, block, stamps), order)
+        return Rows.of(ids, block, self.dim, stamps)
 
-    def _checked(self, rows: Rows) -> Rows:
+    def _checked(self, rows: Rows) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Ids, [values | state] and stamps."""
         ids = ids_of(rows.ids, "rows.ids")
-        values = floats_of(rows.values, (ids.size, self.dim), "rows.values")
-        state = floats_of(rows.state, (ids.size, self._layout.columns), "rows.state")
+        values = floats_of(rows.values, (ids.size, self.dim), "rows.values", plain=False)
+        state = floats_of(rows.state, (ids.size, self._layout.columns), "rows.state", plain=False)
         stamps = ids_of(rows.stamps, "rows.stamps")
         if stamps.size != ids.size or (stamps.size and not NEVER <= stamps.min() <= stamps.max() <= LARGEST_STAMP):
             raise BadOption(
                 f"rows.stamps must be {ids.size} timestamps of at least {NEVER} and at most {LARGEST_STAMP}"
             )
-        return Rows(ids, values, state, stamps)
+        return ids, Rows(ids, values, state, stamps).block, stamps
 
 
 def _first(ids: np.ndarray, *, optimizer: Optimizer, seed: int, dim: int, scale: float) -> np.ndarray:

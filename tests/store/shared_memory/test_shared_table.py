@@ -4,18 +4,19 @@ import os
 import re
 import resource
 import signal
+import threading
 import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from lib.errors import BadOption
+from lib.errors import BadOption, Damaged
 from lib.store.optim import SGD, Adagrad, Adam
 from lib.store.rows import Rows
 from lib.store.shared_memory import segment
 from lib.store.shared_memory.table import SharedTable
-from lib.store.table import index, kernels, optim_kernels
+from lib.store.table import index, kernels, lookup, optim_kernels
 from lib.store.table.records import Records
 from lib.store.table.table import Table
 
@@ -167,8 +168,9 @@ def test_killed_at_the_worst_moments(name, number, place):
             elif place == "half":
                 object.__setattr__(OPTIMIZER, "update_slots", half)
                 kernels.scatter = half
+                kernels.replace_rows = lambda rows, column, slots, *more: half(rows, slots, None)
             else:
-                optim_kernels.adagrad = np.lexsort = die
+                optim_kernels.adagrad = kernels.replace_rows = die
             act(table, number)
             if place == "grow":
                 table.push(np.arange(9000, 19_000), np.ones((10_000, DIM), np.float32), number)
@@ -290,3 +292,52 @@ def test_a_table_on_a_disk_may_be_larger_than_the_memory(tmp_path):
     assert len(table) == 100_000 and table.peek([99_999]).max() < -0.9
     table.close()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_without_a_journal_it_is_a_table_whose_calls_meet_and_no_kill_is_survived(name):
+    ours, theirs = shared(name, journal=False), private()
+    for number in range(60):
+        act(ours, number), act(theirs, number)
+        if number == 30:
+            ours.close(remove=False)
+            ours = shared(name, journal=False)
+            assert ours.attached and len(ours) == len(theirs)
+    assert same(ours, theirs) and (ours.segment.folder / "journal").stat().st_size == 0
+    with ours._gate.updating(), ours._gate.updating():
+        pass
+    ours.close(remove=False)
+    child = os.fork()
+    if child == 0:
+        table = shared(name, journal=False)
+        act(table, 60)
+        os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(child, 0)
+    for journal in (True, False):
+        with pytest.raises(Damaged, match="open without a journal when its process died"):
+            shared(name, journal=journal)
+    assert segment.sweep() == [name]
+
+
+def test_what_a_call_needs_of_a_disk_is_there_before_anybody_waits_for_it(tmp_path):
+    """While another is alone in the table, a call comes as far as having touched its rows."""
+    table, there = shared("t", root=tmp_path), threading.Event()
+    table.push([1, 2], np.ones((2, DIM), np.float32), 0)
+    fault_in = table._records.fault_in
+
+    def told(ids):
+        fault_in(ids)
+        there.set()
+
+    table._records.fault_in = told
+    for call in (lambda: table.read([1]), lambda: table.push([2], np.ones((1, DIM), np.float32), 1)):
+        there.clear()
+        with table._gate:
+            thread = threading.Thread(target=call)
+            thread.start()
+            assert there.wait(20) and thread.is_alive()
+        thread.join()
+    words = table._records.words.copy()
+    assert (
+        lookup.touch(words, np.array([0, -1, 1]))
+        == sum(int(words[slot, at]) for slot in (0, 1) for at in (0, -1)) % 2**32
+    )
