@@ -48,7 +48,7 @@ def trained(
     workload: Workload, folder: str, protocol: str, seed: int, *, beyond_memory: bool = False
 ) -> dict[str, object]:
     """A run over a new store in that folder, its paces, and how many MB came from the disk for a batch."""
-    store = RowStore(mapped=folder, journal=False)
+    store = RowStore(mapped=folder, journal=False)  # nobody goes on with its rows
     job = Job.of(workload, RULES[protocol], LocalCluster(threads=4), seed=seed, store=store, save=False)
     before = _read_from_disk()
     with taken_out(folder) if beyond_memory else nullcontext(lambda samples: None) as progress:
