@@ -147,6 +147,15 @@ def test_lib_needs_no_experiment_no_test_and_no_preparation():
         assert not {module.split(".")[0] for module in imported(path)} & {"data_prep", "notebooks", "tests"}, path
 
 
+def test_what_a_readme_names_is_there():
+    """Paths in backticks, of all Markdown but what is made."""
+    for page in ROOT.rglob("*.md"):
+        if not {"reports", ".venv"} & {*page.relative_to(ROOT).parts}:
+            named = re.findall(r"`((?:lib|notebooks|tests|data_prep)/[\w/.]+?)(?::[\w.]+)?`", page.read_text())
+            lacking = [each for each in named if not (ROOT / each).exists()]
+            assert not lacking, f"{page} names {lacking}"
+
+
 def test_experiments_lie_beside_their_notebooks():
     """A paper's notebooks lead to each module of its folder, and no paper needs another's."""
     papers = {path.parent for path in (ROOT / "notebooks").glob("*/*.ipynb")} - {ROOT / "notebooks" / "skeletons"}

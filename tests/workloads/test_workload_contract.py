@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -137,9 +138,9 @@ def test_a_network_of_one_s_own_trains_as_a_registered_one(tmp_path):
     there = [job | {"cluster": "virtual", "protocol": "sync", "seed": seed} for seed in (0, 1)]
     alone = [lib.train(**each, save=False).summary["auc"] for each in there]
     assert [run.summary["auc"] for run in lib.sweep([each | {"save": False} for each in there], processes=2)] == alone
-    from own_network import Sums  # which its first use has imported
+    network = sys.modules["own_network"].Sums
 
-    assert lib.workloads.get("ctr-synthetic", model=Sums, **SMALL).model(0).mix.weight.shape == (1, 12)
+    assert lib.workloads.get("ctr-synthetic", model=network, **SMALL).model(0).mix.weight.shape == (1, 12)
     with pytest.raises(
         BadOption, match=r"'ctr-synthetic': model .*Linear.* does not extend lib\.models\.ctr\.ClickModel"
     ):
