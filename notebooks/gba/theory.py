@@ -102,10 +102,12 @@ def watched(kind: type[ServerRule], model: Quadratic, **options) -> tuple[Server
     seen: list[tuple[float, float, float]] = []
 
     class Watched(kind):
-        def corrected(self, gradient: np.ndarray, now: np.ndarray, read: np.ndarray) -> np.ndarray:
+        def corrected(
+            self, gradient: np.ndarray, now: np.ndarray, read: np.ndarray, memory: np.ndarray
+        ) -> tuple[np.ndarray, None]:
             new, old = ((at - optimum) @ matrix for at in (now, read))
             seen.append((float((new - old) @ (new - old)), float(new @ new), float(old @ old)))
-            return gradient
+            return gradient, None
 
     return Watched(**options), seen
 

@@ -26,7 +26,7 @@ from lib.models.ctr import TABLE
 from lib.models.flat import StepResult
 from lib.protocols.baselines import Async
 from lib.store.spec import RowStore
-from notebooks.persia.capacity import CriteoSyn, ids_of
+from notebooks.persia.capacity import CoinFlips, ids_of
 
 PERSIA = 3.9e6
 """Rows a second of PERSIA's own store: two threads, LRU, a million rows of 16 numbers, on this kind of machine."""
@@ -61,7 +61,7 @@ class Caller:
 
 
 def served(
-    tasks: Mapping[str, CriteoSyn], rows: int, *, turns: int, batches: int = 8, callers: int = 2, seed: int = 0
+    tasks: Mapping[str, CoinFlips], rows: int, *, turns: int, batches: int = 8, callers: int = 2, seed: int = 0
 ) -> pd.DataFrame:
     """Fill one server with so many of the likeliest rows, then let workers pull and push batches of each task, turn by turn.
 

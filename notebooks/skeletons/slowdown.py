@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from lib.cluster.slowdowns.base import Course, Slowdown
+from lib.cluster.slowdowns.base import SamplePath, Slowdown
 from lib.options.checked import Count, Positive
 
 
@@ -20,11 +20,11 @@ class Mine(Slowdown):
     times: Positive = 5.0
     """How many times as long it takes."""
 
-    def course(self, seed: int, node: str, rank: int, twin: int = 0) -> Course:
+    def sample_path(self, seed: int, node: str, rank: int, twin: int = 0) -> SamplePath:
         return _Hiccups(self, rank)
 
 
-class _Hiccups(Course):
+class _Hiccups(SamplePath):
     """One worker's run through time: it depends on the calls made to it and on nothing else, so that it can be repeated."""
 
     def __init__(self, kind: Mine, rank: int):

@@ -9,7 +9,7 @@ import torch
 
 import lib
 from lib import protocols, workloads
-from lib.drivers.pipeline_loop import Device
+from lib.drivers.pipeline_loop import Pipeline
 from lib.drivers.run.trainer import Trainer
 
 pytestmark = [
@@ -77,7 +77,7 @@ def test_the_host_waits_for_nothing_until_a_batch_is_on_its_way_back(name, monke
 
         return inside
 
-    for owner, method in ((Device, "_send"), (Device, "_validated"), (Trainer, "_launch"), (Device, "_update")):
+    for owner, method in ((Pipeline, "_send"), (Pipeline, "_validated"), (Trainer, "_launch"), (Pipeline, "_update")):
         monkeypatch.setattr(owner, method, strict(getattr(owner, method)))
     summary = lib.train(workload(name), name, lib.LocalCluster(device="cuda", threads=1), save=False).summary
     assert summary["applied"] == summary["issued"]

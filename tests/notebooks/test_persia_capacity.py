@@ -8,7 +8,7 @@ import pytest
 from lib.data.clicks import FIELD_SHIFT
 from lib.errors import BadOption
 from lib.models.ctr import TABLE
-from notebooks.persia.capacity import CAPACITIES, DIM, CriteoSyn
+from notebooks.persia.capacity import CAPACITIES, DIM, CoinFlips
 from notebooks.persia.resident import served
 
 
@@ -20,7 +20,7 @@ def ranks(task, batch):
 @pytest.mark.parametrize("parameters", [1e6, *CAPACITIES.values()])
 def test_ids_fill_their_capacity_by_zipfs_law(parameters):
     """The share of ranks below k is that of the law for real numbers: (1 - k^-0.05) / (1 - N^-0.05)."""
-    task = CriteoSyn(parameters=parameters, batch_size=2000)
+    task = CoinFlips(parameters=parameters, batch_size=2000)
     found, each = ranks(task, task.batch(3, 0)), int(parameters / DIM / 26)
     assert found.min() == 0 and found.max() < each == task.each
     assert found.max() > each**0.95
@@ -30,7 +30,7 @@ def test_ids_fill_their_capacity_by_zipfs_law(parameters):
 
 
 def test_a_sample_is_the_same_however_the_stream_is_cut():
-    task = CriteoSyn(batch_size=64)
+    task = CoinFlips(batch_size=64)
     whole, part = task.draw(0, 0, 64, 0), task.draw(0, 40, 24, 0)
     assert np.array_equal(ranks(task, whole)[40:], ranks(task, part))
     assert np.array_equal(whole.labels[40:], part.labels)
@@ -38,13 +38,13 @@ def test_a_sample_is_the_same_however_the_stream_is_cut():
 
 def test_more_ids_than_a_field_can_number_are_refused():
     with pytest.raises(BadOption, match="parameters"):
-        CriteoSyn(parameters=1e18)
+        CoinFlips(parameters=1e18)
 
 
 @pytest.mark.parametrize("parameters", [1e6, 1e14])
 def test_a_served_table_holds_as_many_rows_as_it_may(parameters):
     """Of a million parameters all 7,800 ids have room; of a hundred trillion 20,000 stay, and memory with them."""
-    task = CriteoSyn(parameters=parameters, batch_size=256)
+    task = CoinFlips(parameters=parameters, batch_size=256)
     found = served({"some": task, "more": task}, 20_000, turns=2, batches=3)
     most = min(20_000, task.each * task.fields)
     assert found["rows"].between(most - 26, most).all()

@@ -57,8 +57,8 @@ def test_a_workload_is_learnt(copied):
 
 
 def test_a_slowdown_slows():
-    course = MySlowdown(every=3, times=4.0).course(0, "worker0", 0)
-    assert [course.stretch(0.0, 1.0) for _ in range(6)] == [1, 1, 4, 1, 1, 4]
+    path = MySlowdown(every=3, times=4.0).sample_path(0, "worker0", 0)
+    assert [path.stretch(0.0, 1.0) for _ in range(6)] == [1, 1, 4, 1, 1, 4]
     clusters = [lib.VirtualCluster(workers=2, slowdown=MySlowdown(times=times)) for times in (9.0, 1.0)]
     slow, fast = (
         lib.train("ctr-synthetic", "sync", each, samples=4000, gradients=False, save=False) for each in clusters

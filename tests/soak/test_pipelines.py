@@ -11,7 +11,7 @@ import torch
 import lib
 import tests.soak
 from lib import workloads
-from lib.drivers.pipeline_loop import Device
+from lib.drivers.pipeline_loop import Pipeline
 from lib.drivers.pipelines.host_store import HostStore
 from lib.protocols.oac import OAC
 from lib.results.outcome import digest
@@ -69,13 +69,13 @@ class Faults:
 
     @staticmethod
     def two_batches_read_the_counter_at_once(plant):
-        account = Device._account
+        account = Pipeline._account
 
         def again(self, work):
             account(self, work)
             self._stamp -= work.batch.index % 2
 
-        plant.setattr(Device, "_account", again)
+        plant.setattr(Pipeline, "_account", again)
         return "lost update"
 
     @staticmethod
