@@ -11,10 +11,7 @@ from lib.errors import BadOption
 from lib.protocols import ALL
 from tests.training.stopping import assert_same, killed
 
-BOOKS = pytest.mark.xfail(
-    reason="a resumed d-psgd with deaths counts 12 us more of sending, with a bound and without", strict=True
-)
-REPLICA = [pytest.param(name, marks=BOOKS if name == "d-psgd" else ()) for name in ALL if ALL[name].family == "replica"]
+REPLICA = [name for name in ALL if ALL[name].family == "replica"]
 CLICKS = workloads.get(
     "ctr-synthetic", samples=16 * 80, batch_size=16, vocabulary=50, fields=3, dim=2, hidden=(4,), evaluation_samples=50
 )

@@ -71,8 +71,9 @@ class Rendezvous:
     async def enroll(self, rank: int, worker: Handle) -> None:
         """Make a worker known to the others, and the others to it."""
         self._handles[rank] = worker = worker.seen_from(self._site)
-        told = [worker.know(other, handle) for other, handle in self._handles.items() if other != rank]
-        told += [handle.know(rank, worker) for other, handle in self._handles.items() if other != rank]
+        others = [(other, self._handles[other]) for other in sorted(self._handles) if other != rank]  # as after a cut
+        told = [worker.know(other, handle) for other, handle in others]
+        told += [handle.know(rank, worker) for _, handle in others]
         await asyncio.gather(*told, return_exceptions=True)  # who is dead needs not know
 
     async def save(self) -> dict[str, Any]:

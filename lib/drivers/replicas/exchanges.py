@@ -231,6 +231,7 @@ class WithNeighbours(Averaging):
 
     async def forget(self, rank: int, life: int) -> None:
         self._lives[rank] = life
+        self._workers.pop(rank, None)  # as who goes on from a cut, which knows of nobody that was dead there
         for (_, other), waiting in self._mail.items():
             if other == rank and not waiting.done():
                 waiting.set_result(None)
