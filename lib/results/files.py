@@ -1,7 +1,8 @@
 """The files that a run's own code reads: a name that did not know them would find the result of what has been replaced since.
 
-Known are the files and folders that a field of the workload names, and files that a text in the user's own modules names, beside
-the module or in the folder that the process works in. A path that is put together at run time is not seen.
+Known are the files and prepared folders that a field of the workload names, and files that a text in the user's own modules
+names, beside the module or in the folder that the process works in. Not seen are a path that is put together at run time, and
+what lies in any other folder, which may be one that a run writes to.
 """
 
 from __future__ import annotations
@@ -37,14 +38,9 @@ def read_by(module: str, path: Path) -> dict[str, str]:
 
 
 def content(path: Path) -> str:
-    """The digest of a file, or of all that is in a folder; "" where there is nothing. A prepared folder is its manifest, which
-    holds the digest of every file."""
-    if path.is_dir():
-        inside = (each for each in sorted(path.rglob("*")) if each.is_file())
-        parts = (f"{each.relative_to(path)}\0{content(each)}\0" for each in inside)
-        return source.digest(str(path)) or hashlib.sha256("".join(parts).encode()).hexdigest()
+    """The digest of a file, or of a prepared folder's manifest, which holds that of every file; "" of anything else."""
     if not path.is_file():
-        return ""
+        return source.digest(str(path))
     status = path.stat()
     return _digest(path.resolve(), status.st_size, status.st_mtime_ns)
 
