@@ -62,6 +62,13 @@ def test_a_bound_ends_with_deaths_and_cuts(name, reports, monkeypatch):
     assert_same(train(resume=True), whole)
 
 
+def test_a_bound_ends_where_a_shadow_waits_for_one_without_data():
+    """Found by the weather: who has no data takes part in no mix, so the others' shadows wait for it until all have ended."""
+    rule = protocols.get("s-bmuf", bound=0, until="all")
+    run = lib.train(CLICKS, rule, "virtual", workers=4, feed="stream", partitions=(0, 3, 3, 1), save=False)
+    assert run.summary["applied"] == 80
+
+
 def test_a_bound_holds_on_real_threads():
     run = lib.train(CLICKS, protocols.get("easgd", bound=0, worker_threads=1), LocalCluster(workers=3), save=False)
     assert run.summary["applied"] == 80 and np.isfinite(run.summary["auc"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 from typing import Any
 
 from lib.cluster.base import Handle, Site
@@ -11,6 +12,7 @@ from lib.drivers.membership.members import Members
 from lib.drivers.replicas.pace import Pace
 from lib.drivers.run.plan import Plan
 from lib.errors import BadOption
+from lib.protocols.mixing import Background
 from lib.protocols.replica_rule import goes, neighbours
 
 
@@ -48,7 +50,7 @@ class Rendezvous:
         """Wait until the worker may begin a step: it has made so many since the run began or went on."""
         if rank in self._members.awaited | self._members.joining and life >= self._members.lives[rank]:
             self._members = self._members.heard(rank, life)
-            await self._pace.begin(rank, steps, self._waiting)
+            await self._pace.begin(rank, steps, self._standing)
 
     async def tell(self, rank: int, change: str) -> None:
         """Something has become of a worker; groups form without who has left, or pauses until the run has been cut."""
@@ -64,7 +66,7 @@ class Rendezvous:
         """This worker has no more data: wait until nobody has."""
         self._ended[rank] = over = asyncio.get_running_loop().create_future()
         self._pace.leave(rank)
-        self._pace.open(self._waiting)
+        self._pace.open(self._standing)
         self._release()
         await over
 
@@ -86,6 +88,11 @@ class Rendezvous:
         self._met, self._following = state["met"], state["following"]
         self._pace = Pace(self._rule.bound, self._members.active)
 
+    @property
+    def _standing(self) -> Collection[int]:
+        """Who makes no step until its group has mixed: nobody whose mixes take place in the background."""
+        return () if isinstance(self._rule.when, Background) else self._waiting
+
     def _next(self) -> int:
         """The round with which all go on after a cut."""
         return self._following
@@ -103,7 +110,7 @@ class Rendezvous:
             self._waiting.pop(rank)[1].set_result(met)
 
     def _form(self) -> None:
-        self._pace.open(self._waiting)
+        self._pace.open(self._standing)
         joining = self._members.joining
         rounds = {rank: round for rank, (round, _) in self._waiting.items() if rank not in joining}
         for rank in sorted(joining & self._waiting.keys()):
@@ -182,7 +189,7 @@ class Neighbourhoods(Rendezvous):
         return round
 
     def _form(self) -> None:
-        self._pace.open(self._waiting)
+        self._pace.open(self._standing)
         for rank, (round, _) in list(self._waiting.items()):
             row = neighbours(self._rule, round, rank, self._workers)
             near = sorted(other for other in row if self._members.since[other] <= round)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Collection
 
 
@@ -36,7 +37,7 @@ class Pace:
         """Let those begin who may."""
         if not self._gates:
             return
-        slowest = min((done for rank, done in self._done.items() if rank not in mixing), default=0)
+        slowest = min((done for rank, done in self._done.items() if rank not in mixing), default=math.inf)
         for gate in [gate for gate in self._gates if gate[1] <= slowest + self._bound]:
             self._gates.remove(gate)
             gate[2].set_result(None)
