@@ -58,3 +58,10 @@ def test_each_is_in_one_standing_whatever_happens(changes):
         assert members.awaited | members.paused | members.left_out == members.active
         assert not members.active & members.joining and members.lives[rank] >= before.lives[rank]
     assert {*members.standing} <= STANDINGS and not HERE & PAUSED
+
+
+def test_who_dies_in_a_pause_takes_part_no_more():
+    members = Members.of(2).after(0, "pauses").after(0, "dies")
+    assert members.active == members.after_cut().active == {1}
+    left_out = Members.of(2).after(0, "pauses").after(0, "goes unawaited").after(0, "dies")
+    assert left_out.active == {1} and left_out.standing[0] == "away"
