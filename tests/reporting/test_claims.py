@@ -217,6 +217,9 @@ def test_every_field_that_judges_counts_in_the_rules_hash():
         {"factor": 3.0},
         {"modelled": True},
         {"seeds": 6},
+        {"regime": {"age": 0.2}},
+        {"foretold": {"": 0.1}},
+        {"elsewhere": "another system's code"},
     ]
     changed = [dataclasses.replace(base, **other) for other in others]
     changed += [
@@ -227,6 +230,7 @@ def test_every_field_that_judges_counts_in_the_rules_hash():
     same = {"reason": "another", "scale": {"paper": "a", "ours": "b"}, "place": "elsewhere"}
     same["short"] = "It is {ours} {interval}, in the paper {paper}."
     same["explanations"] = ({"changed": "the links", "found": "nothing"},)
+    same |= {"control": 0.5, "papers": {"": 0.1}, "shares": True}
     assert dataclasses.replace(base, **same).hash == base.hash, "what is no rule may be told better afterwards"
     judged = {field.name for field in dataclasses.fields(Claim)} - same.keys()
     assert judged == set().union(*others) | {"share", "better", "best", "frozen", "order"}

@@ -48,4 +48,5 @@ from lib.reporting.claims.judge import HOLDS, OUTCOMES, VERDICTS, Case, Verdict,
 from lib.reporting.claims.reading import calibrations, load, of
 from lib.reporting.claims.saved import counts, file_of, kept, record, results, stored, table, tally, verdicts
 from lib.reporting.claims.statistics import beyond, holm, interval
+from lib.reporting.claims.trial import TRIALS, tried
 from lib.seeds import judging, tuning
