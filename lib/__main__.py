@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
 import sys
 from collections.abc import Sequence
@@ -81,6 +82,8 @@ def _parser() -> argparse.ArgumentParser:
     run("--profile", choices=PROFILES, default="smoke", help="how long the runs are")
     run("-p", "--parameter", help="a notebook's parameter; repeatable", **pairs)
     complete = "leave out notebooks whose results are complete: same profile, parameters, notebook, claims and lib"
+    sealed = "judge a whole paper's committed rules, once, on seeds that nobody has seen, and note that it was done"
+    run("--sealed", action="store_true", help=sealed)
     run("--resume", action="store_true", help=complete)
 
     report = add("report", _report, "write the index of all reports anew from what has been run")
@@ -131,12 +134,17 @@ def _train(options: argparse.Namespace) -> None:
 
 
 def _run(options: argparse.Namespace) -> None:
-    from lib import reporting
+    from lib import reporting, seeds
     from lib.reporting import notebooks
+    from lib.reporting.claims import sealing
 
     parameters = {}
     for experiment in notebooks.resolve(options.name):
         parameters = notebooks.parse_parameters(experiment, options.parameter)
+    if options.sealed:
+        if parameters or options.profile == "smoke":
+            raise BadOption("a sealed run is what is published: at laptop or full, without parameters of its own")
+        os.environ[seeds.DRAWN] = str(sealing.draw(options.name, options.resume))
     print(reporting.build(options.profile, options.name, parameters, options.resume))
 
 

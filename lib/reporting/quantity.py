@@ -85,6 +85,15 @@ def papers(claim: Claim, case: Case) -> str:
     return rounded(number, decimals([number])) + of.unit
 
 
+def told(claim: Claim, case: Case) -> str:
+    """Its seeds and, of a paper's claim, the smallest effect that they can tell beside the rule's edge."""
+    if claim.kind != "paper" or case.least is None:
+        return str(case.n)
+    of, edge = scale(claim, case), case.near if claim.sign > 0 else case.far
+    margin = "" if edge is None else f", margin {of.plain(edge)}"
+    return f"{case.n}: tell {rounded(of.factor * case.least, decimals([], of.factor * case.least))}{margin}{of.unit}"
+
+
 def column(numbers: Iterable[float | None]) -> list[str]:
     """A column's numbers, all to the same digit: the fourth of the largest, or the last that is no zero in all."""
     numbers = [math.nan if x is None else float(x) for x in numbers]

@@ -34,7 +34,7 @@ PICTURE = "which_protocol.svg"
 MADE = "`python -m lib report --reference` writes what stands here"
 BLOCKS = ("protocols", "verdicts")
 """What is made in the README, each between two comments."""
-BY_HAND = ("mutate.json", "soak.json", "gpu")
+BY_HAND = ("mutate.json", "soak.json", "gpu", "sealed", "pilots")
 """What is in the reference and no notebook makes."""
 NONE_YET = "No claim has been judged at the laptop profile by these rules yet; `make reproduce PROFILE=laptop` does it."
 
@@ -219,7 +219,7 @@ def verdicts(folder: Path) -> str:
     if not found:
         return NONE_YET
     parts = ["\n".join(f"- {KINDS[kind]}: {claims.tally(of)}" for kind, of in claims.counts(found).items())]
-    if seen := sum(verdict.claim.standing == "exploratory" for verdict in found):
+    if seen := sum(verdict.standing == "exploratory" for verdict in found):
         parts.append(
             f"{seen} of the papers' claims are exploratory: rule or settings were chosen after a look at what they judge."
         )

@@ -29,6 +29,7 @@ from lib.results.key import describe, key
 from lib.results.outcomes import Outcomes
 from lib.results.provenance import machine
 from lib.results.run import Run
+from lib.seeds import not_sealed
 from lib.store.spec import RowStore
 from lib.training.given import resolve
 from lib.training.legs import DRIVERS, Course
@@ -134,7 +135,7 @@ class Job:
     def of(cls, workload, protocol, cluster, *, seed=0, samples=None, start=None, **options) -> Job:
         """What `train` takes."""
         workload, protocol, cluster, settings = resolve(Options, workload, protocol, cluster, options)
-        seed = checked(Natural, seed, "train", "seed")
+        seed = not_sealed(checked(Natural, seed, "train", "seed"))
         if samples is not None:
             workload = replace(workload, samples=checked(Count, samples, "train", "samples"))
         course = _course(workload, protocol, cluster, seed, settings, start)

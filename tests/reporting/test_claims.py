@@ -282,7 +282,9 @@ def test_kinds_are_counted_apart_and_papers_after_holm(house):
     found = claims.verdicts()
     assert [verdict.text for verdict in found[:2]] == ["replicated, after Holm inconclusive"] * 2
     assert found[0].adjusted == pytest.approx(2 * first.p)
-    assert claims.counts(found) == {"paper": {"inconclusive": 2}, "promise": {"kept": 1}, "check": {"failed": 1}}
+    papers = {"confirmatory": {"inconclusive": 2}, "paper": {"inconclusive": 2}}
+    assert claims.counts(found) == {**papers, "promise": {"kept": 1}, "check": {"failed": 1}}
+    assert [*claims.counts(found)] == ["confirmatory", "paper", "promise", "check"], "the first is the headline"
 
 
 CALIBRATION = """

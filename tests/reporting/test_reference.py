@@ -136,7 +136,11 @@ def test_the_readme_has_the_verdicts(ran):
         and text.count("\n\nafter\n") == 2
         and "\nold\n" not in text
     )
-    assert "- Papers' claims, after Holm: 1 replicated\n" in text and "What failed" not in text
+    assert (
+        "- Papers' confirmatory claims, after Holm: 1 replicated\n- All papers' claims, after Holm: 1 replicated\n"
+        in text
+        and "What failed" not in text
+    )
     assert "| `gba` | Token-controlled" in text and "| – | – |" in text and "frozen" not in text
     assert report.readme() == text
 
@@ -172,7 +176,8 @@ def test_what_failed_is_told_with_its_reason(house, monkeypatch):
     house.record(results_of(-1), "gba/one", "laptop")
     house.record(results_of(0.05), "oac/one", "laptop")
     assert verdicts(paths.reference()).split("\n\n") == [
-        "- Papers' claims, after Holm: 1 direction only, 1 not replicated",
+        "- Papers' confirmatory claims, after Holm: 1 direction only, 1 not replicated\n"
+        "- All papers' claims, after Holm: 1 direction only, 1 not replicated",
         "What failed of GBA:",
         "- a | b &lt;i>. Ours: −1.00 AUC. The paper: 0.200 AUC. **not replicated**. Tested: half the rate. Found: the same.",
     ]

@@ -1,5 +1,7 @@
-"""Rules on trial, with numbers by hand: five seeds {-2, -1, 0, 1, 2} x s have a 95 % interval of ± 1.963 s and tell
-1.963 s x (1 + 1.533 / 2.776) = 3.047 s; eight ±(1, 2, 3, 4) x s one of ± 2.448 s, and tell 2.448 s x (1 + 1.415 / 2.365) = 3.913 s.
+"""Rules on trial, with numbers by hand.
+
+Five seeds {-2, -1, 0, 1, 2} x s have a 95 % interval of ± 1.963 s and tell 1.963 s x (1 + 1.533 / 2.776) = 3.047 s; eight
+±(1, 2, 3, 4) x s have one of ± 2.448 s and tell 2.448 s x (1 + 1.415 / 2.365) = 3.913 s.
 """
 
 import dataclasses

@@ -12,7 +12,7 @@ from lib.reporting.claims.calibration import Calibration
 from lib.reporting.claims.claim import BadClaim, Claim, Comparison
 from lib.reporting.claims.effects import effects, lost, mean, per_seed
 from lib.reporting.claims.statistics import LEVEL, beyond, interval, least
-from lib.seeds import JUDGING, SEALED
+from lib.seeds import BLOCK, JUDGING, SEALED
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -75,8 +75,8 @@ class Verdict:
     profile: str = ""
     command: str = ""
     """What the runner was asked for, with any parameter that differs from the notebook's."""
-    sealed: bool = False
-    """Reached on seeds that nobody had looked at."""
+    sealed: int | None = None
+    """The block of sealed seeds that it was reached on, by its first."""
     standing: str | None = None
     """Of a paper's claim: the claim's own or, of a sealed run by a rule that had been committed, confirmatory."""
     changed: tuple[str, ...] = ()
@@ -115,7 +115,8 @@ def judge(claim: Claim, results: pd.DataFrame, profile: str = "", calibrations: 
     if len(cases) > 1:
         told = [f"{case.case}: {case.detail if case.verdict in HOLDS else case.verdict}" for case in cases]
         detail = "; ".join(each for each in told if not each.endswith(": "))
-    sealed = claim.kind == "paper" and all(seed in SEALED for seed in results["seed"])
+    seeds = {seed - seed % BLOCK for seed in results["seed"] if seed in SEALED}
+    sealed = int(min(seeds)) if seeds and claim.kind == "paper" else None
     return Verdict(claim=claim, verdict=verdict, cases=tuple(cases), detail=detail, profile=profile, sealed=sealed)
 
 

@@ -1,9 +1,9 @@
 """A rule is tried before it judges, on numbers with the spread and the seeds of a pilot or of a published verdict.
 
-Their mean is moved to the paper's own effect, and then the rule must say *replicated* or *parity*; and to the control's, where it
-must not. What so many seeds can tell must be smaller than the paper's effect is from the rule's nearest edge, or a parity's margin.
-A case without a number of the paper is tried on the control alone, and on its margin. What follows is by case; a claim that fails
-one of the three has a rule, seeds or an experiment to be mended.
+Their mean is moved to the paper's own effect, and then the rule must say *replicated* or *parity*; and to the control's, where
+it must not. What so many seeds can tell must be smaller than what decides: how far the paper's effect is from the rule's nearest
+edge, or a parity's margin. A case without a number of the paper is tried on its control and margin alone. What fails one of the
+three has a rule, seeds or an experiment to be mended.
 """
 
 from __future__ import annotations
