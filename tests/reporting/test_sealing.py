@@ -12,7 +12,6 @@ from lib.errors import BadOption
 from lib.reporting import claims, notebooks
 from lib.reporting.claims import sealing
 from lib.seeds import BLOCK, JUDGING, SEALED
-from notebooks.toys import Toy
 from tests.reporting.conftest import CELLS, PARAMETERS
 from tests.reporting.test_basis import runs_at
 from tests.reporting.test_claims import GOOD
@@ -100,16 +99,20 @@ def test_a_rule_that_came_after_is_not_confirmatory_for_being_sealed(repository,
         assert ("confirmatory" in claims.counts(claims.verdicts())) == (standing == "confirmatory")
 
 
+def trained(seed):
+    return lib.train("ctr-synthetic", "sync", "virtual", workers=2, samples=64, seed=seed, save=False)
+
+
 def test_nothing_else_draws_a_sealed_seed(monkeypatch):
     monkeypatch.delenv(seeds.DRAWN, raising=False)
     assert [*seeds.judging(3)] == [*JUDGING[:3]] and not seeds.drawn()
     with pytest.raises(BadOption, match="seed 7000003 is sealed: `python -m lib run PAPER --sealed` alone draws"):
-        lib.train(Toy(samples=4), "sync", lib.VirtualCluster(workers=2), seed=SEALED[3], save=False)
+        trained(SEALED[3])
     with pytest.raises(BadOption, match="rates are tried: seed 7000000"):
         seeds.not_judging(SEALED[:1], "rates are tried")
     monkeypatch.setenv(seeds.DRAWN, str(SEALED[BLOCK]))
     assert [*seeds.judging(2)] == [*SEALED[BLOCK : BLOCK + 2]] and len(seeds.judging(BLOCK + 1)) == BLOCK
-    lib.train(Toy(samples=4), "sync", lib.VirtualCluster(workers=2), seed=SEALED[BLOCK], save=False)
+    trained(SEALED[BLOCK])
     for seed in (SEALED[0], SEALED[2 * BLOCK]):
         with pytest.raises(BadOption, match="is sealed"):
-            lib.train(Toy(samples=4), "sync", lib.VirtualCluster(workers=2), seed=seed, save=False)
+            trained(seed)
