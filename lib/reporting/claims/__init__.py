@@ -53,7 +53,7 @@ clock, and where what was not replicated is still unexplained.
 from __future__ import annotations
 
 from lib.reporting.claims.claim import BadClaim, Claim
-from lib.reporting.claims.judge import ELSEWHERE, HOLDS, OUT, OUTCOMES, VERDICTS, Case, Verdict, judge
+from lib.reporting.claims.judge import ELSEWHERE, HOLDS, OUT, OUTCOMES, VERDICTS, Case, Verdict, judge, strays
 from lib.reporting.claims.reading import calibrations, load, of
 from lib.reporting.claims.saved import counts, file_of, kept, record, results, stored, table, tally, verdicts
 from lib.reporting.claims.statistics import beyond, holm, interval
