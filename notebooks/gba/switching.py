@@ -40,9 +40,9 @@ class Study:
         return list({id(run): run for run in made}.values())  # where a mode's rate is Sync's, they are the same
 
 
-def base(task: Task, profile: str, seed: int) -> dict[str, Any]:
+def base(task: Task, profile: str, seed: int, **phase) -> dict[str, Any]:
     """The job of Sync's base, which every mode inherits."""
-    return task.job(profile, "sync", seed, until_day=task.sizes[profile].base) | {"keep": True}
+    return task.job(profile, "sync", seed, until_day=task.sizes[profile].base, **phase) | {"keep": True}
 
 
 def bases(task: Task, profile: str, seeds: Iterable[int]) -> dict[int, Run]:
