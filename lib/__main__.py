@@ -162,7 +162,7 @@ def _claims(options: argparse.Namespace) -> None:
     if options.json:
         print(table.to_json(orient="records", indent=1))
         return
-    columns = ["id", "kind", "verdict", "case", "case_verdict", "ours", "low", "high"]
+    columns = ["id", "kind", "verdict", "case", "case_verdict", "ours", "low", "high", "near", "far", "least"]
     print(table[[name for name in columns if name in table]].to_string(index=False, na_rep=""))
     for kind, found in claims.counts(verdicts).items():
         print(f"{kind}: {claims.tally(found)}")

@@ -10,7 +10,7 @@ from lib.reporting.claims.basis import flatten
 from lib.reporting.drawn import drawn
 from lib.reporting.markup import Fragment, flat, parts, slug
 from lib.reporting.notebooks import repeat
-from lib.reporting.quantity import column, label, ours, papers, told, within
+from lib.reporting.quantity import column, label, ours, papers, tells, within
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -105,7 +105,7 @@ def _cases(verdict: Verdict) -> list[list[Any]]:
     if not cases:
         return [[case, "–", "", flat(paper), ""] for case, paper in claim.cases.items() if paper is not None]
     named = [parts().case(case.case, case if len(cases) > 1 else None) for case in cases]
-    found = [(ours(claim, case), drawn(claim, case), papers(claim, case), told(claim, case)) for case in cases]
+    found = [(ours(claim, case), drawn(claim, case), papers(claim, case), tells(claim, case)) for case in cases]
     return [[name, *cells] for name, cells in zip(named, found, strict=True)]
 
 

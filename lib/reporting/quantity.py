@@ -85,7 +85,7 @@ def papers(claim: Claim, case: Case) -> str:
     return rounded(number, decimals([number])) + of.unit
 
 
-def told(claim: Claim, case: Case) -> str:
+def tells(claim: Claim, case: Case) -> str:
     """Its seeds and, of a paper's claim, the smallest effect that they can tell beside the rule's edge."""
     if claim.kind != "paper" or case.least is None:
         return str(case.n)

@@ -187,6 +187,6 @@ def table(verdicts: Iterable[Verdict]) -> pd.DataFrame:
         about |= {"verdict": verdict.text, "remarks": "; ".join(verdict.remarks), "profile": verdict.profile}
         unjudged = [Case(case=each.case, paper=each.paper, verdict=verdict.verdict) for each in claim.comparisons]
         for case in verdict.cases or unjudged:
-            found = dataclasses.asdict(case)
+            found = dataclasses.asdict(case) | {"least": None if claim.every else case.least}
             rows.append(about | {"case_verdict": found.pop("verdict")} | found)
     return pd.DataFrame(rows)
