@@ -15,7 +15,7 @@ from lib.errors import UnknownName
 from lib.reporting import claims
 from lib.reporting.claims import BadClaim
 from lib.reporting.claims.calibration import Calibration
-from lib.seeds import JUDGING, SEALED
+from lib.seeds import BLOCK, JUDGING, SEALED
 from tests.reporting.test_claims import PARITY, claim
 
 
@@ -190,12 +190,13 @@ def test_what_rests_on_another_systems_code_is_judged_by_nobody():
 
 
 def test_sealed_seeds_are_for_verdicts_and_mix_with_no_others():
-    sealed = table(first=SEALED.start + 1000, x=five(2), y=[0] * 5)
+    sealed = table(first=SEALED.start + BLOCK, x=five(2), y=[0] * 5)
     found = claims.judge(claim(cases={"p": 2}), sealed)
-    assert (found.verdict, found.sealed) == ("replicated", True)
-    assert not claims.judge(claim(cases={"p": 2}), table(x=five(2), y=[0] * 5)).sealed
+    assert (found.verdict, found.sealed) == ("replicated", SEALED.start + BLOCK)
+    assert claims.judge(claim(cases={"p": 2}), table(x=five(2), y=[0] * 5)).sealed is None
     mixed = sealed.assign(seed=[*sealed["seed"][:9], JUDGING.start])
-    assert claims.judge(claim(cases={"p": 2}), mixed).verdict == "refused"
+    found = claims.judge(claim(cases={"p": 2}), mixed)
+    assert (found.verdict, found.sealed) == ("refused", None)
 
 
 @pytest.mark.parametrize("first", [0, 7, 500, 995])

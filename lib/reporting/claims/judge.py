@@ -115,8 +115,8 @@ def judge(claim: Claim, results: pd.DataFrame, profile: str = "", calibrations: 
     if len(cases) > 1:
         told = [f"{case.case}: {case.detail if case.verdict in HOLDS else case.verdict}" for case in cases]
         detail = "; ".join(each for each in told if not each.endswith(": "))
-    seeds = {seed - seed % BLOCK for seed in results["seed"] if seed in SEALED}
-    sealed = int(min(seeds)) if seeds and claim.kind == "paper" else None
+    unseen = claim.kind == "paper" and all(seed in SEALED for seed in results["seed"])
+    sealed = int(min(results["seed"]) // BLOCK * BLOCK) if unseen else None
     return Verdict(claim=claim, verdict=verdict, cases=tuple(cases), detail=detail, profile=profile, sealed=sealed)
 
 
