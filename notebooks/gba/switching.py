@@ -150,8 +150,8 @@ def back_at_one_rate(task: Task, profile: str, study_of: Study) -> pd.DataFrame:
     return pd.DataFrame(less).assign(task=task.name, seed=seeds)
 
 
-def regimes(tasks: Iterable[Task], profile: str, studies: Mapping[str, Study]) -> pd.DataFrame:
-    """The regime of GBA's days after Sync's base, beside the paper's; ids are counted of one seed."""
+def regimes(tasks: Iterable[Task], profile: str, studies: Mapping[str, Study]) -> tuple[pd.DataFrame, str]:
+    """The regime of GBA's days after Sync's base, beside the paper's, and what is said below; ids are counted of one seed."""
     found = {}
     for task in tasks:
         away, stream = studies[task.name].away, task.workload(profile)
@@ -161,7 +161,7 @@ def regimes(tasks: Iterable[Task], profile: str, studies: Mapping[str, Study]) -
             counted = None if task.name in found else stream
             told = regime.cells(away["gba", seed], [start], counted, brings)
             found.setdefault(task.name, []).append(told)
-    return regime.table(found, regime.printed("gba"))
+    return regime.table(found, regime.printed("gba")), regime.CAPTION
 
 
 def quality(table: pd.DataFrame) -> pd.DataFrame:
