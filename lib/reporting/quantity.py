@@ -90,8 +90,9 @@ def tells(claim: Claim, case: Case) -> str:
     if claim.kind != "paper" or case.least is None:
         return str(case.n)
     of, edge = scale(claim, case), case.near if claim.sign > 0 else case.far
-    margin = "" if edge is None else f", margin {of.plain(edge)}"
-    return f"{case.n}: tell {rounded(of.factor * case.least, decimals([], of.factor * case.least))}{margin}{of.unit}"
+    told, edge = (None if x is None else of.factor * x for x in (case.least, edge))
+    margin = "" if edge is None else f", margin {rounded(edge, decimals([edge]))}"
+    return f"{case.n}: tell {rounded(told, decimals([], told))}{margin}{of.unit}"
 
 
 def column(numbers: Iterable[float | None]) -> list[str]:

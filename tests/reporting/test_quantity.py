@@ -77,10 +77,10 @@ def test_beside_the_seeds_stands_what_they_can_tell_and_the_margin():
     """Half an interval of 0.0005 with eight seeds: 0.0005 x (1 + 1.415 / 2.365) = 0.00080 can be told."""
     auc = claim(metric="auc")
     case = Case(case="", verdict="v", ours=-0.001, low=-0.0015, high=-0.0005, near=-0.0012, n=8)
-    assert tells(auc, case) == "8: tell 0.8, margin −1.2 × 10⁻³ AUC"
+    assert tells(auc, case) == "8: tell 0.8, margin −1.20 × 10⁻³ AUC"
     falling = claim("ratio", relation="<=", metric="m")
     case = Case(case="", verdict="v", ours=1.2, low=0.9, high=1.5, near=None, far=1.0, n=8)
-    assert tells(falling, case) == "8: tell 0.5, margin 1.0×"
+    assert tells(falling, case) == "8: tell 0.5, margin 1×"
     check = claim(kind="check", margin=0.0)
     assert tells(check, case) == "8", "a range of runs tells nothing of a mean"
     assert tells(auc, Case(case="", verdict="inconclusive", n=1)) == "1"
