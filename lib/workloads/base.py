@@ -38,6 +38,7 @@ class Workload(Checked, ABC):
     """
 
     name: ClassVar[str]
+    """A kind that `named.yaml` gives several names to makes a field of it."""
     epochs: ClassVar[bool] = True
     """Whether its full profile goes through real data again and again, as papers do; a click log is passed once."""
 
@@ -54,9 +55,8 @@ class Workload(Checked, ABC):
     lr_gamma: Positive = 0.1
     """What a learning rate is multiplied by at a milestone."""
 
-    @classmethod
-    def owner(cls) -> str:
-        return f"workload {cls.name!r}"
+    def owner(self) -> str:
+        return f"workload {self.name!r}"
 
     def tables(self) -> dict[str, TableSpec]:
         """Table -> its rows; empty for a workload without sparse features."""

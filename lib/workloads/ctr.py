@@ -42,7 +42,7 @@ class ClickThrough(Workload):
     samples are of the day after the last, as in continual training, and of no training batch.
     """
 
-    name: ClassVar[str] = "ctr-synthetic"
+    name: str = "ctr-synthetic"
     spelled: ClassVar[Mapping[str, str]] = {"model": "network"}
     epochs: ClassVar[bool] = False
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -30,7 +30,7 @@ class NextItem(Workload):
     Days are those of lib.workloads.ctr. The two tables hold an item as what was watched, and as what may be chosen.
     """
 
-    name: ClassVar[str] = "next-item"
+    name: str = "next-item"
 
     samples: Count = 200_000
     batch_size: Count = 256
@@ -138,14 +138,6 @@ class NextItem(Workload):
     def _watch(self) -> WatchStream:
         own = {name: getattr(self, name) for name in ("groups", "spread", "drift", "world")}
         return WatchStream(catalogue=self._catalogue, **own)
-
-
-@dataclass(frozen=True, kw_only=True)
-class PrivateYouTubeDNN(NextItem):
-    """YouTubeDNN on which item comes next (GBA's private task, whose data nobody else has)."""
-
-    name: ClassVar[str] = "private-youtubednn"
-    days: Count = 22
 
 
 class _HeldOutUsers(NamedTuple):

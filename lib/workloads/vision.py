@@ -38,7 +38,7 @@ class ImageClasses(Workload):
     Real images come in epochs, each in an order of its own that belongs to (seed, epoch), mirrored and moved at random.
     """
 
-    name: ClassVar[str] = "images-synthetic"
+    name: str = "images-synthetic"
     spelled: ClassVar[Mapping[str, str]] = {"model": "network"}
 
     samples: Count = 8_000
@@ -142,33 +142,6 @@ class ImageClasses(Workload):
         rows = epochs.chosen(seed, first, size, len(self._real.train))
         pixels = scaled(self._real.train[rows], _moments(self.data, self.side))
         return Images(augmented(pixels, stream(seed, "augment", first)), self._real.train_labels[rows])
-
-
-@dataclass(frozen=True, kw_only=True)
-class Cifar10WRN(ImageClasses):
-    """A wide residual network on CIFAR-10's shape (DS-Sync); WRN-26-10 at full."""
-
-    name: ClassVar[str] = "cifar10-wrn"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Cifar100WRN(Cifar10WRN):
-    """The same with a hundred classes."""
-
-    name: ClassVar[str] = "cifar100-wrn"
-    samples: Count = 24_000
-    classes: Count = 100
-    noise: NotNegative = 4.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class ImageNetWRN(ImageClasses):
-    """WRN-50-2 on ImageNet's shape (DS-Sync), at full; a small network on small images below that."""
-
-    name: ClassVar[str] = "imagenet-wrn50-2"
-    samples: Count = 16_000
-    classes: Count = 20
-    width: Count = 2
 
 
 class _HeldOutImages(NamedTuple):
