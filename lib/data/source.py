@@ -16,9 +16,9 @@ import numpy as np
 
 from lib.data.behaviours import Remembered
 from lib.data.clicks import Clicks
-from lib.data.encoded import EncodedFolder
+from lib.data.encoded import EncodedImages
 from lib.data.images import RealImages
-from lib.data.prepared import Partitions, PreparedClicks, PreparedTriples
+from lib.data.prepared import Partitions, PreparedClicks
 from lib.data.questions import Question
 from lib.data.triples import Graph
 from lib.errors import BadOption
@@ -51,8 +51,8 @@ def _kept(rows: int, path: str | Path) -> int:
 @functools.lru_cache(maxsize=4)
 def graph(path: str, held_out: str) -> Graph:
     """A knowledge graph."""
-    found = PreparedTriples(path)
-    parts = {split: found.triples(split) for split in ("train", "valid", "test")}
+    found = Partitions(path, "triples")
+    parts = {split: found.take(split, "triples").astype(np.int64) for split in ("train", "valid", "test")}
     if found.names == ["train"]:
         order, kept = stream(0, "held out").permutation(len(parts["train"])), _kept(len(parts["train"]), path)
         parts["train"], parts[held_out] = (parts["train"][np.sort(rows)] for rows in (order[:kept], order[kept:]))
@@ -64,8 +64,8 @@ def graph(path: str, held_out: str) -> Graph:
         train=parts["train"],
         held_out=parts[held_out],
         apart=parts["valid" if held_out == "test" else "test"],
-        nodes=found.entities,
-        kinds=found.relations,
+        nodes=found.manifest["entities"],
+        kinds=found.manifest["relations"],
     )
 
 
@@ -190,14 +190,12 @@ def images(path: str, side: int) -> RealImages:
     """Images: arrays in memory, or encoded ones that are decoded, `side` pixels wide, when they are asked for."""
     found = Partitions(path, "images", "encoded images")
     if found.manifest["kind"] == "encoded images":
-        folder = EncodedFolder(path)
-        (train, train_labels), (test, test_labels) = (folder.split(name, side) for name in ("train", "val"))
-        return RealImages(train, train_labels, test, test_labels, len(found.manifest["classes"]))
+        train, test = (EncodedImages(found.files(name, "rows.parquet"), side) for name in ("train", "val"))
+        return RealImages(train, train.labels, test, test.labels, len(found.manifest["classes"]))
     label, classes = list(found.manifest["classes"].items())[-1]
     parts = {}
     for split in found.names:
-        pixels, labels = (found.take(split, name, slice(None)) for name in ("images", label))
-        parts[split] = pixels, labels.astype(np.int64)
+        parts[split] = found.take(split, "images"), found.take(split, label).astype(np.int64)
     train, test = _split(path, parts, "train", "test")
     return RealImages(*train, *test, classes)
 
@@ -216,11 +214,10 @@ def questions(path: str) -> RealQuestions:
     parts = {}
     for split in found.names:
         rows = []
-        for part in found.manifest["partitions"]:
-            if part["split"] == split:
-                table = parquet.read_table(Path(path) / part["folder"] / "rows.parquet")
-                columns = (table[name].to_pylist() for name in ("question", "context", "answers", "starts"))
-                rows += [Question(q, c, tuple(a), s[0]) for q, c, a, s in zip(*columns, strict=True)]
+        for file in found.files(split, "rows.parquet"):
+            table = parquet.read_table(file)
+            columns = (table[name].to_pylist() for name in ("question", "context", "answers", "starts"))
+            rows += [Question(q, c, tuple(a), s[0]) for q, c, a, s in zip(*columns, strict=True)]
         parts[split] = (rows,)
     (train,), (test,) = _split(path, parts, "train", "dev")
     return RealQuestions(train, test)
