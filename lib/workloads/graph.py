@@ -156,8 +156,7 @@ class LinkPrediction(Workload):
 
     @functools.cached_property
     def _plan(self) -> PlantedGraph:
-        shared = ("entities", "relations", "triples", "exponent", "rank", "sharpness", "world")
-        return PlantedGraph(**{name: getattr(self, name) for name in shared}, held_out=self.evaluation_triples)
+        return self.plan(PlantedGraph, held_out=self.evaluation_triples)
 
 
 @functools.lru_cache(maxsize=4)

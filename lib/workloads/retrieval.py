@@ -79,13 +79,6 @@ class NextItem(Workload):
     def model(self, seed: int) -> YouTubeDNN:
         return YouTubeDNN(**self._shape, seed=seed)
 
-    def day(self, place: int) -> int:
-        """The day of a sample; days go on after the pass."""
-        return place * self.days // self.samples
-
-    def day_begins(self, day: int) -> int:
-        return -(-day * self.samples // self.days)
-
     def draw(self, seed: int, first: int, size: int, index: int) -> Batch:
         day = self.day(first)
         group, _, past = self._watch.draw(size, seed=seed, day=day, first=first)
@@ -132,12 +125,11 @@ class NextItem(Workload):
 
     @functools.cached_property
     def _catalogue(self) -> Catalogue:
-        return Catalogue(**{name: getattr(self, name) for name in Catalogue.__dataclass_fields__})
+        return self.plan(Catalogue)
 
     @functools.cached_property
     def _watch(self) -> WatchStream:
-        own = {name: getattr(self, name) for name in ("groups", "spread", "drift", "world")}
-        return WatchStream(catalogue=self._catalogue, **own)
+        return self.plan(WatchStream, catalogue=self._catalogue)
 
 
 class _HeldOutUsers(NamedTuple):

@@ -135,7 +135,7 @@ class Answers(Workload):
 
     @functools.cached_property
     def _planted(self) -> PlantedQuestions:
-        return PlantedQuestions(**{name: getattr(self, name) for name in PlantedQuestions.__dataclass_fields__})
+        return self.plan(PlantedQuestions)
 
 
 class _HeldOutQuestions(NamedTuple):

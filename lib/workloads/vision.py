@@ -132,7 +132,7 @@ class ImageClasses(Workload):
 
     @functools.cached_property
     def _planted(self) -> PlantedImages:
-        return PlantedImages(**{name: getattr(self, name) for name in PlantedImages.__dataclass_fields__})
+        return self.plan(PlantedImages)
 
     @property
     def _real(self) -> RealImages:
