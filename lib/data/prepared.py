@@ -131,11 +131,12 @@ class PreparedClicks(Partitions):
         shifts = np.arange(codes.shape[1]) << FIELD_SHIFT
         if "history" not in self.manifest:
             return ClickRows(codes | shifts, dense, labels)
-        history = self.take(day, "history", rows).astype(np.int64) | shifts[self._history_fields]
+        history = self.take(day, "history", rows).astype(np.int64) | shifts[self.history_fields]
         return ClickRows(
             codes | shifts, dense, labels, history, self.take(day, "history_length", rows).astype(np.int64)
         )
 
     @cached_property
-    def _history_fields(self) -> list[int]:
+    def history_fields(self) -> list[int]:
+        """The places of the fields that a behaviour has, where behaviours are known."""
         return [self.fields.index(name) for name in self.manifest["history"]["fields"]]
