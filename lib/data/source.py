@@ -199,9 +199,7 @@ def images(path: str, side: int) -> RealImages:
         train, test = (EncodedImages(found.files(name, "rows.parquet"), side) for name in ("train", "val"))
         return RealImages(train, train.labels, test, test.labels, len(found.manifest["classes"]))
     label, classes = list(found.manifest["classes"].items())[-1]
-    parts = {}
-    for split in found.names:
-        parts[split] = found.take(split, "images"), found.take(split, label).astype(np.int64)
+    parts = {name: (found.take(name, "images"), found.take(name, label).astype(np.int64)) for name in found.names}
     train, test = _split(path, parts, "train", "test")
     return RealImages(*train, *test, classes)
 

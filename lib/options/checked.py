@@ -73,9 +73,8 @@ class Checked:
     def read(cls, data: Any) -> Self:
         """An object from plain data: by default from a mapping of its fields."""
         if not isinstance(data, Mapping):
-            raise BadField(
-                cls.owner(), (), f" must be {cls.__name__}'s fields, such as {_example(cls)}, not {shown(data)}"
-            )
+            such = ", ".join(f"{field.name}: ..." for field in fields(cls)[:2])
+            raise BadField(cls.owner(), (), f" must be {cls.__name__}'s fields, such as {{{such}}}, not {shown(data)}")
         return of_fields(cls, data)
 
 
@@ -266,7 +265,3 @@ def _words() -> Mapping[str, Any]:
 def _default(field: Field) -> Any:
     """A field's default; MISSING where it has none."""
     return field.default if field.default_factory is MISSING else field.default_factory()
-
-
-def _example(kind: type) -> str:
-    return "{" + ", ".join(f"{field.name}: ..." for field in list(fields(kind))[:2]) + "}"

@@ -98,8 +98,7 @@ class ImageClasses(Workload):
 
     def draw(self, seed: int, first: int, size: int, index: int) -> Batch:
         images = self._epoch(seed, first, size) if self.data else self._planted.draw(size, seed=seed, first=first)
-        features = {"image": images.pixels}
-        return Batch.of(index=index, raw={}, size=size, features=features, labels=images.labels)
+        return Batch.of(index=index, raw={}, size=size, features={"image": images.pixels}, labels=images.labels)
 
     def work(self) -> Work:
         """The backward pass costs twice the forward pass; maps and parameters are read, and their gradients written."""
@@ -113,7 +112,7 @@ class ImageClasses(Workload):
         held_out = _evaluation(self, seed)
 
         def logits(pixels: np.ndarray) -> torch.Tensor:
-            return model(_images(pixels), rows)
+            return model(Batch.of(index=0, raw={}, size=len(pixels), features={"image": pixels}), rows)
 
         def settle() -> None:
             last, count = self.batches(), max(1, _SETTLING // self.batch_size)
@@ -173,7 +172,3 @@ def _moments(folder: str, side: int) -> tuple[np.ndarray, np.ndarray]:
 def _cost(workload: ImageClasses) -> tuple[float, int]:
     shape = workload._real.train.shape[1:3] if workload.data else (workload.channels, workload.side)
     return cost(workload.model(0), *shape)
-
-
-def _images(pixels: np.ndarray) -> Batch:
-    return Batch(index=0, size=len(pixels), ids={}, where={}, features={"image": pixels})
