@@ -86,9 +86,7 @@ def _parser() -> argparse.ArgumentParser:
     run("--sealed", action="store_true", help=sealed)
     run("--resume", action="store_true", help=complete)
 
-    report = add("report", _report, "write the index of all reports anew from what has been run")
-    published = "publish the laptop profile's results: reports/reference/ and the table in the README"
-    report("--reference", action="store_true", help=published)
+    add("report", _report, "write the index of all reports anew from what has been run")
     add("claims", _claims, "show every claim with its verdict")(
         "--json", action="store_true", help="print them as JSON"
     )
@@ -151,7 +149,7 @@ def _run(options: argparse.Namespace) -> None:
 def _report(options: argparse.Namespace) -> None:
     from lib import reporting
 
-    print(reporting.publish() if options.reference else reporting.index())
+    print(reporting.index())
 
 
 def _claims(options: argparse.Namespace) -> None:
