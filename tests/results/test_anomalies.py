@@ -43,7 +43,7 @@ def test_a_stale_read_and_the_update_that_it_loses():
         "stale read: batch 1 had version -1 of t 1, and not 0 by batch 0",
         "lost update: at the end the store has version 1 of t 1, which was not made from 0 by batch 0",
     ]
-    assert told(found)["lost update"] == {"count": 1, "first": str(found[1])}
+    assert told(found)["lost update"] == {"count": 1, "first": str(found[1]), "cycle": found[1].cycle}
 
 
 def test_a_stale_read_that_loses_nothing_since_it_is_lost_itself():

@@ -7,8 +7,14 @@ so an anomaly that the history hides is a finding as well.
 
 from __future__ import annotations
 
+import random
+import sys
+import threading
+import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
@@ -17,6 +23,7 @@ import torch
 
 from lib import streams
 from lib.cluster.base import Site
+from lib.cluster.faults.wall_clock import InjectedDelays
 from lib.drivers import pipeline_loop
 from lib.drivers.run.plan import Plan
 from lib.models.flat import FlatModel, one_thread
@@ -25,6 +32,7 @@ from lib.results.outcome import digest
 from lib.results.run import Run
 from lib.store.dense import DenseStore
 from lib.store.rows import Rows
+from lib.store.table import gate, table
 from lib.store.table.table import Table
 from lib.workloads import Workload
 from tests.soak.cases import FLOPS, STEP, WORKLOADS, Case
@@ -80,18 +88,44 @@ def call(case: Case, finding: Finding | None = None) -> str:
 
 @contextmanager
 def stirred(case: Case) -> Iterator[None]:
-    """With a `detour` the host store reads and writes in another order than it is asked to, as threads do."""
+    """With a `detour` the host store reads and writes in another order than it is asked to. With `hesitation` its calls are on
+    threads, however small they are, and take that long at most before each lock of a table: so they meet."""
+    with ExitStack() as stack:
+        if "detour" in case:
+            kind = pipeline_loop.HostStore
 
-    if "detour" not in case:
+            def store(site: Site, plan: Plan, rule: PipelineRule) -> pipeline_loop.HostStore:
+                return kind(_Detours(site, plan.seed, case["detour"]), plan, rule)
+
+            stack.enter_context(patch.object(pipeline_loop, "HostStore", store))
+        if "hesitation" in case:
+            locks = SimpleNamespace(Lock=partial(_Hesitant, case["hesitation"]), Condition=threading.Condition)
+            stack.enter_context(patch.object(InjectedDelays, "at_once", lambda self, work: False))
+            for module in (gate, table):
+                stack.enter_context(patch.object(module, "threading", locks))
+            stack.callback(sys.setswitchinterval, sys.getswitchinterval())
+            sys.setswitchinterval(1e-5)
         yield
-        return
-    kind = pipeline_loop.HostStore
 
-    def store(site: Site, plan: Plan, rule: PipelineRule) -> pipeline_loop.HostStore:
-        return kind(_Detours(site, plan.seed, case["detour"]), plan, rule)
 
-    with patch.object(pipeline_loop, "HostStore", store):
-        yield
+class _Hesitant:
+    """A lock before which every thread stops for a random while."""
+
+    def __init__(self, most: float):
+        self._lock, self._most = threading.Lock(), most
+
+    def acquire(self, blocking: bool = True) -> bool:
+        time.sleep(self._most * random.random() ** 3)
+        return self._lock.acquire(blocking)
+
+    def release(self) -> None:
+        self._lock.release()
+
+    def __enter__(self) -> None:
+        self.acquire()
+
+    def __exit__(self, *error: object) -> None:
+        self.release()
 
 
 class _Detours:
