@@ -6,6 +6,8 @@ examples:
   python -m lib train criteo-deepfm gba+all-reduce virtual -o lr=0.003 -o speeds=[1,1,0.5,2] -o store.max_rows=10000
   python -m lib train ctr-synthetic mine.py:MyRule virtual -o 'row_optimizer={name: adagrad, lr: 0.1}'
   python -m lib train fb15k-237-distmult sync local --profile full --data FB15k-237 -o workers=1
+  python -m lib train kg-synthetic oac local -o accesses=true   # its history, judged
+  python -m lib check HISTORY   # anybody's, or a run's accesses.parquet
   python -m lib run 00_quickstart --profile laptop -p seeds=5
   python -m lib run all --profile laptop --resume
   python -m lib claims --json
@@ -77,6 +79,11 @@ def _parser() -> argparse.ArgumentParser:
     train("--json", action="store_true", help="print the summary as JSON")
     train("-o", "--option", help="an option of whatever has it, or of a part of it; repeatable", **pairs)
 
+    check = add("check", _check, "judge a pipeline's history: what no serial run would have shown")
+    check(
+        "history", metavar="HISTORY", help="a .parquet or .csv file, as lib/results/history.py says and runs leave it"
+    )
+
     run = add("run", _run, "run notebooks and write their pages and the index")
     run("name", metavar="EXPERIMENT|PAPER|all", help="a notebook, all of a paper's, or all")
     run("--profile", choices=PROFILES, default="smoke", help="how long the runs are")
@@ -115,6 +122,7 @@ def _list(options: argparse.Namespace) -> None:
 def _train(options: argparse.Namespace) -> None:
     _check_names(options.workload, options.protocol, options.cluster)
     import lib
+    from lib.results import anomalies
 
     pairs = dict(_pair(text) for text in options.option)
     flags = ("seed", "samples", "force", "profile", "data")
@@ -129,6 +137,18 @@ def _train(options: argparse.Namespace) -> None:
     for name, value in summary.items():
         if value is not None and not isinstance(value, (dict, list)):
             print(f"{name:24}{value:,.5g}" if isinstance(value, float) else f"{name:24}{value}")
+    for leg in summary.get("legs", [summary]):
+        if "anomalies" in leg:
+            print(anomalies.verdict(leg))
+
+
+def _check(options: argparse.Namespace) -> int:
+    from lib.results import anomalies, history
+
+    legs = {leg: anomalies.judged(accesses) for leg, accesses in history.load(options.history).items()}
+    for leg, judged in legs.items():
+        print(f"leg {leg}: " * (len(legs) > 1) + anomalies.verdict(judged))
+    return int(any(judged["anomalies"] for judged in legs.values()))
 
 
 def _run(options: argparse.Namespace) -> None:

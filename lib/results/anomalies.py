@@ -109,16 +109,23 @@ def anomalies(accesses: Iterable[Access]) -> list[Anomaly]:
     return [Anomaly(*each[:5], makers.get(each[4], END), *each[5:]) for each in found]
 
 
+def judged(accesses: Sequence[Access]) -> dict[str, Any]:
+    """What a summary says of them."""
+    return {"anomalies": told(anomalies(accesses)), "calls_at_once": widest(accesses)}
+
+
 def told(found: Sequence[Anomaly]) -> dict[str, Any]:
     """For a summary: of each kind how many, and the first."""
     first = {each.kind: {"first": str(each), "cycle": each.cycle} for each in reversed(found)}
     return {kind: {"count": count, **first[kind]} for kind, count in Counter(each.kind for each in found).items()}
 
 
-def verdict(told: Mapping[str, Any]) -> str:
-    """What was `told`, to be read."""
-    lines = (f"{each['count']} x {each['first']}\n    {each['cycle'] or 'nobody'}" for each in told.values())
-    return "\n".join(line.removesuffix("\n    nobody") for line in lines) or "no anomaly"
+def verdict(judged: Mapping[str, Any]) -> str:
+    """That, to be read."""
+    found = [
+        f"{each['count']} x {each['first']}\n    {each['cycle']}".rstrip() for each in judged["anomalies"].values()
+    ]
+    return "\n".join(found or ["no anomaly"]) + f"\nat most {judged['calls_at_once']} calls of a table at once"
 
 
 def widest(accesses: Iterable[Access]) -> int:
@@ -145,7 +152,7 @@ def _by_values(accesses: list[Access], wrong: list[_Found]) -> Iterator[Access]:
     known = [access for access in accesses if access.values is not None]
     for kind in ("read", "compute"):
         for row, stamp, value, _ in _in_order(access for access in known if access.kind == kind):
-            if (row, value) not in made:
+            if stamp not in made.get((row, value), ()):
                 first.setdefault(row, (value, stamp))
     for access in accesses:
         if access.values is None:
@@ -168,9 +175,7 @@ def _by_values(accesses: list[Access], wrong: list[_Found]) -> Iterator[Access]:
                 versions[at] = version = max(might)
                 kind = "stamp without data" if version < stamp else "data without stamp"
                 wrong.append((kind, row, access.batch, min(version, stamp), max(version, stamp)))
-        came = np.full(versions.size, True) if access.order is None else access.order >= 0
-        parts = {name: part[came] for name in ("ids", "order", "values") if (part := getattr(access, name)) is not None}
-        yield replace(access, versions=versions[came], **parts)
+        yield replace(access, versions=versions)
 
 
 def _reads(store: list[Access]) -> dict[int, dict[Row, int]]:
@@ -207,33 +212,31 @@ def _on_the_device(computes: list[Access], reads: dict[int, dict[Row, int]]) -> 
 def _in_the_store(store: list[Access], computes: list[Access]) -> Iterator[_Found]:
     from_which = {(row, a.stamp): version for a in computes for row, version in _of_rows(a, a.versions).items()}
     writes = [access for access in store if access.kind == "write"]
-    to_come = {step for access in writes for step in _of_rows(access, access.versions).items()}
+    to_come, maybe = (
+        {step for access in writes if (access.ended < 0) == cut for step in _of_rows(access, access.versions).items()}
+        for cut in (False, True)
+    )
+    maybe -= to_come  # what only interrupted calls were to write: it is there once somebody has read it
     written: dict[Row, int] = {}
     left: dict[Row, int] = {}
-    maybe: set[tuple[Row, int]] = set()
-    """What an interrupted call was to write: it is there once somebody has read it."""
     for row, version, _, access in _in_order(store):
-        if access.kind == "write":
-            to_come.discard((row, version))
-            if access.ended < 0:
-                maybe.add((row, version))
-                continue
-        elif access.batch == END:
+        if access.batch == END:
             left[row] = version
-            continue
-        elif (row, version) in to_come:
+        elif access.kind == "read" and (row, version) in to_come:
             yield "dirty read", row, access.batch, version, version
-        elif version < written.get(row, -1):
+        elif access.kind == "read" and version < written.get(row, -1):
             yield "lost update", row, access.batch, version, written[row]
-        if access.kind == "write" or (row, version) in maybe:
+        if (access.kind == "read") == ((row, version) in maybe):
+            to_come.discard((row, version))
             written[row] = max(version, written.get(row, -1))
-    kept = set()
+    found: set[tuple[Row, int]] = set()
     for step in left.items():
-        while step in from_which and step not in kept:  # a history may say that a version was made from itself
-            kept.add(step)
+        while step in from_which and step not in found:  # a history may say that a version was made from itself
+            found.add(step)
             step = step[0], from_which[step]
-    for row, stamp in from_which.keys() - kept - maybe if left else ():
-        yield "lost update", row, END, left.get(row, -1), stamp
+    for row, stamp in from_which if left else ():
+        if (row, stamp) not in found | maybe:
+            yield "lost update", row, END, left.get(row, -1), stamp
 
 
 def _in_order(accesses: Iterable[Access]) -> list[tuple[Row, int, int, Access]]:

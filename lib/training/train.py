@@ -53,7 +53,7 @@ class Options(Checked):
     """Keep who did what when."""
     accesses: bool = False
     """Pipelines: note which batch read, computed and wrote which row in which version. The summary's `anomalies` are then what no
-    serial run would have shown."""
+    serial run would have shown, and `run.accesses` is the history."""
     feed: Literal["rule", "split", "stream", "queue"] = "rule"
     """How workers share the batches: as the rule says; every N-th; a stretch each; or the next to whoever asks."""
     partitions: tuple[NotNegative, ...] = ()
@@ -215,6 +215,7 @@ class Job:
             {**self.configuration, **machine(), "clock": self.cluster.clock, "events": outcome.events},
             outcome.digest(),
             model,
+            outcome.accesses(),
         )
         if settings.save:
             run.save(self.folder)
