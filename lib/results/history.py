@@ -74,7 +74,8 @@ def load(path: str | Path) -> dict[int, list[Access]]:
         raise _wrong(path, lines, "order", int(twice.idxmax()), "is another access's to this row, too")
     legs: dict[int, list[Access]] = {}
     for (leg, *call), part in whole.groupby(["leg", *OF_CALLS], sort=False):
-        arrays = {name: part[column].to_numpy() for column, name in ARRAYS.items() if column in part}
+        columns = [name for name in ARRAYS if name in part and (name != "made" or call[0] == "compute")]
+        arrays = {ARRAYS[name]: part[name].to_numpy() for name in columns}
         legs.setdefault(leg, []).append(Access(**dict(zip(OF_CALLS, call, strict=True)), **arrays))
     return legs
 
