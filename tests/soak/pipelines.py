@@ -55,8 +55,12 @@ def draw(seed: int, number: int, cluster: str = "virtual") -> Case:
     case: Case = {"protocol": one(("oac", "oac", "oac", "pipelined", "sequential")), "cluster": cluster}
     case |= {"accesses": True, "workload": workload, **WORKLOADS[workload], "seed": int(stream.integers(1000))}
     case |= {"vocabulary": one((6, 40, 400))} if workload == "ctr-synthetic" else {"entities": one((25, 40, 400))}
-    batches = int(stream.integers(2, 60))
-    case["samples"] = 8 * batches - int(stream.integers(8))
+    batches, size = int(stream.integers(2, 60)), case["batch_size"]
+    case["samples"] = size * batches - int(stream.integers(8))
+    if cluster == "local":  # large batches with many conflicts, whose calls meet
+        batches, size = 1 + batches // 3, one((64, 256))
+        case |= {"batch_size": size, "samples": size * batches - int(stream.integers(size)), "threads": 12}
+        case |= {"hesitation": one((1e-4, 1e-3))}
     case["row_optimizer"] = {"name": one(("sgd", "momentum", "adagrad", "adam")), "lr": one((0.1, 0.01))}
     if one((True, False, False)):
         case["lr_milestones"] = [0.4]
@@ -73,12 +77,27 @@ def draw(seed: int, number: int, cluster: str = "virtual") -> Case:
     if one((True, False)):
         case["slowdown"] = one((0.3, 1.0, 2.0))
     if one((True, False)):
-        case["checkpoint_every"] = 8 * int(stream.integers(1, batches + 2))
+        case["checkpoint_every"] = size * int(stream.integers(1, batches + 2))
     if one((True, False, False)):
         node, kind = one(("worker0", "server0")), one(("dies", "hangs", "slows"))
         failure = {"node": node, "kind": kind, "at": seconds(lasts), "lasts": seconds(lasts)}
         case["failures"] = [failure | ({"factor": 20.0} if kind == "slows" else {})]
     return case
+
+
+def busy(seed: int, number: int, cluster: str) -> Case:
+    """One whose calls of the store meet all the time, on the same rows."""
+    stream = streams.stream(seed, "soak", "histories", cluster, number)
+    rows = {
+        "workload": "kg-synthetic",
+        **WORKLOADS["kg-synthetic"],
+        "batch_size": 128,
+        "entities": 600,
+        "triples": 5000,
+    }
+    most = dict.fromkeys(("in_flight", "readers", "writers", "queue"), 12)
+    case = {"protocol": "oac", **most, **rows, "dim": 8, "samples": 128 * 20, "seed": int(stream.integers(2**31))}
+    return case | {"cluster": "local", "threads": 12, "accesses": True, "hesitation": 1e-3, "wide": 6}
 
 
 def call(case: Case, finding: Finding | None = None) -> str:
