@@ -108,7 +108,7 @@ def call(case: Case, finding: Finding | None = None) -> str:
 @contextmanager
 def stirred(case: Case) -> Iterator[None]:
     """With a `detour` the host store reads and writes in another order than it is asked to. With `hesitation` its calls are on
-    threads, however small they are, and take that long at most before each lock of a table: so they meet."""
+    threads, however small they are, and stop for that long at most at each lock of a table: so they meet, and go stripe by stripe."""
     with ExitStack() as stack:
         if "detour" in case:
             kind = pipeline_loop.HostStore
@@ -122,23 +122,28 @@ def stirred(case: Case) -> Iterator[None]:
             stack.enter_context(patch.object(InjectedDelays, "at_once", lambda self, work: False))
             for module in (gate, table):
                 stack.enter_context(patch.object(module, "threading", locks))
+            stack.enter_context(patch.object(table, "SMALL", 64))  # so that they go stripe by stripe
             stack.callback(sys.setswitchinterval, sys.getswitchinterval())
             sys.setswitchinterval(1e-5)
         yield
 
 
 class _Hesitant:
-    """A lock before which every thread stops for a random while."""
+    """A lock before which every thread stops for a random while, and once more before it gives it back."""
 
     def __init__(self, most: float):
         self._lock, self._most = threading.Lock(), most
 
     def acquire(self, blocking: bool = True) -> bool:
-        time.sleep(self._most * random.random() ** 3)
+        self._hesitate()
         return self._lock.acquire(blocking)
 
     def release(self) -> None:
+        self._hesitate()
         self._lock.release()
+
+    def _hesitate(self) -> None:
+        time.sleep(self._most * random.random() ** 3)
 
     def __enter__(self) -> None:
         self.acquire()
