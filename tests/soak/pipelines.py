@@ -108,7 +108,7 @@ def call(case: Case, finding: Finding | None = None) -> str:
 @contextmanager
 def stirred(case: Case) -> Iterator[None]:
     """With a `detour` the host store reads and writes in another order than it is asked to. With `hesitation` its calls are on
-    threads, however small they are, and stop for that long at most at each lock of a table: so they meet, and go stripe by stripe."""
+    threads, however small they are, go stripe by stripe, and stop for that long at most at each lock of a table: so they meet."""
     with ExitStack() as stack:
         if "detour" in case:
             kind = pipeline_loop.HostStore
