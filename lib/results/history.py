@@ -8,7 +8,7 @@
 | `version` | the timestamp that was found, computed from or written; -1: never updated |
 | `order` | of two reads or writes of a row the first has the smaller number, and so of two computations; -1: an interrupted call had not come to the row. Without this column lines stand in order |
 | `value` | a hash of what was found, computed from or written: the same for the same bytes |
-| `made` | with `compute`: the hash of what it made. Without this column and `value` versions are believed |
+| `made` | with `compute`: the hash of what it made. Without this column and `value`, which go together, versions are believed |
 | `stamp` | with `compute`: the timestamp of what it made |
 | `safe` | with `compute`, optional: updates up to this timestamp may have left the device's cache before |
 | `began`, `ended` | optional: the store's calls number their beginnings and ends as they come; ended -1: interrupted, it may have written or not |
@@ -58,7 +58,8 @@ def table(legs: Sequence[Sequence[Access]]) -> pd.DataFrame:
 def load(path: str | Path) -> dict[int, list[Access]]:
     """The accesses of each leg."""
     lines = _read(Path(path))
-    for name in [*sorted(NEEDED - {*lines}), *sorted({*lines} - KNOWN)]:
+    needed = NEEDED | ({"value", "made"} if {"value", "made"} & {*lines} else set())
+    for name in [*sorted(needed - {*lines}), *sorted({*lines} - KNOWN)]:
         what = "is missing" if name in KNOWN else "is none that a history has"
         raise BadOption(f"{path}: column {name!r} {what}; there may be {', '.join(sorted(KNOWN))}")
     if not (right := lines["kind"].isin(KINDS)).all():

@@ -91,7 +91,9 @@ def test_without_values_versions_are_believed(written):
         ("write,0,t,1,0", "write,zero,t,1,0", "row 4, column 'batch': 'zero' is no whole number"),
         (",70,\nread", f",{2**63},\nread", f"row 1, column 'value': '{2**63}' is no whole number"),
         (",version,", ",verison,", r"column 'version' is missing; there may be batch, began, "),
-        (",made", ",makes", "column 'makes' is none that a history has"),
+        (",made", ",makes", "column 'made' is missing"),
+        ("id,version", "ids,version", "column 'id' is missing"),
+        ("value,made\n", "value,made,more\n", "column 'more' is none that a history has"),
         ("kind,batch", '"kind,batch', "is no history that can be read"),
     ],
 )
