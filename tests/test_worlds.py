@@ -47,16 +47,26 @@ def owes(run, workload, clock):
     assert run.history["samples"].max() == workload.samples and (run.history["time"].diff().dropna() >= 0).all()
 
 
-TWINS = {"bsp", "hop-bs", "hop-bw", "frozen", "gba", "sequential", "pipelined"}
-TWINS |= {"fr-easgd", "fr-ma", "s-bmuf", "fr-bmuf", "prague", "swarm-adam"}
-"""To a process under Ray, which takes seconds to start, the servers' are sync and async, the pipelines oac, and the replicas'
-s-easgd, s-ma and ds-sync: composed alike, and what tells them apart is decided on the spot."""
+ON_RAY = {"sync", "ssp", "all-reduce", "hybrid", "s-easgd", "ds-sync", "oac"}
+"""Under Ray, where each of a run's processes takes seconds to start, of those that send alike one: to servers that hold them up
+or let them keep what they read; a mean of all beside rows in step, and beside rows read ahead; a copy in the middle; groups that
+gather; a pipeline. (Workers that call each other: `test_on_ray_workers_really_call_each_other`.) What tells the others from these
+is decided within a part, which threads try, and the soak draws all of them under Ray."""
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_every_protocol_trains_on_every_cluster(name, cluster):
-    if cluster == "ray" and name in TWINS:
-        pytest.skip("composed like another, which is tried")
+@pytest.mark.parametrize("cluster", ["virtual", "local"])
+def test_every_protocol_trains_in_one_process(name, cluster):
+    trains(name, cluster)
+
+
+@pytest.mark.ray
+@pytest.mark.parametrize("name", sorted(ON_RAY))
+def test_protocols_of_all_kinds_train_in_processes(name, joined_ray):
+    trains(name, "ray")
+
+
+def trains(name, cluster):
     workload, workers = (GRAPH, None) if pipeline(name) else (CLICKS, 2)
     run = lib.train(workload, name, KINDS[cluster](workers=workers), evaluations=2, save=False)
     owes(run, workload, "virtual" if cluster == "virtual" else "wall")

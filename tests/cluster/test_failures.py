@@ -379,10 +379,8 @@ def test_a_server_really_lost():
     ],
     ids=["a worker for good", "a worker and a server for a while"],
 )
-def test_ray_kills_processes(name, plan):
-    from lib import RayCluster
-
-    run = train(name, RayCluster(workers=3, failures=plan, patience=0.3))
+def test_ray_kills_processes(name, plan, joined_ray):
+    run = train(name, lib.RayCluster(workers=3, failures=plan, patience=0.3))
     assert run.summary["lost"] >= 1 and math.isfinite(run.summary["auc"])
 
 
