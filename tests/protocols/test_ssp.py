@@ -149,6 +149,7 @@ def test_every_gradient_is_used_once(rule, cluster):
     for part in parts:
         if part.used:
             assert sorted(part.used) == list(range(60)) and part.ledger["applied"] == 60
+        assert part.ledger["kept"] == 0  # all was heard of
 
 
 def test_what_is_thrown_away_is_counted_by_batches():
