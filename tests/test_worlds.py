@@ -47,11 +47,11 @@ def owes(run, workload, clock):
     assert run.history["samples"].max() == workload.samples and (run.history["time"].diff().dropna() >= 0).all()
 
 
-ON_RAY = {"sync", "ssp", "all-reduce", "hybrid", "s-easgd", "ds-sync", "oac"}
-"""Under Ray, where each of a run's processes takes seconds to start, of those that send alike one: to servers that hold them up
-or let them keep what they read; a mean of all beside rows in step, and beside rows read ahead; a copy in the middle; groups that
-gather; a pipeline. (Workers that call each other: `test_on_ray_workers_really_call_each_other`.) What tells the others from these
-is decided within a part, which threads try, and the soak draws all of them under Ray."""
+ON_RAY = {"ssp", "s-easgd", "oac"}
+"""Under Ray each process of a run takes seconds to start. So of those that send alike one is tried: here workers that keep what
+servers sent them, a copy in the middle, a pipeline; elsewhere sync and GBA (below), the mean of all beside rows in step
+(`test_switching.py`) and beside rows read ahead (`test_embedding_workers.py`), groups (below), and workers that call each other
+(`test_replica_protocols.py`). What tells others from these is decided within a part, which threads try; the soak draws all."""
 
 
 @pytest.mark.parametrize("name", ALL)
