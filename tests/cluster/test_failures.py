@@ -226,6 +226,13 @@ def test_a_dead_connection_costs_what_it_lasts():
     )
 
 
+def test_the_others_go_on_without_a_worker_that_died_for_good():
+    """Nothing else happens that could wake them."""
+    plan = [Failure(node="worker1", kind="dies", at=STEP * 3.5)]
+    told = train("sync", VirtualCluster(workers=4, failures=plan, **EVEN)).summary
+    assert (told["lost"], told["applied"]) == (1, 3 * 20 + 3)  # the fourth of its twenty batches went with it
+
+
 @pytest.mark.parametrize("name", SHARING)
 def test_workers_die_and_return_and_nobody_waits_for_ever(name):
     base = seconds(train(name, VirtualCluster(workers=6, slowdown=0.5)))
