@@ -141,7 +141,7 @@ class Copy:
                 folder.mkdir(exist_ok=True)
                 shutil.copy(root / name, folder)
         environment = {**os.environ, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
-        command = [sys.executable, str(Path(__file__).with_name("nursery.py")), *READY]
+        command = [sys.executable, "-P", str(Path(__file__).with_name("nursery.py")), *READY]
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
         self._nursery = subprocess.Popen(command, env=environment, text=True, **pipes)
         self._sound: set[str | None] = {_STUCK}

@@ -22,7 +22,6 @@ def run(folder: str, limit: int, output: str, arguments: list[str]) -> None:
     file = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     for stream in (1, 2):
         os.dup2(file, stream)
-    sys.path[0] = folder
     code = 70
     try:
         code = int(pytest.main(arguments))
