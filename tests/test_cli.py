@@ -12,6 +12,7 @@ import lib
 from lib import Node, workloads
 from lib.__main__ import main
 from lib.cluster.slowdowns import get
+from lib.measure import doctor
 from lib.store.optim import SGD, Adam
 
 TRAIN = ["train", "quadratic", "gba", "virtual", "--samples", "320", "-o", "workers=2"]
@@ -207,8 +208,15 @@ def test_claims_as_json(capsys):
 def test_doctor_says_what_there_is(capsys):
     assert main(["doctor"]) == 0
     printed = capsys.readouterr().out
-    for word in ("cores", "memory", "gpu", "torch", "ray", "kernel python3", "reports"):
+    for word in ("cores", "memory", "speed", "gpu", "torch", "ray", "kernel python3", "reports"):
         assert word in printed
+
+
+@pytest.mark.parametrize("seconds, told", [([3.0, 2.0, 4.0], "0.50"), ([0.5, 0.5, 0.5], "2.00")])
+def test_a_machine_that_takes_twice_as_long_at_its_best_has_half_the_speed(monkeypatch, seconds, told):
+    monkeypatch.setattr(doctor, "_fixed_work", lambda: doctor.REFERENCE * seconds.pop())
+    speed = dict(doctor.examine())["speed"]
+    assert speed.startswith(f"{told} of the reference machine's") and f"{10 / float(told):.0f} here" in speed
 
 
 def test_help_reads_well(capsys):

@@ -23,7 +23,7 @@ def execute(client, code):
     """(printed text, name of the error or None)."""
     printed = []
     reply = client.execute_interactive(
-        code, timeout=60, output_hook=lambda message: printed.append(message["content"].get("text", ""))
+        code, timeout=300, output_hook=lambda message: printed.append(message["content"].get("text", ""))
     )
     return "".join(printed), reply["content"].get("ename")
 
@@ -39,7 +39,7 @@ def test_train_then_interrupt_then_train_again(kernel):
         client.execute(endless, stop_on_error=False)  # else the kernel drops what is asked soon after the error
         time.sleep(3)
         manager.interrupt_kernel()
-        reply = client.get_shell_msg(timeout=30)
+        reply = client.get_shell_msg(timeout=300)
         assert reply["content"]["ename"] == "KeyboardInterrupt"
         printed, error = execute(
             client, "import threading; print([t.name for t in threading.enumerate() if 'lockstep' in t.name])"
@@ -62,7 +62,7 @@ def test_sweep_then_interrupt_then_sweep_again(kernel):
     client.execute(endless, stop_on_error=False)  # else the kernel drops what is asked soon after the error
     time.sleep(2)
     manager.interrupt_kernel()
-    reply = client.get_shell_msg(timeout=30)
+    reply = client.get_shell_msg(timeout=300)
     assert reply["content"]["ename"] == "KeyboardInterrupt"
     assert execute(client, sweep) == ("[320, 320, 320, 320]\n", None)
 

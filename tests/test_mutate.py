@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from lib.errors import BadOption, UnknownName
@@ -21,7 +23,8 @@ LISTED = """
 
 
 @pytest.fixture
-def repository(tmp_path):
+def repository(tmp_path, monkeypatch):
+    monkeypatch.setattr(mutate, "READY", ())
     files = {
         "lib/__init__.py": "",
         "lib/adding.py": "def add(a, b):\n    return a + b\n\n\ndef times(a, b):\n    return a * b\n",
@@ -50,6 +53,37 @@ def test_a_fault_is_noticed_or_survives_and_nothing_is_left_behind(repository):
     assert survived.noticed_by is None
     assert mutate.result([noticed, survived])["noticed"] == 1
     assert {path: path.read_bytes() for path in repository.rglob("*.*")} == before
+
+
+def test_what_noticed_a_fault_before_is_asked_first(repository):
+    """Though another would notice it sooner, unless it has another name now."""
+    (repository / "tests" / "test_also.py").write_text(
+        "from lib.adding import add\n\ndef test_too():\n    assert add(1, 1) == 2\n"
+    )
+    [fault] = mutate.chosen(["a sum is a difference"], repository)
+    for before, after in (
+        ("test_also.py::test_too", "test_also.py::test_too"),
+        ("test_also.py::test_old", "test_adding.py::test_add"),
+    ):
+        (repository / mutate.RECORD).parent.mkdir(exist_ok=True, parents=True)
+        (repository / mutate.RECORD).write_text(
+            json.dumps({"faults": [{"name": fault.name, "noticed_by": f"tests/{before}"}]})
+        )
+        [finding] = mutate.mutate([fault], 1, repository)
+        assert finding.noticed_by == f"tests/{after}"
+
+
+def test_a_test_that_fails_without_the_fault_has_noticed_nothing(repository):
+    (repository / "tests" / "test_adding.py").write_text("def test_add():\n    raise ValueError\n")
+    with pytest.raises(BadOption, match=r"test_add notices 'a sum is a difference', and fails without it too"):
+        list(mutate.mutate(mutate.chosen([], repository), 1, repository))
+
+
+def test_a_suite_that_is_stuck_has_noticed(repository, monkeypatch):
+    monkeypatch.setattr(mutate, "LIMIT", 3)
+    (repository / "tests" / "test_adding.py").write_text("import time\n\ndef test_add():\n    time.sleep(600)\n")
+    [finding] = mutate.mutate(mutate.chosen(["a sum is a difference"], repository), 1, repository)
+    assert finding.noticed_by == "the time limit"
 
 
 def test_a_suite_that_cannot_run_notices_nothing(repository):

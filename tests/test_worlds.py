@@ -47,16 +47,26 @@ def owes(run, workload, clock):
     assert run.history["samples"].max() == workload.samples and (run.history["time"].diff().dropna() >= 0).all()
 
 
-TWINS = {"bsp", "hop-bs", "hop-bw", "frozen", "gba", "sequential", "pipelined"}
-TWINS |= {"fr-easgd", "fr-ma", "s-bmuf", "fr-bmuf", "prague", "swarm-adam"}
-"""To a process under Ray, which takes seconds to start, the servers' are sync and async, the pipelines oac, and the replicas'
-s-easgd, s-ma and ds-sync: composed alike, and what tells them apart is decided on the spot."""
+ON_RAY = {"ssp", "s-easgd", "oac"}
+"""Under Ray each process of a run takes seconds to start. So of those that send alike one is tried: here workers that keep what
+servers sent them, a copy in the middle, a pipeline; elsewhere sync and GBA (below), the mean of all beside rows in step
+(`test_switching.py`) and beside rows read ahead (`test_embedding_workers.py`), groups (below), and workers that call each other
+(`test_replica_protocols.py`). What tells others from these is decided within a part, which threads try; the soak draws all."""
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_every_protocol_trains_on_every_cluster(name, cluster):
-    if cluster == "ray" and name in TWINS:
-        pytest.skip("composed like another, which is tried")
+@pytest.mark.parametrize("cluster", ["virtual", "local"])
+def test_every_protocol_trains_in_one_process(name, cluster):
+    trains(name, cluster)
+
+
+@pytest.mark.ray
+@pytest.mark.parametrize("name", sorted(ON_RAY))
+def test_protocols_of_all_kinds_train_in_processes(name, joined_ray):
+    trains(name, "ray")
+
+
+def trains(name, cluster):
     workload, workers = (GRAPH, None) if pipeline(name) else (CLICKS, 2)
     run = lib.train(workload, name, KINDS[cluster](workers=workers), evaluations=2, save=False)
     owes(run, workload, "virtual" if cluster == "virtual" else "wall")

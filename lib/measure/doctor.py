@@ -6,6 +6,7 @@ import importlib.util
 import os
 import platform
 import shutil
+import time
 from collections.abc import Iterator
 
 import torch
@@ -14,6 +15,10 @@ from joblib import cpu_count
 from lib import paths
 from lib.errors import LockstepError
 from lib.results.provenance import PACKAGES, version
+from lib.training.train import Job
+
+REFERENCE = 0.85
+"""Seconds of `_fixed_work` on the machine whose minutes README.md and the Makefile tell."""
 
 
 def examine() -> Iterator[tuple[str, str]]:
@@ -21,6 +26,7 @@ def examine() -> Iterator[tuple[str, str]]:
     yield "python", f"{platform.python_version()} on {platform.system()} {platform.machine()}"
     yield "cores", str(cpu_count())
     yield "memory", _memory()
+    yield "speed", _speed()
     yield "gpu", _gpu()
     for package in (*PACKAGES, "jupyterlab", "papermill", "nbconvert"):
         yield package, version(package) or "not installed"
@@ -36,6 +42,20 @@ def _memory() -> str:
     except (ValueError, OSError, AttributeError):
         return "unknown"
     return f"{pages * size / 2**30:.1f} GiB, {free * size / 2**30:.1f} GiB free"
+
+
+def _speed() -> str:
+    took = min(_fixed_work() for _ in range(3))
+    return f"{REFERENCE / took:.2f} of the reference machine's; what it does in 10 minutes takes {10 * took / REFERENCE:.0f} here"
+
+
+def _fixed_work() -> float:
+    """The seconds of a run on one core with 400 gradients of torch, and of one with 2,000 batches and none."""
+    start = time.perf_counter()
+    for options in ({"samples": 12_800}, {"samples": 64_000, "gradients": False}):
+        job = Job.of("ctr-synthetic", "gba", "virtual", workers=4, batch_size=32, save=False, **options)
+        job.run(lambda samples: None)
+    return time.perf_counter() - start
 
 
 def _gpu() -> str:

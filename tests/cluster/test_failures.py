@@ -226,6 +226,13 @@ def test_a_dead_connection_costs_what_it_lasts():
     )
 
 
+def test_the_others_go_on_without_a_worker_that_died_for_good():
+    """Nothing else happens that could wake them."""
+    plan = [Failure(node="worker1", kind="dies", at=STEP * 3.5)]
+    told = train("sync", VirtualCluster(workers=4, failures=plan, **EVEN)).summary
+    assert (told["lost"], told["applied"]) == (1, 3 * 20 + 3)  # the fourth of its twenty batches went with it
+
+
 @pytest.mark.parametrize("name", SHARING)
 def test_workers_die_and_return_and_nobody_waits_for_ever(name):
     base = seconds(train(name, VirtualCluster(workers=6, slowdown=0.5)))
@@ -379,10 +386,8 @@ def test_a_server_really_lost():
     ],
     ids=["a worker for good", "a worker and a server for a while"],
 )
-def test_ray_kills_processes(name, plan):
-    from lib import RayCluster
-
-    run = train(name, RayCluster(workers=3, failures=plan, patience=0.3))
+def test_ray_kills_processes(name, plan, joined_ray):
+    run = train(name, lib.RayCluster(workers=3, failures=plan, patience=0.3))
     assert run.summary["lost"] >= 1 and math.isfinite(run.summary["auc"])
 
 

@@ -1,5 +1,4 @@
 import asyncio
-import time
 
 import pytest
 from hypothesis import given, settings
@@ -7,6 +6,7 @@ from hypothesis import strategies as st
 
 import lib
 from lib import LocalCluster, VirtualCluster, workloads
+from lib.cluster.virtual.loop import VirtualLoop
 from lib.data.feed import KINDS, Split, Stream, WorkQueue, account, read, stretches
 from lib.errors import BadOption, LockstepError
 
@@ -79,28 +79,29 @@ def consume(seconds_to_make, seconds_to_use, ahead, count=20):
     """Indices as they came, and the share of its time that the consumer waited."""
 
     async def make(index):
-        await asyncio.get_running_loop().run_in_executor(None, time.sleep, seconds_to_make)
+        await asyncio.sleep(seconds_to_make)
         return index
 
     async def run():
-        came, waited, start = [], 0.0, time.perf_counter()
+        came, waited, now = [], 0.0, asyncio.get_running_loop().time
+        start = asked = now()
         async with asyncio.TaskGroup() as tasks:
-            asked = time.perf_counter()
             async for index in read(Split(0, 1, count), make, count, ahead, tasks):
-                waited += time.perf_counter() - asked
+                waited += now() - asked
                 await asyncio.sleep(seconds_to_use)
                 came.append(index)
-                asked = time.perf_counter()
-        return came, waited / (time.perf_counter() - start)
+                asked = now()
+        return came, waited / (now() - start)
 
-    return asyncio.run(run())
+    return VirtualLoop().run_until_complete(run())
 
 
 def test_reading_ahead_hides_the_making_of_batches():
     plain, share_plain = consume(0.004, 0.008, 0)
     ahead, share_ahead = consume(0.004, 0.008, 2)
     assert plain == ahead == list(range(20))
-    assert share_plain > 0.25 and share_ahead < 0.12
+    assert share_plain == pytest.approx(4 / 12)
+    assert share_ahead == pytest.approx(4 / (4 + 20 * 8))  # the first is waited for
 
 
 @pytest.mark.parametrize("ahead", [1, 3])

@@ -251,7 +251,7 @@ def test_one_really_dies_on_threads():
 
 
 @pytest.mark.ray
-def test_a_process_of_theirs_is_killed_and_is_there_again_while_others_go_on():
+def test_a_process_of_theirs_is_killed_and_is_there_again_while_others_go_on(joined_ray):
     killed = Failure(node="embedding0", kind="dies", at=1.0, lasts=1.0)
     cluster = lib.RayCluster(workers=2, servers=1, failures=(killed,), patience=0.2)
     told = train(replace(CLICKS, samples=12_000), "hybrid", cluster).summary

@@ -223,14 +223,14 @@ class TestAWorkerThatAsksAgain:
 class TestALostWorker:
     """Two workers under Sync; worker 0 dies, and the other goes on."""
 
-    async def served(self, world, steps):
-        rule = protocols.get("sync")
+    async def served(self, world, steps, rule):
         part = await world.host(ParameterServer, plan(Letters(), rule, 2), rule, 0, frozenset({"rows"}), node="server0")
         await steps(part)
         return await part.report(Mark(0, None))
 
-    def after(self, steps):
-        return VirtualCluster(workers=2).open(0, 2).run(lambda world: self.served(world, steps))
+    def after(self, steps, name="sync", **options):
+        rule = protocols.get(name, **options)
+        return VirtualCluster(workers=2).open(0, 2).run(lambda world: self.served(world, steps, rule))
 
     async def step(self, part, worker, batch):
         await part.pull(worker, batch, {"letter": np.array([97])})
@@ -259,3 +259,17 @@ class TestALostWorker:
         record = self.after(steps)
         assert (record.ledger["lost"], record.ledger["applied"], record.used) == (1, 1, [1])
         assert record.ledger["in_flight"] == 0
+
+    def test_what_it_computed_from_what_it_had_kept_is_taken_of_its_present_life_alone(self):
+        """The server was not asked to start these steps: the gradient says how often its worker had been lost."""
+
+        async def steps(part):
+            await self.step(part, 0, 0)
+            await part.tell(0, "dies")
+            await part.tell(0, "comes back")
+            await self.step(part, 0, 2)
+            for batch, losses in ((1, 0), (3, 1)):
+                await part.push(replace(pushed(0, batch, np.array([97]), 1), losses=losses))
+
+        record = self.after(steps, "async", fetch=2)
+        assert record.used == [0, 2, 3] and record.ledger["started"] == record.ledger["applied"] == 3

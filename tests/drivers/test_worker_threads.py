@@ -86,23 +86,18 @@ def test_a_merge_in_the_background_stops_no_thread_and_undoes_no_step():
     assert sum(part.extra["updates beside a merge"] for part in parts) > 0
 
 
-class Slow(torch.nn.Module):
-    """Counts the threads that are in its forward pass."""
+class Meets(torch.nn.Module):
+    """Three threads meet in its forward pass, or nobody comes out."""
 
-    most = present = 0
-    lock = threading.Lock()
+    meet = threading.Barrier(3, timeout=300)
 
     def __init__(self):
         super().__init__()
         self.w = torch.nn.Parameter(torch.zeros(200_000))
 
     def forward(self, batch, rows):
-        with Slow.lock:
-            Slow.present += 1
-            Slow.most = max(Slow.most, Slow.present)
+        self.meet.wait()
         time.sleep(0.02)
-        with Slow.lock:
-            Slow.present -= 1
         return self.w.sum()
 
     def loss(self, batch, scores):
@@ -110,10 +105,10 @@ class Slow(torch.nn.Module):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SlowSteps(Letters):
-    """Steps of 20 ms that use no processor."""
+class StepsThatMeet(Letters):
+    """Steps of 20 ms without a processor, which three threads make together."""
 
-    name: ClassVar = "slow-steps"
+    name: ClassVar = "steps-that-meet"
     samples: int = 12
     dense_optimizer: SGD = field(default=SGD(lr=1.0))
 
@@ -121,7 +116,7 @@ class SlowSteps(Letters):
         return {}
 
     def model(self, seed):
-        return Slow()
+        return Meets()
 
     def draw(self, seed, first, size, index):
         return Batch.of(index=index, raw={}, size=1, features={})
@@ -134,9 +129,7 @@ class SlowSteps(Letters):
 
 
 def test_threads_are_real_on_a_real_machine():
-    Slow.most = 0
-    run = train(rule(worker_threads=3, when=Loop(every=12)), SlowSteps(), LocalCluster(workers=1, threads=3))
-    assert Slow.most == 3
+    run = train(rule(worker_threads=3, when=Loop(every=12)), StepsThatMeet(), LocalCluster(workers=1, threads=3))
     assert run.summary["loss"] == 12
 
 
@@ -154,5 +147,5 @@ def test_a_merge_and_an_update_never_start_from_the_same_values():
         absorb=lambda self, copy, theirs: (copy, copy),
         merge=merge,
     )
-    run = train(shadow, replace(SlowSteps(), samples=30), LocalCluster(workers=1, threads=3))
+    run = train(shadow, replace(StepsThatMeet(), samples=30), LocalCluster(workers=1, threads=3))
     assert run.summary["loss"] == 30

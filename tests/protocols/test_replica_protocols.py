@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import lib
@@ -124,6 +124,7 @@ def test_post_local_sgd(workers, steps, every, until):
 
 
 @PROPERTY
+@example(workers=3, steps=11, every=1, distance=0.3)  # four mixes, and nine if it were the distance from the start
 @given(workers=st.integers(1, 4), steps=st.integers(4, 11), every=st.integers(1, 3), distance=st.floats(0, 1))
 def test_dynamic_averaging(workers, steps, every, distance):
     rule = DynamicAveraging(every=every, distance=distance)

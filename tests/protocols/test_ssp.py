@@ -151,6 +151,12 @@ def test_every_gradient_is_used_once(rule, cluster):
             assert sorted(part.used) == list(range(60)) and part.ledger["applied"] == 60
 
 
+def test_what_a_worker_has_sent_it_keeps_no_more():
+    """Without rows, two batches of three are of what a worker has; at the end the server knows of all."""
+    parts = records(bowl(12), Async(fetch=3), VirtualCluster(workers=1))
+    assert sum(part.ledger["started"] for part in parts) == 12 and not any(part.ledger["kept"] for part in parts)
+
+
 def test_what_is_thrown_away_is_counted_by_batches():
     frozen = dataclass(frozen=True, kw_only=True)(type("Mine", (Frozen,), {"sums": 2}))()
     summary = lib.train(CLICKS, frozen, VirtualCluster(workers=3), save=False).summary

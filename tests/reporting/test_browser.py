@@ -57,7 +57,7 @@ def chromium(path, *options):
         *options,
         path.as_uri(),
     ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
     return done.stdout, [line for line in done.stderr.splitlines() if "CONSOLE" in line]
 
 

@@ -122,9 +122,9 @@ def test_a_name_costs_nothing_after_the_first():
     Job.of(**CLICKS)
 
     def seconds():
-        start = time.perf_counter()
+        start = time.thread_time()
         Job.of(**CLICKS)
-        return time.perf_counter() - start
+        return time.thread_time() - start
 
     assert min(seconds() for _ in range(5)) < 0.05
 

@@ -217,10 +217,10 @@ def test_the_serial_run_has_its_bits_whatever_torch_was_set_to():
     assert found[0] == found[1]
 
 
-def test_five_seconds_of_it():
-    soaked = soak(seed=5, runs=200, of="pipelines", seconds=5)
+def test_some_of_it():
+    soaked = soak(seed=5, runs=12, of="pipelines")
     assert not soaked.findings, "\n".join(soaked.told())
-    assert soaked.runs.total() >= 3 and not soaked.refused
+    assert soaked.runs.total() == 12 and not soaked.refused
 
 
 def test_everything_is_drawn():

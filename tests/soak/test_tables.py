@@ -127,10 +127,10 @@ def test_a_planted_fault_is_found(fault, monkeypatch):
     assert first_found()
 
 
-def test_five_seconds_of_it():
-    soaked = soak(seed=5, runs=400, of="store", seconds=5)
+def test_some_of_it():
+    soaked = soak(seed=5, runs=200, of="store")
     assert not soaked.findings, "\n".join(soaked.told())
-    assert soaked.runs.total() >= 40 and not soaked.refused
+    assert soaked.runs.total() == 200 and not soaked.refused
 
 
 def test_everything_is_drawn():

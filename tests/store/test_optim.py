@@ -198,7 +198,7 @@ import lib
 lib.train("ctr-synthetic", "sync", "virtual", samples=200, batch_size=50, save=False)
 assert "torch" in sys.modules and "torch._dynamo" not in sys.modules
 """
-    subprocess.run([sys.executable, "-c", script], check=True, timeout=120)
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=300)
 
 
 @pytest.mark.parametrize("optimizer", ALL, ids=repr)

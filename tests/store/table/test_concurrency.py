@@ -99,9 +99,10 @@ def test_callers_against_a_plain_dict(seed, callers, vocabulary, size):
     assert rows.stamps.max() == 5
 
 
-def contended(locking):
-    """Two callers update one row over and over; a third of what each reads is held back until the other has written."""
-    table = Table(1, _Slow(lr=1.0), seed=0, scale=0, locking=locking)
+def contended(locking, gives_way):
+    """How many updates are lost of two callers' who update one row over and over; each gives way between reading and writing."""
+    table = Table(1, _GivesWay(lr=1.0), seed=0, scale=0, locking=locking)
+    _GivesWay.give_way = staticmethod(gives_way)
     table.pull([3])
 
     def work(caller):
@@ -112,18 +113,18 @@ def contended(locking):
     return 10 - float(table.peek([3])[0, 0])
 
 
-class _Slow(SGD):
+class _GivesWay(SGD):
     """A step that reads, gives way, and writes: what the processor's caches do in a few nanoseconds, for all to see."""
 
     def update_slots(self, rows, slots, grads, *others):
         before = rows[slots, : grads.shape[1]].copy()
-        time.sleep(0.005)
+        self.give_way()
         rows[slots, : grads.shape[1]] = before - grads
 
 
 def test_lost_updates_are_counted_without_locks_and_none_are_lost_with_stripes():
-    assert contended("none") > 0
-    assert contended("striped") == 0
+    assert contended("none", threading.Barrier(2, timeout=300).wait) == 5  # both have read, time after time
+    assert contended("striped", lambda: time.sleep(0.005)) == 0
 
 
 def test_rows_without_locks_never_mix_ids():
@@ -183,7 +184,7 @@ def test_the_gate_lets_many_in_or_one():
 
 
 def test_many_are_in_the_gate_at_once():
-    gate, meet = Gate(), threading.Barrier(3, timeout=10)
+    gate, meet = Gate(), threading.Barrier(3, timeout=300)
 
     def visit(_):
         with gate.shared():

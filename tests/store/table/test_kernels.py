@@ -1,10 +1,14 @@
 """The kernels against plain Python, at the ends of int64, and on memory that may only be read."""
 
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import lib
 from lib.store.table import kernels
 
 LOW, HIGH = -(2**63), 2**63 - 1
@@ -19,6 +23,19 @@ def read_only(array):
     array = array.copy()
     array.flags.writeable = False
     return array
+
+
+def test_kernels_are_made_of_files_with_kernels_alone():
+    """After whose content the folder of compiled ones is named."""
+    store = Path(lib.store.__file__).parent
+    texts = {
+        f"lib.store.{'.'.join(path.relative_to(store).with_suffix('').parts)}": path.read_text()
+        for path in store.rglob("*.py")
+    }
+    kernels = {name: text for name, text in texts.items() if "import njit" in text}
+    assert len(kernels) >= 6
+    for text in kernels.values():
+        assert {*re.findall(r"^(?:from|import) (lib\S*)", text, re.MULTILINE)} <= kernels.keys()
 
 
 def test_unique_by_hand():
