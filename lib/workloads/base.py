@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -114,6 +114,14 @@ class Workload(Checked, ABC):
     def day_begins(self, day: int) -> int:
         """The first sample of a day."""
         raise self._without_days()
+
+    def by_day(self, first: int, size: int) -> Iterator[tuple[int, int, int]]:
+        """Of the samples from a place on: each day that has some, its first of them, and how many."""
+        while size:
+            day = self.day(first)
+            many = min(size, self.day_begins(day + 1) - first)
+            yield day, first, many
+            first, size = first + many, size - many
 
     def _without_days(self) -> BadOption:
         return BadOption(f"workload {self.name!r} has no days; click streams and next-item have")
