@@ -271,7 +271,9 @@ def nbytes(message: Any) -> int:
         message = [getattr(message, name) for name in _names(kind)]
     total = 0
     for part in message:
-        if type(part) not in _WEIGHTLESS:
+        if type(part) is np.ndarray:
+            total += part.nbytes
+        elif type(part) not in _WEIGHTLESS:
             total += nbytes(part)
     return total
 

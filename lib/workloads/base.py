@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, TypeVar
 
@@ -123,6 +123,14 @@ class Workload(Checked, ABC):
     def day_begins(self, day: int) -> int:
         """The first sample of a day."""
         return -(-day * self.samples // self._days())
+
+    def by_day(self, first: int, size: int) -> Iterator[tuple[int, int, int]]:
+        """Of the samples from a place on: each day that has some, its first of them, and how many."""
+        while size:
+            day = self.day(first)
+            many = min(size, self.day_begins(day + 1) - first)
+            yield day, first, many
+            first, size = first + many, size - many
 
     def _days(self) -> int:
         if not self.days:

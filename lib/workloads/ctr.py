@@ -37,9 +37,9 @@ _SETTLING = 4096  # training samples by which batch normalisation is settled for
 class ClickThrough(Workload):
     """Clicks of a teacher that turns slowly from day to day (lib.data.clicks, lib.data.behaviours), or of a data folder.
 
-    Days: the planted pass is cut into `days` equal stretches of samples, in order, and a batch belongs to the day of its
-    first sample, wholly. So a day holds whole batches, and with more days than batches some hold none. The evaluation's
-    samples are of the day after the last, as in continual training, and of no training batch.
+    Days: the planted pass is cut into `days` equal stretches of samples, in order. Each sample is as its own day is; a batch
+    is called by the day of its first. The evaluation's samples are of the day after the last, as in continual training, and
+    of no training batch.
     """
 
     name: str = "ctr-synthetic"
@@ -135,10 +135,12 @@ class ClickThrough(Workload):
         return self.clicks.day_begins(day) if self.data else super().day_begins(day)
 
     def draw(self, seed: int, first: int, size: int, index: int) -> Batch:
-        day = self.day(first)
         origin = self.clicks
-        clicks = origin.train(first, size, seed) if self.data else origin.draw(size, seed=seed, day=day, first=first)
-        return _batch(clicks, index=index, day=day)
+        if self.data:
+            return _batch(origin.train(first, size, seed), index=index, day=self.day(first))
+        parts = [origin.draw(many, seed=seed, day=day, first=place) for day, place, many in self.by_day(first, size)]
+        clicks = parts[0] if len(parts) == 1 else type(parts[0])(*map(np.concatenate, zip(*parts, strict=True)))
+        return _batch(clicks, index=index, day=self.day(first))
 
     def work(self) -> Work:
         """The backward pass costs twice the forward pass; rows and parameters are read, and their gradients written."""

@@ -80,15 +80,18 @@ class NextItem(Workload):
         return YouTubeDNN(**self._shape, seed=seed)
 
     def draw(self, seed: int, first: int, size: int, index: int) -> Batch:
-        day = self.day(first)
-        group, _, past = self._watch.draw(size, seed=seed, day=day, first=first)
+        parts = [
+            self._watch.draw(many, seed=seed, day=day, first=place) for day, place, many in self.by_day(first, size)
+        ]
+        groups, _, pasts = zip(*parts, strict=True)
+        group, past = np.concatenate(groups), Histories(*map(np.concatenate, zip(*pasts, strict=True)))
         uniform = stream(seed, "negatives", first).random((self.negatives, 2))
         rank = pick_many(uniform[:, 1], *alias_table(self.per_topic, self.exponent))
         negatives = (uniform[:, 0] * self.topics).astype(np.int64) * self.per_topic + rank
         items = np.concatenate((past.following, negatives))
         return Batch.of(
             index=index,
-            day=day,
+            day=self.day(first),
             size=size,
             raw={TABLE: _places(group, past), ITEM: items},
             features=_features(past) | {"log_chance": np.log(self._catalogue.chances())[items].astype(np.float32)},

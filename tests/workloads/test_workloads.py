@@ -234,7 +234,9 @@ def test_optimisers_are_options():
 
 @pytest.mark.parametrize("name", ["ctr-synthetic", "criteo-syn", "alimama-dien", "private-youtubednn"])
 def test_a_stream_of_days_holds_the_same_samples_however_it_is_cut(name):
-    workload = workloads.get(name, samples=400, days=2, evaluation_samples=50)
+    workload = workloads.get(
+        name, samples=400, days=9, drift=1.5, evaluation_samples=50
+    )  # the fourth begins with sample 134
     whole = samples_of(workload.draw(1, 96, 60, 0))
     for width in (1, 7, 20):
         parts = [samples_of(workload.draw(1, first, min(width, 156 - first), 0)) for first in range(96, 156, width)]

@@ -145,8 +145,8 @@ class VirtualLoop(asyncio.AbstractEventLoop):
                 ready.append(handle)
                 while timers and timers[0][0] == self._now:
                     ready.append(heapq.heappop(timers)[2])
+            self.events += len(ready)
             for _ in range(len(ready)):
-                self.events += 1
                 ready.popleft().run()
 
     def _cancel_the_rest(self) -> None:

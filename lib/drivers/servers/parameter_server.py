@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -32,6 +32,7 @@ from lib.store.rows import Rows
 class Pulled:
     """What a worker gets before a step."""
 
+    weightless: ClassVar = ("token", "waited", "kept")
     token: int
     waited: float
     """Seconds at the gate."""
@@ -225,7 +226,7 @@ class ParameterServer:
                 self._evaluate()
                 continue
             done = asyncio.get_running_loop().create_future()
-            decision = replace(decision, rate=rate * decision.rate)
+            decision = decision if rate == 1 else replace(decision, rate=rate * decision.rate)
             updates.append(Update(decision, gradients, self._state.step + len(updates), worker, done))
         if updates and self._ordered:
             await _finished(self._under_way)

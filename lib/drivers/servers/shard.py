@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -45,6 +45,7 @@ class Read:
 class Gradient:
     """What a worker sends after a step; without arrays where the batch was skipped."""
 
+    weightless: ClassVar = ("push", "samples", "void", "abandoned", "read", "others", "losses")
     push: Push
     samples: int
     dense: np.ndarray | None

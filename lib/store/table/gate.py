@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 
 
 class Gate:
@@ -14,29 +13,43 @@ class Gate:
     """
 
     def __init__(self):
-        self._door = threading.Lock()
-        self._count = threading.Condition(threading.Lock())
+        self.door = threading.Lock()
+        self.lock = threading.Lock()
+        self.emptied = threading.Condition(self.lock)
+        self._shared = _Shared(self)
         self.inside = 0
         """How many share the table."""
 
     def __enter__(self) -> None:
-        self._door.acquire()  # from here on nobody comes in
-        with self._count:
-            self._count.wait_for(lambda: not self.inside)
+        self.door.acquire()  # from here on nobody comes in
+        with self.emptied:
+            self.emptied.wait_for(lambda: not self.inside)
 
     def __exit__(self, *error: object) -> None:
-        self._door.release()
+        self.door.release()
 
-    @contextmanager
-    def shared(self) -> Iterator[None]:
-        with self._door, self._count:
-            self.inside += 1
-        try:
-            yield
-        finally:
-            with self._count:
-                self.inside -= 1
-                self._count.notify()
+    def shared(self) -> AbstractContextManager[None]:
+        return self._shared
 
     def updating(self) -> AbstractContextManager[None]:
         return self.shared()
+
+
+class _Shared:
+    """What `with` enters and leaves: one for all, since it keeps nothing, and a generator for each would cost more than a step's
+    look-up of some dozen rows."""
+
+    def __init__(self, gate: Gate):
+        self._gate = gate
+
+    def __enter__(self) -> None:
+        gate = self._gate
+        with gate.door, gate.lock:
+            gate.inside += 1
+
+    def __exit__(self, *error: object) -> None:
+        gate = self._gate
+        with gate.lock:
+            gate.inside -= 1
+            if not gate.inside:
+                gate.emptied.notify()

@@ -73,6 +73,19 @@ def probe(index, words, column, key, code, entry, bits):
     return np.int64(-1)
 
 
+@njit(void(_WORDS, int64, _INTS, _INTS, int64, int64), **_OPTIONS)
+def label(words, column, slots, ids, stamp, now):
+    """Write into these records their stamp and ids, and where there is room for it who looked them up last."""
+    column, touched = np.uint64(column), words.shape[1] > column + 3
+    for i in range(slots.size):
+        slot, key = np.uint64(slots[i]), np.uint64(ids[i])
+        words[slot, column] = np.uint32(stamp)
+        words[slot, column + np.uint64(1)] = np.uint32(key & _LOW)
+        words[slot, column + np.uint64(2)] = np.uint32(key >> _32)
+        if touched:
+            words[slot, column + np.uint64(3)] = np.uint32(now)
+
+
 @njit(void(_ENTRIES, _WORDS, int64, _INTS), **_OPTIONS)
 def enter(index, words, column, slots):
     """Enter the records of these slots; their ids must not be in the index yet."""

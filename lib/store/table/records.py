@@ -175,10 +175,7 @@ class Records:
         """Fill in the records of new rows, and enter them in the index."""
         column, words = self.column, self.words
         kernels.scatter(self.rows, slots, self.first(ids))
-        words[slots, column] = np.int32(stamp).view(np.uint32)
-        words[slots, column + 1 : column + 3] = ids.view(np.uint32).reshape(-1, 2)
-        if self.layout.limited:
-            words[slots, column + 3] = now
+        index.label(words, column, slots, ids, stamp, now)
         index.enter(self.index, words, column, slots)
 
     def _room(self, many: int, now: int, spared: np.ndarray) -> np.ndarray:

@@ -24,7 +24,6 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Callable
-from contextlib import ExitStack
 from functools import partial
 from typing import Any, Literal, get_args
 
@@ -331,16 +330,19 @@ class Table:
             go(slots, entries)
             return
         while done < slots.size:
-            with ExitStack() as held:
+            held = []
+            try:
                 for lock in self._stripes:
                     if not lock.acquire(blocking=slots.size - done <= SMALL):
                         break
-                    held.callback(lock.release)
-                else:
-                    go(slots[done : done + GO], entries[done : done + GO])
-                    done += GO
-                    continue
-            break
+                    held.append(lock)
+                if len(held) < STRIPES:
+                    break
+                go(slots[done : done + GO], entries[done : done + GO])
+                done += GO
+            finally:
+                for lock in held:
+                    lock.release()
         slots, places, ends = kernels.by_stripe(slots[done:], STRIPES)
         left = dict(enumerate(self._stripes)) if slots.size else {}
         while left:
@@ -378,7 +380,9 @@ class Table:
 
 def _first(ids: np.ndarray, *, optimizer: Optimizer, seed: int, dim: int, scale: float) -> np.ndarray:
     """[values | state] of rows that were never updated."""
-    return np.hstack([kernels.first_rows(ids, seed, dim, scale), optimizer.first_state(ids.size, dim)])
+    rows = np.empty((ids.size, dim + optimizer.columns(dim)), np.float32)
+    rows[:, :dim], rows[:, dim:] = kernels.first_rows(ids, seed, dim, scale), optimizer.first_state(ids.size, dim)
+    return rows
 
 
 def _limit(layout: Layout, max_rows: int | None, max_bytes: int | None) -> int | None:
