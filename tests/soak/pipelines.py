@@ -118,9 +118,10 @@ def stirred(case: Case) -> Iterator[None]:
 
             stack.enter_context(patch.object(pipeline_loop, "HostStore", store))
         if "hesitation" in case:
-            locks = SimpleNamespace(Lock=partial(_Hesitant, case["hesitation"]), Condition=threading.Condition)
             stack.enter_context(patch.object(InjectedDelays, "at_once", lambda self, work: False))
-            for module in (gate, table):
+            for module, held in ((gate, 0.0), (table, case["hesitation"])):  # who keeps the gate keeps the others apart
+                lock = partial(_Hesitant, case["hesitation"], held)
+                locks = SimpleNamespace(Lock=lock, Condition=threading.Condition)
                 stack.enter_context(patch.object(module, "threading", locks))
             stack.enter_context(patch.object(table, "SMALL", 64))  # so that they go stripe by stripe
             stack.callback(sys.setswitchinterval, sys.getswitchinterval())
@@ -131,19 +132,16 @@ def stirred(case: Case) -> Iterator[None]:
 class _Hesitant:
     """A lock before which every thread stops for a random while, and once more before it gives it back."""
 
-    def __init__(self, most: float):
-        self._lock, self._most = threading.Lock(), most
+    def __init__(self, most: float, held: float):
+        self._lock, self._most, self._held = threading.Lock(), most, held
 
     def acquire(self, blocking: bool = True) -> bool:
-        self._hesitate()
+        time.sleep(self._most * random.random() ** 3)
         return self._lock.acquire(blocking)
 
     def release(self) -> None:
-        self._hesitate()
+        time.sleep(self._held * random.random() ** 3)
         self._lock.release()
-
-    def _hesitate(self) -> None:
-        time.sleep(self._most * random.random() ** 3)
 
     def __enter__(self) -> None:
         self.acquire()
