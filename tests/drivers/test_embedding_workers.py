@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import lib
 from lib import Failure, LocalCluster, Node, VirtualCluster, protocols, workloads
 from lib.cluster.base import nbytes
-from lib.drivers.run.cut import KINDS
+from lib.drivers.run.execution import KINDS
 from lib.drivers.servers.sample_ids import first, holder
 from lib.errors import BadOption, NodeLost
 from lib.protocols import Pair

@@ -10,7 +10,7 @@ import pytest
 
 from lib.cluster.base import Handle
 from lib.drivers.membership.workers import Workers
-from lib.drivers.run.attempt import Attempt
+from lib.drivers.run.cuts import Attempt
 from lib.drivers.run.record import Record
 from lib.errors import NodeLost
 from lib.protocols.gba import GBA

@@ -9,7 +9,7 @@ import pytest
 
 import lib
 from lib import Automatic, Choice, Failure, LocalCluster, Phase, Schedule, VirtualCluster, paths
-from lib.drivers.run.cut import KINDS
+from lib.drivers.run.execution import KINDS
 from lib.errors import Damaged
 from lib.protocols.server_rule import ServerState
 from lib.store import checkpoint
