@@ -60,8 +60,8 @@ def save(path: Path, thing: Any, *, durable: bool = True) -> int:
 
 
 def load(path: Path, kinds: Iterable[type] = (), digest: str | None = None) -> Any:
-    """What was saved, and has this `digest`, if one is given; `kinds` are the dataclasses that it may hold. Its arrays are its own
-    and may be written to."""
+    """What was saved, and has this `digest`, if one is given; `kinds` are the dataclasses that it may hold. Its arrays are its
+    own and may be written to."""
     try:
         arrays = _read(path)
         if digest not in (None, found := digest_of(path)):

@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from itertools import count
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -30,6 +31,7 @@ from lib.results.outcomes import Outcomes
 from lib.results.provenance import machine
 from lib.results.run import Run
 from lib.store.spec import RowStore
+from lib.training import resuming
 from lib.training.given import resolve
 from lib.training.legs import DRIVERS, Course
 from lib.training.schedule import Choice, Phase, Schedule, single
@@ -78,7 +80,8 @@ class Options(Checked):
     keep: bool = False
     """Keep the model with the run, so that another one can start from it."""
     resume: bool = False
-    """Go on from the cut that a run with this configuration left when it was stopped, if there is one."""
+    """Go on from the cut that a run with this configuration left when it was stopped; or one with other numbers of servers,
+    reader nodes or embedding workers: that is another run, as its provenance says (`before`). A sweep's runs take their own."""
 
     @classmethod
     def owner(cls) -> str:
@@ -114,6 +117,8 @@ def train(
     job = Job.of(workload, protocol, cluster, seed=seed, samples=samples, start=start, **options)
     if (found := job.saved()) is not None:
         return found
+    if job.settings.resume:
+        resuming.find(job.cuts, job.configuration, job.named)
     with Progress(job.samples, job.title, "samples") as progress:
         return job.run(progress.advance)
 
@@ -127,8 +132,8 @@ class Job:
     cluster: Cluster
     settings: Options
     configuration: dict[str, Any]
-    key: str
-    """The name under which the run is saved."""
+    named: Callable[[dict[str, Any]], str]
+    """The name under which a run with some configuration is saved, with this one's code."""
 
     @classmethod
     def of(cls, workload, protocol, cluster, *, seed=0, samples=None, start=None, **options) -> Job:
@@ -167,8 +172,13 @@ class Job:
             *(["lib.training.watch"] if isinstance(course.schedule, Choice) else []),
             *(["lib.store.checkpoint"] if settings.checkpoint_every else []),
         }
-        name = key(configuration, (workload, protocol, cluster, settings.store), way)
-        return cls(title, course, cluster, settings, configuration, name)
+        named = partial(key, things=(workload, protocol, cluster, settings.store), way=way)
+        return cls(title, course, cluster, settings, configuration, named)
+
+    @cached_property
+    def key(self) -> str:
+        """The name under which the run is saved."""
+        return self.named(self.configuration)
 
     @property
     def samples(self) -> int:
@@ -178,6 +188,10 @@ class Job:
     @property
     def folder(self) -> Path:
         return paths.runs() / self.key
+
+    @property
+    def cuts(self) -> Path:
+        return paths.reports() / "cuts" / self.key
 
     def saved(self) -> Run | None:
         """The run that was saved before, unless the settings ask for a new one."""
@@ -195,14 +209,16 @@ class Job:
             return self.saved() or self._train(progress)
 
     def _train(self, progress: Callable[[int], None]) -> Run:
-        course, settings = self.course, self.settings
-        cuts = paths.reports() / "cuts" / self.key
+        course, settings, before = self.course, self.settings, []
         if settings.checkpoint_every:
             every = max(1, settings.checkpoint_every // course.plan.workload.batch_size)
-            kept = Cuts(every=every, folder=cuts, resume=settings.resume)
+            kept = Cuts(every=every, folder=self.cuts, resume=settings.resume)
             if not settings.resume:
-                shutil.rmtree(cuts, ignore_errors=True)
+                shutil.rmtree(self.cuts, ignore_errors=True)
+            before = resuming.describe(self.cuts, self.configuration)
             course = replace(course, plan=replace(course.plan, cuts=kept))
+        # With other numbers on the way it is another run than one that had these from its start.
+        configuration = self.configuration | ({"before": before} if before else {})
         with _few_collections():
             legs, model = self.cluster.open(course.plan.seed, course.plan.workers).run(course.run, progress)
         outcome = Outcomes(legs)
@@ -211,14 +227,14 @@ class Job:
             self._epochs(outcome.summary(self.cluster.clock)),
             outcome.trace(),
             outcome.usage(),
-            {**self.configuration, **machine(), "clock": self.cluster.clock, "events": outcome.events},
+            {**configuration, **machine(), "clock": self.cluster.clock, "events": outcome.events},
             outcome.digest(),
             model,
         )
         if settings.save:
-            run.save(self.folder)
+            run.save(paths.runs() / self.named(configuration))
         if settings.checkpoint_every:
-            shutil.rmtree(cuts, ignore_errors=True)
+            shutil.rmtree(self.cuts, ignore_errors=True)
         return run
 
     def _epochs(self, summary: dict[str, Any]) -> dict[str, Any]:

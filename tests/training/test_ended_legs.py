@@ -84,7 +84,8 @@ def test_what_is_kept_of_a_stopped_run(reports, monkeypatch):
     with killed(monkeypatch, 33):
         train(FAMILIES)
     [folder] = (reports / "cuts").iterdir()
-    assert sorted(path.stem for path in folder.iterdir()) == ["done-0000", "done-0001", "leg-0002", "world"]
+    left = ["done-0000", "done-0001", "leg-0002", "leg-0002-00000006", "run", "world"]
+    assert sorted(path.stem for path in folder.iterdir()) == left
     assert checkpoint.load(folder / "leg-0002.safetensors", (*KINDS, ServerState))["run"]["mark"] == 6
 
 

@@ -1,8 +1,9 @@
 """Servers that go on from a cut of another number of them: each takes its share of what all of those held, as placement says.
 
-Dealt anew are dense slices and rows, with their optimisers' state, stamps and what a correction remembers, and gradients that wait
-for their update. All go on with one state of the rule, at the step of the server that had come furthest. The first one takes what
-had been kept for evaluations. Books go on: a server that is new has the first one's, and one that is no more leaves its record.
+Dealt anew are dense slices and rows, with their optimisers' state, stamps and what a correction remembers, and gradients that
+wait for their update. All go on with one state of the rule, at the step of the server that had come furthest. The first one
+takes what had been kept for evaluations. Books go on: a server that is new has the first one's, and one that is no more leaves
+its record.
 
 What cannot be dealt, since some part of the parameters would be without it or have it twice, is an error: buffers that hold
 gradients of unlike batches, gradients that wait to be corrected by what their workers read, optimisers that have made unlike
@@ -136,11 +137,11 @@ def _left(record: Record) -> Record:
 
 def _snapshot(number: int, parts: Sequence[Snapshot]) -> Snapshot:
     """The first server has it whole."""
-    first = parts[0]
-    if number or len(parts) == 1:
-        return replace(first, dense={}, rows={}) if number else first
+    first, rows = parts[0], [part.rows for part in parts if part.rows]
     dense = {shard: values for part in parts for shard, values in part.dense.items()}
-    rows = {
-        name: tuple(map(np.concatenate, zip(*(part.rows[name] for part in parts), strict=True))) for name in first.rows
-    }
-    return replace(first, dense=dense, rows=rows)
+    joined = first.rows
+    if len(rows) > 1:
+        joined = {
+            name: tuple(map(np.concatenate, zip(*(each[name] for each in rows), strict=True))) for name in first.rows
+        }
+    return replace(first, dense={} if number else dense, rows={} if number else joined)
