@@ -113,7 +113,7 @@ class Cuts:
         return self.folder / f"leg-{self.leg:04}-{mark:08}"
 
     def _tidy(self, but: Path | None = None) -> None:
-        for old in self.folder.glob("leg-*-*"):
+        for old in self.folder.glob(f"leg-{self.leg:04}-*"):
             if old != but:
                 shutil.rmtree(old, ignore_errors=True)
 
