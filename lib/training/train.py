@@ -6,7 +6,7 @@ import gc
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, partial
 from itertools import count
 from pathlib import Path
@@ -87,6 +87,16 @@ class Options(Checked):
     def owner(cls) -> str:
         return "train"
 
+    @property
+    def told(self) -> dict[str, Any]:
+        """What makes a run another one: most options where they are not as by default, and some always."""
+        given, usual = (
+            {each.name: describe(getattr(of, each.name)) for each in fields(of)} for of in (self, Options())
+        )
+        always = ("evaluations", "on_nan", "trace", "feed", "partitions", "prefetch")
+        told = given.keys() - {"save", "force", "resume"}
+        return {name: given[name] for name in sorted(told) if name in always or given[name] != usual[name]}
+
     def __post_init__(self):
         if self.resume and self.checkpoint_every is None:
             raise BadOption("train: resume needs the checkpoint_every of the run that is to go on")
@@ -123,6 +133,10 @@ def train(
         return job.run(progress.advance)
 
 
+SHARED = ("gradients", "on_nan", "trace", "accesses", "store", "feed", "partitions", "embedding_workers")
+"""Options that a plan has by the same name."""
+
+
 @dataclass(frozen=True, eq=False)
 class Job:
     """A run that is settled and checked, and that is still to be found or made."""
@@ -149,19 +163,7 @@ class Job:
             "cluster": describe(cluster),
             **({"files": read} if (read := files.of(workload)) else {}),
             "seed": seed,
-            "evaluations": settings.evaluations,
-            **({} if settings.gradients else {"gradients": False}),
-            "on_nan": settings.on_nan,
-            "trace": settings.trace,
-            **({"accesses": True} if settings.accesses else {}),
-            "feed": settings.feed,
-            "partitions": settings.partitions,
-            "prefetch": settings.prefetch,
-            **({"reader_nodes": settings.reader_nodes} if settings.reader_nodes else {}),
-            **({"embedding_workers": settings.embedding_workers} if settings.embedding_workers else {}),
-            **({"store": describe(settings.store)} if settings.store != RowStore() else {}),
-            **({"checkpoint_every": settings.checkpoint_every} if settings.checkpoint_every else {}),
-            **({"keep": True} if settings.keep else {}),
+            **settings.told,
             **({"start": {"digest": start.digest, "place": course.plan.first}} if start else {}),
         }
         title = f"{workload.name} {protocol.name} {cluster.name}"
@@ -275,18 +277,11 @@ def _course(
         workers=workers,
         servers=cluster.servers,
         seed=seed,
-        gradients=settings.gradients,
-        on_nan=settings.on_nan,
-        trace=settings.trace,
-        accesses=settings.accesses,
-        store=settings.store,
-        feed=settings.feed,
-        partitions=settings.partitions,
+        **{name: getattr(settings, name) for name in SHARED},
         ahead=int(cluster.clock == "wall" or settings.reader_nodes + settings.embedding_workers > 0)
         if settings.prefetch is None
         else settings.prefetch,
         readers=settings.reader_nodes,
-        embedding_workers=settings.embedding_workers,
         first=first,
         marks=tuple(_marks(workload, first, settings.evaluations)),
         daily=settings.evaluations == "daily",

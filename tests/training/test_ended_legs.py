@@ -14,20 +14,11 @@ from lib.errors import Damaged
 from lib.protocols.server_rule import ServerState
 from lib.store import checkpoint
 from lib.store.optim import SGD
+from tests.toys import days_of_clicks
 from tests.training.stopping import Killed, assert_same, killed
 
 BATCH = 16
-CLICKS = lib.workloads.get(
-    "ctr-synthetic",
-    samples=BATCH * 60,
-    batch_size=BATCH,
-    fields=3,
-    vocabulary=40,
-    dim=4,
-    hidden=(8,),
-    days=4,
-    evaluation_samples=100,
-)
+CLICKS = days_of_clicks(60, BATCH, evaluation_samples=100)
 CLUSTER = VirtualCluster(workers=3, servers=2, slowdown=0.7)
 FAMILIES = Schedule(
     phases=(

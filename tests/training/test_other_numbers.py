@@ -245,5 +245,5 @@ def test_a_cut_of_other_code_is_not_gone_on_with(reports, monkeypatch):
     [folder] = (reports / "cuts").iterdir()
     folder.rename(folder.with_name("as-another-code-would-call-it"))
     for servers in (2, 3):
-        with pytest.warns(UserWarning, match="the code, or a package, 'another' there"):
+        with pytest.warns(UserWarning, match="the code, or a package, 'another' there and 'this' here$"):
             train(PROTOCOLS["gba"], cluster=of(servers), resume=True, **CUT)

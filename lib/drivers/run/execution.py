@@ -75,17 +75,9 @@ async def carry_out(
     watch = await silent["queue"].watch() if plan.watch else None
     place = plan.mark(min(plan.samples, await _taken(plan, silent) * plan.workload.batch_size))
     records = await asyncio.gather(*(part.report(place) for part in others.values()))
-    return Finished(
-        start,
-        end,
-        [*await workers.report(place), *records],
-        usage,
-        world.events(),
-        attempt.undone,
-        attempt.number,
-        attempt.left_out,
-        watch,
-    )
+    records = [*await workers.report(place), *records]
+    tries = attempt.undone, attempt.number, attempt.left_out
+    return Finished(start, end, records, usage, world.events(), *tries, watch)
 
 
 async def _taken(plan: Plan, silent: dict[str, Handle]) -> int:
