@@ -92,8 +92,8 @@ def _other_numbers(case: Case, stream: np.random.Generator) -> Case:
     numbers = {}
     for option, role in (("servers", "server"), ("reader_nodes", "reader"), ("embedding_workers", "embedding")):
         least = case.get(option, 0) if role in named else 1
-        if option in case:
-            numbers[option] = int(stream.integers(least, 5))
+        if others := [number for number in range(least, 5) if option in case and number != case[option]]:
+            numbers[option] = int(stream.choice(others))
     return {"other": numbers}
 
 
