@@ -224,15 +224,10 @@ class Job:
         with _few_collections():
             legs, model = self.cluster.open(course.plan.seed, course.plan.workers).run(course.run, progress)
         outcome = Outcomes(legs)
-        run = Run(
-            outcome.history(),
-            self._epochs(outcome.summary(self.cluster.clock)),
-            outcome.trace(),
-            outcome.usage(),
-            {**configuration, **machine(), "clock": self.cluster.clock, "events": outcome.events},
-            outcome.digest(),
-            model,
-        )
+        told = {**configuration, **machine(), "clock": self.cluster.clock, "events": outcome.events}
+        summary = self._epochs(outcome.summary(self.cluster.clock))
+        tables = outcome.history(), summary, outcome.trace(), outcome.usage()
+        run = Run(*tables, told, outcome.digest(), model)
         if settings.save:
             run.save(paths.runs() / self.named(configuration))
         if settings.checkpoint_every:

@@ -37,7 +37,6 @@ class Part(checkpoint.Kept):
 
 
 def write(cuts, mark, names=NAMES):
-    cuts.clear(mark)
     for name in names:
         assert asyncio.run(Part(mark).keep(cuts.place(mark, name))) == {"issued": mark}
     cuts.commit({"mark": mark}, names, {*names, "reader0"})
@@ -120,7 +119,7 @@ def test_a_folder_that_machines_do_not_share_is_told_before_the_cut_counts(tmp_p
     cuts = Cuts(every=1, folder=tmp_path)
     write(cuts, 10)
     with pytest.raises(
-        LockstepError, match=r"worker7 has written .* cannot be read here .* that all machines of a run share"
+        LockstepError, match=r"worker7 has written .* not to be found from here: .* that all machines of a run share"
     ):
         cuts.commit({"mark": 20}, ["worker7"], ["worker7"])
     assert read(cuts) == 10

@@ -16,8 +16,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError
-
 from lib.cluster.base import Handle, World
 from lib.drivers.run.record import Record
 from lib.errors import LockstepError
@@ -78,22 +76,16 @@ class Cuts:
         """Where a part writes itself."""
         return _file(self._parts(mark), name)
 
-    def clear(self, mark: int) -> None:
-        """Nothing lies where the parts of this cut will, be it of one whose writing was interrupted."""
-        shutil.rmtree(self._parts(mark), ignore_errors=True)
-
     def commit(self, run: dict[str, Any], there: Iterable[str], layout: Collection[str]) -> None:
         """All parts that are there have been written: from here on this is the newest cut."""
         parts = {}
         for name in there:
-            file = self.place(run["mark"], name)
-            try:
-                parts[name] = checkpoint.digest_of(file)
-            except (OSError, SafetensorError) as error:
+            if not (file := self.place(run["mark"], name)).exists():
                 raise LockstepError(
-                    f"{name} has written {file} where it stands, and it cannot be read here ({error}): the folder of the "
-                    "reports (LOCKSTEP_REPORTS) must be one that all machines of a run share"
-                ) from error
+                    f"{name} has written {file} where it stands, and it is not to be found from here: the folder of the reports "
+                    "(LOCKSTEP_REPORTS) must be one that all machines of a run share"
+                )
+            parts[name] = checkpoint.digest_of(file)
         checkpoint.save(self.newest, {"run": run, "parts": parts, "layout": tuple(sorted(layout))})
         self._tidy(self._parts(run["mark"]))
 

@@ -98,7 +98,6 @@ def _marks(plan: Plan) -> list[int]:
 async def _cut(world: World, plan: Plan, mark: int, start: float, workers: Workers, parts: dict[str, Handle]) -> None:
     await workers.rest()
     cuts, attempt = plan.cuts, plan.attempt
-    cuts.clear(mark)
     with world.still():
         ledgers = await workers.keep(lambda name: cuts.place(mark, name))
         kept = (part.keep(cuts.place(mark, name)) for name, part in parts.items())
