@@ -222,6 +222,7 @@ def test_such_a_run_is_not_taken_for_one_that_had_these_numbers_from_its_start(r
     "options, told",
     [
         ({"seed": 3}, "seed 0 there and 3 here$"),
+        ({"seed": 3, "cluster": of(3)}, "cluster.servers 2 there and 3 here, seed 0 there and 3 here$"),
         ({"seed": 3, "feed": "split"}, "feed 'rule' there and 'split' here, seed 0 there and 3 here$"),
         ({"cluster": VirtualCluster(workers=4, servers=2, slowdown=0.7)}, "cluster.workers 3 there and 4 here$"),
         (
