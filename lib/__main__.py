@@ -6,6 +6,8 @@ examples:
   python -m lib train criteo-deepfm gba+all-reduce virtual -o lr=0.003 -o speeds=[1,1,0.5,2] -o store.max_rows=10000
   python -m lib train ctr-synthetic mine.py:MyRule virtual -o 'row_optimizer={name: adagrad, lr: 0.1}'
   python -m lib train fb15k-237-distmult sync local --profile full --data FB15k-237 -o workers=1
+  python -m lib train kg-synthetic oac local -o accesses=true   # its history, judged
+  python -m lib check HISTORY   # anybody's, or a run's accesses.parquet
   python -m lib run 00_quickstart --profile laptop -p seeds=5
   python -m lib run all --profile laptop --resume
   python -m lib claims --json
@@ -21,6 +23,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
 import sys
 from collections.abc import Sequence
@@ -76,16 +79,21 @@ def _parser() -> argparse.ArgumentParser:
     train("--json", action="store_true", help="print the summary as JSON")
     train("-o", "--option", help="an option of whatever has it, or of a part of it; repeatable", **pairs)
 
+    check = add("check", _check, "judge a pipeline's history: what no serial run would have shown")
+    check(
+        "history", metavar="HISTORY", help="a .parquet or .csv file, as lib/results/history.py says and runs leave it"
+    )
+
     run = add("run", _run, "run notebooks and write their pages and the index")
     run("name", metavar="EXPERIMENT|PAPER|all", help="a notebook, all of a paper's, or all")
     run("--profile", choices=PROFILES, default="smoke", help="how long the runs are")
     run("-p", "--parameter", help="a notebook's parameter; repeatable", **pairs)
     complete = "leave out notebooks whose results are complete: same profile, parameters, notebook, claims and lib"
+    sealed = "judge a whole paper's committed rules, once, on seeds that nobody has seen, and note that it was done"
+    run("--sealed", action="store_true", help=sealed)
     run("--resume", action="store_true", help=complete)
 
-    report = add("report", _report, "write the index of all reports anew from what has been run")
-    published = "publish the laptop profile's results: reports/reference/ and the table in the README"
-    report("--reference", action="store_true", help=published)
+    add("report", _report, "write the index of all reports anew from what has been run")
     add("claims", _claims, "show every claim with its verdict")(
         "--json", action="store_true", help="print them as JSON"
     )
@@ -114,6 +122,7 @@ def _list(options: argparse.Namespace) -> None:
 def _train(options: argparse.Namespace) -> None:
     _check_names(options.workload, options.protocol, options.cluster)
     import lib
+    from lib.results import anomalies
 
     pairs = dict(_pair(text) for text in options.option)
     flags = ("seed", "samples", "force", "profile", "data")
@@ -128,22 +137,39 @@ def _train(options: argparse.Namespace) -> None:
     for name, value in summary.items():
         if value is not None and not isinstance(value, (dict, list)):
             print(f"{name:24}{value:,.5g}" if isinstance(value, float) else f"{name:24}{value}")
+    for leg in summary.get("legs", [summary]):
+        if "anomalies" in leg:
+            print(anomalies.verdict(leg))
+
+
+def _check(options: argparse.Namespace) -> int:
+    from lib.results import anomalies, history
+
+    legs = {leg: anomalies.judged(accesses) for leg, accesses in history.load(options.history).items()}
+    for leg, judged in legs.items():
+        print(f"leg {leg}: " * (len(legs) > 1) + anomalies.verdict(judged))
+    return int(any(judged["anomalies"] for judged in legs.values()))
 
 
 def _run(options: argparse.Namespace) -> None:
-    from lib import reporting
+    from lib import reporting, seeds
     from lib.reporting import notebooks
+    from lib.reporting.claims import sealing
 
     parameters = {}
     for experiment in notebooks.resolve(options.name):
         parameters = notebooks.parse_parameters(experiment, options.parameter)
+    if options.sealed:
+        if parameters or options.profile == "smoke":
+            raise BadOption("a sealed run is what is published: at laptop or full, without parameters of its own")
+        os.environ[seeds.DRAWN] = str(sealing.draw(options.name, options.resume))
     print(reporting.build(options.profile, options.name, parameters, options.resume))
 
 
 def _report(options: argparse.Namespace) -> None:
     from lib import reporting
 
-    print(reporting.publish() if options.reference else reporting.index())
+    print(reporting.index())
 
 
 def _claims(options: argparse.Namespace) -> None:
@@ -154,7 +180,7 @@ def _claims(options: argparse.Namespace) -> None:
     if options.json:
         print(table.to_json(orient="records", indent=1))
         return
-    columns = ["id", "kind", "verdict", "case", "case_verdict", "ours", "low", "high"]
+    columns = ["id", "kind", "verdict", "case", "case_verdict", "ours", "low", "high", "near", "far", "least"]
     print(table[[name for name in columns if name in table]].to_string(index=False, na_rep=""))
     for kind, found in claims.counts(verdicts).items():
         print(f"{kind}: {claims.tally(found)}")

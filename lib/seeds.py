@@ -1,18 +1,28 @@
-"""Which seeds are for what: settings are tuned, first looks taken and verdicts reached on seeds that have none in common."""
+"""Which seeds are for what: settings are tuned, first looks taken and verdicts reached on seeds that have none in common.
+
+Sealed seeds are drawn by `python -m lib run PAPER --sealed` alone, a block of them for each state of a paper's rules; it tells
+`judging` by the environment which block that is, and whoever asks for seeds of verdicts then gets those.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 
 from lib.errors import BadOption
 
 TUNING, PILOT, JUDGING = range(500), range(500, 1000), range(1000, 2000)
 """What ran before they were set apart had seeds below 20; settings and rules were chosen after looking at it: that is tuning."""
+SEALED = range(7_000_000, 8_000_000)
+BLOCK = 1_000
+"""Sealed seeds of one state of a paper's rules."""
+DRAWN = "LOCKSTEP_SEALED"
+"""The environment variable with the first sealed seed that may be drawn here."""
 
 
 def judging(count: int) -> range:
-    """The first so many seeds that verdicts on a paper's claims are reached on."""
-    return JUDGING[:count]
+    """The first so many seeds that verdicts on a paper's claims are reached on; inside a sealed run, its own."""
+    return (drawn() or JUDGING)[:count]
 
 
 def tuning(count: int) -> range:
@@ -20,10 +30,25 @@ def tuning(count: int) -> range:
     return TUNING[:count]
 
 
+def drawn() -> range:
+    """The sealed seeds that may be drawn here: none, outside a sealed run."""
+    first = int(os.environ.get(DRAWN, SEALED.stop))
+    return SEALED[first - SEALED.start :][:BLOCK]
+
+
+def not_sealed(seed: int) -> int:
+    """The seed, of a run that is to be made: whoever looks at a sealed one before its run has broken the seal."""
+    if seed in SEALED and seed not in drawn():
+        raise BadOption(
+            f"seed {seed} is sealed: `python -m lib run PAPER --sealed` alone draws {SEALED.start} to {SEALED.stop - 1}"
+        )
+    return seed
+
+
 def not_judging(seeds: Iterable[int], what: str) -> list[int]:
     """The seeds, of something that tries settings: whoever chooses among them must not have seen what is judged."""
     seeds = list(seeds)
-    if taken := [seed for seed in seeds if seed in JUDGING]:
+    if taken := [seed for seed in seeds if seed in JUDGING or seed in SEALED]:
         raise BadOption(
             f"{what}: seed {', '.join(map(str, taken))}: verdicts are reached on {JUDGING.start} to {JUDGING.stop - 1}; "
             f"try settings on {TUNING.start} to {PILOT.stop - 1}"

@@ -9,9 +9,10 @@ A *place* is a dict, axis -> value: what `job` takes by name, and the columns by
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import product
 from operator import attrgetter
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import numpy as np
@@ -56,6 +57,57 @@ def told(
         own = {name: run.summary[of] if isinstance(of, str) else of(run) for name, of in figures.items()}
         rows.append({**place, **own, **{name: value for each in several for name, value in each(run, **place).items()}})
     return pd.DataFrame(rows)
+
+
+def climbed(
+    measured: Callable[[list[Place]], Sequence[float]],
+    axes: Mapping[str, Sequence[float]],
+    seeds: Iterable[int],
+    most: int = 6,
+    limits: Mapping[str, tuple[float, float]] = MappingProxyType({}),
+) -> pd.DataFrame:
+    """The curve of what is tuned, a row for each setting and seed with its `value`, of which more is better: first the whole
+    grid, then, `most` times at most, whatever is beside the best and was not tried. An axis goes on past its ends, within its
+    `limits`; one with a single value is not tuned. `inside`: nothing beside the best is left to be tried."""
+    axes, seeds = {name: sorted(values) for name, values in axes.items()}, list(seeds)
+    tried: dict[tuple[float, ...], list[float]] = {}
+    wanted = [tuple(place.values()) for place in grid(**axes)]
+    for _ in range(most + 1):
+        places = [dict(zip(axes, each, strict=True)) | {"seed": seed} for each in wanted for seed in seeds]
+        values = np.reshape(measured(places), (len(wanted), len(seeds))).tolist()
+        tried |= dict(zip(wanted, values, strict=True))
+        wanted = [each for each in _around(_best(tried), axes, limits) if each not in tried]
+        if not wanted:
+            break
+    rows = [(*place, seed, x) for place, values in tried.items() for seed, x in zip(seeds, values, strict=True)]
+    return pd.DataFrame(rows, columns=[*axes, "seed", "value"]).assign(inside=not wanted)
+
+
+def _best(tried: Mapping[tuple[float, ...], Sequence[float]]) -> tuple[float, ...]:
+    """The setting with the best mean; one that failed on a seed is worse than all others."""
+    return max(tried, key=lambda place: np.nan_to_num(np.mean(tried[place]), nan=-np.inf))
+
+
+def _around(
+    best: tuple[float, ...], axes: dict[str, list[float]], limits: Mapping[str, tuple[float, float]]
+) -> Iterator[tuple[float, ...]]:
+    """The settings beside it on each axis, which is made longer where it ends there."""
+    for place, (name, values) in enumerate(axes.items()):
+        if len(values) < 2:
+            continue
+        least, most = limits.get(name, (-np.inf, np.inf))
+        longer = [_next(values[::way]) for way in (1, -1) if values[::way][-1] == best[place]]
+        values += [x for x in longer if least <= x <= most]
+        values.sort()
+        at = values.index(best[place])
+        yield from ((*best[:place], x, *best[place + 1 :]) for x in values[max(at - 1, 0) : at + 2] if x != best[place])
+
+
+def _next(values: Sequence[float]) -> float:
+    """What goes on after the last, as the one before it went on after its own: 0.03 after 0.001, 0.003 and 0.01."""
+    *_, before, last = values
+    third = values[-3] if len(values) > 2 else before * before / last
+    return float(f"{before * last / third:.6g}")
 
 
 def beside(data: pd.DataFrame, column: str, same: Sequence[str], **base: Any) -> np.ndarray:

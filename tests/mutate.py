@@ -18,6 +18,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from queue import SimpleQueue
@@ -87,7 +88,7 @@ def mutate(chosen: Sequence[Fault], processes: int, root: Path = ROOT) -> Iterat
     copies: SimpleQueue[Path] = SimpleQueue()
     with tempfile.TemporaryDirectory(prefix="lockstep-mutate-") as folder:
         for number in range(processes):
-            copies.put(_copy(root, Path(folder) / str(number)))
+            copies.put(copied(Path(folder) / str(number), root))
 
         def examine(fault: Fault) -> Finding:
             copy = copies.get()
@@ -106,7 +107,8 @@ def result(findings: Sequence[Finding]) -> dict:
     return {"planted": len(findings), "noticed": caught, "faults": [asdict(finding) for finding in findings]}
 
 
-def _copy(root: Path, target: Path) -> Path:
+def copied(target: Path, root: Path = ROOT) -> Path:
+    """The repository there, as far as tests need it."""
     leave = shutil.ignore_patterns("__pycache__", "*.egg-info", ".*")
     for name in NEEDED:
         if (root / name).is_dir():
@@ -117,14 +119,22 @@ def _copy(root: Path, target: Path) -> Path:
     return target
 
 
-def _examine(fault: Fault, copy: Path) -> Finding:
-    path, start = copy / fault.file, time.monotonic()
+@contextmanager
+def planted(fault: Fault, copy: Path) -> Iterator[None]:
+    """The copy has the fault."""
+    path = copy / fault.file
     sound = path.read_text()
     path.write_text(sound.replace(fault.old, fault.new))
     try:
-        noticed = (fault.tests and _failing(copy, fault.tests)) or _failing(copy, ("tests",))
+        yield
     finally:
         path.write_text(sound)
+
+
+def _examine(fault: Fault, copy: Path) -> Finding:
+    start = time.monotonic()
+    with planted(fault, copy):
+        noticed = (fault.tests and _failing(copy, fault.tests)) or _failing(copy, ("tests",))
     return Finding(fault.name, fault.file, noticed, round(time.monotonic() - start, 1))
 
 

@@ -29,9 +29,15 @@ def test_an_instance_by_its_name():
         HERE.make("thing", siez=2)
 
 
-@pytest.mark.parametrize("registry", [protocols.ALL, workloads.ALL, cluster.ALL], ids=lambda registry: registry.what)
+@pytest.mark.parametrize("registry", [protocols.ALL, cluster.ALL], ids=lambda registry: registry.what)
 def test_a_class_stands_under_its_own_name(registry):
     assert {name: kind.name for name, kind in registry.items()} == {name: name for name in registry}
+
+
+def test_a_workload_has_the_name_that_it_was_asked_for_by():
+    assert all(workloads.get(name).name == name for name in workloads.ALL)
+    own = {name for name, kind in workloads.ALL.items() if kind.name == name}
+    assert own.isdisjoint(workloads.named()) and own | {*workloads.named()} == {*workloads.ALL}
 
 
 def test_names_need_no_torch():

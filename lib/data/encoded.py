@@ -5,35 +5,25 @@ from __future__ import annotations
 import bisect
 import functools
 import io
+from collections.abc import Sequence
 from itertools import accumulate
 from pathlib import Path
 
 import numpy as np
 from pyarrow import parquet
 
-from lib.data.prepared import Partitions
-
 CROP = 0.875
 """Share of the shorter side that the square in the middle keeps, as everyone evaluates ImageNet."""
-
-
-class EncodedFolder(Partitions):
-    """A folder of encoded images, as `python -m data_prep imagenet` writes it."""
-
-    kinds = ("encoded images",)
-
-    def split(self, name: str, side: int) -> tuple[EncodedImages, np.ndarray]:
-        """A split's images, and their classes."""
-        files = [self.folder / part["folder"] / "rows.parquet" for part in self._parts[name]]
-        labels = [parquet.read_table(path, columns=["label"])["label"].to_numpy() for path in files]
-        return EncodedImages(tuple(files), side), np.concatenate(labels).astype(np.int64)
 
 
 class EncodedImages:
     """Behaves as an array of bytes (images, 3, side, side) of which only rows are taken."""
 
-    def __init__(self, files: tuple[Path, ...], side: int):
+    def __init__(self, files: Sequence[Path], side: int):
+        """`files`: of rows, as `python -m data_prep imagenet` writes them."""
         self._side = side
+        labels = [parquet.read_table(path, columns=["label"])["label"].to_numpy() for path in files]
+        self.labels = np.concatenate(labels).astype(np.int64)
         groups = []
         for path in files:
             about = parquet.read_metadata(path)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from lib.errors import BadOption
-
 
 class Negatives:
     """Draws entities, a share of them by degree and the others uniformly.
@@ -15,8 +13,6 @@ class Negatives:
     """
 
     def __init__(self, triples: np.ndarray, entities: int, by_degree: float):
-        if not 0 <= by_degree <= 1:
-            raise BadOption(f"negatives: by_degree is {by_degree!r}; expected a share between 0 and 1")
         self._entities, self._by_degree = entities, by_degree
         self._ends = np.ascontiguousarray(triples[:, [0, 2]]).ravel()
 

@@ -41,9 +41,7 @@ class Outlines:
         return drawn if drawn.index == index else replace(drawn, index=index)
 
 
-@functools.lru_cache(maxsize=4)
-def _outlines(workload: Any, seed: int, places: bool) -> Outlines:
-    return Outlines(workload, seed, places)
+_outlines = functools.lru_cache(maxsize=4)(Outlines)
 
 
 def outlines(workload: Any, seed: int, places: bool = False) -> Outlines:

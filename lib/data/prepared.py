@@ -5,7 +5,6 @@ Any row can be asked for at any time and nothing is held in memory, so a batch i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -67,8 +66,12 @@ class Partitions:
         """How many there are; 0 for a day without any."""
         return sum(part["rows"] for part in self._parts.get(name, ()))
 
-    def take(self, name: int | str, array: str, rows: np.ndarray | slice) -> np.ndarray:
-        """These rows of an array, copied: numbers from 0, in any order, or a slice."""
+    def files(self, name: int | str, file: str) -> list[Path]:
+        """What holds its rows where they are no arrays, part by part."""
+        return [self.folder / part["folder"] / file for part in self._parts.get(name, ())]
+
+    def take(self, name: int | str, array: str, rows: np.ndarray | slice = slice(None)) -> np.ndarray:
+        """These rows of an array, or all, copied: numbers from 0, in any order, or a slice."""
         if isinstance(rows, slice):
             rows = np.arange(*rows.indices(self.rows(name)))
         rows = np.asarray(rows, np.int64)
@@ -128,29 +131,12 @@ class PreparedClicks(Partitions):
         shifts = np.arange(codes.shape[1]) << FIELD_SHIFT
         if "history" not in self.manifest:
             return ClickRows(codes | shifts, dense, labels)
-        history = self.take(day, "history", rows).astype(np.int64) | shifts[self._history_fields]
+        history = self.take(day, "history", rows).astype(np.int64) | shifts[self.history_fields]
         return ClickRows(
             codes | shifts, dense, labels, history, self.take(day, "history_length", rows).astype(np.int64)
         )
 
     @cached_property
-    def _history_fields(self) -> list[int]:
+    def history_fields(self) -> list[int]:
+        """The places of the fields that a behaviour has, where behaviours are known."""
         return [self.fields.index(name) for name in self.manifest["history"]["fields"]]
-
-
-class PreparedTriples(Partitions):
-    """A prepared knowledge graph."""
-
-    kinds = ("triples",)
-
-    @property
-    def entities(self) -> int:
-        return self.manifest["entities"]
-
-    @property
-    def relations(self) -> int:
-        return self.manifest["relations"]
-
-    def triples(self, split: str, rows: np.ndarray | slice | Sequence[int] = slice(None)) -> np.ndarray:
-        """int64 (triples, 3): head, relation, tail of the train, valid or test split."""
-        return self.take(split, "triples", rows if isinstance(rows, slice) else np.asarray(rows)).astype(np.int64)

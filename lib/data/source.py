@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,9 +17,9 @@ import numpy as np
 
 from lib.data.behaviours import Remembered
 from lib.data.clicks import Clicks
-from lib.data.encoded import EncodedFolder
+from lib.data.encoded import EncodedImages
 from lib.data.images import RealImages
-from lib.data.prepared import Partitions, PreparedClicks, PreparedTriples
+from lib.data.prepared import Partitions, PreparedClicks
 from lib.data.questions import Question
 from lib.data.triples import Graph
 from lib.errors import BadOption
@@ -51,8 +52,8 @@ def _kept(rows: int, path: str | Path) -> int:
 @functools.lru_cache(maxsize=4)
 def graph(path: str, held_out: str) -> Graph:
     """A knowledge graph."""
-    found = PreparedTriples(path)
-    parts = {split: found.triples(split) for split in ("train", "valid", "test")}
+    found = Partitions(path, "triples")
+    parts = {split: found.take(split, "triples").astype(np.int64) for split in ("train", "valid", "test")}
     if found.names == ["train"]:
         order, kept = stream(0, "held out").permutation(len(parts["train"])), _kept(len(parts["train"]), path)
         parts["train"], parts[held_out] = (parts["train"][np.sort(rows)] for rows in (order[:kept], order[kept:]))
@@ -64,8 +65,8 @@ def graph(path: str, held_out: str) -> Graph:
         train=parts["train"],
         held_out=parts[held_out],
         apart=parts["valid" if held_out == "test" else "test"],
-        nodes=found.entities,
-        kinds=found.relations,
+        nodes=found.manifest["entities"],
+        kinds=found.manifest["relations"],
     )
 
 
@@ -95,29 +96,26 @@ class ClickPass:
             judged = {last: (learnt[last], sizes[last])}
         self._judged = judged
         self._days = list(learnt)
-        self._ends = np.cumsum([learnt[day] for day in self._days])
+        self._starts = _starts([learnt[day] for day in self._days])
 
     @property
     def samples(self) -> int:
         """Training samples."""
-        return int(self._ends[-1])
+        return int(self._starts[-1])
 
     def day(self, place: int) -> int:
         """The day of a place in the endless stream; days count on over the epochs."""
         epoch, within = divmod(place, self.samples)
-        return epoch * len(self._days) + int(np.searchsorted(self._ends, within, side="right"))
+        return epoch * len(self._days) + _stretch(self._starts, within)[0]
 
     def train(self, place: int, size: int, seed: int) -> Clicks | Remembered:
         """So many samples from that place of the stream on."""
         pieces = []
         while size:
             epoch, within = divmod(place, self.samples)
-            at = int(np.searchsorted(self._ends, within, side="right"))
-            end = int(self._ends[at])
-            first = end if not at else end - int(self._ends[at - 1])
-            start = within - (end - first)
-            take = min(size, first - start)
-            rows = _shuffled(first, seed, epoch, self._days[at], start, start + take)
+            at, first, last = _stretch(self._starts, within)
+            take = min(size, last - within)
+            rows = _shuffled(last - first, seed, epoch, self._days[at], within - first, within - first + take)
             pieces.append(self._read(self._days[at], rows, stream(seed, "passed", place)))
             place, size = place + take, size - take
         return pieces[0] if len(pieces) == 1 else _joined(pieces)
@@ -125,7 +123,7 @@ class ClickPass:
     def day_begins(self, day: int) -> int:
         """The first place of a day."""
         epoch, within = divmod(day, len(self._days))
-        return epoch * self.samples + (int(self._ends[within - 1]) if within else 0)
+        return epoch * self.samples + int(self._starts[within])
 
     def held_out(self, most: int, day: int | None = None) -> Clicks | Remembered:
         """Samples of the days that are not trained on, or of one day of the first epoch that is trained on later; evenly
@@ -148,8 +146,7 @@ class ClickPass:
         nothing = np.empty(0)
         if not self._behaviours:
             return Clicks(found.ids, found.dense, found.labels, nothing)
-        own = [self._log.fields.index(name) for name in self._log.manifest["history"]["fields"]]
-        target = found.ids[:, own]
+        target = found.ids[:, self._log.history_fields]
         # What others were shown stands for what this user passed over.
         passed = target[generator.integers(len(target), size=(len(target), self.length))]
         parts = (found.ids, target, found.history.reshape(len(target), -1), passed.reshape(len(target), -1))
@@ -162,22 +159,31 @@ def _joined(pieces: list[Clicks | Remembered]) -> Clicks | Remembered:
 
 def _shuffled(rows: int, seed: int, epoch: int, day: int, start: int, stop: int) -> np.ndarray:
     """Places start .. stop of a day's order: blocks of rows in any order, and the rows of a block in any order."""
-    order, ends = _blocks(rows, seed, epoch, day)
+    order, starts = _blocks(rows, seed, epoch, day)
     found = []
     while start < stop:
-        at = int(np.searchsorted(ends, start, side="right"))
-        first = int(ends[at - 1]) if at else 0
-        last = min(stop, int(ends[at]))
-        inside = _inside(int(ends[at]) - first, seed, epoch, day, int(order[at]))
-        found.append(int(order[at]) * _BLOCK + inside[start - first : last - first])
-        start = last
+        at, first, end = _stretch(starts, start)
+        inside = _inside(end - first, seed, epoch, day, int(order[at]))
+        found.append(int(order[at]) * _BLOCK + inside[start - first : stop - first])
+        start = end
     return np.concatenate(found)
+
+
+def _starts(sizes: Sequence[int] | np.ndarray) -> np.ndarray:
+    """Where stretches of these sizes begin, one after another, and where the last one ends."""
+    return np.concatenate(([0], np.cumsum(sizes)))
+
+
+def _stretch(starts: np.ndarray, place: int) -> tuple[int, int, int]:
+    """The stretch in which a place lies, its first place, and the place after its last."""
+    at = int(np.searchsorted(starts, place, side="right")) - 1
+    return at, int(starts[at]), int(starts[at + 1])
 
 
 @functools.lru_cache(maxsize=8)
 def _blocks(rows: int, seed: int, epoch: int, day: int) -> tuple[np.ndarray, np.ndarray]:
     order = stream(seed, "blocks", epoch, day).permutation(-(-rows // _BLOCK))
-    return order, np.cumsum(np.minimum(_BLOCK, rows - order * _BLOCK))
+    return order, _starts(np.minimum(_BLOCK, rows - order * _BLOCK))
 
 
 @functools.lru_cache(maxsize=32)
@@ -190,14 +196,10 @@ def images(path: str, side: int) -> RealImages:
     """Images: arrays in memory, or encoded ones that are decoded, `side` pixels wide, when they are asked for."""
     found = Partitions(path, "images", "encoded images")
     if found.manifest["kind"] == "encoded images":
-        folder = EncodedFolder(path)
-        (train, train_labels), (test, test_labels) = (folder.split(name, side) for name in ("train", "val"))
-        return RealImages(train, train_labels, test, test_labels, len(found.manifest["classes"]))
+        train, test = (EncodedImages(found.files(name, "rows.parquet"), side) for name in ("train", "val"))
+        return RealImages(train, train.labels, test, test.labels, len(found.manifest["classes"]))
     label, classes = list(found.manifest["classes"].items())[-1]
-    parts = {}
-    for split in found.names:
-        pixels, labels = (found.take(split, name, slice(None)) for name in ("images", label))
-        parts[split] = pixels, labels.astype(np.int64)
+    parts = {name: (found.take(name, "images"), found.take(name, label).astype(np.int64)) for name in found.names}
     train, test = _split(path, parts, "train", "test")
     return RealImages(*train, *test, classes)
 
@@ -216,11 +218,10 @@ def questions(path: str) -> RealQuestions:
     parts = {}
     for split in found.names:
         rows = []
-        for part in found.manifest["partitions"]:
-            if part["split"] == split:
-                table = parquet.read_table(Path(path) / part["folder"] / "rows.parquet")
-                columns = (table[name].to_pylist() for name in ("question", "context", "answers", "starts"))
-                rows += [Question(q, c, tuple(a), s[0]) for q, c, a, s in zip(*columns, strict=True)]
+        for file in found.files(split, "rows.parquet"):
+            table = parquet.read_table(file)
+            columns = (table[name].to_pylist() for name in ("question", "context", "answers", "starts"))
+            rows += [Question(q, c, tuple(a), s[0]) for q, c, a, s in zip(*columns, strict=True)]
         parts[split] = (rows,)
     (train,), (test,) = _split(path, parts, "train", "dev")
     return RealQuestions(train, test)

@@ -43,6 +43,8 @@ class InFlight:
     """The timestamps of the rows that it computes from."""
     stamp: int = -1
     """Its own."""
+    place: int = -1
+    """How many batches were computed before."""
     end: float = math.nan
     """When it was computed."""
     blocks: dict[str, torch.Tensor] = field(default_factory=dict)
@@ -192,6 +194,7 @@ class Pipeline(Kept):
         if not self._plan.gradients:
             return self._dense.apply(result.dense)
         sound = result.finite()
+        told = {"loss": result.loss, "scores": result.scores, "sound": sound}
         rate = self._plan.rate_after(self._samples)
         self._dense.apply(result.dense, rate, where=sound)
         for name, before in work.blocks.items():
@@ -200,9 +203,9 @@ class Pipeline(Kept):
             cache = self._caches.get(name)
             into = None if cache is None else cache.room(work.rows[name].ids, work.stamp)
             work.blocks[name] = torch.where(sound, after, before, out=into)
+            told |= {f"{name} before": before} if self.record.accesses is not None else {}
             if cache is not None:
                 self.record.extra["largest cache"] = max(self.record.extra["largest cache"], len(cache))
-        told = {"loss": result.loss, "scores": result.scores, "sound": sound}
         work.back = self._road.down({**work.blocks, **{f"/{name}": tensor for name, tensor in told.items()}})
 
     def _landed(self, work: InFlight) -> tuple[dict[str, Rows], float, Any, bool]:
@@ -213,16 +216,19 @@ class Pipeline(Kept):
         rows = {}
         for name, read in work.rows.items():
             rows[name] = Rows.of(read.ids, back[name], self._dim(name), np.full(len(read), work.stamp))
+            if self.record.accesses is not None:
+                before = Rows.of(read.ids, back[f"/{name} before"], self._dim(name), work.versions[name])
+                self.record.accesses.append(self._access(work, name, before, rows[name]))
         return rows, float(back["/loss"]), back["/scores"], bool(back["/sound"])
 
     def _account(self, work: InFlight) -> None:
+        work.place = len(self.record.order)
         self.record.order.append(work.batch.index)
-        if self.record.accesses is not None:
-            ids = {name: block.ids for name, block in work.rows.items()}
-            self.record.accesses += [
-                Access("compute", work.batch.index, name, ids[name], versions, work.stamp, work.admission.safe)
-                for name, versions in work.versions.items()
-            ]
+
+    def _access(self, work: InFlight, name: str, before: Rows, after: Rows) -> Access:
+        seen = {"order": np.full(len(before), work.place), "values": before.fingerprints, "made": after.fingerprints}
+        stamps = {"stamp": work.stamp, "safe": work.admission.safe}
+        return Access("compute", work.batch.index, name, before.ids, before.stamps, **stamps, **seen)
 
     def _note(self, work: InFlight, loss: float, scores: Any, sound: bool) -> None:
         if not self._trainer.note(work.batch, work.end, loss, scores, sound):

@@ -13,6 +13,7 @@ import types
 import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, Field, fields, is_dataclass
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self, Union
 
 from annotated_types import Ge, Gt, Le
@@ -72,9 +73,8 @@ class Checked:
     def read(cls, data: Any) -> Self:
         """An object from plain data: by default from a mapping of its fields."""
         if not isinstance(data, Mapping):
-            raise BadField(
-                cls.owner(), (), f" must be {cls.__name__}'s fields, such as {_example(cls)}, not {shown(data)}"
-            )
+            such = ", ".join(f"{field.name}: ..." for field in fields(cls)[:2])
+            raise BadField(cls.owner(), (), f" must be {cls.__name__}'s fields, such as {{{such}}}, not {shown(data)}")
         return of_fields(cls, data)
 
 
@@ -244,46 +244,24 @@ def _is_place(step: int | str, value: Any) -> bool:
 def _right(error: Mapping[str, Any]) -> str:
     """What would be right, in our words."""
     kind, context = error["type"], error.get("ctx", {})
-    if kind in _BOUNDS:
-        sign, bound = _BOUNDS[kind]
+    if kind in _words()["bounds"]:
+        sign, bound = _words()["bounds"][kind]
         limit = context[bound]
         return {("at least", 0): "0 or more", ("above", 0): "positive"}.get((sign, limit), f"{sign} {limit:g}")
     if kind == "literal_error":
         return context["expected"]
     if kind == "is_instance_of":
         return f"a {context['class']}"
-    return _WORDS.get(kind) or error["msg"].removeprefix("Input should be ").lower()
+    return _words()["kinds"].get(kind) or error["msg"].removeprefix("Input should be ").lower()
 
 
-_BOUNDS = {
-    "greater_than_equal": ("at least", "ge"),
-    "greater_than": ("above", "gt"),
-    "less_than_equal": ("at most", "le"),
-    "less_than": ("below", "lt"),
-}
-_WORDS = {
-    "int_type": "a whole number",
-    "int_from_float": "a whole number",
-    "float_type": "a number",
-    "finite_number": "finite",
-    "bool_type": "true or false",
-    "string_type": "text",
-    "tuple_type": "a list",
-    "list_type": "a list",
-    "dict_type": "names and values",
-    "mapping_type": "names and values",
-    "missing": "a longer list",
-    "too_short": "a longer list",
-    "too_long": "a shorter list",
-    "predicate_failed": "filled in",
-    "none_required": "None",
-}
+@functools.cache
+def _words() -> Mapping[str, Any]:
+    import yaml  # not for options that are right
+
+    return yaml.safe_load(Path(__file__).with_name("words.yaml").read_text(encoding="utf-8"))
 
 
 def _default(field: Field) -> Any:
     """A field's default; MISSING where it has none."""
     return field.default if field.default_factory is MISSING else field.default_factory()
-
-
-def _example(kind: type) -> str:
-    return "{" + ", ".join(f"{field.name}: ..." for field in list(fields(kind))[:2]) + "}"

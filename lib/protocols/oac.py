@@ -6,8 +6,8 @@ cache of recent updates just before it is computed, so that the result is that o
 
 Paper -> code: MFT, outstanding batches and STE (3.3) -> `OptimisticState`, `OAC.on_read`, `OAC.on_written`;
 validation (3.2) -> `stale`; "smaller timestamps are not allowed to overwrite larger timestamps" -> the driver's write,
-which every pipeline rule shares where `validates` is set; locks (3.2) -> the table's gate, in which a batch is read or written
-alone, so that no order of locks (3.3) is needed.
+which every pipeline rule shares where `validates` is set; locks (3.2) -> the table's stripes, of which a call waits for one only
+while it has none, or for all in their order (3.3).
 
 Guarantee: values, optimiser state and timestamps equal a serial execution in computation order, bit for bit.
 

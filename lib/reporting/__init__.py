@@ -4,4 +4,3 @@ from __future__ import annotations
 
 from lib.reporting.index import build, index
 from lib.reporting.page import check_offline, export
-from lib.reporting.reference import publish, readme

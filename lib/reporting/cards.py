@@ -10,7 +10,7 @@ from lib.reporting.claims.basis import flatten
 from lib.reporting.drawn import drawn
 from lib.reporting.markup import Fragment, flat, parts, slug
 from lib.reporting.notebooks import repeat
-from lib.reporting.quantity import column, label, ours, papers, within
+from lib.reporting.quantity import column, label, ours, papers, tells, within
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 HOW_TO_READ = (
     "[ ]: 95 % interval of the mean over the seeds; a range is from the least to the greatest run. Pictures: the mark and its "
-    "line are ours, hollow is the paper's value, dashed no effect, the band what satisfies the rule."
+    "line are ours, hollow is the paper's value, dashed no effect, the band what satisfies the rule. Beside the seeds stands the "
+    "smallest effect that so many of them can tell, nine times in ten, and the rule's margin."
 )
 
 
@@ -91,7 +92,10 @@ def table(data: pd.DataFrame, caption: str = "") -> Fragment:
 
 def verdict_table(verdicts: Iterable[Verdict], caption: str = "") -> str:
     """Verdicts with what they were judged by, each above a row for each of its cases; negative ones are shown like the others."""
-    groups = [(("entry", f"k-{v.claim.kind}", f"v-{slug(v.counted)}"), parts().judged(v), _cases(v)) for v in verdicts]
+    groups = []
+    for v in verdicts:
+        kinds = f"k-{v.claim.kind}", "k-confirmatory" * (v.standing == "confirmatory")
+        groups.append((("entry", *kinds, f"v-{slug(v.counted)}"), parts().judged(v), _cases(v)))
     return parts().entries(["Case", "Ours", "Picture", "The paper", "Seeds"], groups, caption)
 
 
@@ -101,7 +105,7 @@ def _cases(verdict: Verdict) -> list[list[Any]]:
     if not cases:
         return [[case, "–", "", flat(paper), ""] for case, paper in claim.cases.items() if paper is not None]
     named = [parts().case(case.case, case if len(cases) > 1 else None) for case in cases]
-    found = [(ours(claim, case), drawn(claim, case), papers(claim, case), case.n) for case in cases]
+    found = [(ours(claim, case), drawn(claim, case), papers(claim, case), tells(claim, case)) for case in cases]
     return [[name, *cells] for name, cells in zip(named, found, strict=True)]
 
 

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 FIRST = Paper(folder="", name="Across the papers", title="", cite="", asks="")
 """The notebooks that belong to no one paper."""
-KINDS = {"paper": "Papers' claims, after Holm", "promise": "Our promises", "check": "Checks"}
+KINDS = {"confirmatory": "Papers' confirmatory claims, after Holm", "paper": "All papers' claims, after Holm"}
+KINDS |= {"promise": "Our promises", "check": "Checks"}
 """What each kind of claim is called where they are counted."""
 TRIAL = " The verdicts here are of trials at the profile smoke, which judges nothing; reports/reference has what is published."
 

@@ -5,9 +5,7 @@
 
 from __future__ import annotations
 
-import inspect
 import io
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +16,6 @@ from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
 from matplotlib.transforms import Bbox
 
-from lib import paths
-from lib.options.document import load
 from lib.protocols import ALL
 from lib.reporting.claims import interval
 from lib.reporting.looks import colour
@@ -134,11 +130,12 @@ def answer(data: pd.DataFrame) -> list[str]:
 
 
 def _found(table: pd.DataFrame, name: str, who: str = "it") -> str:
-    speed, quality = _speed_and_quality(table, name)
+    speed, quality = speed_and_quality(table, name)
     return f"{who} trained {speed} times as many samples per second as sync and kept {quality} %"
 
 
-def _speed_and_quality(table: pd.DataFrame, name: str) -> tuple[str, ...]:
+def speed_and_quality(table: pd.DataFrame, name: str) -> tuple[str, ...]:
+    """As the picture has them, of a protocol in a `summary` that is indexed by it."""
     row = table.loc[name]
     return tuple(within(row[what], row[what] - row[f"{what}_low"]) for what in PAIRED)
 
@@ -146,19 +143,3 @@ def _speed_and_quality(table: pd.DataFrame, name: str) -> tuple[str, ...]:
 def in_short(data: pd.DataFrame) -> Fragment:
     """The answer as the block that stands below a page's question."""
     return Fragment(parts().short((), (), (), answer(data)), "short")
-
-
-def protocols(data: pd.DataFrame | None) -> list[tuple[str, str, str, str, str]]:
-    """Every protocol that trains: its name, its idea, speed and quality as the picture has them, when to use it."""
-    when: Mapping[str, str] = load(paths.notebooks() / "protocols.yaml").data
-    table = None if data is None else summary(data).set_index("protocol")
-    rows = []
-    for name, rule in ALL.items():
-        if name == "frozen":
-            continue
-        found = "–", "–"
-        if table is not None and name in table.index:
-            speed, quality = _speed_and_quality(table, name)
-            found = f"{speed}×", f"{quality} %"
-        rows.append((f"`{name}`", inspect.getdoc(rule).splitlines()[0], *found, when.get(name, "–")))
-    return rows

@@ -174,32 +174,6 @@ def _beside(
     return [*said, *([(HOLLOW, "the paper")] if paper is not None else [])]
 
 
-def modes(data: pd.DataFrame, chosen: pd.DataFrame) -> Figure:
-    """A panel for each case: every protocol's throughput over time, and below it a band with the protocol chosen from `start` to
-    `end`."""
-    names = list(dict.fromkeys(data["case"]))
-    with style():
-        fig = Figure(figsize=(WIDTH, 2.2 * len(names) + 0.7), layout="constrained")
-        axes = fig.subplots(2 * len(names), 1, sharex=True, squeeze=False, height_ratios=[9, 1] * len(names))[:, 0]
-        handles: dict[str, Any] = {}
-        for name, ax, band in zip(names, axes[::2], axes[1::2], strict=True):
-            for protocol, group in data[data["case"] == name].groupby("protocol", sort=False):
-                tone, dashes = colour(str(protocol))
-                (handles[str(protocol)],) = ax.plot(group["time"], group["qps"], color=tone, linestyle=dashes)
-            for stretch in chosen[chosen["case"] == name].itertuples():
-                spans = [(stretch.start, stretch.end - stretch.start)]
-                band.broken_barh(spans, (0, 1), color=colour(stretch.protocol)[0], linewidth=0)
-            ax.set(ylabel=label("qps"), ylim=(0, None))
-            ax.set_title(name, loc="left", fontsize=10, pad=3)
-            ax.tick_params(bottom=False)
-            band.set(yticks=[0.5], yticklabels=["chosen"], ylim=(0, 1))
-            band.tick_params(left=False)
-            band.grid(False)
-        axes[-1].set(xlabel=label("time"), xlim=(0, data["time"].max()))
-        fig.legend(handles.values(), handles, loc="outside upper right", ncols=len(handles), handlelength=3)
-    return fig
-
-
 def gantt(data: pd.DataFrame, seconds: str = "virtual") -> Figure:
     """Who did what when: a panel for every protocol, a row for every worker (the table is `traces`')."""
     names = list(dict.fromkeys(data["protocol"]))

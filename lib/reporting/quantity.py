@@ -85,6 +85,16 @@ def papers(claim: Claim, case: Case) -> str:
     return rounded(number, decimals([number])) + of.unit
 
 
+def tells(claim: Claim, case: Case) -> str:
+    """Its seeds and, of a paper's claim, the smallest effect that they can tell beside the rule's edge."""
+    if claim.kind != "paper" or case.least is None:
+        return str(case.n)
+    of, edge = scale(claim, case), case.near if claim.sign > 0 else case.far
+    told, edge = (None if x is None else of.factor * x for x in (case.least, edge))
+    margin = "" if edge is None else f", margin {rounded(edge, decimals([edge]))}"
+    return f"{case.n}: tell {rounded(told, decimals([], told))}{margin}{of.unit}"
+
+
 def column(numbers: Iterable[float | None]) -> list[str]:
     """A column's numbers, all to the same digit: the fourth of the largest, or the last that is no zero in all."""
     numbers = [math.nan if x is None else float(x) for x in numbers]

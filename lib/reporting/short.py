@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from lib.reporting.claims import HOLDS, OUTCOMES, counts, tally
+from lib.reporting.claims import ELSEWHERE, HOLDS, OUT, counts, tally
 from lib.reporting.markup import parts
 from lib.reporting.quantity import ours, papers, scale
 
@@ -15,8 +15,9 @@ if TYPE_CHECKING:
 MOST = 2
 """Sentences about what was found, where no claim says which of them are to stand here."""
 NOTHING = "Nothing has been judged yet: this page is of the profile {}; what is published is of the profile laptop."
-MISSED = tuple(outcomes[-1] for outcomes in OUTCOMES.values())
+MISSED = ("not replicated", OUT, ELSEWHERE, "not kept", "failed")
 NAMES = {"paper": ("claim of the paper", "claims of the paper"), "promise": ("promise of ours", "promises of ours")}
+NAMES["confirmatory"] = ("confirmatory claim of the paper", "confirmatory claims of the paper")
 NAMES["check"] = ("check", "checks")
 
 
@@ -38,7 +39,7 @@ def in_short(verdicts: Sequence[Verdict], profile: str) -> str:
 
 
 def missed(verdicts: Sequence[Verdict]) -> list[Verdict]:
-    """What failed."""
+    """What failed, or could not be judged where the paper is."""
     return [verdict for verdict in verdicts if verdict.counted in MISSED]
 
 

@@ -17,10 +17,10 @@ import pandas as pd
 from lib.data.feed import account
 from lib.drivers.run.ledger import settle
 from lib.drivers.run.plan import Plan
-from lib.drivers.run.record import Finished, Mark, Snapshot
+from lib.drivers.run.record import Access, Finished, Mark, Snapshot
 from lib.models.flat import FlatModel
 from lib.protocols.statistics import pooled
-from lib.results.anomalies import Anomaly, anomalies, told
+from lib.results.anomalies import judged as judged_history
 from lib.workloads.contract import judged
 from lib.workloads.metrics import entropy
 
@@ -48,9 +48,10 @@ class Outcome:
         finals = [record for record in self._records if record.final]
         return digest({f"{record.node}/{'+'.join(record.final)}": record.final for record in finals})
 
-    def anomalies(self) -> list[Anomaly]:
-        """What the accesses to rows show, if they were noted."""
-        return anomalies(access for record in self._records for access in record.accesses or ())
+    @property
+    def accesses(self) -> list[Access]:
+        """To rows, if they were noted."""
+        return [access for record in self._records for access in record.accesses or ()]
 
     def trace(self) -> pd.DataFrame:
         """`norm` is the L2 norm of a server's update of its share of the dense parameters, whose number is in `batch`."""
@@ -117,7 +118,7 @@ class Outcome:
             "busy": self._busy(),
             **{name.replace(" ", "_"): count for name, count in extra.items()},
             "order": next((record.order for record in self._records if record.order), None),
-            **({"anomalies": told(self.anomalies())} if self.plan.accesses else {}),
+            **(judged_history(self.accesses) if self.plan.accesses else {}),
         }
 
     @cached_property

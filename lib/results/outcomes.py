@@ -12,6 +12,7 @@ import pandas as pd
 
 from lib.cluster.spec import Usage
 from lib.drivers.run.plan import Leg
+from lib.results import history
 from lib.results.outcome import STALENESS, Outcome, stale
 
 SUMS = (
@@ -60,6 +61,10 @@ class Outcomes:
             parts.append(part)
             batches += leg.plan.batches
         return pd.concat(parts, ignore_index=True)
+
+    def accesses(self) -> pd.DataFrame | None:
+        """Of all legs, where they were noted: `lib.results.history`."""
+        return history.table([each.accesses for each in self._outcomes]) if self._legs[0].plan.accesses else None
 
     def usage(self) -> pd.DataFrame:
         """A row for each node and link: shares of the run's time, queueing and bytes. Empty on a wall clock."""

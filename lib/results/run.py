@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from lib.drivers.run.model_state import ModelState
 
 MODEL = "model.safetensors"
-TABLES = ("history", "trace", "usage")
+TABLES = ("history", "trace", "usage", "accesses")
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,6 +40,8 @@ class Run:
     """sha256 over all final parameters, rows, optimiser state and timestamps: equal digests mean identical to the bit."""
     kept: ModelState | Path | None = None
     """The model at the end, or where it is saved; None: it was not kept."""
+    accesses: pd.DataFrame | None = None
+    """What a pipeline's batches did with which rows (`lib.results.history`), where that was asked for."""
 
     @cached_property
     def model(self) -> ModelState | None:
@@ -69,7 +71,7 @@ class Run:
             folder.parent.mkdir(parents=True, exist_ok=True)
             with paths.scratch(folder.parent, "new") as place:
                 (new := place / folder.name).mkdir()
-                for name in TABLES:
+                for name in TABLES if self.accesses is not None else TABLES[:-1]:
                     getattr(self, name).to_parquet(path := new / f"{name}.parquet")
                     texts["tables"][name] = xxh3_64_hexdigest(path.read_bytes())
                 (new / "run.json").write_text(sealed.text(texts, plain))
@@ -93,13 +95,14 @@ class Run:
             from lib.store import sealed
 
             texts = sealed.load(folder / "run.json")
-            tables = {name: (folder / f"{name}.parquet").read_bytes() for name in TABLES}
+            tables = {name: (folder / f"{name}.parquet").read_bytes() for name in texts["tables"]}
             for name, data in tables.items():
                 if xxh3_64_hexdigest(data) != texts["tables"][name]:
                     raise Damaged(f"{name}.parquet is not what was written")
-            history, trace, usage = (pd.read_parquet(io.BytesIO(data)) for data in tables.values())
+            frames = {name: pd.read_parquet(io.BytesIO(data)) for name, data in tables.items()}
             kept = folder / MODEL if (folder / MODEL).is_file() else None
-            return cls(history, texts["summary"], trace, usage, texts["provenance"], texts["digest"], kept)
+            plain = {name: texts[name] for name in ("summary", "provenance", "digest")}
+            return cls(**frames, **plain, kept=kept)
         except (OSError, ValueError, KeyError) as error:
             raise LockstepError(
                 f"the saved run {folder} cannot be read ({error}); delete that folder to train anew"

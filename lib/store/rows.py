@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
+from xxhash import xxh3_64_intdigest
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,6 +47,12 @@ class Rows:
         return np.hstack([self.values, self.state])
 
     @property
+    def fingerprints(self) -> np.ndarray:
+        """int64[n], a hash of each row's values and state, to the bit: unlike rows have unlike ones, but for one pair in 2^64."""
+        block = np.ascontiguousarray(self.block)
+        return np.fromiter(map(xxh3_64_intdigest, block), np.uint64, len(self)).view(np.int64)
+
+    @property
     def nbytes(self) -> int:
         """Bytes of all four arrays."""
         return self.ids.nbytes + self.values.nbytes + self.state.nbytes + self.stamps.nbytes
@@ -65,5 +72,5 @@ class Dump:
     """uint32[n, width], the records."""
     index: np.ndarray
     """uint32[m], where each id's record is: to find it anew would cost as much as reading the rows."""
-    numbers: tuple[int, int, int]
-    """Calls, lost, evicted."""
+    numbers: tuple[int, int, int, int]
+    """Calls, lost, evicted, accesses in their order."""

@@ -30,6 +30,7 @@ from lib.results.key import describe, key
 from lib.results.outcomes import Outcomes
 from lib.results.provenance import machine
 from lib.results.run import Run
+from lib.seeds import not_sealed
 from lib.store.spec import RowStore
 from lib.training import resuming
 from lib.training.given import resolve
@@ -54,7 +55,7 @@ class Options(Checked):
     """Keep who did what when."""
     accesses: bool = False
     """Pipelines: note which batch read, computed and wrote which row in which version. The summary's `anomalies` are then what no
-    serial run would have shown."""
+    serial run would have shown, and `run.accesses` is the history."""
     feed: Literal["rule", "split", "stream", "queue"] = "rule"
     """How workers share the batches: as the rule says; every N-th; a stretch each; or the next to whoever asks."""
     partitions: tuple[NotNegative, ...] = ()
@@ -153,7 +154,7 @@ class Job:
     def of(cls, workload, protocol, cluster, *, seed=0, samples=None, start=None, **options) -> Job:
         """What `train` takes."""
         workload, protocol, cluster, settings = resolve(Options, workload, protocol, cluster, options)
-        seed = checked(Natural, seed, "train", "seed")
+        seed = not_sealed(checked(Natural, seed, "train", "seed"))
         if samples is not None:
             workload = replace(workload, samples=checked(Count, samples, "train", "samples"))
         course = _course(workload, protocol, cluster, seed, settings, start)
@@ -227,7 +228,7 @@ class Job:
         told = {**configuration, **machine(), "clock": self.cluster.clock, "events": outcome.events}
         summary = self._epochs(outcome.summary(self.cluster.clock))
         tables = outcome.history(), summary, outcome.trace(), outcome.usage()
-        run = Run(*tables, told, outcome.digest(), model)
+        run = Run(*tables, told, outcome.digest(), model, outcome.accesses())
         if settings.save:
             run.save(paths.runs() / self.named(configuration))
         if settings.checkpoint_every:

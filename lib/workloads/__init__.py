@@ -1,4 +1,7 @@
-"""What is trained: a model, its data stream, its optimisers and its evaluation, under one name."""
+"""What is trained: a model, its data stream, its optimisers and its evaluation, under one name.
+
+`ALL` says of which kind each is; `named.yaml` has the options of those that are a kind with options of their own.
+"""
 
 from __future__ import annotations
 
@@ -14,34 +17,42 @@ from lib.registry import Registry
 if TYPE_CHECKING:
     from lib.workloads.base import TableSpec, Workload
 
-__all__ = ["ALL", "PROFILES", "TableSpec", "Workload", "get", "options", "profiles"]
+__all__ = ["ALL", "PROFILES", "TableSpec", "Workload", "get", "named", "options"]
 
 PROFILES = ("smoke", "laptop", "full")
 """How large a workload is: for a look at every experiment in minutes, for results on a laptop, for a GPU or a cluster."""
 
-ALL = Registry(
+
+class _Workloads(Registry):
+    """Several names may stand for one class, and say themselves what they are."""
+
+    def sentence(self, name: str) -> str:
+        return named()[name]["about"] if name in named() else super().sentence(name)
+
+
+ALL = _Workloads(
     "workload",
     {
         "quadratic": "lib.workloads.quadratic:QuadraticBowl",
         "ctr-synthetic": "lib.workloads.ctr:ClickThrough",
         "clicks-light": "lib.workloads.light:LightClicks",
         "kg-synthetic": "lib.workloads.graph:LinkPrediction",
-        "criteo-deepfm": "lib.workloads.click_logs:CriteoDeepFM",
-        "criteo-dlrm": "lib.workloads.click_logs:CriteoDLRM",
-        "criteo-ffnn": "lib.workloads.click_logs:CriteoFFNN",
-        "criteo-syn": "lib.workloads.click_logs:CriteoSyn",
-        "alimama-dien": "lib.workloads.click_logs:AlimamaDIEN",
-        "private-youtubednn": "lib.workloads.retrieval:PrivateYouTubeDNN",
-        "taobao-ffnn": "lib.workloads.click_logs:TaobaoFFNN",
-        "avazu-ffnn": "lib.workloads.click_logs:AvazuFFNN",
-        "kwai-ffnn": "lib.workloads.click_logs:KwaiFFNN",
-        "fb15k-237-distmult": "lib.workloads.graph:FB15k237",
-        "freebase86m-distmult": "lib.workloads.graph:Freebase86mDistMult",
-        "freebase86m-graphsage": "lib.workloads.graph:Freebase86mGraphSage",
-        "cifar10-wrn": "lib.workloads.vision:Cifar10WRN",
-        "cifar100-wrn": "lib.workloads.vision:Cifar100WRN",
-        "imagenet-wrn50-2": "lib.workloads.vision:ImageNetWRN",
-        "squad-bert": "lib.workloads.text:SquadBert",
+        "criteo-deepfm": "lib.workloads.ctr:ClickThrough",
+        "criteo-dlrm": "lib.workloads.ctr:ClickThrough",
+        "criteo-ffnn": "lib.workloads.ctr:ClickThrough",
+        "criteo-syn": "lib.workloads.ctr:ClickThrough",
+        "alimama-dien": "lib.workloads.ctr:ClickThrough",
+        "private-youtubednn": "lib.workloads.retrieval:NextItem",
+        "taobao-ffnn": "lib.workloads.ctr:ClickThrough",
+        "avazu-ffnn": "lib.workloads.ctr:ClickThrough",
+        "kwai-ffnn": "lib.workloads.ctr:ClickThrough",
+        "fb15k-237-distmult": "lib.workloads.graph:LinkPrediction",
+        "freebase86m-distmult": "lib.workloads.graph:LinkPrediction",
+        "freebase86m-graphsage": "lib.workloads.graph:LinkPrediction",
+        "cifar10-wrn": "lib.workloads.vision:ImageClasses",
+        "cifar100-wrn": "lib.workloads.vision:ImageClasses",
+        "imagenet-wrn50-2": "lib.workloads.vision:ImageClasses",
+        "squad-bert": "lib.workloads.text:Answers",
     },
 )
 
@@ -57,28 +68,29 @@ def get(name: str, profile: str = "smoke", **given) -> Workload:
     for option in given:
         if option not in valid:
             raise unknown_option(f"workload {name!r}", option, valid)
-    kind = ALL[name]
-    given = {kind.spelled.get(option, option): value for option, value in given.items()}
     from lib.data import source  # not for a list of names
 
-    made = kind(**{**profiles().get(name, {}).get(profile, {}), **given})
+    kind, layers = ALL[name], [given]
+    if entry := named().get(name):
+        layers = [{"name": name}, entry["smoke"], entry[profile], given]
+    made = kind(**{kind.spelled.get(option, option): value for layer in layers for option, value in layer.items()})
     if given.get("data") and "samples" not in given and not (kind.epochs and profile == "full"):
         made = replace(made, samples=min(made.samples, source.samples(made.data)))
     return made
 
 
 @cache
-def profiles() -> Mapping[str, Mapping[str, Mapping[str, Any]]]:
-    """Workload -> profile -> the options that it sets; what is missing, as smoke always is, has the class's own defaults."""
+def named() -> Mapping[str, Mapping[str, Any]]:
+    """Name -> a sentence about it, and its options at smoke, which hold for all profiles, laptop and full."""
     from lib.options.document import load  # not for a list of names
 
-    return load(Path(__file__).with_name("profiles.yaml")).data
+    return load(Path(__file__).with_name("named.yaml")).data
 
 
 def options(name: str) -> set[str]:
     """All that `get` takes for that workload."""
     kind = ALL[name]
-    return {"profile", *(field.name for field in fields(kind)), *kind.spelled}
+    return {"profile", *(field.name for field in fields(kind)), *kind.spelled} - {"name"}
 
 
 def __getattr__(name: str) -> Any:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import torch
@@ -16,6 +16,8 @@ from lib.data.batch import Batch
 from lib.errors import BadOption
 from lib.options.checked import Checked, Count, Positive, Share
 from lib.store.optim import Optimizer
+
+Plan = TypeVar("Plan")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +40,11 @@ class Workload(Checked, ABC):
     """
 
     name: ClassVar[str]
+    """A kind that `named.yaml` gives several names to makes a field of it."""
     epochs: ClassVar[bool] = True
     """Whether its full profile goes through real data again and again, as papers do; a click log is passed once."""
+    days: ClassVar[int] = 0
+    """A kind that has days makes an option of it: into how many a pass is cut."""
 
     samples: Count
     """Samples in one pass; the last batch may be smaller."""
@@ -54,9 +59,13 @@ class Workload(Checked, ABC):
     lr_gamma: Positive = 0.1
     """What a learning rate is multiplied by at a milestone."""
 
-    @classmethod
-    def owner(cls) -> str:
-        return f"workload {cls.name!r}"
+    def owner(self) -> str:
+        return f"workload {self.name!r}"
+
+    def plan(self, kind: type[Plan], **more: Any) -> Plan:
+        """Planted data of that kind; each field of it is the option of its name, or one of `more`."""
+        own = {field.name: getattr(self, field.name) for field in fields(kind) if field.name not in more}
+        return kind(**own, **more)
 
     def tables(self) -> dict[str, TableSpec]:
         """Table -> its rows; empty for a workload without sparse features."""
@@ -109,14 +118,16 @@ class Workload(Checked, ABC):
 
     def day(self, place: int) -> int:
         """The day of a sample; days go on after the pass."""
-        raise self._without_days()
+        return place * self._days() // self.samples
 
     def day_begins(self, day: int) -> int:
         """The first sample of a day."""
-        raise self._without_days()
+        return -(-day * self.samples // self._days())
 
-    def _without_days(self) -> BadOption:
-        return BadOption(f"workload {self.name!r} has no days; click streams and next-item have")
+    def _days(self) -> int:
+        if not self.days:
+            raise BadOption(f"workload {self.name!r} has no days; click streams and next-item have")
+        return self.days
 
     def observe(self, labels: np.ndarray, scores: np.ndarray) -> tuple[float, float] | None:
         """Sum of the log loss and sum of the labels of a batch of binary labels; None for other workloads."""

@@ -45,7 +45,8 @@ def drawn(workload: Workload, seed: int, first: int, size: int, index: int) -> B
         raise BadOption(f"{what} must return a Batch, as Batch.of(...) makes one, not {shown(batch)}")
     given = {batch.size, len(batch.labels)} if batch.labels is not None else {batch.size}
     if given != {size}:
-        raise BadOption(f"{what} returned a batch of size {batch.size} with {_count(batch.labels)} labels")
+        labels = "no" if batch.labels is None else len(batch.labels)
+        raise BadOption(f"{what} returned a batch of size {batch.size} with {labels} labels")
     if unknown := batch.ids.keys() - workload.tables().keys():
         known = ", ".join(workload.tables()) or "none"
         raise BadOption(f"{what} has ids of a table {min(unknown)!r}, which tables() does not name; there: {known}")
@@ -79,10 +80,6 @@ def judged(
             f"{workload.owner()}: evaluate must return metrics by name, as {{'auc': 0.7}}, not {shown(metrics)}"
         )
     return dict(metrics)
-
-
-def _count(labels: Any) -> str:
-    return "no" if labels is None else str(len(labels))
 
 
 def _global_streams() -> tuple[bytes, ...]:

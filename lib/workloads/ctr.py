@@ -42,7 +42,7 @@ class ClickThrough(Workload):
     samples are of the day after the last, as in continual training, and of no training batch.
     """
 
-    name: ClassVar[str] = "ctr-synthetic"
+    name: str = "ctr-synthetic"
     spelled: ClassVar[Mapping[str, str]] = {"model": "network"}
     epochs: ClassVar[bool] = False
 
@@ -129,11 +129,10 @@ class ClickThrough(Workload):
         return made(self._kind, **self._shape, seed=seed)
 
     def day(self, place: int) -> int:
-        """The day of a sample; days go on after the pass."""
-        return self.clicks.day(place) if self.data else place * self.days // self.samples
+        return self.clicks.day(place) if self.data else super().day(place)
 
     def day_begins(self, day: int) -> int:
-        return self.clicks.day_begins(day) if self.data else -(-day * self.samples // self.days)
+        return self.clicks.day_begins(day) if self.data else super().day_begins(day)
 
     def draw(self, seed: int, first: int, size: int, index: int) -> Batch:
         day = self.day(first)
@@ -181,11 +180,10 @@ class ClickThrough(Workload):
 
     @functools.cached_property
     def _planted(self) -> ClickStream | BehaviourStream:
-        profile = ClickStream(**{name: getattr(self, name) for name in ClickStream.__dataclass_fields__})
-        if not self._remembers:
-            return profile
-        catalogue = Catalogue(exponent=self.exponent, **{name: getattr(self, name) for name in _CATALOGUE})
-        return BehaviourStream(profile=profile, catalogue=catalogue, affinity=self.affinity)
+        profile = self.plan(ClickStream)
+        return (
+            self.plan(BehaviourStream, profile=profile, catalogue=self.plan(Catalogue)) if self._remembers else profile
+        )
 
     @property
     def _kind(self) -> type[ClickModel]:
@@ -212,9 +210,6 @@ class ClickThrough(Workload):
         """Ids of a sample."""
         shape = self._shape
         return sum(self.pooling or (shape["fields"],)) + (2 * (1 + 2 * shape["length"]) if self._remembers else 0)
-
-
-_CATALOGUE = ("topics", "per_topic", "length", "novelty")
 
 
 class _HeldOutClicks(NamedTuple):

@@ -41,7 +41,7 @@ class LinkPrediction(Workload):
     Negatives: each batch draws `negatives` entities, shared by its triples on both sides.
     """
 
-    name: ClassVar[str] = "kg-synthetic"
+    name: str = "kg-synthetic"
     spelled: ClassVar[Mapping[str, str]] = {"model": "network"}
 
     samples: Count = 400_000
@@ -156,35 +156,7 @@ class LinkPrediction(Workload):
 
     @functools.cached_property
     def _plan(self) -> PlantedGraph:
-        shared = ("entities", "relations", "triples", "exponent", "rank", "sharpness", "world")
-        return PlantedGraph(**{name: getattr(self, name) for name in shared}, held_out=self.evaluation_triples)
-
-
-@dataclass(frozen=True, kw_only=True)
-class FB15k237(LinkPrediction):
-    """DistMult on FB15k-237's knowledge graph (OAC's small task)."""
-
-    name: ClassVar[str] = "fb15k-237-distmult"
-    relations: Count = 24
-
-
-@dataclass(frozen=True, kw_only=True)
-class Freebase86mDistMult(LinkPrediction):
-    """DistMult on Freebase86m's shape (OAC, setup 2): wide batches, half of the negatives by degree."""
-
-    name: ClassVar[str] = "freebase86m-distmult"
-    entities: Count = 3_000
-    relations: Count = 20
-    by_degree: Share = 0.5
-    evaluation_candidates: Count | None = 500
-
-
-@dataclass(frozen=True, kw_only=True)
-class Freebase86mGraphSage(Freebase86mDistMult):
-    """GraphSage over ten neighbours, then DistMult, on Freebase86m's shape (OAC, setup 1)."""
-
-    name: ClassVar[str] = "freebase86m-graphsage"
-    network: Network = "graphsage"
+        return self.plan(PlantedGraph, held_out=self.evaluation_triples)
 
 
 @functools.lru_cache(maxsize=4)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -30,7 +30,7 @@ class NextItem(Workload):
     Days are those of lib.workloads.ctr. The two tables hold an item as what was watched, and as what may be chosen.
     """
 
-    name: ClassVar[str] = "next-item"
+    name: str = "next-item"
 
     samples: Count = 200_000
     batch_size: Count = 256
@@ -79,13 +79,6 @@ class NextItem(Workload):
     def model(self, seed: int) -> YouTubeDNN:
         return YouTubeDNN(**self._shape, seed=seed)
 
-    def day(self, place: int) -> int:
-        """The day of a sample; days go on after the pass."""
-        return place * self.days // self.samples
-
-    def day_begins(self, day: int) -> int:
-        return -(-day * self.samples // self.days)
-
     def draw(self, seed: int, first: int, size: int, index: int) -> Batch:
         day = self.day(first)
         group, _, past = self._watch.draw(size, seed=seed, day=day, first=first)
@@ -132,20 +125,11 @@ class NextItem(Workload):
 
     @functools.cached_property
     def _catalogue(self) -> Catalogue:
-        return Catalogue(**{name: getattr(self, name) for name in Catalogue.__dataclass_fields__})
+        return self.plan(Catalogue)
 
     @functools.cached_property
     def _watch(self) -> WatchStream:
-        own = {name: getattr(self, name) for name in ("groups", "spread", "drift", "world")}
-        return WatchStream(catalogue=self._catalogue, **own)
-
-
-@dataclass(frozen=True, kw_only=True)
-class PrivateYouTubeDNN(NextItem):
-    """YouTubeDNN on which item comes next (GBA's private task, whose data nobody else has)."""
-
-    name: ClassVar[str] = "private-youtubednn"
-    days: Count = 22
+        return self.plan(WatchStream, catalogue=self._catalogue)
 
 
 class _HeldOutUsers(NamedTuple):

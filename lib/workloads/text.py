@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, ClassVar, NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 import torch
@@ -42,7 +42,7 @@ class Answers(Workload):
     Real questions come in epochs, each in an order of its own that belongs to (seed, epoch).
     """
 
-    name: ClassVar[str] = "questions-synthetic"
+    name: str = "questions-synthetic"
 
     samples: Count = 16_000
     batch_size: Count = 16
@@ -135,14 +135,7 @@ class Answers(Workload):
 
     @functools.cached_property
     def _planted(self) -> PlantedQuestions:
-        return PlantedQuestions(**{name: getattr(self, name) for name in PlantedQuestions.__dataclass_fields__})
-
-
-@dataclass(frozen=True, kw_only=True)
-class SquadBert(Answers):
-    """BERT on SQuAD's shape (DS-Sync): where in a passage is the answer? Give `weights` for BERT-large."""
-
-    name: ClassVar[str] = "squad-bert"
+        return self.plan(PlantedQuestions)
 
 
 class _HeldOutQuestions(NamedTuple):

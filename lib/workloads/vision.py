@@ -38,7 +38,7 @@ class ImageClasses(Workload):
     Real images come in epochs, each in an order of its own that belongs to (seed, epoch), mirrored and moved at random.
     """
 
-    name: ClassVar[str] = "images-synthetic"
+    name: str = "images-synthetic"
     spelled: ClassVar[Mapping[str, str]] = {"model": "network"}
 
     samples: Count = 8_000
@@ -98,8 +98,7 @@ class ImageClasses(Workload):
 
     def draw(self, seed: int, first: int, size: int, index: int) -> Batch:
         images = self._epoch(seed, first, size) if self.data else self._planted.draw(size, seed=seed, first=first)
-        features = {"image": images.pixels}
-        return Batch.of(index=index, raw={}, size=size, features=features, labels=images.labels)
+        return Batch.of(index=index, raw={}, size=size, features={"image": images.pixels}, labels=images.labels)
 
     def work(self) -> Work:
         """The backward pass costs twice the forward pass; maps and parameters are read, and their gradients written."""
@@ -113,7 +112,7 @@ class ImageClasses(Workload):
         held_out = _evaluation(self, seed)
 
         def logits(pixels: np.ndarray) -> torch.Tensor:
-            return model(_images(pixels), rows)
+            return model(Batch.of(index=0, raw={}, size=len(pixels), features={"image": pixels}), rows)
 
         def settle() -> None:
             last, count = self.batches(), max(1, _SETTLING // self.batch_size)
@@ -132,7 +131,7 @@ class ImageClasses(Workload):
 
     @functools.cached_property
     def _planted(self) -> PlantedImages:
-        return PlantedImages(**{name: getattr(self, name) for name in PlantedImages.__dataclass_fields__})
+        return self.plan(PlantedImages)
 
     @property
     def _real(self) -> RealImages:
@@ -142,33 +141,6 @@ class ImageClasses(Workload):
         rows = epochs.chosen(seed, first, size, len(self._real.train))
         pixels = scaled(self._real.train[rows], _moments(self.data, self.side))
         return Images(augmented(pixels, stream(seed, "augment", first)), self._real.train_labels[rows])
-
-
-@dataclass(frozen=True, kw_only=True)
-class Cifar10WRN(ImageClasses):
-    """A wide residual network on CIFAR-10's shape (DS-Sync); WRN-26-10 at full."""
-
-    name: ClassVar[str] = "cifar10-wrn"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Cifar100WRN(Cifar10WRN):
-    """The same with a hundred classes."""
-
-    name: ClassVar[str] = "cifar100-wrn"
-    samples: Count = 24_000
-    classes: Count = 100
-    noise: NotNegative = 4.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class ImageNetWRN(ImageClasses):
-    """WRN-50-2 on ImageNet's shape (DS-Sync), at full; a small network on small images below that."""
-
-    name: ClassVar[str] = "imagenet-wrn50-2"
-    samples: Count = 16_000
-    classes: Count = 20
-    width: Count = 2
 
 
 class _HeldOutImages(NamedTuple):
@@ -200,7 +172,3 @@ def _moments(folder: str, side: int) -> tuple[np.ndarray, np.ndarray]:
 def _cost(workload: ImageClasses) -> tuple[float, int]:
     shape = workload._real.train.shape[1:3] if workload.data else (workload.channels, workload.side)
     return cost(workload.model(0), *shape)
-
-
-def _images(pixels: np.ndarray) -> Batch:
-    return Batch(index=0, size=len(pixels), ids={}, where={}, features={"image": pixels})

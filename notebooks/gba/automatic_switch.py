@@ -13,18 +13,22 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from matplotlib.figure import Figure
 
 from lib import workloads
 from lib.cluster.slowdowns import Shared, Slowdown, get
 from lib.cluster.spec import Link, Node
 from lib.cluster.virtual.cluster import VirtualCluster
 from lib.protocols import get as protocol
+from lib.reporting.looks import colour
+from lib.reporting.plots import WIDTH, style
+from lib.reporting.quantity import label
 from lib.results.run import Run
 from lib.switching.controller import Automatic
-from lib.switching.oracle import best_fixed, oracle
 from lib.training.schedule import Choice, Phase
 from lib.workloads import Workload
 from lib.workloads.base import dense_parameters
+from notebooks.gba.hindsight import best_fixed, oracle
 from notebooks.gba.tasks import trained
 
 WORKERS, BATCH = 8, 32
@@ -122,3 +126,29 @@ def stretches(run: Run, day: float) -> pd.DataFrame:
     ends = [*(leg["start"] for leg in legs[1:]), run.summary["virtual_seconds"]]
     starts = [leg["start"] / day for leg in legs]
     return pd.DataFrame({"protocol": [leg["protocol"] for leg in legs], "start": starts, "end": np.array(ends) / day})
+
+
+def drawn(data: pd.DataFrame, chosen: pd.DataFrame) -> Figure:
+    """A panel for each case: every protocol's throughput over time, and below it a band with the protocol chosen from `start` to
+    `end`."""
+    names = list(dict.fromkeys(data["case"]))
+    with style():
+        fig = Figure(figsize=(WIDTH, 2.2 * len(names) + 0.7), layout="constrained")
+        axes = fig.subplots(2 * len(names), 1, sharex=True, squeeze=False, height_ratios=[9, 1] * len(names))[:, 0]
+        handles: dict[str, Any] = {}
+        for name, ax, band in zip(names, axes[::2], axes[1::2], strict=True):
+            for protocol, group in data[data["case"] == name].groupby("protocol", sort=False):
+                tone, dashes = colour(str(protocol))
+                (handles[str(protocol)],) = ax.plot(group["time"], group["qps"], color=tone, linestyle=dashes)
+            for stretch in chosen[chosen["case"] == name].itertuples():
+                spans = [(stretch.start, stretch.end - stretch.start)]
+                band.broken_barh(spans, (0, 1), color=colour(stretch.protocol)[0], linewidth=0)
+            ax.set(ylabel=label("qps"), ylim=(0, None))
+            ax.set_title(name, loc="left", fontsize=10, pad=3)
+            ax.tick_params(bottom=False)
+            band.set(yticks=[0.5], yticklabels=["chosen"], ylim=(0, 1))
+            band.tick_params(left=False)
+            band.grid(False)
+        axes[-1].set(xlabel=label("time"), xlim=(0, data["time"].max()))
+        fig.legend(handles.values(), handles, loc="outside upper right", ncols=len(handles), handlelength=3)
+    return fig

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ import pandas as pd
 from lib.options.document import load
 from lib.results.run import Run
 from lib.store.optim import Adagrad, Adam
-from notebooks import study
+from notebooks import regime, study
 from notebooks.gba.tasks import MODES, Task, at_rate
 
 DIRECTIONS = ("from Sync", "to Sync")
@@ -40,9 +40,9 @@ class Study:
         return list({id(run): run for run in made}.values())  # where a mode's rate is Sync's, they are the same
 
 
-def base(task: Task, profile: str, seed: int) -> dict[str, Any]:
+def base(task: Task, profile: str, seed: int, **phase) -> dict[str, Any]:
     """The job of Sync's base, which every mode inherits."""
-    return task.job(profile, "sync", seed, until_day=task.sizes[profile].base) | {"keep": True}
+    return task.job(profile, "sync", seed, until_day=task.sizes[profile].base, **phase) | {"keep": True}
 
 
 def bases(task: Task, profile: str, seeds: Iterable[int]) -> dict[int, Run]:
@@ -148,6 +148,20 @@ def back_at_one_rate(task: Task, profile: str, study_of: Study) -> pd.DataFrame:
     stays = pd.Series([mean_auc(study_of.back["sync", seed]) for seed in seeds])
     less = {way: [*map(mean_auc, runs)] - stays for way, runs in ways.items()}
     return pd.DataFrame(less).assign(task=task.name, seed=seeds)
+
+
+def regimes(tasks: Iterable[Task], profile: str, studies: Mapping[str, Study]) -> tuple[pd.DataFrame, str]:
+    """The regime of GBA's days after Sync's base, beside the paper's, and what is said below; ids are counted of one seed."""
+    found = {}
+    for task in tasks:
+        away, stream = studies[task.name].away, task.workload(profile)
+        starts = bases(task, profile, [seed for mode, seed in away if mode == "gba"])
+        for seed, start in starts.items():
+            brings = mean_auc(away["sync", seed]) - mean_auc(away["frozen", seed])
+            counted = None if task.name in found else stream
+            told = regime.cells(away["gba", seed], [start], counted, brings)
+            found.setdefault(task.name, []).append(told)
+    return regime.table(found, regime.printed("gba")), regime.CAPTION
 
 
 def quality(table: pd.DataFrame) -> pd.DataFrame:

@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 
+from lib import workloads
 from lib.data.adjacency import Adjacency
 from lib.data.negatives import Negatives
 from lib.errors import BadOption
@@ -36,8 +37,8 @@ def test_the_share_is_exact_and_the_draw_repeats():
 
 
 def test_a_share_beyond_one_is_an_error():
-    with pytest.raises(BadOption, match=r"by_degree is 1\.5; expected a share between 0 and 1"):
-        Negatives(STAR, 20, 1.5)
+    with pytest.raises(BadOption, match="workload 'kg-synthetic': by_degree must be at most 1, not"):
+        workloads.get("kg-synthetic", by_degree=1.5)
 
 
 def test_few_neighbours_are_all_taken_in_both_directions():

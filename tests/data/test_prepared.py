@@ -11,7 +11,7 @@ from data_prep.fb15k237 import FB15k237
 from data_prep.job import Options
 from lib.data.batch import Batch
 from lib.data.clicks import FIELD_SHIFT
-from lib.data.prepared import Partitions, PreparedClicks, PreparedTriples
+from lib.data.prepared import Partitions, PreparedClicks
 from lib.errors import BadOption, Damaged
 from lib.models.ctr import DLRM, TABLE, DeepFM
 from lib.models.flat import FlatModel
@@ -33,7 +33,7 @@ def triples(tmp_path_factory):
     folder = tmp_path_factory.mktemp("triples")
     FB15k237.twin(folder / "raw", 500, 0)
     FB15k237.prepare(folder / "raw", folder / "out", Options())
-    return PreparedTriples(folder / "out")
+    return Partitions(folder / "out", "triples")
 
 
 def batch_of(read):
@@ -72,7 +72,7 @@ def test_a_batch_holds_the_rows_that_were_asked_for(clicks):
 
 
 def test_triples_feed_distmult(triples):
-    head, relation, tail = triples.triples("train", np.arange(50)).T
+    head, relation, tail = triples.take("train", "triples", np.arange(50)).T
     negatives = np.arange(10)
     batch = Batch.of(
         index=0,
@@ -80,18 +80,18 @@ def test_triples_feed_distmult(triples):
         raw={ENTITY: np.concatenate((head, tail, negatives))},
         features={"relation": np.ascontiguousarray(relation)},
     )
-    model = DistMult(relations=triples.relations, dim=4, seed=0)
+    model = DistMult(relations=triples.manifest["relations"], dim=4, seed=0)
     rows = {ENTITY: torch.randn(len(batch.ids[ENTITY]), 4)}
     batch = batch.to(torch.device("cpu"))
     assert torch.isfinite(model.loss(batch, model(batch, rows)))
-    assert max(head.max(), tail.max()) < triples.entities
+    assert max(head.max(), tail.max()) < triples.manifest["entities"]
 
 
 def test_rows_beyond_the_end_and_other_folders_are_errors(clicks, triples, tmp_path):
     with pytest.raises(BadOption, match="rows 0 to 100 of 3, which has 100"):
         clicks.read(3, np.arange(101))
     with pytest.raises(BadOption, match="rows -1 to 0 of 'train'"):
-        triples.triples("train", [-1, 0])
+        triples.take("train", "triples", [-1, 0])
     with pytest.raises(BadOption, match="holds triples in format 2; expected clicks in format 2"):
         PreparedClicks(triples.folder)
     with pytest.raises(BadOption, match=r"there is no .*manifest.json"):
@@ -106,7 +106,7 @@ def test_files_that_are_not_the_manifests_are_damaged(triples, tmp_path):
     target.parent.mkdir(parents=True)
     np.save(target, np.zeros((3, 3), np.int32))
     with pytest.raises(Damaged, match=r"triples.npy: it holds int32 \(3, 3\); its manifest says"):
-        PreparedTriples(tmp_path).triples("train")
+        Partitions(tmp_path, "triples").take("train", "triples")
     target.unlink()
     with pytest.raises(Damaged, match=r"triples.npy"):
-        PreparedTriples(tmp_path).triples("train")
+        Partitions(tmp_path, "triples").take("train", "triples")

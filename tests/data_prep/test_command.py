@@ -23,7 +23,7 @@ from data_prep.fb15k237 import FB15k237
 from data_prep.job import Options
 from data_prep.squad import Squad
 from lib.data import source
-from lib.data.prepared import PreparedTriples
+from lib.data.prepared import Partitions
 
 ROOT = Path(__file__).parents[2]
 
@@ -144,7 +144,7 @@ def test_of_a_refused_set_of_files_what_was_finished_gives_way(tmp_path, capsys)
     assert (tmp_path / "out" / "split=train").is_dir()
     (tmp_path / "raw" / "valid.txt").write_bytes(broken)
     assert main([*arguments, "--sample", "100"]) == 0
-    assert PreparedTriples(tmp_path / "out").rows("train") == 100
+    assert Partitions(tmp_path / "out", "triples").rows("train") == 100
 
 
 def test_what_was_interrupted_does_not_give_way(tmp_path, monkeypatch, capsys):

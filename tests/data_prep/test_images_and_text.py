@@ -17,7 +17,7 @@ from data_prep.imagenet import ImageNet
 from data_prep.job import Options
 from data_prep.squad import Squad
 from lib import VirtualCluster, workloads
-from lib.data.encoded import EncodedFolder, decoded
+from lib.data.encoded import EncodedImages, decoded
 from lib.data.prepared import Partitions
 from lib.errors import Damaged
 
@@ -84,8 +84,8 @@ def test_encoded_images_keep_their_bytes(tmp_path):
 def test_encoded_images_are_decoded_when_they_are_asked_for(tmp_path):
     ImageNet.twin(tmp_path / "raw", 400, 0)
     ImageNet.prepare(tmp_path / "raw", tmp_path / "out", Options())
-    images, labels = EncodedFolder(tmp_path / "out").split("train", 16)
-    assert images.shape == (320, 3, 16, 16) and np.bincount(labels).tolist() == [32] * 10
+    images = EncodedImages(Partitions(tmp_path / "out", "encoded images").files("train", "rows.parquet"), 16)
+    assert images.shape == (320, 3, 16, 16) and np.bincount(images.labels).tolist() == [32] * 10
     chosen = np.array([319, 0, 160, 0])
     taken = images[chosen]
     assert taken.dtype == np.uint8 and np.array_equal(taken[1], taken[3]) and np.array_equal(taken[0], images[-1:][0])

@@ -19,7 +19,7 @@ from data_prep.freebase86m import Freebase86m
 from data_prep.job import Options
 from data_prep.wn18rr import WN18RR
 from lib.data import source
-from lib.data.prepared import PreparedTriples
+from lib.data.prepared import Partitions
 from lib.errors import BadOption
 
 
@@ -32,11 +32,11 @@ def test_names_are_numbered_as_they_appear(raw, tmp_path):
     raw("valid.txt", b"b\tknows\tnew\nb\tknows\tz\nb\tknows\nb\tknows\t\nb\t\xff\tz\n")
     folder = raw("test.txt", "a\thates\tb")
     made = FB15k237.prepare(folder, tmp_path / "out", Options())
-    graph = PreparedTriples(tmp_path / "out")
-    assert graph.triples("train").tolist() == [[0, 0, 1], [2, 1, 0]]
-    assert graph.triples("valid").tolist() == [[0, 1, 3], [0, 1, 2]]
-    assert graph.triples("test").tolist() == [[1, 2, 0]]
-    assert (graph.entities, graph.relations) == (4, 3)
+    graph = Partitions(tmp_path / "out", "triples")
+    assert graph.take("train", "triples").tolist() == [[0, 0, 1], [2, 1, 0]]
+    assert graph.take("valid", "triples").tolist() == [[0, 1, 3], [0, 1, 2]]
+    assert graph.take("test", "triples").tolist() == [[1, 2, 0]]
+    assert (graph.manifest["entities"], graph.manifest["relations"]) == (4, 3)
     assert made["unseen_in_training"] == {"valid": 1, "test": 1}
     assert parquet.read_table(tmp_path / "out" / "entities.parquet")["name"].to_pylist() == ["b", "a", "z", "new"]
     assert made["counts"] == {"read": 8, "written": 5, "rejected": 3}
@@ -54,11 +54,11 @@ def test_numbers_stay_below_their_counts(raw, tmp_path, monkeypatch):
     raw("entity2id.txt", "3\na\t0\n")
     folder = raw("relation2id.txt", "2\n")
     made = Freebase86m.prepare(folder, tmp_path / "out", Options())
-    graph = PreparedTriples(tmp_path / "out")
+    graph = Partitions(tmp_path / "out", "triples")
     # The files have the relation last.
-    assert graph.triples("train").tolist() == [[0, 0, 1], [2, 1, 1], [0, 1, 2]]
-    assert graph.triples("train", slice(1, 2)).tolist() == [[2, 1, 1]]
-    assert graph.triples("valid").tolist() == [[1, 0, 2]]
+    assert graph.take("train", "triples").tolist() == [[0, 0, 1], [2, 1, 1], [0, 1, 2]]
+    assert graph.take("train", "triples", slice(1, 2)).tolist() == [[2, 1, 1]]
+    assert graph.take("valid", "triples").tolist() == [[1, 0, 2]]
     assert [line for line, _ in rejected(tmp_path / "out")] == [3, 4, 5, 6, 8]
     assert made["counts"] == {"read": 10, "written": 5, "rejected": 5}
     with pytest.raises(BadOption, match="expected how many there are"):
@@ -93,7 +93,7 @@ def test_an_archive_is_read_as_its_folder_would_be(packing, inside, raw, tmp_pat
     made = FB15k237.prepare(path, tmp_path / "out", Options())
     assert made["counts"]["written"] == 3
     assert FB15k237.prepare(path, tmp_path / "out", Options()) == made  # and it is the same the next time
-    assert PreparedTriples(tmp_path / "out").triples("test").tolist() == [[0, 1, 0]]
+    assert Partitions(tmp_path / "out", "triples").take("test", "triples").tolist() == [[0, 1, 0]]
     assert [fault for fault in manifest.check_raw(FB15k237, path) if "train.txt" in fault]
     with pytest.raises(BadOption, match=r"it\.\S+ holds .*train.txt.*; expected one folder with data_batch_1.bin"):
         Cifar10.prepare(path, tmp_path / "other", Options())
@@ -117,7 +117,11 @@ TRIPLES = [["ann", "likes", "bob"], ["bob", "likes", "cy"], ["cy", "knows", "ann
 def test_any_triples_are_read(text, order, raw, tmp_path):
     made = Triples.prepare(raw("mine.csv", text) / "mine.csv", tmp_path / "out", Options(order=order))
     assert made["counts"] == {"read": 3, "written": 3, "rejected": 0}
-    assert PreparedTriples(tmp_path / "out").triples("train").tolist() == [[0, 0, 1], [1, 0, 2], [2, 1, 0]]
+    assert Partitions(tmp_path / "out", "triples").take("train", "triples").tolist() == [
+        [0, 0, 1],
+        [1, 0, 2],
+        [2, 1, 0],
+    ]
     assert parquet.read_table(tmp_path / "out" / "entities.parquet")["name"].to_pylist() == ["ann", "bob", "cy"]
 
 
@@ -169,23 +173,23 @@ def test_twins_come_back_whole(kind, tmp_path):
     facts = kind.twin(tmp_path / "raw", 900, 0)
     made = kind.prepare(tmp_path / "raw", tmp_path / "out", Options())
     assert made["counts"] == {"read": 900, "written": 900, "rejected": 0}
-    graph = PreparedTriples(tmp_path / "out")
-    triples = np.concatenate([graph.triples(split) for split in graph.names])
+    graph = Partitions(tmp_path / "out", "triples")
+    triples = np.concatenate([graph.take(split, "triples") for split in graph.names])
     assert len(np.unique(triples, axis=0)) == 900
-    assert graph.entities <= facts["entities"] and facts["mrr_planted"] > 0.1
+    assert graph.manifest["entities"] <= facts["entities"] and facts["mrr_planted"] > 0.1
 
 
 def test_the_real_graph(samples, tmp_path):
     packed = samples / "kg" / "FB15k-237.conve.tar.gz"
     made = FB15k237.prepare(packed, tmp_path / "out", Options())
     assert made["counts"] == {"read": 310_116, "written": 310_116, "rejected": 0}
-    graph = PreparedTriples(tmp_path / "out")
-    assert (graph.entities, graph.relations) == (14_541, 237)
+    graph = Partitions(tmp_path / "out", "triples")
+    assert (graph.manifest["entities"], graph.manifest["relations"]) == (14_541, 237)
     assert [graph.rows(split) for split in ("train", "valid", "test")] == [272_115, 17_535, 20_466]
     assert {source["published"] for source in made["sources"]} == {"equal"}
     assert manifest.check_raw(FB15k237, packed) == []
     names = parquet.read_table(tmp_path / "out" / "entities.parquet")["name"].to_pylist()
-    head, _, tail = graph.triples("train", slice(0, 1))[0]
+    head, _, tail = graph.take("train", "triples", slice(0, 1))[0]
     assert (names[head], names[tail]) == ("/m/027rn", "/m/06cx9")
     with tarfile.open(packed) as archive:
         archive.extractall(tmp_path / "raw", filter="data")

@@ -60,15 +60,21 @@ def test_the_papers_tables_agree_with_its_averages():
     assert less.loc["to Sync"].tolist() == pytest.approx([-3.6, -0.9, -4.0, -87.5], abs=0.11)
 
 
-def test_a_modes_best_rate_is_that_of_the_best_mean():
+def test_a_modes_best_rates_are_those_of_the_best_mean():
     rows = [
-        ("gba", 0.1, 0, 0.9),
-        ("gba", 0.1, 1, 0.5),
-        ("gba", 0.3, 0, 0.8),
-        ("gba", 0.3, 1, 0.7),
-        ("sync", 1.0, 0, 0.1),
+        ("gba", 0.1, 1.0, 0, 0.9),
+        ("gba", 0.1, 1.0, 1, 0.5),
+        ("gba", 0.3, 2.0, 0, 0.8),
+        ("gba", 0.3, 2.0, 1, 0.7),
+        ("gba", 0.3, 1.0, 0, 0.6),
+        ("sync", 1.0, 1.0, 0, 0.1),
     ]
-    assert tuning.best(pd.DataFrame(rows, columns=["mode", "rate", "seed", "auc"])) == {"gba": 0.3, "sync": 1.0}
+    table = pd.DataFrame(rows, columns=["mode", "dense", "rows", "seed", "auc"])
+    assert tuning.best(table) == {"gba": (0.3, 2.0), "sync": (1.0, 1.0)}
+    lines = tuning.curves(table.assign(task="t")).query("mode == 'gba'")
+    dense, rows = (lines[lines["of"] == f"rate of {axis}"] for axis in tuning.AXES)
+    assert dense[["rate", "rows"]].values.tolist() == [[0.3, 2.0]] * 2, "where rows are at their best"
+    assert rows[["rate", "auc"]].values.tolist() == [[2.0, 0.8], [2.0, 0.7], [1.0, 0.6]]
 
 
 def test_a_mode_at_its_own_rate_is_held_against_sync_of_the_same_seed():

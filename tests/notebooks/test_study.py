@@ -47,6 +47,69 @@ def test_a_study_s_table_tells_of_each_place_s_run():
         study.swept(lambda seed: {"protocol": "sync", "seed": seed}, study.grid(seed=[0]))
 
 
+def hill(dense=0.03, rows=0.001):
+    """A quality with its top at these rates, and the places that it was asked for."""
+    asked = []
+
+    def measured(places):
+        asked.append(places)
+        return [-abs(np.log(p["dense"] / dense)) - 2 * abs(np.log(p["rows"] / rows)) + p["seed"] / 100 for p in places]
+
+    return measured, asked
+
+
+AXES = {"dense": (0.01, 0.001, 0.003), "rows": (0.003, 0.01)}
+
+
+def test_a_grid_goes_on_until_its_best_is_inside():
+    measured, asked = hill()
+    curve = study.climbed(measured, AXES, seeds=(0, 1))
+    assert curve["inside"].all() and list(curve) == ["dense", "rows", "seed", "value", "inside"]
+    assert len(asked[0]) == 2 * 6, "first the grid"
+    best = curve.groupby(["dense", "rows"])["value"].mean().idxmax()
+    assert best == (0.03, 0.0009), "beyond both edges, in the rhythm of what was given"
+    tried = set(map(tuple, curve[["dense", "rows"]].values))
+    assert {(0.1, 0.0009), (0.01, 0.0009), (0.03, 0.00027), (0.03, 0.003)} <= tried
+    assert len(curve) == 2 * len(tried) == sum(map(len, asked)), "nothing is tried twice"
+
+
+def test_axes_are_tuned_apart_and_one_with_a_single_value_is_not():
+    measured, asked = hill()
+    curve = study.climbed(measured, {"dense": AXES["dense"], "rows": (0.01,)}, seeds=(0,))
+    assert (
+        curve["inside"].all()
+        and set(curve["rows"]) == {0.01}
+        and set(curve["dense"]) == {0.001, 0.003, 0.01, 0.03, 0.1}
+    )
+    assert [len(places) for places in asked] == [3, 1, 1]
+
+
+def test_a_best_that_was_not_come_to_is_said():
+    measured, asked = hill(dense=1e9, rows=0.003)
+    curve = study.climbed(measured, AXES, seeds=(0,), most=2)
+    assert not curve["inside"].any() and len(asked) == 3 and curve["dense"].max() == 0.1
+    assert study.climbed(measured, AXES, seeds=(0,), most=0)["dense"].max() == 0.01
+
+
+def test_an_axis_ends_at_its_limits():
+    measured, _ = hill(dense=1e9, rows=0.005)
+    curve = study.climbed(measured, AXES, seeds=(0,), limits={"dense": (0, 0.05)})
+    assert curve["inside"].all() and curve["dense"].max() == 0.03
+
+
+def test_a_setting_that_fails_on_a_seed_is_no_best():
+    measured, _ = hill()
+
+    def sometimes(places):
+        return [
+            np.nan if p["dense"] > 0.005 and p["seed"] else x for p, x in zip(places, measured(places), strict=True)
+        ]
+
+    curve = study.climbed(sometimes, AXES, seeds=(0, 1))
+    means = curve.groupby(["dense", "rows"])["value"].apply(lambda each: each.mean(skipna=False))
+    assert curve["inside"].all() and means.idxmax()[0] == 0.003 and curve["dense"].max() == 0.01
+
+
 def test_runs_are_paired_by_what_they_share():
     """Rows in no order: each is held against the base with its own task and seed, and against nothing where there is none."""
     rows = [

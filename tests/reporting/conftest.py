@@ -1,12 +1,15 @@
 import json
 import os
 import shutil
+import subprocess
 from pathlib import Path
 from types import SimpleNamespace
 
 import pandas as pd
 import pytest
 
+CELLS = ("# One", "from notebooks.gba import switching\nx = switching", "print(1)")
+PARAMETERS = 'profile: str = "smoke"  # how long\nrate: float = 0.5  # how fast'
 KERNEL = {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}}
 
 
@@ -64,9 +67,30 @@ def house(tmp_path, monkeypatch):
     made = House(tmp_path)
     monkeypatch.setenv("LOCKSTEP_ROOT", str(made.root))
     monkeypatch.setenv("LOCKSTEP_REPORTS", str(made.reports))
-    for name in ("LOCKSTEP_STAGE", "LOCKSTEP_COMMAND"):
+    for name in ("LOCKSTEP_STAGE", "LOCKSTEP_COMMAND", "LOCKSTEP_SEALED"):
         monkeypatch.delenv(name, raising=False)
     return made
+
+
+@pytest.fixture
+def repository(house, monkeypatch):
+    """A checkout with one claim and its notebook, committed."""
+
+    def git(*words):
+        return subprocess.run(
+            ["git", "-C", house.root, *words], capture_output=True, text=True, check=True
+        ).stdout.strip()
+
+    def commit(text):
+        house.claims(text, "gba")
+        git("add", "-A")
+        git("-c", "user.name=a", "-c", "user.email=a@b", "commit", "--allow-empty", "-qm", "x")
+        return git("rev-parse", "HEAD")
+
+    house.notebook("gba/one", *CELLS, parameters=PARAMETERS)
+    git("init", "-q")
+    house.commit = commit
+    return house
 
 
 @pytest.fixture

@@ -1,38 +1,14 @@
 """What a verdict rests on: each part's change shows as that part's, and git says whether the rule was there before the run."""
 
 import json
-import subprocess
 from types import SimpleNamespace
 
 import pytest
 
 from lib.reporting import claims
 from lib.reporting.claims import basis
+from tests.reporting.conftest import CELLS, PARAMETERS
 from tests.reporting.test_claims import GOOD, results_of
-
-CELLS = ("# One", "from notebooks.gba import switching\nx = switching", "print(1)")
-PARAMETERS = 'profile: str = "smoke"  # how long\nrate: float = 0.5  # how fast'
-
-
-@pytest.fixture
-def repository(house, monkeypatch):
-    """A checkout with one claim and its notebook, committed."""
-
-    def git(*words):
-        return subprocess.run(
-            ["git", "-C", house.root, *words], capture_output=True, text=True, check=True
-        ).stdout.strip()
-
-    def commit(text):
-        house.claims(text, "gba")
-        git("add", "-A")
-        git("-c", "user.name=a", "-c", "user.email=a@b", "commit", "--allow-empty", "-qm", "x")
-        return git("rev-parse", "HEAD")
-
-    house.notebook("gba/one", *CELLS, parameters=PARAMETERS)
-    git("init", "-q")
-    house.commit = commit
-    return house
 
 
 def runs_at(*commits):

@@ -217,6 +217,9 @@ def test_every_field_that_judges_counts_in_the_rules_hash():
         {"factor": 3.0},
         {"modelled": True},
         {"seeds": 6},
+        {"regime": {"age": 0.2}},
+        {"foretold": {"": 0.1}},
+        {"elsewhere": "another system's code"},
     ]
     changed = [dataclasses.replace(base, **other) for other in others]
     changed += [
@@ -227,6 +230,7 @@ def test_every_field_that_judges_counts_in_the_rules_hash():
     same = {"reason": "another", "scale": {"paper": "a", "ours": "b"}, "place": "elsewhere"}
     same["short"] = "It is {ours} {interval}, in the paper {paper}."
     same["explanations"] = ({"changed": "the links", "found": "nothing"},)
+    same |= {"control": 0.5, "papers": {"": 0.1}, "shares": True}
     assert dataclasses.replace(base, **same).hash == base.hash, "what is no rule may be told better afterwards"
     judged = {field.name for field in dataclasses.fields(Claim)} - same.keys()
     assert judged == set().union(*others) | {"share", "better", "best", "frozen", "order"}
@@ -278,7 +282,9 @@ def test_kinds_are_counted_apart_and_papers_after_holm(house):
     found = claims.verdicts()
     assert [verdict.text for verdict in found[:2]] == ["replicated, after Holm inconclusive"] * 2
     assert found[0].adjusted == pytest.approx(2 * first.p)
-    assert claims.counts(found) == {"paper": {"inconclusive": 2}, "promise": {"kept": 1}, "check": {"failed": 1}}
+    papers = {"confirmatory": {"inconclusive": 2}, "paper": {"inconclusive": 2}}
+    assert claims.counts(found) == {**papers, "promise": {"kept": 1}, "check": {"failed": 1}}
+    assert [*claims.counts(found)] == ["confirmatory", "paper", "promise", "check"], "the first is the headline"
 
 
 CALIBRATION = """

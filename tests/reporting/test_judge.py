@@ -15,7 +15,7 @@ from lib.errors import UnknownName
 from lib.reporting import claims
 from lib.reporting.claims import BadClaim
 from lib.reporting.claims.calibration import Calibration
-from lib.seeds import JUDGING
+from lib.seeds import BLOCK, JUDGING, SEALED
 from tests.reporting.test_claims import PARITY, claim
 
 
@@ -137,6 +137,66 @@ def test_parity_is_refused_where_nobody_knows_what_can_be_lost():
     assert one(claim(**PARITY), x=eight(10), y=[10] * 8, z=[math.nan] * 8).verdict == "refused"
     case = one(claim(**PARITY), x=eight(10), y=[10] * 8, z=[11] * 8)
     assert (case.verdict, case.detail) == ("refused", "y is no better than z, so nothing can be lost")
+
+
+@pytest.mark.parametrize(
+    ("age", "foretold", "expected", "detail"),
+    [
+        (0.8, None, "not replicated", ""),  # four times the paper's 0.2, and no more
+        (0.05, None, "not replicated", ""),
+        (0.81, None, "out of regime", "age 0.81 where it has 0.2; no trend towards it was given"),
+        (0.049, None, "out of regime", "age 0.049 where it has 0.2; no trend towards it was given"),
+        (0.0, None, "out of regime", "age 0 where it has 0.2; no trend towards it was given"),
+        (math.nan, None, "out of regime", "age nan where it has 0.2; no trend towards it was given"),
+        (0.81, 1.2, "out of regime", "age 0.81 where it has 0.2; there its trend foretells 1.2"),
+        (0.81, 0.9, "not replicated", "age 0.81 where it has 0.2; there its trend foretells 0.9"),
+        (0.81, 4.1, "not replicated", "age 0.81 where it has 0.2; there its trend foretells 4.1"),
+    ],
+)
+def test_not_replicated_is_said_inside_the_regime_or_where_the_trend_leads_elsewhere(age, foretold, expected, detail):
+    """The paper's 2 is replicated from 1 to 4."""
+    told = {} if foretold is None else {"foretold": {"p": foretold}}
+    results = table(x=five(0.1), y=[0] * 5).assign(age=[age] * 5 + [9.0] * 5)
+    for regime in ({"age": 0.2}, {"age": {"p": 0.2}}):
+        found = claims.judge(claim(cases={"p": 2}, regime=regime, **told), results)
+        assert found.verdict == found.cases[0].verdict == expected
+        assert found.detail == (f"outside the paper's regime, {detail}" if detail else "")
+
+
+def test_what_holds_or_is_open_holds_outside_the_regime_too():
+    for numbers, expected in ((five(2), "replicated"), (five(0.7), "direction only"), (five(0.5, 1), "inconclusive")):
+        results = table(x=numbers, y=[0] * 5).assign(age=9.0)
+        found = claims.judge(claim(cases={"p": 2}, regime={"age": 0.2}), results)
+        assert (found.verdict, "outside the paper's regime" in found.detail) == (expected, expected == "never")
+
+
+def test_a_case_whose_regime_the_paper_does_not_say_is_judged_as_it_is():
+    by_case = claim(cases={"p": 2, "q": 2}, subject="x{case}", regime={"age": {"p": 0.2}})
+    results = table(xp=five(0.1), xq=five(0.1), y=[0] * 5).assign(age=9.0)
+    found = claims.judge(by_case, results)
+    assert [case.verdict for case in found.cases] == ["out of regime", "not replicated"]
+    assert found.verdict == "not replicated", "one of them is inside"
+    with pytest.raises(BadClaim, match="the results have no column 'ages'; did you mean 'age'"):
+        claims.judge(claim(regime={"ages": 0.2}), table(x=five(2), y=[0] * 5).assign(age=9.0))
+
+
+def test_what_rests_on_another_systems_code_is_judged_by_nobody():
+    for numbers in (five(2), five(-2), five(0.5, 1)):
+        found = claims.judge(claim(cases={"p": 2}, elsewhere="XDL's code"), table(x=numbers, y=[0] * 5))
+        (case,) = found.cases
+        assert found.verdict == case.verdict == "not reproducible here" and found.p is None
+        assert case.ours == pytest.approx(sum(numbers) / 5), "it is shown"
+        assert found.detail == case.detail == "the paper's figure rests on XDL's code"
+
+
+def test_sealed_seeds_are_for_verdicts_and_mix_with_no_others():
+    sealed = table(first=SEALED.start + BLOCK, x=five(2), y=[0] * 5)
+    found = claims.judge(claim(cases={"p": 2}), sealed)
+    assert (found.verdict, found.sealed) == ("replicated", SEALED.start + BLOCK)
+    assert claims.judge(claim(cases={"p": 2}), table(x=five(2), y=[0] * 5)).sealed is None
+    mixed = sealed.assign(seed=[*sealed["seed"][:9], JUDGING.start])
+    found = claims.judge(claim(cases={"p": 2}), mixed)
+    assert (found.verdict, found.sealed) == ("refused", None)
 
 
 @pytest.mark.parametrize("first", [0, 7, 500, 995])

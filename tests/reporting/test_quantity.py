@@ -6,7 +6,7 @@ import pytest
 
 from lib.reporting.claims import Case
 from lib.reporting.markup import rounded
-from lib.reporting.quantity import column, decimals, ours, papers, within
+from lib.reporting.quantity import column, decimals, ours, papers, tells, within
 from tests.reporting.test_claims import claim
 
 
@@ -71,3 +71,16 @@ def test_columns_and_means():
     assert column([0.73123, 12.5, None]) == ["0.73", "12.50", "–"]
     assert column([1.0, 2000.0]) == ["1", "2\u202f000"]
     assert within(0.73123, 0.0031) == "0.731 ± 0.003" and within(0.5, math.nan) == "0.5000"
+
+
+def test_beside_the_seeds_stands_what_they_can_tell_and_the_margin():
+    """Half an interval of 0.0005 with eight seeds: 0.0005 x (1 + 1.415 / 2.365) = 0.00080 can be told."""
+    auc = claim(metric="auc")
+    case = Case(case="", verdict="v", ours=-0.001, low=-0.0015, high=-0.0005, near=-0.0012, n=8)
+    assert tells(auc, case) == "8: tell 0.8, margin −1.20 × 10⁻³ AUC"
+    falling = claim("ratio", relation="<=", metric="m")
+    case = Case(case="", verdict="v", ours=1.2, low=0.9, high=1.5, near=None, far=1.0, n=8)
+    assert tells(falling, case) == "8: tell 0.5, margin 1×"
+    check = claim(kind="check", margin=0.0)
+    assert tells(check, case) == "8", "a range of runs tells nothing of a mean"
+    assert tells(auc, Case(case="", verdict="inconclusive", n=1)) == "1"

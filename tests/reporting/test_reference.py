@@ -9,9 +9,9 @@ import pytest
 
 from lib import paths
 from lib import reporting as report
-from lib.__main__ import main
-from lib.reporting import notebooks, picture, reference
-from lib.reporting.reference import BLOCKS, MADE, NONE_YET, NotPublished, machine_path, verdicts
+from lib.reporting import notebooks, picture
+from notebooks import reference
+from notebooks.reference import BLOCKS, MADE, NONE_YET, NotPublished, machine_path, verdicts
 from tests.reporting.test_claims import GOOD, results_of
 
 ROOT = Path(__file__).parents[2]
@@ -66,7 +66,7 @@ def change(path, **facts):
 
 
 def test_what_is_published(ran):
-    index = report.publish()
+    index = reference.publish()
     found = contents(paths.reference())
     assert index == paths.reference() / "index.html"
     assert found.keys() == {"index.html", "gba/one.html", "gba/one/auc.csv", "claims/a.b.json"}
@@ -84,32 +84,32 @@ def test_what_is_published(ran):
 
 
 def test_a_second_time_changes_no_byte(ran):
-    first = (contents(report.publish().parent), (ran.root / "README.md").read_bytes())
-    assert (contents(report.publish().parent), (ran.root / "README.md").read_bytes()) == first
+    first = (contents(reference.publish().parent), (ran.root / "README.md").read_bytes())
+    assert (contents(reference.publish().parent), (ran.root / "README.md").read_bytes()) == first
     (paths.reference() / "of_an_older_time.html").touch()
-    assert contents(report.publish().parent) == first[0]
+    assert contents(reference.publish().parent) == first[0]
 
 
 def test_what_no_notebook_makes_stays(ran):
-    report.publish()
+    reference.publish()
     by_hand = {"soak.json": b"{}", "mutate.json": b"[]", "gpu/speed.csv": b"a,b"}
     for name, data in by_hand.items():
         (paths.reference() / name).parent.mkdir(exist_ok=True)
         (paths.reference() / name).write_bytes(data)
-    report.publish()
+    reference.publish()
     found = contents(paths.reference())
     assert {name: found[name] for name in by_hand} == by_hand
 
 
 def test_pages_that_were_not_run_here_stay(ran):
     """A paper is published alone: the others' pages, data and verdicts are as they were, to the byte, and the index has all."""
-    report.publish()
+    reference.publish()
     before = contents(paths.reference())
     (ran.reports / "gba" / "one.ipynb").unlink()
     (ran.reports / "claims" / "a.b.json").unlink()
     ran.notebook("oac/three", "# Three", parameters=PARAMETERS)
     notebooks.run("oac/three", "laptop")
-    report.publish()
+    reference.publish()
     after = contents(paths.reference())
     stayed = ["gba/one.html", "gba/one/auc.csv", "claims/a.b.json"]
     assert {name: after[name] for name in stayed} == {name: before[name] for name in stayed}
@@ -124,21 +124,25 @@ def test_what_no_rule_rests_on_may_be_newer_than_the_run(ran):
     changed = GOOD.replace("  reason:", "  short: In other words.\n  reason:", 1)
     assert changed != GOOD
     ran.claims(changed, "gba")
-    report.publish()
+    reference.publish()
     assert json.loads(contents(paths.reference())["claims/a.b.json"])["claim"]["short"] == "In other words."
 
 
 def test_the_readme_has_the_verdicts(ran):
-    report.publish()
+    reference.publish()
     text = (ran.root / "README.md").read_text()
     assert (
         text.startswith("# Kit\n\nbefore\n\n<!-- protocols")
         and text.count("\n\nafter\n") == 2
         and "\nold\n" not in text
     )
-    assert "- Papers' claims, after Holm: 1 replicated\n" in text and "What failed" not in text
+    assert (
+        "- Papers' confirmatory claims, after Holm: 1 replicated\n- All papers' claims, after Holm: 1 replicated\n"
+        in text
+        and "What failed" not in text
+    )
     assert "| `gba` | Token-controlled" in text and "| – | – |" in text and "frozen" not in text
-    assert report.readme() == text
+    assert reference.readme() == text
 
 
 def test_the_picture_is_drawn_from_what_is_published(ran):
@@ -152,8 +156,8 @@ def test_the_picture_is_drawn_from_what_is_published(ran):
     place = paths.reference() / f"{picture.NAME}.csv"
     place.parent.mkdir(parents=True)
     data.to_csv(place, index=False)
-    assert "| `gba` | Token-controlled global batches" in report.readme()
-    assert "| 2× | 99.7 % | Workers differ and machines are shared" in report.readme()
+    assert "| `gba` | Token-controlled global batches" in reference.readme()
+    assert "| 2× | 99.7 % | Workers differ and machines are shared" in reference.readme()
     html = report.index().read_text()
     assert "On a busy cluster use gba: it trained 2 times as many samples per second as sync and kept 99.7 % of" in html
     assert "data:image/svg+xml;base64," in html
@@ -172,7 +176,8 @@ def test_what_failed_is_told_with_its_reason(house, monkeypatch):
     house.record(results_of(-1), "gba/one", "laptop")
     house.record(results_of(0.05), "oac/one", "laptop")
     assert verdicts(paths.reference()).split("\n\n") == [
-        "- Papers' claims, after Holm: 1 direction only, 1 not replicated",
+        "- Papers' confirmatory claims, after Holm: 1 direction only, 1 not replicated\n"
+        "- All papers' claims, after Holm: 1 direction only, 1 not replicated",
         "What failed of GBA:",
         "- a | b &lt;i>. Ours: −1.00 AUC. The paper: 0.200 AUC. **not replicated**. Tested: half the rate. Found: the same.",
     ]
@@ -243,24 +248,24 @@ def planted_size(house):
     ],
 )
 def test_what_is_not_fit_is_refused_and_nothing_changes(ran, plant, message):
-    report.publish()
+    reference.publish()
     plant(ran)
     before = (contents(paths.reference()), (ran.root / "README.md").read_bytes())
     with pytest.raises(NotPublished, match=message):
-        report.publish()
+        reference.publish()
     assert (contents(paths.reference()), (ran.root / "README.md").read_bytes()) == before
     assert ran.left_behind() == []
 
 
-def test_nothing_to_publish_and_no_place_for_it(ran, capsys):
+def test_nothing_to_publish_and_no_place_for_it(ran):
     (ran.root / "README.md").write_text("# Kit")
     with pytest.raises(NotPublished, match=r"README\.md has no place for the protocols: a line <!-- protocols"):
-        report.publish()
+        reference.publish()
     assert not paths.reference().exists() and ran.left_behind() == []
     (ran.reports / "gba" / "one.ipynb").unlink()
     (ran.reports / "claims" / "a.b.json").unlink()
-    assert main(["report", "--reference"]) == 2
-    assert "nothing has been run" in capsys.readouterr().err
+    with pytest.raises(NotPublished, match="nothing has been run"):
+        reference.publish()
 
 
 @pytest.mark.parametrize(
@@ -279,7 +284,7 @@ def test_paths_of_a_machine(text, found):
 
 
 def test_the_repositorys_readme_says_what_its_reference_holds(monkeypatch):
-    """When this fails, `python -m lib report --reference` has not been run, or its table was edited by hand."""
+    """When this fails, `python -m notebooks.reference` has not been run, or its table was edited by hand."""
     monkeypatch.delenv("LOCKSTEP_ROOT", raising=False)
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     assert paths.root() == ROOT and reference.readme() == text

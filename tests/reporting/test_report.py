@@ -97,7 +97,8 @@ def test_the_index_shows_a_verdict_and_a_changed_claim(house):
     house.record(results_of(-1), "one")
     html = report.index().read_text()
     assert '<span class="verdict not-replicated">not replicated</span>' in html and "unexplained" in html
-    assert "Papers&#39; claims, after Holm:" in html and "1 not replicated" in html and "Our promises" not in html
+    assert "Papers&#39; confirmatory claims, after Holm:" in html and "All papers&#39; claims, after Holm:" in html
+    assert "1 not replicated" in html and "Our promises" not in html
     house.claims(GOOD.replace("value: 0.2", "value: 2"))
     assert "changed since its run: the rule" in report.index().read_text()
 

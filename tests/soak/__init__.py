@@ -1,7 +1,8 @@
 """Random weather: what nobody would think of, held against the guarantees of the kit. `python -m tests.soak`.
 
 Of runs: each is made twice, and stopped at a random moment and resumed; `tests.soak.checks` says what must hold. Of pipelines:
-what their histories show besides, `tests.soak.pipelines`. Of the store: several threads call one table, `tests.soak.tables`. A
+what their histories show besides, `tests.soak.pipelines`; of histories: the same of pipelines whose calls of the store meet on
+threads, six and more at once. Of the store: several threads call one table, `tests.soak.tables`. A
 case that breaks something is made as small as it gets and printed as a call that can be pasted.
 """
 
@@ -38,12 +39,13 @@ class Kind:
     call: Callable[[Case, Finding], str]
     """The case as a call that can be pasted."""
     tries: int = 1
-    """How often one is tried before it is taken to break nothing any more."""
+    """How often one is tried before it is taken to break nothing any more; 0: cases are not made smaller."""
 
 
 KINDS = {
     "runs": Kind(draw=cases.draw, named=cases.protocols_of, check=checks.check, call=checks.call),
     "pipelines": Kind(draw=pipelines.draw, named=cases.protocols_of, check=checks.check, call=pipelines.call),
+    "histories": Kind(draw=pipelines.busy, named=cases.protocols_of, check=checks.check, call=pipelines.call, tries=0),
     "store": Kind(draw=tables.draw, named=tables.named, check=tables.check, call=tables.call, tries=tables.TRIES),
 }
 

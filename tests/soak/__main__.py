@@ -2,15 +2,22 @@
 
 python -m tests.soak --seed 7 --runs 1000
 python -m tests.soak --of store
+python -m tests.soak --of histories --runs 200
+python -m tests.soak --of histories --fault "rows are compared before they are locked"
 """
 
 from __future__ import annotations
 
 import argparse
+import os
+import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
+from pathlib import Path
 
 from lib.__main__ import carried_out
+from tests import mutate
 from tests.soak import KINDS, kills, soak
 
 
@@ -22,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--of",
         choices=tuple(KINDS),
         default="runs",
-        help="what: whole runs, pipelines and their histories, or calls on a table (default runs)",
+        help="what: whole runs, pipelines and their histories, these of threads that meet, or calls on a table (default runs)",
     )
     parser.add_argument("--seed", type=int, default=0, help="seed of the cases (default 0)")
     parser.add_argument("--runs", type=int, default=100, help="how many (default 100)")
@@ -31,12 +38,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--cluster", choices=("virtual", "local", "ray"), default="virtual", help="where (default virtual)"
     )
     parser.add_argument("--seconds", type=float, help="begin none after so long")
+    parser.add_argument(
+        "--fault", help="plant this one of tests/faults.yaml before; findings are then what is to be seen"
+    )
     parser.add_argument("--kills", type=int, help="instead: kill so many trainings and notebooks, and let them go on")
     parser.set_defaults(command=_soak)
     return carried_out(parser.parse_args(arguments))
 
 
 def _soak(options: argparse.Namespace) -> int:
+    if options.fault:
+        (fault,) = mutate.chosen([options.fault])
+        given = {
+            name: value
+            for name, value in vars(options).items()
+            if name not in ("fault", "command") and value is not None
+        }
+        with (
+            tempfile.TemporaryDirectory(prefix="soak-fault-") as folder,
+            mutate.planted(fault, mutate.copied(Path(folder))),
+        ):
+            flags = (text for name, value in given.items() for text in (f"--{name}", str(value)))
+            environment = {**os.environ, "PYTHONPATH": folder}
+            return subprocess.run([sys.executable, "-m", "tests.soak", *flags], cwd=folder, env=environment).returncode
     if options.kills:
         found = list(kills.kill(options.seed, options.kills))
         print(*found, f"{options.kills} kills, {len(found)} findings", sep="\n")

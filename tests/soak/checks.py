@@ -135,8 +135,8 @@ def _run(case: Case, *, stop: int | None = None, resume: bool = False) -> Run | 
 
 def _job(case: Case, **options: Any) -> Job:
     given = {**case, "save": False, **options}
-    for option in ("detour", "other"):  # none of the run's own
-        given.pop(option, None)
+    for name in ("detour", "hesitation", "wide", "other"):  # none of the run's own
+        given.pop(name, None)
     if not isinstance(given["protocol"], str):
         given["protocol"] = lib.Schedule(**given["protocol"])
     try:
@@ -176,6 +176,8 @@ def _sound(case: Case, run: Run) -> None:
     if "accesses" in case:
         for kind, detail in pipelines.wrong(_job(case).course.plan, run):
             raise _Broken(kind, detail)
+        if (calls := run.summary["calls_at_once"]) < (least := case.get("wide", 0)):
+            raise Refused(f"at most {calls} calls of a table met, and not {least}")
     seconds = run.summary[f"{run.summary['clock']}_seconds"]
     times = run.history["time"].to_numpy() if len(run.history) else np.empty(0)
     _hold(np.isfinite(times).all(), "history without a time", str(times))

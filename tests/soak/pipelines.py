@@ -7,8 +7,14 @@ so an anomaly that the history hides is a finding as well.
 
 from __future__ import annotations
 
+import random
+import sys
+import threading
+import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
@@ -17,6 +23,7 @@ import torch
 
 from lib import streams
 from lib.cluster.base import Site
+from lib.cluster.faults.wall_clock import InjectedDelays
 from lib.drivers import pipeline_loop
 from lib.drivers.run.plan import Plan
 from lib.models.flat import FlatModel, one_thread
@@ -25,6 +32,7 @@ from lib.results.outcome import digest
 from lib.results.run import Run
 from lib.store.dense import DenseStore
 from lib.store.rows import Rows
+from lib.store.table import gate, table
 from lib.store.table.table import Table
 from lib.workloads import Workload
 from tests.soak.cases import FLOPS, STEP, WORKLOADS, Case
@@ -47,8 +55,12 @@ def draw(seed: int, number: int, cluster: str = "virtual") -> Case:
     case: Case = {"protocol": one(("oac", "oac", "oac", "pipelined", "sequential")), "cluster": cluster}
     case |= {"accesses": True, "workload": workload, **WORKLOADS[workload], "seed": int(stream.integers(1000))}
     case |= {"vocabulary": one((6, 40, 400))} if workload == "ctr-synthetic" else {"entities": one((25, 40, 400))}
-    batches = int(stream.integers(2, 60))
-    case["samples"] = 8 * batches - int(stream.integers(8))
+    batches, size = int(stream.integers(2, 60)), case["batch_size"]
+    case["samples"] = size * batches - int(stream.integers(8))
+    if cluster == "local":  # large batches with many conflicts, whose calls meet
+        batches, size = 1 + batches // 3, one((64, 256))
+        case |= {"batch_size": size, "samples": size * batches - int(stream.integers(size)), "threads": 12}
+        case |= {"hesitation": one((1e-4, 1e-3))}
     case["row_optimizer"] = {"name": one(("sgd", "momentum", "adagrad", "adam")), "lr": one((0.1, 0.01))}
     if one((True, False, False)):
         case["lr_milestones"] = [0.4]
@@ -65,12 +77,27 @@ def draw(seed: int, number: int, cluster: str = "virtual") -> Case:
     if one((True, False)):
         case["slowdown"] = one((0.3, 1.0, 2.0))
     if one((True, False)):
-        case["checkpoint_every"] = 8 * int(stream.integers(1, batches + 2))
+        case["checkpoint_every"] = size * int(stream.integers(1, batches + 2))
     if one((True, False, False)):
         node, kind = one(("worker0", "server0")), one(("dies", "hangs", "slows"))
         failure = {"node": node, "kind": kind, "at": seconds(lasts), "lasts": seconds(lasts)}
         case["failures"] = [failure | ({"factor": 20.0} if kind == "slows" else {})]
     return case
+
+
+def busy(seed: int, number: int, cluster: str) -> Case:
+    """One whose calls of the store meet all the time, on the same rows."""
+    stream = streams.stream(seed, "soak", "histories", cluster, number)
+    rows = {
+        "workload": "kg-synthetic",
+        **WORKLOADS["kg-synthetic"],
+        "batch_size": 128,
+        "entities": 600,
+        "triples": 5000,
+    }
+    most = dict.fromkeys(("in_flight", "readers", "writers", "queue"), 12)
+    case = {"protocol": "oac", **most, **rows, "dim": 8, "samples": 128 * 20, "seed": int(stream.integers(2**31))}
+    return case | {"cluster": "local", "threads": 12, "accesses": True, "hesitation": 1e-3, "wide": 6}
 
 
 def call(case: Case, finding: Finding | None = None) -> str:
@@ -80,18 +107,49 @@ def call(case: Case, finding: Finding | None = None) -> str:
 
 @contextmanager
 def stirred(case: Case) -> Iterator[None]:
-    """With a `detour` the host store reads and writes in another order than it is asked to, as threads do."""
+    """With a `detour` the host store reads and writes in another order than it is asked to. With `hesitation` its calls are on
+    threads, however small they are, go stripe by stripe, and stop for that long at most at each lock of a table: so they meet."""
+    with ExitStack() as stack:
+        if "detour" in case:
+            kind = pipeline_loop.HostStore
 
-    if "detour" not in case:
+            def store(site: Site, plan: Plan, rule: PipelineRule) -> pipeline_loop.HostStore:
+                return kind(_Detours(site, plan.seed, case["detour"]), plan, rule)
+
+            stack.enter_context(patch.object(pipeline_loop, "HostStore", store))
+        if "hesitation" in case:
+            locks = SimpleNamespace(Lock=partial(_Hesitant, case["hesitation"]), Condition=threading.Condition)
+            stack.enter_context(patch.object(InjectedDelays, "at_once", lambda self, work: False))
+            for module in (gate, table):
+                stack.enter_context(patch.object(module, "threading", locks))
+            stack.enter_context(patch.object(table, "SMALL", 64))  # so that they go stripe by stripe
+            stack.callback(sys.setswitchinterval, sys.getswitchinterval())
+            sys.setswitchinterval(1e-5)
         yield
-        return
-    kind = pipeline_loop.HostStore
 
-    def store(site: Site, plan: Plan, rule: PipelineRule) -> pipeline_loop.HostStore:
-        return kind(_Detours(site, plan.seed, case["detour"]), plan, rule)
 
-    with patch.object(pipeline_loop, "HostStore", store):
-        yield
+class _Hesitant:
+    """A lock before which every thread stops for a random while, and once more before it gives it back."""
+
+    def __init__(self, most: float):
+        self._lock, self._most = threading.Lock(), most
+
+    def acquire(self, blocking: bool = True) -> bool:
+        self._hesitate()
+        return self._lock.acquire(blocking)
+
+    def release(self) -> None:
+        self._hesitate()
+        self._lock.release()
+
+    def _hesitate(self) -> None:
+        time.sleep(self._most * random.random() ** 3)
+
+    def __enter__(self) -> None:
+        self.acquire()
+
+    def __exit__(self, *error: object) -> None:
+        self.release()
 
 
 class _Detours:

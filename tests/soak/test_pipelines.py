@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -13,10 +14,15 @@ import tests.soak
 from lib import workloads
 from lib.drivers.pipeline_loop import Pipeline
 from lib.drivers.pipelines.host_store import HostStore
+from lib.drivers.run.plan import Plan
+from lib.drivers.run.record import Access, Record
 from lib.protocols.oac import OAC
+from lib.results.anomalies import anomalies
 from lib.results.outcome import digest
 from lib.store.device.cache import Cache
+from lib.store.optim import SGD
 from lib.store.rows import Rows
+from lib.store.table import kernels
 from lib.store.table.table import Table
 from tests.soak import pipelines, soak
 from tests.soak.cases import PIPELINE, WORKLOADS
@@ -40,13 +46,13 @@ class Faults:
     @staticmethod
     def writes_ignore_timestamps(plant):
         written = Table.write
-        plant.setattr(Table, "write", lambda self, rows, newer: written(self, rows, newer=False))
+        plant.setattr(Table, "write", lambda self, rows, newer, order: written(self, rows, newer=False, order=order))
         return "lost update"
 
     @staticmethod
     def timestamps_are_compared_without_a_lock(plant):
         written = Table.write
-        plant.setattr(Table, "write", lambda self, rows, newer: written(self, rows, newer=False))
+        plant.setattr(Table, "write", lambda self, rows, newer, order: written(self, rows, newer=False, order=order))
         write = HostStore.write
 
         async def unlocked(self, batch, stamp, samples, rows):
@@ -65,7 +71,7 @@ class Faults:
     def the_counter_is_read_once_more_for_the_cache(plant):
         room = Cache.room
         plant.setattr(Cache, "room", lambda self, ids, stamp: room(self, ids, stamp + 1))
-        return "stale read"
+        return "stamp without data"
 
     @staticmethod
     def two_batches_read_the_counter_at_once(plant):
@@ -138,6 +144,52 @@ class Faults:
         return "stale read"
 
     @staticmethod
+    def the_cache_gives_the_rows_of_others(plant):
+        take = Cache.take
+        plant.setattr(Cache, "take", lambda self, found: take(self, found).flip(0))
+        return "garbage read"
+
+    @staticmethod
+    def the_cache_gives_first_rows_under_its_timestamps(plant):
+        """Timestamps move without their data: who believes them sees nothing."""
+        validated = Pipeline._validated
+
+        def stamps_alone(self, work):
+            before = {name: block.block.copy() for name, block in work.rows.items()}
+            seen, _ = validated(self, work)
+            work.blocks = {name: torch.from_numpy(block) for name, block in before.items()}
+            return seen, {name: block[:, : self._dim(name)].contiguous() for name, block in work.blocks.items()}
+
+        plant.setattr(Pipeline, "_validated", stamps_alone)
+        return "stamp without data"
+
+    @staticmethod
+    def the_store_replaces_rows_and_not_their_timestamps(plant):
+        written = Table.write
+
+        def stale(self, rows, newer, order):
+            stamps = self.stamps(rows.ids)
+            written(self, rows, newer=newer, order=order)
+            written(self, replace(self.read(rows.ids), stamps=stamps), newer=False)
+
+        plant.setattr(Table, "write", stale)
+        return "data without stamp"
+
+    @staticmethod
+    def the_store_gives_what_is_to_come(plant):
+        """Numbers of the order are drawn long after the row was read or written."""
+        read = Table.read
+
+        def early(self, ids, order=None):
+            rows = read(self, ids, order=order)
+            if order is not None:
+                order -= 10**3
+            return rows
+
+        plant.setattr(Table, "read", early)
+        return "dirty read"
+
+    @staticmethod
     def the_cache_forgets_all(plant):
         evict = Cache.evict
         plant.setattr(Cache, "evict", lambda self, safe: evict(self, 10**6))
@@ -191,17 +243,50 @@ def check_order(case):
         plant.setattr(
             Table,
             "write",
-            lambda self, rows, newer: (seen.append(int(rows.stamps[0])), written(self, rows, newer=newer)),
+            lambda self, rows, **how: (seen.append(int(rows.stamps[0])), written(self, rows, **how)),
         )
         assert check(case) is None
     return seen[: len(seen) // 3]  # of two runs and the serial one
 
 
-def test_an_anomaly_that_the_history_hides_is_found_by_the_serial_run(monkeypatch, reports):
-    """A row comes from the cache twice as large: versions are right, and bytes are not."""
-    take = Cache.take
-    monkeypatch.setattr(Cache, "take", lambda self, found: take(self, found) * 2)
+def test_what_the_history_hides_is_found_by_the_serial_run(monkeypatch, reports):
+    """The device makes other rows than a serial run, and everybody has those."""
+    rate = Plan.rate_after
+    monkeypatch.setattr(Plan, "rate_after", lambda self, samples: 2 * rate(self, samples))
     assert check(BUSY).kind == "oac: no serial run"
+
+
+def test_calls_on_threads_meet_and_show_nothing(reports):
+    """Six and more of them at once: where they don't, the case is refused."""
+    assert [check(pipelines.busy(3, number, "local")) for number in range(2)] == [None, None]
+
+
+def test_a_write_that_is_interrupted_is_noted_as_one_that_may_have_happened(monkeypatch):
+    """Its first row is there, and nobody comes to the second."""
+    store = HostStore.__new__(HostStore)
+    store._tables, store._rule = {"t": Table(1, SGD(lr=1.0), seed=0)}, OAC()
+    store._calls, store.record = itertools.count(), Record("server0", None, accesses=[])
+    store._read(0, {"t": np.array([1, 2])})
+    replaced = kernels.replace_rows
+
+    def interrupted(rows, column, slots, entries, *more):
+        replaced(rows, column, slots[:1], entries[:1], *more)
+        raise KeyboardInterrupt
+
+    block = np.ones((2, 1), np.float32)
+    written = Rows(np.array([1, 2]), block, np.empty((2, 0), np.float32), np.zeros(2, np.int64))
+    with monkeypatch.context() as cut:
+        cut.setattr(kernels, "replace_rows", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            store._write(0, {"t": written})
+    store._read(1, {"t": np.array([1, 2])})
+    read, write, again = store.record.accesses
+    assert (read.ended > read.began) and write.ended == -1 and again.ended > again.began > read.ended
+    assert again.versions.tolist() == [0, -1] and again.values[0] == write.values[0] != again.values[1]
+    computed = {"stamp": 0, "values": read.values, "made": write.values, "order": np.zeros(2, np.int64)}
+    compute = Access("compute", 0, "t", read.ids, read.versions, **computed)
+    assert anomalies([read, compute, write, again]) == []
+    assert {each.kind for each in anomalies([read, compute, replace(write, ended=9), again])} == {"lost update"}
 
 
 def test_the_first_update_after_a_cut_is_cached_too(reports):

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from lib.cluster.slowdowns import Lognormal, Product, Transient, get
 from lib.errors import BadOption
 from lib.switching.controller import Automatic, Computation, Mode, expected_max
-from lib.switching.oracle import best_fixed, oracle
+from notebooks.gba.hindsight import best_fixed, oracle
 from tests.switching.throughput import ByHour, Cluster, Controlled
 
 SYNC, ASYNC = Mode(waits=True, batch=100), Mode(waits=False, batch=100)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from lib.errors import BadOption
 from lib.switching.controller import Automatic, Mode
-from lib.switching.oracle import best_fixed, oracle
+from notebooks.gba.hindsight import best_fixed, oracle
 
 
 def modes(count):

@@ -1,19 +1,20 @@
 """The papers' pairs of data and model: sizes, ceilings beside results, and that each model comes near what can be known."""
 
 import dataclasses
+import pickle
 
 import numpy as np
 import pytest
 
 import lib
 from lib import VirtualCluster, workloads
-from lib.errors import UnknownName
+from lib.errors import UnknownName, UnknownOption
 from lib.models.flat import FlatModel
 from lib.store.optim import Adam, Momentum
-from lib.workloads import ALL, PROFILES
+from lib.workloads import PROFILES
 from lib.workloads.contract import judged
 
-NAMED = [*workloads.profiles()]
+NAMED = [*workloads.named()]
 CEILINGS = {"auc_ceiling", "mrr_planted", "accuracy_ceiling", "em_ceiling"}
 QUICK = {"samples": 256, "batch_size": 32}
 
@@ -21,8 +22,23 @@ QUICK = {"samples": 256, "batch_size": 32}
 @pytest.mark.parametrize("name", NAMED)
 def test_every_profile_is_a_workload_and_a_larger_one_is_larger(name):
     smoke, laptop, full = (workloads.get(name, profile=profile) for profile in PROFILES)
-    assert smoke == ALL[name]() == workloads.get(name)
+    assert smoke == workloads.get(name) and smoke.owner() == f"workload {name!r}"
     assert smoke.samples < laptop.samples < full.samples and smoke.name == laptop.name == full.name == name
+
+
+@pytest.mark.parametrize("profile", ["laptop", "full"])
+def test_what_smoke_says_holds_where_a_profile_says_nothing_else(profile):
+    dlrm, syn = workloads.get("criteo-dlrm", profile), workloads.get("criteo-syn", profile)
+    assert (dlrm.network, dlrm.fields, dlrm.days) == ("dlrm", 26, 8) and dlrm.vocabulary > 1_000
+    assert (syn.network, syn.fields, syn.days, syn.copies) == ("ffnn", 26, 5, 1_878_005)
+
+
+def test_two_of_a_kind_are_two_workloads_wherever_they_go():
+    one, other = workloads.get("fb15k-237-distmult", relations=12), workloads.get("kg-synthetic")
+    assert one != other and dataclasses.replace(one, name="kg-synthetic") == other
+    assert pickle.loads(pickle.dumps(dataclasses.replace(one, dim=4))).name == "fb15k-237-distmult"
+    with pytest.raises(UnknownOption, match="this run has no option 'name'"):
+        lib.train("kg-synthetic", "sequential", "virtual", name="fb15k-237-distmult")
 
 
 @pytest.mark.parametrize("name", NAMED)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import threading
-from contextlib import nullcontext
+import itertools
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +12,7 @@ import numpy as np
 from lib.cluster.base import Site
 from lib.cluster.spec import Work
 from lib.drivers.run.plan import Plan
-from lib.drivers.run.record import END, Access, Mark, Marks, Record, Snapshot
+from lib.drivers.run.record import END, LAST, Access, Mark, Marks, Record, Snapshot
 from lib.protocols.pipeline_rule import Admission, PipelineRule
 from lib.store.checkpoint import Kept
 from lib.store.rows import Rows
@@ -31,7 +30,7 @@ class HostStore(Kept):
         self._samples = 0
         self._marks = Marks(map(plan.mark, plan.marks))
         self.record = Record(site.node, [] if plan.trace else None, accesses=[] if plan.accesses else None)
-        self._noting = threading.Lock() if plan.accesses else nullcontext()
+        self._calls = itertools.count()
 
     async def inherit(self, rows: dict[str, Rows]) -> None:
         """Begin with what another protocol has trained: older than all that is written here, where timestamps begin with 0."""
@@ -78,12 +77,14 @@ class HostStore(Kept):
             table.restore(state["tables"][name])
         self._marks.crossed(self._samples)
         self.record.become(state["record"])
+        self._calls = itertools.count(2 * len(self.record.accesses or ()))
 
     async def report(self, end: Mark) -> Record:
         self.record.ledger["in_flight"] += len(self._state.outstanding)
         self.record.snapshots.append(self._snapshot(end))
         self.record.final = {"rows": {name: table.export() for name, table in self._tables.items()}}
-        self._note("read", END, self.record.final["rows"])
+        for name, rows in self.record.final["rows"].items():
+            self._note("read", END, name, rows, np.full(len(rows), LAST), LAST, LAST)
         return self.record
 
     def _work(self, ids: dict[str, np.ndarray]) -> Work:
@@ -93,20 +94,30 @@ class HostStore(Kept):
         return Work(bytes=2 * 4 * sum(widths))
 
     def _read(self, batch: int, ids: dict[str, np.ndarray]) -> dict[str, Rows]:
-        with self._noting:
-            rows = {name: table.read(ids[name]) for name, table in self._tables.items()}
-            self._note("read", batch, rows)
+        rows = {}
+        for name, table in self._tables.items():
+            order, began = self._order(ids[name].size), next(self._calls)
+            rows[name] = table.read(ids[name], order=order)
+            self._note("read", batch, name, rows[name], order, began, next(self._calls))
         return rows
 
     def _write(self, batch: int, rows: dict[str, Rows]) -> None:
-        with self._noting:
-            for name, block in rows.items():
-                self._tables[name].write(block, newer=self._rule.validates)
-            self._note("write", batch, rows)
+        for name, block in rows.items():
+            order, began, ended = self._order(len(block)), next(self._calls), -1
+            try:
+                self._tables[name].write(block, newer=self._rule.validates, order=order)
+                ended = next(self._calls)
+            finally:
+                self._note("write", batch, name, block, order, began, ended)
 
-    def _note(self, kind: str, batch: int, rows: dict[str, Rows]) -> None:
+    def _order(self, size: int) -> np.ndarray | None:
+        """Where a table is to say in which order it came to the rows; calls are noted without a lock, so that they meet."""
+        return None if self.record.accesses is None else np.full(size, -1)
+
+    def _note(self, kind: str, batch: int, name: str, rows: Rows, order: Any, began: int, ended: int) -> None:
         if self.record.accesses is not None:
-            self.record.accesses += [Access(kind, batch, name, block.ids, block.stamps) for name, block in rows.items()]
+            seen = {"order": order, "values": rows.fingerprints, "began": began, "ended": ended}
+            self.record.accesses.append(Access(kind, batch, name, rows.ids, rows.stamps, **seen))
 
     def _snapshot(self, mark: Mark) -> Snapshot:
         ids = self._evaluated[mark.day]

@@ -43,6 +43,8 @@ class Snapshot:
 
 END = -1
 """As a batch: the reading of the whole store when all are done."""
+LAST = 2**63 - 1
+"""Its place in the order."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -50,8 +52,7 @@ class Access:
     """What a batch of a pipeline did with rows of one table, in one go."""
 
     kind: Literal["read", "compute", "write"]
-    """From the host store; on the device; to the host store. The store's are noted in the order in which they happened, and so
-    are the device's."""
+    """From the host store; on the device; to the host store."""
     batch: int
     table: str
     ids: np.ndarray
@@ -62,6 +63,18 @@ class Access:
     """compute: the timestamp that the rows have afterwards."""
     safe: int = -1
     """compute: updates up to this timestamp may leave the device's cache before."""
+    order: np.ndarray | None = None
+    """int64[n]: of two reads or writes of a row the first has the smaller number, of two computations the first; -1: a call that
+    was interrupted had not come to the row. None: they happened in the order in which they are listed."""
+    values: np.ndarray | None = None
+    """int64[n], fingerprints of what was found, computed from or written; None: the versions stand for them."""
+    made: np.ndarray | None = None
+    """compute: the fingerprints that the rows have afterwards."""
+    began: int = 0
+    """The store's calls number their beginnings and ends as they come: two were under way at once where neither ended before the
+    other began."""
+    ended: int = 0
+    """-1: it was interrupted, and what it was to write may be there or not."""
 
 
 @dataclass(slots=True)

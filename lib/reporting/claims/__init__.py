@@ -26,6 +26,9 @@ run must satisfy the rule, and no interval is taken.
 | parity          | not worse by more than the margin; *measurably worse* is added where it is worse at all         |
 | direction only  | x is beyond no effect, on the rule's side, but not shown to satisfy the rule                    |
 | not replicated  | x is shown to miss the rule, and not shown to have its direction                                |
+| out of regime   | the same, where a column that the claim names is more than 4 times from what the paper has      |
+|                 | there, and the effect that its trend foretells at the paper's place is unknown or satisfies it  |
+| not reproducible here | by declaration: the paper's figure rests on another system's code; ours is shown          |
 | inconclusive    | neither, or seeds are too few, or a metric is not finite                                        |
 
 A promise is *kept*, *not kept* or *inconclusive*, a check *passed* or *failed*. Any claim may be *refused*: a paper's results of
@@ -36,6 +39,12 @@ constant was fitted to. *Not run*: no verdict of this contract has been stored.
 A paper's headline counts verdicts after Holm: over the p of all its judged claims, each the largest of its cases' and of the
 test that the verdict stands for, a positive verdict whose adjusted p is above 2.5 % counts as inconclusive.
 
+Before it judges, a paper's claim is tried (`trial.py`): by the spread that a pilot or its published verdict has, the paper's own
+numbers must pass its rule, its control must not, and its seeds must be able to tell what decides.
+
+Verdicts are *confirmatory* where the claim says so, and where they are of a sealed run (`sealing.py`) whose runs' commits had the
+rule; these are counted first.
+
 A verdict is stored with what it rests on (rule, settings, the metrics' code), so that a page says what changed after which run;
 with the commits of its runs, in which git must find the rule; and its remarks say where the margin is finer than the modelled
 clock, and where what was not replicated is still unexplained.
@@ -44,8 +53,9 @@ clock, and where what was not replicated is still unexplained.
 from __future__ import annotations
 
 from lib.reporting.claims.claim import BadClaim, Claim
-from lib.reporting.claims.judge import HOLDS, OUTCOMES, VERDICTS, Case, Verdict, judge
+from lib.reporting.claims.judge import ELSEWHERE, HOLDS, OUT, OUTCOMES, VERDICTS, Case, Verdict, judge, strays
 from lib.reporting.claims.reading import calibrations, load, of
 from lib.reporting.claims.saved import counts, file_of, kept, record, results, stored, table, tally, verdicts
 from lib.reporting.claims.statistics import beyond, holm, interval
+from lib.reporting.claims.trial import TRIALS, tried
 from lib.seeds import judging, tuning

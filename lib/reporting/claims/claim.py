@@ -101,6 +101,19 @@ class Claim(Checked):
     """Of parity: the subject that has all that can be lost."""
     frozen: Text | None = None
     """Of parity: the one that has lost it: a model that stopped training there; for a throughput, the mode to be left behind."""
+    control: Figure | dict[str, Figure] | None = None
+    """The effect of what the claim is against, a mode that loses or what was never trained; no effect where that is not said. By
+    case where they differ; so are all the figures below."""
+    papers: dict[str, Figure] = dataclasses.field(default_factory=dict)
+    """The paper's effect where its figure in `cases` is a text: the rule is tried on it, and judges no size."""
+    shares: bool = False
+    """`control` and `papers` are shares of the reference's metric, since the paper's scale is another."""
+    regime: dict[str, Figure | dict[str, Figure]] = dataclasses.field(default_factory=dict)
+    """The columns of the results that can decide the claim beside the rule, each with what the paper has there."""
+    foretold: dict[str, Figure] = dataclasses.field(default_factory=dict)
+    """The effect that its trend over such a column foretells where the paper is."""
+    elsewhere: Text | None = None
+    """Whose code or machines the paper's figures rest on beside the mode: then nothing of it can be judged here."""
     runs: Literal["mean", "every"] = "mean"
     """What must satisfy the rule: the interval of the runs' mean, or every run; a check's always every run."""
     modelled: bool = False
@@ -136,6 +149,13 @@ class Claim(Checked):
         yield {*self.scale} != {"paper", "ours"}, "scale", "must have exactly 'paper' and 'ours'"
         left = re.sub(r"\{(ours|interval|paper)\}", "", self.short or "")
         yield bool(re.search("[{}]", left)), "short", "{ours}, {interval} and {paper} are all that is filled in"
+        cases = {each.case for each in self.comparisons}
+        for name in ("control", "papers", "regime", "foretold", "elsewhere"):
+            given = getattr(self, name)
+            yield not paper and bool(given), name, "is for a paper's claim"
+            by_case = given.values() if name == "regime" else [given]
+            strange = {case for each in by_case if isinstance(each, dict) for case in each} - cases
+            yield bool(strange), name, f"no case is called {', '.join(map(repr, sorted(strange)))}"
 
     def _of_its_effect(self) -> Iterator[tuple[bool, str, str]]:
         order = self.effect == "order"
@@ -218,9 +238,15 @@ class Claim(Checked):
 
     @property
     def hash(self) -> str:
-        """Of the rule: of all that the claim says but for reasons, scales and what was tested afterwards."""
-        left_out = ("place", "reason", "scale", "explanations", "short")
+        """Of the rule: of all that the claim says but for reasons, scales, what it is tried on and what was tested afterwards."""
+        left_out = ("place", "reason", "scale", "explanations", "short", "control", "papers", "shares")
+        younger = (
+            "regime",
+            "foretold",
+            "elsewhere",
+        )  # claims without them are judged as they were before there were any
         said = {name: value for name, value in dataclasses.asdict(self).items() if name not in left_out}
+        said = {name: value for name, value in said.items() if value or name not in younger}
         return hashlib.sha256(json.dumps(said, sort_keys=True, ensure_ascii=False).encode()).hexdigest()[:16]
 
     @property

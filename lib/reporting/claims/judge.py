@@ -7,17 +7,21 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from lib.errors import nearest
 from lib.reporting.claims.calibration import Calibration
-from lib.reporting.claims.claim import Claim, Comparison
+from lib.reporting.claims.claim import BadClaim, Claim, Comparison
 from lib.reporting.claims.effects import effects, lost, mean, per_seed
-from lib.reporting.claims.statistics import LEVEL, beyond, interval
-from lib.seeds import JUDGING
+from lib.reporting.claims.statistics import LEVEL, beyond, interval, least
+from lib.seeds import BLOCK, JUDGING, SEALED
 
 if TYPE_CHECKING:
     import pandas as pd
 
+OUT, ELSEWHERE = "out of regime", "not reproducible here"
+APART = 4.0
+"""How many times larger or smaller than the paper's a figure of the regime may be."""
 OUTCOMES = {
-    "paper": ("replicated", "parity", "direction only", "inconclusive", "not replicated"),
+    "paper": ("replicated", "parity", "direction only", "inconclusive", ELSEWHERE, OUT, "not replicated"),
     "promise": ("kept", "inconclusive", "not kept"),
     "check": ("passed", "failed"),
 }
@@ -50,6 +54,11 @@ class Case:
     detail: str = ""
 
     @property
+    def least(self) -> float | None:
+        """The smallest effect that so many seeds can tell, where their mean was judged."""
+        return None if self.low is None or self.high is None else least((self.high - self.low) / 2, self.n)
+
+    @property
     def figure(self) -> float | None:
         """The paper's number; None where it says it in words, or nothing."""
         return self.paper if isinstance(self.paper, (int, float)) else None
@@ -66,6 +75,10 @@ class Verdict:
     profile: str = ""
     command: str = ""
     """What the runner was asked for, with any parameter that differs from the notebook's."""
+    sealed: int | None = None
+    """The block of sealed seeds that it was reached on, by its first."""
+    standing: str | None = None
+    """Of a paper's claim: the claim's own or, of a sealed run by a rule that had been committed, confirmatory."""
     changed: tuple[str, ...] = ()
     """What it rests on and is no longer what it was."""
     remarks: tuple[str, ...] = ()
@@ -92,6 +105,9 @@ class Verdict:
 def judge(claim: Claim, results: pd.DataFrame, profile: str = "", calibrations: Sequence[Calibration] = ()) -> Verdict:
     """The verdict on one claim from a table with a row for every run: subject, seed and the metrics."""
     cases = [_case(claim, each, results, calibrations) for each in claim.comparisons]
+    if claim.elsewhere:
+        told = f"the paper's figure rests on {claim.elsewhere}"
+        cases = [dataclasses.replace(case, verdict=ELSEWHERE, p=None, detail=told) for case in cases]
     found = {case.verdict for case in cases}
     worst_first = ("refused", *reversed(OUTCOMES[claim.kind]))
     verdict = next((each for each in worst_first if each in found), "refused")
@@ -99,7 +115,9 @@ def judge(claim: Claim, results: pd.DataFrame, profile: str = "", calibrations: 
     if len(cases) > 1:
         told = [f"{case.case}: {case.detail if case.verdict in HOLDS else case.verdict}" for case in cases]
         detail = "; ".join(each for each in told if not each.endswith(": "))
-    return Verdict(claim=claim, verdict=verdict, cases=tuple(cases), detail=detail, profile=profile)
+    unseen = claim.kind == "paper" and all(seed in SEALED for seed in results["seed"])
+    sealed = int(min(results["seed"]) // BLOCK * BLOCK) if unseen else None
+    return Verdict(claim=claim, verdict=verdict, cases=tuple(cases), detail=detail, profile=profile, sealed=sealed)
 
 
 def _case(claim: Claim, each: Comparison, results: pd.DataFrame, calibrations: Sequence[Calibration]) -> Case:
@@ -122,7 +140,13 @@ def _case(claim: Claim, each: Comparison, results: pd.DataFrame, calibrations: S
         return Case(**told, verdict=verdict, n=len(by_seed), p=1.0, detail="; ".join(details))
     numbers = list(by_seed.values())
     near, far = claim.band(each.paper, lost(claim, each, results))
-    verdict, p, why = _decide(claim, numbers, near, far)
+    verdict, p, why = decide(claim, numbers, near, far)
+    marked = apart(claim, each, results)
+    if marked and verdict == "not replicated":
+        there = claim.foretold.get(each.case)
+        verdict = OUT if there is None or near <= there <= far else verdict
+        trend = "no trend towards it was given" if there is None else f"there its trend foretells {there:g}"
+        details.append(f"outside the paper's regime, {'; '.join(marked)}; {trend}")
     ours, low, high = interval(numbers)
     if claim.every:
         low, high = min(numbers), max(numbers)
@@ -132,13 +156,35 @@ def _case(claim: Claim, each: Comparison, results: pd.DataFrame, calibrations: S
     return Case(**told, **known, verdict=verdict, p=p, n=len(numbers), detail="; ".join(filter(None, (*details, why))))
 
 
+def apart(claim: Claim, each: Comparison, results: pd.DataFrame) -> list[str]:
+    """What of the regime that can decide a case is more than `APART` times larger or smaller here than in the paper."""
+    said = []
+    for column, paper in claim.regime.items():
+        there = paper.get(each.case) if isinstance(paper, dict) else paper
+        if there is None:
+            continue
+        if column not in results.columns:
+            raise BadClaim(f"claim {claim.id!r}: the results have no column {column!r}; {nearest(column, results)}")
+        here = float(results.loc[results["subject"] == each.subject, column].mean())
+        if strays(here, there):
+            said.append(f"{column} {here:.4g} where it has {there:.4g}")
+    return said
+
+
+def strays(here: float, there: float) -> bool:
+    """Whether two figures are more than `APART` times apart; what is not known is."""
+    least, most = sorted((abs(here), abs(there)))
+    return not most <= APART * least
+
+
 def _unfit(claim: Claim, each: Comparison, results: pd.DataFrame) -> str:
     """Why the results cannot be a verdict's."""
     missing = [name for name in (each.best, each.frozen) if name and name not in set(results["subject"])]
     if missing:
         return f"the results have no {' and no '.join(missing)}, so nobody knows what can be lost"
     seeds = results.loc[results["subject"].isin(each.subjects), "seed"]
-    foreign = ", ".join(str(seed) for seed in sorted(set(seeds)) if seed not in JUDGING)
+    kept = SEALED if all(seed in SEALED for seed in seeds) else JUDGING
+    foreign = ", ".join(str(seed) for seed in sorted(set(seeds)) if seed not in kept)
     if claim.kind == "paper" and foreign:
         return f"seed {foreign} served for tuning or a pilot; verdicts are reached on {JUDGING.start} and above"
     if each.best and not lost(claim, each, results) > 0:
@@ -146,7 +192,7 @@ def _unfit(claim: Claim, each: Comparison, results: pd.DataFrame) -> str:
     return ""
 
 
-def _decide(claim: Claim, numbers: list[float], near: float, far: float) -> tuple[str, float | None, str]:
+def decide(claim: Claim, numbers: list[float], near: float, far: float) -> tuple[str, float | None, str]:
     """The verdict on a case's numbers, the p that it stands for, and why where that is not plain."""
     few = f"too few seeds: {len(numbers)} of {claim.seeds}" if len(numbers) < claim.seeds else ""
     if claim.every:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from lib import paths
 from lib.errors import LockstepError, unknown
-from lib.reporting.claims import basis
+from lib.reporting.claims import basis, sealing
 from lib.reporting.claims.claim import Claim
 from lib.reporting.claims.judge import OUTCOMES, VERDICTS, Case, Verdict, judge
 from lib.reporting.claims.reading import calibrations, load, of
@@ -49,11 +49,11 @@ def save(verdict: Verdict, table: pd.DataFrame, made_at: list[str]) -> Path:
     claim, parts = verdict.claim, basis.of(verdict.claim)
     record = {"contract": CONTRACT, **{name: getattr(verdict, name) for name in _KEPT}}
     record |= {"cases": [dataclasses.asdict(case) for case in verdict.cases]}
-    record |= {"commits": made_at, "parts": parts, "claim": dataclasses.asdict(claim)}
+    record |= {"sealed": verdict.sealed, "commits": made_at, "parts": parts, "claim": dataclasses.asdict(claim)}
     rows = table[table["subject"].isin([name for each in claim.comparisons for name in each.subjects])]
     metrics = dict.fromkeys(each.metric for each in claim.comparisons)
-    columns = ["subject", "seed", *([claim.over] if claim.over else []), *metrics]
-    record["results"] = json.loads(rows[columns].to_json(orient="records", double_precision=15))
+    columns = dict.fromkeys(["subject", "seed", *([claim.over] if claim.over else []), *metrics, *claim.regime])
+    record["results"] = json.loads(rows[[*columns]].to_json(orient="records", double_precision=15))
     text = json.dumps(record, indent=1, ensure_ascii=False, allow_nan=False)
     return paths.write_text_atomic(file_of(claim.id), text + "\n")
 
@@ -105,8 +105,10 @@ def corrected(verdicts: Iterable[Verdict]) -> list[Verdict]:
 
 
 def counts(verdicts: Sequence[Verdict]) -> dict[str, dict[str, int]]:
-    """Kind -> verdict -> how many, of those that there are; those of papers count as they stand after Holm."""
-    found = {kind: Counter(each.counted for each in verdicts if each.claim.kind == kind) for kind in OUTCOMES}
+    """Kind -> verdict -> how many, of those that there are; those of papers count as they stand after Holm, and first those of
+    them that are confirmatory."""
+    found = {"confirmatory": Counter(each.counted for each in verdicts if each.standing == "confirmatory")}
+    found |= {kind: Counter(each.counted for each in verdicts if each.claim.kind == kind) for kind in OUTCOMES}
     return {kind: {each: of[each] for each in VERDICTS if of[each]} for kind, of in found.items() if of}
 
 
@@ -118,6 +120,7 @@ def tally(found: Mapping[str, int]) -> str:
 def _remarked(verdict: Verdict, made_at: list[str], error: float | None) -> Verdict:
     """With what a reader must know beside it."""
     claim, remarks = verdict.claim, []
+    standing = claim.standing
     if verdict.changed:
         of = f" of commit {made_at[0][:10]}" if made_at else ""
         remarks.append(f"changed since its run{of}: {', '.join(verdict.changed)}")
@@ -127,6 +130,10 @@ def _remarked(verdict: Verdict, made_at: list[str], error: float | None) -> Verd
             remarks.append("its rule was committed after its run")
         elif after is None:
             remarks.append("whether the rule was there before the run, git cannot say")
+        elif verdict.sealed is not None:
+            standing = "confirmatory"
+            times = sum(record["first"] == verdict.sealed for record in sealing.records(claim.folder))
+            remarks.append("of the sealed run" if times == 1 else f"its sealed seeds were drawn {times} times")
     if verdict.verdict == "not replicated" and len(claim.explanations) < 2:
         remarks.append("unexplained: two explanations are to be tested")
     margin = min((case.rests_on for case in verdict.cases if case.rests_on is not None), default=None)
@@ -135,7 +142,7 @@ def _remarked(verdict: Verdict, made_at: list[str], error: float | None) -> Verd
     elif claim.modelled and margin is not None and margin < error:
         rests = f"it rests on a difference of {margin:.1%}, and the model's throughputs err by {error:.1%}"
         remarks.append(f"in the model only: {rests}")
-    return dataclasses.replace(verdict, remarks=tuple(remarks))
+    return dataclasses.replace(verdict, remarks=tuple(remarks), standing=standing)
 
 
 def _error(folder: Path) -> float | None:
@@ -156,9 +163,9 @@ def _read(path: Path, notebook: str) -> tuple[Verdict, list[str], dict[str, Any]
         fields = {name: record[name] for name in _KEPT}
         if record["verdict"] not in VERDICTS:
             raise ValueError(f"verdict {record['verdict']!r}")
-        cases = tuple(Case(**case) for case in record["cases"])
+        cases, sealed = tuple(Case(**case) for case in record["cases"]), record.get("sealed")
         parts = {name: record["parts"][name] for name in ("rule", "settings", "code")}
-        return Verdict(claim=Claim(**record["claim"]), cases=cases, **fields), record["commits"], parts
+        return Verdict(claim=Claim(**record["claim"]), cases=cases, sealed=sealed, **fields), record["commits"], parts
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise LockstepError(f"{path}: not a stored verdict ({error}); delete it and run {notebook}") from error
 
@@ -180,6 +187,6 @@ def table(verdicts: Iterable[Verdict]) -> pd.DataFrame:
         about |= {"verdict": verdict.text, "remarks": "; ".join(verdict.remarks), "profile": verdict.profile}
         unjudged = [Case(case=each.case, paper=each.paper, verdict=verdict.verdict) for each in claim.comparisons]
         for case in verdict.cases or unjudged:
-            found = dataclasses.asdict(case)
+            found = dataclasses.asdict(case) | {"least": None if claim.every else case.least}
             rows.append(about | {"case_verdict": found.pop("verdict")} | found)
     return pd.DataFrame(rows)

@@ -16,6 +16,7 @@ from lib.errors import BadField, BadOption, LockstepError, nearest, unknown_opti
 from lib.options import document
 from lib.options.checked import Count, Natural, checked
 from lib.reporting.notebooks.finding import Experiment, read, resolve, source
+from lib.seeds import drawn
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -93,6 +94,8 @@ def command(name: str, profile: str, parameters: Mapping[str, Any]) -> str:
         return shlex.quote(value if isinstance(value, str) else json.dumps(value))
 
     options = "".join(f" -p {key}={shell(value)}" for key, value in parameters.items())
+    if drawn():
+        return f"python -m lib run {name.partition('/')[0]} --profile {profile} --sealed"
     return f"python -m lib run {name} --profile {profile}{options}"
 
 

@@ -19,6 +19,7 @@ from lib.reporting import claims
 from lib.reporting.claims import basis
 from lib.reporting.notebooks.declared import check_parameters, command
 from lib.reporting.notebooks.finding import Experiment, read, resolve, source
+from lib.seeds import drawn
 from lib.workloads import PROFILES
 
 KERNEL = "python3"
@@ -97,6 +98,7 @@ def fingerprint(experiment: Experiment, values: Mapping[str, Any]) -> str:
         "data": [path.read_text(encoding="utf-8") for path in sorted(beside) if path.name not in CLAIMS],
         "claims": [claim.hash for claim in claims.of(experiment.name)],
         "parameters": dict(values),
+        "sealed": [*drawn()[:1]],
     }
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 

@@ -247,7 +247,7 @@ class Table:
     def dump(self) -> Dump:
         """All that decides the table's future, without a copy: save it before the table is used again."""
         records = self._records
-        numbers = records.calls, records.lost, records.evicted
+        numbers = records.calls, records.lost, records.evicted, next(self._accesses)
         return Dump(records.words[: records.count], records.index, numbers)
 
     def restore(self, dump: Dump) -> None:
@@ -266,7 +266,8 @@ class Table:
                 records.become(words, entries)
             else:
                 records.clear()
-            records.calls, records.lost, records.evicted = dump.numbers
+            records.calls, records.lost, records.evicted, accesses = dump.numbers
+            self._accesses = itertools.count(accesses)
 
     def _peek(self, ids: np.ndarray) -> np.ndarray:
         values = np.empty((ids.size, self.dim), np.float32)

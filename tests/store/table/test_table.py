@@ -200,6 +200,16 @@ def test_loaded_content_continues_bit_for_bit(optimizer):
     assert same(copy.export(), original.export())
 
 
+def test_the_order_of_accesses_goes_on_after_a_cut():
+    before, after = (Table(2, SGD(lr=0.1), seed=0) for _ in range(2))
+    orders = np.full((3, 2), -1)
+    written = before.read(ints(1, 2), order=orders[0])
+    before.write(written, newer=False, order=orders[1])
+    after.restore(before.dump())
+    after.read(ints(1, 2), order=orders[2])
+    assert (np.diff(orders, axis=0) > 0).all() and (orders[0] >= 0).all()
+
+
 def test_what_goes_in_and_out_is_copied():
     table, ids, grads = Table(2, SGD(lr=1.0), seed=0), ints(1, 2), np.ones((2, 2), np.float32)
     table.push(ids, grads, 0)

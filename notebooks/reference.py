@@ -4,11 +4,15 @@
 What the reports folder holds takes the place of what was published of it; pages of notebooks that were not run here stay as they
 are, each with its data, its verdicts and the commit that made them. So a paper is published alone, and a change that touches one
 voids no other. All of it is put in place or nothing, and the same reports give the same bytes.
+
+    python -m notebooks.reference
 """
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
+import inspect
 import json
 import re
 import shutil
@@ -20,8 +24,11 @@ from itertools import groupby
 from pathlib import Path
 
 from lib import paths
+from lib.__main__ import carried_out
 from lib.errors import LockstepError
-from lib.reporting import claims, notebooks
+from lib.options.document import load
+from lib.protocols import ALL
+from lib.reporting import claims, notebooks, picture
 from lib.reporting.claims import Verdict
 from lib.reporting.index import KINDS, front
 from lib.reporting.notebooks import Experiment
@@ -31,10 +38,10 @@ from lib.reporting.short import missed, told, why
 PROFILE = "laptop"
 PICTURE = "which_protocol.svg"
 """What the README shows."""
-MADE = "`python -m lib report --reference` writes what stands here"
+MADE = "`python -m notebooks.reference` writes what stands here"
 BLOCKS = ("protocols", "verdicts")
 """What is made in the README, each between two comments."""
-BY_HAND = ("mutate.json", "soak.json", "gpu")
+BY_HAND = ("mutate.json", "soak.json", "gpu", "sealed", "pilots")
 """What is in the reference and no notebook makes."""
 NONE_YET = "No claim has been judged at the laptop profile by these rules yet; `make reproduce PROFILE=laptop` does it."
 
@@ -147,8 +154,6 @@ def _verdict(stage: Path, verdict: Verdict) -> None:
 
 def _front(folder: Path, experiments: list[Experiment]) -> None:
     """The index of what the folder holds, and the README's picture."""
-    from lib.reporting import picture
-
     note = f" These are the results of the {PROFILE} profile that are kept with the code; a page says of which commit it is."
     data, order = picture.kept(folder), list(claims.load())
     judged = sorted(claims.kept(folder), key=lambda verdict: order.index(verdict.claim.id))
@@ -205,11 +210,16 @@ def readme(folder: Path | None = None) -> str:
 
 def protocols(folder: Path) -> str:
     """The answer in words, and every protocol in a line, with the numbers of the picture's data."""
-    from lib.reporting import picture
-
-    data = picture.kept(folder)
+    data, when = picture.kept(folder), load(paths.notebooks() / "protocols.yaml").data
+    table = None if data is None else picture.summary(data).set_index("protocol")
     rows = ["| protocol | idea | speed | quality | when |", "|---|---|---|---|---|"]
-    rows += [f"| {' | '.join(map(_cell, row))} |" for row in picture.protocols(data)]
+    for name in (name for name in ALL if name != "frozen"):
+        found = "–", "–"
+        if table is not None and name in table.index:
+            speed, quality = picture.speed_and_quality(table, name)
+            found = f"{speed}×", f"{quality} %"
+        told = f"`{name}`", inspect.getdoc(ALL[name]).splitlines()[0], *found, when.get(name, "–")
+        rows.append(f"| {' | '.join(map(_cell, told))} |")
     return "\n\n".join([*([" ".join(picture.answer(data))] if data is not None else []), "\n".join(rows)])
 
 
@@ -219,7 +229,7 @@ def verdicts(folder: Path) -> str:
     if not found:
         return NONE_YET
     parts = ["\n".join(f"- {KINDS[kind]}: {claims.tally(of)}" for kind, of in claims.counts(found).items())]
-    if seen := sum(verdict.claim.standing == "exploratory" for verdict in found):
+    if seen := sum(verdict.standing == "exploratory" for verdict in found):
         parts.append(
             f"{seen} of the papers' claims are exploratory: rule or settings were chosen after a look at what they judge."
         )
@@ -249,3 +259,7 @@ def _line(text: str) -> str:
 
 def _cell(text: str) -> str:
     return _line(text).replace("|", "\\|")
+
+
+if __name__ == "__main__":
+    sys.exit(carried_out(argparse.Namespace(command=lambda _: print(publish()))))

@@ -1,0 +1,127 @@
+"""The regime of runs that are judged, beside the paper's: how long, how large, how fast, how old.
+
+    here = [regime.cells(run, [base], workload, brings=auc - frozen) for run, base in ...]
+    plots.table(regime.table({"criteo": here}, regime.printed("gba")), regime.CAPTION)
+
+A paper's own figures lie beside its claims (`regime.yaml`), under the same names: column -> cell -> number.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from lib import paths, protocols
+from lib.options.document import load
+from lib.reporting.claims import strays
+from lib.reporting.markup import number
+from lib.results.run import Run
+from lib.workloads import Workload
+
+CELLS = {
+    "updates before": "updates before the judged stretch",
+    "updates judged": "updates in it",
+    "global batch": "samples of a global batch",
+    "samples per id": "samples, until the stretch ends, for each id",
+    "rows in most batches": "share of the rows that are in most of ten global batches",
+    "rate of dense": "learning rate of the dense parameters",
+    "rate of rows": "learning rate of the rows",
+    "age in versions": "age of gradients in versions",
+    "oldest in versions": "the oldest in versions",
+    "age in tokens": "age of gradients in tokens",
+    "oldest in tokens": "the oldest in tokens",
+    "brings": "what training brings: best less frozen",
+    "gap": "steps between mixes",
+    "conflicts": "rows that were read too early, of all",
+}
+"""What a regime is told by, in the order of a table; a run has what its protocol has."""
+CAPTION = "The regime, the mean over the runs beside the paper's; an arrow marks what is more than four times from it."
+MOST = 400_000
+"""Samples whose ids are counted, at most."""
+FIGURES = {
+    "age in versions": "staleness_mean",
+    "oldest in versions": "staleness_max",
+    "age in tokens": "data_staleness_mean",
+    "oldest in tokens": "data_staleness_max",
+    "gap": "sync_gap",
+}
+OPTIMISERS = {"dense": "dense_optimizer", "rows": "row_optimizer"}
+
+
+def cells(run: Run, before: Sequence[Run] = (), workload: Workload | None = None, brings: float | None = None) -> dict:
+    """What the run says of its regime: `before` are the runs that led to it; ids are counted in the workload's stream."""
+    phase, told = _phase(run), run.summary
+    batch = _batches(phase) * phase["batch_size"]
+    found = {"updates before": sum(map(_updates, before)), "updates judged": _updates(run), "global batch": batch}
+    if workload is not None and workload.tables():
+        samples = told["samples"] + sum(each.summary["samples"] for each in before)
+        found |= ids(workload, run.provenance["seed"], batch, samples)
+    found |= {f"rate of {of}": phase[optimiser]["lr"] for of, optimiser in OPTIMISERS.items()}
+    found |= {cell: float(told[name]) for cell, name in FIGURES.items() if math.isfinite(told.get(name, math.nan))}
+    if told.get("rows_read"):
+        found["conflicts"] = told["rows_validated_away"] / told["rows_read"]
+    return found | ({} if brings is None else {"brings": brings})
+
+
+def _phase(run: Run) -> dict[str, Any]:
+    """The run's last phase, with what it takes over from the run; one that has no phases is one."""
+    made, rule = run.provenance, run.provenance["protocol"]
+    phase = rule["phases"][-1] if "phases" in rule else {"protocol": rule}
+    whole = {"workers": made["cluster"]["workers"], "batch_size": made["workload"]["batch_size"]}
+    whole |= {name: made["workload"][name] for name in OPTIMISERS.values()}
+    return whole | {name: value for name, value in phase.items() if value is not None}
+
+
+def _batches(phase: Mapping[str, Any]) -> int:
+    """Batches of an update, or of a step of all workers."""
+    rule = phase["protocol"]
+    return protocols.get(**rule.get("dense", rule)).batches_a_step(phase["workers"])
+
+
+def _updates(run: Run) -> float:
+    """Batches that somebody computed, over those of an update."""
+    return run.summary["issued"] / _batches(_phase(run))
+
+
+def ids(workload: Workload, seed: int, batch: int, samples: int) -> dict[str, float]:
+    """Samples for each distinct id, among the first `MOST` at most, and what share of ten batches' rows is in more than five."""
+    counted = min(samples, MOST)
+    stream = (workload.draw(seed, first, min(batch, samples - first), 0).ids for first in range(0, counted, batch))
+    ten = list(islice(stream, 10))
+    met = [np.unique(np.concatenate([each[table] for each in ten]), return_counts=True)[1] for table in ten[0]]
+    seen = {table: np.unique(np.concatenate([each[table] for each in ten])) for table in ten[0]}
+    for each in stream:
+        seen = {table: np.union1d(known, each[table]) for table, known in seen.items()}
+    share = float((np.concatenate(met) > len(ten) / 2).mean())
+    return {"samples per id": counted / sum(map(len, seen.values())), "rows in most batches": share}
+
+
+def printed(paper: str) -> dict[str, dict[str, float]]:
+    """What a paper says of its own: column -> cell -> figure."""
+    return load(paths.notebooks() / paper / "regime.yaml").data
+
+
+def table(ours: Mapping[str, Iterable[Mapping[str, float]]], paper: Mapping[str, Mapping[str, float]]) -> pd.DataFrame:
+    """A row for each cell, and for each column ours, the mean of its runs, beside the paper's; what strays is marked."""
+    means = {column: pd.DataFrame(list(runs)).mean() for column, runs in ours.items()}
+    shown = [cell for cell in CELLS if any(cell in {**mean, **paper.get(name, {})} for name, mean in means.items())]
+    columns = {}
+    for name, mean in means.items():
+        theirs = paper.get(name, {})
+        columns[name, "here"] = [marked(mean.get(cell), theirs.get(cell)) for cell in shown]
+        columns[name, "paper"] = [number(theirs.get(cell)) for cell in shown]
+    rows = pd.Index([CELLS[cell] for cell in shown], name="regime")
+    return pd.DataFrame(columns, index=rows)
+
+
+def marked(here: float | None, there: float | None) -> str:
+    """A figure of ours, with an arrow and how many times it is apart where it strays from the paper's."""
+    if here is None or not math.isfinite(here) or there is None or not strays(here, there):
+        return number(here)
+    times = max(here, there) / min(here, there) if here and there else math.inf
+    return f"{number(here)} {'▲' if here > there else '▼'} {number(times)}×"
