@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from lib import protocols
+from lib import protocols, workloads
 from lib.cluster.base import Cluster
 from lib.drivers.run.plan import Plan
 from lib.drivers.run.record import Record
@@ -18,7 +18,7 @@ from lib.training.legs import driver
 from lib.workloads.base import Workload
 from notebooks.toys import Climb, Letters
 
-__all__ = ["FIELD", "Climb", "Letters", "finals", "records", "rounds", "serial_dense", "weights"]
+__all__ = ["FIELD", "Climb", "Letters", "days_of_clicks", "finals", "records", "rounds", "serial_dense", "weights"]
 
 FIELD = tuple(
     protocols.ALL[name]
@@ -28,6 +28,12 @@ FIELD = tuple(
     )
 )
 """The replica rules of no paper of this kit's five."""
+
+
+def days_of_clicks(batches: int, batch_size: int = 16, **options: Any) -> Workload:
+    """A stream of four days, so small that a batch takes a millisecond."""
+    small = {"fields": 3, "vocabulary": 40, "dim": 4, "hidden": (8,), "days": 4, "evaluation_samples": 200, **options}
+    return workloads.get("ctr-synthetic", samples=batches * batch_size, batch_size=batch_size, **small)
 
 
 def records(workload: Workload, protocol: Any, cluster: Cluster, seed: int = 0, **options: Any) -> list[Record]:

@@ -11,6 +11,7 @@ from typing import Any
 
 from lib.cluster.base import Handle, Site
 from lib.errors import BadOption, LockstepError
+from lib.store.checkpoint import Kept
 
 KINDS = ("split", "stream", "queue")
 """By rank, by a stretch for each worker, or to whoever asks next."""
@@ -33,7 +34,7 @@ class Feed(ABC):
         self._next = state["next"]
 
 
-class WorkQueue(Feed):
+class WorkQueue(Kept, Feed):
     """The data list of a parameter server: whoever asks next takes the next batch, so fast workers take more."""
 
     def __init__(self, site: Site, batches: int, seconds: float | None = None):

@@ -16,13 +16,14 @@ from lib.data.batch import Batch
 from lib.data.feed import Split
 from lib.drivers.membership.workers import Workers
 from lib.drivers.pipelines.host_store import HostStore
-from lib.drivers.run.cut import carry_out
+from lib.drivers.run.execution import carry_out
 from lib.drivers.run.model_state import ModelState
 from lib.drivers.run.plan import Plan
 from lib.drivers.run.record import Access, Finished, Mark, Marks, Record, Snapshot
 from lib.drivers.run.trainer import Trainer
 from lib.models.flat import Launched, StepResult
 from lib.protocols.pipeline_rule import Admission, PipelineRule
+from lib.store.checkpoint import Kept
 from lib.store.device.cache import Cache
 from lib.store.device.road import Arrival, Road, uploaded
 from lib.store.rows import Rows
@@ -52,7 +53,7 @@ class InFlight:
     """What the host gets of it."""
 
 
-class Pipeline:
+class Pipeline(Kept):
     """Readers fetch batches, the device computes them one by one and stamps them, writers bring them back.
 
     Guaranteed: from a batch's arrival until it is on its way back the host never waits for the device. What is decided meanwhile,

@@ -21,7 +21,7 @@ from lib.drivers.replicas.gate import Gate
 from lib.drivers.replicas.mix_in_step import PLACES, Count, NoMix, OfGradients
 from lib.drivers.replicas.replica_state import Replica
 from lib.drivers.replicas.sync_server import open_sync_servers
-from lib.drivers.run.cut import carry_out
+from lib.drivers.run.execution import carry_out
 from lib.drivers.run.model_state import ModelState
 from lib.drivers.run.plan import Plan
 from lib.drivers.run.record import Finished, Mark, Marks, Record, Snapshot
@@ -34,10 +34,11 @@ from lib.drivers.servers.pulling import Pull, pulled
 from lib.errors import BadOption
 from lib.models.flat import StepResult
 from lib.protocols.mixing import Background, Centre, Loop
+from lib.store.checkpoint import Kept
 from lib.store.rows import Rows
 
 
-class ReplicaWorker:
+class ReplicaWorker(Kept):
     """A worker with its own dense parameters and optimiser, and its own rows where no server keeps them."""
 
     def __init__(

@@ -9,7 +9,7 @@ from typing import Any
 from lib.cluster.base import Handle, Site, World
 from lib.drivers.membership.embedding_workers import EmbeddingWorkers
 from lib.drivers.membership.workers import Workers
-from lib.drivers.run.cut import carry_out
+from lib.drivers.run.execution import carry_out
 from lib.drivers.run.model_state import ModelState
 from lib.drivers.run.plan import Plan
 from lib.drivers.run.record import Finished, Mark, Record
@@ -19,9 +19,10 @@ from lib.drivers.servers.embedding_client import EmbeddingClient
 from lib.drivers.servers.keeping_client import client_of
 from lib.drivers.servers.parameter_server import Servers, open_servers
 from lib.drivers.servers.pulling import Pull, pulled
+from lib.store.checkpoint import Kept
 
 
-class ServerWorker:
+class ServerWorker(Kept):
     """A worker without parameters of its own."""
 
     def __init__(self, site: Site, plan: Plan, rank: int, servers: tuple[Servers, ...], supply: Supply):

@@ -47,6 +47,19 @@ def describe(thing: Any) -> Any:
     return thing
 
 
+def unlike(one: dict[str, Any], other: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """The options in which two configurations differ, by their whole names, with both values; None where one lacks it."""
+    one, other = (_options(json.loads(json.dumps(each, default=plain))) for each in (one, other))
+    names = sorted(one.keys() | other.keys())
+    return {name: (one.get(name), other.get(name)) for name in names if one.get(name) != other.get(name)}
+
+
+def _options(given: Any, name: str = "") -> dict[str, Any]:
+    if not isinstance(given, dict):
+        return {name.lstrip("."): given}
+    return {whole: value for inner, each in given.items() for whole, value in _options(each, f"{name}.{inner}").items()}
+
+
 def kinds(things: Iterable[Any]) -> Iterator[type | FunctionType]:
     """The classes of configuration objects and of what they hold, and the functions and classes that they hold."""
     for thing in things:

@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 
 from lib.cluster.spec import Usage
-from lib.drivers.run.leg import Leg
+from lib.drivers.run.plan import Leg
 from lib.results import history
 from lib.results.outcome import STALENESS, Outcome, stale
 

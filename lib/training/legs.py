@@ -1,24 +1,36 @@
-"""The legs of a run: stretches under one protocol, at whose ends the model goes over to the next."""
+"""The legs of a run: stretches under one protocol, at whose ends the model goes over to the next.
+
+Legs that are over are kept beside the cuts of the one under way: a run that was stopped goes on in the leg that it had come to.
+The folder of a run's cuts holds, beside that of `lib.drivers.run.cuts`,
+
+    done-0002  what the parts of a leg that is over had written down
+    world      how many legs are over, and the world as the last of them left it
+
+A leg is over once `world` says so; a run that is stopped before that goes on from the leg's last cut.
+"""
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
+from pathlib import Path
 
 from lib.cluster.base import World
-from lib.drivers.run.attempt import Attempt
-from lib.drivers.run.leg import Leg
+from lib.cluster.spec import Usage
+from lib.drivers.run.cuts import Attempt, Cuts
+from lib.drivers.run.execution import KINDS, carry_through
 from lib.drivers.run.model_state import ModelState, left_by
-from lib.drivers.run.plan import Plan
+from lib.drivers.run.plan import Leg, Plan
 from lib.drivers.run.record import Finished
-from lib.drivers.run.retries import carry_through
 from lib.errors import BadOption
 from lib.protocols.rule import Pair, Rule
-from lib.training.ended_legs import EndedLegs
+from lib.store import checkpoint
+from lib.switching.controller import Automatic, AutomaticState, Mode
 from lib.training.schedule import Choice, Phase, Schedule
-from lib.training.watch import Watch
+from lib.training.watch import Decision, Watch
 
 DRIVERS = {
     "server": "lib.drivers.server_loop",
@@ -26,6 +38,9 @@ DRIVERS = {
     "pipeline": "lib.drivers.pipeline_loop",
 }
 """Family -> the module whose `drive` carries it out; by name, so that a run's key leaves the others' code out."""
+
+LEG = (*KINDS, Finished, Usage, Watch, Decision, Automatic, AutomaticState, Mode)
+"""The dataclasses that a leg may leave."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,3 +141,43 @@ def reached(plan: Plan, finished: Finished) -> int:
         return plan.last
     taken = 1 + max((index for record in finished.records for index in record.taken), default=-1)
     return min(plan.last, plan.first + taken * plan.workload.batch_size)
+
+
+class EndedLegs:
+    """The legs that a stopped run had ended, to be gone through again without training; true while there are any."""
+
+    def __init__(self, world: World, cuts: Cuts | None):
+        self._world, self._cuts = world, cuts
+        self._over: deque[Finished] = deque()
+        world.keeps = cuts is not None
+
+    async def find(self) -> None:
+        """Go back to where the last of them left the world, if the run is to be resumed."""
+        if not (self._cuts and self._cuts.resume):
+            return
+        for unfinished in self._cuts.folder.glob(".*"):  # saves that were interrupted
+            unfinished.unlink()
+        if not self._file("world").exists():
+            return
+        world = checkpoint.load(self._file("world"))
+        await self._world.go_on(world["state"])
+        for leg in range(world["legs"]):
+            self._over.append(checkpoint.load(self._file(f"done-{leg:04}"), LEG)["finished"])
+
+    def __bool__(self) -> bool:
+        return bool(self._over)
+
+    def recall(self) -> Finished:
+        """The next leg."""
+        return self._over.popleft()
+
+    def keep(self, leg: int, finished: Finished) -> None:
+        """A leg is over; nothing is under way."""
+        if self._cuts is None:
+            return
+        checkpoint.save(self._file(f"done-{leg:04}"), {"finished": finished})
+        checkpoint.save(self._file("world"), {"legs": leg + 1, "state": self._world.cut()})
+        replace(self._cuts, leg=leg).drop()
+
+    def _file(self, name: str) -> Path:
+        return self._cuts.folder / f"{name}.safetensors"

@@ -6,7 +6,8 @@ import gc
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property, partial
 from itertools import count
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -31,6 +32,7 @@ from lib.results.provenance import machine
 from lib.results.run import Run
 from lib.seeds import not_sealed
 from lib.store.spec import RowStore
+from lib.training import resuming
 from lib.training.given import resolve
 from lib.training.legs import DRIVERS, Course
 from lib.training.schedule import Choice, Phase, Schedule, single
@@ -79,11 +81,22 @@ class Options(Checked):
     keep: bool = False
     """Keep the model with the run, so that another one can start from it."""
     resume: bool = False
-    """Go on from the cut that a run with this configuration left when it was stopped, if there is one."""
+    """Go on from the cut that a run with this configuration left when it was stopped; or one with other numbers of servers,
+    reader nodes or embedding workers: that is another run, as its provenance says (`before`). A sweep's runs take their own."""
 
     @classmethod
     def owner(cls) -> str:
         return "train"
+
+    @property
+    def told(self) -> dict[str, Any]:
+        """What makes a run another one: most options where they are not as by default, and some always."""
+        given, usual = (
+            {each.name: describe(getattr(of, each.name)) for each in fields(of)} for of in (self, Options())
+        )
+        always = ("evaluations", "on_nan", "trace", "feed", "partitions", "prefetch")
+        told = given.keys() - {"save", "force", "resume"}
+        return {name: given[name] for name in sorted(told) if name in always or given[name] != usual[name]}
 
     def __post_init__(self):
         if self.resume and self.checkpoint_every is None:
@@ -115,8 +128,14 @@ def train(
     job = Job.of(workload, protocol, cluster, seed=seed, samples=samples, start=start, **options)
     if (found := job.saved()) is not None:
         return found
+    if job.settings.resume:
+        resuming.find(job.cuts, job.configuration, job.named)
     with Progress(job.samples, job.title, "samples") as progress:
         return job.run(progress.advance)
+
+
+SHARED = ("gradients", "on_nan", "trace", "accesses", "store", "feed", "partitions", "embedding_workers")
+"""Options that a plan has by the same name."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,8 +147,8 @@ class Job:
     cluster: Cluster
     settings: Options
     configuration: dict[str, Any]
-    key: str
-    """The name under which the run is saved."""
+    named: Callable[[dict[str, Any]], str]
+    """The name under which a run with some configuration is saved, with this one's code."""
 
     @classmethod
     def of(cls, workload, protocol, cluster, *, seed=0, samples=None, start=None, **options) -> Job:
@@ -145,19 +164,7 @@ class Job:
             "cluster": describe(cluster),
             **({"files": read} if (read := files.of(workload)) else {}),
             "seed": seed,
-            "evaluations": settings.evaluations,
-            **({} if settings.gradients else {"gradients": False}),
-            "on_nan": settings.on_nan,
-            "trace": settings.trace,
-            **({"accesses": True} if settings.accesses else {}),
-            "feed": settings.feed,
-            "partitions": settings.partitions,
-            "prefetch": settings.prefetch,
-            **({"reader_nodes": settings.reader_nodes} if settings.reader_nodes else {}),
-            **({"embedding_workers": settings.embedding_workers} if settings.embedding_workers else {}),
-            **({"store": describe(settings.store)} if settings.store != RowStore() else {}),
-            **({"checkpoint_every": settings.checkpoint_every} if settings.checkpoint_every else {}),
-            **({"keep": True} if settings.keep else {}),
+            **settings.told,
             **({"start": {"digest": start.digest, "place": course.plan.first}} if start else {}),
         }
         title = f"{workload.name} {protocol.name} {cluster.name}"
@@ -168,8 +175,13 @@ class Job:
             *(["lib.training.watch"] if isinstance(course.schedule, Choice) else []),
             *(["lib.store.checkpoint"] if settings.checkpoint_every else []),
         }
-        name = key(configuration, (workload, protocol, cluster, settings.store), way)
-        return cls(title, course, cluster, settings, configuration, name)
+        named = partial(key, things=(workload, protocol, cluster, settings.store), way=way)
+        return cls(title, course, cluster, settings, configuration, named)
+
+    @cached_property
+    def key(self) -> str:
+        """The name under which the run is saved."""
+        return self.named(self.configuration)
 
     @property
     def samples(self) -> int:
@@ -179,6 +191,10 @@ class Job:
     @property
     def folder(self) -> Path:
         return paths.runs() / self.key
+
+    @property
+    def cuts(self) -> Path:
+        return paths.reports() / "cuts" / self.key
 
     def saved(self) -> Run | None:
         """The run that was saved before, unless the settings ask for a new one."""
@@ -196,31 +212,27 @@ class Job:
             return self.saved() or self._train(progress)
 
     def _train(self, progress: Callable[[int], None]) -> Run:
-        course, settings = self.course, self.settings
-        cuts = paths.reports() / "cuts" / self.key
+        course, settings, before = self.course, self.settings, []
         if settings.checkpoint_every:
             every = max(1, settings.checkpoint_every // course.plan.workload.batch_size)
-            kept = Cuts(every=every, folder=cuts, resume=settings.resume)
+            kept = Cuts(every=every, folder=self.cuts, resume=settings.resume)
             if not settings.resume:
-                shutil.rmtree(cuts, ignore_errors=True)
+                shutil.rmtree(self.cuts, ignore_errors=True)
+            before = resuming.describe(self.cuts, self.configuration)
             course = replace(course, plan=replace(course.plan, cuts=kept))
+        # With other numbers on the way it is another run than one that had these from its start.
+        configuration = self.configuration | ({"before": before} if before else {})
         with _few_collections():
             legs, model = self.cluster.open(course.plan.seed, course.plan.workers).run(course.run, progress)
         outcome = Outcomes(legs)
-        run = Run(
-            outcome.history(),
-            self._epochs(outcome.summary(self.cluster.clock)),
-            outcome.trace(),
-            outcome.usage(),
-            {**self.configuration, **machine(), "clock": self.cluster.clock, "events": outcome.events},
-            outcome.digest(),
-            model,
-            outcome.accesses(),
-        )
+        told = {**configuration, **machine(), "clock": self.cluster.clock, "events": outcome.events}
+        summary = self._epochs(outcome.summary(self.cluster.clock))
+        tables = outcome.history(), summary, outcome.trace(), outcome.usage()
+        run = Run(*tables, told, outcome.digest(), model, outcome.accesses())
         if settings.save:
-            run.save(self.folder)
+            run.save(paths.runs() / self.named(configuration))
         if settings.checkpoint_every:
-            shutil.rmtree(cuts, ignore_errors=True)
+            shutil.rmtree(self.cuts, ignore_errors=True)
         return run
 
     def _epochs(self, summary: dict[str, Any]) -> dict[str, Any]:
@@ -261,18 +273,11 @@ def _course(
         workers=workers,
         servers=cluster.servers,
         seed=seed,
-        gradients=settings.gradients,
-        on_nan=settings.on_nan,
-        trace=settings.trace,
-        accesses=settings.accesses,
-        store=settings.store,
-        feed=settings.feed,
-        partitions=settings.partitions,
+        **{name: getattr(settings, name) for name in SHARED},
         ahead=int(cluster.clock == "wall" or settings.reader_nodes + settings.embedding_workers > 0)
         if settings.prefetch is None
         else settings.prefetch,
         readers=settings.reader_nodes,
-        embedding_workers=settings.embedding_workers,
         first=first,
         marks=tuple(_marks(workload, first, settings.evaluations)),
         daily=settings.evaluations == "daily",

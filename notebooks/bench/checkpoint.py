@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from lib.drivers.run.cut import KINDS
+from lib.drivers.run.execution import KINDS
 from lib.store import checkpoint
 from lib.store.optim import Adagrad
 from lib.store.rows import Rows

@@ -10,7 +10,7 @@ import pytest
 
 from lib.cluster.base import Handle
 from lib.drivers.membership.workers import Workers
-from lib.drivers.run.attempt import Attempt
+from lib.drivers.run.cuts import Attempt, Cut
 from lib.drivers.run.record import Record
 from lib.errors import NodeLost
 from lib.protocols.gba import GBA
@@ -53,8 +53,18 @@ def crew(gone, planned=(), workers=3):
     return Workers(world, plan, host, [server]), plan.attempt, server
 
 
-def states(workers=3):
-    return {f"worker{rank}": {"record": notes(f"worker{rank}", 4)} for rank in range(workers)}
+class There(Cut):
+    """A cut of three workers, in which so many were there."""
+
+    def __init__(self, there=3):
+        names = [f"worker{rank}" for rank in range(3)]
+        super().__init__({}, dict.fromkeys(names[:there], ""), tuple(names), None, ())
+
+    def state(self, name):
+        return {"record": notes(name, 4)}
+
+    async def give(self, name, part):
+        await part.load(self.state(name))
 
 
 def notes(node, issued):
@@ -66,31 +76,31 @@ def test_who_is_gone_without_a_plan_takes_the_run_back(gone):
     """Else the others would go on without it for good; and where all are gone, a run would end at its cut."""
     several, _, server = crew(gone)
     with pytest.raises(NodeLost):
-        asyncio.run(several.muster(states()))
+        asyncio.run(several.muster(There()))
     assert server.left == []
 
 
 def test_who_is_dead_by_plan_is_waited_for():
     several, attempt, server = crew({1}, planned={1})
-    asyncio.run(several.muster(states()))
+    asyncio.run(several.muster(There()))
     assert server.left == [(1, "is missing")] and attempt.left_out
     assert [record.node for record in attempt.lost] == ["worker1"]
 
 
 def test_a_run_without_workers_does_not_come_to_its_end():
     several, _, _ = crew(set())
-    asyncio.run(several.muster({}))
+    asyncio.run(several.muster(There(0)))
     with pytest.raises(NodeLost, match="the last worker"):
         asyncio.run(several.run(10))
 
 
 def test_what_was_undone_is_counted_when_the_next_try_ends_before_it_stands():
     first = Attempt()
-    first.stand([])
+    first.stand()
     second = first.next([notes("worker0", 30)])
     third = second.next([])  # nobody had been put anywhere yet
-    third.stand([notes("worker0", 10)])
+    third.stand(10)
     assert third.undone == 20
     fourth = third.next([notes("worker0", 17)])
-    fourth.stand([notes("worker0", 10)])
+    fourth.stand(10)
     assert fourth.undone == 27

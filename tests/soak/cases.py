@@ -41,6 +41,8 @@ FLOPS = 1e6
 """A worker's operations a second, so few that computing takes longer than a message."""
 STEP = {"local": 5e-3, "ray": 2e-2}
 """About the seconds that a step takes on a wall clock."""
+OTHERS = 0.4
+"""Share of the cases with cuts that go on with other numbers of servers, and of whoever else may be others."""
 LIGHT = 0.25
 """Share of the cases of clicks whose model brings its gradients itself."""
 OPTIONS: dict[str, dict[str, tuple[Any, ...]]] = {
@@ -75,9 +77,24 @@ PIPELINE = [name for name in ALL if ALL[name].family == "pipeline"]
 def draw(seed: int, number: int, cluster: str = "virtual") -> Case:
     """The case of that number."""
     case = _Draw(streams.stream(seed, "soak", cluster, number), cluster).case()
-    # By a stream of its own, so that all else is drawn as it was before there was such a model.
+    # By streams of their own, so that all else is drawn as it was before there was such a model, or went on so.
     light = streams.stream(seed, "soak", "light", cluster, number).random() < LIGHT
-    return case | ({"workload": "clicks-light"} if light and case["workload"] == "ctr-synthetic" else {})
+    case |= {"workload": "clicks-light"} if light and case["workload"] == "ctr-synthetic" else {}
+    return case | _other_numbers(case, streams.stream(seed, "soak", "other numbers", cluster, number))
+
+
+def _other_numbers(case: Case, stream: np.random.Generator) -> Case:
+    """With which numbers of servers, readers and embedding workers it goes on once it has been stopped; never with fewer than its
+    failures name."""
+    if "checkpoint_every" not in case or "pipeline" in families(case) or stream.random() >= OTHERS:
+        return {}
+    named = " ".join(each["node"] for each in case.get("failures", ()))
+    numbers = {}
+    for option, role in (("servers", "server"), ("reader_nodes", "reader"), ("embedding_workers", "embedding")):
+        least = case.get(option, 0) if role in named else 1
+        if others := [number for number in range(least, 5) if option in case and number != case[option]]:
+            numbers[option] = int(stream.choice(others))
+    return {"other": numbers}
 
 
 def protocols_of(case: Case) -> str:

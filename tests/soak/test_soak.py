@@ -87,6 +87,7 @@ def test_everything_is_drawn():
         "gradients",
         "reader_nodes",
         "embedding_workers",
+        "other",
     } <= options
     assert max(case.get("workers", 1) for case in cases) == 20
 

@@ -182,13 +182,13 @@ STEPS = (checkpoint.__file__, paths.__file__)
 """The code in which a save does its steps."""
 
 
-def at_step(number, act, work):
-    """Do the work, and `act` before its step of that number, a line of code; whether there was one."""
+def at_step(number, act, work, within=STEPS):
+    """Do the work, and `act` before its step of that number, a line of code in these files; whether there was one."""
     left = number
 
     def step(frame, event, _):
         nonlocal left
-        if frame.f_code.co_filename not in STEPS:
+        if frame.f_code.co_filename not in within:
             return None
         if event == "line":
             left -= 1

@@ -11,20 +11,11 @@ from lib.cluster.slowdowns import Lognormal
 from lib.errors import BadOption
 from lib.switching.controller import Automatic
 from tests.switching.throughput import ByHour
+from tests.toys import days_of_clicks
 
 # Computations of 10 ms. All that GBA pulls goes over the server's link, 5 ms a batch: vacant workers wait for it.
 BATCH, STEP = 32, 0.01
-CLICKS = lib.workloads.get(
-    "ctr-synthetic",
-    samples=BATCH * 960,
-    batch_size=BATCH,
-    fields=3,
-    vocabulary=40,
-    dim=4,
-    hidden=(64,),
-    days=4,
-    evaluation_samples=200,
-)
+CLICKS = days_of_clicks(960, BATCH, hidden=(64,))
 BUSY = ByHour(
     vacant=Lognormal(sigma=0.0), busy=Lognormal(sigma=1.0), hours=(False, True, True, True, False, False), hour=1.0
 )

@@ -9,25 +9,16 @@ import pytest
 
 import lib
 from lib import Automatic, Choice, Failure, LocalCluster, Phase, Schedule, VirtualCluster, paths
-from lib.drivers.run.cut import KINDS
+from lib.drivers.run.execution import KINDS
 from lib.errors import Damaged
 from lib.protocols.server_rule import ServerState
 from lib.store import checkpoint
 from lib.store.optim import SGD
+from tests.toys import days_of_clicks
 from tests.training.stopping import Killed, assert_same, killed
 
 BATCH = 16
-CLICKS = lib.workloads.get(
-    "ctr-synthetic",
-    samples=BATCH * 60,
-    batch_size=BATCH,
-    fields=3,
-    vocabulary=40,
-    dim=4,
-    hidden=(8,),
-    days=4,
-    evaluation_samples=100,
-)
+CLICKS = days_of_clicks(60, BATCH, evaluation_samples=100)
 CLUSTER = VirtualCluster(workers=3, servers=2, slowdown=0.7)
 FAMILIES = Schedule(
     phases=(
@@ -84,7 +75,8 @@ def test_what_is_kept_of_a_stopped_run(reports, monkeypatch):
     with killed(monkeypatch, 33):
         train(FAMILIES)
     [folder] = (reports / "cuts").iterdir()
-    assert sorted(path.stem for path in folder.iterdir()) == ["done-0000", "done-0001", "leg-0002", "world"]
+    left = ["done-0000", "done-0001", "leg-0002", "leg-0002-00000006", "run", "world"]
+    assert sorted(path.stem for path in folder.iterdir()) == left
     assert checkpoint.load(folder / "leg-0002.safetensors", (*KINDS, ServerState))["run"]["mark"] == 6
 
 

@@ -11,20 +11,10 @@ from lib import Automatic, Choice, Phase, Schedule
 from lib.drivers.run.record import Mark, Marks
 from lib.errors import BadOption
 from lib.protocols import ALL
+from tests.toys import days_of_clicks
 
 BATCH = 16
-CLICKS = lib.workloads.get(
-    "ctr-synthetic",
-    samples=BATCH * 48,
-    batch_size=BATCH,
-    fields=3,
-    vocabulary=40,
-    dim=4,
-    hidden=(8,),
-    days=4,
-    drift=0.4,
-    evaluation_samples=200,
-)
+CLICKS = days_of_clicks(48, BATCH, drift=0.4)
 UNEVEN = lib.VirtualCluster(workers=4, slowdown=0.6)
 ITEMS = lib.workloads.get("private-youtubednn", samples=BATCH * 20, batch_size=BATCH, days=3, evaluation_samples=20)
 

@@ -135,9 +135,9 @@ class Network:
         return {"books": books, "connections": connections}
 
     def load(self, state: dict[str, Any]) -> None:
-        """Be as when that was saved."""
+        """Be as when that was saved; what there was not then has done nothing."""
         for name, queues in self._queues().items():
-            for queue, book in zip(queues, state["books"][name], strict=True):
+            for queue, book in zip(queues, state["books"].get(name, ()), strict=False):
                 for entry, value in book.items():
                     setattr(queue, entry, value)
         for source, target, kept in state["connections"]:

@@ -14,9 +14,10 @@ from lib.drivers.run.plan import Plan
 from lib.errors import BadOption
 from lib.protocols.mixing import Background
 from lib.protocols.replica_rule import goes, neighbours
+from lib.store.checkpoint import Kept
 
 
-class Rendezvous:
+class Rendezvous(Kept):
     """It carries the rule's groups out among those who are still there."""
 
     def __init__(self, site: Site, plan: Plan):

@@ -1,7 +1,7 @@
 """The nodes of one role, each of which may be lost on the way and be there again.
 
-What can leave leaves: the others go on without it. Whatever else dies takes the whole run back, see `lib.drivers.run.retries`; so
-does a process that dies of itself, for nobody knows what it had done.
+What can leave leaves: the others go on without it. Whatever else dies takes the whole run back, see
+`lib.drivers.run.execution`; so does a process that dies of itself, for nobody knows what it had done.
 """
 
 from __future__ import annotations
@@ -9,11 +9,12 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 from lib.cluster.base import Handle, World
 from lib.drivers.membership.members import Members
-from lib.drivers.run.attempt import Attempt
+from lib.drivers.run.cuts import Attempt, Cut, role
 from lib.drivers.run.record import Mark, Record
 from lib.errors import NodeLost, first_cause
 
@@ -31,9 +32,11 @@ class Supervisor(ABC):
         self._waiting: dict[int, asyncio.Task] = {}
         """Who waits for a dead one's node."""
 
-    async def muster(self, states: dict[str, Any] | None = None) -> None:
-        """Put one on each node that is there; or on those that were there when these states were saved, as they were."""
-        ranks = [rank for rank, name in enumerate(self.names) if states is None or name in states]
+    async def muster(self, cut: Cut | None = None) -> None:
+        """Put one on each node that is there; or on those that were there at this cut, as they were, and on those that it knows
+        nothing of."""
+        kept = [] if cut is None else list(cut.parts)
+        ranks = [rank for rank, name in enumerate(self.names) if cut is None or name in kept or name not in cut.layout]
         for rank in set(range(len(self.names))) - set(ranks):
             self.members = self.members.after(rank, "is missing")
         hosted = await asyncio.gather(*(self._host(rank) for rank in ranks), return_exceptions=True)
@@ -43,9 +46,11 @@ class Supervisor(ABC):
             if not isinstance(found[rank], NodeLost) or self._takes_all_back(rank):
                 raise found[rank]
             await self._do_without(rank, "is missing")
-            self._write_off([states[self.names[rank]]["record"]] if states else [])
-        if states:
-            await asyncio.gather(*(each.load(states[self.names[rank]]) for rank, each in self._here.items()))
+            self._write_off([cut.state(self.names[rank])["record"]] if cut else [])
+        here = {self.names[rank]: handle for rank, handle in self._here.items()}
+        await asyncio.gather(*(cut.give(name, here[name]) for name in here if name in kept))
+        gone = [name for name in kept if role(name) == role(self.names[0]) and name not in self.names]
+        self._write_off([cut.state(name)["record"] for name in gone])
 
     async def rest(self) -> None:
         """Between two runs: nothing is under way, and those who died at its end have been told of."""
@@ -54,25 +59,25 @@ class Supervisor(ABC):
             await asyncio.gather(*map(self._lose, dead))
             await self._world.quiet()
 
-    async def save(self) -> dict[str, Any]:
-        """The states of those that are there, by name."""
-        return await self._answers("save")
+    async def keep(self, place: Callable[[str], Path]) -> dict[str, Any]:
+        """Let those that are there write their states, each to its place; by name, what they answer."""
+        return await self._answers(lambda name, each: each.keep(place(name)))
 
     async def report(self, end: Mark) -> list[Record]:
         """What those that are there have written down; the others' notes are with the attempt."""
-        return [*(await self._answers("report", end)).values()]
+        return [*(await self._answers(lambda _, each: each.report(end))).values()]
 
-    async def _answers(self, method: str, *args: Any) -> dict[str, Any]:
+    async def _answers(self, ask: Callable[[str, Handle], Awaitable[Any]]) -> dict[str, Any]:
         """By name; nothing of one that has died since its work was done."""
 
-        async def ask(rank: int) -> dict[str, Any]:
+        async def asked(rank: int) -> dict[str, Any]:
             try:
-                return {self.names[rank]: await getattr(self._here[rank], method)(*args)}
+                return {(name := self.names[rank]): await ask(name, self._here[rank])}
             except NodeLost:
                 await self._lose(rank)
                 return {}
 
-        answers = await asyncio.gather(*map(ask, sorted(self._here)))
+        answers = await asyncio.gather(*map(asked, sorted(self._here)))
         return {name: answer for each in answers for name, answer in each.items()}
 
     async def _keep(self, rank: int, work: Callable[[int], Awaitable[None]]) -> None:

@@ -10,11 +10,13 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import nullcontext, suppress
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
 from lib.cluster.base import Handle, World
 from lib.drivers.membership.embedding_workers import EmbeddingWorkers
 from lib.drivers.membership.supervisor import Supervisor
+from lib.drivers.run.cuts import Cut
 from lib.drivers.run.ledger import OUTCOMES
 from lib.drivers.run.plan import Plan
 from lib.drivers.run.record import Mark, Record
@@ -40,13 +42,13 @@ class Workers(Supervisor):
 
     @property
     def whole(self) -> set[str]:
-        """The nodes of all whose states `save` gives."""
+        """All of whom `keep` writes those that are there."""
         return {*self.names, *(self._embedding.names if self._embedding else ())}
 
-    async def muster(self, states: dict[str, Any] | None = None) -> None:
+    async def muster(self, cut: Cut | None = None) -> None:
         if self._embedding:
-            await self._embedding.muster(states)
-        await super().muster(states)
+            await self._embedding.muster(cut)
+        await super().muster(cut)
         await self._introduce()
 
     async def run(self, until: int) -> None:
@@ -73,10 +75,10 @@ class Workers(Supervisor):
         if self._embedding:
             await self._embedding.rest()
 
-    async def save(self) -> dict[str, Any]:
+    async def keep(self, place: Callable[[str], Path]) -> dict[str, Any]:
         """All know who else is there, as they will when they go on from these states."""
         await self._introduce()
-        return {**await super().save(), **(await self._embedding.save() if self._embedding else {})}
+        return {**await super().keep(place), **(await self._embedding.keep(place) if self._embedding else {})}
 
     async def report(self, end: Mark) -> list[Record]:
         beside = [self._embedding.report(end)] if self._embedding else []

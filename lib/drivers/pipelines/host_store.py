@@ -14,10 +14,11 @@ from lib.cluster.spec import Work
 from lib.drivers.run.plan import Plan
 from lib.drivers.run.record import END, LAST, Access, Mark, Marks, Record, Snapshot
 from lib.protocols.pipeline_rule import Admission, PipelineRule
+from lib.store.checkpoint import Kept
 from lib.store.rows import Rows
 
 
-class HostStore:
+class HostStore(Kept):
     """The rows in host memory, with what the rule remembers about batches in flight."""
 
     def __init__(self, site: Site, plan: Plan, rule: PipelineRule):

@@ -17,6 +17,7 @@ from lib.drivers.run.record import Mark, Marks, Record, Snapshot
 from lib.options.checked import checked
 from lib.protocols.replica_rule import ReplicaRule
 from lib.store.blank import BlankDense
+from lib.store.checkpoint import Kept
 from lib.store.dense import DenseStore
 from lib.store.optim import Optimizer
 
@@ -35,7 +36,7 @@ def _optimizer(rule: ReplicaRule) -> Optimizer | None:
     return made
 
 
-class SyncServer:
+class SyncServer(Kept):
     """One part of the copy."""
 
     def __init__(self, site: Site, plan: Plan, server: int):

@@ -12,9 +12,8 @@ from lib.data.batch import Batch
 from lib.data.clicks import FIELD_SHIFT
 from lib.data.feed import stretches
 from lib.data.outline import Outlines, outlines
-from lib.drivers.run.attempt import Attempt
-from lib.drivers.run.cuts import Cuts
-from lib.drivers.run.record import Mark
+from lib.drivers.run.cuts import Attempt, Cuts
+from lib.drivers.run.record import Finished, Mark
 from lib.models.flat import FlatModel
 from lib.protocols.rule import Pair, Rule
 from lib.store.blank import BlankDense, BlankTable, blank
@@ -213,3 +212,11 @@ class Plan:
         """A row is read for every entry where servers sum them, and once a batch where they send it."""
         ids = batch.ids[table]
         return ids[batch.where[table].ravel()] if table in self.pooled else ids
+
+
+@dataclass(frozen=True, slots=True)
+class Leg:
+    """One part of a run, where protocols follow one another: what was planned, and what became of it."""
+
+    plan: Plan
+    finished: Finished

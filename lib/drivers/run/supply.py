@@ -10,9 +10,10 @@ from lib.cluster.base import Handle, Site, World
 from lib.data.batch import Batch
 from lib.data.feed import WorkQueue
 from lib.drivers.run.plan import Plan
+from lib.store.checkpoint import Kept
 
 
-class Reader:
+class Reader(Kept):
     """A node of the reader service: it makes the batches that workers ask it for, and remembers nothing of them."""
 
     def __init__(self, site: Site, plan: Plan):

@@ -29,6 +29,7 @@ from lib.drivers.servers.sample_ids import first
 from lib.drivers.servers.server_client import ServerClient
 from lib.models.flat import StepResult
 from lib.store.blank import blank
+from lib.store.checkpoint import Kept
 from lib.store.wire.bags import Bags
 
 
@@ -54,7 +55,7 @@ class Held:
     """Its ids, and where in the batch they stand."""
 
 
-class EmbeddingWorker:
+class EmbeddingWorker(Kept):
     """It answers for what it holds, in any order; it knows nothing of what another life of its node held."""
 
     def __init__(self, site: Site, plan: Plan, rank: int, servers: Servers, supply: Supply):

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -22,9 +23,12 @@ from lib.drivers.membership.members import Members
 from lib.drivers.run.model_state import ModelState
 from lib.drivers.run.plan import Plan
 from lib.drivers.run.record import Mark, Marks, Record, Snapshot
+from lib.drivers.servers.dealing import share
 from lib.drivers.servers.decided import check, keeps, lasting, received, settled
 from lib.drivers.servers.shard import Applied, Gradient, Read, Shard
 from lib.protocols.server_rule import Apply, Decisions, Drop, Push, ServerRule, ServerState
+from lib.store import checkpoint
+from lib.store.checkpoint import Kept
 from lib.store.rows import Rows
 
 
@@ -67,7 +71,7 @@ class Started:
     """What it was computed from, once that has been read."""
 
 
-class ParameterServer:
+class ParameterServer(Kept):
     """One server's share of the parameters, its rule's state and the gradients that wait for their update."""
 
     def __init__(self, site: Site, plan: Plan, rule: ServerRule, number: int, holds: frozenset[str]):
@@ -75,6 +79,7 @@ class ParameterServer:
         self._keeps = keeps(rule, plan)
         self._state = rule.init(plan.workers)
         self._shard = Shard(site, plan, rule, number, holds)
+        self._share = partial(share, plan, rule, number, site.node)
         self._turn = asyncio.Lock()
         self._gates: dict[tuple[int, int], asyncio.Future] = {}
         """(worker, batch) -> a pull that waits for the rule to let its worker start, in the order in which they came; it gets
@@ -191,6 +196,13 @@ class ParameterServer:
         self._decided = state["decided"]
         self._marks.crossed(self._samples + self._dropped)
         self.record.become(state["record"])
+
+    async def share(self, files: Iterable[tuple]) -> list[Record]:
+        """Begin with this one's share of what other servers have kept in these files, all that there were; on the first one, the
+        records of those that are no more."""
+        state, left = self._share([checkpoint.load(*file) for file in files])
+        await self.load(state)
+        return left
 
     async def report(self, end: Mark) -> Record:
         await _finished(self._under_way)

@@ -23,9 +23,10 @@ from lib.store.blank import blank
 from lib.store.dense import DenseStore
 from lib.store.optim import SGD
 from lib.store.placement import Partition
-from lib.store.rows import Rows
+from lib.store.rows import Dump, Rows
 from lib.store.table.table import Table
 from lib.store.wire.bags import Bags
+from lib.store.wire.codecs import Codec
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +66,12 @@ class Gradient:
     @property
     def batches(self) -> tuple[int, ...]:
         return (*self.others, self.push.batch)
+
+    def block(self, table: str, codec: Codec) -> tuple[np.ndarray, np.ndarray]:
+        """The distinct ids of a table in it, and their rows' gradients."""
+        ids, sent = self.rows[table]
+        grads = codec.decode(sent)
+        return self.read.sums[table].spread(grads) if ids is None else (ids, grads)
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +189,7 @@ class Shard:
         if self._dense is not None:
             self._dense.load(state["dense"])
         for name, table in self._tables.items():
-            table.restore(state["tables"][name])
+            _put(table, state["tables"][name])
         if self._memory:
             self._memory.load(state["memory"])
 
@@ -227,7 +234,7 @@ class Shard:
     def _update_rows(self, name: str, pairs: list[Weighted], decision: Apply, step: int) -> int:
         """How many rows' gradients were decayed."""
         table, rule, divisor = self._tables[name], self._rule, decision.divisor
-        blocks = [self._block(gradient, name) for gradient, _ in pairs]
+        blocks = [gradient.block(name, self._store.gradients) for gradient, _ in pairs]
         if self._memory:
             read = [gradient.read.rows[name] for gradient, _ in pairs]
             blocks = [
@@ -247,12 +254,6 @@ class Shard:
         ids, grads = (np.concatenate(parts) for parts in zip(*blocks, strict=True))
         over = None if rule.rows_divided_by == "met" else divisor
         return table.update(ids, grads, step + 1, weights=weights, divisor=over, rate=decision.rate)
-
-    def _block(self, gradient: Gradient, name: str) -> tuple[np.ndarray, np.ndarray]:
-        """The distinct ids of a table in a gradient, and their rows' gradients."""
-        ids, sent = gradient.rows[name]
-        grads = self._store.gradients.decode(sent)
-        return gradient.read.sums[name].spread(grads) if ids is None else (ids, grads)
 
 
 class _Memory:
@@ -289,7 +290,12 @@ class _Memory:
     def load(self, state: dict[str, Any]) -> None:
         self._dense = state["dense"]
         for name, table in self._rows.items():
-            table.restore(state["rows"][name])
+            _put(table, state["rows"][name])
+
+
+def _put(table: Table, kept: Dump | Rows) -> None:
+    """What it dumped, or rows that others did."""
+    (table.load if isinstance(kept, Rows) else table.restore)(kept)
 
 
 Weighted = tuple[Gradient, float]

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from lib.errors import BadOption
+from lib.store.rows import Dump, Rows
 from lib.store.table import index, kernels, lookup
 from lib.store.table.index import NEVER
 from lib.store.table.victims import Victims
@@ -51,6 +52,16 @@ class Layout:
     def bytes_per_row(self) -> float:
         """All that a row of a full table takes; a quarter of a byte is the queue of victims'."""
         return 4 * self.width + 4 * self.spare + 0.25 * self.limited
+
+
+def content(dump: Dump | Rows, dim: int, columns: int) -> Rows:
+    """The rows of what a table has dumped, in no order; they are parts of its records."""
+    if isinstance(dump, Rows):  # of a table without values
+        return dump
+    column, every = dim + columns, slice(None)
+    stamps = dump.words[:, column].view(np.int32).astype(np.int64)
+    block = dump.words.view(np.float32)[:, :column]
+    return Rows.of(index.ids_at(dump.words, every, column), block, dim, stamps)
 
 
 class Records:
