@@ -120,11 +120,11 @@ class BlankTable:
     def stamps(self, ids: np.ndarray) -> np.ndarray:
         return blank(ids.size, kind=np.int64)
 
-    def read(self, ids: np.ndarray) -> Rows:
+    def read(self, ids: np.ndarray, *, order: None = None) -> Rows:
         self._met.append(ids)
         return self._rows(ids)
 
-    def write(self, rows: Rows, *, newer: bool = True) -> None:
+    def write(self, rows: Rows, *, newer: bool = True, order: None = None) -> None:
         self._met.append(rows.ids)
 
     def export(self) -> Rows:
