@@ -212,9 +212,9 @@ class TestAWorkerThatAsksAgain:
         async def steps(part):
             for worker in (0, 1):
                 await part.pull(worker, worker, {"letter": ids})
-            await part.push(replace(pushed(0, 0, ids, 1), rows={}, void=True, abandoned=True))
+            await part.push(replace(pushed(0, 0, ids, 1), rows={}, void="abandoned"))
             await part.push(pushed(1, 1, ids, 1))
-            await part.push(replace(pushed(1, 1, ids, 1), rows={}, void=True, abandoned=True))  # it was here after all
+            await part.push(replace(pushed(1, 1, ids, 1), rows={}, void="abandoned"))  # it was here after all
 
         ledger = self.after(protocols.get("sync"), steps, workers=2).ledger
         assert (ledger["started"], ledger["abandoned"], ledger["applied"], ledger["dropped"]) == (2, 1, 1, 0)

@@ -82,9 +82,8 @@ class EmbeddingClient:
             sent = result and {table: self._store.gradients.encode(block) for table, block in result.rows.items()}
             self._record.bytes["embedding gradients"] += nbytes([sent])
             if not await self._ask(holder(sample), "push", sample, sent):
-                given_up = Gradient(
-                    Push(self._rank, token, batch.index), batch.size, None, {}, void=True, abandoned=True
-                )
+                push = Push(self._rank, token, batch.index)
+                given_up = Gradient(push, batch.size, None, {}, void="abandoned")
                 await asyncio.gather(*(server.push(given_up) for server in self._servers))
         finally:
             self._sending.remove(done)

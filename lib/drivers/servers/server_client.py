@@ -108,7 +108,7 @@ class ServerClient:
     def _share(self, push: Push, batch: Batch, result: StepResult | None, shard: int, parts: Parts) -> Gradient:
         """What one server gets of a step's gradients."""
         if result is None:
-            return Gradient(push, batch.size, None, {}, void=True)
+            return Gradient(push, batch.size, None, {}, void="dropped")
         dense = result.dense.cpu().numpy()[self._partition.slice(shard)] if self._dense else None
         rows = {
             table: (
