@@ -10,11 +10,12 @@ import signal
 import sys
 import threading
 import time
+import uuid
 import warnings
-from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections import Counter, defaultdict
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ClassVar, Literal
 
@@ -24,7 +25,7 @@ from joblib import cpu_count
 
 from lib.cluster.base import Cluster, Main, World
 from lib.cluster.board import Meeting
-from lib.cluster.faults.failures import check_wall
+from lib.cluster.faults.failures import check_wall, matches
 from lib.cluster.faults.nodes import FailureSchedule
 from lib.cluster.faults.wall_clock import MessageDelays
 from lib.cluster.local import in_loop
@@ -47,7 +48,12 @@ class RayCluster(Cluster):
     object_store: int = 512 * 2**20
     """Bytes of shared memory for messages, when Ray is started here."""
     restarts: Natural = 3
-    """Processes that may die of themselves before a run gives up; each time it goes back to its last cut, or to its start."""
+    """Processes that may die of themselves before a run gives up; each time it goes back to its last cut, or to its start, unless
+    it was a server's whose rows outlive it (`store.shared_memory`): then another goes on where it was."""
+    placement: Literal["spread", "packed"] = "spread"
+    """Servers in turn over the machines; or as Ray packs them."""
+    labels: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """Node, or each of a role ("server*") -> labels of Ray's that its machine must have: `ray start --labels disk=fast`."""
 
     def __post_init__(self):
         super().__post_init__()
@@ -56,6 +62,8 @@ class RayCluster(Cluster):
         if self.object_store < 80 * 2**20:
             raise BadOption(f"ray cluster: object_store must be at least {80 * 2**20} bytes, not {self.object_store}")
         check_wall(self.failures, self.name)
+        for name in self.labels:
+            self._check_node("labels", name, many=True)
 
     def open(self, seed: int, workers: int) -> RayWorld:
         return RayWorld(self, seed, workers)
@@ -79,6 +87,12 @@ class RayWorld(World):
         self._ends: set[asyncio.Task] = set()
         self._deaths = 0
         """Processes that died of themselves."""
+        self._memory = uuid.uuid4().hex[:12]
+        self._lasting: defaultdict[str, list[tuple[int, type, tuple]]] = defaultdict(list)
+        """Node -> its parts that are there again when its process is."""
+        self._attendants: list[asyncio.Task] = []
+        self._machines: dict[str, str] = {}
+        """Node -> Ray's name of its machine."""
         self._ids = itertools.count()
         self._ahead = 0.0
         """What makes one clock of those of the processes that a run was in."""
@@ -124,6 +138,7 @@ class RayWorld(World):
         finally:
             if watcher:
                 watcher.cancel()
+            await self._let_go()
 
     def _man(self) -> None:
         """Start the workers' processes, all at once: each takes seconds."""
@@ -146,10 +161,10 @@ class RayWorld(World):
         ):
             progress(samples if isinstance(samples, int) else 0)  # who has just died has made none
 
-    async def host(self, part: type, *args, node: str) -> RayHandle:
+    async def host(self, part: type, *args, node: str, lasts: bool = False) -> RayHandle:
         if node == "master" and not self.cluster.fails:
             # A process of its own would cost seconds to start and do next to nothing.
-            node = "server0" if "server0" in self._actors else "worker0"
+            node = "server0" if "server0" in self._actors and "server0" not in self._lasting else "worker0"
         if self.failure_schedule.dead(node):
             raise NodeLost(node)
         if node not in self._actors:
@@ -164,14 +179,45 @@ class RayWorld(World):
         if incarnation > 1:
             self._watch_over(node)
         number = next(self._ids)
-        await self._alive(node, actor.create.remote(number, part, args))
+        self._machines[node] = await self._alive(node, actor.create.remote(number, part, args))
         if incarnation > 1:
             self.failure_schedule.begin([node])
-        return RayHandle(actor, number, node, incarnation, self._caller)
+        if lasts:
+            if node not in self._lasting:
+                self._attendants.append(asyncio.ensure_future(self._attend(node)))
+            self._lasting[node].append((number, part, args))
+        return RayHandle(actor, number, node, incarnation, lasts, self._caller)
 
-    async def _alive(self, node: str, answer: Awaitable) -> None:
+    async def _attend(self, node: str) -> None:
+        """Start a node's process again when it dies, as long as what its parts had outlives it."""
+        stand = self._actors[node], self._incarnations[node]
+        while stand:
+            with suppress(self.ray.exceptions.RayActorError):
+                await stand[0].serve.remote()
+            stand = await self._put_again(node)
+            self._caller.moved(node, stand)
+            for actor in self._actors.values():
+                actor.moved.remote(node, stand)
+
+    async def _put_again(self, node: str) -> tuple[Any, int] | None:
+        """Where it is now; None: it is gone for good, or with what should have outlived it."""
+        ray = self.ray.exceptions
         try:
-            await answer
+            if not await self.back(node):
+                return None
+            self._actors[node] = actor = self._actor(node, self._machines[node])
+            for number, part, args in self._lasting[node]:
+                await actor.create.remote(number, part, args, True)
+        except (LockstepError, ray.RayActorError, ray.RayTaskError):
+            return None
+        if self.failure_schedule.begun:
+            self._watch_over(node)
+            self.failure_schedule.begin([node])
+        return actor, self._incarnations[node]
+
+    async def _alive(self, node: str, answer: Awaitable) -> Any:
+        try:
+            return await answer
         except self.ray.exceptions.RayActorError as error:
             raise NodeLost(node) from error
 
@@ -197,14 +243,41 @@ class RayWorld(World):
             )
         return True
 
-    def _actor(self, node: str) -> Any:
+    def _actor(self, node: str, machine: str | None = None) -> Any:
+        """`machine`: where it was."""
         gpus = 1 if self.cluster.device == "cuda" and node.startswith("worker") else 0
         # Every node may hold any number of waiting calls: gates are inside the parts.
-        actor = self.ray.remote(num_cpus=0, num_gpus=gpus, max_concurrency=1_000_000)(Host)
+        actor = self.ray.remote(**self._placed(node, machine), num_gpus=gpus, max_concurrency=1_000_000)(Host)
         path = [os.path.abspath(entry) for entry in sys.path]
         self._incarnations[node] += 1
-        start = Start(self._incarnations[node], self._batches[node], self._ahead)
+        start = Start(self._incarnations[node], self._batches[node], self._ahead, self._memory, self._caller.stands)
         return actor.remote(self.cluster, self.seed, node, start, "cuda" if gpus else "cpu", path)
+
+    def _placed(self, node: str, machine: str | None) -> dict[str, Any]:
+        """What Ray is asked for: a share of a machine's cores, and for a server, or where labels are given, which machine.
+
+        Shares are so small that all processes fit on what is left when the largest machine is lost: Ray would wait for ever."""
+        alive = [each for each in self.ray.nodes() if each["Alive"]]
+        cores = sorted(int(each["Resources"].get("CPU", 0)) for each in alive)
+        cores = cores[:-1] if len(cores) > 1 else cores
+        many = self.workers + self.cluster.servers
+        share = next((int(1e4 / k) / 1e4 for k in range(1, many + 1) if k * sum(cores) >= many), 0.0)
+        wanted = [labels for name, labels in self.cluster.labels.items() if matches(name, node)]
+        if machine is None and not wanted and not (node.startswith("server") and self.cluster.placement == "spread"):
+            return {"num_cpus": share}
+        fit = [each for each in alive if all(labels.items() <= each["Labels"].items() for labels in wanted)]
+        if not fit:
+            raise LockstepError(
+                f"{node} is to be on a machine with the labels {wanted}, and none of {len(alive)} has them: give them to one by "
+                "`ray start --labels`, or change labels"
+            )
+        number = int(node.lstrip("abcdefghijklmnopqrstuvwxyz") or 0)
+        chosen = machine or sorted(each["NodeID"] for each in fit)[number % len(fit)]
+        pinned = bool(machine or wanted)
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        where = NodeAffinitySchedulingStrategy(chosen, soft=not pinned, _spill_on_unavailable=not pinned)
+        return {"num_cpus": 0 if pinned else share, "scheduling_strategy": where}
 
     async def _connect(self) -> None:
         """Make the workers' process group."""
@@ -228,6 +301,7 @@ class RayWorld(World):
             self._watch_over(node)
 
     async def clear(self) -> None:
+        await self._let_go()
         calls = (actor.clear.remote() for actor in self._actors.values())
         await asyncio.gather(*calls, return_exceptions=True)  # the dead hold nothing
         await super().clear()
@@ -236,6 +310,8 @@ class RayWorld(World):
         nodes = list(self._actors)
         self.failure_schedule.pause()
         self._connected.cancel()
+        await self._let_go()
+        self._caller.stands.clear()
         await asyncio.gather(*(self._end(node) for node in nodes))
         self._man()
         return [record for node in nodes for record in self.records_left(node)]
@@ -264,9 +340,18 @@ class RayWorld(World):
         if actor is None:
             return
         with suppress(self.ray.exceptions.RayActorError):  # what died of itself tells nothing
-            self._batches[node], records = await actor.freeze.remote()
-            self.records[node] = [*self.records.get(node, []), *records]
+            if node not in self._lasting:  # what lasts is really killed, and tells those who come after it
+                self._batches[node], records = await actor.freeze.remote()
+                self.records[node] = [*self.records.get(node, []), *records]
         self.ray.kill(actor)
+
+    async def _let_go(self) -> None:
+        """Nothing lasts any more, and nothing is left of what outlived processes."""
+        while self._attendants:
+            self._attendants.pop().cancel()
+        held = [self._actors[node].clear.remote() for node in self._lasting.keys() & self._actors.keys()]
+        self._lasting.clear()
+        await asyncio.gather(*held, return_exceptions=True)
 
     def _aside(self, work: Coroutine) -> None:
         task = asyncio.ensure_future(work)
