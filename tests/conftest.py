@@ -58,8 +58,10 @@ def own_memory(monkeypatch):
 def joined_ray():
     """Ray, started once: a RayCluster joins what is initialised."""
     ray = pytest.importorskip("ray")
-    options = {"include_dashboard": False, "log_to_driver": False, "configure_logging": False}
-    ray.init("local", num_cpus=2, object_store_memory=200 * 2**20, **options)
+    from lib.cluster.ray.cluster import start
+
+    quiet = {"include_dashboard": False, "log_to_driver": False, "configure_logging": False}
+    start(None, {"address": "local", "num_cpus": 2, "object_store_memory": 200 * 2**20, **quiet})
     yield ray
     ray.shutdown()
 

@@ -44,15 +44,14 @@ class ProcessSite(Site):
 class Stand:
     """A part on its node."""
 
-    def __init__(
-        self, site: ProcessSite, make: Callable[[ProcessSite], Any], back: Callable[[str], Awaitable[bool]] | None
-    ):
+    def __init__(self, site: ProcessSite, make: Callable[[], Any], back: Callable[[str], Awaitable[bool]] | None):
         """`back` waits for the node: the part is made again when that is there again; None: it ends with it."""
         self.site, self._make, self.back = site, make, back
+        self._returning: asyncio.Task | None = None
         self._put()
 
     def _put(self) -> None:
-        self.part, self.incarnation = self._make(self.site), self.site.incarnation
+        self.part, self.incarnation = self._make(), self.site.incarnation
         self.incarnation.parts.append(self.part)
 
     async def answered(self, call: Awaitable[Any], again: Callable[[], Awaitable[Any]]) -> Any:
@@ -61,11 +60,26 @@ class Stand:
             try:
                 return await call
             except NodeLost as lost:
-                if lost.node != self.site.node or not await self.back(lost.node):
+                if lost.node != self.site.node or not await self._there_again():
                     raise
-            if self.incarnation.over:
-                self._put()
             call = again()
+
+    async def _there_again(self) -> bool:
+        """One waits for the node, so that all go on in the order in which they asked."""
+        if not self.incarnation.over:
+            return True
+        if self._returning is None:
+            self._returning = asyncio.get_running_loop().create_task(self._return())
+            self.site.incarnation.calls[self._returning] = None
+            self._returning.add_done_callback(self.site.incarnation.calls.pop)
+        return await asyncio.shield(self._returning)
+
+    async def _return(self) -> bool:
+        there = await self.back(self.site.node)
+        self._returning = None
+        if there:
+            self._put()
+        return there
 
 
 class ProcessHandle(Handle):
@@ -107,9 +121,7 @@ class ProcessWorld(World):
         site = self.site(node)
         if self.failure_schedule.dead(site.node):
             raise NodeLost(site.node)
-        return self.handle(
-            self.site("master"), Stand(site, lambda site: part(site, *args), self.back if lasts else None)
-        )
+        return self.handle(self.site("master"), Stand(site, partial(part, site, *args), self.back if lasts else None))
 
     def begin(self) -> None:
         self.failure_schedule.begin(list(self._sites))

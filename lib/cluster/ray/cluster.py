@@ -33,6 +33,9 @@ from lib.cluster.ray.node import Caller, Host, RayHandle, Start, cause_of
 from lib.errors import BadOption, LockstepError, NodeLost
 from lib.options.checked import Natural
 
+PAUSES = (1.0, 5.0)
+"""Seconds after which Ray is started again that did not start: on a busy machine its parts wait for each other in vain."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class RayCluster(Cluster):
@@ -102,8 +105,7 @@ class RayWorld(World):
         started = not self.ray.is_initialized()
         try:
             if started:
-                with _uninterrupted():
-                    self._start()
+                self._start()
             return in_loop(lambda: self._watched(main, progress))
         finally:
             with _uninterrupted():
@@ -116,13 +118,15 @@ class RayWorld(World):
         quiet = {"log_to_driver": False, "configure_logging": False}
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # else it warns of a change to come
         if self.cluster.address is not None:
-            self.ray.init(address=self.cluster.address, **quiet)
+            options = {"address": self.cluster.address, **quiet}
         else:
-            # Actors take none of these cores, which say how many processes Ray starts at the same time.
+            # They also say how many processes Ray starts at the same time.
             cores = min(cpu_count(), self.workers + self.cluster.servers)
             memory = self.cluster.object_store
             # "local", or it joins what somebody else has running here, which refuses to be told its cores.
-            self.ray.init("local", num_cpus=cores, object_store_memory=memory, include_dashboard=False, **quiet)
+            here = {"address": "local", "num_cpus": cores, "object_store_memory": memory, "include_dashboard": False}
+            options = {**here, **quiet}
+        start(self.cluster.address, options)
 
     async def _watched(self, main: Main, progress: Callable[[int], None] | None) -> Any:
         self._store = distributed.TCPStore(_address(), 0, is_master=True, wait_for_workers=False)
@@ -365,6 +369,36 @@ class RayWorld(World):
         self._ahead += state["clock"] - self.now()
         await asyncio.gather(*(actor.go_on.remote(self._ahead) for actor in self._actors.values()))
         self.begin()
+
+
+def start(address: str | None, options: dict[str, Any]) -> None:
+    """Start Ray with these options, or join it; where it does not come up it is tried again."""
+    import ray
+
+    for pause in (*PAUSES, None):
+        try:
+            with _uninterrupted():
+                ray.init(**options)
+            return
+        except Exception as error:  # Ray has no kinds of its own for these
+            with _uninterrupted():
+                ray.shutdown()
+            if pause is None or isinstance(error, (TypeError, ValueError)):
+                raise LockstepError(_why_not(address, error)) from error
+        time.sleep(pause)
+
+
+def _why_not(address: str | None, error: Exception) -> str:
+    first = str(error).strip().partition("\n")[0]
+    if address is not None:
+        return (
+            f"no Ray at {address!r} that this process can join ({first}): `ray status --address={address}` says what is there; "
+            "Python and Ray must be the same on all machines, and the ports of `ray start` open"
+        )
+    return (
+        f"Ray did not start on this machine in {1 + len(PAUSES)} tries ({first}): it wants memory (`df /dev/shm`) and a core; "
+        "`ray stop` ends what others have left, /tmp/ray/session_latest/logs has its logs, and cluster='local' needs no Ray"
+    )
 
 
 @contextmanager
