@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -47,39 +48,45 @@ class Stand:
     def __init__(self, site: ProcessSite, make: Callable[[], Any], back: Callable[[str], Awaitable[bool]] | None):
         """`back` waits for the node: the part is made again when that is there again; None: it ends with it."""
         self.site, self._make, self.back = site, make, back
-        self._returning: asyncio.Task | None = None
+        self._numbers, self._returning = itertools.count(), None
+        self._asking: dict[int, tuple[Callable[[], Awaitable[Any]], asyncio.Future]] = {}
+        """Calls that the node's death met, by their numbers: how each is made again, and who gets it then."""
         self._put()
 
     def _put(self) -> None:
         self.part, self.incarnation = self._make(), self.site.incarnation
         self.incarnation.parts.append(self.part)
 
-    async def answered(self, call: Awaitable[Any], again: Callable[[], Awaitable[Any]]) -> Any:
-        """What a call came to, or the same call made `again` as often as the node dies of it."""
+    def lasting(self, ask: Callable[[], Awaitable[Any]]) -> Awaitable[Any]:
+        """Make a call, and the same again as often as the node dies of it."""
+        return self._answered(next(self._numbers), ask(), ask)
+
+    async def _answered(self, number: int, call: Awaitable[Any], ask: Callable[[], Awaitable[Any]]) -> Any:
+        loop = asyncio.get_running_loop()
         while True:
             try:
                 return await call
             except NodeLost as lost:
-                if lost.node != self.site.node or not await self._there_again():
+                if lost.node != self.site.node:
                     raise
-            call = again()
+            if self._returning is None:
+                self._returning = loop.create_task(self._return())
+                self.site.incarnation.calls[self._returning] = None
+                self._returning.add_done_callback(self.site.incarnation.calls.pop)
+            self._asking[number] = ask, (made := loop.create_future())
+            call = await made
 
-    async def _there_again(self) -> bool:
-        """One waits for the node, so that all go on in the order in which they asked."""
-        if not self.incarnation.over:
-            return True
-        if self._returning is None:
-            self._returning = asyncio.get_running_loop().create_task(self._return())
-            self.site.incarnation.calls[self._returning] = None
-            self._returning.add_done_callback(self.site.incarnation.calls.pop)
-        return await asyncio.shield(self._returning)
-
-    async def _return(self) -> bool:
+    async def _return(self) -> None:
+        """All calls are made again as soon as the node is there, in their order."""
         there = await self.back(self.site.node)
-        self._returning = None
-        if there:
+        asking, self._asking, self._returning = self._asking, {}, None
+        if there and self.incarnation.over:
             self._put()
-        return there
+        for _, (ask, made) in sorted(asking.items()):
+            if there and not made.cancelled():
+                made.set_result(ask())
+            elif not made.cancelled():
+                made.set_exception(NodeLost(self.site.node))
 
 
 class ProcessHandle(Handle):
@@ -93,8 +100,8 @@ class ProcessHandle(Handle):
         return type(self)(site, self._stand)
 
     def _call(self, method: str, args: tuple) -> Awaitable[Any]:
-        call = self._ask(method, args)
-        return self._stand.answered(call, partial(self._ask, method, args)) if self._stand.back else call
+        ask = partial(self._ask, method, args)
+        return self._stand.lasting(ask) if self._stand.back else ask()
 
     @abstractmethod
     def _ask(self, method: str, args: tuple) -> Awaitable[Any]: ...

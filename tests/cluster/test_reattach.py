@@ -157,7 +157,9 @@ def test_whoever_follows_a_rule_goes_on_and_the_books_balance(kind, protocol):
 def test_in_virtual_time_it_is_the_same_every_time():
     failures = [lib.Failure(node="server*", kind="dies", every=0.002, lasts=0.0005)]
     sizes = {"workers": 4, "servers": 2, "samples": 8 * 200, "save": False} | TASK
-    one, other = (lib.train("ctr-synthetic", "gba", store=SHARED, failures=failures, **sizes) for _ in range(2))
+    one, other = (
+        lib.train("ctr-synthetic", "gba", "virtual", store=SHARED, failures=failures, **sizes) for _ in range(2)
+    )
     assert one.digest == other.digest and one.summary["servers_attached_again"] > 3
 
 
@@ -165,7 +167,7 @@ def test_rows_that_do_not_outlive_their_process_take_the_run_back():
     failures = [lib.Failure(node="server0", kind="dies", at=0.004, lasts=0.001)]
     sizes = {"workers": 4, "servers": 2, "samples": 8 * 200, "save": False} | TASK
     for store in (RowStore(), RowStore(shared_memory=True, journal=False)):
-        run = lib.train("ctr-synthetic", "gba", store=store, failures=failures, **sizes)
+        run = lib.train("ctr-synthetic", "gba", "virtual", store=store, failures=failures, **sizes)
         assert run.summary["returns_to_a_cut"] == 1 and "servers_attached_again" not in run.summary
 
 

@@ -121,6 +121,10 @@ class Host:
         await self.site.collective(self.site.group, meeting)
 
 
+Made = tuple[int, int, Coroutine]
+"""A call: to which incarnation of a node, how many the caller had made to it before, and what it comes to."""
+
+
 class Caller:
     """Who calls, and how often it has called each actor."""
 
@@ -131,20 +135,22 @@ class Caller:
         self.turns: defaultdict[str, int] = defaultdict(int)
         self.stands: dict[str, tuple[Any, int] | None] = {}
         """Where nodes are now that died with parts that last, and in which incarnation; None: they never will be again."""
-        self._waiting: defaultdict[str, list[tuple[int, asyncio.Future]]] = defaultdict(list)
+        self._asking: defaultdict[str, list[tuple[int, Callable[[], Made], asyncio.Future]]] = defaultdict(list)
+        """Node -> the calls that its death met: each one's turn, how it is made again, and who gets it then."""
 
     def moved(self, node: str, stand: tuple[Any, int] | None) -> None:
-        """A node is there again, or never will be; those who wait go on in the order of their calls."""
+        """A node is there again, or never will be; all calls that wait for it are made, in their order."""
         self.stands[node] = stand
-        for _, future in sorted(self._waiting.pop(node, ()), key=itemgetter(0)):
-            future.set_result(None)
+        for _, ask, made in sorted(self._asking.pop(node, ()), key=itemgetter(0)):
+            if not made.cancelled():
+                made.set_result(stand and ask())
 
-    async def there_again(self, node: str, incarnation: int, turn: int) -> bool:
-        """Wait until a node is there that died in that incarnation; False if it never will be."""
-        if node not in self.stands or (self.stands[node] and self.stands[node][1] <= incarnation):
-            self._waiting[node].append((turn, future := asyncio.get_running_loop().create_future()))
-            await future
-        return self.stands[node] is not None
+    async def again(self, node: str, incarnation: int, turn: int, ask: Callable[[], Made]) -> Made | None:
+        """Make a call again that met the death of that incarnation, when the node is there; None: it never will be."""
+        if node in self.stands and (self.stands[node] is None or self.stands[node][1] > incarnation):
+            return self.stands[node] and ask()
+        self._asking[node].append((turn, ask, made := asyncio.get_running_loop().create_future()))
+        return await made
 
 
 class RaySite(WallSite):
@@ -271,11 +277,10 @@ class RayHandle(Handle):
         return RayHandle(self._where[0], self._number, self._node, self._where[1], self._lasts, site.caller)
 
     def _call(self, method: str, args: tuple):
-        made = self._begin(method, args)
-        return asyncio.ensure_future(self._until_answered(*made, method, args) if self._lasts else made[-1])
+        ask = partial(self._made, method, args)
+        return asyncio.ensure_future(self._lasting(ask(), ask) if self._lasts else ask()[-1])
 
-    def _begin(self, method: str, args: tuple) -> tuple[int, int, Coroutine]:
-        """Make a call: to which incarnation of the node, after so many others, and what it comes to."""
+    def _made(self, method: str, args: tuple) -> Made:
         actor, incarnation = max(self._where, self._caller.stands.get(self._node) or self._where, key=itemgetter(1))
         turn = self._caller.turns[f"{self._node}/{incarnation}"]
         self._caller.turns[f"{self._node}/{incarnation}"] += 1
@@ -284,15 +289,16 @@ class RayHandle(Handle):
             return incarnation, turn, self._answer(ask())
         return incarnation, turn, self._send(self._caller.road.there(self._node), ask)
 
-    async def _until_answered(self, incarnation: int, turn: int, call: Coroutine, method: str, args: tuple) -> Any:
-        """Make it again as often as the node dies of it and is there again."""
+    async def _lasting(self, made: Made | None, ask: Callable[[], Made]) -> Any:
+        """What a call comes to that is made again as often as the node dies of it."""
         while True:
+            incarnation, turn, call = made
             try:
                 return await call
             except NodeLost as lost:
-                if lost.node != self._node or not await self._caller.there_again(self._node, incarnation, turn):
+                made = None if lost.node != self._node else await self._caller.again(lost.node, incarnation, turn, ask)
+                if made is None:
                     raise
-            incarnation, turn, call = self._begin(method, args)
 
     async def _answer(self, asked: Awaitable) -> Any:
         import ray
