@@ -212,7 +212,7 @@ class RayWorld(World):
             self._actors[node] = actor = self._actor(node, self._machines[node])
             for number, part, args in self._lasting[node]:
                 await actor.create.remote(number, part, args, True)
-        except (LockstepError, ray.RayActorError, ray.RayTaskError):
+        except (LockstepError, ray.RayError):
             return None
         if self.failure_schedule.begun:
             self._watch_over(node)

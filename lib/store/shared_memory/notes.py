@@ -33,9 +33,9 @@ class Notes:
         self.folder: Path | None = None
         """A segment of that name: tables may lie in it, and go with it."""
         if name is not None:
-            segment = Segment(name, 1, {}, root, awaited=AWAITED)
-            weakref.finalize(self, segment.close)
-            self.folder = segment.folder
+            self._segment = Segment(name, 1, {}, root, awaited=AWAITED)
+            weakref.finalize(self, self._segment.close)
+            self.folder = self._segment.folder
             self._log = open(self.folder / "log", "ab", buffering=0)  # noqa: SIM115 - as long as the part is there
 
     def thing(self, name: str, make: Callable[[Path | None], Thing]) -> Thing:
