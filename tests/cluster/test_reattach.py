@@ -12,7 +12,7 @@ import pytest
 import lib
 from lib.cluster.faults.failures import Failure
 from lib.cluster.local import LocalCluster
-from lib.cluster.ray import cluster as ray_cluster
+from lib.cluster.ray import start as starting
 from lib.cluster.ray.cluster import RayCluster
 from lib.cluster.virtual.cluster import VirtualCluster
 from lib.errors import LockstepError, NodeLost
@@ -182,7 +182,7 @@ def test_ray_that_does_not_start_is_tried_again_and_told_of(monkeypatch, fails, 
 
     world = RayCluster(workers=1).open(seed=0, workers=1)
     monkeypatch.setattr(world.ray, "init", start)
-    monkeypatch.setattr(ray_cluster, "PAUSES", (0.0, 0.0))
+    monkeypatch.setattr(starting, "PAUSES", (0.0, 0.0))
     with pytest.raises(LockstepError, match="Ray did not start on this machine in 3 tries"):
         world._start()
     assert len(met) == tries

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import logging
 import os
-import signal
 import sys
-import threading
 import time
 import uuid
-import warnings
 from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ClassVar, Literal
@@ -25,16 +21,15 @@ from joblib import cpu_count
 
 from lib.cluster.base import Cluster, Main, World
 from lib.cluster.board import Meeting
-from lib.cluster.faults.failures import check_wall, matches
+from lib.cluster.faults.failures import check_wall
 from lib.cluster.faults.nodes import FailureSchedule
 from lib.cluster.faults.wall_clock import MessageDelays
 from lib.cluster.local import in_loop
+from lib.cluster.ray.machines import asked
 from lib.cluster.ray.node import Caller, Host, RayHandle, Start, cause_of
+from lib.cluster.ray.start import import_ray, start, uninterrupted
 from lib.errors import BadOption, LockstepError, NodeLost
 from lib.options.checked import Natural
-
-PAUSES = (1.0, 5.0)
-"""Seconds after which Ray is started again that did not start: on a busy machine its parts wait for each other in vain."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +71,7 @@ class RayWorld(World):
     """The actors of one run."""
 
     def __init__(self, cluster: RayCluster, seed: int, workers: int):
-        self.ray = _import_ray()
+        self.ray = import_ray()
         self.cluster = cluster
         self.seed, self.workers = seed, workers
         self.failure_schedule = FailureSchedule(partial(cluster.failures_of, seed), self._kill)
@@ -108,7 +103,7 @@ class RayWorld(World):
                 self._start()
             return in_loop(lambda: self._watched(main, progress))
         finally:
-            with _uninterrupted():
+            with uninterrupted():
                 for actor in self._actors.values():
                     self.ray.kill(actor)
                 if started:
@@ -251,37 +246,12 @@ class RayWorld(World):
         """`machine`: where it was."""
         gpus = 1 if self.cluster.device == "cuda" and node.startswith("worker") else 0
         # Every node may hold any number of waiting calls: gates are inside the parts.
-        actor = self.ray.remote(**self._placed(node, machine), num_gpus=gpus, max_concurrency=1_000_000)(Host)
+        placed = asked(self.cluster, self.workers, node, self.ray.nodes(), machine)
+        actor = self.ray.remote(**placed, num_gpus=gpus, max_concurrency=1_000_000)(Host)
         path = [os.path.abspath(entry) for entry in sys.path]
         self._incarnations[node] += 1
         start = Start(self._incarnations[node], self._batches[node], self._ahead, self._memory, self._caller.stands)
         return actor.remote(self.cluster, self.seed, node, start, "cuda" if gpus else "cpu", path)
-
-    def _placed(self, node: str, machine: str | None) -> dict[str, Any]:
-        """What Ray is asked for: a share of a machine's cores, and for a server, or where labels are given, which machine.
-
-        Shares are so small that all processes fit on what is left when the largest machine is lost: Ray would wait for ever."""
-        alive = [each for each in self.ray.nodes() if each["Alive"]]
-        cores = sorted(int(each["Resources"].get("CPU", 0)) for each in alive)
-        cores = cores[:-1] if len(cores) > 1 else cores
-        many = self.workers + self.cluster.servers
-        share = next((int(1e4 / k) / 1e4 for k in range(1, many + 1) if k * sum(cores) >= many), 0.0)
-        wanted = [labels for name, labels in self.cluster.labels.items() if matches(name, node)]
-        if machine is None and not wanted and not (node.startswith("server") and self.cluster.placement == "spread"):
-            return {"num_cpus": share}
-        fit = [each for each in alive if all(labels.items() <= each["Labels"].items() for labels in wanted)]
-        if not fit:
-            raise LockstepError(
-                f"{node} is to be on a machine with the labels {wanted}, and none of {len(alive)} has them: give them to one by "
-                "`ray start --labels`, or change labels"
-            )
-        number = int(node.lstrip("abcdefghijklmnopqrstuvwxyz") or 0)
-        chosen = machine or sorted(each["NodeID"] for each in fit)[number % len(fit)]
-        pinned = bool(machine or wanted)
-        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-        where = NodeAffinitySchedulingStrategy(chosen, soft=not pinned, _spill_on_unavailable=not pinned)
-        return {"num_cpus": 0 if pinned else share, "scheduling_strategy": where}
 
     async def _connect(self) -> None:
         """Make the workers' process group."""
@@ -371,69 +341,8 @@ class RayWorld(World):
         self.begin()
 
 
-def start(address: str | None, options: dict[str, Any]) -> None:
-    """Start Ray with these options, or join it; where it does not come up it is tried again."""
-    import ray
-
-    for pause in (*PAUSES, None):
-        try:
-            with _uninterrupted():
-                ray.init(**options)
-            return
-        except Exception as error:  # Ray has no kinds of its own for these
-            with _uninterrupted():
-                ray.shutdown()
-            if pause is None or isinstance(error, (TypeError, ValueError)):
-                raise LockstepError(_why_not(address, error)) from error
-        time.sleep(pause)
-
-
-def _why_not(address: str | None, error: Exception) -> str:
-    first = str(error).strip().partition("\n")[0]
-    if address is not None:
-        return (
-            f"no Ray at {address!r} that this process can join ({first}): `ray status --address={address}` says what is there; "
-            "Python and Ray must be the same on all machines, and the ports of `ray start` open"
-        )
-    return (
-        f"Ray did not start on this machine in {1 + len(PAUSES)} tries ({first}): it wants memory (`df /dev/shm`) and a core; "
-        "`ray stop` ends what others have left, /tmp/ray/session_latest/logs has its logs, and cluster='local' needs no Ray"
-    )
-
-
-@contextmanager
-def _uninterrupted() -> Iterator[None]:
-    """Ctrl-C comes through at the end: Ray interrupted while it starts or stops leaves processes for a minute."""
-    if threading.current_thread() is not threading.main_thread():  # Ctrl-C goes to the main thread alone
-        yield
-        return
-    caught: list[int] = []
-    before = signal.signal(signal.SIGINT, lambda number, frame: caught.append(number))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before or signal.default_int_handler)
-    if caught:
-        raise KeyboardInterrupt
-
-
 def _address() -> str:
     """This machine's address as its peers see it; the loopback's where it has no other."""
     import ray
 
     return ray.util.get_node_ip_address()
-
-
-def _import_ray() -> Any:
-    before = logging.root.manager.disable
-    logging.disable(logging.WARNING)  # in a notebook it asks for widgets, which nothing here shows
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            import ray
-    except ImportError as error:
-        raise LockstepError("the ray cluster needs Ray: pip install ray, or use the local cluster") from error
-    finally:
-        logging.disable(before)
-    logging.getLogger("ray").setLevel(logging.ERROR)  # news of its defaults would stand in every report
-    return ray
