@@ -131,11 +131,11 @@ def kill_servers(draw: random.Random, most: int, victim: Victim = LASTING) -> tu
 
 
 def _servers(reports: Path) -> Iterator[int]:
-    """The processes of a run whose memory outlives them and that have come so far as to note something."""
+    """The processes of a run whose memory outlives them and that have noted an update: before, the run begins anew."""
     for process in _processes(reports):
         with suppress(OSError):
-            held = [os.readlink(file) for file in Path(f"/proc/{process}/fd").iterdir()]
-            if any("-server" in Path(each).parent.name and Path(each).name == "log" for each in held):
+            held = [Path(os.readlink(file)) for file in Path(f"/proc/{process}/fd").iterdir()]
+            if any("-server" in each.parent.name and each.name == "log" and each.stat().st_size for each in held):
                 yield process
 
 

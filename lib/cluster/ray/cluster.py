@@ -175,11 +175,12 @@ class RayWorld(World):
         if node not in self._actors:  # it died meanwhile
             raise NodeLost(node)
         actor, incarnation = self._actors[node], self._incarnations[node]
-        if incarnation > 1:
+        again = incarnation > 1 and self.failure_schedule.begun
+        if again:
             self._watch_over(node)
         number = next(self._ids)
         self._machines[node] = await self._alive(node, actor.create.remote(number, part, args))
-        if incarnation > 1:
+        if again:
             self.failure_schedule.begin([node])
         if lasts:
             if node not in self._lasting:
