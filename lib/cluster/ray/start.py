@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import threading
 import time
@@ -64,6 +65,8 @@ def uninterrupted() -> Iterator[None]:
 
 
 def import_ray() -> Any:
+    # It tells of a dead process on stdout, where a summary may be expected; the run says what became of it.
+    os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", "A worker died or was killed")
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)  # in a notebook it asks for widgets, which nothing here shows
     try:
