@@ -22,7 +22,8 @@ MACHINES = [
 def placed(node, before=None, machines=MACHINES, **options):
     """The share of a core; the machine, and whether another will do."""
     cluster = RayCluster(**{"workers": 3, "servers": 3} | options)
-    found = asked(cluster, cluster.workers, node, machines, before)
+    spread = cluster.placement == "spread"
+    found = asked(node, machines, processes=6, labels=cluster.labels, spread=spread, before=before)
     where = found.get("scheduling_strategy")
     return found["num_cpus"], where and (where.node_id, where.soft)
 

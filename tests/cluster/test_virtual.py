@@ -73,7 +73,7 @@ def test_a_message_takes_its_bytes_over_the_bandwidth_and_the_latency():
 def test_the_narrower_interface_and_the_longer_latency_count():
     async def main(world):
         handle = (await world.host(Part, node="server0")).seen_from(world.site("worker0"))
-        part = handle._part
+        part = handle._stand.part
         await handle.take(message())
         return part.came
 

@@ -247,7 +247,8 @@ class RayWorld(World):
         """`machine`: where it was."""
         gpus = 1 if self.cluster.device == "cuda" and node.startswith("worker") else 0
         # Every node may hold any number of waiting calls: gates are inside the parts.
-        placed = asked(self.cluster, self.workers, node, self.ray.nodes(), machine)
+        wanted = {"labels": self.cluster.labels, "spread": self.cluster.placement == "spread", "before": machine}
+        placed = asked(node, self.ray.nodes(), processes=self.workers + self.cluster.servers, **wanted)
         actor = self.ray.remote(**placed, num_gpus=gpus, max_concurrency=1_000_000)(Host)
         path = [os.path.abspath(entry) for entry in sys.path]
         self._incarnations[node] += 1

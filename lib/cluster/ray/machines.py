@@ -3,36 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lib.cluster.faults.failures import matches
 from lib.errors import LockstepError
 
-if TYPE_CHECKING:
-    from lib.cluster.ray.cluster import RayCluster
-
 
 def asked(
-    cluster: RayCluster, workers: int, node: str, machines: Sequence[Mapping[str, Any]], before: str | None = None
+    node: str,
+    machines: Sequence[Mapping[str, Any]],
+    *,
+    processes: int,
+    labels: Mapping[str, Mapping[str, str]],
+    spread: bool,
+    before: str | None = None,
 ) -> dict[str, Any]:
     """What Ray is asked for: a share of a machine's cores and, for a server or where labels are given, which machine. `machines`
-    as `ray.nodes()` gives them; `before`: where the node was, if it must be there again.
+    as `ray.nodes()` gives them; `processes`: workers and servers; `before`: where the node was, if it must be there again.
 
     Shares are so small that all workers and servers fit on what is left when the largest machine is lost; else Ray would wait for
     ever.
     """
     alive = [each for each in machines if each["Alive"]]
     cores = sorted(int(each["Resources"].get("CPU", 0)) for each in alive)
-    left, many = sum(cores[:-1] or cores), workers + cluster.servers
-    share = next((int(1e4 / k) / 1e4 for k in range(1, many + 1) if k * left >= many), 0.0)
-    labels = [each for name, each in cluster.labels.items() if matches(name, node)]
-    pinned = bool(before or labels)
-    if not pinned and not (node.startswith("server") and cluster.placement == "spread"):
+    left = sum(cores[:-1] or cores)
+    share = next((int(1e4 / k) / 1e4 for k in range(1, processes + 1) if k * left >= processes), 0.0)
+    wanted = [each for name, each in labels.items() if matches(name, node)]
+    pinned = bool(before or wanted)
+    if not pinned and not (node.startswith("server") and spread):
         return {"num_cpus": share}
-    fit = sorted(each["NodeID"] for each in alive if all(want.items() <= each["Labels"].items() for want in labels))
+    fit = sorted(each["NodeID"] for each in alive if all(want.items() <= each["Labels"].items() for want in wanted))
     if not fit:
         raise LockstepError(
-            f"{node} is to be on a machine with the labels {labels}, which none of {len(alive)} has: `ray start --labels` gives "
+            f"{node} is to be on a machine with the labels {wanted}, which none of {len(alive)} has: `ray start --labels` gives "
             "them to one; or change labels"
         )
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
