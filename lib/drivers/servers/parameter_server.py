@@ -32,48 +32,10 @@ from lib.drivers.run.plan import Plan
 from lib.drivers.run.record import Mark, Marks, Record, Snapshot
 from lib.drivers.servers.decided import check, keeps, lasting, received, settled
 from lib.drivers.servers.shard import Applied, Gradient, Read, Shard
-from lib.protocols.server_rule import Apply, Decisions, Drop, Push, ServerRule, ServerState
+from lib.drivers.servers.steps import Pulled, Started, Update
+from lib.protocols.server_rule import Decisions, Drop, Push, ServerRule, ServerState
 from lib.store.rows import Rows
 from lib.store.shared_memory.notes import Notes
-
-
-@dataclass(frozen=True, slots=True)
-class Pulled:
-    """What a worker gets before a step."""
-
-    token: int
-    waited: float
-    """Seconds at the gate."""
-    dense: np.ndarray | None
-    rows: dict[str, Any]
-    """Table -> the rows, as their codec sends them."""
-    kept: tuple[int, int, int] = ()
-    """Where workers keep it: updates in it, batches that it is good for, and how often the worker had been lost."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Update:
-    """What is decided and not yet in the store."""
-
-    decision: Apply
-    gradients: list[Gradient]
-    step: int
-    """Updates decided before it."""
-    worker: int
-    """Whose call set it off."""
-    done: asyncio.Future
-
-
-@dataclass(slots=True, eq=False)
-class Started:
-    """A step whose gradient is to come."""
-
-    token: int
-    lasts: int
-    """Batches that what it reads is good for."""
-    read: Read | None = None
-    """What it was computed from, once that has been read."""
-
 
 KEPT = (Members, Push, Mark, Snapshot)
 """The dataclasses that a server's notes may hold, beside its rule's."""
