@@ -201,19 +201,25 @@ class RayWorld(World):
 
     async def _put_again(self, node: str) -> tuple[Any, int] | None:
         """Where it is now; None: it is gone for good, or with what should have outlived it."""
-        ray = self.ray.exceptions
-        try:
-            if not await self.back(node):
+        ray, actor = self.ray.exceptions, None
+        while actor is None:
+            try:
+                if not await self.back(node) or not self._stands(self._machines[node]):
+                    return None
+                self._actors[node] = actor = self._actor(node, self._machines[node])
+                for number, part, args in self._lasting[node]:
+                    await actor.create.remote(number, part, args, True)
+            except ray.RayActorError:  # it has died as well
+                actor = None
+            except (LockstepError, ray.RayError):
                 return None
-            self._actors[node] = actor = self._actor(node, self._machines[node])
-            for number, part, args in self._lasting[node]:
-                await actor.create.remote(number, part, args, True)
-        except (LockstepError, ray.RayError):
-            return None
         if self.failure_schedule.begun:
             self._watch_over(node)
             self.failure_schedule.begin([node])
         return actor, self._incarnations[node]
+
+    def _stands(self, machine: str) -> bool:
+        return any(each["Alive"] and each["NodeID"] == machine for each in self.ray.nodes())
 
     async def _alive(self, node: str, answer: Awaitable) -> Any:
         try:
