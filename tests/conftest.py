@@ -58,16 +58,10 @@ def own_memory(monkeypatch):
 def joined_ray():
     """Ray, started once: a RayCluster joins what is initialised."""
     ray = pytest.importorskip("ray")
-    options = {"include_dashboard": False, "log_to_driver": False, "configure_logging": False}
-    for tries_left in (2, 1, 0):
-        try:
-            ray.init("local", num_cpus=2, object_store_memory=200 * 2**20, **options)
-            break
-        except (
-            Exception
-        ) as error:  # Ray has no other for a start that took more than half a minute, as on a busy machine
-            if "timed out" not in str(error) or not tries_left:
-                raise
+    from lib.cluster.ray.start import start
+
+    quiet = {"include_dashboard": False, "log_to_driver": False, "configure_logging": False}
+    start(None, {"address": "local", "num_cpus": 2, "object_store_memory": 200 * 2**20, **quiet})
     yield ray
     ray.shutdown()
 

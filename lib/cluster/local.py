@@ -19,7 +19,7 @@ from lib.cluster.board import Meeting, mean
 from lib.cluster.faults.failures import check_wall
 from lib.cluster.faults.nodes import Health, Incarnation
 from lib.cluster.faults.wall_clock import MessageDelays, until
-from lib.cluster.one_process import ProcessHandle, ProcessSite, ProcessWorld
+from lib.cluster.one_process import ProcessHandle, ProcessSite, ProcessWorld, Stand
 from lib.cluster.spec import Work
 from lib.cluster.wall_site import WallSite
 from lib.errors import BadOption
@@ -55,16 +55,16 @@ class LocalCluster(Cluster):
 class LocalHandle(ProcessHandle):
     """A part of this process. A call is a task, so that calls start in the order in which they were issued."""
 
-    def __init__(self, here: LocalSite, there: LocalSite, part: Any, incarnation: Incarnation):
-        super().__init__(here, there, part, incarnation)
+    def __init__(self, here: LocalSite, stand: Stand):
+        super().__init__(here, stand)
         self._caller = here.incarnation
 
-    def _call(self, method: str, args: tuple) -> Awaitable[Any]:
-        function = getattr(self._part, method)
+    def _ask(self, method: str, args: tuple) -> Awaitable[Any]:
+        function = getattr(self._stand.part, method)
         if not self._here.fails:
             return asyncio.get_running_loop().create_task(function(*args))
         arrival = self._here.road.there(self._there.node)
-        return self._incarnation.call(self._carry(arrival, function, args))
+        return self._stand.incarnation.call(self._carry(arrival, function, args))
 
     async def _carry(self, arrival: float | None, function: Callable, args: tuple) -> Any:
         """On a node that may die, or whose messages may be late."""
@@ -147,7 +147,7 @@ class LocalSite(WallSite, ProcessSite):
     def __init__(self, world: LocalWorld, node: str):
         super().__init__(world.cluster, world.seed, node, world.device)
         self._world, self.fails = world, world.cluster.fails
-        self.incarnation = Incarnation(node)
+        self.incarnation, self.outlived = Incarnation(node), {}
         self.road = MessageDelays(world.cluster, world.seed, node)
         self._stream = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None
 

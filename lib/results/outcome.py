@@ -56,8 +56,8 @@ class Outcome:
     def trace(self) -> pd.DataFrame:
         """`norm` is the L2 norm of a server's update of its share of the dense parameters, whose number is in `batch`."""
         spans = [
-            (record.node, *span, record.norms.get(span[3], np.nan) if span[0] == "apply" else np.nan)
-            for record in self._records
+            (record.node, *span, norms.get(span[3], np.nan) if span[0] == "apply" else np.nan)
+            for record, norms in ((each, dict(each.norms)) for each in self._records)
             for span in record.spans or ()
         ]
         table = pd.DataFrame(spans, columns=["node", "kind", "start", "end", "batch", "norm"])

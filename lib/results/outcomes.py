@@ -18,7 +18,7 @@ from lib.results.outcome import STALENESS, Outcome, stale
 SUMS = (
     *("samples", "issued", "applied", "decayed", "dropped", "lost", "abandoned", "in_flight", "returns_to_a_cut"),
     *("bytes", "not_finite", "row_gradients_decayed", "rows_read", "rows_validated_away", "rows_evicted"),
-    *("mixes_repeated", "batches_abandoned"),
+    *("mixes_repeated", "batches_abandoned", "servers_attached_again", "gradients_lost_at_servers"),
 )
 """Figures of a summary that add up over legs."""
 

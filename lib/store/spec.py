@@ -76,8 +76,21 @@ class RowStore(Checked):
             if option not in options and getattr(self, option) != getattr(RowStore(), option):
                 raise BadOption(f"store.{option} would change nothing: {reason}; leave it out")
 
-    def table(self, name: str, dim: int, optimizer: Optimizer, *, seed: int, scale: float) -> Table:
-        """An empty table: a row appears when its id is first met, from (seed, id) alone."""
+    @property
+    def outlives(self) -> bool:
+        """Whether tables can be gone on with when their process is killed."""
+        return self.journal and (self.shared_memory or self.mapped is not None)
+
+    @property
+    def root(self) -> Path | None:
+        """The folder in which tables lie; None: in memory."""
+        return None if self.mapped is None else Path(self.mapped)
+
+    def table(
+        self, name: str, dim: int, optimizer: Optimizer, *, seed: int, scale: float, within: Path | None = None
+    ) -> Table:
+        """An empty table: a row appears when its id is first met, from (seed, id) alone. Or the one that lies `within` a folder,
+        where such a table outlives its process and there is one of that name."""
         limits = {"max_rows": self.max_rows, "max_bytes": self.max_bytes}
         if self.mapped is None and not self.shared_memory:
             return Table(
@@ -88,11 +101,10 @@ class RowStore(Checked):
                 locking=self.locking,
                 **limits,
             )
-        root = None if self.mapped is None else Path(self.mapped)
-        segment.sweep(root)  # what processes left that were killed
-        unlike_others = f"{os.getpid()}-{next(_numbers)}-{name}"
-        kept = {"root": root, "journal": self.journal, "locking": self.locking}
-        return SharedTable(dim, optimizer, name=unlike_others, seed=seed, scale=scale, **kept, **limits)
+        segment.sweep(self.root)  # what processes left that were killed
+        lies = name if within else f"{os.getpid()}-{next(_numbers)}-{name}"
+        kept = {"root": within or self.root, "journal": self.journal, "locking": self.locking}
+        return SharedTable(dim, optimizer, name=lies, seed=seed, scale=scale, **kept, **limits)
 
     def place(self, shards: int, *, shift: int | None, costs: Callable[[], Mapping[str, float]]) -> Placement:
         """Rows over so many servers; `costs` says what each feature group's look-ups take, and is asked only if that matters."""

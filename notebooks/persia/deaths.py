@@ -19,6 +19,7 @@ from lib.protocols.persia import Hybrid
 from lib.results.run import Run
 from lib.store.placement import Uniform, place_rows
 from lib.store.rows import Rows
+from lib.store.spec import RowStore
 from lib.training.sweep import sweep
 from lib.workloads import Workload
 from notebooks import study
@@ -36,14 +37,14 @@ MODES = ("hybrid", BEHIND, "sync", "frozen")
 """What nothing befalls."""
 
 CASES = {
-    "a PS attaches again": ("server0", "hangs"),
-    "a PS takes all back": ("server0", "dies"),
-    "an NN worker takes all back": ("worker1", "dies"),
-    "an NN worker leaves": ("worker1", "dies"),
-    "an embedding worker dies": ("embedding0", "dies"),
+    "a PS attaches again": "server0",
+    "a PS takes all back": "server0",
+    "an NN worker takes all back": "worker1",
+    "an NN worker leaves": "worker1",
+    "an embedding worker dies": "embedding0",
     "late and lost messages": None,
 }
-"""What befalls a run: which node does what. A process that attaches to memory that outlived it has stood still."""
+"""What befalls a run: which node dies. A PS attaches again where its rows are in shared memory."""
 
 READINGS = ("a PS alone goes back", "NN workers go back", "NN workers go back, data again", "all go back")
 """To the save; who is not named keeps what it has, and the samples go on where they were unless it says so."""
@@ -79,21 +80,24 @@ def befallen(case: str, samples: int, seed: int, whole: Run, outage: int = 20) -
     if CASES[case] is None:
         mishaps = Mishaps(late=0.01, delay=step, lost=0.001, retry=2 * step)
         return made | {"cluster": replace(there, mishaps=mishaps)}
-    (node, kind), at = CASES[case], DEATH / DAYS * whole.summary["virtual_seconds"]
-    failure = Failure(node=node, kind=kind, at=at, lasts=outage * step)
-    patience = 2 * failure.lasts if kind == "hangs" else there.patience
-    return made | {"cluster": replace(there, failures=(failure,), patience=patience)}
+    if case == "a PS attaches again":
+        made["store"] = RowStore(shared_memory=True)
+    at = DEATH / DAYS * whole.summary["virtual_seconds"]
+    failure = Failure(node=CASES[case], kind="dies", at=at, lasts=outage * step)
+    return made | {"cluster": replace(there, failures=(failure,))}
 
 
 def told(case: str, seed: int, run: Run, whole: Run, samples: int, outage: int = 20) -> dict[str, Any]:
     """Its books, and its time over that without a death. A worker that leaves leaves out its share of the batches, meanwhile and
-    until the others notice, and what it had read ahead. What rows never got, an embedding worker had buffered when it died."""
+    until the others notice, and what it had read ahead. What rows never got, an embedding worker had buffered when it died, or a
+    PS had taken and not brought into its store."""
     away = outage + 2 + Hybrid().tau + 2
     found = books(run, task(samples, seed), hands=away if case == "an NN worker leaves" else 0)
     abandoned, buffered = (run.summary.get(name, 0) for name in ("abandoned", "batches_abandoned"))
     return found | {
         "abandoned": abandoned,
         "buffered": buffered,
+        "lost at a PS": run.summary.get("gradients_lost_at_servers", 0),
         "unaccounted": found["unaccounted"] + max(0, abandoned - buffered),
         "auc": run.summary["auc"],
         "times as long": found["seconds"] / whole.summary["virtual_seconds"],

@@ -212,12 +212,24 @@ class TestAWorkerThatAsksAgain:
         async def steps(part):
             for worker in (0, 1):
                 await part.pull(worker, worker, {"letter": ids})
-            await part.push(replace(pushed(0, 0, ids, 1), rows={}, void=True, abandoned=True))
+            await part.push(replace(pushed(0, 0, ids, 1), rows={}, void="abandoned"))
             await part.push(pushed(1, 1, ids, 1))
-            await part.push(replace(pushed(1, 1, ids, 1), rows={}, void=True, abandoned=True))  # it was here after all
+            await part.push(replace(pushed(1, 1, ids, 1), rows={}, void="abandoned"))  # it was here after all
 
         ledger = self.after(protocols.get("sync"), steps, workers=2).ledger
         assert (ledger["started"], ledger["abandoned"], ledger["applied"], ledger["dropped"]) == (2, 1, 1, 0)
+
+    def test_has_a_sum_taken_once_that_it_sends_again(self):
+        """A worker under SSP keeps what it read, so its gradients are of steps that the server has not heard of."""
+        ids = np.array([97])
+
+        async def steps(part):
+            await part.pull(0, 0, {"letter": ids})
+            for batch in (0, 1, 1, 0):
+                await part.push(replace(pushed(0, batch, ids, 1), losses=0))
+
+        record = self.after(protocols.get("ssp"), steps, workers=1)
+        assert record.used == [0, 1] and record.ledger["started"] == record.ledger["applied"] == 2
 
 
 class TestALostWorker:

@@ -31,6 +31,7 @@ def test_what_a_death_loses_is_what_was_trained_since_the_save(whole, case, lost
     told = deaths.told(case, 0, run, whole, SAMPLES)
     assert told["applied"] == 160 and told["unaccounted"] == 0 and told["returns"] == lost
     assert told["issued"] - 160 == told["lost"] and (0 < told["lost"] <= 24 if lost else told["lost"] == 0)
+    assert run.summary.get("servers_attached_again", 0) == (not lost) and told["lost at a PS"] <= 8
     assert told["standstill, steps"] > 15 and told["times as long"] > 1.5
 
 

@@ -3,6 +3,9 @@
 What must hold after each kill: no process of it is left; every saved run can be read; the same command, told to go on, ends as
 if nothing had happened, in virtual time to the bit. At the end nothing is left behind: no cut, no memory that was shared, no
 half-written folder. Processes are found by their environment, as Linux shows it.
+
+Servers under Ray whose rows are in shared memory are killed in mid-run, by themselves: the run ends as if nobody had died but for
+what it counts as lost, and goes back to no cut.
 """
 
 from __future__ import annotations
@@ -15,7 +18,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,6 +50,10 @@ class Victim:
     """Seconds in which the other processes of one that was killed have to end."""
 
 
+SERVERS = (*TRAIN, "ray", "-o", "workers=2", "-o", "servers=2", "-o", "store.shared_memory=true", "-o", "restarts=1000")
+OUTCOMES = ("applied", "decayed", "dropped", "lost", "in_flight")
+LASTING = Victim("servers under Ray", (*SERVERS, "--samples", "245760", "--json"), (), grace=90.0)
+"""What is killed are its servers, not the command."""
 VICTIMS = (
     Victim("a virtual run", VIRTUAL, ("-o", "resume=true"), digest=True),
     Victim("rows in shared memory", (*VIRTUAL, "-o", "store.shared_memory=true"), ("-o", "resume=true"), digest=True),
@@ -59,6 +67,7 @@ VICTIMS = (
     # Two agents of Ray's own look once a minute whether they are still needed.
     Victim("processes of Ray", (*TRAIN, "ray", *SIZES), ("-o", "resume=true"), grace=90.0),
     Victim("a notebook with a sweep", ("run", "00_quickstart"), ("--resume",)),
+    LASTING,
 )
 
 
@@ -70,6 +79,12 @@ def kill(seed: int, kills: int, victims: tuple[Victim, ...] = VICTIMS) -> Iterat
     with Progress(kills, "kills", "kills") as progress:
         while done < kills:
             victim = draw.choice(victims)
+            if victim is LASTING:
+                killed, wrong = kill_servers(draw, kills - done)
+                done += killed
+                progress.advance(killed)
+                yield from (f"{victim.name}: {what}" for what in wrong)
+                continue
             with tempfile.TemporaryDirectory(prefix="kills-") as folder:
                 if victim.name not in expected:
                     start = time.monotonic()
@@ -91,12 +106,48 @@ def kill(seed: int, kills: int, victims: tuple[Victim, ...] = VICTIMS) -> Iterat
                 yield from (f"{victim.name}: it left {path}" for path in _left(reports))
 
 
+def kill_servers(draw: random.Random, most: int, victim: Victim = LASTING) -> tuple[int, list[str]]:
+    """Kill servers of one run at random moments while it lasts; how many were, and what was found wrong."""
+    with tempfile.TemporaryDirectory(prefix="kills-") as folder:
+        reports, killed = Path(folder), []
+        process = _started(victim.command, reports)
+        while process.poll() is None and len(killed) < most:
+            time.sleep(draw.uniform(0, 3))
+            if there := [server for server in _servers(reports) if server not in killed]:
+                killed.append(draw.choice(there))
+                os.kill(killed[-1], signal.SIGKILL)
+        told, _ = process.communicate()
+        if process.returncode:
+            return len(killed), [f"{len(killed)} servers died, and then it, with exit code {process.returncode}"]
+        summary, wrong = json.loads(told), list(_wrong(reports, victim.grace))
+        attached = max(0, len(killed) - 2)  # who was killed before it had noted anything, or at the very end
+        told = {
+            name: summary.get(name, 0) for name in ("returns_to_a_cut", "servers_attached_again", "issued", *OUTCOMES)
+        }
+        balanced = summary["issued"] == sum(summary[name] for name in OUTCOMES) and summary["samples"] == 245_760
+        if not balanced or summary["returns_to_a_cut"] or told["servers_attached_again"] < attached:
+            wrong.append(f"{len(killed)} servers died: {told}")
+        return len(killed), [*wrong, *(f"it left {path}" for path in _left(reports))]
+
+
+def _servers(reports: Path) -> Iterator[int]:
+    """The processes of a run whose memory outlives them and that have noted an update: before, the run begins anew."""
+    for process in _processes(reports):
+        with suppress(OSError):
+            held = [Path(os.readlink(file)) for file in Path(f"/proc/{process}/fd").iterdir()]
+            if any("-server" in each.parent.name and each.name == "log" and each.stat().st_size for each in held):
+                yield process
+
+
+def _started(command: Iterable[str], reports: Path) -> subprocess.Popen:
+    environment = {**os.environ, **paths.environment(), "LOCKSTEP_REPORTS": str(reports), "OMP_NUM_THREADS": "1"}
+    words = [sys.executable, "-m", "lib", *(word.replace("{reports}", str(reports)) for word in command)]
+    return subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+
+
 def _run(victim: Victim, more: tuple[str, ...], reports: Path, seconds: float | None) -> tuple[int, str | None]:
     """Exit code and digest; killed after so many seconds, where they are given."""
-    environment = {**os.environ, **paths.environment(), "LOCKSTEP_REPORTS": str(reports), "OMP_NUM_THREADS": "1"}
-    words = (word.replace("{reports}", str(reports)) for word in victim.command)
-    command = [sys.executable, "-m", "lib", *words, *more]
-    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    process = _started((*victim.command, *more), reports)
     try:
         told, _ = process.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import subprocess
 import sys
 
@@ -18,6 +19,14 @@ RUN, SHARED, MAPPED, *_ = kills.VICTIMS
 @pytest.mark.parametrize("victim", [SHARED, MAPPED], ids=lambda victim: victim.name)
 def test_a_run_that_is_killed_goes_on_to_the_same_bits(victim):
     assert list(kills.kill(seed=3, kills=1, victims=(victim,))) == []
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+def test_servers_that_are_killed_attach_again():
+    pytest.importorskip("ray")
+    killed, wrong = kills.kill_servers(random.Random(3), 2)
+    assert killed and wrong == []
 
 
 def test_what_is_wrong_after_a_kill_is_seen(reports):

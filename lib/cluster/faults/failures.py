@@ -70,13 +70,13 @@ class Failure(Checked):
         return self.node.rstrip("*0123456789")
 
     def hits(self, node: str) -> bool:
-        return _matches(self.node, node)
+        return matches(self.node, node)
 
     def parts(self, one: str, other: str) -> bool:
         """Whether it is about the connection of these two."""
         ends = self.connection
         return ends is not None and any(
-            _matches(ends[0], a) and _matches(ends[1], b) for a, b in ((one, other), (other, one))
+            matches(ends[0], a) and matches(ends[1], b) for a, b in ((one, other), (other, one))
         )
 
 
@@ -243,7 +243,7 @@ class Connection:
         return self._last
 
 
-def _matches(pattern: str, node: str) -> bool:
+def matches(pattern: str, node: str) -> bool:
     if pattern in ("*", node):
         return True
     return pattern.endswith("*") and node.rstrip("0123456789") == pattern[:-1]

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import logging
 import os
-import signal
 import sys
-import threading
 import time
-import warnings
-from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+import uuid
+from collections import Counter, defaultdict
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ClassVar, Literal
 
@@ -28,7 +25,9 @@ from lib.cluster.faults.failures import check_wall
 from lib.cluster.faults.nodes import FailureSchedule
 from lib.cluster.faults.wall_clock import MessageDelays
 from lib.cluster.local import in_loop
+from lib.cluster.ray.machines import asked
 from lib.cluster.ray.node import Caller, Host, RayHandle, Start, cause_of
+from lib.cluster.ray.start import import_ray, start, uninterrupted
 from lib.errors import BadOption, LockstepError, NodeLost
 from lib.options.checked import Natural
 
@@ -47,7 +46,12 @@ class RayCluster(Cluster):
     object_store: int = 512 * 2**20
     """Bytes of shared memory for messages, when Ray is started here."""
     restarts: Natural = 3
-    """Processes that may die of themselves before a run gives up; each time it goes back to its last cut, or to its start."""
+    """Processes that may die of themselves before a run gives up; each time it goes back to its last cut, or to its start, unless
+    it was a server's whose rows outlive it (`store.shared_memory`): then another goes on where it was."""
+    placement: Literal["spread", "packed"] = "spread"
+    """Servers in turn over the machines; or as Ray packs them."""
+    labels: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """Node, or each of a role ("server*") -> labels of Ray's that its machine must have: `ray start --labels disk=fast`."""
 
     def __post_init__(self):
         super().__post_init__()
@@ -56,6 +60,8 @@ class RayCluster(Cluster):
         if self.object_store < 80 * 2**20:
             raise BadOption(f"ray cluster: object_store must be at least {80 * 2**20} bytes, not {self.object_store}")
         check_wall(self.failures, self.name)
+        for name in self.labels:
+            self._check_node("labels", name, many=True)
 
     def open(self, seed: int, workers: int) -> RayWorld:
         return RayWorld(self, seed, workers)
@@ -65,7 +71,7 @@ class RayWorld(World):
     """The actors of one run."""
 
     def __init__(self, cluster: RayCluster, seed: int, workers: int):
-        self.ray = _import_ray()
+        self.ray = import_ray()
         self.cluster = cluster
         self.seed, self.workers = seed, workers
         self.failure_schedule = FailureSchedule(partial(cluster.failures_of, seed), self._kill)
@@ -79,6 +85,12 @@ class RayWorld(World):
         self._ends: set[asyncio.Task] = set()
         self._deaths = 0
         """Processes that died of themselves."""
+        self._memory = uuid.uuid4().hex[:12]
+        self._lasting: defaultdict[str, list[tuple[int, type, tuple]]] = defaultdict(list)
+        """Node -> its parts that are there again when its process is."""
+        self._attendants: list[asyncio.Task] = []
+        self._machines: dict[str, str] = {}
+        """Node -> Ray's name of its machine."""
         self._ids = itertools.count()
         self._ahead = 0.0
         """What makes one clock of those of the processes that a run was in."""
@@ -88,11 +100,10 @@ class RayWorld(World):
         started = not self.ray.is_initialized()
         try:
             if started:
-                with _uninterrupted():
-                    self._start()
+                self._start()
             return in_loop(lambda: self._watched(main, progress))
         finally:
-            with _uninterrupted():
+            with uninterrupted():
                 for actor in self._actors.values():
                     self.ray.kill(actor)
                 if started:
@@ -102,13 +113,15 @@ class RayWorld(World):
         quiet = {"log_to_driver": False, "configure_logging": False}
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # else it warns of a change to come
         if self.cluster.address is not None:
-            self.ray.init(address=self.cluster.address, **quiet)
+            options = {"address": self.cluster.address, **quiet}
         else:
-            # Actors take none of these cores, which say how many processes Ray starts at the same time.
+            # They also say how many processes Ray starts at the same time.
             cores = min(cpu_count(), self.workers + self.cluster.servers)
             memory = self.cluster.object_store
             # "local", or it joins what somebody else has running here, which refuses to be told its cores.
-            self.ray.init("local", num_cpus=cores, object_store_memory=memory, include_dashboard=False, **quiet)
+            here = {"address": "local", "num_cpus": cores, "object_store_memory": memory, "include_dashboard": False}
+            options = {**here, **quiet}
+        start(self.cluster.address, options)
 
     async def _watched(self, main: Main, progress: Callable[[int], None] | None) -> Any:
         self._store = distributed.TCPStore(_address(), 0, is_master=True, wait_for_workers=False)
@@ -124,6 +137,7 @@ class RayWorld(World):
         finally:
             if watcher:
                 watcher.cancel()
+            await self._let_go()
 
     def _man(self) -> None:
         """Start the workers' processes, all at once: each takes seconds."""
@@ -146,10 +160,10 @@ class RayWorld(World):
         ):
             progress(samples if isinstance(samples, int) else 0)  # who has just died has made none
 
-    async def host(self, part: type, *args, node: str) -> RayHandle:
+    async def host(self, part: type, *args, node: str, lasts: bool = False) -> RayHandle:
         if node == "master" and not self.cluster.fails:
             # A process of its own would cost seconds to start and do next to nothing.
-            node = "server0" if "server0" in self._actors else "worker0"
+            node = "server0" if "server0" in self._actors and "server0" not in self._lasting else "worker0"
         if self.failure_schedule.dead(node):
             raise NodeLost(node)
         if node not in self._actors:
@@ -161,17 +175,55 @@ class RayWorld(World):
         if node not in self._actors:  # it died meanwhile
             raise NodeLost(node)
         actor, incarnation = self._actors[node], self._incarnations[node]
-        if incarnation > 1:
+        again = incarnation > 1 and self.failure_schedule.begun
+        if again:
             self._watch_over(node)
         number = next(self._ids)
-        await self._alive(node, actor.create.remote(number, part, args))
-        if incarnation > 1:
+        self._machines[node] = await self._alive(node, actor.create.remote(number, part, args))
+        if again:
             self.failure_schedule.begin([node])
-        return RayHandle(actor, number, node, incarnation, self._caller)
+        if lasts:
+            if node not in self._lasting:
+                self._attendants.append(asyncio.ensure_future(self._attend(node)))
+            self._lasting[node].append((number, part, args))
+        return RayHandle(actor, number, node, incarnation, lasts, self._caller)
 
-    async def _alive(self, node: str, answer: Awaitable) -> None:
+    async def _attend(self, node: str) -> None:
+        """Start a node's process again when it dies, as long as what its parts had outlives it."""
+        stand = self._actors[node], self._incarnations[node]
+        while stand:
+            with suppress(self.ray.exceptions.RayActorError):
+                await stand[0].serve.remote()
+            stand = await self._put_again(node)
+            self._caller.moved(node, stand)
+            for actor in self._actors.values():
+                actor.moved.remote(node, stand)
+
+    async def _put_again(self, node: str) -> tuple[Any, int] | None:
+        """Where it is now; None: it is gone for good, or with what should have outlived it."""
+        ray, actor = self.ray.exceptions, None
+        while actor is None:
+            try:
+                if not await self.back(node) or not self._stands(self._machines[node]):
+                    return None
+                self._actors[node] = actor = self._actor(node, self._machines[node])
+                for number, part, args in self._lasting[node]:
+                    await actor.create.remote(number, part, args, True)
+            except ray.RayActorError:  # it has died as well
+                actor = None
+            except (LockstepError, ray.RayError):
+                return None
+        if self.failure_schedule.begun:
+            self._watch_over(node)
+            self.failure_schedule.begin([node])
+        return actor, self._incarnations[node]
+
+    def _stands(self, machine: str) -> bool:
+        return any(each["Alive"] and each["NodeID"] == machine for each in self.ray.nodes())
+
+    async def _alive(self, node: str, answer: Awaitable) -> Any:
         try:
-            await answer
+            return await answer
         except self.ray.exceptions.RayActorError as error:
             raise NodeLost(node) from error
 
@@ -197,13 +249,16 @@ class RayWorld(World):
             )
         return True
 
-    def _actor(self, node: str) -> Any:
+    def _actor(self, node: str, machine: str | None = None) -> Any:
+        """`machine`: where it was."""
         gpus = 1 if self.cluster.device == "cuda" and node.startswith("worker") else 0
         # Every node may hold any number of waiting calls: gates are inside the parts.
-        actor = self.ray.remote(num_cpus=0, num_gpus=gpus, max_concurrency=1_000_000)(Host)
+        wanted = {"labels": self.cluster.labels, "spread": self.cluster.placement == "spread", "before": machine}
+        placed = asked(node, self.ray.nodes(), processes=self.workers + self.cluster.servers, **wanted)
+        actor = self.ray.remote(**placed, num_gpus=gpus, max_concurrency=1_000_000)(Host)
         path = [os.path.abspath(entry) for entry in sys.path]
         self._incarnations[node] += 1
-        start = Start(self._incarnations[node], self._batches[node], self._ahead)
+        start = Start(self._incarnations[node], self._batches[node], self._ahead, self._memory, self._caller.stands)
         return actor.remote(self.cluster, self.seed, node, start, "cuda" if gpus else "cpu", path)
 
     async def _connect(self) -> None:
@@ -228,6 +283,7 @@ class RayWorld(World):
             self._watch_over(node)
 
     async def clear(self) -> None:
+        await self._let_go()
         calls = (actor.clear.remote() for actor in self._actors.values())
         await asyncio.gather(*calls, return_exceptions=True)  # the dead hold nothing
         await super().clear()
@@ -236,6 +292,8 @@ class RayWorld(World):
         nodes = list(self._actors)
         self.failure_schedule.pause()
         self._connected.cancel()
+        await self._let_go()
+        self._caller.stands.clear()
         await asyncio.gather(*(self._end(node) for node in nodes))
         self._man()
         return [record for node in nodes for record in self.records_left(node)]
@@ -264,9 +322,18 @@ class RayWorld(World):
         if actor is None:
             return
         with suppress(self.ray.exceptions.RayActorError):  # what died of itself tells nothing
-            self._batches[node], records = await actor.freeze.remote()
-            self.records[node] = [*self.records.get(node, []), *records]
+            if node not in self._lasting:  # what lasts is really killed, and tells those who come after it
+                self._batches[node], records = await actor.freeze.remote()
+                self.records[node] = [*self.records.get(node, []), *records]
         self.ray.kill(actor)
+
+    async def _let_go(self) -> None:
+        """Nothing lasts any more, and nothing is left of what outlived processes."""
+        while self._attendants:
+            self._attendants.pop().cancel()
+        held = [self._actors[node].clear.remote() for node in self._lasting.keys() & self._actors.keys()]
+        self._lasting.clear()
+        await asyncio.gather(*held, return_exceptions=True)
 
     def _aside(self, work: Coroutine) -> None:
         task = asyncio.ensure_future(work)
@@ -282,39 +349,8 @@ class RayWorld(World):
         self.begin()
 
 
-@contextmanager
-def _uninterrupted() -> Iterator[None]:
-    """Ctrl-C comes through at the end: Ray interrupted while it starts or stops leaves processes for a minute."""
-    if threading.current_thread() is not threading.main_thread():  # Ctrl-C goes to the main thread alone
-        yield
-        return
-    caught: list[int] = []
-    before = signal.signal(signal.SIGINT, lambda number, frame: caught.append(number))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before or signal.default_int_handler)
-    if caught:
-        raise KeyboardInterrupt
-
-
 def _address() -> str:
     """This machine's address as its peers see it; the loopback's where it has no other."""
     import ray
 
     return ray.util.get_node_ip_address()
-
-
-def _import_ray() -> Any:
-    before = logging.root.manager.disable
-    logging.disable(logging.WARNING)  # in a notebook it asks for widgets, which nothing here shows
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            import ray
-    except ImportError as error:
-        raise LockstepError("the ray cluster needs Ray: pip install ray, or use the local cluster") from error
-    finally:
-        logging.disable(before)
-    logging.getLogger("ray").setLevel(logging.ERROR)  # news of its defaults would stand in every report
-    return ray

@@ -15,6 +15,7 @@ import yaml
 
 from lib.cluster.base import Cluster, Main, in_thread, nbytes
 from lib.cluster.faults.failures import Connection
+from lib.cluster.faults.nodes import Incarnation
 from lib.cluster.one_process import ProcessHandle, ProcessWorld
 from lib.cluster.spec import Link, Node, Usage
 from lib.cluster.virtual.collectives import ALGORITHMS
@@ -96,23 +97,23 @@ class VirtualCluster(Cluster):
 class VirtualHandle(ProcessHandle):
     """Arguments travel to the part's node and the result travels back, at the cost of their bytes."""
 
-    def _call(self, method: str, args: tuple):
-        function = getattr(self._part, method)
+    def _ask(self, method: str, args: tuple):
+        function, life = getattr(self._stand.part, method), self._stand.incarnation
         if self._here is self._there:
             return function(*args)
         if self._here.world.stands_still:
-            return self._run(function, args)
-        return self._carry(self._here.book(self._there, nbytes(args)), function, args)
+            return self._run(life, function, args)
+        return self._carry(self._here.book(self._there, nbytes(args)), life, function, args)
 
-    async def _carry(self, arrival: float, function: Callable, args: tuple) -> Any:
+    async def _carry(self, arrival: float, life: Incarnation, function: Callable, args: tuple) -> Any:
         await self._here.until(arrival)
-        result = await self._run(function, args)
+        result = await self._run(life, function, args)
         await self._here.until(self._there.book(self._here, nbytes(result)))
         return result
 
-    def _run(self, function: Callable, args: tuple) -> Awaitable[Any]:
+    def _run(self, life: Incarnation, function: Callable, args: tuple) -> Awaitable[Any]:
         call = function(*args)
-        return self._incarnation.call(call) if self._there.fails else call
+        return life.call(call) if self._there.fails else call
 
 
 class VirtualWorld(ProcessWorld):

@@ -84,8 +84,8 @@ class Record:
     node: str
     spans: list[tuple[str, float, float, int]] | None
     """(kind, start, end, batch); None where no trace is wanted."""
-    norms: dict[int, float] = field(default_factory=dict)
-    """Update -> L2 norm of its dense gradient, or of this server's share of it."""
+    norms: list[tuple[int, float]] = field(default_factory=list)
+    """(update, L2 norm of its dense gradient, or of this server's share of it)."""
     steps: list[tuple[float, int, int, float, float, float]] = field(default_factory=list)
     """(time, batch, samples, loss, summed log loss, summed labels) of each gradient, before it is applied."""
     taken: list[int] = field(default_factory=list)

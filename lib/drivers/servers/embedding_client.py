@@ -14,9 +14,10 @@ from lib.data.batch import Batch
 from lib.drivers.run.plan import Plan
 from lib.drivers.run.record import Record
 from lib.drivers.servers.embedding_worker import Dispatched
-from lib.drivers.servers.parameter_server import Pulled, Servers
+from lib.drivers.servers.parameter_server import Servers
 from lib.drivers.servers.sample_ids import holder
 from lib.drivers.servers.shard import Gradient
+from lib.drivers.servers.steps import Pulled
 from lib.errors import NodeLost
 from lib.models.flat import StepResult
 from lib.protocols.server_rule import Push
@@ -82,9 +83,8 @@ class EmbeddingClient:
             sent = result and {table: self._store.gradients.encode(block) for table, block in result.rows.items()}
             self._record.bytes["embedding gradients"] += nbytes([sent])
             if not await self._ask(holder(sample), "push", sample, sent):
-                given_up = Gradient(
-                    Push(self._rank, token, batch.index), batch.size, None, {}, void=True, abandoned=True
-                )
+                push = Push(self._rank, token, batch.index)
+                given_up = Gradient(push, batch.size, None, {}, void="abandoned")
                 await asyncio.gather(*(server.push(given_up) for server in self._servers))
         finally:
             self._sending.remove(done)

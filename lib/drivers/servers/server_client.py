@@ -11,8 +11,9 @@ from lib.cluster.base import Site, nbytes
 from lib.data.batch import Batch
 from lib.drivers.run.plan import Plan
 from lib.drivers.run.record import Record
-from lib.drivers.servers.parameter_server import Pulled, Servers
+from lib.drivers.servers.parameter_server import Servers
 from lib.drivers.servers.shard import Gradient
+from lib.drivers.servers.steps import Pulled
 from lib.models.flat import StepResult
 from lib.protocols.server_rule import Push
 from lib.store.blank import joined, taken
@@ -108,7 +109,7 @@ class ServerClient:
     def _share(self, push: Push, batch: Batch, result: StepResult | None, shard: int, parts: Parts) -> Gradient:
         """What one server gets of a step's gradients."""
         if result is None:
-            return Gradient(push, batch.size, None, {}, void=True)
+            return Gradient(push, batch.size, None, {}, void="dropped")
         dense = result.dense.cpu().numpy()[self._partition.slice(shard)] if self._dense else None
         rows = {
             table: (

@@ -7,8 +7,10 @@ Its calls may run at once, in threads. What they may then rely on is the stores'
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -24,6 +26,7 @@ from lib.store.dense import DenseStore
 from lib.store.optim import SGD
 from lib.store.placement import Partition
 from lib.store.rows import Dump, Rows
+from lib.store.shared_memory.notes import Notes
 from lib.store.table.table import Table
 from lib.store.wire.bags import Bags
 from lib.store.wire.codecs import Codec
@@ -53,9 +56,9 @@ class Gradient:
     rows: dict[str, tuple[np.ndarray, Any]]
     """Table -> distinct ids, and their rows' gradients as their codec sends them; None and those of the sums that were asked for,
     where the server had summed its rows."""
-    void: bool = False
-    abandoned: bool = False
-    """Void, because the embedding worker that held the batch's ids is dead."""
+    void: str = ""
+    """As what it counts where it has no arrays: "dropped", since its batch was skipped; "abandoned", since the embedding worker
+    that held the batch's ids is dead; "lost", since the server's process died that had it."""
     read: Read | None = None
     """What it was computed from; the server's own note."""
     others: tuple[int, ...] = ()
@@ -89,12 +92,19 @@ class Applied:
 class Shard:
     """The parameters, and the arithmetic of updates."""
 
-    def __init__(self, site: Site, plan: Plan, rule: ServerRule, number: int, holds: frozenset[str]):
+    def __init__(
+        self, site: Site, plan: Plan, rule: ServerRule, number: int, holds: frozenset[str], notes: Notes | None
+    ):
         self._rule, self._number, self._gradients, self._store = rule, number, plan.gradients, plan.store
         start = plan.start(site) if "dense" in holds else np.empty(0, np.float32)
         partition = Partition(start.size, plan.placement)
-        self._dense = plan.dense_store(start[partition.slice(number)]) if "dense" in holds else None
-        self._tables = plan.tables() if "rows" in holds else {}
+        self._notes = notes
+        self._dense = (
+            _lasting(notes, "dense", lambda _: plan.dense_store(start[partition.slice(number)]))
+            if "dense" in holds
+            else None
+        )
+        self._tables = _lasting(notes, "tables", plan.tables) if "rows" in holds else {}
         self._evaluated = {
             day: {
                 table: (here := partition.split(table, ids[table])[number], ids[table][here]) for table in self._tables
@@ -103,13 +113,20 @@ class Shard:
         }
         """Day -> table -> positions among the evaluation's ids, and the ids that are here."""
         self._version, self._lock = 0, threading.Lock()
-        self._memory = _Memory(plan, self._dense, self._tables) if rule.corrected and self._gradients else None
+        self._memory = None
+        if rule.corrected and self._gradients:
+            self._memory = _lasting(notes, "memory", partial(_Memory, plan, self._dense, self._tables))
+        if notes and (kept := notes.get("dense")):
+            self._dense.load(kept["dense"])
+            if self._memory:
+                self._memory.dense = kept["memory"]
 
     def inherit(self, dense: dict[str, np.ndarray], rows: dict[str, Rows]) -> None:
         if self._dense is not None:
             self._dense.load(dense)
         for name, table in self._tables.items():
             table.load(rows[name])
+        self._keep_dense()
 
     @property
     def rows(self) -> int:
@@ -192,6 +209,16 @@ class Shard:
             _put(table, state["tables"][name])
         if self._memory:
             self._memory.load(state["memory"])
+        self._keep_dense()
+
+    @property
+    def attached(self) -> bool:
+        """Whether all that outlives a process was there."""
+        return self._notes.folder is None or all(getattr(table, "attached", True) for table in self._tables.values())
+
+    def go_on(self, version: int) -> None:
+        """Be where another process was killed; so many updates are in the store, or were lost."""
+        self._version = version
 
     def final(self) -> dict[str, Any]:
         """All that it holds, as a record keeps it."""
@@ -229,7 +256,13 @@ class Shard:
             ]
         mean = _mean(grads, [weight for _, weight in pairs], decision.divisor)
         self._dense.apply(mean, decision.rate)
+        self._keep_dense()
         return float(np.linalg.norm(mean))
+
+    def _keep_dense(self) -> None:
+        if self._notes and self._dense is not None and self._gradients:
+            memory = self._memory and self._memory.dense
+            self._notes.put("dense", {"dense": self._dense.export(), "memory": memory})
 
     def _update_rows(self, name: str, pairs: list[Weighted], decision: Apply, step: int) -> int:
         """How many rows' gradients were decayed."""
@@ -259,20 +292,20 @@ class Shard:
 class _Memory:
     """What a rule that corrects gradients remembers, beside the parameters: zeros at first."""
 
-    def __init__(self, plan: Plan, dense: DenseStore | None, tables: Mapping[str, Table]):
+    def __init__(self, plan: Plan, dense: DenseStore | None, tables: Mapping[str, Table], within: Path | None = None):
         self._lock = threading.Lock()
         """One correction at a time: it takes what the last one left."""
-        self._dense = np.zeros(0 if dense is None else len(dense), np.float32)
+        self.dense = np.zeros(0 if dense is None else len(dense), np.float32)
         still = SGD(lr=1.0)
         self._rows = {
-            name: plan.store.table(f"{name}-memory", table.dim, still, seed=plan.seed, scale=0.0)
+            name: plan.store.table(f"{name}-memory", table.dim, still, seed=plan.seed, scale=0.0, within=within)
             for name, table in tables.items()
         }
 
     def dense_of(self, rule: ServerRule, grad: np.ndarray, now: np.ndarray, read: np.ndarray) -> np.ndarray:
         with self._lock:
-            taken, memory = correction(rule, grad, now, read, self._dense)
-            self._dense = self._dense if memory is None else memory
+            taken, memory = correction(rule, grad, now, read, self.dense)
+            self.dense = self.dense if memory is None else memory
         return taken
 
     def rows_of(
@@ -285,10 +318,10 @@ class _Memory:
         return taken
 
     def save(self) -> dict[str, Any]:
-        return {"dense": self._dense, "rows": {name: table.dump() for name, table in self._rows.items()}}
+        return {"dense": self.dense, "rows": {name: table.dump() for name, table in self._rows.items()}}
 
     def load(self, state: dict[str, Any]) -> None:
-        self._dense = state["dense"]
+        self.dense = state["dense"]
         for name, table in self._rows.items():
             _put(table, state["rows"][name])
 
@@ -301,6 +334,11 @@ def _put(table: Table, kept: Dump | Rows) -> None:
 Weighted = tuple[Gradient, float]
 Asked = Bags | np.ndarray
 """What is asked of a table: sums, or the rows of distinct ids."""
+
+
+def _lasting(notes: Notes | None, name: str, make: Callable[..., Any]) -> Any:
+    """What outlives this process, if anything does."""
+    return notes.thing(name, make) if notes else make(None)
 
 
 def _looked_up(asked: Asked) -> int:

@@ -4,7 +4,7 @@ changed.
 A segment is a folder lockstep-NAME (0700) there with two files (0600): `rows`, a page of header and then the rows, which grows in
 place, and `journal`. Files and not `multiprocessing.shared_memory`, whose resource tracker would remove a segment when a
 process is killed that only attached to it; here a segment stays until whoever has it open closes it, or until `sweep` finds
-that process dead.
+that process dead. One that is to be taken over (`awaited`) is swept only when nothing was written into its folder for so long.
 
 Guaranteed, for a process that is killed at any moment (the memory itself survives; a loss of power is a checkpoint's affair):
 whoever opens the segment next finds its counts and the rows that they count as the last `commit` left them.
@@ -24,6 +24,7 @@ import os
 import re
 import shutil
 import tempfile
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -39,9 +40,9 @@ COUNTS = 3
 _PAGE = 4096
 _HEADER = np.dtype(
     {
-        "names": ["magic", "layout", "owner", "state", "now", "before", "config"],
-        "formats": ["i8", "i8", "i8", "i8", f"{COUNTS}i8", f"{COUNTS}i8", "S2048"],
-        "offsets": [0, 8, 16, 24, 32, 32 + 8 * COUNTS, _PAGE - 2048],
+        "names": ["magic", "layout", "owner", "state", "now", "before", "awaited", "config"],
+        "formats": ["i8", "i8", "i8", "i8", f"{COUNTS}i8", f"{COUNTS}i8", "f8", "S2048"],
+        "offsets": [0, 8, 16, 24, 32, 32 + 8 * COUNTS, 32 + 16 * COUNTS, _PAGE - 2048],
         "itemsize": _PAGE,
     }
 )
@@ -72,8 +73,9 @@ def sweep(root: Path | None = None) -> list[str]:
         if folder in _OPEN:
             continue
         with suppress(OSError, IndexError):  # one that is being made, or somebody else's
-            owner = int(np.fromfile(folder / "rows", _HEADER, 1)["owner"][0])
-            if not owner or _alive(owner):
+            [header] = np.fromfile(folder / "rows", _HEADER, 1)
+            unseen = time.time() - folder.stat().st_mtime
+            if not header["owner"] or _alive(int(header["owner"])) or unseen < header["awaited"]:
                 continue
             with open(folder / "journal", "r+b") as journal:
                 fcntl.lockf(journal, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -85,15 +87,24 @@ def sweep(root: Path | None = None) -> list[str]:
 class Segment:
     """Rows of uint32 words that are mapped into memory, some counts, and a journal of what is being changed."""
 
-    def __init__(self, name: str, width: int, config: dict[str, Any], root: Path | None = None, journaled: bool = True):
-        """Open the segment or create it; one that exists must have been made with the same `config`.
+    def __init__(
+        self,
+        name: str,
+        width: int,
+        config: dict[str, Any],
+        root: Path | None = None,
+        journaled: bool = True,
+        awaited: float = 0.0,
+    ):
+        """Open the segment or create it; one that exists must have been made with the same `config`. `awaited`: seconds for which
+        it is left to a process that is to take it over.
 
         What a death left half done is undone: `repaired` says how many rows were laid back. What was open without a journal at a
         death is refused.
         """
         self.name, self.folder = name, folder_of(name, root)
         self._width, self._config, self._process = width, config, os.getpid()
-        self.journaled, self.on_disk = journaled, root is not None
+        self.journaled, self.on_disk = journaled, not self.folder.is_relative_to(_memory())
         with suppress(FileExistsError):
             self.folder.mkdir(mode=0o700, parents=root is not None)
         self._journal = self._locked()
@@ -105,7 +116,7 @@ class Segment:
                 self._check()
             else:
                 self._header["layout"], self._header["config"] = LAYOUT, json.dumps(config).encode()
-            self._header["owner"] = self._process
+            self._header["owner"], self._header["awaited"] = self._process, awaited
             self._header["magic"] = MAGIC
             self.repaired = self.undo()
             if not journaled:

@@ -1,0 +1,51 @@
+"""What a server answers when a worker's step begins, and what it remembers of it until its gradient is in the store."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from lib.drivers.servers.shard import Gradient, Read
+from lib.protocols.server_rule import Apply
+
+
+@dataclass(frozen=True, slots=True)
+class Pulled:
+    """What a worker gets before a step."""
+
+    weightless: ClassVar = ("token", "waited", "kept")
+    token: int
+    waited: float
+    """Seconds at the gate."""
+    dense: np.ndarray | None
+    rows: dict[str, Any]
+    """Table -> the rows, as their codec sends them."""
+    kept: tuple[int, int, int] = ()
+    """Where workers keep it: updates in it, batches that it is good for, and how often the worker had been lost."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Update:
+    """What is decided and not yet in the store."""
+
+    decision: Apply
+    gradients: list[Gradient]
+    step: int
+    """Updates decided before it."""
+    worker: int
+    """Whose call set it off."""
+    done: asyncio.Future
+
+
+@dataclass(slots=True, eq=False)
+class Started:
+    """A step whose gradient is to come."""
+
+    token: int
+    lasts: int
+    """Batches that what it reads is good for."""
+    read: Read | None = None
+    """What it was computed from, once that has been read."""
