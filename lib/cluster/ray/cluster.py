@@ -204,7 +204,7 @@ class RayWorld(World):
         ray, actor = self.ray.exceptions, None
         while actor is None:
             try:
-                if not await self.back(node) or not self._stands(self._machines[node]):
+                if not self._stands(self._machines[node]) or not await self.back(node):
                     return None
                 self._actors[node] = actor = self._actor(node, self._machines[node])
                 for number, part, args in self._lasting[node]:
