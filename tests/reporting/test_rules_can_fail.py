@@ -8,6 +8,7 @@ import pandas as pd
 from lib import paths
 from lib.options.document import load
 from lib.reporting import claims
+from tests.reporting import trial
 
 UNTRIED = load(Path(__file__).with_name("untried.yaml")).data
 
@@ -25,8 +26,8 @@ def trials(claim):
     if (results := pilot(claim)) is None:
         return {"pilot": ["no results are kept that would say what spread there is"]}
     fitted = [record for record in claims.calibrations() if claim.notebook in record.notebooks]
-    failed = claims.tried(claim, results, fitted)
-    return {name: [f"{each.case}: {each.why}" for each in failed if each.trial == name] for name in claims.TRIALS}
+    failed = trial.tried(claim, results, fitted)
+    return {name: [f"{each.case}: {each.why}" for each in failed if each.trial == name] for name in trial.TRIALS}
 
 
 def test_every_claim_of_a_paper_stands_its_trial_or_is_listed():

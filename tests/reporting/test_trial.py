@@ -14,12 +14,13 @@ from lib.reporting import claims
 from lib.reporting.claims import BadClaim
 from lib.reporting.claims.calibration import Calibration
 from lib.reporting.claims.statistics import LEVEL, beyond, interval, least
+from tests.reporting import trial
 from tests.reporting.test_claims import PARITY, claim
 from tests.reporting.test_judge import eight, five, table
 
 
 def trials(a_claim, fitted=(), **subjects):
-    return [(each.case, each.trial) for each in claims.tried(a_claim, table(**subjects), fitted)]
+    return [(each.case, each.trial) for each in trial.tried(a_claim, table(**subjects), fitted)]
 
 
 @pytest.mark.parametrize(

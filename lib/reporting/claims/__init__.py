@@ -39,8 +39,8 @@ constant was fitted to. *Not run*: no verdict of this contract has been stored.
 A paper's headline counts verdicts after Holm: over the p of all its judged claims, each the largest of its cases' and of the
 test that the verdict stands for, a positive verdict whose adjusted p is above 2.5 % counts as inconclusive.
 
-Before it judges, a paper's claim is tried (`trial.py`): by the spread that a pilot or its published verdict has, the paper's own
-numbers must pass its rule, its control must not, and its seeds must be able to tell what decides.
+Before it judges, a paper's claim is tried (`tests/reporting/trial.py`): by the spread that a pilot or its published verdict
+has, the paper's own numbers must pass its rule, its control must not, and its seeds must be able to tell what decides.
 
 Verdicts are *confirmatory* where the claim says so, and where they are of a sealed run (`sealing.py`) whose runs' commits had the
 rule; these are counted first.
@@ -57,5 +57,4 @@ from lib.reporting.claims.judge import ELSEWHERE, HOLDS, OUT, OUTCOMES, VERDICTS
 from lib.reporting.claims.reading import calibrations, load, of
 from lib.reporting.claims.saved import counts, file_of, kept, record, results, stored, table, tally, verdicts
 from lib.reporting.claims.statistics import beyond, holm, interval
-from lib.reporting.claims.trial import TRIALS, tried
 from lib.seeds import judging, tuning
