@@ -65,3 +65,9 @@ def test_all_find_room_where_the_largest_machine_is_lost(cores, share):
     assert placed("worker0", machines=machines) == (share, None)
     left = sorted(cores)[:-1] or cores
     assert share == 0 or sum(int(many / share) for many in left) >= 6
+
+
+def test_who_stands_beside_workers_and_servers_has_no_share():
+    """Their shares fill the machines: one more that asked for cores would be waited for, for ever."""
+    assert [placed(f"{role}0")[0] for role in ("worker", "embedding", "reader", "sync")] == [0.5, 0, 0, 0]
+    assert placed("master") == (0, None)

@@ -21,16 +21,18 @@ def asked(
     """What Ray is asked for: a share of a machine's cores and, for a server or where labels are given, which machine. `machines`
     as `ray.nodes()` gives them; `processes`: workers and servers; `before`: where the node was, if it must be there again.
 
-    Shares are so small that all workers and servers fit on what is left when the largest machine is lost; else Ray would wait for
-    ever.
+    Workers and servers have shares of cores, so small that all fit on what is left when the largest machine is lost, else Ray
+    would wait for ever; whoever stands beside them has none.
     """
+    role = node.rstrip("0123456789")
     alive = [each for each in machines if each["Alive"]]
     cores = sorted(int(each["Resources"].get("CPU", 0)) for each in alive)
     left = sum(cores[:-1] or cores)
     share = next((int(1e4 / k) / 1e4 for k in range(1, processes + 1) if k * left >= processes), 0.0)
+    share *= role in ("worker", "server")
     wanted = [each for name, each in labels.items() if matches(name, node)]
     pinned = bool(before or wanted)
-    if not pinned and not (node.startswith("server") and spread):
+    if not pinned and not (role == "server" and spread):
         return {"num_cpus": share}
     fit = sorted(each["NodeID"] for each in alive if all(want.items() <= each["Labels"].items() for want in wanted))
     if not fit:
@@ -40,7 +42,7 @@ def asked(
         )
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    number = int(node.lstrip("abcdefghijklmnopqrstuvwxyz") or 0)
+    number = int(node[len(role) :] or 0)
     where = before or fit[number % len(fit)]
     affinity = NodeAffinitySchedulingStrategy(where, soft=not pinned, _spill_on_unavailable=not pinned)
     return {"num_cpus": 0 if pinned else share, "scheduling_strategy": affinity}
