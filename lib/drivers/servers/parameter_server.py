@@ -117,7 +117,8 @@ class ParameterServer(Kept):
         for name, value in [*state["ledgers"].items(), *lists.items()]:
             setattr(self.record, name, value)
         for worker, batch, token, lasts, version in state["started"]:
-            read = None if version is None or self._forgets else Read(version)
+            # What was read since the last turn is not noted: it is as old as that turn.
+            read = None if self._forgets else Read(self._state.step if version is None else version)
             self._started[worker, batch] = Started(token, lasts, read)
         for push, samples, void, others in state["waiting"]:
             self._waiting[push] = Gradient(push, samples, None, {}, void=void or "lost", others=others)
