@@ -125,7 +125,8 @@ def verdict(judged: Mapping[str, Any]) -> str:
     found = [
         f"{each['count']} x {each['first']}\n    {each['cycle']}".rstrip() for each in judged["anomalies"].values()
     ]
-    return "\n".join(found or ["no anomaly"]) + f"\nat most {judged['calls_at_once']} calls of a table at once"
+    at_once = judged["calls_at_once"]  # 0: the history does not say
+    return "\n".join([*(found or ["no anomaly"]), *[f"at most {at_once} calls of a table at once"] * bool(at_once)])
 
 
 def widest(accesses: Iterable[Access]) -> int:
