@@ -28,8 +28,9 @@ import pandas as pd
 from scipy import optimize, stats
 
 CELL = ["way", "updates", "rate"]
-FLOOR = 1e-4
-"""AUC. No mean is taken for more exact than that when a law is fitted: else the few best known decide alone."""
+FLOOR, SHARE = 1e-4, 0.2
+"""AUC, and a share of the cost: no mean is taken for more exact than that when a law is fitted, else the few cells decide that
+are known best, or where training breaks down."""
 POWERS = {"distance": (0.0, 3.0), "rows": (-2.0, 3.0), "updates": (-2.0, 1.0)}
 """What each is raised to, within what is credible."""
 
@@ -81,7 +82,7 @@ def fitted(there: pd.DataFrame, smaller: np.ndarray) -> dict[str, Law]:
     for family, group in there.assign(smaller=smaller).groupby("family", sort=False):
         names = list(dict.fromkeys(group["protocol"]))
         which = group["protocol"].map(names.index).to_numpy()
-        units = np.hypot(group["error"], FLOOR).to_numpy()
+        units = np.sqrt(group["error"] ** 2 + FLOOR**2 + (SHARE * group["cost"]) ** 2).to_numpy()
         aim = (group["cost"] - group["smaller"]).to_numpy()
         # A power that all cells have alike cannot be told from the scale.
         free = [name for name in POWERS if group[name].nunique() > 1]
