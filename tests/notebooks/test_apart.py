@@ -29,11 +29,13 @@ def costs(scale, u, w, v, *, distances=(0.5, 1, 2), updates=(100, 1000), rates=(
 def test_a_law_finds_the_powers_that_were_put_in_and_foretells_what_it_has_not_seen():
     powers = {"u": 1.4, "w": 0.7, "v": -0.3}
     there = law.cells(costs(1.0, **powers, noise=1e-5))
-    none = np.zeros(len(there))
-    found = law.fitted(there, none)["servers"]
+    smaller = np.linspace(0, 0.02, len(there))
+    found = law.fitted(there.assign(cost=there["cost"] + smaller), smaller)["servers"]
     assert [*found.powers.values()] == pytest.approx([1.4, 0.7, -0.3], abs=0.01)
     assert found.scales["gba"] == pytest.approx(0.0, abs=0.05)
     unseen = law.cells(costs(1.0, **powers, distances=(4,), updates=(10_000,), noise=1e-3))
+    told = law.foretold({"servers": found}, unseen, np.full(len(unseen), 0.5))
+    assert told["foretold"].to_numpy() == pytest.approx(unseen["cost"].to_numpy() + 0.5, rel=0.01)
     told = law.foretold({"servers": found}, unseen, np.zeros(len(unseen)))
     assert told["foretold"].to_numpy() == pytest.approx(unseen["cost"].to_numpy(), rel=0.03)
     assert told["inside"].all()
