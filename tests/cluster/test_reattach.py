@@ -17,6 +17,7 @@ from lib.cluster.ray.cluster import RayCluster
 from lib.cluster.virtual.cluster import VirtualCluster
 from lib.errors import LockstepError, NodeLost
 from lib.store.optim import SGD
+from lib.store.shared_memory import segment
 from lib.store.shared_memory.notes import Notes
 from lib.store.shared_memory.table import SharedTable
 from lib.store.spec import RowStore
@@ -94,8 +95,13 @@ def test_who_never_is_there_again_is_lost_to_its_callers():
         there.open(seed=0, workers=1).run(main)
 
 
+def memory(world):
+    """What the world's processes have that outlives them; other tests run beside."""
+    return [*segment._memory().glob(f"lockstep-{world._memory}-*")]
+
+
 @pytest.mark.ray
-def test_a_process_that_is_killed_is_replaced_where_its_memory_is(joined_ray, own_memory_of_ray):
+def test_a_process_that_is_killed_is_replaced_where_its_memory_is(joined_ray):
     """Each time another process has the rows; calls that it met wait, in their order."""
 
     async def main(world):
@@ -108,35 +114,28 @@ def test_a_process_that_is_killed_is_replaced_where_its_memory_is(joined_ray, ow
             pid, *rows = await part.seen()
             pids.append(pid)
             assert rows == [1000, [-1.0] * 4]
+        assert memory(world)
         return pids, met[-1]
 
-    pids, met = RayCluster(workers=1).open(seed=0, workers=1).run(main)
+    there = RayCluster(workers=1).open(seed=0, workers=1)
+    pids, met = there.run(main)
     assert len({*pids}) == 3 and met == ["filled", "x0", "x1", "x2", "y0", "y1", "y2"]
-    assert not list(own_memory_of_ray())
+    assert not memory(there)
 
 
 @pytest.mark.ray
-def test_a_process_whose_memory_is_gone_is_lost(joined_ray, own_memory_of_ray):
+def test_a_process_whose_memory_is_gone_is_lost(joined_ray):
     async def main(world):
         part = await world.host(Lasting, node="server0", lasts=True)
         await part.fill(10)
         pid, *_ = await part.seen()
         os.kill(pid, signal.SIGKILL)
-        for folder in own_memory_of_ray():
+        for folder in memory(world):
             (folder / "state").unlink()
         await part.note("nobody")
 
     with pytest.raises(NodeLost):
         RayCluster(workers=1).open(seed=0, workers=1).run(main)
-
-
-@pytest.fixture
-def own_memory_of_ray():
-    """What processes of Ray that a test starts leave in shared memory."""
-    from lib.store.shared_memory import segment
-
-    before = {*segment._memory().glob("lockstep-*")}
-    return lambda: {*segment._memory().glob("lockstep-*")} - before
 
 
 @pytest.mark.parametrize("kind", ["virtual", "local"])
