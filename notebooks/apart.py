@@ -80,7 +80,6 @@ WAYS: Mapping[str, Way] = {
     "gba": servers("gba", size=WORKERS),
     "gba, 2 workers": servers("gba", 2, size=WORKERS),
     "gba, 32 workers": servers("gba", 32, size=WORKERS),
-    "bsp": servers("bsp", size=WORKERS),
     "async": servers("async"),
     "async, 2 workers": servers("async", 2),
     "async, 32 workers": servers("async", 32),

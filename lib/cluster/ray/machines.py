@@ -28,8 +28,9 @@ def asked(
     alive = [each for each in machines if each["Alive"]]
     cores = sorted(int(each["Resources"].get("CPU", 0)) for each in alive)
     left = sum(cores[:-1] or cores)
-    share = next((int(1e4 / k) / 1e4 for k in range(1, processes + 1) if k * left >= processes), 0.0)
-    share *= role in ("worker", "server")
+    share = 0.0
+    if role in ("worker", "server"):
+        share = next((int(1e4 / k) / 1e4 for k in range(1, processes + 1) if k * left >= processes), 0.0)
     wanted = [each for name, each in labels.items() if matches(name, node)]
     pinned = bool(before or wanted)
     if not pinned and not (role == "server" and spread):
