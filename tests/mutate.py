@@ -39,8 +39,8 @@ NEEDED = ("lib", "data_prep", "notebooks", "tests", "pyproject.toml", "README.md
 NEEDED += ("requirements.txt", "environment.yml")
 RECORD = Path("reports", "reference", "mutate.json")
 """What noticed which fault, and of which commit; from the repository's root."""
-LIMIT = 600
-"""Seconds after which tests that are stuck have noticed; all of them have six times that."""
+LIMIT = 240
+"""Seconds after which tests that are stuck have noticed; all of them have fifteen times that."""
 _STUCK, _ALL = "the time limit", ("tests",)
 READY = ("torch", "numba", "pandas", "scipy.optimize", "hypothesis")
 """What tests import of others, which takes seconds."""
@@ -181,7 +181,7 @@ class Copy:
     def _failing(self, tests: Sequence[str]) -> str | None:
         """The first test that fails, or what else stops them."""
         arguments = ["-x", "-q", "-p", "no:cacheprovider", "-rfE", *tests]
-        limit = LIMIT if tests != _ALL else 6 * LIMIT
+        limit = LIMIT if tests != _ALL else 15 * LIMIT
         task = {"folder": str(self._folder), "limit": limit, "output": str(self._output), "arguments": arguments}
         print(json.dumps(task), file=self._nursery.stdin, flush=True)
         code = int(self._nursery.stdout.readline())
