@@ -17,8 +17,8 @@ from lib.drivers.run.supply import Supply, open_supply
 from lib.drivers.run.trainer import Input, Trainer
 from lib.drivers.servers.embedding_client import EmbeddingClient
 from lib.drivers.servers.keeping_client import client_of
-from lib.drivers.servers.parameter_server import Servers, open_servers
 from lib.drivers.servers.pulling import Pull, pulled
+from lib.drivers.servers.servers import Servers, open_servers
 from lib.store.checkpoint import Kept
 
 

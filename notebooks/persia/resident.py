@@ -20,8 +20,9 @@ from lib.cluster.local import LocalCluster
 from lib.data.batch import Batch
 from lib.drivers.run.plan import Plan
 from lib.drivers.run.record import Record
-from lib.drivers.servers.parameter_server import ParameterServer, Servers
+from lib.drivers.servers.parameter_server import ParameterServer
 from lib.drivers.servers.server_client import ServerClient
+from lib.drivers.servers.servers import Servers
 from lib.models.ctr import TABLE
 from lib.models.flat import StepResult
 from lib.protocols.baselines import Async

@@ -14,8 +14,8 @@ from lib.data.batch import Batch
 from lib.drivers.run.plan import Plan
 from lib.drivers.run.record import Record
 from lib.drivers.servers.embedding_worker import Dispatched
-from lib.drivers.servers.parameter_server import Servers
 from lib.drivers.servers.sample_ids import holder
+from lib.drivers.servers.servers import Servers
 from lib.drivers.servers.shard import Gradient
 from lib.drivers.servers.steps import Pulled
 from lib.errors import NodeLost

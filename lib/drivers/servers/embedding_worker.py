@@ -24,9 +24,9 @@ from lib.data.batch import Batch
 from lib.drivers.run.plan import Plan
 from lib.drivers.run.record import Mark, Record
 from lib.drivers.run.supply import Supply
-from lib.drivers.servers.parameter_server import Servers
 from lib.drivers.servers.sample_ids import first
 from lib.drivers.servers.server_client import ServerClient
+from lib.drivers.servers.servers import Servers
 from lib.drivers.servers.steps import Pulled
 from lib.models.flat import StepResult
 from lib.store.blank import blank

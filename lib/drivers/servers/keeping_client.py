@@ -15,8 +15,8 @@ from lib.data.batch import Batch
 from lib.drivers.run.plan import Plan
 from lib.drivers.run.record import Record
 from lib.drivers.servers.decided import keeps
-from lib.drivers.servers.parameter_server import Servers
 from lib.drivers.servers.server_client import Parts, ServerClient
+from lib.drivers.servers.servers import Servers
 from lib.models.flat import StepResult
 from lib.protocols.server_rule import Push
 from lib.store.blank import blank

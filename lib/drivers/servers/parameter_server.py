@@ -1,4 +1,4 @@
-"""Parameter servers: the part that follows a server rule with its share of the parameters, and all parts of one rule.
+"""A parameter server: the part that follows a server rule with its share of the parameters.
 
 Requests take turns for what they decide, which is short and pure, and not for what they carry out. So a server answers pulls
 while an update is under way, and updates run side by side: on its lanes, in threads, as calls of an actor. What is waited for:
@@ -19,15 +19,14 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from lib.cluster.base import Handle, Site, World
+from lib.cluster.base import Site
 from lib.drivers.membership.members import Members
-from lib.drivers.run.model_state import ModelState
 from lib.drivers.run.plan import Plan
 from lib.drivers.run.record import Mark, Marks, Record, Snapshot
 from lib.drivers.servers.dealing import share
@@ -377,32 +376,3 @@ def _batches(gradients: Iterable[Gradient]) -> int:
 async def _finished(updates: Iterable[Update]) -> None:
     if waiting := [update.done for update in updates]:
         await asyncio.wait(waiting)
-
-
-@dataclass(frozen=True, slots=True)
-class Servers:
-    """The servers of one rule, as `open_servers` put them up."""
-
-    handles: tuple[Handle, ...]
-    holds: frozenset[str]
-
-    def named(self) -> dict[str, Handle]:
-        """The servers by names that no others of the run has."""
-        return {f"{'+'.join(sorted(self.holds))}-server{shard}": handle for shard, handle in enumerate(self.handles)}
-
-
-async def open_servers(
-    world: World, plan: Plan, rule: ServerRule, holds: Iterable[str], model: ModelState | None = None
-) -> Servers:
-    """One server on each server node, holding "dense", "rows" or both."""
-    holds = frozenset(holds)
-    nodes = range(plan.servers)
-    lasts = plan.store.outlives
-    hosted = (
-        world.host(ParameterServer, plan, rule, number, holds, node=f"server{number}", lasts=lasts) for number in nodes
-    )
-    servers = Servers(tuple(await asyncio.gather(*hosted)), holds)
-    if model:
-        shares = (model.shard(number, plan.placement, holds) for number in nodes)
-        await asyncio.gather(*(each.inherit(*share) for each, share in zip(servers.handles, shares, strict=True)))
-    return servers

@@ -11,7 +11,7 @@ from lib.cluster.base import Site, nbytes
 from lib.data.batch import Batch
 from lib.drivers.run.plan import Plan
 from lib.drivers.run.record import Record
-from lib.drivers.servers.parameter_server import Servers
+from lib.drivers.servers.servers import Servers
 from lib.drivers.servers.shard import Gradient
 from lib.drivers.servers.steps import Pulled
 from lib.models.flat import StepResult
