@@ -1,7 +1,7 @@
 """Whether the tests would notice: known faults are planted, one at a time, into a copy of the repository, and its tests run.
 
 `tests/faults.yaml` is the list. A fault that no test notices stands for a guarantee that nobody holds. What noticed a fault
-before, by the record, is asked first; then the tests where it should be noticed; then all.
+before, by the record, is asked first; then the tests where it should be noticed: all, where the list names none.
 
   nice python -m tests.mutate --processes 2 --out reports/reference/mutate.json
 """
@@ -59,7 +59,7 @@ class Fault(Checked):
     new: str
     """The code with the fault."""
     tests: tuple[str, ...] = ()
-    """Where it should be noticed; all tests run where that fails."""
+    """Where it should be noticed; (): anywhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +170,7 @@ class Copy:
     def examine(self, fault: Fault, before: str | None = None) -> Finding:
         """Plant it, and ask what noticed it `before` first."""
         start = time.monotonic()
-        asked = [(before,) if before else (), fault.tests, ("tests",)]
+        asked = [(before,) if before else (), fault.tests or _ALL]
         with planted(fault, self._folder):
             noticed = next(filter(None, (self._failing(tests) for tests in asked if tests)), None)
         if noticed and noticed not in self._sound and self._failing((noticed,)):
