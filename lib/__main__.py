@@ -6,6 +6,7 @@ examples:
   python -m lib train criteo-deepfm gba+all-reduce virtual -o lr=0.003 -o speeds=[1,1,0.5,2] -o store.max_rows=10000
   python -m lib train ctr-synthetic mine.py:MyRule virtual -o 'row_optimizer={name: adagrad, lr: 0.1}'
   python -m lib train fb15k-237-distmult sync local --profile full --data FB15k-237 -o workers=1
+  python -m lib compare sync gba s-easgd -o workers=16 -o slowdown=alibaba-shared-2018
   python -m lib train kg-synthetic oac local -o accesses=true   # its history, judged
   python -m lib check HISTORY   # anybody's, or a run's accesses.parquet
   python -m lib run 00_quickstart --profile laptop -p seeds=5
@@ -79,6 +80,18 @@ def _parser() -> argparse.ArgumentParser:
     train("--json", action="store_true", help="print the summary as JSON")
     train("-o", "--option", help="an option of whatever has it, or of a part of it; repeatable", **pairs)
 
+    compare = add("compare", _compare, "train under several protocols, and say who is sooner and what that costs")
+    compare("protocols", nargs="+", metavar="PROTOCOL", help="as for train; the others are held against the first")
+    compare("--workload", default="clicks-light", help="as for train (default clicks-light)")
+    compare("--cluster", default="virtual", help="as for train (default virtual)")
+    compare("--seeds", type=int, default=5, help="runs of each, on planted data of its own (default 5)")
+    compare("--goal", type=float, default=0.9, help="the share of what the first learns that is timed (default 0.9)")
+    compare("--data", metavar="FOLDER", help="real data instead of planted")
+    compare("--profile", choices=PROFILES, help="the workload's size (default smoke)")
+    compare("--samples", type=int, help="samples of a pass (default: the workload's)")
+    compare("--figure", metavar="FILE", help="save the figure: .png, .svg or .pdf")
+    compare("-o", "--option", help="an option of whatever has it, or of a part of it; repeatable", **pairs)
+
     check = add("check", _check, "judge a pipeline's history: what no serial run would have shown")
     check(
         "history", metavar="HISTORY", help="a .parquet or .csv file, as lib/results/history.py says and runs leave it"
@@ -140,6 +153,21 @@ def _train(options: argparse.Namespace) -> None:
     for leg in summary.get("legs", [summary]):
         if "anomalies" in leg:
             print(anomalies.verdict(leg))
+
+
+def _compare(options: argparse.Namespace) -> None:
+    for protocol in options.protocols:
+        _check_names(options.workload, protocol, options.cluster)
+    import lib
+
+    pairs = dict(_pair(text) for text in options.option)
+    given = {name: value for name in ("data", "profile", "samples") if (value := getattr(options, name)) is not None}
+    asked = {"seeds": options.seeds, "goal": options.goal}
+    found = lib.compare(options.protocols, options.workload, options.cluster, **asked, **given, **pairs)
+    print(found.table().to_string(index=False))
+    print(found.verdict())
+    if options.figure:
+        found.figure().savefig(options.figure)
 
 
 def _check(options: argparse.Namespace) -> int:

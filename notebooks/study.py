@@ -121,15 +121,3 @@ def courses(places: Iterable[Place], runs: Iterable[Run], *columns: str) -> pd.D
     """The rows of the runs' histories that have all the columns, each with its run's place."""
     histories = (run.history.dropna(subset=[*columns])[[*columns]] for run in runs)
     return pd.concat([each.assign(**place) for place, each in zip(places, histories, strict=True)], ignore_index=True)
-
-
-def crossing(course: np.ndarray, goal: float) -> np.ndarray | None:
-    """Where a course, whose last column is the metric, is at the goal first, on straight lines between its rows: the other
-    columns there. None where it never is; one that begins there is there in its first row."""
-    above = course[:, -1] >= goal
-    if not above.any():
-        return None
-    at = int(above.argmax())
-    before, after = course[max(at - 1, 0)], course[at]
-    share = (goal - before[-1]) / (after[-1] - before[-1]) if at else 1.0
-    return (before + share * (after - before))[:-1]

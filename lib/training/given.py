@@ -46,6 +46,16 @@ def resolve(
     return [_make(maker, whole, parts) if isinstance(maker, _Named) else maker for maker in (*made.values(), own)]
 
 
+def taken(
+    settings: type[Checked], workload: Any, protocol: Any, cluster: Any, options: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Those of the options that something of this run has; another protocol's run may have the others."""
+    given = {"workload": workload, "protocol": protocol, "cluster": cluster}
+    makers = [*(_named(what, thing) for what, thing in given.items()), _Named(_names(settings), settings)]
+    has = {"lr"}.union(*(maker.options for maker in makers if isinstance(maker, _Named)))
+    return {name: value for name, value in options.items() if name.partition(".")[0] in has}
+
+
 def _named(what: str, thing: Any) -> Any:
     """The object, or what makes it."""
     if not isinstance(thing, str):

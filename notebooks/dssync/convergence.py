@@ -12,8 +12,8 @@ from collections.abc import Iterable
 
 import pandas as pd
 
+from lib.measure.comparison import crossing
 from lib.results.run import Run
-from notebooks import study
 from notebooks.dssync import overhead
 
 MODEL = {"images": "CIFAR-10", "questions": "SQuAD", "clicks": "Criteo"}
@@ -46,7 +46,7 @@ def reached(courses: pd.DataFrame) -> pd.DataFrame:
     rows = []
     for (*place, mode), course in courses.groupby([*keys, "protocol"], sort=False):
         target, points = floor[tuple(place)], course.sort_values("step")[["step", "seconds", "metric"]].to_numpy(float)
-        found = study.crossing(points, target)
+        found = crossing(points, target)
         steps, seconds = points[-1, :2] if found is None else found
         about = {"subject": f"{mode}, {place[0]}, {place[1]}", **dict(zip(keys, place, strict=True)), "mode": mode}
         about |= {"target": target, "above target": course["metric"].max() - target}

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from lib.measure.comparison import crossing
 from lib.results.run import Run
 from lib.training.sweep import sweep
 from notebooks import study
@@ -77,7 +78,7 @@ def waited(
     took = []
     for run, start, goal in zip(runs, frozen, data["goal"], strict=True):
         points = run.history.dropna(subset=["auc"])[["time", "samples", "auc"]].to_numpy(float)
-        found = study.crossing(np.vstack([(0, 0, start), points]), goal)
+        found = crossing(np.vstack([(0, 0, start), points]), goal)
         took.append((math.inf, math.inf) if found is None else found)
     data = data.assign(**pd.DataFrame(took, columns=["seconds", "samples"])).query("protocol != 'frozen'")
     data["times as fast as sync"] = study.beside(data, "seconds", same, protocol="sync") / data["seconds"]

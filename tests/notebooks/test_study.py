@@ -129,19 +129,3 @@ def test_courses_have_their_places_and_no_gaps():
     history = pd.DataFrame({"samples": [1, 2, 3], "auc": [np.nan, 0.5, 0.6], "loss": [1.0, 1.0, 1.0]})
     found = study.courses([{"seed": 7}], [SimpleNamespace(history=history)], "samples", "auc")
     assert found.to_dict("list") == {"samples": [2, 3], "auc": [0.5, 0.6], "seed": [7, 7]}
-
-
-@pytest.mark.parametrize(
-    "goal, at", [(0.5, (0, 0)), (0.55, (1, 50)), (0.6, (2, 100)), (0.65, (6, 150)), (0.7, (10, 200))]
-)
-def test_a_course_crosses_its_goal_on_a_straight_line(goal, at):
-    """0.5 at the start, 0.6 after two seconds and 0.7 after ten: 0.65 is half of the way from the one to the other."""
-    course = np.array([(0, 0, 0.5), (2, 100, 0.6), (10, 200, 0.7)])
-    assert study.crossing(course, goal) == pytest.approx(at)
-
-
-def test_a_fall_is_crossed_on_the_way_up_again_and_what_is_never_reached_is_none():
-    """From 0.5 up to 0.6, down to 0.4 and up to 0.8: at 0.7 three quarters of the last way are done."""
-    course = np.array([(0, 0, 0.5), (1, 10, 0.6), (2, 20, 0.4), (6, 60, 0.8)])
-    assert study.crossing(course, 0.7) == pytest.approx((5, 50))
-    assert study.crossing(course, 0.81) is None

@@ -1,0 +1,135 @@
+"""What `lib.compare` says of protocols."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import lib
+from lib.__main__ import main
+from lib.errors import BadOption, UnknownOption
+from lib.measure import comparison
+from lib.measure.compared import Comparison
+from lib.measure.comparison import crossing
+
+SMALL = {"workers": 4, "samples": 6_400, "evaluation_samples": 2_000, "slowdown": 0.6, "vocabulary": 200}
+
+
+def made(**columns):
+    usual = {"rate": 1.0, "best": 1.0, "samples/s": 1e6, "bytes/sample": 400.0, "age": 0.5}
+    return Comparison(pd.DataFrame(usual | columns), "auc", 0.9)
+
+
+@pytest.fixture
+def by_hand():
+    """Sync takes 10 and 20 seconds; GBA half of that, losing 0.002 and 0.004; BSP is GBA to the bit."""
+    return made(
+        protocol=["sync", "gba", "bsp", "sync", "gba", "bsp"],
+        seed=[1, 1, 1, 2, 2, 2],
+        metric=[0.8, 0.798, 0.798, 0.7, 0.696, 0.696],
+        seconds=[10.0, 5.0, 5.0, 20.0, 10.0, 10.0],
+        digest=["a", "b", "b", "c", "d", "d"],
+    )
+
+
+def test_differences_are_of_the_same_seed(by_hand):
+    table = by_hand.summary().set_index("protocol")
+    assert list(table.index) == ["gba = bsp", "sync"]
+    assert table.loc["gba = bsp", "time"] == 0.5 and table.loc["gba = bsp", "time, high"] == 0.5
+    # The mean of two, and t(0.975, 1) = 12.71 times half of their distance on either side.
+    assert table.loc["gba = bsp", "difference"] == pytest.approx(-0.003)
+    assert table.loc["gba = bsp", "difference, low"] == pytest.approx(-0.003 - 12.706 * 0.001, abs=1e-5)
+
+
+def test_the_verdict_says_who_is_sooner_and_that_a_loss_was_not_measured(by_hand):
+    assert by_hand.verdict() == (
+        "gba = bsp is first at 90 % of what sync learns, in 0.500 of sync's time; "
+        "it ends −3 [−16, 10] × 10⁻³ AUC from sync."
+    )
+
+
+def test_who_is_never_at_the_goal_is_last_and_named():
+    found = made(
+        protocol=["sync", "async"] * 2,
+        seed=[1, 1, 2, 2],
+        metric=[0.8, 0.7, 0.8, 0.7],
+        seconds=[10.0, 5.0, 10.0, np.nan],
+        digest=list("abcd"),
+    )
+    assert found.table()["protocol"].tolist() == ["sync", "async"] and found.table().iloc[1, 2] == "never"
+    assert found.verdict() == (
+        "Nobody is measurably sooner than sync at 90 % of what sync learns. Measurably below sync in the end: async. "
+        "Not at the goal on every seed: async."
+    )
+    found.figure()
+
+
+def test_what_is_compared_are_runs_of_train(tmp_path):
+    """The difference at one rate is that of two runs of one seed on clicks of that seed; `iota` is GBA's alone."""
+    found = lib.compare(["sync", "gba"], "clicks-light", "virtual", seeds=2, iota=1, **SMALL)
+    own = {"evaluations": 10, "trace": False, **SMALL}
+    for seed, mine in found.paired(own=False).groupby("seed"):
+        runs = [lib.train("clicks-light", name, "virtual", seed=seed, world=seed, **own, **more)
+                for name, more in (("sync", {}), ("gba", {"iota": 1}))]  # fmt: skip
+        assert mine["digest"].tolist() == [run.digest for run in runs]
+        assert mine["difference"].iloc[1] == runs[1].summary["auc"] - runs[0].summary["auc"]
+    best = found.runs.groupby("protocol")["best"].first()
+    assert set(best) <= {3.0**power for power in range(-4, 5)}
+
+
+class Peaked:
+    """A trial whose AUC is best at a multiple of its rates."""
+
+    def __init__(self, best):
+        self._best = best
+
+    def job(self, rate, seed, **options):
+        return SimpleNamespace(summary={"auc": -abs(np.log(rate / self._best))})
+
+
+@pytest.mark.parametrize("best, found", [(1, 1), (30, 27), (1 / 30, 1 / 27), (1e6, 81)])
+def test_the_best_rate_has_worse_ones_on_either_side_or_is_the_last_that_may_be(best, found, monkeypatch):
+    monkeypatch.setattr(comparison, "sweep", list)
+    assert comparison._tuned({"a": Peaked(best), "b": Peaked(1)}) == pytest.approx({"a": found, "b": 1})
+
+
+def test_an_option_that_no_protocol_has_is_told_with_the_nearest():
+    with pytest.raises(UnknownOption, match=r"iotta.*iota"):
+        lib.compare(["gba", "sync"], "clicks-light", "virtual", iotta=3, **SMALL)
+
+
+@pytest.mark.parametrize("protocols", [["sync"], ["sync", "sync"]])
+def test_one_protocol_is_no_comparison(protocols):
+    with pytest.raises(BadOption, match="two protocols"):
+        lib.compare(protocols, "clicks-light", "virtual", **SMALL)
+
+
+def test_a_workload_without_a_metric_of_quality_is_refused():
+    with pytest.raises(BadOption, match="evaluated by none of auc"):
+        lib.compare(["sync", "async"], "quadratic", "virtual", workers=2, samples=64)
+
+
+def test_the_command_prints_the_table_and_the_verdict_and_saves_the_figure(tmp_path, capsys):
+    options = [f"-o{name}={value}" for name, value in SMALL.items() if name != "samples"]
+    assert main(["compare", "sync", "async", "--seeds", "2", "--samples", "6400", *options,
+                 "--figure", str(tmp_path / "figure.svg")]) == 0  # fmt: skip
+    printed = capsys.readouterr().out
+    assert "AUC less sync's" in printed and "of what sync learns" in printed
+    assert "</svg>" in (tmp_path / "figure.svg").read_text()
+
+
+@pytest.mark.parametrize(
+    "goal, at", [(0.5, (0, 0)), (0.55, (1, 50)), (0.6, (2, 100)), (0.65, (6, 150)), (0.7, (10, 200))]
+)
+def test_a_course_crosses_its_goal_on_a_straight_line(goal, at):
+    """0.5 at the start, 0.6 after two seconds and 0.7 after ten: 0.65 is half of the way from the one to the other."""
+    course = np.array([(0, 0, 0.5), (2, 100, 0.6), (10, 200, 0.7)])
+    assert crossing(course, goal) == pytest.approx(at)
+
+
+def test_a_fall_is_crossed_on_the_way_up_again_and_what_is_never_reached_is_none():
+    """From 0.5 up to 0.6, down to 0.4 and up to 0.8: at 0.7 three quarters of the last way are done."""
+    course = np.array([(0, 0, 0.5), (1, 10, 0.6), (2, 20, 0.4), (6, 60, 0.8)])
+    assert crossing(course, 0.7) == pytest.approx((5, 50))
+    assert crossing(course, 0.81) is None
