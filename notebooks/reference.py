@@ -12,28 +12,27 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import inspect
 import json
 import re
 import shutil
 import sys
 import tempfile
+import textwrap
+from collections import Counter
 from collections.abc import Iterator
 from html import unescape
-from itertools import groupby
 from pathlib import Path
 
 from lib import paths
 from lib.__main__ import carried_out
 from lib.errors import LockstepError
 from lib.options.document import load
-from lib.protocols import ALL
 from lib.reporting import claims, notebooks, picture
 from lib.reporting.claims import Verdict
 from lib.reporting.index import KINDS, front
 from lib.reporting.notebooks import Experiment
 from lib.reporting.page import LARGEST, render
-from lib.reporting.short import missed, told, why
+from lib.reporting.short import told
 
 PROFILE = "laptop"
 PICTURE = "which_protocol.svg"
@@ -209,56 +208,48 @@ def readme(folder: Path | None = None) -> str:
 
 
 def protocols(folder: Path) -> str:
-    """The answer in words, and every protocol in a line, with the numbers of the picture's data."""
-    data, when = picture.kept(folder), load(paths.notebooks() / "protocols.yaml").data
+    """The answer in words, and the protocols by family, with the numbers of the picture's data."""
+    data = picture.kept(folder)
     table = None if data is None else picture.summary(data).set_index("protocol")
-    rows = ["| protocol | idea | speed | quality | when |", "|---|---|---|---|---|"]
-    for name in (name for name in ALL if name != "frozen"):
-        found = "–", "–"
-        if table is not None and name in table.index:
-            speed, quality = picture.speed_and_quality(table, name)
-            found = f"{speed}×", f"{quality} %"
-        told = f"`{name}`", inspect.getdoc(ALL[name]).splitlines()[0], *found, when.get(name, "–")
-        rows.append(f"| {' | '.join(map(_cell, told))} |")
-    return "\n\n".join([*([" ".join(picture.answer(data))] if data is not None else []), "\n".join(rows)])
+    lines = [] if data is None else [_wrapped(" ".join(picture.answer(data))), ""]
+    for family in load(paths.notebooks() / "protocols.yaml").data:
+        members, numbers = family["members"], ""
+        if table is not None and (measured := next((name for name in members if name in table.index), None)):
+            speed, quality = picture.speed_and_quality(table, measured)
+            numbers = f" ({measured}: {speed}× Sync's samples a second, {quality} % of what it learns)"
+        names = ", ".join(f"`{name}`" for name in members)
+        told = f"**{family['family']}** ({names}). {family['idea']} *Use* where {family['when']}; *not* where {family['not']}."
+        lines.append(_wrapped(told + numbers, "- "))
+    return "\n".join(lines)
 
 
 def verdicts(folder: Path) -> str:
-    """How many of each verdict the folder holds, and what failed, with its reason."""
-    found = claims.kept(folder)
+    """How many of each verdict the folder holds; of each paper the confirmatory ones, and what to know of it."""
+    found = {verdict.claim.id: verdict for verdict in claims.kept(folder)}
     if not found:
         return NONE_YET
-    parts = ["\n".join(f"- {KINDS[kind]}: {claims.tally(of)}" for kind, of in claims.counts(found).items())]
-    if seen := sum(verdict.standing == "exploratory" for verdict in found):
-        parts.append(
-            f"{seen} of the papers' claims are exploratory: rule or settings were chosen after a look at what they judge."
-        )
-    names = [experiment.name for experiment in notebooks.experiments()]
-
-    def place(verdict: Verdict) -> tuple:
-        claim = verdict.claim
-        here = names.index(claim.notebook) if claim.notebook in names else len(names)
-        return claim.kind != "paper", not claim.folder, here, claim.notebook, claim.id
-
-    papers = {paper.folder: paper.name for paper in notebooks.papers()}
-    for paper, group in groupby(sorted(missed(found), key=place), _whose):
-        lines = [f"- {told(v)} **{v.counted}**{f'. {why(v)}' if why(v) else ''}" for v in group]
-        title = "What failed of this kit's promises" if paper is None else f"What failed of {papers.get(paper, paper)}"
-        parts.append(f"{title}:\n\n" + "\n".join(map(_line, lines)))
-    return "\n\n".join(parts)
+    counted = claims.counts(found.values())
+    lines = [_wrapped(f"{KINDS[kind]}: {claims.tally(of)}", "- ") for kind, of in counted.items()]
+    for paper in notebooks.papers():
+        mine = [each for each in found.values() if each.claim.kind == "paper" and each.claim.folder == paper.folder]
+        if not mine:
+            continue
+        sure = Counter(each.counted for each in mine if each.standing == "confirmatory")
+        told_of = [found[name] for name in paper.told if name in found]
+        parts = [f"**{paper.name}** ({claims.tally(sure) if sure else 'none confirmatory'} of {len(mine)} claims)."]
+        parts += [f"{told(each).rstrip('.')}: *{each.counted}*." for each in told_of]
+        lines.append(_wrapped(" ".join(parts), "- "))
+    return "\n".join(lines)
 
 
-def _whose(verdict: Verdict) -> str | None:
-    """The paper that claims it; None of what this kit claims."""
-    return verdict.claim.folder if verdict.claim.kind == "paper" else None
+def _wrapped(text: str, first: str = "") -> str:
+    """As lines of a README, which people read as text too."""
+    given = {"width": 120, "break_long_words": False, "break_on_hyphens": False}
+    return textwrap.fill(_line(text), **given, initial_indent=first, subsequent_indent=" " * len(first))
 
 
 def _line(text: str) -> str:
     return re.sub(r"[ \n\t]+", " ", text).strip().replace("<", "&lt;")
-
-
-def _cell(text: str) -> str:
-    return _line(text).replace("|", "\\|")
 
 
 if __name__ == "__main__":

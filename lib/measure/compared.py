@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import cycle
 from typing import Any
 
 import numpy as np
@@ -108,11 +109,12 @@ class Comparison:
         with plots.style():
             fig = Figure(figsize=(plots.WIDTH, 3.6), layout="constrained")
             ax = fig.subplots()
-            for _, row in table[np.isfinite(table["time"])].iterrows():
+            there = table[np.isfinite(table["time"])]
+            for (_, row), mark in zip(there.iterrows(), cycle(plots.MARKS), strict=False):
                 (x, *wide), (y, *tall) = row[_ENDS["time"]], 1e3 * row[_ENDS["difference"]].astype(float)
                 reach = ([[abs(end - at)] for end in ends] for at, ends in ((y, tall), (x, wide)))
-                look = {"color": colour(row["protocol"])[0], "markersize": 7, "linewidth": 1, "fmt": "o"}
-                ax.errorbar(x, y, *reach, label=row["protocol"], **look)
+                look = {"color": colour(row["protocol"])[0], "markersize": 7, "linewidth": 1}
+                ax.errorbar(x, y, *reach, fmt=mark, label=row["protocol"], **look)
             ax.axhline(0, color=plots.BLACK, linewidth=0.8)
             ax.set_xlabel(f"time to {100 * self.goal:g} % of what {self.first} learns, {self.first}'s = 1")
             ax.set_ylabel(f"{self.unit} less {self.first}'s, 10⁻³")

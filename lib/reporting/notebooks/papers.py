@@ -24,6 +24,8 @@ class Paper(Checked):
     """Its question in a sentence."""
     link: str | None = None
     """Where it can be read."""
+    told: tuple[str, ...] = ()
+    """The claims that its authors would want to know of, or that change a decision."""
     pages: tuple[str, ...] = ()
     """Its notebooks in the paper's own order; those that are not named come after them."""
 
