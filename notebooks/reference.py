@@ -29,7 +29,7 @@ from lib.errors import LockstepError
 from lib.options.document import load
 from lib.reporting import claims, notebooks, picture
 from lib.reporting.claims import Verdict
-from lib.reporting.index import KINDS, front
+from lib.reporting.index import KINDS, sheets
 from lib.reporting.notebooks import Experiment
 from lib.reporting.page import LARGEST, render
 from lib.reporting.short import told
@@ -152,13 +152,13 @@ def _verdict(stage: Path, verdict: Verdict) -> None:
 
 
 def _front(folder: Path, experiments: list[Experiment]) -> None:
-    """The index of what the folder holds, and the README's picture."""
+    """The index of what the folder holds with what it leads to, and the README's picture."""
     note = f" These are the results of the {PROFILE} profile that are kept with the code; a page says of which commit it is."
     data, order = picture.kept(folder), list(claims.load())
     judged = sorted(claims.kept(folder), key=lambda verdict: order.index(verdict.claim.id))
     pages = {each.name for each in experiments}
-    index = front(experiments, judged, pages, data, lambda _: [f"profile {PROFILE}"], note)
-    _write(folder / "index.html", index)
+    for name, html in sheets(experiments, judged, pages, data, lambda _: [f"profile {PROFILE}"], note).items():
+        _write(folder / name, html)
     if data is not None:
         _write(folder / PICTURE, picture.svg(picture.picture(data)))
 

@@ -1,4 +1,4 @@
-"""The front page of the reports: every experiment, run or not, and what became of its claims."""
+"""The front page of the reports, and a page for each paper: every experiment, run or not, and what became of its claims."""
 
 from __future__ import annotations
 
@@ -30,62 +30,86 @@ TRIAL = " The verdicts here are of trials at the profile smoke, which judges not
 
 
 def index() -> Path:
-    """Write `index.html` into the reports folder; its path."""
+    """Write `index.html` and what it leads to into the reports folder; its path."""
     from lib.reporting import picture  # draws, which not every command does
 
     known, verdicts = notebooks.experiments(), claims.verdicts()
     note = TRIAL if any(verdict.profile == "smoke" for verdict in verdicts) else ""
     pages = {experiment.name for experiment in known if experiment.page.exists()}
-    html = front(known, verdicts, pages, picture.kept(paths.reference()), _facts, note)
-    return paths.write_text_atomic(paths.reports() / "index.html", html)
+    made = sheets(known, verdicts, pages, picture.kept(paths.reference()), _facts, note)
+    for name, html in made.items():
+        (paths.reports() / name).parent.mkdir(parents=True, exist_ok=True)
+        paths.write_text_atomic(paths.reports() / name, html)
+    return paths.reports() / "index.html"
 
 
-def front(
+def sheets(
     known: list[Experiment],
     verdicts: list[claims.Verdict],
     pages: AbstractSet[str],
     modes: pd.DataFrame | None,
     facts: Callable[[Experiment], list[str]],
     note: str = "",
-) -> str:
-    """A page with the answer that is drawn from `modes`, and these experiments with their verdicts; `pages` can be read, and
-    `facts` says of an experiment how it was run."""
+) -> dict[str, str]:
+    """By its file's name: the front page with the answer that is drawn from `modes`, a page for each paper with all its claims,
+    and the rules in words. `pages` can be read, and `facts` says of an experiment how it was run."""
+    papers = {paper.folder: paper for paper in (FIRST, *notebooks.papers())}
+    for folder in [experiment.paper for experiment in known] + [verdict.claim.folder for verdict in verdicts]:
+        papers.setdefault(folder, dataclasses.replace(FIRST, folder=folder, name=folder))
+    whose = {folder: [each for each in known if each.paper == folder] for folder in papers}
+    claimed = {folder: [verdict for verdict in verdicts if verdict.claim.folder == folder] for folder in papers}
+    there = [folder for folder in papers if whose[folder] or claimed[folder]]
+    names = {folder: f"{folder}/index.html" if folder else "across.html" for folder in there}
+    shared = {"known": known, "pages": pages, "papers": papers, "sheets": names, "note": note}
+    made = {"index.html": _sheet("front", "which protocol, and how sure", **shared, **_front(known, verdicts, modes))}
+    for folder, name in names.items():
+        of = _paper(papers[folder], whose[folder], claimed[folder])
+        made[name] = _sheet("paper", papers[folder].name, **shared | of, facts=facts, root="../" if folder else "")
+    return made | {"rules.html": _sheet("rules", "the rules, and what the words mean")}
+
+
+def _sheet(name: str, title: str, root: str = "", **page: Any) -> str:
+    page |= {"policy": POLICY, "style": style(), "kinds": KINDS, "title": f"Lockstep: {title}", "root": root}
+    html = templates().get_template(f"{name}.html.j2").render(page | words())
+    check_offline(html, name)
+    return html
+
+
+def _front(known: list[Experiment], verdicts: list[claims.Verdict], modes: pd.DataFrame | None) -> dict[str, Any]:
     from lib.reporting import picture
 
-    papers = {paper.folder: paper for paper in (FIRST, *notebooks.papers())}
-    for experiment in known:
-        papers.setdefault(experiment.paper, dataclasses.replace(FIRST, name=experiment.paper))
-    judged = {experiment.name: [v for v in verdicts if v.claim.notebook == experiment.name] for experiment in known}
-    counts = claims.counts(verdicts)
-    failed = sorted(missed(verdicts), key=lambda verdict: verdict.claim.kind != "paper")
     page = {
-        "policy": POLICY,
-        "style": style(),
-        "note": note,
-        "counts": counts,
-        "kinds": KINDS,
-        "missed": [(v, told(v), why(v)) for v in failed],
-        "filters": {
-            "paper": ["all", *(paper.name for paper in papers.values())],
-            "kind": ["all", *counts],
-            "verdict": ["all", *(v for v in claims.VERDICTS if any(v in found for found in counts.values()))],
+        "counts": claims.counts(verdicts),
+        "judged": {
+            experiment.name: [v for v in verdicts if v.claim.notebook == experiment.name] for experiment in known
         },
-        "papers": papers,
-        "known": known,
-        "pages": pages,
-        "facts": facts,
-        "judged": judged,
-        "homeless": [verdict for verdict in verdicts if verdict.claim.notebook not in judged],
-        "table": verdict_table,
         "answer": [] if modes is None else picture.answer(modes),
         "asked": picture.NOTEBOOK,
     }
     if modes is not None:
         drawing = picture.svg(picture.picture(modes))
         page["drawing"] = base64.b64encode(drawing.encode()).decode()
-    html = templates().get_template("front.html.j2").render(page | words())
-    check_offline(html, "index")
-    return html
+    return page
+
+
+def _paper(paper: Paper, known: list[Experiment], verdicts: list[claims.Verdict]) -> dict[str, Any]:
+    counts, by_id = claims.counts(verdicts), {verdict.claim.id: verdict for verdict in verdicts}
+    judged = {experiment.name: [v for v in verdicts if v.claim.notebook == experiment.name] for experiment in known}
+    failed = sorted(missed(verdicts), key=lambda verdict: verdict.claim.kind != "paper")
+    return {
+        "paper": paper,
+        "told": [(by_id[name], told(by_id[name])) for name in paper.told if name in by_id],
+        "counts": counts,
+        "missed": [(v, told(v), why(v)) for v in failed],
+        "filters": {
+            "kind": ["all", *counts],
+            "verdict": ["all", *(v for v in claims.VERDICTS if any(v in found for found in counts.values()))],
+        },
+        "known": known,
+        "judged": judged,
+        "homeless": [verdict for verdict in verdicts if verdict.claim.notebook not in judged],
+        "table": verdict_table,
+    }
 
 
 def _facts(experiment: Experiment) -> list[str]:

@@ -97,7 +97,7 @@ def house(tmp_path_factory):
     return made
 
 
-@pytest.mark.parametrize("page", ["index.html", "gba/one.html"])
+@pytest.mark.parametrize("page", ["index.html", "gba/index.html", "rules.html", "gba/one.html"])
 @pytest.mark.parametrize("width", [390, 800, 1280, "A4"])
 def test_nothing_overlaps_runs_out_or_is_fetched(house, tmp_path, page, width):
     html = (house.reports / page).read_text(encoding="utf-8")
@@ -109,7 +109,7 @@ def test_nothing_overlaps_runs_out_or_is_fetched(house, tmp_path, page, width):
 
 def test_the_policy_lets_the_page_itself_be(house, tmp_path):
     """Shown as it is, a page is complete without a complaint, and it can be printed."""
-    for page in ("index.html", "gba/one.html"):
+    for page in ("index.html", "gba/index.html", "gba/one.html"):
         _, console = chromium(house.reports / page, "--dump-dom")
         assert console == []
         chromium(house.reports / page, f"--print-to-pdf={tmp_path / 'page.pdf'}")
@@ -128,7 +128,7 @@ def test_a_page_that_runs_out_is_found(tmp_path):
 
 def test_filters_hide_what_is_not_chosen(house, tmp_path):
     """Without a script: what is checked decides by :has() which claims are shown."""
-    html = (house.reports / "index.html").read_text(encoding="utf-8")
+    html = (house.reports / "gba" / "index.html").read_text(encoding="utf-8")
     chosen = html.replace('id="verdict-all" checked', 'id="verdict-all"')
     assert 'id="verdict-replicated"' in html
     chosen = chosen.replace('id="verdict-replicated"', 'id="verdict-replicated" checked')

@@ -85,9 +85,10 @@ def test_pages_are_small_and_lead_home(built):
 
 
 def test_the_index_has_every_experiment(built):
-    html = built.index.read_text()
-    assert 'href="gba/one.html"' in html and "python -m lib run gba/two" in html and "profile smoke" in html
-    assert "not run" in html and "a.b" in html and re.search(r">value</td>.*>0.2</td>", html)
+    html, paper = built.index.read_text(), (built.reports / "gba" / "index.html").read_text()
+    assert 'href="gba/one.html"' in html and "not run yet" in html and 'href="gba/index.html#a.b"' in html
+    assert 'href="../gba/one.html"' in paper and "python -m lib run gba/two" in paper and "profile smoke" in paper
+    assert 'id="a.b"' in paper and re.search(r">value</td>.*>0.2</td>", paper)
 
 
 def test_the_index_shows_a_verdict_and_a_changed_claim(house):
@@ -95,12 +96,14 @@ def test_the_index_shows_a_verdict_and_a_changed_claim(house):
     house.notebook("one", "# One")
     house.claims(GOOD)
     house.record(results_of(-1), "one")
-    html = report.index().read_text()
+    report.index()
+    html = (house.reports / "across.html").read_text()
     assert '<span class="verdict not-replicated">not replicated</span>' in html and "unexplained" in html
     assert "Papers&#39; confirmatory claims, after Holm:" in html and "All papers&#39; claims, after Holm:" in html
     assert "1 not replicated" in html and "Our promises" not in html
     house.claims(GOOD.replace("value: 0.2", "value: 2"))
-    assert "changed since its run: the rule" in report.index().read_text()
+    report.index()
+    assert "changed since its run: the rule" in (house.reports / "across.html").read_text()
 
 
 def test_a_page_shows_its_verdicts_as_they_stand(house):
@@ -121,7 +124,8 @@ def test_a_page_shows_its_verdicts_as_they_stand(house):
 
 def test_the_index_shows_claims_whose_notebook_is_missing(house):
     house.claims(GOOD)
-    assert "still to be written" in report.index().read_text()
+    report.index()
+    assert "still to be written" in (house.reports / "across.html").read_text()
 
 
 @pytest.mark.parametrize(
