@@ -8,6 +8,11 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# On a busy machine an example may take any time, and the first one that imports scipy does.
+settings.register_profile("lockstep", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("lockstep")
 
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     # Started in the background, as a CI may: children would inherit that and be deaf to the Ctrl-C that tests send them.

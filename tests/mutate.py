@@ -174,7 +174,8 @@ class Copy:
         with planted(fault, self._folder):
             noticed = next(filter(None, (self._failing(tests) for tests in asked if tests)), None)
         if noticed and noticed not in self._sound and self._failing((noticed,)):
-            raise BadOption(f"{noticed} notices {fault.name!r}, and fails without it too")
+            print(f"{noticed} fails without {fault.name!r} too", file=sys.stderr)
+            return Finding(fault.name, fault.file, None, round(time.monotonic() - start, 1))
         self._sound.add(noticed)
         return Finding(fault.name, fault.file, noticed, round(time.monotonic() - start, 1))
 

@@ -23,9 +23,7 @@ from lib.results.run import Run
 from lib.store import checkpoint
 
 DAMAGE = {"place": st.floats(0, 1, exclude_max=True), "bit": st.one_of(st.none(), st.integers(0, 7))}
-SETTINGS = settings(
-    max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+SETTINGS = settings(max_examples=60, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def damage(path, place, bit):

@@ -109,7 +109,7 @@ def test_sync_ends_with_the_same_parameters_on_every_cluster(kind, servers, requ
         np.testing.assert_allclose(real[name], values, rtol=1e-5, atol=1e-9, err_msg=name)
 
 
-@settings(derandomize=True, max_examples=12, deadline=None)
+@settings(derandomize=True, max_examples=12)
 @given(
     name=st.sampled_from([name for name in ALL if not pipeline(name)]),
     kind=st.sampled_from(["virtual", "local"]),

@@ -318,7 +318,7 @@ def test_results_that_do_not_fit_the_claim():
         claims.judge(claim(), pd.concat([table(x=[1], y=[1])] * 2))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.floats(-6, 6), st.floats(0.01, 2), st.floats(0.1, 10))
 def test_a_verdict_is_what_the_interval_says_and_knows_no_unit(mean, s, unit):
     case = one(claim(**TWO), x=five(mean, s), y=[0] * 5)
@@ -339,7 +339,7 @@ def test_a_verdict_is_what_the_interval_says_and_knows_no_unit(mean, s, unit):
     assert scaled.verdict == expected and scaled.p == pytest.approx(case.p, abs=1e-9)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.floats(6, 12), st.floats(0.01, 1), st.floats(0.01, 0.1))
 def test_a_larger_share_forgives_more(mean, s, share):
     def found(share):

@@ -112,7 +112,7 @@ SETTING = {
 }
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(**SETTING, interval=st.floats(0.2, 30))
 def test_switches_that_cost_at_once(ways, spread, count, patience, interval):
     rule, ways = Automatic(cost=10.0, patience=patience), windows(ways, spread)
@@ -121,7 +121,7 @@ def test_switches_that_cost_at_once(ways, spread, count, patience, interval):
     assert lost <= (factor * hindsight + more) * (1 + 1e-9)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(**SETTING, windows_a_switch=st.integers(1, 20))
 def test_switches_that_take_time(ways, spread, count, patience, windows_a_switch):
     rule, ways = Automatic(cost=10.0, patience=patience), windows(ways, spread)

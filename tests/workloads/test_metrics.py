@@ -99,7 +99,7 @@ def rankings(draw):
     return np.array(scores, float), np.array(targets), np.array(excluded)
 
 
-@settings(derandomize=True, deadline=None, max_examples=100)
+@settings(derandomize=True, max_examples=100)
 @given(rankings())
 def test_ranks_equal_brute_force(case):
     scores, targets, excluded = case
