@@ -280,7 +280,7 @@ class TestALostWorker:
             await part.tell(0, "dies")
             await part.tell(0, "comes back")
             await self.step(part, 0, 2)
-            for batch, losses in ((1, 0), (3, 1)):
+            for batch, losses in ((5, 0), (3, 1)):  # the late one is of a batch that is newer than all that came
                 await part.push(replace(pushed(0, batch, np.array([97]), 1), losses=losses))
 
         record = self.after(steps, "async", fetch=2)

@@ -17,6 +17,7 @@ PASS = {"samples": 16 * 41 - 5, "batch_size": 16, "lr_milestones": (0.3, 0.7)}
 CLICKS = workloads.get("ctr-synthetic", vocabulary=40, fields=3, hidden=(8,), evaluation_samples=100, **PASS)
 GRAPH = workloads.get("kg-synthetic", entities=60, triples=400, relations=3, **PASS)
 READ = VirtualCluster(workers=3, servers=2, slowdown=0.7, server=Node(reading=1e-5))
+FOUR = VirtualCluster(workers=4, servers=2, slowdown=0.7)
 PROTOCOLS = {
     **{name: get(name) for name in ALL},
     "gba + sync": Pair(sparse=get("gba"), dense=get("sync")),
@@ -45,6 +46,7 @@ def train(protocol, *, dies_after=None, cluster=None, monkeypatch=None, **option
         ("gba", {"feed": "stream", "partitions": (1, 2, 3)}),
         ("ds-sync", {"feed": "stream"}),
         ("ds-sync", {"checkpoint_every": 16 * 9}),  # every third round is a cut, and groups alternate
+        ("ad-psgd", {"checkpoint_every": 16 * 20, "cluster": FOUR}),  # the fifth step is a cut, and partners alternate
         ("sync", {"feed": "queue"}),
         ("async", {"feed": "split", "prefetch": 2}),
         ("s-easgd", {"prefetch": 1}),
