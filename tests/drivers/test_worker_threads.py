@@ -7,6 +7,7 @@ import time
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
+import numpy as np
 import pytest
 import torch
 
@@ -84,6 +85,25 @@ def test_a_merge_in_the_background_stops_no_thread_and_undoes_no_step():
     final = finals(parts)
     assert sum(final[f"worker{rank}/replica"]["values"].sum() for rank in range(2)) == 300
     assert sum(part.extra["updates beside a merge"] for part in parts) > 0
+
+
+def test_what_a_shadow_sent_stays_as_it_was_while_the_worker_trains():
+    sent, moved = [], []
+
+    def send(self, memory, mine, round):
+        sent.append(mine.copy())
+        return mine
+
+    def merge(self, memory, mine, mix):
+        assert any(np.array_equal(mix.sent, each) for each in sent)
+        moved.append(not np.array_equal(mine, mix.sent))
+        return memory, mine + mix.theirs - mix.sent
+
+    shadow = rule(exchange=Mean(ahead=False), when=Background(), rows=Async(), send=send, merge=merge)
+    step = Letters().work().flops / 1e3
+    cluster = VirtualCluster(workers=2, worker=Node(flops=1e3, latency=2 * step), slowdown=0.6)
+    records(Letters(samples=60), shadow, cluster)
+    assert any(moved), "it trains while it mixes"
 
 
 class Meets(torch.nn.Module):
