@@ -25,9 +25,10 @@ class ClickRows(NamedTuple):
     """Samples of a prepared click log."""
 
     ids: np.ndarray
-    """int64 (samples, fields): (field << FIELD_SHIFT) | code."""
+    """int64 (samples, fields), or as many columns a field as it has ids: (field << FIELD_SHIFT) | code."""
     dense: np.ndarray
-    """float32 (samples, dense_features): log(1 + x), and 0 for what is negative or missing."""
+    """float32 (samples, dense_features): floats as they were prepared; of whole numbers log(1 + x), and 0 for what is negative or
+    missing."""
     labels: np.ndarray
     """float32 (samples,)."""
     history: np.ndarray | None = None
@@ -116,6 +117,11 @@ class PreparedClicks(Partitions):
         return tuple(self.manifest["fields"])
 
     @property
+    def pooling(self) -> tuple[int, ...]:
+        """Ids of each field that a sample has, where some have several; (): one of each."""
+        return tuple(self.manifest.get("pooling", ()))
+
+    @property
     def dense_features(self) -> int:
         return len(self.manifest["dense"])
 
@@ -124,11 +130,12 @@ class PreparedClicks(Partitions):
         codes = self.take(day, "ids", rows).astype(np.int64)
         labels = self.take(day, "labels", rows).astype(np.float32)
         if self.dense_features:
-            raw = self.take(day, "dense", rows)
-            dense = np.log1p(np.maximum(raw, 0), dtype=np.float32)  # MISSING is negative
+            dense = self.take(day, "dense", rows)
+            if dense.dtype.kind != "f":
+                dense = np.log1p(np.maximum(dense, 0), dtype=np.float32)  # MISSING is negative
         else:
             dense = np.empty((len(codes), 0), np.float32)
-        shifts = np.arange(codes.shape[1]) << FIELD_SHIFT
+        shifts = np.repeat(np.arange(len(self.fields)), self.pooling or 1) << FIELD_SHIFT
         if "history" not in self.manifest:
             return ClickRows(codes | shifts, dense, labels)
         history = self.take(day, "history", rows).astype(np.int64) | shifts[self.history_fields]

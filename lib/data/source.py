@@ -85,7 +85,7 @@ class ClickPass:
             raise BadOption(
                 f"{log.folder} holds no past behaviours; expected those of a data set that has them, as Taobao's"
             )
-        self.fields, self.dense_features = len(log.fields), log.dense_features
+        self.fields, self.pooling, self.dense_features = len(log.fields), log.pooling, log.dense_features
         self.length = log.manifest["history"]["length"] if behaviours else 0
         sizes = {day: size for day in log.names if (size := log.rows(day))}
         learnt = {day: size for day, size in sizes.items() if day < log.manifest["train_days"]}

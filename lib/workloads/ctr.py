@@ -123,7 +123,7 @@ class ClickThrough(Workload):
             self._reject("pooling", "left out for dien, which sums nothing")
 
     def tables(self) -> dict[str, TableSpec]:
-        return {TABLE: TableSpec(self._kind.width(self.dim), self.scale, self.pooling)}
+        return {TABLE: TableSpec(self._kind.width(self.dim), self.scale, self._pooling)}
 
     def model(self, seed: int) -> ClickModel:
         return made(self._kind, **self._shape, seed=seed)
@@ -208,10 +208,15 @@ class ClickThrough(Workload):
         return shape | ({"length": real.length, "parts": 2} if self._remembers else {})
 
     @property
+    def _pooling(self) -> tuple[int, ...]:
+        """Ids of each field that a sample has."""
+        return self.clicks.pooling if self.data else self.pooling
+
+    @property
     def _columns(self) -> int:
         """Ids of a sample."""
         shape = self._shape
-        return sum(self.pooling or (shape["fields"],)) + (2 * (1 + 2 * shape["length"]) if self._remembers else 0)
+        return sum(self._pooling or (shape["fields"],)) + (2 * (1 + 2 * shape["length"]) if self._remembers else 0)
 
 
 class _HeldOutClicks(NamedTuple):
