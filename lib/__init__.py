@@ -23,6 +23,7 @@ _HOMES = {
     "Schedule": "lib.training.schedule",
     "Slowdown": "lib.cluster.slowdowns",
     "VirtualCluster": "lib.cluster.virtual.cluster",
+    "advise": "lib.measure.advice",
     "compare": "lib.measure.comparison",
     "sweep": "lib.training.sweep",
     "train": "lib.training.train",

@@ -7,6 +7,7 @@ examples:
   python -m lib train ctr-synthetic mine.py:MyRule virtual -o 'row_optimizer={name: adagrad, lr: 0.1}'
   python -m lib train fb15k-237-distmult sync local --profile full --data FB15k-237 -o workers=1
   python -m lib compare sync gba s-easgd -o workers=16 -o slowdown=alibaba-shared-2018
+  python -m lib advise -o workers=16 -o speeds=[1,1,1,1,1,1,1,1,1,1,1,1,0.5,0.5,0.5,0.5]
   python -m lib train kg-synthetic oac local -o accesses=true   # its history, judged
   python -m lib check HISTORY   # anybody's, or a run's accesses.parquet
   python -m lib run 00_quickstart --profile laptop -p seeds=5
@@ -28,10 +29,13 @@ import os
 import re
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lib.errors import BadOption, LockstepError, unknown
 from lib.workloads import PROFILES
+
+if TYPE_CHECKING:
+    from lib.measure.compared import Comparison
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -80,17 +84,25 @@ def _parser() -> argparse.ArgumentParser:
     train("--json", action="store_true", help="print the summary as JSON")
     train("-o", "--option", help="an option of whatever has it, or of a part of it; repeatable", **pairs)
 
+    def tried(sub):
+        """What comparisons and advice are asked with."""
+        sub("--workload", default="clicks-light", help="as for train (default clicks-light)")
+        sub("--cluster", default="virtual", help="as for train (default virtual)")
+        sub("--seeds", type=int, default=5, help="runs of each, on planted data of its own (default 5)")
+        sub("--goal", type=float, default=0.9, help="the share of what the first learns that is timed (default 0.9)")
+        sub("--data", metavar="FOLDER", help="real data instead of planted")
+        sub("--profile", choices=PROFILES, help="the workload's size (default smoke)")
+        sub("--samples", type=int, help="samples of a pass (default: the workload's)")
+        sub("--figure", metavar="FILE", help="save the figure: .png, .svg or .pdf")
+        sub("-o", "--option", help="an option of whatever has it, or of a part of it; repeatable", **pairs)
+
     compare = add("compare", _compare, "train under several protocols, and say who is sooner and what that costs")
     compare("protocols", nargs="+", metavar="PROTOCOL", help="as for train; the others are held against the first")
-    compare("--workload", default="clicks-light", help="as for train (default clicks-light)")
-    compare("--cluster", default="virtual", help="as for train (default virtual)")
-    compare("--seeds", type=int, default=5, help="runs of each, on planted data of its own (default 5)")
-    compare("--goal", type=float, default=0.9, help="the share of what the first learns that is timed (default 0.9)")
-    compare("--data", metavar="FOLDER", help="real data instead of planted")
-    compare("--profile", choices=PROFILES, help="the workload's size (default smoke)")
-    compare("--samples", type=int, help="samples of a pass (default: the workload's)")
-    compare("--figure", metavar="FILE", help="save the figure: .png, .svg or .pdf")
-    compare("-o", "--option", help="an option of whatever has it, or of a part of it; repeatable", **pairs)
+    tried(compare)
+    advise = add("advise", _advise, "try every protocol once, and compare the few that were soonest")
+    advise("--first", default="sync", metavar="PROTOCOL", help="what you have now, or know best (default sync)")
+    advise("--keep", type=int, default=3, help="how many are compared with it (default 3)")
+    tried(advise)
 
     check = add("check", _check, "judge a pipeline's history: what no serial run would have shown")
     check(
@@ -156,18 +168,38 @@ def _train(options: argparse.Namespace) -> None:
 
 
 def _compare(options: argparse.Namespace) -> None:
-    for protocol in options.protocols:
-        _check_names(options.workload, protocol, options.cluster)
     import lib
 
+    for protocol in options.protocols:
+        _check_names(options.workload, protocol, options.cluster)
+    _told(lib.compare(options.protocols, options.workload, options.cluster, **_asked(options)), options.figure)
+
+
+def _advise(options: argparse.Namespace) -> None:
+    import lib
+
+    _check_names(options.workload, options.first, options.cluster)
+    asked = {"first": options.first, "keep": options.keep, **_asked(options)}
+    found = lib.advise(options.workload, options.cluster, **asked)
+    print(f"a run of each, at the workload's own rates; time to the goal and final metric beside {options.first}'s:")
+    print(found.tried.round({"time": 3, "difference": 4}).to_string(index=False, na_rep="never"))
+    for name, why in found.refused.items():
+        print(f"{name} cannot run there: {why}")
+    print("\nthe soonest of these, on other seeds and at their own best rates:")
+    _told(found.comparison, options.figure)
+
+
+def _asked(options: argparse.Namespace) -> dict[str, Any]:
     pairs = dict(_pair(text) for text in options.option)
     given = {name: value for name in ("data", "profile", "samples") if (value := getattr(options, name)) is not None}
-    asked = {"seeds": options.seeds, "goal": options.goal}
-    found = lib.compare(options.protocols, options.workload, options.cluster, **asked, **given, **pairs)
+    return {"seeds": options.seeds, "goal": options.goal, **given, **pairs}
+
+
+def _told(found: Comparison, figure: str | None) -> None:
     print(found.table().to_string(index=False))
     print(found.verdict())
-    if options.figure:
-        found.figure().savefig(options.figure)
+    if figure:
+        found.figure().savefig(figure)
 
 
 def _check(options: argparse.Namespace) -> int:

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 import pandas as pd
 
-from lib.measure.comparison import crossing
+from lib.measure.trial import crossing
 from lib.results.run import Run
 from notebooks.dssync import overhead
 

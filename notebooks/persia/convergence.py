@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from lib.measure.comparison import crossing
+from lib.measure.trial import crossing
 from lib.results.run import Run
 from lib.training.sweep import sweep
 from notebooks import study

@@ -11,7 +11,7 @@ from lib.__main__ import main
 from lib.errors import BadOption, UnknownOption
 from lib.measure import comparison
 from lib.measure.compared import Comparison
-from lib.measure.comparison import crossing
+from lib.measure.trial import crossing
 
 SMALL = {"workers": 4, "samples": 6_400, "evaluation_samples": 2_000, "slowdown": 0.6, "vocabulary": 200}
 
@@ -92,6 +92,19 @@ class Peaked:
 def test_the_best_rate_has_worse_ones_on_either_side_or_is_the_last_that_may_be(best, found, monkeypatch):
     monkeypatch.setattr(comparison, "sweep", list)
     assert comparison._tuned({"a": Peaked(best), "b": Peaked(1)}) == pytest.approx({"a": found, "b": 1})
+
+
+def test_advice_tries_every_protocol_once_and_compares_the_soonest(capsys):
+    found = lib.advise("clicks-light", "virtual", keep=2, seeds=2, iota=1, **SMALL)
+    tried = found.tried.set_index("protocol")
+    assert (
+        tried.loc["sync", "time"] == 1
+        and tried.loc["sync", "difference"] == 0
+        and tried["time"].is_monotonic_increasing
+    )
+    assert {"gba", "s-easgd", "ds-sync"} <= {*tried.index, *found.refused} and not {"oac", "frozen"} & {*tried.index}
+    best = [name for name in dict.fromkeys(found.tried["as"]) if name != "sync"][:2]
+    assert list(dict.fromkeys(found.comparison.runs["protocol"])) == ["sync", *best]
 
 
 def test_an_option_that_no_protocol_has_is_told_with_the_nearest():

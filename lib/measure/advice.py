@@ -1,0 +1,84 @@
+"""`lib.advise`: which protocol for a workload and a cluster, and how sure.
+
+Every protocol that can run there is run once, on a seed that is kept for trials, beside the first; the few that were soonest at
+the goal are compared with it on seeds of their own (`lib/measure/comparison.py`). Who was left out by a single run may be as good
+as the last that was not: the table of all says by how much it was behind.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from lib.cluster.base import Cluster
+from lib.errors import BadOption
+from lib.measure.compared import Comparison
+from lib.measure.comparison import compare, told
+from lib.measure.trial import Trial, metric_of, seconds_to
+from lib.options.checked import Count, checked
+from lib.protocols import ALL
+from lib.seeds import tuning
+from lib.training.sweep import sweep
+from lib.training.train import Job
+from lib.workloads import Workload
+
+
+@dataclass(frozen=True, eq=False)
+class Advice:
+    """What was tried once, and what was compared."""
+
+    tried: pd.DataFrame
+    """A row for each protocol that can run there, the soonest first: `time` to the goal over the first's and `difference` in the
+    metric, both of a single run at the workload's own rates; `as`: the protocol whose run it was to the last bit."""
+    refused: dict[str, str]
+    """Protocols that cannot run there, and why."""
+    comparison: Comparison
+
+
+def advise(
+    workload: Workload | str,
+    cluster: Cluster | str,
+    *,
+    first: str = "sync",
+    keep: int = 3,
+    seeds: int = 5,
+    goal: float = 0.9,
+    **options: Any,
+) -> Advice:
+    """Try every registered protocol for workers, and compare the `keep` best with the `first`; options as for `compare`."""
+    keep = checked(Count, keep, "advise", "keep")
+    names = [
+        first,
+        *(name for name, kind in ALL.items() if kind.family != "pipeline" and name not in (first, "frozen")),
+    ]
+    told(options, names, workload, cluster)
+    (seed,) = tuning(1)
+    trials, refused = {}, {}
+    for name in names:
+        try:
+            Job.of(**(trial := Trial.of(workload, name, cluster, options)).job(1.0, seed))
+        except BadOption as error:
+            if name == first:
+                raise
+            refused[name] = str(error)
+        else:
+            trials[name] = trial
+    blank, *runs = sweep([trials[first].untrained(seed), *(trial.job(1.0, seed) for trial in trials.values())])
+    metric, found = metric_of(blank), dict(zip(trials, runs, strict=True))
+    start, end = blank.summary[metric], found[first].summary[metric]
+    there = start + goal * (end - start)
+    seconds, same = seconds_to(found[first], metric, start, there), {}
+    rows = [
+        {
+            "protocol": name,
+            "time": seconds_to(run, metric, start, there) / seconds,
+            "difference": run.summary[metric] - end,
+            "as": same.setdefault((run.digest, run.summary["virtual_seconds"], run.summary["wall_seconds"]), name),
+        }
+        for name, run in found.items()
+    ]
+    tried = pd.DataFrame(rows).sort_values("time", kind="stable").reset_index(drop=True)
+    best = [name for name in dict.fromkeys(tried.dropna()["as"]) if name != first][:keep]
+    return Advice(tried, refused, compare([first, *best], workload, cluster, seeds=seeds, goal=goal, **options))

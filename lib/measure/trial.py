@@ -1,0 +1,82 @@
+"""A protocol on a workload and a cluster, to be run at other rates and on other seeds; and how soon a run is how good."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+
+from lib.cluster.base import Cluster
+from lib.errors import BadOption
+from lib.protocols import get
+from lib.protocols.rule import Pair, Rule
+from lib.results.run import Run
+from lib.training.given import resolve, taken
+from lib.training.train import Options
+from lib.workloads import Workload
+
+EVALUATIONS = 10
+METRICS = ("auc", "accuracy", "f1", "mrr")
+"""What is compared: the first of these that the workload is evaluated by."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One protocol on the workload and the cluster."""
+
+    workload: Workload
+    protocol: Rule | Pair
+    cluster: Cluster
+    settings: Mapping[str, Any]
+
+    @classmethod
+    def of(
+        cls, workload: Workload | str, protocol: Rule | Pair | str, cluster: Cluster | str, options: Mapping
+    ) -> Trial:
+        """With those of the options that something of it has."""
+        own = taken(Options, workload, protocol, cluster, options)
+        *made, _ = resolve(Options, workload, protocol, cluster, own)
+        known = {field.name for field in fields(Options)}
+        settings = {name: value for name, value in own.items() if name.partition(".")[0] in known}
+        return cls(*made, {"evaluations": EVALUATIONS, "trace": False} | settings)
+
+    def job(self, rate: float, seed: int, **changed: Any) -> dict[str, Any]:
+        workload = self.workload
+        faster = {
+            name: replace(own := getattr(workload, name), lr=own.lr * rate)
+            for name in ("dense_optimizer", "row_optimizer")
+        }
+        world = {"world": seed} if hasattr(workload, "world") and not getattr(workload, "data", None) else {}
+        given = {"workload": replace(workload, **faster, **world), "protocol": self.protocol, "cluster": self.cluster}
+        return {**given, "seed": seed, **self.settings, **changed}
+
+    def untrained(self, seed: int) -> dict[str, Any]:
+        """A pass that trains nothing."""
+        return self.job(1.0, seed, protocol=get("frozen"), samples=self.workload.batch_size, evaluations=1)
+
+
+def metric_of(run: Run) -> str:
+    if (found := next((name for name in METRICS if name in run.summary), None)) is None:
+        raise BadOption(f"compare: the workload is evaluated by none of {', '.join(METRICS)}")
+    return found
+
+
+def seconds_to(run: Run, metric: str, start: float, goal: float) -> float:
+    """The seconds until a run that began at `start` is at the goal; nan: it never is."""
+    reached = crossing(np.array([(0.0, start), *run.history[["time", metric]].dropna().to_numpy()]), goal)
+    return math.nan if reached is None else float(reached[0])
+
+
+def crossing(course: np.ndarray, goal: float) -> np.ndarray | None:
+    """Where a course, whose last column is the metric, is at the goal first, on straight lines between its rows: the other
+    columns there. None where it never is; one that begins there is there in its first row."""
+    above = course[:, -1] >= goal
+    if not above.any():
+        return None
+    at = int(above.argmax())
+    before, after = course[max(at - 1, 0)], course[at]
+    share = (goal - before[-1]) / (after[-1] - before[-1]) if at else 1.0
+    return (before + share * (after - before))[:-1]
