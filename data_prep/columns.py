@@ -84,7 +84,9 @@ def form(path: Path, names: Sequence[str] = (), delimiter: str = "") -> Form:
         raise BadOption(f"{path}, line 1: {len(fields)} fields, but --columns names {len(names)}: {line[:60]!r}")
     header = tuple(name.strip() or f"column {place}" for place, name in enumerate(names or fields, 1))
     if twice := {name for name in header if header.count(name) > 1}:
-        raise BadOption(f"{path}, line 1: two columns are called {min(twice)!r}; name them with --columns")
+        raise BadOption(
+            f"{path}, line 1: two columns are called {min(twice)!r}; --columns names the columns of a file without a header"
+        )
     return Form(path, header, delimiter, not names)
 
 
@@ -157,6 +159,8 @@ def _delimited(form: Form, names: Sequence[str]) -> Iterator[Block]:
                 yield Block(where, dict(zip(names, batch.columns, strict=True)), bad[told:])
                 told = len(bad)
     except (pa.ArrowException, OSError) as error:
+        if "Could not skip" in str(error):
+            return  # a header alone
         if "straddl" in str(error) or (bad and bad[-1][1].count("\n") > _UNCLOSED):
             raise Damaged(f"{form.path}, line {bad[-1][0] if bad else at}: a quote that does not close") from error
         raise Damaged(f"{form.path}, after line {at - 1}: {error}") from error

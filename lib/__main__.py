@@ -124,12 +124,15 @@ def _list(options: argparse.Namespace) -> None:
 
     for title, registry in (("workloads", workloads.ALL), ("protocols", protocols.ALL), ("clusters", cluster.ALL)):
         print(f"{title}:")
+        wide = 2 + max(map(len, registry))
         for name in registry:
             family = f"[{registry[name].family}] " if title == "protocols" else ""
-            print(f"  {name:22}{family}{registry.sentence(name)}")
+            print(f"  {name:{wide}}{family}{registry.sentence(name)}")
     print("notebooks:")
-    for experiment in notebooks.experiments():
-        print(f"  {experiment.name:32}{experiment.title}")
+    pages = notebooks.experiments()
+    wide = 2 + max(len(page.name) for page in pages)
+    for page in pages:
+        print(f"  {page.name:{wide}}{page.title}")
 
 
 def _train(options: argparse.Namespace) -> None:
@@ -237,7 +240,12 @@ def _check_names(workload: str, protocol: str, cluster: str) -> None:
     for registry, names in given:
         for name in names:
             if name not in registry and not re.search(r"\.py(:|$)|\.ya?ml$", name):
-                raise unknown(registry.what, name, registry)
+                own = (
+                    "; or a file: machine.yaml, mine.py:Mine"
+                    if registry is clusters.ALL
+                    else "; or a file: mine.py:Mine"
+                )
+                raise type(error := unknown(registry.what, name, registry))(f"{error}{own}")
 
 
 def _pair(text: str) -> tuple[str, Any]:

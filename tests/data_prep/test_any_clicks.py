@@ -166,27 +166,63 @@ def test_bad_rows_are_set_aside_with_their_line(prepare):
 
 NEGATIVE = "\n".join([HEADER, *(row.replace("0,u", "-1,u", 1) for row in ROWS)])
 ERRORS = {
-    "a column misspelt": (TEXT, ("--label", "klick"), "mine.csv, line 1: no column 'klick' for --label; did you mean 'click'"),
-    "another column misspelt": (TEXT, (*OPTIONS, "--numbers", "prise"), "no column 'prise' for --numbers; did you mean 'price'?"),
+    "a column misspelt": (
+        TEXT,
+        ("--label", "klick"),
+        "mine.csv, line 1: no column 'klick' for --label; did you mean 'click'",
+    ),
+    "another column misspelt": (
+        TEXT,
+        (*OPTIONS, "--numbers", "prise"),
+        "no column 'prise' for --numbers; did you mean 'price'?",
+    ),
     "no label": (TEXT, (), "mine.csv says whether there was a click? --label COLUMN, of click, who"),
     "the wrong column": (TEXT, ("--label", "who"), "mine.csv, line 2, column 'who': 'u0'; expected 0 or 1"),
-    "a negative label": (NEGATIVE, ("--label", "click"), "mine.csv, line 2, column 'click': '-1'; expected 0 or 1; or --positive N"),
-    "one class": (TEXT.replace("\n1,", "\n0,"), ("--label", "click"), "column 'click': none of the 35 rows that are trained on is a click"),
+    "a negative label": (
+        NEGATIVE,
+        ("--label", "click"),
+        "mine.csv, line 2, column 'click': '-1'; expected 0 or 1; or --positive N",
+    ),
+    "one class": (
+        TEXT.replace("\n1,", "\n0,"),
+        ("--label", "click"),
+        "rows that are trained on is a click; a model needs both",
+    ),
     "the wrong delimiter": (TEXT, ("--label", "click", "--delimiter", ";"), "mine.csv, line 1: one field between ';'"),
-    "no header": ("\n".join(ROWS), ("--label", "click"), "this looks like a row: --columns names the columns"),
+    "no header": ("0,1,2,3.5,x,y\n" * 3, ("--label", "click"), "this looks like a row: --columns names the columns"),
     "an empty file": ("", ("--label", "click"), "mine.csv is empty; expected a header, then rows"),
     "a header alone": (HEADER, ("--label", "click"), "mine.csv: no rows after the header"),
     "a name twice": ("a,a,b\n1,2,3\n", ("--label", "b"), "mine.csv, line 1: two columns are called 'a'"),
     "UTF-16": (TEXT.encode("utf-16"), ("--label", "click"), "mine.csv is UTF-16; save it as UTF-8"),
-    "a quote left open": (TEXT.replace("\n1,u1", '\n"1,u1', 1) + TEXT * 3, ("--label", "click"), "mine.csv, line 3: a quote that does not close"),
+    "a quote left open": (
+        TEXT.replace("\n1,u1", '\n"1,u1', 1) + TEXT * 3,
+        ("--label", "click"),
+        "mine.csv, line 3: a quote that does not close",
+    ),
     "a role twice": (TEXT, (*OPTIONS, "--ids", "at"), "column 'at' is given twice, as --time and as --ids"),
     "no time": (TEXT, ("--label", "click", "--time", "who"), "mine.csv, column 'who': no numbers and no dates"),
-    "too few times": (TEXT, ("--label", "click", "--time", "what"), "column 'what': 4 different times do not make --days 10"),
-    "no separator": (TEXT, ("--label", "click", "--bags", "tags"), "--bags tags: expected COLUMN:SEPARATOR, as 'genres:|'"),
-    "no numbers": (TEXT, ("--label", "click", "--numbers", "who", "--max-rejects", "5"), "mine.csv, line 7, column who: not a number: 'u2'"),
-    "columns miscounted": ("\n".join(ROWS), ("--label", "a", "--columns", "a,b"), "mine.csv, line 1: 6 fields, but --columns names 2"),
+    "too few times": (
+        TEXT,
+        ("--label", "click", "--time", "what"),
+        "column 'what': 4 different times do not make --days 10",
+    ),
+    "no separator": (
+        TEXT,
+        ("--label", "click", "--bags", "tags"),
+        "--bags tags: expected COLUMN:SEPARATOR, as 'genres:|'",
+    ),
+    "no numbers": (
+        TEXT,
+        ("--label", "click", "--numbers", "who", "--max-rejects", "5"),
+        "mine.csv, line 7, column who: not a number: 'u2'",
+    ),
+    "columns miscounted": (
+        "\n".join(ROWS),
+        ("--label", "a", "--columns", "a,b"),
+        "mine.csv, line 1: 6 fields, but --columns names 2",
+    ),
     "an option misspelt": (TEXT, ("--lable", "click"), "no option '--lable'; did you mean '--label'"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", ERRORS)
