@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gzip
 import json
+import shlex
 import zipfile
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -13,6 +15,7 @@ from pyarrow import parquet
 
 from data_prep.__main__ import main
 from data_prep.parse import MISSING, RARE, RESERVED, code_of, text_value
+from lib.__main__ import main as lib_main
 from lib.data import source
 from lib.data.clicks import FIELD_SHIFT
 from lib.data.prepared import PreparedClicks
@@ -275,3 +278,15 @@ def test_movielens_as_it_comes_is_one_log(tmp_path):
         for day in logs[0].names:
             assert np.array_equal(log.take(day, "ids"), logs[0].take(day, "ids"))
             assert np.array_equal(log.take(day, "labels"), logs[0].take(day, "labels"))
+
+
+def test_the_guides_commands_do_what_it_says(tmp_path, monkeypatch):
+    guide = Path(__file__).parents[2] / "data_prep" / "README.md"
+    commands = guide.read_text().split("```")[1].strip().splitlines()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LOCKSTEP_REPORTS", str(tmp_path / "reports"))
+    programs = {"data_prep": main, "lib": lib_main}
+    for command in commands:
+        _, _, program, *arguments = shlex.split(command)
+        assert programs[program](arguments) == 0, command
+    assert sealed.load(tmp_path / "mine" / "manifest.json")["counts"]["written"] == 20_000
