@@ -69,6 +69,10 @@ def summary(manifest: dict[str, Any], rejects: Path) -> str:
         told.append(
             "  more than 1 % of the values that were never seen are kept: raise --count-bits, or give --buckets"
         )
+    if manifest.get("relations", 0) > counts["written"] / 2:
+        told.append(
+            "warning: nearly as many relations as triples; does --order say where head, relation and tail stand?"
+        )
     if "columns" in manifest:  # nobody publishes the checksum of one's own
         return "\n".join(told)
     told += [f"{source['file']}: checksum {source['published']}" for source in manifest["sources"]]

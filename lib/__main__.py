@@ -73,6 +73,7 @@ def _parser() -> argparse.ArgumentParser:
     train("protocol", help="a registered name; or two, ROWS+DENSE; or mine.py:Mine")
     train("cluster", help="virtual, local or ray; or machine.yaml, as `calibrate` writes it; or mine.py:Mine")
     train("--seed", type=int, default=0, help="seed of the run (default 0)")
+    train("--seeds", type=int, help="so many runs, from --seed on: a line each, and the mean with its 95 %% interval")
     train("--samples", type=int, help="samples of the pass (default: the workload's)")
     train("--profile", choices=PROFILES, help="the workload's size (default smoke)")
     train("--data", metavar="FOLDER", help="real data instead of planted, passed once at most; --samples for more")
@@ -145,6 +146,9 @@ def _train(options: argparse.Namespace) -> None:
     for name in pairs.keys() & set(flags):
         raise BadOption(f"{name} has a flag of its own: --{name}")
     given = {name: value for name in flags if (value := getattr(options, name)) is not None}
+    if options.seeds is not None:
+        _train_seeds(options, given, pairs)
+        return
     run = lib.train(options.workload, options.protocol, options.cluster, **given, **pairs)
     summary = {**run.summary, "digest": run.digest}
     if options.json:
@@ -156,6 +160,32 @@ def _train(options: argparse.Namespace) -> None:
     for leg in summary.get("legs", [summary]):
         if "anomalies" in leg:
             print(anomalies.verdict(leg))
+
+
+def _train_seeds(options: argparse.Namespace, given: dict[str, Any], pairs: dict[str, Any]) -> None:
+    """A line for each seed, then the mean of each figure with its 95 % interval."""
+    import pandas as pd
+    from scipy import stats
+
+    import lib
+
+    if options.seeds < 2:
+        raise BadOption(f"--seeds is {options.seeds}; expected 2 or more")
+    first = given.pop("seed")
+    rows = []
+    for seed in range(first, first + options.seeds):
+        summary = lib.train(options.workload, options.protocol, options.cluster, seed=seed, **given, **pairs).summary
+        numbers = {name: value for name, value in summary.items() if type(value) in (int, float)}
+        rows.append({"seed": seed, **{name: value for name, value in numbers.items() if name != "seed"}})
+    table = pd.DataFrame(rows).set_index("seed")
+    mean, half = table.mean(), table.sem() * stats.t.ppf(0.975, len(table) - 1)
+    table = table[[name for name in table if half[name] > 0]]  # what no seed changes is not a result
+    if options.json:
+        print(json.dumps({"runs": rows, "mean": mean.to_dict(), "half_width": half.to_dict()}, indent=1))
+        return
+    print(table.to_string(float_format="{:,.5g}".format))
+    for name in table:
+        print(f"{name:24}{mean[name]:,.5g} +- {half[name]:.2g}")
 
 
 def _compare(options: argparse.Namespace) -> None:
