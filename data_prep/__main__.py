@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import csv
 import sys
 from collections.abc import Sequence
 from dataclasses import fields
@@ -10,10 +11,13 @@ from pathlib import Path
 
 from data_prep import manifest
 from data_prep.datasets import ALL, get
-from data_prep.job import REJECTS, Options
+from data_prep.job import REJECTS
 from lib.errors import BadOption, LockstepError, unknown_option
 
 EXAMPLES = """examples:
+  python -m data_prep clicks mine.csv prepared/mine --label click --time hour --bags 'tags:|'
+  python -m data_prep clicks may.parquet june.csv.gz prepared/mine --label click --numbers price,age --test july.csv
+  python -m data_prep ratings ml-100k.zip prepared/movielens
   python -m data_prep --list
   python -m data_prep criteo-kaggle raw/criteo prepared/criteo --min-count 10
   python -m data_prep criteo-1tb raw/days prepared/1tb --buckets 10000000 --train-days 12
@@ -35,7 +39,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             from data_prep.traces import command
 
             return command.main(arguments[1:])
-        return _run(_parser().parse_args(arguments))
+        parser = _parser()
+        options, strange = parser.parse_known_args(arguments)
+        if strange:
+            raise unknown_option("python -m data_prep", strange[0], parser._option_string_actions)
+        return _run(options)
     except BrokenPipeError:  # the reader of our output went away, as `head` does
         sys.stderr.close()
         return 0
@@ -56,13 +64,19 @@ def _run(options: argparse.Namespace) -> int:
 
         print(bench.measure().to_string(index=False))
         return 0
-    if options.dataset is None or options.raw is None:
+    if options.dataset is None or not options.raw:
         raise BadOption("which data set, and where are its raw files? `python -m data_prep --help` has examples")
     kind = get(options.dataset)
-    chosen = {f.name: getattr(options, f.name) for f in fields(Options) if getattr(options, f.name) is not None}
+    raw, *more = options.raw
+    out = more.pop() if more else None
+    if more and not kind.several:
+        raise BadOption(f"{kind.name} takes RAW and OUT, not {', '.join(map(str, options.raw))}")
+    names = {field.name for each in ALL.values() for field in fields(each.options)}
+    chosen = {name: value for name in sorted(names) if (value := getattr(options, name, None)) is not None}
     for name in chosen:
         if name not in kind.takes:
-            raise unknown_option(f"data set {kind.name!r}", f"--{name.replace('_', '-')}", kind.takes)
+            valid = [f"--{each.replace('_', '-')}" for each in kind.takes]
+            raise unknown_option(f"data set {kind.name!r}", f"--{name.replace('_', '-')}", valid)
     held_out = {role: getattr(options, role) for role in ("valid", "test") if getattr(options, role) is not None}
     for role in held_out:
         if role not in kind.roles:
@@ -72,16 +86,26 @@ def _run(options: argparse.Namespace) -> int:
         raise BadOption(f"--rows is {options.rows}; expected 1 or more")
     if options.twin:
         print(
-            *(f"{name}: {value}" for name, value in kind.twin(options.raw, options.rows, options.seed).items()),
+            *(f"{name}: {value}" for name, value in kind.twin(raw, options.rows, options.seed).items()),
             sep="\n",
         )
         return 0
     if options.check:
-        return _check(kind, options.raw, options.out)
-    if options.out is None:
-        raise BadOption(f"where to? python -m data_prep {kind.name} {options.raw} OUT")
-    print(manifest.summary(kind.prepare(options.raw, options.out, Options(**chosen), held_out), options.out / REJECTS))
+        return _check(kind, raw, out)
+    if out is None:
+        raise BadOption(f"where to? python -m data_prep {kind.name} {raw} OUT")
+    if out.is_file():
+        raise BadOption(f"{out} is a file; the last name is the folder to write to")
+    made = kind.prepare(raw, out, kind.options(**chosen), held_out, more)
+    print(manifest.summary(made, out / REJECTS))
+    if made["kind"] == "clicks":
+        print(f"now: python -m lib train ctr-synthetic sync virtual --data {out}")
     return 0
+
+
+def _names(text: str) -> list[str]:
+    """Names between commas; one that has a comma is quoted."""
+    return [name.strip() for name in next(csv.reader([text], skipinitialspace=True), [])]
 
 
 def _check(kind, raw: Path, out: Path | None) -> int:
@@ -105,9 +129,12 @@ def _parser() -> argparse.ArgumentParser:
         help="a name of --list; trace: fit a slowdown, see `trace --help`; bench: speed against pyarrow",
     )
     add(
-        "raw", nargs="?", type=Path, metavar="RAW", help="the folder with the raw files, or the file where there is one"
+        "raw",
+        nargs="*",
+        type=Path,
+        metavar="RAW OUT",
+        help="the folder with the raw files, or the file where there is one (of clicks several); last the folder to write to",
     )
-    add("out", nargs="?", type=Path, metavar="OUT", help="the folder to write to")
     add("--list", action="store_true", help="where each data set comes from, its licence, sizes and checksums")
     add("--check", action="store_true", help="compare RAW with the published checksums, and OUT with its manifest")
     add("--sample", type=int, metavar="N", help="only the first N rows of each file")
@@ -126,6 +153,20 @@ def _parser() -> argparse.ArgumentParser:
     add("--history", type=int, metavar="N", help="behaviours kept of each sample (default 50)")
     add("--max-rejects", type=int, metavar="N", help="bad rows to set aside before giving up (default 1000)")
     add("--workers", type=int, metavar="N", help="threads (default: one for each core)")
+    own = parser.add_argument_group(
+        "clicks and ratings", "what a column is that is not named here, is found and told"
+    ).add_argument
+    own("--label", "--rating", metavar="COLUMN", help="the column that says whether there was a click: 0 or 1")
+    own("--positive", type=float, metavar="N", help="the label from which on it is a click (of ratings 4)")
+    own("--numbers", type=_names, metavar="A,B", help="columns of numbers; empty fields have an input of their own")
+    own("--ids", type=_names, metavar="A,B", help="columns of ids: words, or whole numbers that only tell apart")
+    own("--bags", action="append", metavar="COLUMN:SEP", help="a column of several ids, as 'tags:|'; repeatable")
+    own("--longest", type=int, metavar="N", help="ids of a bag that are kept, the first (default 20)")
+    own("--skip", type=_names, metavar="A,B", help="columns to leave out")
+    own("--time", metavar="COLUMN", help="cut the days by this column, numbers or dates; without it, at random")
+    own("--days", type=int, metavar="N", help="days of equally many rows, the last to be judged by (default 10)")
+    own("--columns", type=_names, metavar="A,B,...", help="the columns' names, where the file has no header")
+    own("--delimiter", metavar="C", help="what stands between the columns (default: found in the first line)")
     add("--twin", action="store_true", help="write a synthetic twin to RAW, in the raw format, with a planted truth")
     add("--rows", type=int, default=20_000, metavar="N", help="rows of the twin (default 20000)")
     add("--seed", type=int, default=0, metavar="N", help="seed of the twin (default 0)")

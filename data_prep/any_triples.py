@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from data_prep import source
 from data_prep.job import Job
-from data_prep.lines import first_line
+from data_prep.lines import Span, blocks, first_line
 from data_prep.source import RawFile
 from data_prep.triples import SPLITS, Form, NamedTriples, fields
 from lib.errors import BadOption
@@ -18,7 +18,11 @@ _WORDS = {
     "r": ("relation", "r", "rel", "predicate", "p", "type", "label"),
     "t": ("tail", "t", "object", "o", "target", "dst", "to"),
 }
-_CALLED = {"train": ("train", "training"), "valid": ("valid", "validation", "val", "dev"), "test": ("test", "testing")}
+_CALLED = {
+    "train": ("train", "training", "train2id"),
+    "valid": ("valid", "validation", "val", "dev", "valid2id"),
+    "test": ("test", "testing", "test2id"),
+}
 
 
 class Triples(NamedTriples):
@@ -76,6 +80,8 @@ def form(path: Path, order: str = "") -> Form:
     """How a file is laid out, as its first line tells."""
     try:
         line = first_line(path).decode("utf-8-sig").strip()
+        if counted := line.isdecimal():  # OpenKE's: how many follow, as head, tail, relation
+            line = _second_line(path).decode()
     except UnicodeDecodeError as error:
         raise BadOption(f"{path}, line 1: not UTF-8; is this a text file?") from error
     delimiter = next((each for each in ("\t", ",", ";") if len(fields(line, each)) >= 3), None)
@@ -91,4 +97,9 @@ def form(path: Path, order: str = "") -> Form:
             f"{path}, line 1: {line[:80]!r} has {len(names)} fields; expected head, relation and tail between tabs, commas, "
             "semicolons or spaces, or a header that names them"
         )
-    return Form(delimiter, tuple((order or "hrt").index(kind) for kind in "hrt"))
+    order = order or ("htr" if counted else "hrt")
+    return Form(delimiter, tuple(order.index(kind) for kind in "hrt"), header=counted)
+
+
+def _second_line(path: Path) -> bytes:
+    return next(blocks(Span(path), 1 << 12)).tobytes().split(b"\n")[1].strip()

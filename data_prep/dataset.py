@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, ClassVar
@@ -34,8 +34,11 @@ class Dataset(ABC):
     """Whether the files are read compressed by gzip, too."""
     roles: ClassVar[tuple[str, ...]] = ()
     """Held-out splits for which a file of its own can be given."""
+    options: ClassVar[type[Options]] = Options
     takes: ClassVar[frozenset[str]] = frozenset({"sample", "max_rejects", "workers"})
     """The options that mean something here."""
+    several: ClassVar[bool] = False
+    """Whether several files may be given, one after another."""
 
     @classmethod
     def sources(cls, raw: Path) -> list[tuple[Path, RawFile | None]]:
@@ -58,11 +61,17 @@ class Dataset(ABC):
 
     @classmethod
     def prepare(
-        cls, raw: Path, out: Path, options: Options, held_out: Mapping[str, Path] | None = None
+        cls,
+        raw: Path,
+        out: Path,
+        options: Options,
+        held_out: Mapping[str, Path] | None = None,
+        more: Sequence[Path] = (),
     ) -> dict[str, Any]:
-        """Writes the prepared files and returns the manifest; `held_out` has the files of single splits."""
+        """Writes the prepared files and returns the manifest; `held_out` has the files of single splits, and `more` the files
+        after the first where there are several."""
         with cls.opened(Path(raw)) as raw:
-            files = cls.sources(raw)
+            files = [file for path in (raw, *more) for file in cls.sources(path)]
             given = {role: Path(path) for role, path in (held_out or {}).items()}
             for role, path in given.items():
                 if not path.is_file():

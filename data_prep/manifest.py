@@ -53,6 +53,15 @@ def summary(manifest: dict[str, Any], rejects: Path) -> str:
     if "positives" in manifest:
         rows = sum(partition["rows"] for partition in manifest["partitions"])
         told.append(f"clicks: {manifest['positives'] / max(rows, 1):.2%} of {rows:,} samples")
+    if "columns" in manifest:
+        wide = max(map(len, manifest["columns"]))
+        told += [f"  {name:{wide}}  {what}" for name, what in manifest["columns"].items()]
+        days, learnt = manifest["days"], manifest["train_days"]
+        told.append(
+            f"trained on: days 0 to {learnt - 1}; judged by: day {days - 1}"
+            if days - learnt == 1
+            else f"trained on: days 0 to {learnt - 1}; judged by: days {learnt} to {days - 1}"
+        )
     for name in ("entities", "relations", "without", "threshold"):
         if name in manifest:
             told.append(f"{name}: {manifest[name]}")
@@ -60,5 +69,11 @@ def summary(manifest: dict[str, Any], rejects: Path) -> str:
         told.append(
             "  more than 1 % of the values that were never seen are kept: raise --count-bits, or give --buckets"
         )
+    if manifest.get("relations", 0) > counts["written"] / 2:
+        told.append(
+            "warning: nearly as many relations as triples; does --order say where head, relation and tail stand?"
+        )
+    if "columns" in manifest:  # nobody publishes the checksum of one's own
+        return "\n".join(told)
     told += [f"{source['file']}: checksum {source['published']}" for source in manifest["sources"]]
     return "\n".join(told)

@@ -29,13 +29,13 @@ class Sketch:
         self.counters = np.zeros((2, 1 << bits), np.uint8)
         self._lock = threading.Lock()
 
-    def add(self, codes: np.ndarray) -> None:
-        """Counts a block's codes (rows, fields)."""
+    def add(self, codes: np.ndarray, fields: np.ndarray | None = None) -> None:
+        """Counts a block's codes (rows, columns); column c belongs to field c or `fields[c]`."""
         with self._lock:
-            _add(codes, self.counters)
+            _add(codes, np.arange(codes.shape[1]) if fields is None else fields, self.counters)
 
     def drop_rare(self, codes: np.ndarray, least: int, fields: np.ndarray | None = None) -> None:
-        """Writes RARE over every code that was seen fewer than `least` times; column c belongs to field c or `fields[c]`."""
+        """Writes RARE over every code that was seen fewer than `least` times."""
         _drop(codes, np.arange(codes.shape[1]) if fields is None else fields, self.counters, least)
 
     def false_keep(self, least: int) -> float:
@@ -67,12 +67,12 @@ def _places(code, field, mask):
 
 
 @njit(nogil=True, cache=True)
-def _add(codes, counters):
+def _add(codes, fields, counters):
     mask = np.uint64(counters.shape[1] - 1)
     for row in range(codes.shape[0]):
-        for field in range(codes.shape[1]):
-            if codes[row, field] != MISSING:
-                first, second = _places(codes[row, field], field, mask)
+        for column in range(codes.shape[1]):
+            if codes[row, column] != MISSING:
+                first, second = _places(codes[row, column], fields[column], mask)
                 if counters[0, first] < LARGEST:
                     counters[0, first] += 1
                 if counters[1, second] < LARGEST:

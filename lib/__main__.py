@@ -77,6 +77,7 @@ def _parser() -> argparse.ArgumentParser:
     train("protocol", help="a registered name; or two, ROWS+DENSE; or mine.py:Mine")
     train("cluster", help="virtual, local or ray; or machine.yaml, as `calibrate` writes it; or mine.py:Mine")
     train("--seed", type=int, default=0, help="seed of the run (default 0)")
+    train("--seeds", type=int, help="so many runs, from --seed on: a line each, and the mean with its 95 %% interval")
     train("--samples", type=int, help="samples of the pass (default: the workload's)")
     train("--profile", choices=PROFILES, help="the workload's size (default smoke)")
     train("--data", metavar="FOLDER", help="real data instead of planted, passed once at most; --samples for more")
@@ -136,12 +137,15 @@ def _list(options: argparse.Namespace) -> None:
 
     for title, registry in (("workloads", workloads.ALL), ("protocols", protocols.ALL), ("clusters", cluster.ALL)):
         print(f"{title}:")
+        wide = 2 + max(map(len, registry))
         for name in registry:
             family = f"[{registry[name].family}] " if title == "protocols" else ""
-            print(f"  {name:22}{family}{registry.sentence(name)}")
+            print(f"  {name:{wide}}{family}{registry.sentence(name)}")
     print("notebooks:")
-    for experiment in notebooks.experiments():
-        print(f"  {experiment.name:32}{experiment.title}")
+    pages = notebooks.experiments()
+    wide = 2 + max(len(page.name) for page in pages)
+    for page in pages:
+        print(f"  {page.name:{wide}}{page.title}")
 
 
 def _train(options: argparse.Namespace) -> None:
@@ -154,6 +158,9 @@ def _train(options: argparse.Namespace) -> None:
     for name in pairs.keys() & set(flags):
         raise BadOption(f"{name} has a flag of its own: --{name}")
     given = {name: value for name in flags if (value := getattr(options, name)) is not None}
+    if options.seeds is not None:
+        _train_seeds(options, given, pairs)
+        return
     run = lib.train(options.workload, options.protocol, options.cluster, **given, **pairs)
     summary = {**run.summary, "digest": run.digest}
     if options.json:
@@ -165,6 +172,32 @@ def _train(options: argparse.Namespace) -> None:
     for leg in summary.get("legs", [summary]):
         if "anomalies" in leg:
             print(anomalies.verdict(leg))
+
+
+def _train_seeds(options: argparse.Namespace, given: dict[str, Any], pairs: dict[str, Any]) -> None:
+    """A line for each seed, then the mean of each figure with its 95 % interval."""
+    import pandas as pd
+    from scipy import stats
+
+    import lib
+
+    if options.seeds < 2:
+        raise BadOption(f"--seeds is {options.seeds}; expected 2 or more")
+    first = given.pop("seed")
+    rows = []
+    for seed in range(first, first + options.seeds):
+        summary = lib.train(options.workload, options.protocol, options.cluster, seed=seed, **given, **pairs).summary
+        numbers = {name: value for name, value in summary.items() if type(value) in (int, float)}
+        rows.append({"seed": seed, **{name: value for name, value in numbers.items() if name != "seed"}})
+    table = pd.DataFrame(rows).set_index("seed")
+    mean, half = table.mean(), table.sem() * stats.t.ppf(0.975, len(table) - 1)
+    table = table[[name for name in table if half[name] > 0]]  # what no seed changes is not a result
+    if options.json:
+        print(json.dumps({"runs": rows, "mean": mean.to_dict(), "half_width": half.to_dict()}, indent=1))
+        return
+    print(table.to_string(float_format="{:,.5g}".format))
+    for name in table:
+        print(f"{name:24}{mean[name]:,.5g} +- {half[name]:.2g}")
 
 
 def _compare(options: argparse.Namespace) -> None:
@@ -269,7 +302,12 @@ def _check_names(workload: str, protocol: str, cluster: str) -> None:
     for registry, names in given:
         for name in names:
             if name not in registry and not re.search(r"\.py(:|$)|\.ya?ml$", name):
-                raise unknown(registry.what, name, registry)
+                own = (
+                    "; or a file: machine.yaml, mine.py:Mine"
+                    if registry is clusters.ALL
+                    else "; or a file: mine.py:Mine"
+                )
+                raise type(error := unknown(registry.what, name, registry))(f"{error}{own}")
 
 
 def _pair(text: str) -> tuple[str, Any]:

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 import lib
@@ -226,3 +227,13 @@ def test_help_reads_well(capsys):
     printed = capsys.readouterr().out
     for command in ("list", "train", "run", "report", "claims", "calibrate", "doctor", "examples"):
         assert command in printed
+
+
+def test_several_seeds_are_a_line_each_and_the_mean_with_its_interval(capsys):
+    options = ["clicks-light", "sync", "virtual", "--samples", "2000", "--seeds", "3", "-o", "workers=2", "--json"]
+    assert main(["train", *options]) == 0
+    told = json.loads(capsys.readouterr().out)
+    found = [run["auc"] for run in told["runs"]]
+    assert [run["seed"] for run in told["runs"]] == [0, 1, 2] and len(set(found)) == 3
+    assert told["mean"]["auc"] == pytest.approx(sum(found) / 3)
+    assert told["half_width"]["auc"] == pytest.approx(4.3027 * np.std(found, ddof=1) / 3**0.5, rel=1e-4)

@@ -64,7 +64,7 @@ def test_from_the_twin_to_the_check(tmp_path, capsys):
         (["avazu", "raw"], "where to? python -m data_prep avazu raw OUT"),
         (["avazu", "raw", "out", "--sample", "0"], "--sample is 0; expected 1 to"),
         (["avazu", "raw", "--twin", "--rows", "0"], "--rows is 0; expected 1 or more"),
-        (["triples", __file__, __file__], "File exists; give a folder that you can write to"),
+        (["triples", __file__, __file__], "is a file; the last name is the folder to write to"),
     ],
 )
 def test_errors_are_one_sentence_that_helps(arguments, sentence, capsys):

@@ -196,3 +196,14 @@ def test_the_real_graph(samples, tmp_path):
     with (tmp_path / "raw" / "test.txt").open("ab") as file:
         file.write(b"x\ty\tz\r\n")
     assert len(manifest.check_raw(FB15k237, tmp_path / "raw")) == 2  # size and digest
+
+
+def test_openkes_count_line_gives_the_order_and_many_relations_are_told(tmp_path, capsys):
+    (tmp_path / "raw").mkdir()
+    (tmp_path / "raw" / "train2id.txt").write_text("4\n0 1 0\n1 2 0\n2 3 0\n3 4 0\n")
+    from data_prep.__main__ import main
+
+    assert main(["triples", str(tmp_path / "raw"), str(tmp_path / "out")]) == 0
+    assert "entities: 5\nrelations: 1" in (told := capsys.readouterr().out) and "warning" not in told
+    assert main(["triples", str(tmp_path / "raw"), str(tmp_path / "other"), "--order", "hrt"]) == 0
+    assert "warning: nearly as many relations as triples" in capsys.readouterr().out
