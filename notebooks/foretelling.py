@@ -33,7 +33,7 @@ def settings(commit: str, lengths: Sequence[int], count: int = 3) -> list[study.
     drawn = []
     for family in chance.sample(families, count):
         way = chance.choice([name for name, way in apart.TO_DRAW.items() if way.family == family])
-        updates = lengths[0] * (lengths[-2] / lengths[0]) ** chance.random()
+        updates = lengths[0] * (min(apart.BRIEF, lengths[-2]) / lengths[0]) ** chance.random()
         drawn.append({"way": way, "updates": round(updates), "rate": round(3 ** chance.uniform(-1, 1), 3)})
     return drawn
 

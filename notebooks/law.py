@@ -85,11 +85,15 @@ def _power(there: pd.DataFrame, numbers: np.ndarray, names: list[str]) -> np.nda
 
 def smaller_updates(there: pd.DataFrame, sync: pd.DataFrame) -> np.ndarray:
     """What updates that are `larger` times smaller cost each cell, by Sync's AUC at the length's rates (updates, rate, auc);
-    beyond the curve's ends it is as at them."""
+    beyond a curve's ends it is as at them. A length where Sync has one rate, the longest, has the next shorter one's curve, so
+    that nothing foretells it that was measured there."""
     curves = {updates: group.groupby("rate")["auc"].mean() for updates, group in sync.groupby("updates")}
+    curves = {updates: curve for updates, curve in curves.items() if len(curve) > 1}
 
     def cost(updates: int, rate: float, larger: float) -> float:
-        curve = curves[updates]
+        if larger == 1:
+            return 0.0
+        curve = curves[max(each for each in curves if each <= updates)]
         at = np.interp(np.log([rate, rate * math.sqrt(larger)]), np.log(curve.index), curve)
         return float(at[0] - at[1])
 
