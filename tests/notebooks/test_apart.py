@@ -106,12 +106,15 @@ def test_a_collapse_begins_between_the_rates_that_were_tried():
 
 def test_what_smaller_updates_cost_is_read_off_sync_s_curve():
     """Nine times smaller ones are Sync's at thrice the rate; between rates the curve is straight in their logarithm."""
-    sync = pd.DataFrame({"updates": 100, "rate": [1, 3, 9, 1, 3, 9], "auc": [0.80, 0.79, 0.75, 0.82, 0.81, 0.77]})
+    auc = {"auc": [0.80, 0.79, 0.75, 0.82, 0.81, 0.77]}
+    sync = pd.DataFrame({"updates": 100, "rate": [1, 3, 9, 1, 3, 9], **auc})
     there = pd.DataFrame({"updates": 100, "rate": [1.0, 3.0, 1.0, 1.0], "larger": [9.0, 9.0, 1.0, 3.0]})
     assert law.smaller_updates(there, sync) == pytest.approx([0.01, 0.04, 0, 0.005])
+    flat = pd.DataFrame({"updates": 10, "rate": [1, 9], "auc": [0.9, 0.9]})
     longest = pd.DataFrame({"updates": 1000, "rate": [1], "auc": [0.9]})
     there = there.assign(updates=1000)
-    assert law.smaller_updates(there, pd.concat([sync, longest])) == pytest.approx([0.01, 0.04, 0, 0.005])
+    told = law.smaller_updates(there, pd.concat([flat, sync, longest]))
+    assert told == pytest.approx([0.01, 0.04, 0, 0.005]), "by the curve of the next shorter runs"
 
 
 def test_a_cell_is_the_mean_of_its_seeds_with_their_interval():
@@ -156,6 +159,16 @@ def test_the_part_that_makes_smaller_updates_may_have_a_smaller_rate():
     assert made.row_optimizer.lr == pytest.approx(0.008 / np.sqrt(8)) and made.dense_optimizer.lr == 0.01
     made = apart.job("dense alone apart", 8, 0.008, 0.01, seed=0)["workload"]
     assert (made.row_optimizer.lr, made.dense_optimizer.lr) == (0.008, 0.01)
+
+
+def test_a_way_that_was_tuned_has_its_own_rates_and_is_held_against_its_base_at_its():
+    rates = {("sync", 8): {"rows": 0.003, "dense": 0.01}, ("async", 8): {"rows": 0.001, "dense": 0.003}}
+    data, runs = apart.mapped(apart.beside(("async", "gba"), (8,), (0, 1), (3,)), rates)
+    told = data.set_index(["way", "seed"])
+    assert told["rows"].groupby("way").first().to_dict() == pytest.approx({"sync": 0.009, "async": 0.003, "gba": 0.009})
+    assert [run.provenance["workload"]["dense_optimizer"]["lr"] for run in runs[2:4]] == pytest.approx([0.009, 0.009])
+    for way, seed in told.index:
+        assert told["cost"][way, seed] == told["auc"]["sync", seed] - told["auc"][way, seed]
 
 
 def test_a_blind_setting_is_the_commits_alone_and_inside_the_range():
