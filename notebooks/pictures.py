@@ -11,6 +11,8 @@ from lib.reporting import plots
 from notebooks import law
 
 PER_MILLE = 1e3
+APART = 1.05
+"""Of one length's marks, so that their intervals are seen."""
 
 
 def lost(there: pd.DataFrame) -> Figure:
@@ -20,11 +22,12 @@ def lost(there: pd.DataFrame) -> Figure:
         fig = Figure(figsize=(plots.WIDTH, 2.6 * len(families)), layout="constrained")
         for ax, family in zip(fig.subplots(len(families), 1, sharex=True, squeeze=False)[:, 0], families, strict=True):
             ways = list(dict.fromkeys(there.loc[there["family"] == family, "way"]))
-            for way, tone in zip(ways, sns.color_palette("colorblind", len(ways)), strict=True):
+            for place, (way, tone) in enumerate(zip(ways, sns.color_palette("colorblind", len(ways)), strict=True)):
                 mine = there[there["way"] == way].sort_values("updates")
+                aside = mine["updates"] * APART ** (place - (len(ways) - 1) / 2)
                 cost, ends = PER_MILLE * mine["cost"], PER_MILLE * abs(mine[["low", "high"]].T - mine["cost"])
-                ax.errorbar(mine["updates"], cost, ends, color=tone, marker="o", linestyle="", label=way)
-                ax.plot(mine["updates"], PER_MILLE * mine["foretold"], color=tone)
+                ax.errorbar(aside, cost, ends, color=tone, marker="o", linestyle="", label=way)
+                ax.plot(aside, PER_MILLE * mine["foretold"], color=tone)
             ax.axhline(0, color=plots.BLACK, linewidth=0.8)
             ax.axhline(PER_MILLE * law.COLLAPSE, color=plots.BLACK, linewidth=0.8, linestyle=":")
             ax.set_xscale("log")
