@@ -1,42 +1,45 @@
-"""What staying apart costs: every way of keeping in step beside Sync, over how long, how far apart and how fast it learns.
+"""What staying apart costs: ways of keeping in step beside Sync, over how long, how far apart and how fast they learn.
 
 A *way* is a protocol at a distance. What is apart has one measure a family: under servers the mean age of an applied gradient,
 and under the hybrid of a row's, in updates of Sync's size; between replicas the steps from one mix to the next; in a pipeline
-the batches in flight beside one. All see the same samples, `UPDATE` for an update of Sync, and have Sync's rates times a number.
+the batches in flight beside one. All see the same samples, `UPDATE` for an update of Sync, and have Sync's rates times a number,
+or rates of their own.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
+from functools import cache, partial
 from typing import Any
 
 import pandas as pd
-import seaborn as sns
-from matplotlib.figure import Figure
 
 from lib import protocols
 from lib.cluster.virtual.cluster import VirtualCluster
-from lib.protocols.rule import Rule
-from lib.reporting import plots
+from lib.protocols.rule import Pair, Rule
 from lib.results.run import Run
 from lib.seeds import not_judging
 from lib.store.optim import Adam
 from lib.training.sweep import sweep
 from lib.workloads.light import LightClicks
 from notebooks import study
+from notebooks.ages import aged
 
 WORKERS, BATCH = 8, 64
 UPDATE = WORKERS * BATCH
 """Samples of an update of Sync."""
 SLOWDOWN = 0.6
 """Of the workers' steps, lognormal."""
-GRID = {"rows": (0.001, 0.003, 0.01), "dense": (0.001, 0.003, 0.01)}
-"""Adam's rates that are tried first; the grid goes on past its ends."""
+GRID = {"rows": (0.001, 0.003, 0.009), "dense": (0.001, 0.003, 0.009)}
+"""Adam's rates that are tried first at the shortest length; it goes on past its ends, and then from its best."""
 EVALUATED = 50_000
-LONG = ("longest", "second longest", "third longest")
-"""Lengths, as claims call them."""
+BRIEF, LONG = 1_000, 3_000
+"""Updates beyond which rates beside Sync's are not tried, and from which on one seed tunes; some ways end with either."""
+
+Rates = Mapping[tuple[str, int], Mapping[str, float]]
+"""(way, updates) -> rates of rows and dense."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,15 +47,24 @@ class Way:
     """A protocol at a distance."""
 
     family: str
-    rule: Rule
+    rule: Rule | Pair
     workers: int = WORKERS
     batch: int = BATCH
     far: float | None = None
     """The distance, where it is set and not measured."""
+    upto: float = math.inf
+    """The longest runs that it has: what costs much to run, or has nothing more to teach, stops earlier."""
+    age: float | None = None
+    """Workers under whom GBA's gradients are so old; None: they hold parameters for all of a step."""
+    hidden: tuple[int, ...] = (16,)
+    beta1: float = 0.9
+    slower: str = ""
+    """The part, rows or dense, whose smaller updates are given a smaller rate."""
 
     @property
-    def protocol(self) -> str:
-        return self.rule.name
+    def base(self) -> str:
+        """Whom it is held against."""
+        return BASES.get(self.family, "sync")
 
     @property
     def update(self) -> int:
@@ -63,137 +75,188 @@ class Way:
         return run.summary["staleness_mean"] * self.update / UPDATE if self.far is None else self.far
 
 
-def _way(family: str, name: str, workers: int = WORKERS, far: float | None = None, **options: Any) -> Way:
+def _way(family: str, name: str, workers: int = WORKERS, far: float | None = None, upto=math.inf, **options) -> Way:
     batch = BATCH if family != "pipelines" else UPDATE
-    return Way(family=family, rule=protocols.get(name, **options), workers=workers, batch=batch, far=far)
+    rule = protocols.get(name, **options)
+    return Way(family=family, rule=rule, workers=workers, batch=batch, far=far, upto=upto)
 
 
 servers, hybrid = partial(_way, "servers"), partial(_way, "hybrid", "hybrid")
-replicas, pipelines = partial(_way, "replicas"), partial(_way, "pipelines", workers=1)
+replicas, whole = partial(_way, "replicas"), partial(_way, "replicas with rows")
+pipelines = partial(_way, "pipelines", workers=1)
 
 
-def pipelined(many: int) -> Way:
-    return pipelines("pipelined", far=many - 1, in_flight=many, readers=many, writers=many)
+def pipelined(many: int, upto: float = math.inf) -> Way:
+    return pipelines("pipelined", far=many - 1, upto=upto, in_flight=many, readers=many, writers=many)
+
+
+def pair(rows: str, dense: str, slower: str = "") -> Way:
+    rule = Pair(sparse=protocols.get(rows), dense=protocols.get(dense))
+    return Way(family="one part apart", rule=rule, upto=BRIEF, slower=slower)
 
 
 WAYS: Mapping[str, Way] = {
     "gba": servers("gba", size=WORKERS),
-    "gba, 2 workers": servers("gba", 2, size=WORKERS),
-    "gba, 32 workers": servers("gba", 32, size=WORKERS),
+    "gba, age 0.2": replace(servers("gba", size=WORKERS), age=0.2, upto=BRIEF),
+    "gba, 32 workers": servers("gba", 32, upto=BRIEF, size=WORKERS),
     "async": servers("async"),
-    "async, 2 workers": servers("async", 2),
-    "async, 32 workers": servers("async", 32),
+    "async, 2 workers": servers("async", 2, upto=BRIEF),
+    "async, 32 workers": servers("async", 32, upto=BRIEF),
     "hop-bs": servers("hop-bs"),
     "s-easgd": replicas("s-easgd", far=1),
-    "s-ma": replicas("s-ma", far=1),
-    "fr-easgd": replicas("fr-easgd", far=1),
+    "s-ma": replicas("s-ma", far=1, upto=300),
     "fr-easgd, every 16": replicas("fr-easgd", far=16, every=16),
-    "ds-sync": replicas("ds-sync", far=1),
-    "local-sgd": replicas("local-sgd", far=4),
-    "local-sgd, every 16": replicas("local-sgd", far=16, every=16),
+    "ds-sync": whole("ds-sync", far=1, upto=100),
+    "local-sgd": whole("local-sgd", far=4, upto=300),
+    "local-sgd, every 16": whole("local-sgd", far=16, upto=BRIEF, every=16),
     "hybrid, tau 1": hybrid(tau=1),
-    "hybrid, tau 4": hybrid(tau=4),
-    "pipelined, 2": pipelined(2),
+    "hybrid, tau 4": hybrid(tau=4, upto=BRIEF),
+    "pipelined, 2": pipelined(2, upto=LONG),
     "pipelined, 8": pipelined(8),
-    "oac": pipelines("oac", far=0),
 }
 """What the law is fitted on."""
 UNSEEN: Mapping[str, Way] = {
-    "gba, 16 workers": servers("gba", 16, size=WORKERS),
-    "async, 16 workers": servers("async", 16),
-    "fr-easgd, every 4": replicas("fr-easgd", far=4, every=4),
-    "local-sgd, every 8": replicas("local-sgd", far=8, every=8),
-    "hybrid, tau 2": hybrid(tau=2),
-    "pipelined, 4": pipelined(4),
+    "async, 16 workers": servers("async", 16, upto=300),
+    "local-sgd, every 8": whole("local-sgd", far=8, upto=300, every=8),
+    "hybrid, tau 2": hybrid(tau=2, upto=300),
+    "pipelined, 4": pipelined(4, upto=LONG),
 }
 """What it is judged on, beside the longest runs."""
-SYNC = servers("sync")
-ALONE = pipelines("sequential", far=0)
-EVERY = {"sync": SYNC, "sequential": ALONE, **WAYS, **UNSEEN}
-BASES = {"pipelines": "sequential"}
+NO_MOMENTUM: Mapping[str, Way] = {
+    f"{name}, no momentum": replace(way, family="no momentum", beta1=0.0)
+    for name, way in {"sync": servers("sync"), **WAYS}.items()
+    if name in ("sync", "gba", "async")
+}
+PARTS: Mapping[str, Way] = {
+    "rows alone apart": pair("async", "all-reduce"),
+    "dense alone apart": pair("sync", "async"),
+    "rows alone apart, slower": pair("async", "all-reduce", slower="rows"),
+    "dense alone apart, slower": pair("sync", "async", slower="dense"),
+}
+"""One part of the model as under Async, the other as under Sync."""
+_ROWS = {"family": "rows alone", "workers": 2 * WORKERS, "batch": BATCH // 2, "age": 0.9, "hidden": ()}
+ROWS: Mapping[str, Way] = {
+    "rows, sync": Way(rule=protocols.get("sync"), **_ROWS),
+    "rows, gba": Way(rule=protocols.get("gba", size=2 * WORKERS), **_ROWS),
+    "rows, async": Way(rule=protocols.get("async"), **_ROWS),
+}
+"""A model without a dense network."""
+TO_DRAW: Mapping[str, Way] = {
+    **{f"gba, {many} workers": servers("gba", many, size=WORKERS) for many in range(9, 32)},
+    **{f"async, {many} workers": servers("async", many) for many in range(3, 32)},
+    **{f"fr-easgd, every {gap}": replicas("fr-easgd", far=gap, every=gap) for gap in range(2, 16)},
+    **{f"local-sgd, every {gap}": whole("local-sgd", far=gap, every=gap) for gap in range(5, 16)},
+    **{f"hybrid, tau {tau}": hybrid(tau=tau) for tau in (1, 2, 3, 4)},
+    **{f"pipelined, {many}": pipelined(many) for many in range(2, 9)},
+}
+"""Among what the blind check draws."""
+NOT_FITTED = {"sync": servers("sync"), "sequential": pipelines("sequential", far=0), "oac": pipelines("oac", far=0)}
+EVERY = {**TO_DRAW, **NOT_FITTED, **WAYS, **UNSEEN, **NO_MOMENTUM, **PARTS, **ROWS}
+BASES = {"pipelines": "sequential", "no momentum": "sync, no momentum", "rows alone": "rows, sync"}
 """Family -> whom it is held against, where that is not Sync."""
-
-
-RATED = ("gba", "gba, 32 workers", "async", "s-easgd", "local-sgd", "hybrid, tau 1")
-"""What is tried beside Sync's rates, too."""
+COLLAPSING = ("gba", "gba, 32 workers", "async", "async, 32 workers", "hybrid, tau 1", "hybrid, tau 4")
+"""What is driven faster and faster until it collapses, beside Sync."""
+FASTER = (1 / 3, 1, 3, 9, 27)
+OWN = ("async", "local-sgd, every 16")
+"""What is tuned itself, too."""
+RATED = ("async",)
 RATES = (1 / 3, 1, 3)
-BEYOND = 9
-"""Of Sync alone: what smaller updates cost at thrice its rates is read off there."""
+"""Of Sync's, tried with those; Sync has 9 too, where what smaller updates cost at thrice its rates is read off."""
 
 
 def places(lengths: Sequence[int], seeds: Iterable[int]) -> tuple[list[study.Place], list[study.Place]]:
     """What laws are fitted on, and what they are judged on: the longest runs, and ways that they have not seen."""
     *short, longest = lengths
-    bases = study.grid(way=("sync", "sequential"), updates=lengths, rate=(*RATES, BEYOND), seed=seeds)
+    brief = [each for each in short if each <= BRIEF]
+    bases = study.grid(way=NOT_FITTED, updates=lengths, rate=(1,), seed=seeds)
+    bases += study.grid(way=("sync",), updates=short, rate=(3,), seed=seeds)
+    bases += study.grid(way=("sync",), updates=brief, rate=(RATES[0], 9), seed=seeds)
     known = study.grid(way=WAYS, updates=short, rate=(1,), seed=seeds)
-    known += study.grid(way=RATED, updates=short, rate=(RATES[0], RATES[-1]), seed=seeds)
+    known += study.grid(way=RATED, updates=brief, rate=(RATES[0], RATES[-1]), seed=seeds)
     held_out = study.grid(way=WAYS, updates=(longest,), rate=(1,), seed=seeds)
     held_out += study.grid(way=UNSEEN, updates=short, rate=(1,), seed=seeds)
-    return [*bases, *known], held_out
+    return _taught([*bases, *known]), _taught(held_out)
 
 
-def job(way: str, updates: int, rows: float, dense: float, seed: int, beta1: float = 0.9) -> dict[str, Any]:
+def _taught(wanted: Iterable[study.Place]) -> list[study.Place]:
+    return [each for each in wanted if each["updates"] <= EVERY[each["way"]].upto]
+
+
+def beside(ways: Iterable[str], lengths: Iterable[int], seeds: Iterable[int], rates=(1,)) -> list[study.Place]:
+    """Those ways, where they are run, and whom they are held against."""
+    ways = list(ways)
+    both = dict.fromkeys([*(EVERY[way].base for way in ways), *ways])
+    reach = max(EVERY[way].upto for way in ways)
+    taught = _taught(study.grid(way=both, updates=lengths, rate=rates, seed=seeds))
+    return [each for each in taught if each["updates"] <= reach]
+
+
+@cache
+def _cluster(workers: int, batch: int, hidden: tuple[int, ...], age: float | None) -> VirtualCluster:
+    cluster = VirtualCluster(workers=workers, slowdown=SLOWDOWN)
+    if age is None:
+        return cluster
+    workload = LightClicks(batch_size=batch, hidden=hidden)
+    return aged(workload, protocols.get("gba", size=UPDATE // batch), cluster, age, within=0.05).cluster
+
+
+def job(way: str | Way, updates: int, rows: float, dense: float, seed: int) -> dict[str, Any]:
     """So many updates of Sync's size; each seed has clicks of its own."""
-    chosen = EVERY[way]
-    optimisers = {"row_optimizer": Adam(lr=rows, beta1=beta1), "dense_optimizer": Adam(lr=dense, beta1=beta1)}
-    world = {"world": seed, "days": 1, "drift": 0.0, "evaluation_samples": EVALUATED}
+    chosen = EVERY[way] if isinstance(way, str) else way
+    rates = {"rows": rows, "dense": dense}
+    if chosen.slower:
+        rates[chosen.slower] /= math.sqrt(WORKERS)
+    optimisers = {"row_optimizer": Adam(lr=rates["rows"], beta1=chosen.beta1)}
+    optimisers["dense_optimizer"] = Adam(lr=rates["dense"], beta1=chosen.beta1)
+    world = {"world": seed, "days": 1, "drift": 0.0, "evaluation_samples": EVALUATED, "hidden": chosen.hidden}
     workload = LightClicks(samples=updates * UPDATE, batch_size=chosen.batch, **world, **optimisers)
-    cluster = VirtualCluster(workers=chosen.workers, slowdown=SLOWDOWN)
+    cluster = _cluster(chosen.workers, chosen.batch, chosen.hidden, chosen.age)
     return {"workload": workload, "protocol": chosen.rule, "cluster": cluster, "seed": seed, "trace": False}
 
 
-def tuned(updates: int, seeds: Iterable[int], way: str = "sync") -> pd.DataFrame:
-    """The curve of a way's rates at a length; `best` reads it."""
+def tuned(way: str, lengths: Iterable[int], seeds: Iterable[int], first: Mapping[str, Sequence[float]] = GRID):
+    """The curves of a way's rates, length after length, each but the first from the best of the one before, and a third of it."""
+    axes, curves, seeds = dict(first), [], not_judging(seeds, "rates are tried")
 
-    def measured(places: Sequence[study.Place]) -> list[float]:
-        return [run.summary["auc"] for run in sweep([job(way, updates, **place) for place in places])]
+    def measured(updates: int, wanted: Sequence[study.Place]) -> list[float]:
+        return [run.summary["auc"] for run in sweep([job(way, updates, **place) for place in wanted])]
 
-    return study.climbed(measured, GRID, not_judging(seeds, "rates are tried")).assign(updates=updates, way=way)
+    for updates in lengths:
+        curve = study.climbed(partial(measured, updates), axes, seeds if updates < BRIEF else seeds[:1])
+        curves.append(curve.assign(way=way, updates=updates))
+        axes = {name: (lr / 3, lr) if len(axes[name]) > 1 else (lr,) for name, lr in _best(curve).items()}
+    return pd.concat(curves, ignore_index=True)
 
 
-def best(curve: pd.DataFrame) -> dict[str, float]:
+def _best(curve: pd.DataFrame) -> dict[str, float]:
     """The rates with the best mean."""
     return dict(zip(("rows", "dense"), curve.groupby(["rows", "dense"])["value"].mean().idxmax(), strict=True))
 
 
-def mapped(places: Sequence[study.Place], rates: Mapping[int, Mapping[str, float]]) -> tuple[pd.DataFrame, list[Run]]:
+def best(curves: pd.DataFrame) -> Rates:
+    return {place: _best(curve) for place, curve in curves.groupby(["way", "updates"], sort=False)}
+
+
+def mapped(places: Iterable[study.Place], rates: Rates) -> tuple[pd.DataFrame, list[Run]]:
     """A row for each run at a place (way, updates, rate as a multiple of the length's best, seed), with its cost: the AUC that
-    whom it is held against has at the same rate, on the same seed, less its own. Those must be among the places."""
+    whom it is held against has there, on the same seed, less its own. Those must be among the places. A way that has no rates
+    of its own has those of whom it is held against."""
+
+    def own(way: str, updates: int) -> Mapping[str, float]:
+        there = (way, updates), (EVERY[way].base, updates), ("sync", updates)
+        return next(rates[place] for place in there if place in rates)
 
     def asked(way: str, updates: int, rate: float, seed: int) -> dict[str, Any]:
-        return job(way, updates, seed=seed, **{name: rate * lr for name, lr in rates[updates].items()})
+        return job(way, updates, seed=seed, **{name: rate * lr for name, lr in own(way, updates).items()})
 
     def about(run: Run, way: str, updates: int, rate: float, seed: int) -> study.Place:
         chosen = EVERY[way]
-        told = {"family": chosen.family, "protocol": chosen.protocol, "distance": chosen.distance(run)}
-        return told | {"rows": rate * rates[updates]["rows"], "larger": UPDATE / chosen.update}
+        told = {"family": chosen.family, "protocol": chosen.rule.name, "distance": chosen.distance(run)}
+        return told | {"rows": rate * own(way, updates)["rows"], "larger": UPDATE / chosen.update, "base": chosen.base}
 
     data, runs = study.swept(asked, places, about, auc="auc", ceiling="auc_ceiling")
     data["cost"] = 0.0
-    for base in ("sync", "sequential"):
-        mine = data["family"].map(lambda family, base=base: BASES.get(family, "sync") == base)
+    for base in data["base"].unique():
         theirs = study.beside(data, "auc", ["updates", "rate", "seed"], way=base)
-        data.loc[mine, "cost"] = (theirs - data["auc"])[mine]
+        data.loc[data["base"] == base, "cost"] = (theirs - data["auc"])[data["base"] == base]
     return data, runs
-
-
-def drawn(there: pd.DataFrame) -> Figure:
-    """A panel for each family: what each way costs over the updates, at Sync's rates, and what the laws say of it as lines."""
-    families = list(dict.fromkeys(there["family"]))
-    with plots.style():
-        fig = Figure(figsize=(plots.WIDTH, 2.6 * len(families)), layout="constrained")
-        for ax, family in zip(fig.subplots(len(families), 1, sharex=True, squeeze=False)[:, 0], families, strict=True):
-            ways = list(dict.fromkeys(there.loc[there["family"] == family, "way"]))
-            for way, tone in zip(ways, sns.color_palette("colorblind", len(ways)), strict=True):
-                mine = there[there["way"] == way].sort_values("updates")
-                ends = 1e3 * (mine["cost"] - mine["low"]), 1e3 * (mine["high"] - mine["cost"])
-                ax.errorbar(mine["updates"], 1e3 * mine["cost"], ends, color=tone, marker="o", linestyle="", label=way)
-                ax.plot(mine["updates"], 1e3 * mine["foretold"], color=tone)
-            ax.axhline(0, color=plots.BLACK, linewidth=0.8)
-            ax.set_xscale("log")
-            ax.set_yscale("symlog", linthresh=1)
-            ax.set_title(family, loc="left", fontsize=10, pad=3)
-            ax.set_ylabel("AUC lost, 10^-3")
-            ax.legend(fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5))
-        ax.set_xlabel("updates of Sync")
-    return fig

@@ -6,15 +6,18 @@ Derivation. Adam makes steps of the learning rate's length, whatever the gradien
    the ratio of slope to noise, which goes with the root of the batch. So what is left of the error at rate r, with updates
    `larger` times smaller than Sync's, is what Sync has left at r * sqrt(larger): it is read off Sync's own curve over the
    rates, and nothing is fitted.
-2. *Old gradients, replicas apart.* A gradient that is `distance` old was computed where the model was by distance * rate
-   elsewhere, and so were replicas that part for as long. The loss grows with how far that is, as a power: between one, where
-   errors add up, and two, where they are noise. A mean over replicas of which few have met a row shortens its steps, which a
-   larger rate makes up for: there the power of the rate is negative. What a unit costs differs from protocol to protocol:
+2. *Old gradients, replicas apart.* A gradient that is `distance` old was computed where the model was by the `moved` of it
+   elsewhere: distance * rate * sqrt(larger), by 1. The loss grows with that as a power, and falls as the run forgets its start:
 
-       cost = scale[protocol] * distance ** u * rate ** w * updates ** v
+       cost = scale * moved ** u * updates ** v
 
-Fitted are ln(scale) of each protocol, and u, w and v of each family, by least squares over the means of seeds, each in units of
-its own uncertainty.
+3. *Short steps.* Where replicas have rows of their own, their mean is over many of which few have met a row: its step is short,
+   and a larger rate makes up for it. So rate and distance have powers of their own there, that of the rate below zero:
+
+       cost = scale * distance ** u * rate ** w * updates ** v
+
+Fitted are a family's ln(scale) and powers, by least squares over the means of seeds, each in units of its own uncertainty. What
+loses more than `COLLAPSE` is another matter, and is neither fitted nor judged: see `stable`.
 """
 
 from __future__ import annotations
@@ -27,12 +30,21 @@ import numpy as np
 import pandas as pd
 from scipy import optimize, stats
 
+from notebooks import study
+
 CELL = ["way", "updates", "rate"]
+COLLAPSE = 0.02
+"""AUC: what loses more does not lose by a law of small distances."""
 FLOOR, SHARE = 1e-4, 0.2
 """AUC, and a share of the cost: no mean is taken for more exact than that when a law is fitted, else the few cells decide that
-are known best, or where training breaks down."""
-POWERS = {"distance": (0.0, 3.0), "rows": (-2.0, 3.0), "updates": (-2.0, 1.0)}
-"""What each is raised to, within what is credible."""
+are known best."""
+ROWS_OF_THEIR_OWN = "replicas with rows"
+POWERS = {"moved": (1.0, 2.0), "distance": (0.0, 1.0), "rows": (-1.0, 0.0), "updates": (-1.0, 0.0)}
+"""What is raised to a power, and within what: displacements cost between as much as they are, where errors add up, and their
+square, where they are noise; a step that is n times too short is made up for by a rate n times as large, at most; and what is
+lost early is forgotten no faster than the mean over the updates is."""
+RANGE = ("distance", "rows", "updates")
+"""What must lie inside what was fitted, or nothing is known."""
 
 
 def cells(data: pd.DataFrame) -> pd.DataFrame:
@@ -49,27 +61,39 @@ def cells(data: pd.DataFrame) -> pd.DataFrame:
 class Law:
     """What was fitted of one family."""
 
-    scales: Mapping[str, float]
-    """Protocol -> ln(scale)."""
+    scale: float
+    """Its logarithm."""
     powers: Mapping[str, float]
+    range: Mapping[str, tuple[float, float]]
+    """Of what was fitted."""
 
     def cost(self, there: pd.DataFrame, smaller: np.ndarray) -> np.ndarray:
-        """Of cells, given what smaller updates cost them; a protocol that was not fitted has none."""
-        scales = there["protocol"].map(self.scales).to_numpy(float)
-        return smaller + _power(there, scales, np.array([*self.powers.values()]))
+        """Of cells, given what smaller updates cost them."""
+        return smaller + _power(there, np.array([self.scale, *self.powers.values()]), [*self.powers])
+
+    def knows(self, longest: int, **place: float) -> bool:
+        """Whether the place lies inside what was fitted, and is no longer than what the law was judged on."""
+        ends = {**self.range, "updates": (self.range["updates"][0], longest)}
+        return all(ends[name][0] <= place[name] <= ends[name][1] for name in RANGE)
 
 
-def _power(there: pd.DataFrame, scales: np.ndarray, powers: np.ndarray) -> np.ndarray:
-    logs = np.log(there[[*POWERS]].clip(lower=1e-12).to_numpy(float))
-    return np.exp(np.clip(scales + logs @ powers, -60, 2))
+def _power(there: pd.DataFrame, numbers: np.ndarray, names: list[str]) -> np.ndarray:
+    told = there.assign(moved=there["distance"] * there["rows"] * np.sqrt(there["larger"]))
+    logs = np.log(told[names].clip(lower=1e-12).to_numpy(float))
+    return np.exp(np.clip(numbers[0] + logs @ numbers[1:], -60, 2))
 
 
 def smaller_updates(there: pd.DataFrame, sync: pd.DataFrame) -> np.ndarray:
-    """What updates that are `larger` times smaller cost each cell, by Sync's AUC at the length's rates (updates, rate, auc)."""
+    """What updates that are `larger` times smaller cost each cell, by Sync's AUC at the length's rates (updates, rate, auc);
+    beyond a curve's ends it is as at them. A length where Sync has one rate, the longest, has the next shorter one's curve, so
+    that nothing foretells it that was measured there."""
     curves = {updates: group.groupby("rate")["auc"].mean() for updates, group in sync.groupby("updates")}
+    curves = {updates: curve for updates, curve in curves.items() if len(curve) > 1}
 
     def cost(updates: int, rate: float, larger: float) -> float:
-        curve = curves[updates]
+        if larger == 1:
+            return 0.0
+        curve = curves[max(each for each in curves if each <= updates)]
         at = np.interp(np.log([rate, rate * math.sqrt(larger)]), np.log(curve.index), curve)
         return float(at[0] - at[1])
 
@@ -77,39 +101,61 @@ def smaller_updates(there: pd.DataFrame, sync: pd.DataFrame) -> np.ndarray:
 
 
 def fitted(there: pd.DataFrame, smaller: np.ndarray) -> dict[str, Law]:
-    """Family -> its law, by these cells."""
-    laws = {}
-    for family, group in there.assign(smaller=smaller).groupby("family", sort=False):
-        names = list(dict.fromkeys(group["protocol"]))
-        which = group["protocol"].map(names.index).to_numpy()
-        units = np.sqrt(group["error"] ** 2 + FLOOR**2 + (SHARE * group["cost"]) ** 2).to_numpy()
-        aim = (group["cost"] - group["smaller"]).to_numpy()
-        # A power that all cells have alike cannot be told from the scale.
-        free = [name for name in POWERS if group[name].nunique() > 1]
-
-        def misses(numbers: np.ndarray, group=group, which=which, units=units, aim=aim, free=free) -> np.ndarray:
-            powers = _powers(free, numbers[-len(free) :])
-            return (_power(group, numbers[which], powers) - aim) / units
-
-        first = [*[-5.0] * len(names), *[1.0 if name != "updates" else 0.0 for name in free]]
-        least, most = (
-            [*[side] * len(names), *[POWERS[name][end] for name in free]] for side, end in ((-40, 0), (40, 1))
-        )
-        numbers = optimize.least_squares(misses, first, bounds=(least, most), loss="soft_l1").x
-        powers = dict(zip(POWERS, _powers(free, numbers[-len(free) :]), strict=True))
-        laws[family] = Law(dict(zip(names, numbers, strict=False)), powers)
-    return laws
+    """Family -> its law, by those of the cells that have not collapsed, nor would Sync with updates as small."""
+    there = there.assign(smaller=smaller)
+    there = there[(there["cost"] < COLLAPSE) & (there["smaller"].abs() < COLLAPSE)]
+    return {str(family): _law(str(family), group) for family, group in there.groupby("family", sort=False)}
 
 
-def _powers(free: list[str], numbers: np.ndarray) -> np.ndarray:
-    given = dict(zip(free, numbers, strict=True))
-    return np.array([given.get(name, 0.0) for name in POWERS])
+def _law(family: str, there: pd.DataFrame) -> Law:
+    names = ["distance", "rows", "updates"] if family == ROWS_OF_THEIR_OWN else ["moved", "updates"]
+    units = np.sqrt(there["error"] ** 2 + FLOOR**2 + (SHARE * there["cost"]) ** 2).to_numpy()
+    aim = (there["cost"] - there["smaller"]).to_numpy()
+    starts = [(-5.0, *[np.clip(first, *POWERS[name]) for name in names]) for first in (0.5, 1.0, 2.0)]
+    least, most = ([side * 40, *[POWERS[name][end] for name in names]] for side, end in ((-1, 0), (1, 1)))
+
+    def misses(numbers: np.ndarray) -> np.ndarray:
+        return (_power(there, numbers, names) - aim) / units
+
+    tries = [optimize.least_squares(misses, each, bounds=(least, most), loss="soft_l1") for each in starts]
+    scale, *powers = min(tries, key=lambda each: each.cost).x
+    span = {name: (float(there[name].min()), float(there[name].max())) for name in RANGE}
+    return Law(scale, dict(zip(names, powers, strict=True)), span)
 
 
 def foretold(laws: Mapping[str, Law], there: pd.DataFrame, smaller: np.ndarray) -> pd.DataFrame:
-    """The cells with what the laws say of them, and whether it lies in the measured interval."""
+    """The cells with what the laws say of them, and whether it lies in the measured interval; beside it what says no more than
+    that nothing is lost, and what says that the cost stays as it was in the next shorter runs."""
     there = there.assign(foretold=np.nan)
     for family, law in laws.items():
         mine = (there["family"] == family).to_numpy()
         there.loc[mine, "foretold"] = law.cost(there[mine], smaller[mine])
-    return there.assign(inside=there["foretold"].between(there["low"], there["high"]))
+    stays = there.sort_values("updates").groupby(["way", "rate"])["cost"].shift(1)
+    guesses = there.assign(inside=there["foretold"], nothing=0.0, stays=stays)[["inside", "nothing", "stays"]]
+    told = guesses.apply(lambda guess: guess.between(there["low"], there["high"]).where(guess.notna()))
+    return there.assign(**told, collapsed=there["cost"] >= COLLAPSE, miss=(there["foretold"] - there["cost"]).abs())
+
+
+def stable(old: float, momentum: float = 0.9) -> float:
+    """The largest stable product of rate and curvature when a share `old` of the gradients is one step old.
+
+    Momentum m averages what comes, so a step is x' = x + m (x - before) - (1 - m) k ((1 - old) x + old * before), k being the
+    product. The roots of z^2 - (1 + m - a (1 - old)) z + m + a old, with a = (1 - m) k, lie in the unit circle while
+    m + a old < 1, which is k < 1 / old, and a (1 - 2 old) < 2 (1 + m): without old gradients k < 38 at momentum 0.9.
+    """
+    bounds = [1 / old] if old else []
+    return min([*bounds, *([2 * (1 + momentum) / ((1 - momentum) * (1 - 2 * old))] if old < 0.5 else [])])
+
+
+def begins(data: pd.DataFrame) -> pd.DataFrame:
+    """For each way, its age in its own updates, and the rate, in Sync's best, from which on it loses `COLLAPSE` to Sync at its
+    best: between two rates that were tried it is where a line in the rate's logarithm says, infinite where none was enough."""
+    best = study.beside(data, "auc", ["updates", "seed"], way="sync", rate=1)
+    rows = []
+    for way, runs in data.assign(lost=best - data["auc"]).groupby("way", sort=False):
+        lost = runs.groupby("rate")["lost"].mean().sort_index().loc[1 / 2 :]
+        much = np.flatnonzero(lost >= COLLAPSE)
+        at = slice(max(much[0] - 1, 0), much[0] + 1) if len(much) else slice(0)
+        begin = np.exp(np.interp(COLLAPSE, lost.iloc[at], np.log(lost.index[at]))) if len(much) else math.inf
+        rows.append({"way": way, "age": (runs["distance"] * runs["larger"]).mean(), "begins": begin})
+    return pd.DataFrame(rows)

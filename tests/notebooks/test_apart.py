@@ -7,58 +7,118 @@ import pandas as pd
 import pytest
 
 import lib
-from notebooks import apart, law
+from lib.reporting import claims
+from notebooks import apart, foretelling, law
 
 SEEDS = (0, 1, 2)
 
 
-def costs(scale, u, w, v, *, distances=(0.5, 1, 2), updates=(100, 1000), rates=(1, 3), larger=1.0, noise=0.0):
-    """Runs whose cost is a power of their distance, rate and length, with a noise whose mean over the seeds is zero."""
+def costs(
+    scale, u, v, *, distances=(0.5, 1, 2), updates=(100, 1000), rates=(1, 3), larger=1.0, noise=0.0, family="servers"
+):
+    """Runs whose cost is a power of what moved and of the length, with a noise whose mean over the seeds is zero."""
     rows = []
-    for way, far in enumerate(distances):
+    for far in distances:
         for many in updates:
             for rate in rates:
-                cost = scale * far**u * (0.01 * rate) ** w * many**v
+                cost = scale * (far * 0.01 * rate * np.sqrt(larger)) ** u * many**v
                 for seed, off in zip(SEEDS, (-noise, 0, noise), strict=True):
-                    place = {"way": f"way {way}", "updates": many, "rate": rate, "seed": seed}
-                    told = {"family": "servers", "protocol": "gba", "distance": far, "rows": 0.01 * rate}
+                    place = {"way": f"way {far}", "updates": many, "rate": rate, "seed": seed}
+                    told = {"family": family, "protocol": "gba", "distance": far, "rows": 0.01 * rate}
                     rows.append(place | told | {"larger": larger, "cost": cost + off})
     return pd.DataFrame(rows)
 
 
 def test_a_law_finds_the_powers_that_were_put_in_and_foretells_what_it_has_not_seen():
-    powers = {"u": 1.4, "w": 0.7, "v": -0.3}
-    there = law.cells(costs(1.0, **powers, noise=1e-5))
-    smaller = np.linspace(0, 0.02, len(there))
+    there = law.cells(costs(1.0, 1.4, -0.3, noise=1e-5))
+    smaller = np.linspace(0, 0.002, len(there))
     found = law.fitted(there.assign(cost=there["cost"] + smaller), smaller)["servers"]
-    assert [*found.powers.values()] == pytest.approx([1.4, 0.7, -0.3], abs=0.01)
-    assert found.scales["gba"] == pytest.approx(0.0, abs=0.05)
-    unseen = law.cells(costs(1.0, **powers, distances=(4,), updates=(10_000,), noise=1e-3))
+    assert found.powers == pytest.approx({"moved": 1.4, "updates": -0.3}, abs=0.02)
+    assert found.scale == pytest.approx(0.0, abs=0.1)
+    unseen = law.cells(costs(1.0, 1.4, -0.3, distances=(1.5,), updates=(10_000,), larger=8.0, noise=1e-3))
     told = law.foretold({"servers": found}, unseen, np.full(len(unseen), 0.5))
     assert told["foretold"].to_numpy() == pytest.approx(unseen["cost"].to_numpy() + 0.5, rel=0.01)
     told = law.foretold({"servers": found}, unseen, np.zeros(len(unseen)))
-    assert told["foretold"].to_numpy() == pytest.approx(unseen["cost"].to_numpy(), rel=0.03)
-    assert told["inside"].all()
-    wrong = told.assign(low=2 * told["foretold"], high=3 * told["foretold"]).drop(columns=["foretold", "inside"])
+    assert told["foretold"].to_numpy() == pytest.approx(unseen["cost"].to_numpy(), rel=0.1)
+    assert told["inside"].all() and told["collapsed"].tolist() == (unseen["cost"] >= 0.02).tolist()
+    wrong = unseen.assign(low=2 * told["foretold"], high=3 * told["foretold"])
     assert not law.foretold({"servers": found}, wrong, np.zeros(len(wrong)))["inside"].any()
 
 
-def test_a_power_that_all_cells_have_alike_is_left_at_none():
-    there = law.cells(costs(0.01, 1, 0, 0, updates=(100,), rates=(1,)))
-    assert law.fitted(there, np.zeros(len(there)))["servers"].powers == pytest.approx(
-        {"distance": 1.0, "rows": 0.0, "updates": 0.0}, abs=0.01
+def test_what_has_collapsed_is_not_fitted():
+    """Nor what Sync would lose by updates as small."""
+    there = law.cells(costs(1.0, 1.0, 0.0, distances=(0.1, 0.2), noise=1e-5))
+    far = there.assign(way="far", distance=9.0, cost=0.5)
+    steep = there.assign(way="steep")
+    smaller = np.repeat([0.0, 0.0, 0.03], len(there))
+    found = law.fitted(pd.concat([there, far, steep], ignore_index=True), smaller)["servers"]
+    assert found.powers["moved"] == pytest.approx(1.0, abs=0.01) and found.range["distance"] == pytest.approx(
+        (0.1, 0.2)
     )
+
+
+def test_replicas_with_rows_lose_less_at_a_larger_rate():
+    there = law.cells(costs(0.01, 0, 0, rates=(1,), family=law.ROWS_OF_THEIR_OWN, noise=1e-5))
+    faster = there.assign(rows=4 * there["rows"], rate=4, cost=there["cost"] / 2)
+    there = pd.concat([there, faster], ignore_index=True)
+    found = law.fitted(there, np.zeros(len(there)))[law.ROWS_OF_THEIR_OWN]
+    assert found.powers == pytest.approx({"distance": 0.0, "rows": -0.5, "updates": 0.0}, abs=0.01)
+
+
+def test_a_law_is_held_against_nothing_and_against_the_last_length():
+    """Per mille: 10 was lost after 100 updates, 4 to 6 after 1,000, and the law has 5."""
+    told = {"way": "a", "family": "servers", "protocol": "gba", "rate": 1, "distance": 1, "rows": 0.01, "larger": 1.0}
+    there = pd.DataFrame([told | {"updates": 100, "cost": 0.01}, told | {"updates": 1000, "cost": 0.005}])
+    there = there.assign(low=there["cost"] - 0.001, high=there["cost"] + 0.001)
+    made = law.Law(np.log(0.5), {"moved": 1.0, "updates": 0.0}, {})
+    short, long = law.foretold({"servers": made}, there, np.zeros(2)).to_dict("records")
+    assert long["foretold"] == pytest.approx(0.005) and long["inside"] and not long["nothing"] and not long["stays"]
+    assert np.isnan(short["stays"]) and short["miss"] == pytest.approx(0.005) and not short["inside"]
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+@pytest.mark.parametrize("old", [0.0, 0.1, 0.4, 0.5, 1.0])
+def test_the_stable_rate_is_where_a_curvature_begins_to_swing(old, momentum):
+    """By stepping: below it the error dies, above it grows."""
+
+    def left(k):
+        x, before, m = 1.0, 1.0, 0.0
+        for _ in range(3000):
+            m = momentum * m + (1 - momentum) * k * ((1 - old) * x + old * before)
+            before, x = x, x - m
+            if abs(x) > 1e6:
+                break
+        return abs(x) + abs(before)
+
+    edge = law.stable(old, momentum)
+    assert left(0.97 * edge) < 0.1 and left(1.03 * edge) > 10
+    assert law.stable(0.0) == pytest.approx(38) and law.stable(1.0) == 1
+
+
+def test_a_collapse_begins_between_the_rates_that_were_tried():
+    told = {"updates": 300, "seed": 0, "distance": 0.5, "larger": 8.0}
+    sync = [told | {"way": "sync", "rate": rate, "auc": auc} for rate, auc in ((1, 0.8), (3, 0.79), (9, 0.77))]
+    gba = [told | {"way": "gba", "rate": rate, "auc": auc} for rate, auc in ((1, 0.8), (3, 0.799), (9, 0.798))]
+    found = law.begins(pd.DataFrame([*sync, *gba])).set_index("way")
+    assert found["begins"].to_dict() == {"sync": pytest.approx(3 * np.sqrt(3)), "gba": np.inf}
+    assert found["age"].tolist() == [4, 4]
 
 
 def test_what_smaller_updates_cost_is_read_off_sync_s_curve():
     """Nine times smaller ones are Sync's at thrice the rate; between rates the curve is straight in their logarithm."""
-    sync = pd.DataFrame({"updates": 100, "rate": [1, 3, 9, 1, 3, 9], "auc": [0.80, 0.79, 0.75, 0.82, 0.81, 0.77]})
+    auc = {"auc": [0.80, 0.79, 0.75, 0.82, 0.81, 0.77]}
+    sync = pd.DataFrame({"updates": 100, "rate": [1, 3, 9, 1, 3, 9], **auc})
     there = pd.DataFrame({"updates": 100, "rate": [1.0, 3.0, 1.0, 1.0], "larger": [9.0, 9.0, 1.0, 3.0]})
     assert law.smaller_updates(there, sync) == pytest.approx([0.01, 0.04, 0, 0.005])
+    flat = pd.DataFrame({"updates": 10, "rate": [1, 9], "auc": [0.9, 0.9]})
+    longest = pd.DataFrame({"updates": 1000, "rate": [1], "auc": [0.9]})
+    there = there.assign(updates=1000)
+    told = law.smaller_updates(there, pd.concat([flat, sync, longest]))
+    assert told == pytest.approx([0.01, 0.04, 0, 0.005]), "by the curve of the next shorter runs"
 
 
 def test_a_cell_is_the_mean_of_its_seeds_with_their_interval():
-    [cell] = law.cells(costs(1, 1, 0, 0, distances=(0.01,), updates=(100,), rates=(1,), noise=1e-3)).itertuples()
+    [cell] = law.cells(costs(1, 1, 0, distances=(1,), updates=(100,), rates=(1,), noise=1e-3)).itertuples()
     half = 4.302653 * 1e-3 / np.sqrt(3)
     assert (cell.cost, cell.low, cell.high) == pytest.approx((0.01, 0.01 - half, 0.01 + half))
 
@@ -79,15 +139,62 @@ def test_who_is_judged_was_not_fitted():
     known, held_out = apart.places((100, 300, 1000), SEEDS)
     both = [tuple(each.values()) for each in (*known, *held_out)]
     assert len(set(both)) == len(both)
-    fitted = [each for each in known if each["way"] not in ("sync", "sequential")]
+    fitted = [each for each in known if each["way"] not in apart.NOT_FITTED]
     assert {each["updates"] for each in fitted} == {100, 300} and not {each["way"] for each in fitted} & {*apart.UNSEEN}
     assert all(each["updates"] == 1000 or each["way"] in apart.UNSEEN for each in held_out)
 
 
-@pytest.mark.parametrize("way", apart.EVERY)
+@pytest.mark.parametrize("way", {**apart.NOT_FITTED, **apart.WAYS, **apart.PARTS})
 def test_every_way_sees_the_same_samples(way):
     """And all of them."""
-    if apart.EVERY[way].rule.family == "replica" and "16" in way:
-        pytest.skip("it does not mix in so few steps")
+    if way in ("local-sgd, every 16", "fr-easgd, every 16", "gba, age 0.2"):
+        pytest.skip("it does not mix in so few steps, or its cluster takes seconds to find")
     run = lib.train(**apart.job(way, 8, 0.003, 0.01, seed=0), save=False, gradients=False)
     assert run.summary["samples"] == 8 * apart.UPDATE
+
+
+def test_the_part_that_makes_smaller_updates_may_have_a_smaller_rate():
+    """Eight times smaller, so by the root of eight."""
+    made = apart.job("rows alone apart, slower", 8, 0.008, 0.01, seed=0)["workload"]
+    assert made.row_optimizer.lr == pytest.approx(0.008 / np.sqrt(8)) and made.dense_optimizer.lr == 0.01
+    made = apart.job("dense alone apart", 8, 0.008, 0.01, seed=0)["workload"]
+    assert (made.row_optimizer.lr, made.dense_optimizer.lr) == (0.008, 0.01)
+
+
+def test_a_way_that_was_tuned_has_its_own_rates_and_is_held_against_its_base_at_its():
+    rates = {("sync", 8): {"rows": 0.003, "dense": 0.01}, ("async", 8): {"rows": 0.001, "dense": 0.003}}
+    data, runs = apart.mapped(apart.beside(("async", "gba"), (8,), (0, 1), (3,)), rates)
+    told = data.set_index(["way", "seed"])
+    assert told["rows"].groupby("way").first().to_dict() == pytest.approx({"sync": 0.009, "async": 0.003, "gba": 0.009})
+    assert [run.provenance["workload"]["dense_optimizer"]["lr"] for run in runs[2:4]] == pytest.approx([0.009, 0.009])
+    for way, seed in told.index:
+        assert told["cost"][way, seed] == told["auc"]["sync", seed] - told["auc"][way, seed]
+
+
+def test_a_blind_setting_is_the_commits_alone_and_inside_the_range():
+    lengths = (100, 300, 1000, 3000, 10_000)
+    drawn = foretelling.settings("0" * 40, lengths)
+    assert drawn == foretelling.settings("0" * 40, lengths) != foretelling.settings("1" * 40, lengths)
+    assert len({apart.EVERY[each["way"]].family for each in drawn}) == 3
+    assert all(100 <= each["updates"] <= 1000 and 1 / 3 <= each["rate"] <= 3 for each in drawn)
+
+
+def test_a_paper_outside_of_what_was_fitted_is_not_known():
+    span = {"distance": (0.1, 3.0), "rows": (0.001, 0.03), "updates": (100, 3000)}
+    servers = law.Law(0.0, {"moved": 1.0, "updates": 0.0}, span)
+    told = foretelling.papers({"servers": servers}, 10_000).set_index("setting")["foretold"]
+    assert told["GBA, Criteo"] == pytest.approx(0.2 * 0.0011)
+    assert {told["GBA, Private"], told["Persia, Criteo"]} == {foretelling.UNKNOWN}
+
+
+def test_async_does_not_pass_what_gba_promises():
+    """With the spread of a pilot, in 10^-3 AUC, the rule is kept at GBA's mean and not at Async's."""
+    claim, spread = claims.load()["regime.gba"], np.array([-0.9, -0.4, 0.0, 0.4, 0.9]) / 1e3
+    for less, verdict in ((-0.0002, "kept"), (-0.0020, "inconclusive"), (-0.0030, "not kept")):
+        rows = [
+            {"subject": f"{way}, {case}", "seed": 1000 + seed, "auc": 0.8 + (less + spread[seed]) * (way == "gba")}
+            for case in claim.cases
+            for way in ("gba", "sync")
+            for seed in range(5)
+        ]
+        assert claims.judge(claim, pd.DataFrame(rows)).verdict == verdict

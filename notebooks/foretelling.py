@@ -1,0 +1,71 @@
+"""What laws say of settings that nobody chose for them: drawn ones, and the papers'."""
+
+from __future__ import annotations
+
+import math
+import random
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from lib import paths
+from lib.options.document import load
+from lib.results.run import Run
+from notebooks import apart, law, study
+
+UNKNOWN = "not known here"
+
+
+def commit(module: object = law) -> str:
+    """Of the law as it was last changed."""
+    file = Path(str(module.__file__))
+    asked = ["git", "-C", str(file.parent), "log", "-1", "--format=%H", "--", file.name]
+    return subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def settings(commit: str, lengths: Sequence[int], count: int = 3) -> list[study.Place]:
+    """So many settings of unlike families, inside the range that laws are fitted on, by the commit alone."""
+    chance = random.Random(commit)
+    families = sorted({way.family for way in apart.TO_DRAW.values()})
+    drawn = []
+    for family in chance.sample(families, count):
+        way = chance.choice([name for name, way in apart.TO_DRAW.items() if way.family == family])
+        updates = lengths[0] * (min(apart.BRIEF, lengths[-2]) / lengths[0]) ** chance.random()
+        drawn.append({"way": way, "updates": round(updates), "rate": round(3 ** chance.uniform(-1, 1), 3)})
+    return drawn
+
+
+def tried(
+    drawn: Sequence[study.Place], laws: Mapping[str, law.Law], rates: apart.Rates, seeds: Sequence[int]
+) -> tuple[pd.DataFrame, list[Run]]:
+    """What laws foretell of the settings, and what then is measured, at the rates of the nearest length that has been tuned."""
+    tables, made = [], []
+    for place in drawn:
+        way, updates, rate = place["way"], place["updates"], place["rate"]
+        near = min((length for name, length in rates if name == "sync"), key=lambda at: abs(math.log(at / updates)))
+        smaller = rate * math.sqrt(apart.UPDATE / apart.EVERY[way].update)
+        wanted = apart.beside([way], [updates], seeds, [rate])
+        wanted += study.grid(way=("sync",), updates=(updates,), rate=dict.fromkeys((rate, smaller)), seed=seeds)
+        wanted = [dict(each) for each in dict.fromkeys(tuple(each.items()) for each in wanted)]
+        data, runs = apart.mapped(wanted, {("sync", updates): rates["sync", near]})
+        there = law.cells(data[data["way"] == way])
+        tables.append(law.foretold(laws, there, law.smaller_updates(there, data[data["way"] == "sync"])))
+        made += runs
+    return pd.concat(tables, ignore_index=True), made
+
+
+def papers(laws: Mapping[str, law.Law], longest: int) -> pd.DataFrame:
+    """The papers' settings, each with what the law of its family foretells there and what the paper has."""
+
+    def told(place: Mapping) -> float | str:
+        known = {name: place.get(name) or math.nan for name in law.RANGE}
+        mine = laws.get(place["family"])
+        if mine is None or place.get("larger", math.nan) != 1 or not mine.knows(longest, **known):
+            return UNKNOWN
+        return float(mine.cost(pd.DataFrame([place]), np.zeros(1))[0])
+
+    rows = load(paths.notebooks() / "settings.yaml").data
+    return pd.DataFrame(rows).assign(foretold=[told(place) for place in rows])
