@@ -34,6 +34,9 @@ LOCAL = (78, 90, 99)
 INSIDE = {"async": LOCAL, "gba": (74, 87, 98)}
 """And under GBA."""
 
+AGES = {"gba": ((0.21, 11), (0.15, 11), (0.12, 9)), "bsp": ((2.61, 12), (1.92, 12), (1.62, 10))}
+"""Tab. 5.3's staleness at those times, the mean and the maximum."""
+
 STATUS = {
     time: math.sqrt(SIGMA**2 + 2 * math.log(LOCAL[1] / local))
     for time, local in zip(("busy", "normal", "quiet"), LOCAL, strict=True)
