@@ -9,7 +9,6 @@ from typing import Any
 import pandas as pd
 
 from lib.results.run import Run
-from lib.store.optim import Adagrad, Adam
 from lib.training.schedule import Phase, Schedule
 from notebooks import study
 from notebooks.gba import switching
@@ -29,7 +28,7 @@ CASES: Mapping[str, tuple[tuple[str, str], tuple[str, str]]] = {
 """Name -> mode and set of hyper-parameters, before the switch and after it. One worker under Async is the control: its updates
 are as large and as many as Async's, and none is stale."""
 
-DAYS = 4
+DAYS = 2
 """Length of the pass, from scratch, in days of the task."""
 
 
@@ -44,7 +43,7 @@ def job(task: Task, profile: str, case: str, seed: int) -> dict[str, Any]:
 
 def phase(task: Task, mode: str, name: str) -> Phase:
     """A mode with a set of hyper-parameters: an optimiser with its rate, and the samples of a worker's step."""
-    kind, batch = (Adam(lr=task.adam["sync"]), task.sync[1]) if name == "S" else (Adagrad(lr=task.adagrad), task.lone)
+    kind, batch = (task.adam, task.sync[1]) if name == "S" else (task.adagrad, task.lone)
     return task.phase(mode, batch_size=task.others[1] if mode == "gba" else batch, **at_rate(kind))
 
 

@@ -11,7 +11,6 @@ import pandas as pd
 
 from lib.options.document import load
 from lib.results.run import Run
-from lib.store.optim import Adagrad, Adam
 from notebooks import regime, study
 from notebooks.gba.tasks import MODES, Task, at_rate
 
@@ -25,96 +24,111 @@ Runs = dict[tuple[str, int], Run]
 
 @dataclass(frozen=True, kw_only=True)
 class Study:
-    """One task's runs."""
+    """One task's runs, all at the paper's rates."""
 
     away: Runs
-    """Each mode's days after Sync's base, at Sync's rate."""
-    own: Runs
-    """The same days at each mode's own best rate."""
+    """Each mode's days after Sync's base."""
     back: Runs
     """Sync's days after each mode's."""
 
     @property
     def runs(self) -> list[Run]:
-        made = [run for way in (self.away, self.own, self.back) for run in way.values()]
-        return list({id(run): run for run in made}.values())  # where a mode's rate is Sync's, they are the same
+        return [*self.away.values(), *self.back.values()]
 
 
 def base(task: Task, profile: str, seed: int, **phase) -> dict[str, Any]:
     """The job of Sync's base, which every mode inherits."""
-    return task.job(profile, "sync", seed, until_day=task.sizes[profile].base, **phase) | {"keep": True}
+    return task.job(profile, "sync", seed, **{"until_day": task.sizes[profile].base} | phase) | {"keep": True}
 
 
-def bases(task: Task, profile: str, seeds: Iterable[int]) -> dict[int, Run]:
-    return study.made({seed: base(task, profile, seed) for seed in seeds})
+def bases(task: Task, profile: str, seeds: Iterable[int], **phase) -> dict[int, Run]:
+    return study.made({seed: base(task, profile, seed, **phase) for seed in seeds})
 
 
-def days(task: Task, profile: str, mode: str, start: Run, until: int | None = None, **phase) -> dict[str, Any]:
-    """The job that goes on from another run's model, day by day; the days of the study, unless it is said until when."""
+def days(task: Task, profile: str, mode: str, start: Run, until: int | None = None, **more) -> dict[str, Any]:
+    """The job that goes on from another run's model, day by day; the days of the study, unless it is said until when. Where the
+    rate is too large for a mode to go on with, batches whose loss is not finite are left out."""
     until = until or task.sizes[profile].base + task.sizes[profile].days
-    job = task.job(profile, mode, start.provenance["seed"], until_day=until, **phase)
-    return job | {"start": start, "evaluations": "daily", "keep": True}
+    job = task.job(profile, mode, start.provenance["seed"], until_day=until, **more)
+    return job | {"start": start, "evaluations": "daily", "keep": True} | ({} if mode in PAIR else {"on_nan": "skip"})
 
 
 def switching(task: Task, profile: str, seeds: Iterable[int], others: int = 5) -> Study:
     """Base, then every mode's days, then Sync's; and what trains no more after the base, or after Sync's days.
 
-    Modes take over from Sync at its rate. What Sync takes over was trained at the mode's own rate, which Sync keeps; Async has
-    Adagrad with its own, and Sync after it Adam with Sync's. No parity is claimed of modes beside Sync and GBA: they take the
-    first `others` of the seeds."""
-    starts, end = bases(task, profile, seeds), task.sizes[profile].base + 2 * task.sizes[profile].days
-    asked = {mode: [*starts][: None if mode in PAIR else others] for mode in (*MODES, "frozen", "one worker")}
-    away = study.made(
-        {(mode, seed): _days(task, profile, mode, starts[seed]) for mode in asked for seed in asked[mode]}
-    )
-    own = {(mode, seed): run for (mode, seed), run in away.items() if mode in MODES}
-    other = {mode: _own(task, mode) for mode in MODES if _own(task, mode)}
-    own |= study.made(
-        {(m, seed): _days(task, profile, m, starts[seed], **other[m]) for m in other for seed in asked[m]}
-    )
-    jobs = {(m, seed): days(task, profile, "sync", run, end, **_own(task, m)) for (m, seed), run in own.items()}
-    jobs |= {("frozen", seed): days(task, profile, "frozen", away["sync", seed], end) for seed in starts}
-    return Study(away=away, own=own, back=study.made(jobs))
+    All have one rate, the paper's, but Async, whose Adagrad has its own; Sync after it begins with a fresh Adam. No parity is
+    claimed of modes beside Sync and GBA: they take the first `others` of the seeds."""
+    size, starts = task.sizes[profile], bases(task, profile, seeds)
+    asked = {mode: [*starts][: None if mode in PAIR else others] for mode in (*size.modes, "frozen")}
+    away = study.made({(mode, seed): days(task, profile, mode, starts[seed]) for mode in asked for seed in asked[mode]})
+    jobs = {}
+    for (mode, seed), run in away.items():
+        goes_on, start = ("frozen", away["sync", seed]) if mode == "frozen" else ("sync", run)
+        jobs[mode, seed] = days(task, profile, goes_on, start, size.base + 2 * size.days)
+    return Study(away=away, back=study.made(jobs))
 
 
-def _days(task: Task, profile: str, mode: str, start: Run, **own) -> dict[str, Any]:
-    """Sync's rate may be too large for a mode to go on with: then batches whose loss is not finite are left out."""
-    return days(task, profile, mode, start, **own) | ({} if mode in PAIR else {"on_nan": "skip"})
+def at_factor(task: Task, factor: float) -> Task:
+    """At the paper's rates times a factor."""
+    own = {name: factor * getattr(task.printed, name) for name in ("adam", "adagrad")}
+    return replace(task, printed=replace(task.printed, **own))
 
 
-def _own(task: Task, mode: str) -> dict[str, Any]:
-    """The optimisers of a mode whose best rate is not Sync's."""
-    rate = task.adam.get(mode, task.adam["sync"])
-    return {} if rate == task.adam["sync"] else at_rate(Adam(lr=rate))
-
-
-def at_rates(task: Task, profile: str, seeds: Iterable[int], factors: Iterable[float]) -> pd.DataFrame:
-    """At Sync's best rate times each factor, base included: the mean AUC over the days of Sync, of GBA, and of what trains no
-    more, as claims read them."""
+def at_rates(task: Task, profile: str, seeds: Iterable[int], factors: Iterable[float], length: int) -> pd.DataFrame:
+    """At the paper's rates times each factor, base included, which all have: the AUC on the last of so many days, and on average,
+    of Sync, of GBA, and of what trains no more, as claims read them."""
     parts = []
     for factor in factors:
-        own = replace(task, adam={"sync": factor * task.adam["sync"]})
-        starts = bases(own, profile, seeds)
+        own = at_factor(task, factor)
+        starts, until = bases(own, profile, seeds), task.sizes[profile].base + length
         places = study.grid(task=[task.name], rates=[factor], protocol=PAIR, seed=starts)
-        jobs = {(at["protocol"], at["seed"]): days(own, profile, at["protocol"], starts[at["seed"]]) for at in places}
-        found = study.told(places, study.made(jobs).values(), mean=mean_auc)
+        jobs = {tuple(at.values()): days(own, profile, at["protocol"], starts[at["seed"]], until) for at in places}
+        found = study.told(places, study.made(jobs).values(), mean=mean_auc, last=last_auc)
         parts.append(found.assign(subject=f"{task.name}, rate x {factor:g} " + found["protocol"]))
     return pd.concat(parts, ignore_index=True)
 
 
-def asynchrony(task: Task, profile: str, seeds: Iterable[int], rates: Iterable[float]) -> pd.DataFrame:
-    """Async's days after Sync's base at each rate of Adagrad, by all workers and by one alone, which is never stale."""
+def asynchrony(task: Task, profile: str, seeds: Iterable[int], factors: Iterable[float]) -> pd.DataFrame:
+    """Two days after Sync's base under Async at the paper's rate of Adagrad times each factor, by all workers and by one alone,
+    which is never stale."""
+    starts, until = bases(task, profile, seeds), task.sizes[profile].base + min(2, task.sizes[profile].days)
+
+    def job(rate: float, mode: str, seed: int) -> dict[str, Any]:
+        return days(task, profile, mode, starts[seed], until, **at_rate(at_factor(task, rate).adagrad))
+
+    return study.swept(job, study.grid(rate=factors, mode=("async", "one worker"), seed=starts), mean=mean_auc)[0]
+
+
+def at_own_rates(
+    task: Task, profile: str, seeds: Iterable[int], rates: Mapping[str, Mapping[str, Any]]
+) -> tuple[pd.DataFrame, list[Run]]:
+    """Each mode's mean AUC over the days after Sync's base, less Sync's with the same seed: all at the paper's rates; and each,
+    Sync too, with the optimisers that are its own best. A row for each mode and seed."""
     starts = bases(task, profile, seeds)
 
-    def job(rate: float, workers: int, seed: int) -> dict[str, Any]:
-        return days(task, profile, "async", starts[seed], workers=workers, **at_rate(Adagrad(lr=rate)))
+    def job(at: str, mode: str, seed: int) -> dict[str, Any]:
+        return days(task, profile, mode, starts[seed], **(rates[mode] if at == OWN else {}))
 
-    return study.swept(job, study.grid(rate=rates, workers=(task.workers("async"), 1), seed=starts), mean=mean_auc)[0]
+    data, runs = study.swept(job, study.grid(at=(PAPERS, OWN), mode=rates, seed=starts), mean=mean_auc)
+    data["less"] = data["mean"] - study.beside(data, "mean", ["at", "seed"], mode="sync")
+    data["above the paper's"] = data["mean"] - study.beside(data, "mean", ["mode", "seed"], at=PAPERS)
+    return data, runs
+
+
+PAPERS, OWN = "at the paper's rate", "at its own best"
 
 
 def mean_auc(run: Run) -> float:
     """Over the days, each on the next one's samples."""
     return float(run.history["auc"].dropna().mean())
+
+
+def first_auc(run: Run) -> float:
+    return float(run.history["auc"].dropna().iloc[0])
+
+
+def last_auc(run: Run) -> float:
+    return float(run.history["auc"].dropna().iloc[-1])
 
 
 def daily(study_of: Study) -> pd.DataFrame:
@@ -128,31 +142,9 @@ def _placed(runs: Runs, **more: str) -> tuple[list[study.Place], Iterable[Run]]:
     return [{**more, "protocol": mode, "seed": seed} for mode, seed in runs], runs.values()
 
 
-def at_own_rates(study_of: Study) -> pd.DataFrame:
-    """What each mode's mean AUC over the days after Sync's base is above Sync's with the same seed: at its own best rate, and at
-    Sync's. A row for each mode and seed."""
-    data = study.told(*_placed(study_of.own), own=mean_auc)
-    away = {key: mean_auc(study_of.away[key]) for key in study_of.own}
-    stays = data["seed"].map({seed: auc for (mode, seed), auc in away.items() if mode == "sync"})
-    data["at Sync's rate"] = [*away.values()] - stays
-    return data.assign(**{"at its own": data.pop("own") - stays})
-
-
-def back_at_one_rate(task: Task, profile: str, study_of: Study) -> pd.DataFrame:
-    """What Sync's days after GBA's are above those of staying in Sync with the same seed: after GBA at its own best rate, which
-    Sync keeps; and after GBA at Sync's best rate, as in the paper, whose modes have one."""
-    end, seeds = task.sizes[profile].base + 2 * task.sizes[profile].days, [s for m, s in study_of.away if m == "gba"]
-    ways = {"at GBA's rate": [study_of.back["gba", seed] for seed in seeds]}
-    again = study.made({seed: days(task, profile, "sync", study_of.away["gba", seed], end) for seed in seeds})
-    ways["at Sync's rate"] = again.values()
-    stays = pd.Series([mean_auc(study_of.back["sync", seed]) for seed in seeds])
-    less = {way: [*map(mean_auc, runs)] - stays for way, runs in ways.items()}
-    return pd.DataFrame(less).assign(task=task.name, seed=seeds)
-
-
-def regimes(tasks: Iterable[Task], profile: str, studies: Mapping[str, Study]) -> tuple[pd.DataFrame, str]:
-    """The regime of GBA's days after Sync's base, beside the paper's, and what is said below; ids are counted of one seed."""
-    found = {}
+def regimes(tasks: Iterable[Task], profile: str, studies: Mapping[str, Study]) -> dict[str, list[dict]]:
+    """The regime of GBA's days after Sync's base, task -> a seed's cells each; ids are counted of one seed."""
+    found: dict[str, list[dict]] = {}
     for task in tasks:
         away, stream = studies[task.name].away, task.workload(profile)
         starts = bases(task, profile, [seed for mode, seed in away if mode == "gba"])
@@ -161,13 +153,24 @@ def regimes(tasks: Iterable[Task], profile: str, studies: Mapping[str, Study]) -
             counted = None if task.name in found else stream
             told = regime.cells(away["gba", seed], [start], counted, brings)
             found.setdefault(task.name, []).append(told)
-    return regime.table(found, regime.printed("gba")), regime.CAPTION
+    return found
+
+
+def calibrating(table: pd.DataFrame) -> pd.DataFrame:
+    """BSP's and Hop-BS's days after Sync's base less Sync's, in thousandths of AUC, the paper's beside them, and how many times
+    ours that is: whether this is the regime of the paper's baselines, before GBA is looked at."""
+    found = beside(table[(table["direction"] == DIRECTIONS[0]) & table["protocol"].isin(("sync", "bsp", "hop-bs"))])
+    found = found.drop(index="sync", level="protocol").droplevel("direction")
+    return found.assign(**{"paper / here": (found["mean, paper"] / found["mean"]).round(1)})
+
+
+FIGURES = ("first", "last", "mean")
 
 
 def quality(table: pd.DataFrame) -> pd.DataFrame:
     """For each task, direction, protocol and seed the AUC on the first day, the last, and on average."""
     keys = ["task", "direction", "protocol", "seed"]
-    return table.sort_values("day").groupby(keys, sort=False)["auc"].agg(["first", "last", "mean"]).reset_index()
+    return table.sort_values("day").groupby(keys, sort=False)["auc"].agg([*FIGURES]).reset_index()
 
 
 PAPER = {
@@ -179,15 +182,18 @@ PAPER = {
 
 
 def beside(table: pd.DataFrame) -> pd.DataFrame:
-    """Tables 6.1 to 6.8: each mode's mean AUC over the days less Sync's, in thousandths, as the paper has it and here."""
+    """Tables 6.1 to 6.8: each mode's AUC less Sync's on the first day, the last and on average, in thousandths, here and as the
+    paper has it."""
     own = quality(table)
-    own["ours"] = 1000 * (own["mean"] - study.beside(own, "mean", ["task", "direction", "seed"], protocol="sync"))
-    order = [*dict.fromkeys(table["task"]), *DIRECTIONS, *MODES, "one worker", "frozen"]
+    order = [*dict.fromkeys(table["task"]), *DIRECTIONS, *MODES, "frozen"]
     own = own.sort_values(["task", "direction", "protocol"], key=lambda column: column.map(order.index))
-    found = own.groupby(["task", "direction", "protocol"], sort=False)["ours"].agg(["mean", "min", "max"]).round(1)
-    keys = [(task, direction.lower(), mode) for task, direction, mode in found.index]
-    less = [round(1000 * (PAPER[at][2] - PAPER[*at[:2], "sync"][2]), 1) if at in PAPER else None for at in keys]
-    found.insert(0, "paper", less)
+    for name in FIGURES:
+        own[name] = 1000 * (own[name] - study.beside(own, name, ["task", "direction", "seed"], protocol="sync"))
+    found = own.groupby(["task", "direction", "protocol"], sort=False)[[*FIGURES]].mean().round(1)
+    for place, name in enumerate(FIGURES):
+        keys = [(task, direction.lower(), mode) for task, direction, mode in found.index]
+        less = [1000 * (PAPER[at][place] - PAPER[*at[:2], "sync"][place]) if at in PAPER else None for at in keys]
+        found.insert(2 * place + 1, f"{name}, paper", pd.Series(less, found.index, dtype=float).round(1))
     return found
 
 
@@ -202,9 +208,9 @@ def printed(table: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def judged(table: pd.DataFrame) -> pd.DataFrame:
-    """What the claims read: each mode's AUC, of each task and of the tasks' average, in each direction."""
+def judged(table: pd.DataFrame, regimes: Mapping[str, Iterable[Mapping[str, float]]]) -> pd.DataFrame:
+    """What the claims read: each mode's AUC in each direction, and of the regime how many updates were before."""
     own = quality(table)
-    means = own.groupby(["direction", "protocol", "seed"], sort=False)[["first", "last", "mean"]].mean().reset_index()
-    both = pd.concat([own, means.assign(task="average")], ignore_index=True)
-    return both.assign(subject=both["task"] + " " + both["direction"].str.lower() + " " + both["protocol"])
+    before = {task: pd.DataFrame(list(cells))["updates before"].mean() for task, cells in regimes.items()}
+    subjects = own["task"] + " " + own["direction"].str.lower() + " " + own["protocol"]
+    return own.assign(subject=subjects, **{"updates before": own["task"].map(before)})

@@ -1,10 +1,9 @@
 """GBA's three tasks, the setting of every mode in them, and the switching study of its Figure 6.
 
-Su et al., "GBA", NeurIPS 2022, Section 5 and Tab. 5.1. Kept are the models, the optimisers' kinds, the thresholds, and all ratios
-of workers and of local batches, so that Sync's and GBA's global batches are equal, BSP's is 62 to 78 % of them and Hop-BW's 250
-to 470 %. Scaled down are the data, the models' widths and the batches, and where gradients are computed, the workers.
-
-Learning rates are those that `notebooks.gba.tuning` found, on seeds that nothing is judged on.
+Su et al., "GBA", NeurIPS 2022, Section 5 and Tab. 5.1. Kept are the optimisers' kinds and rates, the thresholds, the age of
+gradients, and all ratios of workers and of local batches, so that Sync's and GBA's global batches are equal, BSP's is 62 to 78 %
+of them and Hop-BW's 250 to 470 %; and of Criteo, how many updates the base, a day and the study have. Scaled down are the data,
+the models' widths and the batches, and where gradients are computed, the workers.
 """
 
 from __future__ import annotations
@@ -33,6 +32,7 @@ from lib.training.schedule import Phase, Schedule
 from lib.workloads import Workload
 from lib.workloads.base import dense_parameters
 from notebooks import clusters
+from notebooks.gba.throughput import SIGMA
 
 MODES = ("sync", "gba", "hop-bw", "hop-bs", "bsp", "async")
 MOVING = 0.05
@@ -40,6 +40,8 @@ MOVING = 0.05
 
 Tab. 5.2 leaves room for no more: on Criteo, GBA with batches of 12.8 thousand is as fast as Async with 5 thousand, to 0.4 % and
 with a standard deviation of 3 % each. If a batch cost 5 % of Async's whatever its samples, GBA would be 3 % faster."""
+HELD = 0.2
+"""Share of a batch's time for which its worker holds the parameters that it has read; for the rest it makes the batch."""
 SERVERS = 12 / 100
 """Machines of servers for each worker: in Fig. 7, 800 workers take and bring 300 dense vectors a second (see Figure 1)."""
 LATENCY = 1e-6
@@ -58,13 +60,17 @@ class Size(Checked):
     """Samples of a day."""
     fewer: Count = 1
     """How many times fewer workers there are than in the paper, in every mode, and servers; batches, and ratios of all, stay."""
+    model: str = ""
+    """Another workload than the task's, where that buys the paper's number of updates."""
+    modes: tuple[str, ...] = MODES
+    """Figure 6's."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Further options of the workload."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Printed(Checked):
-    """What the paper's Tab. 5.1 and Sec. 5.1 say of a task, where ours differs."""
+    """What the paper's Tab. 5.1 and Sec. 5.1 say of a task, beside what is kept of it."""
 
     sync: Count
     """Samples of a worker's step under Sync, Hop-BS, BSP and Hop-BW."""
@@ -72,9 +78,9 @@ class Printed(Checked):
     lone: Count
     """Under Async."""
     adam: Positive
-    """The learning rate of all modes but Async."""
+    """The learning rate of all modes but Async; ours too."""
     adagrad: Positive
-    """Async's."""
+    """Async's; ours too."""
     days: str
     """Of the base, and of the study."""
     day: Count
@@ -100,10 +106,6 @@ class Task(Checked):
     """b2 of BSP."""
     spare: Natural
     """b3 of Hop-BW."""
-    adam: Mapping[str, Positive]
-    """Each mode's best learning rate, of dense parameters and rows, with Adam, which all modes have but Async."""
-    adagrad: Positive
-    """Async's best with Adagrad."""
     printed: Printed
     sizes: Mapping[str, Size]
     """Profile -> size."""
@@ -118,14 +120,16 @@ class Task(Checked):
         """The stream: base, the modes' days, and Sync's days after them."""
         size = self.sizes[profile]
         days = size.base + 2 * size.days
-        return workloads.get(
-            self.workload_name,
-            samples=days * size.day,
-            days=days,
-            batch_size=self.sync[1],
-            **at_rate(Adam(lr=self.adam["sync"])),
-            **size.options,
-        )
+        whole = {"samples": days * size.day, "days": days, "batch_size": self.sync[1], **at_rate(self.adam)}
+        return workloads.get(size.model or self.workload_name, **whole, **size.options)
+
+    @property
+    def adam(self) -> Adam:
+        return Adam(lr=self.printed.adam)
+
+    @property
+    def adagrad(self) -> Adagrad:
+        return Adagrad(lr=self.printed.adagrad)
 
     def at(self, profile: str) -> Task:
         """With that profile's workers and servers."""
@@ -141,7 +145,7 @@ class Task(Checked):
         return kinds[mode](rows_divided_by=self.rows_divided_by)
 
     def phase(self, mode: str, **options) -> Phase:
-        """A phase in that mode, at Sync's rate but for Async; `options` are a Phase's own and go before the task's.
+        """A phase in that mode, with the paper's optimiser; `options` are a Phase's own and go before the task's.
 
         *One worker* is Async by one, the control: its updates are as large and as many, and none is stale."""
         batch = {"gba": self.others[1], "async": self.lone, "one worker": self.lone}.get(mode, self.sync[1])
@@ -149,41 +153,50 @@ class Task(Checked):
         if mode == "one worker":
             own["workers"] = 1
         if mode in ("async", "one worker"):
-            own |= at_rate(Adagrad(lr=self.adagrad))
+            own |= at_rate(self.adagrad)
         return Phase(**own | options)
 
     def workers(self, mode: str) -> int:
         return (self.sync if mode in ("sync", "frozen") else self.others)[0]
 
     def cluster(
-        self, profile: str, mode: str, slowdown: Slowdown | float = 0.6, workers: int | None = None, each: bool = False
+        self,
+        profile: str,
+        mode: str,
+        slowdown: Slowdown | float = SIGMA,
+        workers: int | None = None,
+        each: bool = False,
+        held: float = HELD,
     ) -> VirtualCluster:
         """The paper's cluster. However many workers there are, they have the same cores, links and servers together; with `each`,
-        more workers bring more of them."""
+        more workers bring more of them. A batch takes its time whatever share of it parameters are `held` for."""
         cluster = clusters.gba()
         workers = workers or self.workers(mode)
         nodes = workers if each else self.others[0]
         alone = replace(self.workload(profile), batch_size=self.lone)
         vector = 4 * dense_parameters(alone)
-        flops = alone.work().flops / (2 * vector / cluster.worker.bandwidth / self.moving)
-        worker = replace(cluster.worker, flops=flops, latency=LATENCY)
+        seconds = 2 * vector / cluster.worker.bandwidth / self.moving
+        flops, reading = alone.work().flops / (held * seconds), (1 - held) * seconds / self.lone
+        worker = replace(cluster.worker, flops=flops, reading=reading, latency=LATENCY)
         server = replace(cluster.server, latency=LATENCY)
-        fold = SERVERS * nodes / self.servers  # so many machines are simulated as one
+        fold, share = SERVERS * nodes / self.servers, nodes / workers  # so many machines are simulated as one
         return replace(
             cluster,
             workers=workers,
             servers=self.servers,
-            worker=clusters.scaled(worker, nodes / workers, "flops", "bandwidth"),
+            worker=replace(clusters.scaled(worker, share, "flops", "bandwidth"), reading=reading / share),
             server=clusters.scaled(server, fold, "flops", "memory", "core_memory", "bandwidth"),
             slowdown=Lognormal(sigma=slowdown) if isinstance(slowdown, (int, float)) else slowdown,
         )
 
-    def job(self, profile: str, mode: str, seed: int, slowdown: Slowdown | float = 0.6, **phase) -> dict[str, Any]:
+    def job(
+        self, profile: str, mode: str, seed: int, slowdown: Slowdown | float = SIGMA, held: float = HELD, **phase
+    ) -> dict[str, Any]:
         """What `lib.train` takes for one phase in a mode, without a trace; each seed has a world of its own."""
         return {
             "workload": replace(self.workload(profile), world=seed),
             "protocol": Schedule(phases=(self.phase(mode, **phase),)),
-            "cluster": self.cluster(profile, mode, slowdown, phase.get("workers")),
+            "cluster": self.cluster(profile, mode, slowdown, phase.get("workers"), held=held),
             "seed": seed,
             "trace": False,
         }
@@ -222,14 +235,13 @@ def settings(tasks: Iterable[Task], profile: str) -> pd.DataFrame:
             steps("Async"): task.lone,
             "iota; b1 of Hop-BS": f"{task.iota:g}; {task.bound}",
             "b2 of BSP; b3 of Hop-BW": f"{task.gathered}; {task.spare}",
-            "learning rate: Adam": f"{task.adam['sync']:g}",
-            "learning rate: Adagrad (Async)": f"{task.adagrad:g}",
+            "learning rate: Adam; Adagrad (Async)": f"{paper.adam:g}; {paper.adagrad:g}",
             "days of the base + of a mode": f"{size.base} + {size.days}",
             "samples a day": f"{size.day:,}",
         }
         there = [f"{full.sync[0]}, {full.others[0]}", *(f"{each:,}" for each in (paper.sync, paper.gba, paper.lone))]
         there += [f"{task.iota:g}; {task.bound}", f"{full.gathered}; {full.spare}"]
-        there += [f"{paper.adam:g}", f"{paper.adagrad:g}", paper.days, f"{paper.day:,}"]
+        there += [f"{paper.adam:g}; {paper.adagrad:g}", paper.days, f"{paper.day:,}"]
         columns[task.name, "paper"] = dict(zip(columns[task.name, "here"], there, strict=True))
     found = pd.DataFrame(columns).rename_axis("setting")
     return found.rename_axis(["task", None], axis=1).sort_index(axis=1)

@@ -143,7 +143,7 @@ class PlainDecay(GBA):
     row_weights: ClassVar = None
 
 
-def row_decays(task: Task, profile: str, seeds: Iterable[int], iota: int = 1, sigma: float = 0.8) -> pd.DataFrame:
+def row_decays(task: Task, profile: str, seeds: Iterable[int], iota: int = 1, sigma: float = 1.5) -> pd.DataFrame:
     """What it does to rows that each is decayed by its own last update, as Algorithm 2 has it: rows' gradients left out of an
     update, and the AUC after two days from scratch, with a small iota among very unequal workers."""
     rows = []

@@ -3,54 +3,47 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import pandas as pd
 
-from lib.results.run import Run
 from lib.seeds import not_judging
 from lib.store.optim import Adagrad, Adam
 from notebooks import study
 from notebooks.gba import switching
-from notebooks.gba.tasks import MODES, Task
+from notebooks.gba.tasks import Task
 
 AXES = ("dense", "rows")
 RATES: Mapping[type, Sequence[float]] = {Adam: (0.001, 0.003, 0.01), Adagrad: (0.003, 0.01, 0.03)}
 """What is tried first, of dense parameters and of rows apart."""
+DAYS = 3
+"""Over so many days each rate is tried."""
 
 
 def grid(
     task: Task, profile: str, seeds: Iterable[int], rates: Mapping[type, Sequence[float]] = RATES, most: int = 6
 ) -> pd.DataFrame:
-    """The mean AUC over the days of the study, a row for each mode, pair of rates and seed: of Sync with those rates from the
-    start on, of the others where they inherit the base of Sync's best. Each goes on past its edges until its best is inside."""
+    """The mean AUC over the first days of the study, a row for each mode, pair of rates and seed. All, Sync too, go on from the
+    base that Sync has at the paper's rates; each grid goes on past its edges until its best is inside."""
     seeds = not_judging(seeds, "rates are tried")
-    stays = partial(_days, task, profile, "sync", lambda places: _bases(task, profile, places))
-    found = {"sync": _climbed(stays, Adam, seeds, rates, most)}
-    inherited = dict(zip(AXES, best(found["sync"].assign(mode="sync"))["sync"], strict=True))
-    starts = dict(zip(seeds, _bases(task, profile, [inherited | {"seed": seed} for seed in seeds]), strict=True))
-    for mode in (mode for mode in MODES if mode != "sync"):
-        goes_on = partial(_days, task, profile, mode, lambda places: [starts[at["seed"]] for at in places])
-        found[mode] = _climbed(goes_on, _kind(mode), seeds, rates, most)
-    return pd.concat([each.assign(mode=mode, task=task.name) for mode, each in found.items()], ignore_index=True)
+    starts = switching.bases(task, profile, seeds)
+    until = task.sizes[profile].base + min(DAYS, task.sizes[profile].days)
+    found = []
+    for mode in task.sizes[profile].modes:
+
+        def measured(places: list[study.Place], mode: str = mode) -> list[float]:
+            jobs = [switching.days(task, profile, mode, starts[at["seed"]], until, **_rates(mode, at)) for at in places]
+            jobs = [job | {"on_nan": "skip"} for job in jobs]  # a rate may be too large to go on with
+            return [switching.mean_auc(run) for run in study.made(dict(enumerate(jobs))).values()]
+
+        curve = study.climbed(measured, dict.fromkeys(AXES, rates[_kind(mode)]), seeds, most)
+        found.append(curve.rename(columns={"value": "auc"}).assign(mode=mode, task=task.name))
+    return pd.concat(found, ignore_index=True)
 
 
-def _climbed(measured, kind: type, seeds: list[int], rates: Mapping[type, Sequence[float]], most: int) -> pd.DataFrame:
-    axes = dict.fromkeys(AXES, rates[kind])
-    return study.climbed(measured, axes, seeds, most).rename(columns={"value": "auc"})
-
-
-def _bases(task: Task, profile: str, places: list[study.Place]) -> list[Run]:
-    jobs = [switching.base(task, profile, at["seed"], **_rates("sync", at)) for at in places]
-    return [*study.made(dict(enumerate(jobs))).values()]
-
-
-def _days(task: Task, profile: str, mode: str, begun, places: list[study.Place]) -> list[float]:
-    """The mean AUC of each place's days, from where it has begun; a rate may be too large to go on with."""
-    both = zip(begun(places), places, strict=True)
-    jobs = [switching.days(task, profile, mode, start, **_rates(mode, at)) | {"on_nan": "skip"} for start, at in both]
-    return [switching.mean_auc(run) for run in study.made(dict(enumerate(jobs))).values()]
+def optimisers(table: pd.DataFrame) -> dict[str, dict[str, Any]]:
+    """Each mode's best, as a phase takes them."""
+    return {mode: _rates(mode, dict(zip(AXES, found, strict=True))) for mode, found in best(table).items()}
 
 
 def _kind(mode: str) -> type:

@@ -13,9 +13,24 @@ def test_moving_the_dense_vector_takes_the_stated_share_of_a_batch_of_async(task
     workload = replace(task.workload("smoke"), batch_size=task.lone)
     vector = sum(part.nbytes for part in workload.model(0).state_dict().values())
     worker = task.cluster("smoke", "async").worker
-    assert 2 * vector / worker.bandwidth / worker.seconds(workload.work()) == pytest.approx(0.05)
+    assert 2 * vector / worker.bandwidth / a_batch(worker, workload) == pytest.approx(0.05)
     twice = replace(task, moving=0.1).cluster("smoke", "async").worker
-    assert twice.seconds(workload.work()) == pytest.approx(worker.seconds(workload.work()) / 2)
+    assert a_batch(twice, workload) == pytest.approx(a_batch(worker, workload) / 2)
+
+
+def a_batch(worker, workload):
+    """Seconds to make it and to compute its gradient."""
+    return worker.seconds(workload.work()) + worker.reading * workload.batch_size
+
+
+@pytest.mark.parametrize("held", [0.2, 1.0])
+def test_parameters_are_held_for_a_share_of_a_batch_that_takes_its_time_whatever_that_is(held):
+    task = tasks.TASKS["private"]
+    workload, crew = replace(task.workload("smoke"), batch_size=64), 2 * task.others[0]
+    one, many = (task.cluster("smoke", "gba", workers=workers, held=held).worker for workers in (None, crew))
+    assert one.seconds(workload.work()) / a_batch(one, workload) == pytest.approx(held)
+    assert a_batch(one, workload) == pytest.approx(a_batch(task.cluster("smoke", "gba").worker, workload))
+    assert a_batch(many, workload) == pytest.approx(2 * a_batch(one, workload)), "half a worker's machine each"
 
 
 PRINTED = {"criteo": (32, 100, 40, 12.8, 5), "alimama": (32, 128, 3, 0.75, 1), "private": (64, 400, 6.4, 1, 1)}
@@ -76,6 +91,6 @@ def test_a_run_without_slowdowns_takes_the_time_of_its_batches():
     """Two updates of Sync: each is a batch, plus moving the vector in a few per cent of the time."""
     task = tasks.TASKS["criteo"]
     job = task.speed_job("smoke", "sync", 0, 0.0, 2)
-    batch = job["cluster"].worker.seconds(task.workload("smoke").work())
+    batch = a_batch(job["cluster"].worker, task.workload("smoke"))
     seconds = lib.train(**job).summary["virtual_seconds"]
     assert 2 * batch < seconds < 2 * batch * 1.1
