@@ -1,11 +1,12 @@
-"""How well and how fast Persia's modes learn, each at the best of the same learning rates, tried on seeds kept for it."""
+"""How well and how fast Persia's modes learn: all at one pair of rates, and each at its own best, tried on seeds kept for it."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -18,31 +19,57 @@ from notebooks import study
 from notebooks.persia.tasks import TABLE_2, job
 
 RATES = (0.3, 1.0, 3.0)
-"""Times a task's usual learning rates: half a decade apart."""
+"""Times a task's usual learning rates, half a decade apart: where a mode's grid begins."""
+
+AXES = ["dense", "rows"]
+"""The network's rate and the rows'."""
 
 SEED = ["task", "seed"]
+AVERAGE = "average"
+"""Of the tasks, in the place of a task's name."""
 
 
 def tried(
     tasks: Sequence[str], modes: Sequence[str], rates: Sequence[float], seeds: Iterable[int], samples: int
 ) -> pd.DataFrame:
-    """The AUC of each mode on each task at each rate, a mean over the seeds."""
-    places = study.grid(task=tasks, protocol=modes, rate=rates, seed=seeds)
-    data, _ = study.swept(partial(job, samples=samples), places, auc="auc")
-    return data.groupby(["task", "protocol", "rate"], sort=False)["auc"].mean().unstack()
+    """The curve of each mode's AUC on each task over its two rates, until its best is inside; a row for each run."""
+    parts = []
+    for task, mode in product(tasks, modes):
+        measured = partial(_aucs, partial(job, task, mode, samples=samples))
+        curve = study.climbed(measured, dict.fromkeys(AXES, rates), seeds).rename(columns={"value": "auc"})
+        parts.append(curve.assign(task=task, protocol=mode))
+    return pd.concat(parts, ignore_index=True)
 
 
-def learnt(grid: pd.DataFrame, seeds: Iterable[int], **shape: Any) -> tuple[list[study.Place], list[Run]]:
-    """Each task's modes at the rates that were best in the grid, and what trains nothing: places and runs."""
-    best, (tasks, modes) = grid.idxmax(axis=1), (grid.index.unique(level) for level in grid.index.names)
-    places = study.grid(task=tasks, protocol=[*modes, "frozen"], seed=seeds)
-    rates = [float(best.get((place["task"], place["protocol"]), 1.0)) for place in places]
-    return places, sweep([job(**place, rate=rate, **shape) for place, rate in zip(places, rates, strict=True)])
+def _aucs(made: Callable[..., dict[str, Any]], places: Sequence[study.Place]) -> list[float]:
+    """A rate may be too large for a mode; what has no finite loss is left out of its batch."""
+    return [run.summary["auc"] for run in sweep([made(**place) | {"on_nan": "skip"} for place in places])]
+
+
+def best(curve: pd.DataFrame) -> pd.DataFrame:
+    """Each task and mode's rates with the best mean AUC over the seeds, that AUC, and whether all beside them was tried."""
+    means = curve.groupby(["task", "protocol", *AXES], sort=False)[["auc", "inside"]].mean().reset_index(AXES)
+    return means.groupby(["task", "protocol"], sort=False)[means.columns].apply(lambda t: t.nlargest(1, "auc").iloc[0])
+
+
+def at_best(curve: pd.DataFrame, one: bool = False, made: Callable[..., dict[str, Any]] = job, **shape: Any):
+    """What makes a place's job, at its mode's best rates on its task or, `one` for all modes, at sync's."""
+    rates = best(curve)[AXES].T.to_dict()
+
+    def at(task: str, protocol: str, **place: Any) -> dict[str, Any]:
+        own = {} if protocol == "frozen" else rates[task, "sync" if one else protocol]
+        return made(task, protocol, **place, **shape, **own)
+
+    return at
 
 
 def judged(places: Sequence[study.Place], runs: Sequence[Run]) -> pd.DataFrame:
-    """A row for each run, as claims read it."""
+    """A row for each run, as claims read it; then, under the task's name *average*, what the tasks come to of a mode and seed."""
     data = study.told(places, runs, auc="auc", staleness="staleness_mean")
+    whole = (
+        data.groupby(["protocol", "seed"], sort=False)[["auc", "staleness"]].mean().reset_index().assign(task=AVERAGE)
+    )
+    data = pd.concat([data, whole], ignore_index=True)
     data["auc less sync's"] = data["auc"] - study.beside(data, "auc", SEED, protocol="sync")
     return data.assign(subject=data["task"] + ", " + data["protocol"])
 
@@ -57,9 +84,11 @@ def courses(places: Sequence[study.Place], runs: Sequence[Run]) -> pd.DataFrame:
 
 def beside(data: pd.DataFrame) -> pd.DataFrame:
     """Each mode's mean AUC less sync's, in hundredths, beside Table 2's."""
-    here = data.groupby(["task", "protocol"], sort=False)["auc"].mean().unstack()
+    here = data[data["seed"].isin(set(data.query("protocol == 'frozen'")["seed"]))]  # all modes' seeds
+    here = here.groupby(["task", "protocol"], sort=False)["auc"].mean().unstack()
     paper = pd.DataFrame(TABLE_2).T.loc[lambda t: t.index.isin(here.index)]
     ours, theirs = (100 * aucs.sub(aucs["sync"], axis=0).drop(columns="sync") for aucs in (here, paper))
+    theirs.loc[AVERAGE] = theirs.mean()
     return ours.round(2).rename(columns="{}".format).join(theirs.round(2).rename(columns="paper, {}".format))
 
 

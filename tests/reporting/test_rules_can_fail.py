@@ -17,7 +17,10 @@ def pilot(claim):
     """Published results of the claim's subjects or, before there are any, those of a pilot; None where there are neither."""
     for folder in (paths.reference(), paths.reference() / "pilots"):
         if (path := claims.file_of(claim.id, folder)).exists():
-            return pd.DataFrame(json.loads(path.read_text(encoding="utf-8"))["results"])
+            found = pd.DataFrame(json.loads(path.read_text(encoding="utf-8"))["results"])
+            wanted = {(name, each.metric) for each in claim.comparisons for name in each.subjects}
+            if all(metric in found and name in set(found["subject"]) for name, metric in wanted):
+                return found
     return None
 
 

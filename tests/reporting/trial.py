@@ -1,4 +1,4 @@
-"""A rule is tried before it judges, on numbers with the spread and the seeds of a pilot or of a published verdict.
+"""A rule is tried before it judges, on numbers with the spread of a pilot or a published verdict, and as many as it asks for.
 
 Their mean is moved to the paper's own effect, and then the rule must say *replicated* or *parity*; and to the control's, where
 it must not. What so many seeds can tell must be smaller than what decides: how far the paper's effect is from the rule's nearest
@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterator, Sequence
+from statistics import fmean, stdev
 from typing import TYPE_CHECKING
 
 from lib.reporting.claims.calibration import Calibration
@@ -41,9 +42,19 @@ def tried(claim: Claim, results: pd.DataFrame, calibrations: Sequence[Calibratio
     return [failed for each in judged if not claim.elsewhere for failed in _tried(claim, each, results)]
 
 
+def as_many(numbers: list[float], count: int) -> list[float]:
+    """Numbers with the same mean and deviation, but at least so many: a claim may ask for more seeds than a pilot had."""
+    if count <= len(numbers):
+        return numbers
+    more = (numbers * count)[:count]
+    middle, centre = fmean(numbers), fmean(more)
+    wider = stdev(numbers) / stdev(more) if stdev(numbers) else 0.0
+    return [middle + (x - centre) * wider for x in more]
+
+
 def _tried(claim: Claim, each: Comparison, results: pd.DataFrame) -> Iterator[Failed]:
     mine, theirs = (per_seed(claim, each, results, name) for name in (each.subject, each.reference))
-    numbers = list(effects(claim, mine, theirs).values())
+    numbers = as_many(list(effects(claim, mine, theirs).values()), claim.seeds)
     near, far = claim.band(each.paper, lost(claim, each, results))
     unit = abs(mean(theirs)) if claim.shares else 1.0
     numeric = isinstance(each.paper, (int, float))
