@@ -46,16 +46,18 @@ def test_bounds_by_hand():
     assert limits["loss, Eq. 21"].iloc[0] == pytest.approx(8 / 33 * (24 / 0.25 + 18))
 
 
-def test_one_deviation_below_bsp_by_hand():
-    best = {"BSP": [0.5, 0.7], "DS-Sync": [0.6, 0.4]}
-    data = pd.DataFrame(
-        [{"task": "images", "mode": m, "seed": s, "best": b[s]} for m, b in best.items() for s in (0, 1)]
-    )
-    above = quality.judged(data).set_index(["subject", "seed"])["above"]
-    floor = 0.6 - np.std([0.5, 0.7], ddof=1)
-    assert above["images, DS-Sync", 0] == pytest.approx(0.6 - floor) and above["images, DS-Sync", 1] == pytest.approx(
-        0.4 - floor
-    )
+def test_modes_learn_at_bsps_best_rate_or_at_their_own():
+    rows = [
+        {"task": "clicks", "mode": mode, "rate": rate, "seed": seed, "value": value + seed, "inside": True}
+        for mode, rate, value in (("BSP", 1.0, 0.6), ("BSP", 3.0, 0.7), ("ASP", 1 / 3, 0.7), ("ASP", 1.0, 0.6))
+        for seed in (0, 1)
+    ]
+    curve, own = pd.DataFrame(rows), quality.TASKS["clicks"].workload.dense_optimizer.lr
+    assert quality.chosen(curve)["rate"].tolist() == [3.0, 1 / 3]
+    for alike, times in (((), [3, 1 / 3, 1]), (("BSP", "ASP"), [3, 3, 1])):
+        job = quality.at_best(curve, alike, **SHORT)
+        made = [job("clicks", mode, seed=500)["workload"] for mode in ("BSP", "ASP", quality.FROZEN)]
+        assert [each.dense_optimizer.lr / own for each in made] == pytest.approx(times)
 
 
 def test_all_modes_try_the_same_rates_on_the_same_data():
