@@ -15,7 +15,7 @@ import pandas as pd
 from lib.measure.comparison import crossing
 from lib.results.run import Run
 from lib.training.sweep import sweep
-from notebooks import study
+from notebooks import paired, study
 from notebooks.persia.tasks import TABLE_2, job
 
 RATES = (0.3, 1.0, 3.0)
@@ -70,7 +70,7 @@ def judged(places: Sequence[study.Place], runs: Sequence[Run]) -> pd.DataFrame:
         data.groupby(["protocol", "seed"], sort=False)[["auc", "staleness"]].mean().reset_index().assign(task=AVERAGE)
     )
     data = pd.concat([data, whole], ignore_index=True)
-    data["auc less sync's"] = data["auc"] - study.beside(data, "auc", SEED, protocol="sync")
+    data = paired.less(data, ["auc"], SEED, protocol="sync")
     return data.assign(subject=data["task"] + ", " + data["protocol"])
 
 
@@ -83,11 +83,10 @@ def courses(places: Sequence[study.Place], runs: Sequence[Run]) -> pd.DataFrame:
 
 
 def beside(data: pd.DataFrame) -> pd.DataFrame:
-    """Each mode's mean AUC less sync's, in hundredths, beside Table 2's."""
-    here = data[data["seed"].isin(set(data.query("protocol == 'frozen'")["seed"]))]  # all modes' seeds
-    here = here.groupby(["task", "protocol"], sort=False)["auc"].mean().unstack()
-    paper = pd.DataFrame(TABLE_2).T.loc[lambda t: t.index.isin(here.index)]
-    ours, theirs = (100 * aucs.sub(aucs["sync"], axis=0).drop(columns="sync") for aucs in (here, paper))
+    """Each mode's AUC less sync's of the same seed, the mean in hundredths, beside Table 2's."""
+    ours = 100 * data.groupby(["task", "protocol"], sort=False)["auc less sync's"].mean().unstack().drop(columns="sync")
+    paper = pd.DataFrame(TABLE_2).T.loc[lambda t: t.index.isin(ours.index)]
+    theirs = 100 * paper.sub(paper["sync"], axis=0).drop(columns="sync")
     theirs.loc[AVERAGE] = theirs.mean()
     return ours.round(2).rename(columns="{}".format).join(theirs.round(2).rename(columns="paper, {}".format))
 
@@ -103,7 +102,8 @@ def waited(
     """
     data = study.told(places, runs, auc="auc")
     sync, frozen = (study.beside(data, "auc", same, protocol=mode) for mode in ("sync", "frozen"))
-    data["goal"] = sync - share * (sync - frozen)
+    data["brings"] = sync - frozen
+    data["goal"] = sync - share * data["brings"]
     took = []
     for run, start, goal in zip(runs, frozen, data["goal"], strict=True):
         points = run.history.dropna(subset=["auc"])[["time", "samples", "auc"]].to_numpy(float)

@@ -15,7 +15,7 @@ from typing import Any
 import pandas as pd
 
 from lib.results.run import Run
-from notebooks import regime, study
+from notebooks import paired, regime, study
 
 TABLE_3 = {
     ("s-easgd", 10): (0.084, 0.062),
@@ -82,11 +82,5 @@ def regimes(models: pd.DataFrame, runs: Sequence[Run], base: str = "s-easgd") ->
 def less(models: pd.DataFrame, base: str) -> pd.DataFrame:
     """Both entropies of the others less the `base` protocol's with the same trainers and seed: worlds differ by far more than
     protocols do."""
-    apart = {
-        name: models[name] - study.beside(models, name, ["trainers", "seed"], protocol=base)
-        for name in ("train_ne", "ne")
-    }
-    found = models[["trainers", "protocol", "seed"]].assign(
-        **{f"{name} less {base}'s": each for name, each in apart.items()}
-    )
+    found = paired.less(models, ["train_ne", "ne"], ["trainers", "seed"], protocol=base)
     return found[found["protocol"] != base]
