@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import fields, replace
 from functools import partial
-from itertools import product
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -21,9 +20,8 @@ from lib.cluster.spec import Node
 from lib.cluster.virtual.cluster import VirtualCluster
 from lib.results.run import Run
 from lib.seeds import not_judging
-from lib.training.sweep import sweep
 from lib.workloads import Workload
-from notebooks import regime, study
+from notebooks import regime, study, tuned
 
 MODES = {"BSP": "all-reduce", "ASP": "async", "SSP": "hop-bs", "DS-Sync": "ds-sync"}
 """The paper's names -> the kit's. SSP's bound is not said."""
@@ -106,36 +104,15 @@ def ends(run: Run, task: str, **place: Any) -> dict[str, float]:
 def tried(
     tasks: Iterable[str], modes: Sequence[str], seeds: Iterable[int], rates: Sequence[float] = RATES, **shape: int
 ) -> pd.DataFrame:
-    """The curve of each mode's best metric over its rate, on tuning seeds, until the best rate is inside; a row for each run."""
+    """The curve of each mode's best metric on each task over its rate, on tuning seeds."""
     seeds = not_judging(seeds, "the learning rates of DS-Sync's tables")
-    parts = []
-    for task, mode in product(tasks, modes):
-        curve = study.climbed(partial(_bests, task, mode, **shape), {"rate": rates}, seeds)
-        parts.append(curve.assign(task=task, mode=mode))
-    return pd.concat(parts, ignore_index=True)
-
-
-def _bests(task: str, mode: str, places: Sequence[study.Place], **shape: int) -> list[float]:
-    """A rate may be too large for a mode; what has no finite loss is left out of its batch."""
-    return [
-        best(run, task) for run in sweep([job(task, mode, **place, **shape) | {"on_nan": "skip"} for place in places])
-    ]
+    made = partial(job, **shape)
+    return tuned.tried(made, lambda run, task, **_: best(run, task), {"rate": rates}, seeds, task=tasks, mode=modes)
 
 
 def at_best(curve: pd.DataFrame, alike: Container[str] = (), **shape: Any) -> Callable[..., dict[str, Any]]:
     """A place's job, at its task and mode's best rate of those that were tried; those that are to be `alike` have BSP's."""
-    rates = chosen(curve)["rate"]
-
-    def made(task: str, mode: str, **place: Any) -> dict[str, Any]:
-        return job(task, mode, **place, **shape, rate=rates.get((task, "BSP" if mode in alike else mode), 1.0))
-
-    return made
-
-
-def chosen(curve: pd.DataFrame) -> pd.DataFrame:
-    """Each task and mode's best rate, over the workload's own, its metric there, and whether the rates beside it were tried."""
-    means = curve.groupby(["task", "mode", "rate"], sort=False)[["value", "inside"]].mean().reset_index("rate")
-    return means.groupby(["task", "mode"], sort=False)[means.columns].apply(lambda t: t.nlargest(1, "value").iloc[0])
+    return tuned.at_best(partial(job, **shape), curve, "BSP", alike)
 
 
 def courses(places: Iterable[study.Place], runs: Sequence[Run]) -> pd.DataFrame:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import product
 from typing import Any
 
 import numpy as np
@@ -14,15 +13,11 @@ import pandas as pd
 
 from lib.measure.comparison import crossing
 from lib.results.run import Run
-from lib.training.sweep import sweep
-from notebooks import paired, study
+from notebooks import paired, study, tuned
 from notebooks.persia.tasks import TABLE_2, job
 
 RATES = (0.3, 1.0, 3.0)
 """Times a task's usual learning rates, half a decade apart: where a mode's grid begins."""
-
-AXES = ["dense", "rows"]
-"""The network's rate and the rows'."""
 
 SEED = ["task", "seed"]
 AVERAGE = "average"
@@ -32,35 +27,9 @@ AVERAGE = "average"
 def tried(
     tasks: Sequence[str], modes: Sequence[str], rates: Sequence[float], seeds: Iterable[int], samples: int
 ) -> pd.DataFrame:
-    """The curve of each mode's AUC on each task over its two rates, until its best is inside; a row for each run."""
-    parts = []
-    for task, mode in product(tasks, modes):
-        measured = partial(_aucs, partial(job, task, mode, samples=samples))
-        curve = study.climbed(measured, dict.fromkeys(AXES, rates), seeds).rename(columns={"value": "auc"})
-        parts.append(curve.assign(task=task, protocol=mode))
-    return pd.concat(parts, ignore_index=True)
-
-
-def _aucs(made: Callable[..., dict[str, Any]], places: Sequence[study.Place]) -> list[float]:
-    """A rate may be too large for a mode; what has no finite loss is left out of its batch."""
-    return [run.summary["auc"] for run in sweep([made(**place) | {"on_nan": "skip"} for place in places])]
-
-
-def best(curve: pd.DataFrame) -> pd.DataFrame:
-    """Each task and mode's rates with the best mean AUC over the seeds, that AUC, and whether all beside them was tried."""
-    means = curve.groupby(["task", "protocol", *AXES], sort=False)[["auc", "inside"]].mean().reset_index(AXES)
-    return means.groupby(["task", "protocol"], sort=False)[means.columns].apply(lambda t: t.nlargest(1, "auc").iloc[0])
-
-
-def at_best(curve: pd.DataFrame, one: bool = False, made: Callable[..., dict[str, Any]] = job, **shape: Any):
-    """What makes a place's job, at its mode's best rates on its task or, `one` for all modes, at sync's."""
-    rates = best(curve)[AXES].T.to_dict()
-
-    def at(task: str, protocol: str, **place: Any) -> dict[str, Any]:
-        own = {} if protocol == "frozen" else rates[task, "sync" if one else protocol]
-        return made(task, protocol, **place, **shape, **own)
-
-    return at
+    """The curve of each mode's AUC on each task over the network's rate and the rows'."""
+    axes, made = dict.fromkeys(("dense", "rows"), rates), partial(job, samples=samples)
+    return tuned.tried(made, lambda run, **_: run.summary["auc"], axes, seeds, task=tasks, protocol=modes)
 
 
 def judged(places: Sequence[study.Place], runs: Sequence[Run]) -> pd.DataFrame:

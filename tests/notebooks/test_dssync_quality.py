@@ -46,20 +46,6 @@ def test_bounds_by_hand():
     assert limits["loss, Eq. 21"].iloc[0] == pytest.approx(8 / 33 * (24 / 0.25 + 18))
 
 
-def test_modes_learn_at_bsps_best_rate_or_at_their_own():
-    rows = [
-        {"task": "clicks", "mode": mode, "rate": rate, "seed": seed, "value": value + seed, "inside": True}
-        for mode, rate, value in (("BSP", 1.0, 0.6), ("BSP", 3.0, 0.7), ("ASP", 1 / 3, 0.7), ("ASP", 1.0, 0.6))
-        for seed in (0, 1)
-    ]
-    curve, own = pd.DataFrame(rows), quality.TASKS["clicks"].workload.dense_optimizer.lr
-    assert quality.chosen(curve)["rate"].tolist() == [3.0, 1 / 3]
-    for alike, times in (((), [3, 1 / 3, 1]), (("BSP", "ASP"), [3, 3, 1])):
-        job = quality.at_best(curve, alike, **SHORT)
-        made = [job("clicks", mode, seed=500)["workload"] for mode in ("BSP", "ASP", quality.FROZEN)]
-        assert [each.dense_optimizer.lr / own for each in made] == pytest.approx(times)
-
-
 def test_all_modes_try_the_same_rates_on_the_same_data():
     jobs = [quality.job("clicks", mode, 7, rate=3.0, **SHORT) for mode in (*quality.MODES, quality.FROZEN)]
     assert len({job["workload"] for job in jobs}) == 1 and jobs[0]["workload"].world == 7

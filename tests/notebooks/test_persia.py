@@ -58,30 +58,6 @@ def test_the_average_of_the_tasks_is_of_one_seed():
     assert data.loc[("average, hybrid", 2), "auc less sync's"] == pytest.approx(-0.075)
 
 
-def test_modes_learn_at_their_best_rates_or_all_at_syncs():
-    """Two rates for each: the best is that with the best mean over the seeds."""
-    rows = [
-        {
-            "task": "taobao",
-            "protocol": mode,
-            "dense": dense,
-            "rows": 3.0,
-            "seed": seed,
-            "auc": auc + seed,
-            "inside": True,
-        }
-        for mode, dense, auc in (("sync", 0.3, 0.6), ("sync", 1.0, 0.7), ("async", 0.3, 0.7), ("async", 1.0, 0.6))
-        for seed in (0, 1)
-    ]
-    curve = pd.DataFrame(rows)
-    assert convergence.best(curve)["dense"].tolist() == [1.0, 0.3]
-    for one, times in ((False, [1, 0.3, 1]), (True, [1, 1, 1])):
-        job = convergence.at_best(curve, one, samples=600)
-        made = [job("taobao", mode, seed=0)["workload"] for mode in ("sync", "async", "frozen")]
-        assert [each.dense_optimizer.lr / made[0].dense_optimizer.lr for each in made] == pytest.approx(times)
-        assert made[0].row_optimizer.lr == pytest.approx(3 * made[2].row_optimizer.lr)
-
-
 def test_efficiency_by_hand():
     data = pd.DataFrame({"subject": "x", "seed": 1, "workers": [1, 8, 64], "qps": [10.0, 72.0, 576.0]})
     assert scaling.efficiencies(data)["efficiency"].tolist() == [0.9, 1.0]
