@@ -130,3 +130,5 @@ def test_a_pages_runs_stand_beside_a_papers(monkeypatch):
     table = regime.of(data, runs, "paper")
     assert table.loc[regime.CELLS["brings"], ("a", "here")] == "0.2"
     assert table.loc[regime.CELLS["brings"], ("a", "paper")] == "0.5"
+    second = regime.of(data.iloc[1:], runs, "paper").loc[regime.CELLS["updates judged"], ("a", "here")]
+    assert second == "10", "80 batches of eight workers"
