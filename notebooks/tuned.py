@@ -43,7 +43,8 @@ def best(curve: pd.DataFrame) -> pd.DataFrame:
     at = curve.columns.get_loc("seed")
     axes, whose = [*curve.columns[:at]], [*curve.columns[at + 3 :]]
     means = curve.groupby([*whose, *axes], sort=False)[["value", "inside"]].mean().reset_index(axes)
-    return means.groupby(whose, sort=False)[means.columns].apply(lambda t: t.nlargest(1, "value").iloc[0])
+    found = means.groupby(whose, sort=False)[means.columns].apply(lambda t: t.nlargest(1, "value").iloc[0])
+    return found.astype({"inside": bool})
 
 
 def at_best(job: Job, curve: pd.DataFrame, base: str, alike: Container[str] = ()) -> Job:
