@@ -14,14 +14,14 @@ UNTRIED = load(Path(__file__).with_name("untried.yaml")).data
 
 
 def pilot(claim):
-    """Published results of the claim's subjects or, before there are any, those of a pilot; None where there are neither."""
-    for folder in (paths.reference(), paths.reference() / "pilots"):
+    """Published results of the claim; a pilot's where there are none or another rule judged them; None where there is neither."""
+    found = {}
+    for name, folder in (("published", paths.reference()), ("pilot", paths.reference() / "pilots")):
         if (path := claims.file_of(claim.id, folder)).exists():
-            found = pd.DataFrame(json.loads(path.read_text(encoding="utf-8"))["results"])
-            wanted = {(name, each.metric) for each in claim.comparisons for name in each.subjects}
-            if all(metric in found and name in set(found["subject"]) for name, metric in wanted):
-                return found
-    return None
+            found[name] = json.loads(path.read_text(encoding="utf-8"))
+    if "pilot" in found and found.get("published", {}).get("hash") != claim.hash:
+        found.pop("published", None)
+    return pd.DataFrame(next(iter(found.values()))["results"]) if found else None
 
 
 def trials(claim):

@@ -1,4 +1,4 @@
-"""A rule is tried before it judges, on numbers with the spread of a pilot or a published verdict, and as many as it asks for.
+"""A rule is tried before it judges, on numbers with the spread of a pilot or of a published verdict, and as many seeds as judge.
 
 Their mean is moved to the paper's own effect, and then the rule must say *replicated* or *parity*; and to the control's, where
 it must not. What so many seeds can tell must be smaller than what decides: how far the paper's effect is from the rule's nearest
@@ -11,8 +11,10 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterator, Sequence
-from statistics import fmean, stdev
 from typing import TYPE_CHECKING
+
+import numpy as np
+from scipy.stats import norm
 
 from lib.reporting.claims.calibration import Calibration
 from lib.reporting.claims.claim import Claim, Comparison
@@ -36,20 +38,18 @@ class Failed:
     why: str
 
 
+def as_many(numbers: list[float], count: int) -> list[float]:
+    """These, or where a pilot had fewer seeds than judge, so many of the same mean and deviation: a normal sample's quantiles."""
+    if not 1 < len(numbers) < count:
+        return numbers
+    scores = norm.ppf((np.arange(count) + 0.5) / count)
+    return (np.mean(numbers) + np.std(numbers, ddof=1) * scores / scores.std(ddof=1)).tolist()
+
+
 def tried(claim: Claim, results: pd.DataFrame, calibrations: Sequence[Calibration] = ()) -> list[Failed]:
     """Which of the trials a paper's claim fails with a pilot's results; nothing of what was fitted, or is not judged here."""
     judged = [each for each in claim.comparisons if not any(record.covers(each) for record in calibrations)]
     return [failed for each in judged if not claim.elsewhere for failed in _tried(claim, each, results)]
-
-
-def as_many(numbers: list[float], count: int) -> list[float]:
-    """Numbers with the same mean and deviation, but at least so many: a claim may ask for more seeds than a pilot had."""
-    if count <= len(numbers):
-        return numbers
-    more = (numbers * count)[:count]
-    middle, centre = fmean(numbers), fmean(more)
-    wider = stdev(numbers) / stdev(more) if stdev(numbers) else 0.0
-    return [middle + (x - centre) * wider for x in more]
 
 
 def _tried(claim: Claim, each: Comparison, results: pd.DataFrame) -> Iterator[Failed]:
