@@ -97,8 +97,9 @@ def best(run: Run, task: str) -> float:
 
 
 def ends(run: Run, task: str, **place: Any) -> dict[str, float]:
-    """The best metric of a run and its last."""
-    return {"best": best(run, task), "last": run.summary[TASKS[task].metric]}
+    """The best metric of a run and its last, and how long it was."""
+    steps = run.summary["issued"] / run.provenance["cluster"]["workers"]
+    return {"best": best(run, task), "last": run.summary[TASKS[task].metric], "steps of a worker": steps}
 
 
 def tried(

@@ -15,7 +15,7 @@ from lib.cluster.slowdowns import Lognormal
 from lib.cluster.spec import Device, Node
 from lib.cluster.virtual.cluster import VirtualCluster
 from lib.protocols.all_reduce import AllReduce
-from lib.protocols.baselines import Async, Frozen
+from lib.protocols.baselines import Async, Frozen, Sync
 from lib.protocols.persia import Hybrid
 from lib.protocols.rule import Rule
 from lib.workloads import Workload
@@ -30,14 +30,16 @@ FAR = 32
 
 MODES: Mapping[str, Rule] = {
     "sync": AllReduce(),
+    "sync on servers": Sync(),
     "hybrid (raw)": Hybrid(tau=TAU, buckets=1),
     "hybrid": Hybrid(tau=TAU),
     "async": Async(ahead=TAU),
     "async (32)": Async(ahead=FAR),
     "frozen": Frozen(),
 }
-"""Figure 3's four modes, PaddlePaddle's as we read it, and what trains nothing: from there to sync is all that can be lost. Async
-reads as far ahead as the hybrid does, so that the dense part alone tells them apart."""
+"""Figure 3's four modes, sync with the dense part on servers as XDL has it, PaddlePaddle's as we read it, and what trains
+nothing: from there to sync is all that can be lost. Async reads as far ahead as the hybrid does, so that the dense part alone
+tells them apart."""
 
 GPUS = 8
 """Workers of Figures 6 and 7 (Sec. 6.1)."""
