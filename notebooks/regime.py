@@ -2,6 +2,7 @@
 
     here = [regime.cells(run, [base], workload, brings=auc - frozen) for run, base in ...]
     plots.table(regime.table({"criteo": here}, regime.printed("gba")), regime.CAPTION)
+    plots.table(regime.of(data, runs, "persia"), regime.CAPTION)  # of runs that begin from nothing
 
 A paper's own figures lie beside its claims (`regime.yaml`), under the same names: column -> cell -> number.
 """
@@ -16,7 +17,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from lib import paths, protocols
+from lib import paths, protocols, workloads
 from lib.options.document import load
 from lib.reporting.claims import strays
 from lib.reporting.markup import number
@@ -117,6 +118,16 @@ def table(ours: Mapping[str, Iterable[Mapping[str, float]]], paper: Mapping[str,
         columns[name, "paper"] = [number(theirs.get(cell)) for cell in shown]
     rows = pd.Index([CELLS[cell] for cell in shown], name="regime")
     return pd.DataFrame(columns, index=rows)
+
+
+def of(data: pd.DataFrame, runs: Sequence[Run], paper: str, column: str = "task") -> pd.DataFrame:
+    """The table of a page's rows, each of the run at its place in its index: a column for each value of `column`, whose ids are
+    counted in its first run. What training brings is the rows' own `brings`."""
+    found: dict[str, list[dict]] = {}
+    for place, name, brings in data[[column, "brings"]].itertuples(name=None):
+        counted = None if name in found else workloads.get(**runs[place].provenance["workload"])
+        found.setdefault(name, []).append(cells(runs[place], (), counted, brings))
+    return table(found, printed(paper))
 
 
 def marked(here: float | None, there: float | None) -> str:

@@ -15,7 +15,7 @@ import pandas as pd
 from lib.cluster.base import Cluster
 from lib.errors import BadOption
 from lib.measure.compared import Comparison
-from lib.measure.comparison import compare, told
+from lib.measure.comparison import compared, told
 from lib.measure.trial import Trial, metric_of, seconds_to
 from lib.options.checked import Count, checked
 from lib.protocols import ALL
@@ -81,4 +81,4 @@ def advise(
     ]
     tried = pd.DataFrame(rows).sort_values("time", kind="stable").reset_index(drop=True)
     best = [name for name in dict.fromkeys(tried.dropna()["as"]) if name != first][:keep]
-    return Advice(tried, refused, compare([first, *best], workload, cluster, seeds=seeds, goal=goal, **options))
+    return Advice(tried, refused, compared({name: trials[name] for name in [first, *best]}, seeds, goal))

@@ -41,13 +41,17 @@ def compare(
 ) -> Comparison:
     """Train the workload under each protocol on the cluster, on so many seeds and in all cores; as `lib.train` takes them, an
     option going to whatever has it."""
-    seeds = checked(Count, seeds, "compare", "seeds")
-    goal = checked(Share, goal, "compare", "goal")
     of = {each if isinstance(each, str) else each.name: each for each in protocols}
     if len(of) < 2:
         raise BadOption("compare: give two protocols at least; the others are held against the first")
     told(options, of.values(), workload, cluster)
-    trials = {name: Trial.of(workload, each, cluster, options) for name, each in of.items()}
+    return compared({name: Trial.of(workload, each, cluster, options) for name, each in of.items()}, seeds, goal)
+
+
+def compared(trials: Mapping[str, Trial], seeds: int, goal: float) -> Comparison:
+    """The same of protocols that are settled, by their names."""
+    seeds = checked(Count, seeds, "compare", "seeds")
+    goal = checked(Share, goal, "compare", "goal")
     best = _tuned(trials)
     places = [
         (name, rate, seed) for name in trials for rate in dict.fromkeys((1.0, best[name])) for seed in judging(seeds)

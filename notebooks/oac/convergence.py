@@ -59,14 +59,18 @@ def courses(places: Sequence[study.Place], runs: Sequence[Run]) -> pd.DataFrame:
 
 
 def judged(places: Sequence[study.Place], runs: Sequence[Run], jobs: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
-    """A row for each run, as claims read it; `early` is after the first epoch, and the first of OAC in each setup is replayed."""
+    """A row for each run, as claims read it; `early` is after the first epoch, and every run of OAC is replayed."""
     early = {"early": lambda run: float(run.history["mrr"].dropna().iloc[0])}
     table = study.told(places, runs, mrr="mrr", qps=study.pace, conflicts=replaced, **early)
-    slow = study.beside(table, "qps", ["setup", "seed"], protocol="sequential")
-    table["speed over sequential"], table["subject"] = table["qps"] / slow, table["setup"] + ", " + table["protocol"]
-    first = table[table["protocol"] == "oac"].drop_duplicates("setup")
-    same = [float(equal(runs[row], jobs[row]["workload"])) for row in first.index]
-    replayed = first[["setup", "seed"]].assign(subject=first["setup"] + ", replayed", equal=same)
+    end, start, slow = (
+        study.beside(table, column, ["setup", "seed"], protocol=mode)
+        for column, mode in (("mrr", "sequential"), ("mrr", UNTRAINED), ("qps", "sequential"))
+    )
+    table["brings"], table["speed over sequential"] = end - start, table["qps"] / slow
+    table["subject"] = table["setup"] + ", " + table["protocol"]
+    replayed = table[table["protocol"] == "oac"]
+    same = [float(equal(runs[row], jobs[row]["workload"])) for row in replayed.index]
+    replayed = replayed[["setup", "seed"]].assign(subject=replayed["setup"] + ", replayed", equal=same)
     return pd.concat([table, replayed], ignore_index=True)
 
 

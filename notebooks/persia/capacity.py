@@ -24,6 +24,9 @@ from notebooks.persia.tasks import speed_job
 DIM = 128
 """Numbers of a row in the paper: parameters to an id."""
 
+WIDTH = 2432
+"""Of the first hidden layer: with rows of 128 the others' 4,096 would have twice the 12 million that Table 1 gives all tasks."""
+
 CAPACITIES = {f"{tera:g} T": tera * 1e12 for tera in (6.25, 12.5, 25, 50, 100)}
 
 

@@ -1,4 +1,4 @@
-"""How well and how fast Persia's modes learn, each at the best of the same learning rates, tried on seeds kept for it."""
+"""How well and how fast Persia's modes learn: all at one pair of rates, and each at its own best, tried on seeds kept for it."""
 
 from __future__ import annotations
 
@@ -13,37 +13,33 @@ import pandas as pd
 
 from lib.measure.trial import crossing
 from lib.results.run import Run
-from lib.training.sweep import sweep
-from notebooks import study
+from notebooks import paired, study, tuned
 from notebooks.persia.tasks import TABLE_2, job
 
 RATES = (0.3, 1.0, 3.0)
-"""Times a task's usual learning rates: half a decade apart."""
+"""Times a task's usual learning rates, half a decade apart: where a mode's grid begins."""
 
 SEED = ["task", "seed"]
+AVERAGE = "average"
+"""Of the tasks, in the place of a task's name."""
 
 
 def tried(
     tasks: Sequence[str], modes: Sequence[str], rates: Sequence[float], seeds: Iterable[int], samples: int
 ) -> pd.DataFrame:
-    """The AUC of each mode on each task at each rate, a mean over the seeds."""
-    places = study.grid(task=tasks, protocol=modes, rate=rates, seed=seeds)
-    data, _ = study.swept(partial(job, samples=samples), places, auc="auc")
-    return data.groupby(["task", "protocol", "rate"], sort=False)["auc"].mean().unstack()
-
-
-def learnt(grid: pd.DataFrame, seeds: Iterable[int], **shape: Any) -> tuple[list[study.Place], list[Run]]:
-    """Each task's modes at the rates that were best in the grid, and what trains nothing: places and runs."""
-    best, (tasks, modes) = grid.idxmax(axis=1), (grid.index.unique(level) for level in grid.index.names)
-    places = study.grid(task=tasks, protocol=[*modes, "frozen"], seed=seeds)
-    rates = [float(best.get((place["task"], place["protocol"]), 1.0)) for place in places]
-    return places, sweep([job(**place, rate=rate, **shape) for place, rate in zip(places, rates, strict=True)])
+    """The curve of each mode's AUC on each task over the network's rate and the rows'."""
+    axes, made = dict.fromkeys(("dense", "rows"), rates), partial(job, samples=samples)
+    return tuned.tried(made, lambda run, **_: run.summary["auc"], axes, seeds, task=tasks, protocol=modes)
 
 
 def judged(places: Sequence[study.Place], runs: Sequence[Run]) -> pd.DataFrame:
-    """A row for each run, as claims read it."""
+    """A row for each run, as claims read it; then, under the task's name *average*, what the tasks come to of a mode and seed."""
     data = study.told(places, runs, auc="auc", staleness="staleness_mean")
-    data["auc less sync's"] = data["auc"] - study.beside(data, "auc", SEED, protocol="sync")
+    whole = (
+        data.groupby(["protocol", "seed"], sort=False)[["auc", "staleness"]].mean().reset_index().assign(task=AVERAGE)
+    )
+    data = pd.concat([data, whole], ignore_index=True)
+    data = paired.less(data, ["auc"], SEED, protocol="sync")
     return data.assign(subject=data["task"] + ", " + data["protocol"])
 
 
@@ -56,10 +52,11 @@ def courses(places: Sequence[study.Place], runs: Sequence[Run]) -> pd.DataFrame:
 
 
 def beside(data: pd.DataFrame) -> pd.DataFrame:
-    """Each mode's mean AUC less sync's, in hundredths, beside Table 2's."""
-    here = data.groupby(["task", "protocol"], sort=False)["auc"].mean().unstack()
-    paper = pd.DataFrame(TABLE_2).T.loc[lambda t: t.index.isin(here.index)]
-    ours, theirs = (100 * aucs.sub(aucs["sync"], axis=0).drop(columns="sync") for aucs in (here, paper))
+    """Each mode's AUC less sync's of the same seed, the mean in hundredths, beside Table 2's."""
+    ours = 100 * data.groupby(["task", "protocol"], sort=False)["auc less sync's"].mean().unstack().drop(columns="sync")
+    paper = pd.DataFrame(TABLE_2).T.loc[lambda t: t.index.isin(ours.index)]
+    theirs = 100 * paper.sub(paper["sync"], axis=0).drop(columns="sync")
+    theirs.loc[AVERAGE] = theirs.mean()
     return ours.round(2).rename(columns="{}".format).join(theirs.round(2).rename(columns="paper, {}".format))
 
 
@@ -74,7 +71,8 @@ def waited(
     """
     data = study.told(places, runs, auc="auc")
     sync, frozen = (study.beside(data, "auc", same, protocol=mode) for mode in ("sync", "frozen"))
-    data["goal"] = sync - share * (sync - frozen)
+    data["brings"] = sync - frozen
+    data["goal"] = sync - share * data["brings"]
     took = []
     for run, start, goal in zip(runs, frozen, data["goal"], strict=True):
         points = run.history.dropna(subset=["auc"])[["time", "samples", "auc"]].to_numpy(float)

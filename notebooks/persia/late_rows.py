@@ -32,11 +32,12 @@ def job(ids: int, tau: int, seed: int, samples: int) -> dict[str, Any]:
 
 
 def judged(places: Sequence[study.Place], runs: Sequence[Run]) -> pd.DataFrame:
-    """What claims read: the share that is lost of what training without delay brings."""
+    """What claims read: the share that is lost of what training without delay brings, which is `brings`."""
     figures = {"auc": "auc", "updates late": "staleness_mean", "issued": "issued"}
     data = study.told(places, runs, **figures)
     none, least = (study.beside(data, "auc", ["ids", "seed"], tau=tau) for tau in (0, FROZEN))
-    data["lost"] = (none - data["auc"]) / (none - least)
+    data["brings"] = none - least
+    data["lost"] = (none - data["auc"]) / data["brings"]
     data["alpha tau / T"] = data["updates late"] / data["ids"] / data.pop("issued")
     data["subject"] = "one of " + data["ids"].astype(str) + ", tau " + data["tau"].astype(str)
     return data[data["tau"] != FROZEN]

@@ -8,13 +8,14 @@ few, which move a model's NE by half a per cent to and fro, the other.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import pandas as pd
 
 from lib.results.run import Run
-from notebooks import study
+from notebooks import paired, regime, study
 
 TABLE_3 = {
     ("s-easgd", 10): (0.084, 0.062),
@@ -56,20 +57,30 @@ def rises(models: pd.DataFrame) -> pd.DataFrame:
     return means.join(printed)
 
 
-def subjects(models: pd.DataFrame) -> pd.DataFrame:
-    """As claims read them: a subject for each protocol with each number of trainers."""
-    subject = models["protocol"] + " with " + models["trainers"].astype(str)
-    return models.assign(subject=subject)[["subject", "seed", "train_ne", "ne"]]
+def subjects(models: pd.DataFrame, among: Mapping[str, Iterable[str]] = MappingProxyType({})) -> pd.DataFrame:
+    """As claims read them: a subject for each protocol with each number of trainers; and, by a name of its own, the lowest of
+    each entropy `among` some protocols with the same trainers and seed."""
+    parts, entropies = [models], ["train_ne", "ne"]
+    for name, members in among.items():
+        lowest = (
+            models[models["protocol"].isin([*members])].groupby(["trainers", "seed"])[entropies].min().reset_index()
+        )
+        parts.append(lowest.assign(protocol=name))
+    found = pd.concat(parts, ignore_index=True)
+    subject = found["protocol"] + " with " + found["trainers"].astype(str)
+    return found.assign(subject=subject)[["subject", "seed", *entropies]]
+
+
+def regimes(models: pd.DataFrame, runs: Sequence[Run], base: str = "s-easgd") -> pd.DataFrame:
+    """The regime of the `base` protocol's runs by trainers, beside the paper's; who knows the mean click rate alone has an NE of
+    1, and training brings what is below it."""
+    ours = models[models["protocol"] == base]
+    crews = base + ", " + ours["trainers"].astype(str) + " trainers"
+    return regime.of(ours.assign(brings=1 - ours["ne"], crew=crews), runs, "shadowsync", "crew")
 
 
 def less(models: pd.DataFrame, base: str) -> pd.DataFrame:
     """Both entropies of the others less the `base` protocol's with the same trainers and seed: worlds differ by far more than
     protocols do."""
-    apart = {
-        name: models[name] - study.beside(models, name, ["trainers", "seed"], protocol=base)
-        for name in ("train_ne", "ne")
-    }
-    found = models[["trainers", "protocol", "seed"]].assign(
-        **{f"{name} less {base}'s": each for name, each in apart.items()}
-    )
+    found = paired.less(models, ["train_ne", "ne"], ["trainers", "seed"], protocol=base)
     return found[found["protocol"] != base]

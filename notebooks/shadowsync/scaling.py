@@ -1,20 +1,20 @@
-"""How throughput grows with the trainers: along a line, and until where."""
+"""How throughput grows with the trainers: how much of it each keeps, and until where."""
 
 from __future__ import annotations
 
-import numpy as np
 import pandas as pd
 
 from lib.results.run import Run
 
 
 def lines(data: pd.DataFrame) -> pd.DataFrame:
-    """For each protocol and seed: R^2 of a straight line through the examples per second over the trainers; and where it bends,
-    the most of them in trainers that are as fast as in the smallest crew."""
+    """For each protocol and seed: what a trainer of the largest crew keeps of the speed of one of the smallest; and where growth
+    ends, the most examples per second in trainers that are as fast as in the smallest crew."""
     rows = []
     for (protocol, seed), group in data.sort_values("trainers").groupby(["protocol", "seed"], sort=False):
         trainers, eps = group["trainers"].to_numpy(), group["eps"].to_numpy()
-        found = {"r2": np.corrcoef(trainers, eps)[0, 1] ** 2, "bend": eps.max() / (eps[0] / trainers[0])}
+        one = eps[0] / trainers[0]
+        found = {"efficiency": eps[-1] / trainers[-1] / one, "bend": eps.max() / one}
         rows.append({"subject": protocol, "seed": seed, **found})
     return pd.DataFrame(rows)
 

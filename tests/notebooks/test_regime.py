@@ -3,9 +3,11 @@
 from types import SimpleNamespace
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import lib
+from lib import paths
 from lib.data.batch import Batch
 from notebooks import regime
 from notebooks.gba import tasks
@@ -107,8 +109,10 @@ def test_a_real_run_tells_its_regime():
 
 def test_what_the_paper_has_are_cells_of_tasks():
     """Sec. 5.1 and Tab. 5.1: days of the base and of the study, samples of a day over Sync's global batch."""
+    for path in paths.notebooks().glob("*/regime.yaml"):
+        assert all(cells.keys() <= regime.CELLS.keys() for cells in regime.printed(path.parent.name).values()), path
     paper = regime.printed("gba")
-    assert paper.keys() == tasks.TASKS.keys() and all(cells.keys() <= regime.CELLS.keys() for cells in paper.values())
+    assert paper.keys() == tasks.TASKS.keys()
     for name, task in tasks.TASKS.items():
         batch = task.sync[0] * task.printed.sync
         base, study = map(int, task.printed.days.split("+"))
@@ -116,3 +120,15 @@ def test_what_the_paper_has_are_cells_of_tasks():
         assert paper[name]["updates before"] == pytest.approx(base * task.printed.day / batch, abs=1)
         assert paper[name]["updates judged"] == pytest.approx(study * task.printed.day / batch, abs=1)
         assert paper[name]["rate of dense"] == paper[name]["rate of rows"] == task.printed.adam
+
+
+def test_a_pages_runs_stand_beside_a_papers(monkeypatch):
+    monkeypatch.setattr(regime, "printed", lambda paper: {"a": {"brings": 0.5}})
+    runs = [run("sync", 400), run("sync", 80)]
+    monkeypatch.setattr(regime.workloads, "get", lambda **given: None)
+    data = pd.DataFrame({"task": ["a", "a"], "brings": [0.1, 0.3]}, index=[0, 1])
+    table = regime.of(data, runs, "paper")
+    assert table.loc[regime.CELLS["brings"], ("a", "here")] == "0.2"
+    assert table.loc[regime.CELLS["brings"], ("a", "paper")] == "0.5"
+    second = regime.of(data.iloc[1:], runs, "paper").loc[regime.CELLS["updates judged"], ("a", "here")]
+    assert second == "10", "80 batches of eight workers"

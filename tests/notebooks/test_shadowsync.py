@@ -39,15 +39,14 @@ def test_a_rule_by_its_name():
     assert isinstance(tasks.rule("s-bmuf", alpha=0.9), ShadowBMUF)
 
 
-def test_lines_and_where_they_end():
+def test_what_trainers_keep_and_where_growth_ends():
     curves = {"straight": [100, 200, 400], "bent": [100, 150, 150]}
     data = pd.DataFrame(
         {"protocol": name, "seed": 1, "trainers": crew, "eps": value}
         for name, values in curves.items()
         for crew, value in zip((5, 10, 20), values, strict=True)
     )
-    assert scaling.lines(data).set_index("subject")["r2"].round(6).to_dict()["straight"] == 1
-    assert scaling.lines(data).set_index("subject")["r2"]["bent"] < 0.8
+    assert scaling.lines(data).set_index("subject")["efficiency"].to_dict() == {"straight": 1, "bent": 0.375}
     assert scaling.lines(data).set_index("subject")["bend"].to_dict() == {"straight": 20, "bent": 7.5}
 
 
@@ -91,6 +90,16 @@ def test_how_far_entropy_rises_with_trainers_beside_the_papers():
     rise = quality.rises(models).loc[("s-easgd", 20)]
     assert rise.tolist() == pytest.approx([0, 2, 0.23, 0.177])
     assert set(quality.subjects(models)["subject"]) == {f"s-easgd with {crew}" for crew in (5, 10, 20)}
+
+
+def test_the_lowest_among_some_is_that_of_a_crew_and_seed():
+    rows = [
+        (mode, 5, seed, ne, 1 - ne) for mode, seed, ne in (("a", 1, 0.5), ("b", 1, 0.6), ("a", 2, 0.8), ("b", 2, 0.7))
+    ]
+    models = pd.DataFrame([*rows, ("c", 5, 1, 0.1, 0.1)], columns=["protocol", "trainers", "seed", "train_ne", "ne"])
+    found = quality.subjects(models, {"the best": ("a", "b")}).set_index(["subject", "seed"])
+    assert found.loc[("the best with 5", 1)].tolist() == pytest.approx([0.5, 0.4])
+    assert found.loc[("the best with 5", 2)].tolist() == pytest.approx([0.7, 0.2])
 
 
 def test_entropies_less_a_bases_are_of_the_same_crew_and_seed():

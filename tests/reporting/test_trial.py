@@ -134,3 +134,16 @@ def test_a_judged_case_knows_what_its_seeds_can_tell():
 def test_what_a_rule_is_tried_on_is_checked(changes, message):
     with pytest.raises((BadClaim, ValueError), match=message):
         claim(**{"cases": {"p": "text"}, **changes})
+
+
+def test_more_seeds_than_a_pilot_had_have_its_mean_and_its_spread():
+    """Eight seeds of a deviation of 0.88 tell 1.17, twenty (2.093 + 1.328) x 0.88 / sqrt(20) = 0.67."""
+    numbers = [1.0, 2.0, 4.0]
+    more = trial.as_many(numbers, 8)
+    assert len(more) == 8 and np.mean(more) == pytest.approx(7 / 3)
+    assert np.std(more, ddof=1) == pytest.approx(np.std(numbers, ddof=1))
+    assert trial.as_many(numbers, 2) == numbers and trial.as_many([2.0, 2.0], 5) == [2.0] * 5
+    parity = claim(cases={"p": -0.2}, control=-2, **PARITY)
+    few = {"x": eight(5, 0.3), "y": [10] * 8, "z": [0] * 8}
+    assert trials(parity, **few) == [("p", "smallest")], "1.17 of 0.8 that decide"
+    assert trials(dataclasses.replace(parity, seeds=20), **few) == [], "0.67"

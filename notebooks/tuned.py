@@ -1,0 +1,60 @@
+"""What is tuned: each mode on each task goes through its own settings until the best is inside, and is then run there.
+
+    curve = tuned.tried(job, auc, {"dense": RATES, "rows": RATES}, claims.tuning(2), task=TASKS, protocol=MODES)
+    one, own = (tuned.at_best(job, curve, "sync", alike) for alike in (MODES, ()))  # all at sync's best, each at its own
+
+A curve has a row for each setting and seed: the settings' columns, `seed`, `value`, `inside`, then whose it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+from lib.training.sweep import sweep
+from notebooks import study
+
+Job = Callable[..., dict[str, Any]]
+
+
+def tried(
+    job: Job,
+    figure: Callable[..., float],
+    axes: Mapping[str, Sequence[float]],
+    seeds: Iterable[int],
+    **whose: Iterable[str],
+) -> pd.DataFrame:
+    """The curves of all combinations of `whose`, such as tasks and modes, of which a larger figure of a run is better."""
+    parts = []
+    for each in study.grid(**whose):
+
+        def measured(places: list[study.Place], each: study.Place = each) -> list[float]:
+            jobs = [job(**each, **place) | {"on_nan": "skip"} for place in places]  # a rate may be too large for a mode
+            return [figure(run, **each) for run in sweep(jobs)]
+
+        parts.append(study.climbed(measured, axes, seeds).assign(**each))
+    return pd.concat(parts, ignore_index=True)
+
+
+def best(curve: pd.DataFrame) -> pd.DataFrame:
+    """Whose -> the settings with the best mean over the seeds, that mean, and whether all beside them were tried."""
+    at = curve.columns.get_loc("seed")
+    axes, whose = [*curve.columns[:at]], [*curve.columns[at + 3 :]]
+    means = curve.groupby([*whose, *axes], sort=False)[["value", "inside"]].mean().reset_index(axes)
+    found = means.groupby(whose, sort=False)[means.columns].apply(lambda t: t.nlargest(1, "value").iloc[0])
+    return found.astype({"inside": bool})
+
+
+def at_best(job: Job, curve: pd.DataFrame, base: str, alike: Container[str] = ()) -> Job:
+    """A place's job at its task and mode's best settings; the modes that are to be `alike` have the base's, and what was not
+    tuned has none."""
+    found = best(curve)
+    settings = found.drop(columns=["value", "inside"]).T.to_dict()
+
+    def made(**place: Any) -> dict[str, Any]:
+        task, mode = (place[name] for name in found.index.names)
+        return job(**place, **settings.get((task, base if mode in alike else mode), {}))
+
+    return made

@@ -1,0 +1,42 @@
+"""Curves, their best settings, and jobs at them, by hand."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from notebooks import tuned
+
+BEST = {"sync": (3, 1), "async": (1, 9)}
+
+
+@pytest.fixture
+def curve(monkeypatch):
+    """Of two modes on two tasks, whose best rates are known; seeds differ by more than rates do."""
+
+    def swept(jobs):
+        assert all(job["on_nan"] == "skip" for job in jobs)
+        return [SimpleNamespace(**job) for job in jobs]
+
+    def quality(run, task, protocol):
+        assert (run.task, run.protocol) == (task, protocol)
+        return run.seed - sum(abs(x / y - 1) for x, y in zip((run.dense, run.rows), BEST[protocol], strict=True))
+
+    monkeypatch.setattr(tuned, "sweep", swept)
+    rates = {"dense": (0.3, 1, 3), "rows": (0.3, 1, 3)}
+    return tuned.tried(dict, quality, rates, [0, 10], task=("a", "b"), protocol=("sync", "async"))
+
+
+def test_the_best_is_inside_even_where_the_grid_did_not_have_it(curve):
+    found = tuned.best(curve)
+    assert found.loc[("a", "sync"), ["dense", "rows"]].tolist() == [3, 1]
+    assert found.loc[("b", "async"), "dense"] == 1 and found.loc[("b", "async"), "rows"] == pytest.approx(9, abs=1.1)
+    assert found["inside"].eq(1).all() and found.loc[("a", "sync"), "value"] == 5
+
+
+def test_modes_run_at_their_own_best_or_all_at_the_bases(curve):
+    own, one = (tuned.at_best(dict, curve, "sync", alike) for alike in ((), ("sync", "async")))
+    assert own(task="a", protocol="sync", seed=7) == {"task": "a", "protocol": "sync", "seed": 7, "dense": 3, "rows": 1}
+    assert own(task="a", protocol="async")["dense"] == 1
+    assert one(task="a", protocol="async")["dense"] == 3
+    for made in (own, one):
+        assert made(task="a", protocol="frozen") == {"task": "a", "protocol": "frozen"}, "nothing of it was tuned"
