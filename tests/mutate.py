@@ -191,7 +191,7 @@ class Copy:
         if code == -signal.SIGALRM:
             return _STUCK
         printed = self._output.read_text()
-        failed = re.search(r"^(?:FAILED|ERROR) (.+?)(?: - |$)", printed, re.MULTILINE)
+        failed = re.search(r"^(?:FAILED|ERROR) (tests/.+?)(?: - |$)", printed, re.MULTILINE)
         if code in (1, 2) and failed:
             return failed[1]
         raise BadOption(f"the tests cannot run: {printed[-500:]}")
