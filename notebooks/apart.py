@@ -260,3 +260,10 @@ def mapped(places: Iterable[study.Place], rates: Rates) -> tuple[pd.DataFrame, l
         theirs = study.beside(data, "auc", ["updates", "rate", "seed"], way=base)
         data.loc[data["base"] == base, "cost"] = (theirs - data["auc"])[data["base"] == base]
     return data, runs
+
+
+def by_length(data: pd.DataFrame, lengths: Sequence[int]) -> pd.DataFrame:
+    """The runs of the three longest lengths as subjects that claims name: "gba, second longest"."""
+    spans = dict(zip(reversed(lengths[-3:]), ("longest", "second longest", "third longest"), strict=False))
+    there = data[data["updates"].isin(spans)]
+    return there.assign(subject=there["way"] + ", " + there["updates"].map(spans))

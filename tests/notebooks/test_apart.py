@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -177,6 +180,22 @@ def test_a_blind_setting_is_the_commits_alone_and_inside_the_range():
     assert drawn == foretelling.settings("0" * 40, lengths) != foretelling.settings("1" * 40, lengths)
     assert len({apart.EVERY[each["way"]].family for each in drawn}) == 3
     assert all(100 <= each["updates"] <= 1000 and 1 / 3 <= each["rate"] <= 3 for each in drawn)
+
+
+def test_the_commit_that_draws_is_the_laws_last():
+    """Whoever changes the law draws anew: `foretelling.LAW` is the commit with that change."""
+    asked = ["git", "log", "-1", "--format=%H", "--", "notebooks/law.py"]
+    here = Path(law.__file__).parents[1]
+    found = subprocess.run(asked, capture_output=True, text=True, check=False, cwd=here).stdout.strip()
+    if not found or (here / ".git" / "shallow").exists():
+        pytest.skip("no history of git")
+    assert found == foretelling.LAW
+
+
+def test_the_longest_runs_are_named_by_their_places():
+    data = pd.DataFrame({"way": ["gba"] * 4, "updates": [100, 300, 1000, 3000]})
+    found = apart.by_length(data, (100, 300, 1000, 3000))
+    assert found["subject"].tolist() == ["gba, third longest", "gba, second longest", "gba, longest"]
 
 
 def test_a_paper_outside_of_what_was_fitted_is_not_known():

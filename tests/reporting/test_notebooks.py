@@ -350,7 +350,7 @@ class TestCommitted:
 
     def test_short(self, path):
         cells = notebooks.read(path)["cells"]
-        assert len(cells) <= (25 if path.stem == "02_regime" else 12)  # that page wants to be two
+        assert len(cells) <= 12
         assert max(len(notebooks.source(cell).splitlines()) for cell in cells) <= 13
 
     def test_parameters(self, path):
