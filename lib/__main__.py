@@ -177,27 +177,25 @@ def _train(options: argparse.Namespace) -> None:
 def _train_seeds(options: argparse.Namespace, given: dict[str, Any], pairs: dict[str, Any]) -> None:
     """A line for each seed, then the mean of each figure with its 95 % interval."""
     import pandas as pd
-    from scipy import stats
 
     import lib
+    from lib.reporting.claims.statistics import interval
 
     if options.seeds < 2:
         raise BadOption(f"--seeds is {options.seeds}; expected 2 or more")
+    what = {name: getattr(options, name) for name in ("workload", "protocol", "cluster")}
     first = given.pop("seed")
-    rows = []
-    for seed in range(first, first + options.seeds):
-        summary = lib.train(options.workload, options.protocol, options.cluster, seed=seed, **given, **pairs).summary
-        numbers = {name: value for name, value in summary.items() if type(value) in (int, float)}
-        rows.append({"seed": seed, **{name: value for name, value in numbers.items() if name != "seed"}})
-    table = pd.DataFrame(rows).set_index("seed")
-    mean, half = table.mean(), table.sem() * stats.t.ppf(0.975, len(table) - 1)
-    table = table[[name for name in table if half[name] > 0]]  # what no seed changes is not a result
+    runs = lib.sweep([{**what, **given, **pairs, "seed": seed} for seed in range(first, first + options.seeds)])
+    table = pd.DataFrame([{k: v for k, v in run.summary.items() if type(v) in (int, float)} for run in runs])
+    table = table.loc[:, table.nunique() > 1]  # what no seed changes is not a result
+    table.index = pd.RangeIndex(first, first + options.seeds, name="seed")
+    ends = {name: dict(zip(("mean", "low", "high"), interval(table[name]), strict=True)) for name in table}
     if options.json:
-        print(json.dumps({"runs": rows, "mean": mean.to_dict(), "half_width": half.to_dict()}, indent=1))
+        print(json.dumps({"runs": table.reset_index().to_dict("records"), "figures": ends}, indent=1))
         return
     print(table.to_string(float_format="{:,.5g}".format))
-    for name in table:
-        print(f"{name:24}{mean[name]:,.5g} +- {half[name]:.2g}")
+    for name, found in ends.items():
+        print(f"{name:24}{found['mean']:,.5g} [{found['low']:,.5g}, {found['high']:,.5g}]")
 
 
 def _compare(options: argparse.Namespace) -> None:
@@ -223,6 +221,8 @@ def _advise(options: argparse.Namespace) -> None:
 
 
 def _asked(options: argparse.Namespace) -> dict[str, Any]:
+    if options.figure and not options.figure.endswith((".png", ".svg", ".pdf")):
+        raise BadOption(f"--figure is {options.figure!r}; expected a file that ends with .png, .svg or .pdf")
     pairs = dict(_pair(text) for text in options.option)
     given = {name: value for name in ("data", "profile", "samples") if (value := getattr(options, name)) is not None}
     return {"seeds": options.seeds, "goal": options.goal, **given, **pairs}
@@ -302,12 +302,8 @@ def _check_names(workload: str, protocol: str, cluster: str) -> None:
     for registry, names in given:
         for name in names:
             if name not in registry and not re.search(r"\.py(:|$)|\.ya?ml$", name):
-                own = (
-                    "; or a file: machine.yaml, mine.py:Mine"
-                    if registry is clusters.ALL
-                    else "; or a file: mine.py:Mine"
-                )
-                raise type(error := unknown(registry.what, name, registry))(f"{error}{own}")
+                file = "a file: machine.yaml, mine.py:Mine" if registry is clusters.ALL else "a file: mine.py:Mine"
+                raise unknown(registry.what, name, registry, also=file)
 
 
 def _pair(text: str) -> tuple[str, Any]:

@@ -83,8 +83,9 @@ def nearest(name: str, valid: Iterable[str]) -> str:
     return f"{hint}valid: {', '.join(valid) or 'none'}"
 
 
-def unknown(kind: str, name: str, valid: Iterable[str]) -> UnknownName:
-    return UnknownName(f"unknown {kind} {name!r}; {nearest(name, valid)}")
+def unknown(kind: str, name: str, valid: Iterable[str], also: str = "") -> UnknownName:
+    """`also`: what may stand there beside the valid names."""
+    return UnknownName(f"unknown {kind} {name!r}; {nearest(name, valid)}" + (f"; or {also}" if also else ""))
 
 
 def unknown_option(owner: str, name: str, valid: Iterable[str]) -> UnknownOption:

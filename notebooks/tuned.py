@@ -24,9 +24,11 @@ def tried(
     figure: Callable[..., float],
     axes: Mapping[str, Sequence[float]],
     seeds: Iterable[int],
+    most: int = 6,
     **whose: Iterable[str],
 ) -> pd.DataFrame:
-    """The curves of all combinations of `whose`, such as tasks and modes, of which a larger figure of a run is better."""
+    """The curves of all combinations of `whose`, such as tasks and modes, of which a larger figure of a run is better; each grid
+    goes on `most` times at most."""
     parts = []
     for each in study.grid(**whose):
 
@@ -34,7 +36,7 @@ def tried(
             jobs = [job(**each, **place) | {"on_nan": "skip"} for place in places]  # a rate may be too large for a mode
             return [figure(run, **each) for run in sweep(jobs)]
 
-        parts.append(study.climbed(measured, axes, seeds).assign(**each))
+        parts.append(study.climbed(measured, axes, seeds, most).assign(**each))
     return pd.concat(parts, ignore_index=True)
 
 

@@ -235,5 +235,6 @@ def test_several_seeds_are_a_line_each_and_the_mean_with_its_interval(capsys):
     told = json.loads(capsys.readouterr().out)
     found = [run["auc"] for run in told["runs"]]
     assert [run["seed"] for run in told["runs"]] == [0, 1, 2] and len(set(found)) == 3
-    assert told["mean"]["auc"] == pytest.approx(sum(found) / 3)
-    assert told["half_width"]["auc"] == pytest.approx(4.3027 * np.std(found, ddof=1) / 3**0.5, rel=1e-4)
+    auc, half = told["figures"]["auc"], 4.3027 * np.std(found, ddof=1) / 3**0.5
+    assert auc["mean"] == pytest.approx(sum(found) / 3)
+    assert (auc["low"], auc["high"]) == pytest.approx((auc["mean"] - half, auc["mean"] + half), rel=1e-4)

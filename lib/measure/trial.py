@@ -41,7 +41,8 @@ class Trial:
         *made, _ = resolve(Options, workload, protocol, cluster, own)
         known = {field.name for field in fields(Options)}
         settings = {name: value for name, value in own.items() if name.partition(".")[0] in known}
-        return cls(*made, {"evaluations": EVALUATIONS, "trace": False} | settings)
+        # Rates are tried until they are too large for somebody.
+        return cls(*made, {"evaluations": EVALUATIONS, "trace": False, "on_nan": "skip"} | settings)
 
     def job(self, rate: float, seed: int, **changed: Any) -> dict[str, Any]:
         workload = self.workload

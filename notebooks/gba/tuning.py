@@ -7,9 +7,10 @@ from typing import Any
 
 import pandas as pd
 
+from lib.results.run import Run
 from lib.seeds import not_judging
 from lib.store.optim import Adagrad, Adam
-from notebooks import study
+from notebooks import study, tuned
 from notebooks.gba import switching
 from notebooks.gba.tasks import Task
 
@@ -28,17 +29,18 @@ def grid(
     seeds = not_judging(seeds, "rates are tried")
     starts = switching.bases(task, profile, seeds)
     until = task.sizes[profile].base + min(DAYS, task.sizes[profile].days)
-    found = []
-    for mode in task.sizes[profile].modes:
 
-        def measured(places: list[study.Place], mode: str = mode) -> list[float]:
-            jobs = [switching.days(task, profile, mode, starts[at["seed"]], until, **_rates(mode, at)) for at in places]
-            jobs = [job | {"on_nan": "skip"} for job in jobs]  # a rate may be too large to go on with
-            return [switching.mean_auc(run) for run in study.made(dict(enumerate(jobs))).values()]
+    def job(mode: str, seed: int, **at: float) -> dict[str, Any]:
+        return switching.days(task, profile, mode, starts[seed], until, **_rates(mode, at))
 
-        curve = study.climbed(measured, dict.fromkeys(AXES, rates[_kind(mode)]), seeds, most)
-        found.append(curve.rename(columns={"value": "auc"}).assign(mode=mode, task=task.name))
-    return pd.concat(found, ignore_index=True)
+    def mean_auc(run: Run, **_: str) -> float:
+        return switching.mean_auc(run)
+
+    curves = [
+        tuned.tried(job, mean_auc, dict.fromkeys(AXES, rates[_kind(mode)]), seeds, most, mode=[mode])
+        for mode in task.sizes[profile].modes
+    ]
+    return pd.concat(curves, ignore_index=True).rename(columns={"value": "auc"}).assign(task=task.name)
 
 
 def optimisers(table: pd.DataFrame) -> dict[str, dict[str, Any]]:

@@ -94,6 +94,18 @@ def test_the_best_rate_has_worse_ones_on_either_side_or_is_the_last_that_may_be(
     assert comparison._tuned({"a": Peaked(best), "b": Peaked(1)}) == pytest.approx({"a": found, "b": 1})
 
 
+def test_who_learns_nothing_at_a_rate_stops_no_comparison(capsys):
+    """Rates a million times too large: gradients overflow, and nobody comes to the goal."""
+    given = {**SMALL, "dense_optimizer": {"name": "sgd", "lr": 1e30}, "row_optimizer": {"name": "sgd", "lr": 1e30}}
+    found = lib.compare(["sync", "async"], "clicks-light", "virtual", seeds=2, **given)
+    assert "Not at the goal on every seed" in found.verdict()
+
+
+def test_a_figure_of_no_known_kind_is_refused_before_anything_runs(capsys):
+    assert main(["compare", "sync", "async", "--figure", "figure.txt"]) == 2
+    assert "--figure is 'figure.txt'; expected a file that ends with .png, .svg or .pdf" in capsys.readouterr().err
+
+
 def test_advice_tries_every_protocol_once_and_compares_the_soonest(capsys):
     found = lib.advise("clicks-light", "virtual", keep=2, seeds=2, iota=1, **SMALL)
     tried = found.tried.set_index("protocol")
