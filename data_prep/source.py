@@ -90,6 +90,16 @@ def refuse_packed(path: Path, gzip: bool, then: str) -> None:
         raise BadOption(f"{path} is {kind}; unpack it, and give {then}")
 
 
+def _extract(archive: tarfile.TarFile, folder: Path) -> None:
+    """Files and folders alone, and none outside; Python has a filter for that from 3.11.4 on."""
+    archive.extraction_filter = getattr(tarfile, "data_filter", None)
+    kept = [member for member in archive.getmembers() if member.isfile() or member.isdir()]
+    for member in kept:
+        if not (folder / member.name).resolve().is_relative_to(folder.resolve()):
+            raise tarfile.TarError(f"{member.name} would lie outside of its folder")
+    archive.extractall(folder, kept)
+
+
 @contextmanager
 def unpacked(raw: Path, names: Sequence[str]) -> Iterator[Path]:
     """The folder with the named files: the raw path itself or, while it is needed, what is in it where it is an archive."""
@@ -103,7 +113,7 @@ def unpacked(raw: Path, names: Sequence[str]) -> Iterator[Path]:
                     archive.extractall(folder)
             else:
                 with tarfile.open(raw) as archive:
-                    archive.extractall(folder, filter="data")
+                    _extract(archive, Path(folder))
         except (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, OSError) as error:
             raise Damaged(f"{raw} cannot be unpacked: {error}") from error
         time = raw.stat().st_mtime_ns

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import shutil
 import tarfile
 import zipfile
 
@@ -20,7 +21,7 @@ from data_prep.job import Options
 from data_prep.wn18rr import WN18RR
 from lib.data import source
 from lib.data.prepared import Partitions
-from lib.errors import BadOption
+from lib.errors import BadOption, Damaged
 
 
 def rejected(out):
@@ -97,6 +98,17 @@ def test_an_archive_is_read_as_its_folder_would_be(packing, inside, raw, tmp_pat
     assert [fault for fault in manifest.check_raw(FB15k237, path) if "train.txt" in fault]
     with pytest.raises(BadOption, match=r"it\.\S+ holds .*train.txt.*; expected one folder with data_batch_1.bin"):
         Cifar10.prepare(path, tmp_path / "other", Options())
+
+
+def test_what_would_be_unpacked_elsewhere_is_refused(tmp_path):
+    (tmp_path / "train.txt").write_text("a\tr\tb\n")
+    path = tmp_path / "it.tar"
+    with tarfile.open(path, "w") as archive:
+        archive.add(tmp_path / "train.txt", "../../train.txt")
+    with pytest.raises(
+        Damaged, match=r"it.tar cannot be unpacked: \.\./\.\./train.txt would lie outside of its folder"
+    ):
+        FB15k237.prepare(path, tmp_path / "out", Options())
 
 
 TRIPLES = [["ann", "likes", "bob"], ["bob", "likes", "cy"], ["cy", "knows", "ann"]]
@@ -191,8 +203,7 @@ def test_the_real_graph(samples, tmp_path):
     names = parquet.read_table(tmp_path / "out" / "entities.parquet")["name"].to_pylist()
     head, _, tail = graph.take("train", "triples", slice(0, 1))[0]
     assert (names[head], names[tail]) == ("/m/027rn", "/m/06cx9")
-    with tarfile.open(packed) as archive:
-        archive.extractall(tmp_path / "raw", filter="data")
+    shutil.unpack_archive(packed, tmp_path / "raw")
     with (tmp_path / "raw" / "test.txt").open("ab") as file:
         file.write(b"x\ty\tz\r\n")
     assert len(manifest.check_raw(FB15k237, tmp_path / "raw")) == 2  # size and digest
