@@ -137,6 +137,7 @@ def test_a_malformed_claim_is_named(house, old, new, message):
         ({"effect": "order", "subject": None, "order": ("x",)}, "order: two subjects or more"),
         ({**PARITY, "share": 0.2}, "share must be at most 0.1"),
         ({**PARITY, "frozen": None}, "frozen: is missing: parity needs it"),
+        ({"loser": "x"}, "loser: only a paper's parity has one"),
         ({**PARITY, "effect": "ratio"}, "effect: parity is of a difference"),
         ({**PARITY, "margin": 1}, "its margin is the share of best less frozen"),
         ({**PARITY, "seeds": 7}, "seeds: must be 8 or more, for an interval within a margin"),
@@ -222,9 +223,8 @@ def test_every_field_that_judges_counts_in_the_rules_hash():
         {"elsewhere": "another system's code"},
     ]
     changed = [dataclasses.replace(base, **other) for other in others]
-    changed += [
-        dataclasses.replace(parity, **o) for o in ({"share": 0.05}, {"better": "lower"}, {"best": "w"}, {"frozen": "w"})
-    ]
+    of_parity = ({"share": 0.05}, {"better": "lower"}, {"best": "w"}, {"frozen": "w"}, {"loser": "w"})
+    changed += [dataclasses.replace(parity, **other) for other in of_parity]
     changed += [claim("order", subject=None, order=("x", "y")), claim("order", subject=None, order=("y", "x"))]
     assert len({each.hash for each in (base, parity, *changed)}) == 2 + len(changed)
     same = {"reason": "another", "scale": {"paper": "a", "ours": "b"}, "place": "elsewhere"}
@@ -233,7 +233,7 @@ def test_every_field_that_judges_counts_in_the_rules_hash():
     same |= {"control": 0.5, "papers": {"": 0.1}, "shares": True}
     assert dataclasses.replace(base, **same).hash == base.hash, "what is no rule may be told better afterwards"
     judged = {field.name for field in dataclasses.fields(Claim)} - same.keys()
-    assert judged == set().union(*others) | {"share", "better", "best", "frozen", "order"}
+    assert judged == set().union(*others, *of_parity) | {"order"}
 
 
 def test_a_notebook_without_claims_is_an_error(house):

@@ -130,6 +130,28 @@ def test_parity_is_within_a_share_of_what_can_be_lost(mean, expected, detail):
     assert one(claim(**PARITY), x=eight(9.5)[:7], y=[10] * 7, z=[0] * 8).detail == "too few seeds: 7 of 8"
 
 
+@pytest.mark.parametrize("better", ["higher", "lower"])
+def test_parity_is_told_from_a_loss_by_a_mode_that_loses_in_the_paper(better):
+    """The margin is 1: a loser at 8.5 misses it in the same runs, one at 9.2 does not surely, and one at 9.9 has it too."""
+    sign = 1 if better == "higher" else -1
+
+    def judged(mine, loser):
+        subjects = {"x": eight(mine), "w": eight(loser), **PARITY_OF}
+        mirrored = {name: [sign * x for x in numbers] for name, numbers in subjects.items()}
+        return one(claim(**PARITY | {"better": better, "loser": "w"}), **mirrored)
+
+    told, unknown = judged(10, 8.5), "w, which loses in the paper, is not shown to miss the margin here"
+    assert (told.verdict, told.detail) == ("parity", "")
+    alone = one(claim(**PARITY | {"better": better}), x=[sign * x for x in eight(10)], y=[sign * 10] * 8, z=[0] * 8)
+    assert told.p > alone.p  # the verdict stands for both tests
+    for loser in (9.2, 9.9):
+        assert (judged(10, loser).verdict, judged(10, loser).detail) == ("inconclusive", unknown)
+        assert judged(10, loser).p > 0.025
+    assert judged(8.5, 9.9).verdict == "not replicated"  # what misses the margin is told without it
+    case = one(claim(**PARITY | {"loser": "w"}), x=eight(10), **PARITY_OF)
+    assert (case.verdict, case.detail) == ("refused", "the results have no w, so nobody knows what can be lost")
+
+
 def test_parity_is_refused_where_nobody_knows_what_can_be_lost():
     case = one(claim(**PARITY), x=eight(10), y=[10] * 8)
     assert (case.verdict, case.ours) == ("refused", None)

@@ -23,7 +23,9 @@ run must satisfy the rule, and no interval is taken.
 | a paper's claim | when                                                                                            |
 |-----------------|-------------------------------------------------------------------------------------------------|
 | replicated      | x satisfies the rule: direction and, where the paper has a number, size                         |
-| parity          | not worse by more than the margin; *measurably worse* is added where it is worse at all         |
+| parity          | not worse by more than the margin; *measurably worse* is added where it is worse at all. Where  |
+|                 | the claim names a loser, a mode that loses in the paper, this one is worse by more: else these  |
+|                 | runs cannot tell who loses, and the verdict is inconclusive                                     |
 | direction only  | x is beyond no effect, on the rule's side, but not shown to satisfy the rule                    |
 | not replicated  | x is shown to miss the rule, and not shown to have its direction                                |
 | out of regime   | the same, where a column that the claim names is more than 4 times from what the paper has      |

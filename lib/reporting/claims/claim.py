@@ -47,10 +47,12 @@ class Comparison:
     reference: str | None
     best: str | None
     frozen: str | None
+    loser: str | None
 
     @property
     def subjects(self) -> list[str]:
-        return [name for name in (self.subject, self.reference, self.best, self.frozen) if name is not None]
+        named = (self.subject, self.reference, self.best, self.frozen, self.loser)
+        return [name for name in named if name is not None]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -101,6 +103,9 @@ class Claim(Checked):
     """Of parity: the subject that has all that can be lost."""
     frozen: Text | None = None
     """Of parity: the one that has lost it: a model that stopped training there; for a throughput, the mode to be left behind."""
+    loser: Text | None = None
+    """Of a paper's parity: a mode that loses in the paper. Unless it is shown to miss the margin in the same runs, nobody knows
+    that they could tell, and parity is inconclusive."""
     control: Figure | dict[str, Figure] | None = None
     """The effect of what the claim is against, a mode that loses or what was never trained; no effect where that is not said. By
     case where they differ; so are all the figures below."""
@@ -181,6 +186,7 @@ class Claim(Checked):
 
     def _of_its_relation(self) -> Iterator[tuple[bool, str, str]]:
         parity, within, margin = self.relation == "parity", self.relation == "within", self.margin
+        yield self.loser is not None and not (parity and self.kind == "paper"), "loser", "only a paper's parity has one"
         for name in ("share", "better", "best", "frozen"):
             right = "is missing: parity needs it" if parity else "only parity has one"
             yield parity == (getattr(self, name) is None), name, right
@@ -218,7 +224,7 @@ class Claim(Checked):
         pairs = list(zip(self.order, self.order[1:], strict=False)) or [(self.subject, self.reference)]
         for pair in pairs:
             names = dict(zip(("subject", "reference"), pair, strict=True))
-            names |= {"metric": self.metric, "best": self.best, "frozen": self.frozen}
+            names |= {"metric": self.metric, "best": self.best, "frozen": self.frozen, "loser": self.loser}
             names = {name: told and told.replace(CASE, case) for name, told in names.items()}
             sign = "<" if self.sign < 0 else ">"
             shown = f"{names['subject']} {sign} {names['reference']}" if self.order else case
@@ -244,7 +250,8 @@ class Claim(Checked):
             "regime",
             "foretold",
             "elsewhere",
-        )  # claims without them are judged as they were before there were any
+            "loser",
+        )  # claims without them are judged as before there were any
         said = {name: value for name, value in dataclasses.asdict(self).items() if name not in left_out}
         said = {name: value for name, value in said.items() if value or name not in younger}
         return hashlib.sha256(json.dumps(said, sort_keys=True, ensure_ascii=False).encode()).hexdigest()[:16]
@@ -262,7 +269,7 @@ class Claim(Checked):
             x += f" {'/' if self.effect == 'ratio' else '−'} {metric}({first.reference})"
         if self.relation == "parity":
             share = f"{100 * self.share:g} % of {metric}({first.best}) − {metric}({first.frozen})"
-            return f"{x}: worse by at most {share}"
+            return f"{x}: worse by at most {share}" + (f", and {first.loser} by more" if first.loser else "")
         if self.relation == "within":
             return f"{x} = {self.target:g} ± {self.margin:g}"
         x += f" {'≥' if self.sign > 0 else '≤'} {self.neutral if self.margin is None else self.margin:g}"
