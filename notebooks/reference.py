@@ -3,7 +3,8 @@
 `reports/reference/` has a page for every notebook, the numbers behind its figures, a file for every verdict, and an index.
 What the reports folder holds takes the place of what was published of it; pages of notebooks that were not run here stay as they
 are, each with its data, its verdicts and the commit that made them. So a paper is published alone, and a change that touches one
-voids no other. All of it is put in place or nothing, and the same reports give the same bytes.
+voids no other. A verdict whose claim has another rule by now is withdrawn, and its page says so until it is run again. All of it
+is put in place or nothing, and the same reports give the same bytes.
 
     python -m notebooks.reference
 """
@@ -42,6 +43,7 @@ BLOCKS = ("protocols", "verdicts")
 """What is made in the README, each between two comments."""
 BY_HAND = ("mutate.json", "soak.json", "gpu", "sealed", "pilots")
 """What is in the reference and no notebook makes."""
+WITHDRAWN = '<p role="note">Rules of this page have been mended since: its verdicts by the old ones are withdrawn.</p>'
 NONE_YET = "No claim has been judged at the laptop profile by these rules yet; `make reproduce PROFILE=laptop` does it."
 
 
@@ -56,7 +58,7 @@ def publish() -> Path:
     staying = [each for each in known if each not in run and (target / f"{each.name}.html").exists()]
     names = {experiment.name for experiment in run}
     judged = [verdict for verdict in claims.verdicts() if verdict.claim.notebook in names]
-    if problems := [*_unfit(run), *_unjudged(judged), *_outdated(staying)]:
+    if problems := [*_unfit(run), *_unjudged(judged)]:
         raise NotPublished(
             f"the reports are not those of the {PROFILE} profile; `make reproduce PROFILE={PROFILE}` makes them:\n"
             + "\n".join(problems)
@@ -102,28 +104,18 @@ def _unjudged(verdicts: list[Verdict]) -> Iterator[str]:
             yield f"claim {claim.id} was changed since it was judged: {', '.join(verdict.changed)}"
 
 
-def _outdated(staying: list[Experiment]) -> Iterator[str]:
-    """Why pages cannot stay: a claim of theirs has another rule by now, or none is published."""
-    names = {experiment.name for experiment in staying}
-    kept = [verdict.claim for verdict in claims.kept(paths.reference())]
-    published, today = (
-        {claim.id: claim for claim in each if claim.notebook in names} for each in (kept, claims.load().values())
-    )
-    for name in sorted({*published, *today}):
-        before, now = published.get(name), today.get(name)
-        if not (before and now and before.hash == now.hash):
-            yield f"claim {name} has changed since {(now or before).notebook} was published; run that notebook"
-
-
 def _keep(stage: Path, target: Path, staying: list[Experiment]) -> None:
     """What stays, to the byte: what no notebook makes, and the pages of notebooks that were not run here."""
-    names = {experiment.name for experiment in staying}
+    today = {claim.id: claim.hash for claim in claims.load().values()}
+    published = {verdict.claim.id: verdict.claim for verdict in claims.kept(target)}
+    standing = {name for name, claim in published.items() if claim.hash == today.get(name)}
     for experiment in staying:
-        _page(stage, experiment, (target / f"{experiment.name}.html").read_text(encoding="utf-8"), target)
-    for verdict in claims.kept(target):
-        if verdict.claim.notebook in names:
-            record = claims.file_of(verdict.claim.id, target)
-            _write(claims.file_of(verdict.claim.id, stage), record.read_text(encoding="utf-8"))
+        page = (target / f"{experiment.name}.html").read_text(encoding="utf-8")
+        mended = any(claim.notebook == experiment.name and claim.id not in standing for claim in published.values())
+        _page(stage, experiment, page.replace("<main>", f"<main>{WITHDRAWN}", 1) if mended else page, target)
+        for name in sorted(name for name in standing if published[name].notebook == experiment.name):
+            record = claims.file_of(name, target)
+            _write(claims.file_of(name, stage), record.read_text(encoding="utf-8"))
     for name in BY_HAND:
         if (target / name).is_dir():
             shutil.copytree(target / name, stage / name)
@@ -230,6 +222,10 @@ def verdicts(folder: Path) -> str:
         return NONE_YET
     counted = claims.counts(found.values())
     lines = [_wrapped(f"{KINDS[kind]}: {claims.tally(of)}", "- ") for kind, of in counted.items()]
+    if waiting := len(claims.load().keys() - found.keys()):
+        lines.append(
+            f"- Not judged by the rules of today yet: {waiting} claims; `make reproduce PROFILE=laptop` does it."
+        )
     for paper in notebooks.papers():
         mine = [each for each in found.values() if each.claim.kind == "paper" and each.claim.folder == paper.folder]
         if not mine:
