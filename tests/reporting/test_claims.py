@@ -137,7 +137,7 @@ def test_a_malformed_claim_is_named(house, old, new, message):
         ({"effect": "order", "subject": None, "order": ("x",)}, "order: two subjects or more"),
         ({**PARITY, "share": 0.2}, "share must be at most 0.1"),
         ({**PARITY, "frozen": None}, "frozen: is missing: parity needs it"),
-        ({"loser": "x"}, "loser: only a paper's parity has one"),
+        ({"loser": "x"}, "loser: only parity has one"),
         ({**PARITY, "effect": "ratio"}, "effect: parity is of a difference"),
         ({**PARITY, "margin": 1}, "its margin is the share of best less frozen"),
         ({**PARITY, "seeds": 7}, "seeds: must be 8 or more, for an interval within a margin"),

@@ -148,6 +148,9 @@ def test_parity_is_told_from_a_loss_by_a_mode_that_loses_in_the_paper(better):
         assert (judged(10, loser).verdict, judged(10, loser).detail) == ("inconclusive", unknown)
         assert judged(10, loser).p > 0.025
     assert judged(8.5, 9.9).verdict == "not replicated"  # what misses the margin is told without it
+    promise = PARITY | {"kind": "promise", "standing": None, "loser": "w"}
+    found = [one(claim(**promise), x=eight(10), w=eight(loser), **PARITY_OF).verdict for loser in (8.5, 9.9)]
+    assert found == ["kept", "inconclusive"]
     case = one(claim(**PARITY | {"loser": "w"}), x=eight(10), **PARITY_OF)
     assert (case.verdict, case.detail) == ("refused", "the results have no w, so nobody knows what can be lost")
 

@@ -104,8 +104,8 @@ class Claim(Checked):
     frozen: Text | None = None
     """Of parity: the one that has lost it: a model that stopped training there; for a throughput, the mode to be left behind."""
     loser: Text | None = None
-    """Of a paper's parity: a mode that loses in the paper. Unless it is shown to miss the margin in the same runs, nobody knows
-    that they could tell, and parity is inconclusive."""
+    """Of parity: a mode that loses in the paper. Unless it is shown to miss the margin in the same runs, nobody knows that they
+    could tell, and parity is inconclusive."""
     control: Figure | dict[str, Figure] | None = None
     """The effect of what the claim is against, a mode that loses or what was never trained; no effect where that is not said. By
     case where they differ; so are all the figures below."""
@@ -186,7 +186,7 @@ class Claim(Checked):
 
     def _of_its_relation(self) -> Iterator[tuple[bool, str, str]]:
         parity, within, margin = self.relation == "parity", self.relation == "within", self.margin
-        yield self.loser is not None and not (parity and self.kind == "paper"), "loser", "only a paper's parity has one"
+        yield self.loser is not None and not parity, "loser", "only parity has one"
         for name in ("share", "better", "best", "frozen"):
             right = "is missing: parity needs it" if parity else "only parity has one"
             yield parity == (getattr(self, name) is None), name, right

@@ -141,7 +141,7 @@ def _case(claim: Claim, each: Comparison, results: pd.DataFrame, calibrations: S
     numbers = list(by_seed.values())
     near, far = claim.band(each.paper, lost(claim, each, results))
     verdict, p, why = decide(claim, numbers, near, far)
-    if each.loser and verdict == "parity":
+    if each.loser and verdict in HOLDS:
         missed = _missed(claim, each, results, theirs, near if claim.sign > 0 else far)
         p = max(p, missed)
         if missed > LEVEL:
