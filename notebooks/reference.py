@@ -3,8 +3,9 @@
 `reports/reference/` has a page for every notebook, the numbers behind its figures, a file for every verdict, and an index.
 What the reports folder holds takes the place of what was published of it; pages of notebooks that were not run here stay as they
 are, each with its data, its verdicts and the commit that made them. So a paper is published alone, and a change that touches one
-voids no other. A verdict whose claim has another rule by now is withdrawn, and its page says so until it is run again. All of it
-is put in place or nothing, and the same reports give the same bytes.
+voids no other. A verdict whose claim has another rule by now is withdrawn, and its page says so until it is run again; of a
+paper's the results stay as a pilot's, by whose spread the new rule is tried. All of it is put in place or nothing, and the same
+reports give the same bytes.
 
     python -m notebooks.reference
 """
@@ -121,6 +122,12 @@ def _keep(stage: Path, target: Path, staying: list[Experiment]) -> None:
             shutil.copytree(target / name, stage / name)
         elif (target / name).exists():
             shutil.copy2(target / name, stage / name)
+    for name in sorted(today.keys() & published.keys() - standing):
+        place = claims.file_of(name, stage / "pilots")
+        if claims.load()[name].kind == "paper" and not place.exists():  # its next rule is tried on their spread
+            record = json.loads(claims.file_of(name, target).read_text(encoding="utf-8"))
+            kept = {"claim": name, "note": "of a verdict by an older rule", "results": record["results"]}
+            _write(place, json.dumps(kept, indent=1, ensure_ascii=False) + "\n")
 
 
 def _page(stage: Path, experiment: Experiment, page: str, source: Path) -> None:

@@ -262,6 +262,8 @@ def test_a_verdict_by_an_older_rule_is_withdrawn_and_its_page_says_so(ran):
         assert page.count(reference.WITHDRAWN) == 1
         assert "claims/a.b.json" not in after and after["gba/one/auc.csv"] == before["gba/one/auc.csv"]
         assert NONE_YET in (ran.root / "README.md").read_text()
+        pilot, results = json.loads(after["pilots/claims/a.b.json"]), json.loads(before["claims/a.b.json"])["results"]
+        assert pilot["results"] == results and len(results) == 10
     ran.claims(GOOD + GOOD.replace("a.b", "a.c"), "gba")
     (paths.reference() / "claims").mkdir()
     (paths.reference() / "claims" / "a.b.json").write_bytes(before["claims/a.b.json"])
