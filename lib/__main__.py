@@ -83,7 +83,9 @@ def _parser() -> argparse.ArgumentParser:
     train("--data", metavar="FOLDER", help="real data instead of planted, passed once at most; --samples for more")
     train("--force", action="store_true", help="train anew even if the run is saved already")
     train("--json", action="store_true", help="print the summary as JSON")
-    train("-o", "--option", help="an option of whatever has it, or of a part of it; repeatable", **pairs)
+    option = "an option of whatever has it, or of a part of it; repeatable. Quantities may have units: "
+    option += "network=10Gbit/s worker.latency=50us 'worker.launch=2 ms' server.memory=25GB/s store.max_bytes=2GiB"
+    train("-o", "--option", help=option, **pairs)
 
     def tried(sub):
         """What comparisons and advice are asked with."""
@@ -95,7 +97,7 @@ def _parser() -> argparse.ArgumentParser:
         sub("--profile", choices=PROFILES, help="the workload's size (default smoke)")
         sub("--samples", type=int, help="samples of a pass (default: the workload's)")
         sub("--figure", metavar="FILE", help="save the figure: .png, .svg or .pdf")
-        sub("-o", "--option", help="an option of whatever has it, or of a part of it; repeatable", **pairs)
+        sub("-o", "--option", help=option, **pairs)
 
     compare = add("compare", _compare, "train under several protocols, and say who is sooner and what that costs")
     compare("protocols", nargs="+", metavar="PROTOCOL", help="as for train; the others are held against the first")
@@ -139,7 +141,7 @@ def _list(options: argparse.Namespace) -> None:
         print(f"{title}:")
         wide = 2 + max(map(len, registry))
         for name in registry:
-            family = f"[{registry[name].family}] " if title == "protocols" else ""
+            family = f"{registry[name].family:10}" if title == "protocols" else ""
             print(f"  {name:{wide}}{family}{registry.sentence(name)}")
     print("notebooks:")
     pages = notebooks.experiments()
@@ -266,17 +268,30 @@ def _report(options: argparse.Namespace) -> None:
 
 
 def _claims(options: argparse.Namespace) -> None:
+    """Every case as it was published, and as it was run here."""
+    from lib import paths
     from lib.reporting import claims
 
-    verdicts = claims.verdicts()
-    table = claims.table(verdicts)
+    found = {"published": claims.kept(paths.reference()), "here": claims.verdicts()}
+    known, table = (claims.table(verdicts) for verdicts in found.values())
+    known = known.set_index(["id", "case"])[["case_verdict", "ours", "low", "high"]].add_suffix(", published")
+    table = table.join(known.loc[~known.index.duplicated()], on=["id", "case"])
     if options.json:
         print(table.to_json(orient="records", indent=1))
         return
-    columns = ["id", "kind", "verdict", "case", "case_verdict", "ours", "low", "high", "near", "far", "least"]
-    print(table[[name for name in columns if name in table]].to_string(index=False, na_rep=""))
-    for kind, found in claims.counts(verdicts).items():
-        print(f"{kind}: {claims.tally(found)}")
+    figures = ["ours", "low", "high"]
+    columns = ["id", "kind", "case", *known, "case_verdict", *(figures if table["ours"].notna().any() else [])]
+    shown = table[columns].rename(columns={"case_verdict, published": "published", "case_verdict": "here"})
+    print(
+        shown.rename(columns=lambda name: name.removesuffix(", published")).to_string(
+            index=False, na_rep="", float_format="{:.3g}".format
+        )
+    )
+    told = {where: claims.counts(verdicts) for where, verdicts in found.items()}
+    for kind in dict.fromkeys(kind for counts in told.values() for kind in counts):
+        print(
+            f"{kind}: " + "; ".join(f"{where} {claims.tally(of.get(kind, {})) or 'none'}" for where, of in told.items())
+        )
 
 
 def _calibrate(options: argparse.Namespace) -> None:
@@ -302,8 +317,7 @@ def _check_names(workload: str, protocol: str, cluster: str) -> None:
     for registry, names in given:
         for name in names:
             if name not in registry and not re.search(r"\.py(:|$)|\.ya?ml$", name):
-                file = "a file: machine.yaml, mine.py:Mine" if registry is clusters.ALL else "a file: mine.py:Mine"
-                raise unknown(registry.what, name, registry, also=file)
+                raise unknown(registry.what, name, registry)
 
 
 def _pair(text: str) -> tuple[str, Any]:
