@@ -7,7 +7,8 @@ examples:
   python -m lib train ctr-synthetic mine.py:MyRule virtual -o 'row_optimizer={name: adagrad, lr: 0.1}'
   python -m lib train fb15k-237-distmult sync local --profile full --data FB15k-237 -o workers=1
   python -m lib compare sync gba s-easgd -o workers=16 -o slowdown=alibaba-shared-2018
-  python -m lib advise -o workers=16 -o speeds=[1,1,1,1,1,1,1,1,1,1,1,1,0.5,0.5,0.5,0.5]
+  python -m lib advise --workers 16 --slow 4@2x --network 10Gbit/s --model dlrm
+  python -m lib advise --data FOLDER --workers 16 --step 5ms --trace steps.csv --columns worker=rank,took=seconds
   python -m lib train kg-synthetic oac local -o accesses=true   # its history, judged
   python -m lib check HISTORY   # anybody's, or a run's accesses.parquet
   python -m lib run 00_quickstart --profile laptop -p seeds=5
@@ -27,8 +28,10 @@ import argparse
 import json
 import os
 import re
+import subprocess
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lib.errors import BadOption, LockstepError, unknown
@@ -105,6 +108,21 @@ def _parser() -> argparse.ArgumentParser:
     advise = add("advise", _advise, "try every protocol once, and compare the few that were soonest")
     advise("--first", default="sync", metavar="PROTOCOL", help="what you have now, or know best (default sync)")
     advise("--keep", type=int, default=3, help="how many are compared with it (default 3)")
+    ends = "time: who is soonest at the goal; quality: the soonest of those that are not measurably below the first"
+    advise("--priority", choices=("time", "quality"), default="time", help=ends + " (default time)")
+    advise("--workers", type=int, help="as -o workers=")
+    advise("--slow", metavar="4@2x", help="so many of the workers take so many times as long; as -o speeds=")
+    advise("--network", metavar="10Gbit/s", help="each machine's interface; as -o network=")
+    advise("--step", metavar="5ms", help="a worker's step beside what its operations take; as -o worker.launch=")
+    advise(
+        "--model",
+        metavar="NAME",
+        help="deepfm, dlrm, ffnn, ...: trained by ctr-synthetic, unless --workload says another",
+    )
+    advise(
+        "--trace", metavar="FILE", help="your workers' step times, which `python -m data_prep trace` fits a slowdown to"
+    )
+    advise("--columns", metavar="worker=A,time=B,took=C", help="where these stand in the trace")
     tried(advise)
 
     check = add("check", _check, "judge a pipeline's history: what no serial run would have shown")
@@ -211,15 +229,48 @@ def _compare(options: argparse.Namespace) -> None:
 def _advise(options: argparse.Namespace) -> None:
     import lib
 
-    _check_names(options.workload, options.first, options.cluster)
-    asked = {"first": options.first, "keep": options.keep, **_asked(options)}
-    found = lib.advise(options.workload, options.cluster, **asked)
+    workload = "ctr-synthetic" if options.model and options.workload == "clicks-light" else options.workload
+    _check_names(workload, options.first, options.cluster)
+    asked = {"first": options.first, "keep": options.keep, **_in_short(options), **_asked(options)}
+    found = lib.advise(workload, options.cluster, **asked)
     print(f"a run of each, at the workload's own rates; time to the goal and final metric beside {options.first}'s:")
     print(found.tried.round({"time": 3, "difference": 4}).to_string(index=False, na_rep="never"))
     for name, why in found.refused.items():
         print(f"{name} cannot run there: {why}")
     print("\nthe soonest of these, on other seeds and at their own best rates:")
     _told(found.comparison, options.figure)
+    print(
+        f"\nuse {found.comparison.choice(options.priority)}"
+        + (", which hangs on this:" if len(found.elsewhere) else "")
+    )
+    print(*(f"- {each}" for each in found.hangs(options.priority)), sep="\n")
+
+
+def _in_short(options: argparse.Namespace) -> dict[str, Any]:
+    """What the short ways say of the cluster and the model, as options."""
+    short = {"workers": "workers", "network": "network", "model": "model", "step": "worker.launch"}
+    found = {name: value for flag, name in short.items() if (value := getattr(options, flag)) is not None}
+    if options.slow:
+        told = re.fullmatch(r"(\d+)@([\d.]+)x?", options.slow)
+        workers = options.workers or 0
+        if not told or not 0 < int(told[1]) <= workers or not float(told[2]):
+            raise BadOption(f"--slow is {options.slow!r}; expected as 4@2x: 4 of the --workers take twice as long")
+        slow = int(told[1])
+        found["speeds"] = [1.0] * (workers - slow) + [1 / float(told[2])] * slow
+    if options.trace:
+        found["slowdown"] = _fitted(options.trace, options.columns)
+    return found
+
+
+def _fitted(trace: str, columns: str | None) -> str:
+    """The slowdown's file. It is another program that fits one, since lib needs nothing of what prepares data."""
+    from lib import paths
+
+    out = paths.reports() / f"{Path(trace).stem}.slowdown.yaml"
+    fit = [sys.executable, "-m", "data_prep", "trace", trace, str(out), *(["--columns", columns] if columns else [])]
+    if subprocess.run(fit, check=False).returncode:
+        raise BadOption(f"--trace {trace}: no slowdown was fitted to it")
+    return str(out)
 
 
 def _asked(options: argparse.Namespace) -> dict[str, Any]:
