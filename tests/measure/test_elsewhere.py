@@ -36,13 +36,12 @@ def test_seconds_are_those_that_are_known_times_how_much_slower_its_samples_come
     trials = {name: Trial.of("clicks-light", name, "virtual", options) for name in ("sync", "async")}
     found = elsewhere.seconds(trials, {"sync": 100.0, "async": 80.0}, seed=500)
     assert found.loc["all is as given"].tolist() == pytest.approx([100.0, 80.0])
-    assert found.loc["no worker is slower", "sync"] == pytest.approx(50, rel=0.02)
-    assert found.loc["no worker is slower", "async"] == pytest.approx(60, rel=0.02)  # 1.5 batches a second, then 2
-    assert found.loc["the network is four times as fast", "sync"] == pytest.approx(100, rel=0.02)
+    assert found.loc["no worker is slower", "sync"] == pytest.approx(50, rel=0.05)  # of 13 batches
+    assert found.loc["no worker is slower", "async"] == pytest.approx(60, rel=0.05)  # 1.5 batches a second, then 2
+    assert found.loc["the network is four times as fast", "sync"] == pytest.approx(100, rel=0.05)  # of 13 batches
 
 
 def test_what_a_choice_costs_elsewhere_is_told():
-    import pandas as pd
 
     table = pd.DataFrame(
         {"sync": [10.0, 4.0], "gba": [5.0, 6.0], "async": [np.nan] * 2}, ["all is as given", "no worker is slower"]
