@@ -100,6 +100,21 @@ def _parser() -> argparse.ArgumentParser:
         sub("--profile", choices=PROFILES, help="the workload's size (default smoke)")
         sub("--samples", type=int, help="samples of a pass (default: the workload's)")
         sub("--figure", metavar="FILE", help="save the figure: .png, .svg or .pdf")
+        sub("--workers", type=int, help="as -o workers=")
+        sub("--slow", metavar="4@2x", help="so many of the workers take so many times as long; as -o speeds=")
+        sub("--network", metavar="10Gbit/s", help="each machine's interface; as -o network=")
+        sub("--step", metavar="5ms", help="what a worker's step takes where nothing slows it; as -o worker.flops=")
+        sub(
+            "--model",
+            metavar="NAME",
+            help="deepfm, dlrm, ffnn: as -o model=, of ctr-synthetic unless --workload says another",
+        )
+        sub(
+            "--trace",
+            metavar="FILE",
+            help="your workers' step times, which `python -m data_prep trace` fits a slowdown to",
+        )
+        sub("--columns", metavar="worker=A,time=B,took=C", help="where these stand in the trace")
         sub("-o", "--option", help=option, **pairs)
 
     compare = add("compare", _compare, "train under several protocols, and say who is sooner and what that costs")
@@ -110,19 +125,6 @@ def _parser() -> argparse.ArgumentParser:
     advise("--keep", type=int, default=3, help="how many are compared with it (default 3)")
     ends = "time: who is soonest at the goal; quality: the soonest of those that are not measurably below the first"
     advise("--priority", choices=("time", "quality"), default="time", help=ends + " (default time)")
-    advise("--workers", type=int, help="as -o workers=")
-    advise("--slow", metavar="4@2x", help="so many of the workers take so many times as long; as -o speeds=")
-    advise("--network", metavar="10Gbit/s", help="each machine's interface; as -o network=")
-    advise("--step", metavar="5ms", help="a worker's step beside what its operations take; as -o worker.launch=")
-    advise(
-        "--model",
-        metavar="NAME",
-        help="deepfm, dlrm, ffnn, ...: trained by ctr-synthetic, unless --workload says another",
-    )
-    advise(
-        "--trace", metavar="FILE", help="your workers' step times, which `python -m data_prep trace` fits a slowdown to"
-    )
-    advise("--columns", metavar="worker=A,time=B,took=C", help="where these stand in the trace")
     tried(advise)
 
     check = add("check", _check, "judge a pipeline's history: what no serial run would have shown")
@@ -221,18 +223,15 @@ def _train_seeds(options: argparse.Namespace, given: dict[str, Any], pairs: dict
 def _compare(options: argparse.Namespace) -> None:
     import lib
 
-    for protocol in options.protocols:
-        _check_names(options.workload, protocol, options.cluster)
-    _told(lib.compare(options.protocols, options.workload, options.cluster, **_asked(options)), options.figure)
+    workload, asked = _asked(options, options.protocols)
+    _told(lib.compare(options.protocols, workload, options.cluster, **asked), options.figure)
 
 
 def _advise(options: argparse.Namespace) -> None:
     import lib
 
-    workload = "ctr-synthetic" if options.model and options.workload == "clicks-light" else options.workload
-    _check_names(workload, options.first, options.cluster)
-    asked = {"first": options.first, "keep": options.keep, **_in_short(options), **_asked(options)}
-    found = lib.advise(workload, options.cluster, **asked)
+    workload, asked = _asked(options, [options.first])
+    found = lib.advise(workload, options.cluster, first=options.first, keep=options.keep, **asked)
     print(f"a run of each, at the workload's own rates; time to the goal and final metric beside {options.first}'s:")
     print(found.tried.round({"time": 3, "difference": 4}).to_string(index=False, na_rep="never"))
     for name, why in found.refused.items():
@@ -246,20 +245,40 @@ def _advise(options: argparse.Namespace) -> None:
     print(*(f"- {each}" for each in found.hangs(options.priority)), sep="\n")
 
 
-def _in_short(options: argparse.Namespace) -> dict[str, Any]:
-    """What the short ways say of the cluster and the model, as options."""
-    short = {"workers": "workers", "network": "network", "model": "model", "step": "worker.launch"}
-    found = {name: value for flag, name in short.items() if (value := getattr(options, flag)) is not None}
+def _asked(options: argparse.Namespace, protocols: Sequence[str]) -> tuple[str, dict[str, Any]]:
+    """The workload, and the options of a comparison: what was said in short, then what was given by name."""
+    workload = "ctr-synthetic" if options.model and options.workload == "clicks-light" else options.workload
+    for protocol in protocols:
+        _check_names(workload, protocol, options.cluster)
+    if options.figure and not options.figure.endswith((".png", ".svg", ".pdf")):
+        raise BadOption(f"--figure is {options.figure!r}; expected a file that ends with .png, .svg or .pdf")
+    short = ("data", "profile", "samples", "workers", "network", "model")
+    given = {name: value for name in short if (value := getattr(options, name)) is not None}
     if options.slow:
         told = re.fullmatch(r"(\d+)@([\d.]+)x?", options.slow)
         workers = options.workers or 0
         if not told or not 0 < int(told[1]) <= workers or not float(told[2]):
             raise BadOption(f"--slow is {options.slow!r}; expected as 4@2x: 4 of the --workers take twice as long")
         slow = int(told[1])
-        found["speeds"] = [1.0] * (workers - slow) + [1 / float(told[2])] * slow
+        given["speeds"] = [1.0] * (workers - slow) + [1 / float(told[2])] * slow
     if options.trace:
-        found["slowdown"] = _fitted(options.trace, options.columns)
-    return found
+        given["slowdown"] = _fitted(options.trace, options.columns)
+    given |= dict(_pair(text) for text in options.option)
+    if options.step:
+        given["worker.flops"] = _a_step(options.step, workload, protocols[0], options.cluster, given)
+    return workload, {"seeds": options.seeds, "goal": options.goal, **given}
+
+
+def _a_step(step: str, workload: str, protocol: str, cluster: str, given: dict[str, Any]) -> float:
+    """A worker's operations a second, so that the gradient of a batch takes so long. A launch would be paid by each computation:
+    twice by who also steps a replica's optimiser, which is part of a step's time."""
+    from lib.measure.trial import Trial
+    from lib.options import units
+
+    seconds = units.STEPS.read(step)
+    if not isinstance(seconds, float) or seconds <= 0:
+        raise BadOption(f"--step is {step!r}; expected {units.STEPS.name}, such as {units.STEPS.such}")
+    return Trial.of(workload, protocol, cluster, given).workload.work().flops / seconds
 
 
 def _fitted(trace: str, columns: str | None) -> str:
@@ -271,14 +290,6 @@ def _fitted(trace: str, columns: str | None) -> str:
     if subprocess.run(fit, check=False).returncode:
         raise BadOption(f"--trace {trace}: no slowdown was fitted to it")
     return str(out)
-
-
-def _asked(options: argparse.Namespace) -> dict[str, Any]:
-    if options.figure and not options.figure.endswith((".png", ".svg", ".pdf")):
-        raise BadOption(f"--figure is {options.figure!r}; expected a file that ends with .png, .svg or .pdf")
-    pairs = dict(_pair(text) for text in options.option)
-    given = {name: value for name in ("data", "profile", "samples") if (value := getattr(options, name)) is not None}
-    return {"seeds": options.seeds, "goal": options.goal, **given, **pairs}
 
 
 def _told(found: Comparison, figure: str | None) -> None:

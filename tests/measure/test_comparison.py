@@ -150,7 +150,7 @@ def test_advice_tries_every_protocol_once_and_compares_the_soonest(capsys):
 
 IN_SHORT = {
     ("--workers=16", "--slow=4@2x"): {"workers": 16, "speeds": [1.0] * 12 + [0.5] * 4},
-    ("--network=10Gbit/s", "--step=5ms"): {"network": "10Gbit/s", "worker.launch": "5ms"},
+    ("--network=10Gbit/s", "--priority=time"): {"network": "10Gbit/s"},
     ("--model=dlrm", "--priority=quality"): {"model": "dlrm", "workload": "ctr-synthetic"},
     ("--model=dlrm", "--workload=criteo-dlrm"): {"model": "dlrm", "workload": "criteo-dlrm"},
     ("--workers=4", "-oworkers=8"): {"workers": 8},
@@ -165,6 +165,24 @@ def test_what_is_said_in_short_are_options(flags, monkeypatch):
         main(["advise", *flags])
     usual = {"first": "sync", "keep": 3, "seeds": 5, "goal": 0.9, "workload": "clicks-light"}
     assert asked == {**usual, **IN_SHORT[flags]}
+
+
+@pytest.mark.parametrize("protocol", ["sync", "s-easgd", "local-sgd"])
+def test_a_step_takes_what_is_said_whoever_steps_the_optimiser(protocol, monkeypatch):
+    """A batch of 64 in 5 ms: 12,800 samples a second of each worker, where next to nothing is waited for."""
+    asked = {}
+    monkeypatch.setattr(lib, "compare", lambda *given, **options: asked.update(options) or 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        main(["compare", "sync", "gba", "--step=5ms", "--workers=2", "--samples=6400"])
+    given = {name: value for name, value in asked.items() if name not in ("seeds", "goal")}
+    run = lib.train("clicks-light", protocol, "virtual", **given, gradients=False, save=False)
+    assert run.summary["qps"] == pytest.approx(2 * 64 / 0.005, rel=0.1)
+
+
+@pytest.mark.parametrize("step", ["5", "fast", "-2ms", "5GB"])
+def test_a_step_is_some_seconds(step, capsys):
+    assert main(["advise", f"--step={step}"]) == 2
+    assert f"--step is '{step}'; expected seconds, such as 50us or 2 ms" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("slow", ["4", "5@2x", "0@2x", "2@0x", "x@2"])
