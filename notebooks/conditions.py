@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator
 
 from lib import workloads
 from lib.cluster.faults.failures import Failure
@@ -201,6 +202,7 @@ def picture(found: Mapping[str, Comparison]) -> Figure:
             ax.axhline(0, color=plots.BLACK, linewidth=0.8)
             ax.set(title=condition, xscale="log")
             ax.margins(x=0.25, y=0.15)
+            ax.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
             ax.xaxis.set_major_formatter(lambda x, _: f"{x:g}")
             ax.xaxis.set_minor_formatter("")
         fig.supxlabel("time to the goal, Sync's = 1", fontsize=9)

@@ -22,7 +22,7 @@ from lib.measure.trial import Trial, metric_of, seconds_to
 from lib.options.checked import Count, checked
 from lib.protocols import ALL
 from lib.seeds import tuning
-from lib.training.sweep import sweep
+from lib.training.sweep import SweepFailed, sweep
 from lib.training.train import Job
 from lib.workloads import Workload
 
@@ -84,8 +84,16 @@ def advise(
             refused[name] = str(error)
         else:
             trials[name] = trial
-    blank, *runs = sweep([trials[first].untrained(seed), *(trial.job(1.0, seed) for trial in trials.values())])
-    metric, found = metric_of(blank), dict(zip(trials, runs, strict=True))
+    jobs = [trials[first].untrained(seed), *(trial.job(1.0, seed) for trial in trials.values())]
+    try:
+        blank, *runs = sweep(jobs)
+    except SweepFailed as failed:  # there may be too few samples for who mixes seldom
+        blank, *runs = failed.runs
+        if blank is None or runs[0] is None:
+            raise
+        lost = [name for name, run in zip(trials, runs, strict=True) if run is None]
+        refused |= dict(zip(lost, str(failed).splitlines()[1:], strict=True))
+    metric, found = metric_of(blank), {name: run for name, run in zip(trials, runs, strict=True) if run is not None}
     start, end = blank.summary[metric], found[first].summary[metric]
     there = start + goal * (end - start)
     seconds, same = seconds_to(found[first], metric, start, there), {}

@@ -148,6 +148,13 @@ def test_advice_tries_every_protocol_once_and_compares_the_soonest(capsys):
     assert len(found.hangs()) == len(found.elsewhere) == 7
 
 
+def test_who_cannot_be_run_with_so_few_samples_stops_no_advice(capsys):
+    """Of 16 workers each has one batch, and local-sgd mixes every eight."""
+    assert main(["advise", "--workers=16", "--samples=1024", "--seeds=2", "--keep=1", "-oevaluation_samples=500"]) == 0
+    told = capsys.readouterr().out
+    assert "local-sgd cannot run there" in told and "its replicas would never mix" in told
+
+
 IN_SHORT = {
     ("--workers=16", "--slow=4@2x"): {"workers": 16, "speeds": [1.0] * 12 + [0.5] * 4},
     ("--network=10Gbit/s", "--priority=time"): {"network": "10Gbit/s"},
