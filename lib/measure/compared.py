@@ -80,14 +80,12 @@ class Comparison:
         return pd.DataFrame(shown | {name: table[name].map(_short) for name in ("samples/s", "bytes/sample", "age")})
 
     def choice(self, priority: Priority = "time") -> str:
-        """Whom to use: the soonest at the goal, if it is measurably sooner than the first, else the first; for quality, the
-        soonest of those that are not measurably below the first in the end."""
+        """Whom to use: the soonest at the goal on average; for quality, of those that are not measurably below the first in the
+        end. Whether it is measurably sooner than the first, `verdict` says."""
         table = self.summary()
-        mine = self._mine(table)
         if priority == "quality":
-            table = table[(table["difference, high"] >= 0) | mine]
-        best = table.iloc[0] if table["time, high"].iloc[0] < 1 else table[mine].iloc[0]
-        return best["protocol"].split(" = ")[0]
+            table = table[(table["difference, high"] >= 0) | self._mine(table)]
+        return table["protocol"].iloc[0].split(" = ")[0]
 
     def verdict(self) -> str:
         """Who is at the goal first and what that costs in the end, and who else loses something."""
