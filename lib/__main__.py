@@ -7,7 +7,8 @@ examples:
   python -m lib train ctr-synthetic mine.py:MyRule virtual -o 'row_optimizer={name: adagrad, lr: 0.1}'
   python -m lib train fb15k-237-distmult sync local --profile full --data FB15k-237 -o workers=1
   python -m lib compare sync gba s-easgd -o workers=16 -o slowdown=alibaba-shared-2018
-  python -m lib advise -o workers=16 -o speeds=[1,1,1,1,1,1,1,1,1,1,1,1,0.5,0.5,0.5,0.5]
+  python -m lib advise --workers 16 --slow 4@2x --network 10Gbit/s --model dlrm
+  python -m lib advise --data FOLDER --workers 16 --step 5ms --trace steps.csv --columns worker=rank,took=seconds
   python -m lib train kg-synthetic oac local -o accesses=true   # its history, judged
   python -m lib check HISTORY   # anybody's, or a run's accesses.parquet
   python -m lib run 00_quickstart --profile laptop -p seeds=5
@@ -27,8 +28,10 @@ import argparse
 import json
 import os
 import re
+import subprocess
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lib.errors import BadOption, LockstepError, unknown
@@ -83,7 +86,9 @@ def _parser() -> argparse.ArgumentParser:
     train("--data", metavar="FOLDER", help="real data instead of planted, passed once at most; --samples for more")
     train("--force", action="store_true", help="train anew even if the run is saved already")
     train("--json", action="store_true", help="print the summary as JSON")
-    train("-o", "--option", help="an option of whatever has it, or of a part of it; repeatable", **pairs)
+    option = "an option of whatever has it, or of a part of it; repeatable. Quantities may have units: "
+    option += "network=10Gbit/s worker.latency=50us 'worker.launch=2 ms' server.memory=25GB/s store.max_bytes=2GiB"
+    train("-o", "--option", help=option, **pairs)
 
     def tried(sub):
         """What comparisons and advice are asked with."""
@@ -95,7 +100,22 @@ def _parser() -> argparse.ArgumentParser:
         sub("--profile", choices=PROFILES, help="the workload's size (default smoke)")
         sub("--samples", type=int, help="samples of a pass (default: the workload's)")
         sub("--figure", metavar="FILE", help="save the figure: .png, .svg or .pdf")
-        sub("-o", "--option", help="an option of whatever has it, or of a part of it; repeatable", **pairs)
+        sub("--workers", type=int, help="as -o workers=")
+        sub("--slow", metavar="4@2x", help="so many of the workers take so many times as long; as -o speeds=")
+        sub("--network", metavar="10Gbit/s", help="each machine's interface; as -o network=")
+        sub("--step", metavar="5ms", help="what a worker's step takes where nothing slows it; as -o worker.flops=")
+        sub(
+            "--model",
+            metavar="NAME",
+            help="deepfm, dlrm, ffnn: as -o model=, of ctr-synthetic unless --workload says another",
+        )
+        sub(
+            "--trace",
+            metavar="FILE",
+            help="your workers' step times, which `python -m data_prep trace` fits a slowdown to",
+        )
+        sub("--columns", metavar="worker=A,time=B,took=C", help="where these stand in the trace")
+        sub("-o", "--option", help=option, **pairs)
 
     compare = add("compare", _compare, "train under several protocols, and say who is sooner and what that costs")
     compare("protocols", nargs="+", metavar="PROTOCOL", help="as for train; the others are held against the first")
@@ -103,6 +123,8 @@ def _parser() -> argparse.ArgumentParser:
     advise = add("advise", _advise, "try every protocol once, and compare the few that were soonest")
     advise("--first", default="sync", metavar="PROTOCOL", help="what you have now, or know best (default sync)")
     advise("--keep", type=int, default=3, help="how many are compared with it (default 3)")
+    ends = "time: who is soonest at the goal; quality: the soonest of those that are not measurably below the first"
+    advise("--priority", choices=("time", "quality"), default="time", help=ends + " (default time)")
     tried(advise)
 
     check = add("check", _check, "judge a pipeline's history: what no serial run would have shown")
@@ -139,7 +161,7 @@ def _list(options: argparse.Namespace) -> None:
         print(f"{title}:")
         wide = 2 + max(map(len, registry))
         for name in registry:
-            family = f"[{registry[name].family}] " if title == "protocols" else ""
+            family = f"{registry[name].family:10}" if title == "protocols" else ""
             print(f"  {name:{wide}}{family}{registry.sentence(name)}")
     print("notebooks:")
     pages = notebooks.experiments()
@@ -201,31 +223,73 @@ def _train_seeds(options: argparse.Namespace, given: dict[str, Any], pairs: dict
 def _compare(options: argparse.Namespace) -> None:
     import lib
 
-    for protocol in options.protocols:
-        _check_names(options.workload, protocol, options.cluster)
-    _told(lib.compare(options.protocols, options.workload, options.cluster, **_asked(options)), options.figure)
+    workload, asked = _asked(options, options.protocols)
+    _told(lib.compare(options.protocols, workload, options.cluster, **asked), options.figure)
 
 
 def _advise(options: argparse.Namespace) -> None:
     import lib
 
-    _check_names(options.workload, options.first, options.cluster)
-    asked = {"first": options.first, "keep": options.keep, **_asked(options)}
-    found = lib.advise(options.workload, options.cluster, **asked)
+    workload, asked = _asked(options, [options.first])
+    found = lib.advise(workload, options.cluster, first=options.first, keep=options.keep, **asked)
     print(f"a run of each, at the workload's own rates; time to the goal and final metric beside {options.first}'s:")
     print(found.tried.round({"time": 3, "difference": 4}).to_string(index=False, na_rep="never"))
     for name, why in found.refused.items():
         print(f"{name} cannot run there: {why}")
     print("\nthe soonest of these, on other seeds and at their own best rates:")
     _told(found.comparison, options.figure)
+    print(
+        f"\nuse {found.comparison.choice(options.priority)}"
+        + (", which hangs on this:" if len(found.elsewhere) else "")
+    )
+    print(*(f"- {each}" for each in found.hangs(options.priority)), sep="\n")
 
 
-def _asked(options: argparse.Namespace) -> dict[str, Any]:
+def _asked(options: argparse.Namespace, protocols: Sequence[str]) -> tuple[str, dict[str, Any]]:
+    """The workload, and the options of a comparison: what was said in short, then what was given by name."""
+    workload = "ctr-synthetic" if options.model and options.workload == "clicks-light" else options.workload
+    for protocol in protocols:
+        _check_names(workload, protocol, options.cluster)
     if options.figure and not options.figure.endswith((".png", ".svg", ".pdf")):
         raise BadOption(f"--figure is {options.figure!r}; expected a file that ends with .png, .svg or .pdf")
-    pairs = dict(_pair(text) for text in options.option)
-    given = {name: value for name in ("data", "profile", "samples") if (value := getattr(options, name)) is not None}
-    return {"seeds": options.seeds, "goal": options.goal, **given, **pairs}
+    short = ("data", "profile", "samples", "workers", "network", "model")
+    given = {name: value for name in short if (value := getattr(options, name)) is not None}
+    if options.slow:
+        told = re.fullmatch(r"(\d+)@([\d.]+)x?", options.slow)
+        workers = options.workers or 0
+        if not told or not 0 < int(told[1]) <= workers or not float(told[2]):
+            raise BadOption(f"--slow is {options.slow!r}; expected as 4@2x: 4 of the --workers take twice as long")
+        slow = int(told[1])
+        given["speeds"] = [1.0] * (workers - slow) + [1 / float(told[2])] * slow
+    if options.trace:
+        given["slowdown"] = _fitted(options.trace, options.columns)
+    given |= dict(_pair(text) for text in options.option)
+    if options.step:
+        given["worker.flops"] = _a_step(options.step, workload, protocols[0], options.cluster, given)
+    return workload, {"seeds": options.seeds, "goal": options.goal, **given}
+
+
+def _a_step(step: str, workload: str, protocol: str, cluster: str, given: dict[str, Any]) -> float:
+    """A worker's operations a second, so that the gradient of a batch takes so long. A launch would be paid by each computation:
+    twice by who also steps a replica's optimiser, which is part of a step's time."""
+    from lib.measure.trial import Trial
+    from lib.options import units
+
+    seconds = units.STEPS.read(step)
+    if not isinstance(seconds, float) or seconds <= 0:
+        raise BadOption(f"--step is {step!r}; expected {units.STEPS.name}, such as {units.STEPS.such}")
+    return Trial.of(workload, protocol, cluster, given).workload.work().flops / seconds
+
+
+def _fitted(trace: str, columns: str | None) -> str:
+    """The slowdown's file. It is another program that fits one, since lib needs nothing of what prepares data."""
+    from lib import paths
+
+    out = paths.reports() / f"{Path(trace).stem}.slowdown.yaml"
+    fit = [sys.executable, "-m", "data_prep", "trace", trace, str(out), *(["--columns", columns] if columns else [])]
+    if subprocess.run(fit, check=False).returncode:
+        raise BadOption(f"--trace {trace}: no slowdown was fitted to it")
+    return str(out)
 
 
 def _told(found: Comparison, figure: str | None) -> None:
@@ -266,17 +330,30 @@ def _report(options: argparse.Namespace) -> None:
 
 
 def _claims(options: argparse.Namespace) -> None:
+    """Every case as it was published, and as it was run here."""
+    from lib import paths
     from lib.reporting import claims
 
-    verdicts = claims.verdicts()
-    table = claims.table(verdicts)
+    found = {"published": claims.kept(paths.reference()), "here": claims.verdicts()}
+    known, table = (claims.table(verdicts) for verdicts in found.values())
+    known = known.set_index(["id", "case"])[["case_verdict", "ours", "low", "high"]].add_suffix(", published")
+    table = table.join(known.loc[~known.index.duplicated()], on=["id", "case"])
     if options.json:
         print(table.to_json(orient="records", indent=1))
         return
-    columns = ["id", "kind", "verdict", "case", "case_verdict", "ours", "low", "high", "near", "far", "least"]
-    print(table[[name for name in columns if name in table]].to_string(index=False, na_rep=""))
-    for kind, found in claims.counts(verdicts).items():
-        print(f"{kind}: {claims.tally(found)}")
+    figures = ["ours", "low", "high"]
+    columns = ["id", "kind", "case", *known, "case_verdict", *(figures if table["ours"].notna().any() else [])]
+    shown = table[columns].rename(columns={"case_verdict, published": "published", "case_verdict": "here"})
+    print(
+        shown.rename(columns=lambda name: name.removesuffix(", published")).to_string(
+            index=False, na_rep="", float_format="{:.3g}".format
+        )
+    )
+    told = {where: claims.counts(verdicts) for where, verdicts in found.items()}
+    for kind in dict.fromkeys(kind for counts in told.values() for kind in counts):
+        print(
+            f"{kind}: " + "; ".join(f"{where} {claims.tally(of.get(kind, {})) or 'none'}" for where, of in told.items())
+        )
 
 
 def _calibrate(options: argparse.Namespace) -> None:
@@ -302,8 +379,7 @@ def _check_names(workload: str, protocol: str, cluster: str) -> None:
     for registry, names in given:
         for name in names:
             if name not in registry and not re.search(r"\.py(:|$)|\.ya?ml$", name):
-                file = "a file: machine.yaml, mine.py:Mine" if registry is clusters.ALL else "a file: mine.py:Mine"
-                raise unknown(registry.what, name, registry, also=file)
+                raise unknown(registry.what, name, registry)
 
 
 def _pair(text: str) -> tuple[str, Any]:

@@ -75,16 +75,28 @@ class Damaged(LockstepError, OSError):
     """What is read is not what was written: which file, which part of it."""
 
 
+MANY = 20
+OR_FILES = {
+    "workload": "a file: mine.py:Mine",
+    "protocol": "a file: mine.py:Mine",
+    "cluster": "a file: machine.yaml, as `calibrate` writes it, or mine.py:Mine",
+}
+"""What a user's own files may stand for."""
+
+
 def nearest(name: str, valid: Iterable[str]) -> str:
-    """A sentence's end that names the closest valid names and lists all of them."""
-    valid = sorted(valid)
-    close = difflib.get_close_matches(str(name).lower(), valid, n=3, cutoff=0.5)
+    """A sentence's end that names the closest valid names and lists all of them; of many, three come first, however far."""
+    valid, word = sorted(valid), str(name).lower()
+    close = difflib.get_close_matches(word, valid, n=3, cutoff=0.5)
     hint = f"did you mean {' or '.join(map(repr, close))}? " if close else ""
+    if not close and len(valid) > MANY:
+        hint = f"the nearest are {', '.join(map(repr, difflib.get_close_matches(word, valid, n=3, cutoff=0.0)))}; "
     return f"{hint}valid: {', '.join(valid) or 'none'}"
 
 
-def unknown(kind: str, name: str, valid: Iterable[str], also: str = "") -> UnknownName:
-    """`also`: what may stand there beside the valid names."""
+def unknown(kind: str, name: str, valid: Iterable[str]) -> UnknownName:
+    """With what may stand there beside the valid names."""
+    also = OR_FILES.get(kind, "")
     return UnknownName(f"unknown {kind} {name!r}; {nearest(name, valid)}" + (f"; or {also}" if also else ""))
 
 

@@ -50,6 +50,7 @@ def test_train_as_json_finds_the_saved_run_again(capsys):
         (["train", "quadratc", "gba", "virtual"], "unknown workload 'quadratc'; did you mean 'quadratic'"),
         (["train", "quadratic", "gbba", "virtual"], "unknown protocol 'gbba'; did you mean 'gba'"),
         (["train", "quadratic", "gba", "vitual"], "unknown cluster 'vitual'; did you mean 'virtual'"),
+        (["train", "quadratic", "gba", "vitual"], "or a file: machine.yaml, as `calibrate` writes it, or mine.py:Mine"),
         ([*TRAIN, "-o", "iotta=3"], "no option 'iotta'; did you mean 'iota'"),
         ([*TRAIN, "-o", "iota"], "'iota' is no NAME=VALUE"),
         ([*TRAIN, "-o", "seed=3"], "seed has a flag of its own: --seed"),
@@ -201,6 +202,7 @@ def test_claims_as_json(capsys):
     claims = json.loads(capsys.readouterr().out)
     assert {claim["id"] for claim in claims} >= {"quickstart.gba-auc"}
     assert all("verdict" in claim for claim in claims)
+    assert any(claim["case_verdict, published"] == "replicated" for claim in claims), "what was published stands beside"
     assert main(["claims"]) == 0
     last = [line.partition(":")[0] for line in capsys.readouterr().out.splitlines()[-3:]]
     assert last == ["paper", "promise", "check"], "kinds are counted apart"

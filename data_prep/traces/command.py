@@ -11,7 +11,7 @@ import yaml
 
 from data_prep.traces.fitting import fit, fit_shared
 from data_prep.traces.formats import FORMATS, Trace, read_trace, recognised
-from data_prep.traces.quality import quality
+from data_prep.traces.quality import better, quality
 from lib.cluster.slowdowns import Slowdown, presets
 from lib.errors import BadOption
 from lib.options.checked import to_plain
@@ -22,13 +22,18 @@ PLAYED = 200_000
 
 EXAMPLES = """examples:
   python -m data_prep trace batch_times.csv slowdown.yaml
+  python -m data_prep trace steps.csv slowdown.yaml --columns worker=rank,took=step_seconds
   python -m lib train ctr-synthetic gba virtual -o slowdown=slowdown.yaml
   python -m data_prep trace machine_usage.csv --gap 27000 --shared
   python -m data_prep trace --list
 
 A file of your own job: comma-separated values with a header; worker, time (seconds, when the step began) and took (how long it
-was, in any unit).
+was, in any unit). With another header, --columns says which of its columns these are.
 """
+
+
+def _pairs(text: str) -> dict[str, str]:
+    return dict(pair.split("=", 1) for pair in text.split(","))
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -38,9 +43,10 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     if options.file is None:
         raise BadOption("which trace? `python -m data_prep trace --help` has examples")
-    trace = read_trace(options.file, options.gap)
+    trace = read_trace(options.file, options.gap, options.columns)
     slowdown, remarks = (fit_shared(trace), ()) if options.shared else fit(trace)
-    text = document(slowdown, remarks, trace, recognised(options.file))
+    slowdown, doubts = (slowdown, ()) if trace.daily else better(slowdown, trace)  # no lognormal knows the hours
+    text = document(slowdown, doubts or remarks, trace, recognised(options.file, options.columns))
     if options.out is None:
         print(text, end="")
     else:
@@ -57,6 +63,13 @@ def document(slowdown: Slowdown, remarks: Sequence[str], trace: Trace, format: s
         f"one in {trace.step:.4g} s",
         f"distance of the factors' distributions (KS): {found['ks']:.3f}; of one lognormal: {found['ks_lognormal']:.3f}",
         f"99 % quantile: {found['q99']:.3f} in the trace, {found['q99_played']:.3f} played",
+        *(
+            [
+                f"the slowest worker of a step: {found['pace']:+.1%} off; with one lognormal {found['pace_lognormal']:+.1%}"
+            ]
+            if math.isfinite(found["pace"])
+            else []
+        ),
         *(
             f"autocorrelation at {lag} steps: {found[f'correlation_{lag}']:.2f} in the trace, "
             f"{found[f'correlation_{lag}_played']:.2f} played"
@@ -83,6 +96,7 @@ def _parser() -> argparse.ArgumentParser:
     add("file", nargs="?", type=Path, metavar="FILE", help="the trace")
     add("out", nargs="?", type=Path, metavar="OUT.yaml", help="the file to write (default: print it)")
     add("--gap", type=float, metavar="SECONDS", help="the longest silence of a worker that is accepted")
+    add("--columns", type=_pairs, metavar="worker=A,time=B,took=C", help="where these stand, whatever they are called")
     add("--shared", action="store_true", help="machines that others use too: their shares in use through the day")
     add("--list", action="store_true", help="the presets: what they were fitted to, and how far they carry")
     return parser

@@ -2,7 +2,8 @@
 
 A file's form tells its format:
 - `batch-times`: any job's, as comma-separated values with a header that has worker (a name or a number), time (seconds, when a
-  step began or ended) and took (how long it was, in any unit); steps of several workers, in any order;
+  step began or ended) and took (how long it was, in any unit); steps of several workers, in any order. `columns` says which
+  of another header's these are; without a time a worker's steps follow one another, and took is in seconds;
 - `alibaba-pai`: mini-batch times of one training job's workers, as in alibaba/clusterdata,
   cluster-trace-gpu-v2020/mini-batch-time/data/job_*_norm.csv: worker, time (seconds), batch_time_norm (of any scale);
 - `alibaba-usage`: machine_usage.csv of alibaba/clusterdata, cluster-trace-v2018, without a header: machine, time (seconds),
@@ -17,16 +18,17 @@ Rows are counted from 1; in a CSV file the first line is row 1, so that a row is
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 import pandas as pd
 
 from data_prep.lines import first_line
 from data_prep.source import packed
-from lib.errors import BadOption
+from lib.errors import BadOption, nearest
 
 SECONDS_A_DAY = 86_400.0
 LEAST_FREE = 0.01
@@ -55,25 +57,28 @@ class Trace:
     """Whether the factors follow the time of day."""
 
 
-def read_trace(path: str | Path, gap: float | None = None) -> Trace:
-    """The trace in that file. A worker that says nothing for more than `gap` seconds is an error; None: 60 or six usual steps
-    for the times of batches, an hour for machines; for operations, a micro-batch that is missing is a gap whatever `gap` says."""
+def read_trace(path: str | Path, gap: float | None = None, columns: Mapping[str, str] | None = None) -> Trace:
+    """The trace in that file; `columns`: worker, time, took -> its name there. A worker that says nothing for more than
+    `gap` seconds is an error; None: 60 or six usual steps for the times of batches, an hour for machines; for operations, a
+    micro-batch that is missing is a gap whatever `gap` says."""
     path = Path(path)
     if not path.is_file():
         raise BadTrace(path, "there is no such file")
     if gap is not None and not 0 < gap < math.inf:
         raise BadOption(f"gap is {gap}; expected seconds, more than 0")
-    return FORMATS[recognised(path)](path, gap)
+    return _batches(path, gap, columns) if columns else FORMATS[recognised(path)](path, gap)
 
 
-def recognised(path: Path) -> str:
+def recognised(path: Path, columns: Mapping[str, str] | None = None) -> str:
     """The format that the file has, by how it begins."""
+    if columns:
+        return "batch-times"
     if kind := packed(path):
         raise BadTrace(path, f"this is {kind}; unpack it, and give the file that is in it")
     with path.open("rb") as file:
         if file.read(4) == b"PAR1":
             return "bytedance"
-    cells = first_line(path).decode("utf-8", "replace").replace('"', "").split(",")
+    cells = first_line(path).decode("utf-8", "replace").replace('"', "").strip().split(",")
     if "batch_time_norm" in cells:
         return "alibaba-pai"
     if "took" in cells:
@@ -82,22 +87,50 @@ def recognised(path: Path) -> str:
         return "alibaba-usage"
     raise BadTrace(
         path,
-        f"no trace that is known here begins so: {','.join(cells)[:60]!r}; expected a header with worker, time and took, or one "
-        f"of {', '.join(FORMATS)}, as data_prep/traces/formats.py describes them",
+        f"no trace that is known here begins so: {','.join(cells)[:60]!r}; expected a header with worker, time and took; which "
+        f"columns are they? {_likely(cells)}; or one of {', '.join(FORMATS)}, as data_prep/traces/formats.py describes them",
         row=1,
     )
 
 
-def _batches(path: Path, gap: float | None) -> Trace:
-    return _times(path, "took", gap)
+ROLES = {
+    "worker": ("worker", "rank", "node", "host", "machine", "trainer", "gpu", "device"),
+    "time": ("time", "ts", "start", "begin", "when", "date"),
+    "took": ("took", "dur", "elapsed", "step_time", "step_ms", "seconds", "latency", "ms"),
+}
+"""What a column of another header may be called, or have in its name."""
+
+
+def _likely(cells: list[str]) -> str:
+    """`--columns` with the header's likeliest names; a time that there is not may be left out."""
+    found: dict[str, str] = {}
+    for role in ("took", "worker", "time"):
+        left = [cell for cell in cells if cell and cell not in found.values()]
+        of_role = (cell for word in ROLES[role] for cell in left if word in cell.lower())
+        found[role] = next(of_role, "" if role == "time" else "COLUMN")
+    return "--columns " + ",".join(f"{role}={found[role]}" for role in ROLES if found[role])
+
+
+def _batches(path: Path, gap: float | None, columns: Mapping[str, str] | None = None) -> Trace:
+    return _times(path, "took", gap, columns or {})
 
 
 def _pai(path: Path, gap: float | None) -> Trace:
     return _times(path, "batch_time_norm", gap)
 
 
-def _times(path: Path, took: str, gap: float | None) -> Trace:
+def _times(path: Path, took: str, gap: float | None, columns: Mapping[str, str] = MappingProxyType({})) -> Trace:
     raw = _csv(path, None)
+    if strange := columns.keys() - {*ROLES}:
+        raise BadOption(f"--columns names {min(strange)!r}; expected worker=..., time=... and took=...")
+    for role, name in columns.items():
+        if name not in raw:
+            raise BadTrace(path, f"no column {name!r} for {role}; {nearest(name, raw.columns)}", row=1)
+    raw = raw[[*columns.values()]].set_axis([*columns], axis=1) if columns else raw
+    if columns and "time" not in columns:
+        _has(path, raw, ["worker", took])
+        seconds = _column(path, raw, took, 2, positive=True)
+        raw = raw.assign(time=seconds.groupby(raw["worker"]).cumsum())
     _has(path, raw, ["worker", "time", took])
     nameless = np.flatnonzero((raw["worker"] == "").to_numpy())
     if nameless.size:

@@ -10,7 +10,10 @@ from scipy.stats import ks_2samp
 
 from data_prep.traces.formats import Trace, hours
 from data_prep.traces.lasting import autocorrelation, grid
-from lib.cluster.slowdowns import Slowdown
+from lib.cluster.slowdowns import Lognormal, Slowdown
+
+CLOCK = 0.03
+"""What a predicted throughput is off by at its best (`94_fidelity`)."""
 
 
 def quality(slowdown: Slowdown, trace: Trace, seeds: int = 20) -> dict[str, float]:
@@ -20,6 +23,8 @@ def quality(slowdown: Slowdown, trace: Trace, seeds: int = 20) -> dict[str, floa
     ks_lognormal: the same for one independent lognormal with the trace's median and spread;
     q99: the factor's 99 % quantile in the trace, beside that of the slowdown (`q99_played`);
     steady: the largest relative error of a worker's median, mean over the seeds;
+    pace: by how much the slowest worker of each step is off, over the mean of all, which is what keeping in step costs; and
+    `pace_lognormal`, that of the one lognormal; a step is a sample of each worker, by their order;
     correlation_1, _5, _20: the factors' autocorrelation at so many steps in the trace, beside that of the slowdown
     (`..._played`); of log factors over their worker's (and hour's) mean, as both are measured alike.
     """
@@ -40,6 +45,10 @@ def quality(slowdown: Slowdown, trace: Trace, seeds: int = 20) -> dict[str, floa
         "q99_played": float(np.quantile(played, 0.99)),
         "steady": float(np.abs(own.div(medians, axis=0) - 1).mean(axis=1).max()),
     }
+    paced = _pace(factors, trace)
+    alone = [play(Lognormal(sigma=float(logs.std())), trace, seed) for seed in range(min(seeds, 5))]
+    result["pace"] = float(np.mean([_pace(each, trace) for each in played[:5]])) / paced - 1
+    result["pace_lognormal"] = float(np.mean([_pace(each, trace) for each in alone])) / paced - 1
     real, model = _residual(factors, trace), [_residual(each, trace) for each in played[:5]]
     for lag in (1, 5, 20):
         result[f"correlation_{lag}"] = autocorrelation(real, lag)
@@ -60,6 +69,25 @@ def play(slowdown: Slowdown, trace: Trace, seed: int) -> np.ndarray:
         course = slowdown.sample_path(seed, f"worker{worker}", int(worker))
         factors[rows] = [course.stretch(time, short) / short for time in times[rows]]
     return factors
+
+
+def better(slowdown: Slowdown, trace: Trace) -> tuple[Slowdown, tuple[str, ...]]:
+    """The slowdown, or one lognormal where that is nearer to what keeping in step costs, and the other is off by more than the
+    modelled clock; and what is to be said of it."""
+    found = quality(slowdown, trace, seeds=3)
+    own, alone = found["pace"], found["pace_lognormal"]
+    if not abs(own) > max(CLOCK, abs(alone)):
+        return slowdown, ()
+    sigma = round(float(np.log(trace.table["factor"]).std()), 4)
+    said = f"the slowest worker of a step would be off by {own:+.1%} with what was fitted, by {alone:+.1%} with one lognormal"
+    return Lognormal(sigma=sigma), (f"{said}: this is the lognormal, which knows no worker that is slow for good",)
+
+
+def _pace(factors: np.ndarray, trace: Trace) -> float:
+    workers = trace.table["worker"]
+    steps = pd.Series(factors, trace.table.index).groupby(trace.table.groupby("worker").cumcount())
+    whole = steps.size() == workers.nunique()
+    return float(steps.max()[whole].mean() / steps.mean()[whole].mean())
 
 
 def _residual(factors: Any, trace: Trace) -> pd.DataFrame:

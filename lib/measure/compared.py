@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from itertools import cycle
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -16,6 +16,8 @@ from lib.reporting.claims.statistics import interval
 from lib.reporting.looks import colour
 from lib.reporting.markup import rounded
 from lib.reporting.quantity import UNITS, decimals
+
+Priority = Literal["time", "quality"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,6 +79,14 @@ class Comparison:
         }
         return pd.DataFrame(shown | {name: table[name].map(_short) for name in ("samples/s", "bytes/sample", "age")})
 
+    def choice(self, priority: Priority = "time") -> str:
+        """Whom to use: the soonest at the goal on average; for quality, of those that are not measurably below the first in the
+        end. Whether it is measurably sooner than the first, `verdict` says."""
+        table = self.summary()
+        if priority == "quality":
+            table = table[(table["difference, high"] >= 0) | self._mine(table)]
+        return table["protocol"].iloc[0].split(" = ")[0]
+
     def verdict(self) -> str:
         """Who is at the goal first and what that costs in the end, and who else loses something."""
         table, first = self.summary(), self.first
@@ -89,6 +99,7 @@ class Comparison:
             said[0] += self._ends(best) + "."
         else:
             said = [f"Nobody is measurably sooner than {first} at {share}."]
+            best = table[self._mine(table)].iloc[0]
         others = table[table["protocol"] != best["protocol"]]
         if near := [*others.loc[others["time, low"] <= best["time, high"], "protocol"]]:
             said.append(f"As soon, within the intervals: {', '.join(near)}.")
@@ -97,6 +108,10 @@ class Comparison:
         if never := [*table.loc[~np.isfinite(table["time"]), "protocol"]]:
             said.append(f"Not at the goal on every seed: {', '.join(never)}.")
         return " ".join(said)
+
+    def _mine(self, table: pd.DataFrame) -> pd.Series:
+        """Which row is the first's."""
+        return table["protocol"].str.split(" = ").map(lambda names: self.first in names)
 
     def _ends(self, row: pd.Series) -> str:
         mean, low, high = row[_ENDS["difference"]]

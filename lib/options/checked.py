@@ -1,8 +1,9 @@
 """Frozen dataclasses whose fields are checked when an object is made, whoever makes it: a script, a file, the command line.
 
 A field takes what its type says, and what stands for it in plain data: a list for a tuple, numpy's numbers for Python's own, a
-mapping of fields or a registered name for an object. It never takes what would have to be guessed: a word for a number, a number
-for a truth value. What is wrong is a `BadField`, with the field's path and what would be right there. pydantic does the checking.
+mapping of fields or a registered name for an object, a quantity with its unit ("10Gbit/s"). It never takes what would have to be
+guessed: a word for a number, a number for a truth value. What is wrong is a `BadField`, with the field's path and what would be
+right there. pydantic does the checking.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from annotated_types import Ge, Gt, Le
 from pydantic import AllowInfNan, ConfigDict, InstanceOf, PlainValidator, Strict, TypeAdapter, ValidationError
 
 from lib.errors import BadField, BadOption, nearest
+from lib.options import units
 
 Finite = AllowInfNan(False)
 Count = Annotated[int, Ge(1)]
@@ -87,6 +89,7 @@ def of_fields(kind: type, data: Mapping[str, Any]) -> Any:
     for name, field in known.items():
         if name not in data and _default(field) is MISSING:
             raise BadField(kind.__name__, (name,), f": missing; {kind.__name__} needs it")
+    units.asked(kind, data)
     return kind(**data)
 
 
@@ -136,12 +139,14 @@ def shown(value: Any) -> str:
 
 def _check(thing: Checked) -> None:
     for name, validate in _validators(type(thing)):
-        value = getattr(thing, name)
+        value, unit = getattr(thing, name), units.of(type(thing), name)
         try:
-            made = validate(value)
+            made = validate(unit.read(value) if unit else value)
         except ValidationError as error:
             spelled = next((option for option, field in thing.spelled.items() if field == name), name)
-            raise _bad(thing.owner(), spelled, value, error, [other.name for other in fields(thing)]) from None
+            bad = _bad(thing.owner(), spelled, value, error, [other.name for other in fields(thing)])
+            bad.problem += f": {unit.name}, such as {unit.such}" if unit else ""
+            raise BadField(bad.owner, bad.path, bad.problem) from None
         if made is not value:
             object.__setattr__(thing, name, made)
 

@@ -12,7 +12,7 @@ from lib import protocols, workloads
 from lib.cluster.base import Cluster
 from lib.cluster.virtual.cluster import VirtualCluster
 from lib.errors import BadOption, UnknownOption, unknown_option
-from lib.options import own_file
+from lib.options import own_file, units
 from lib.options.checked import Checked
 from lib.protocols.rule import Pair, Rule
 from lib.training.schedule import Choice, Schedule
@@ -20,6 +20,11 @@ from lib.workloads import Workload
 
 KINDS = {"workload": (Workload,), "protocol": (Rule, Pair, Schedule, Choice), "cluster": (Cluster,)}
 REGISTRIES = {"workload": workloads.ALL, "protocol": protocols.ALL, "cluster": clusters.ALL}
+SHORT = {
+    "lr": ("dense_optimizer.lr", "row_optimizer.lr"),
+    "network": ("worker.bandwidth", "server.bandwidth"),
+}
+"""An option for several parts."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +57,8 @@ def taken(
     """Those of the options that something of this run has; another protocol's run may have the others."""
     given = {"workload": workload, "protocol": protocol, "cluster": cluster}
     makers = [*(_named(what, thing) for what, thing in given.items()), _Named(_names(settings), settings)]
-    has = {"lr"}.union(*(maker.options for maker in makers if isinstance(maker, _Named)))
+    has = set().union(*(maker.options for maker in makers if isinstance(maker, _Named)))
+    has |= {short for short, (part, _) in SHORT.items() if part.partition(".")[0] in has or short == "lr"}
     return {name: value for name, value in options.items() if name.partition(".")[0] in has}
 
 
@@ -71,7 +77,8 @@ def _named(what: str, thing: Any) -> Any:
     if what == "protocol" and "+" in thing:
         return _pair(*(protocols.ALL[name] for name in thing.split("+", 1)))
     if what == "workload":
-        return _Named(frozenset(workloads.options(thing)), lambda **options: workloads.get(thing, **options))
+        own = frozenset(workloads.options(thing)) - {*workloads.ALL[thing].spelled.values()}
+        return _Named(own, lambda **options: workloads.get(thing, **options))
     kind = REGISTRIES[what][thing]
     return _Named(_names(kind), kind)
 
@@ -91,15 +98,15 @@ def _is_yaml(what: str, name: str) -> bool:
 
 
 def _names(kind: type) -> frozenset[str]:
-    return frozenset({*(field.name for field in fields(kind)), *kind.spelled})
+    return frozenset({*(field.name for field in fields(kind)), *kind.spelled} - {*kind.spelled.values()})
 
 
 def _parts(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-    """Options as a whole, and those of a part of one: `dense_optimizer.lr`; `lr` is that of both optimisers."""
+    """Options as a whole, and those of a part of one: `dense_optimizer.lr`; what `SHORT` has is for several."""
     whole: dict[str, Any] = {}
     parts: dict[str, dict[str, Any]] = {}
     for name, value in options.items():
-        for each in ("dense_optimizer.lr", "row_optimizer.lr") if name == "lr" else (name,):
+        for each in SHORT.get(name, (name,)):
             option, dot, part = each.partition(".")
             (parts.setdefault(option, {}) if dot else whole)[part or option] = value
     for option in parts.keys() & whole.keys():
@@ -121,6 +128,7 @@ def _make(maker: _Named, whole: Mapping[str, Any], parts: Mapping[str, Mapping[s
         for name in changes:
             if name not in _names(type(part)):
                 raise unknown_option(option, name, _names(type(part)))
+        units.asked(type(part), changes)
         made = replace(made, **{option: replace(part, **changes)})
     return made
 
@@ -132,5 +140,5 @@ def _nothing_has(option: str, value: Any, makers: list[_Named], things: Any) -> 
                 f"{option!r} is an option of {thing.name!r}, which was given as an object: set it there, as in "
                 f"{type(thing).__name__}({option}={value!r})"
             )
-    valid = {"seed", "samples", "lr"}.union(*(maker.options for maker in makers))
+    valid = {"seed", "samples", *SHORT}.union(*(maker.options for maker in makers))
     return unknown_option("this run", option, valid)

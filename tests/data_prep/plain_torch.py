@@ -1,12 +1,13 @@
 """DeepFM in plain torch, on a log's rows as they are, to hold what `lib.train` learns of a prepared folder against.
 
-Rows have Adagrad, which is the same everywhere. With Adam torch is 0.005 to 0.008 ahead on MovieLens; the two correct its bias
-by other counts, `lib` by the steps that a row has seen and torch by all, and whether that is why was not tried.
+Rows have Adagrad, which is the same everywhere, or `RowAdam`, which is Adam as `lib` has it for rows; data_prep/README.md says
+what torch's own two come to.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -36,16 +37,40 @@ class DeepFM(nn.Module):
         return self.deep(vectors.flatten(1)).squeeze(1) + first.sum(1) + pairs + self.bias
 
 
-def auc(ids: np.ndarray, labels: np.ndarray, learnt: np.ndarray, seed: int, lr: float = 0.01, size: int = 128) -> float:
+class RowAdam(torch.optim.Optimizer):
+    """Adam of the rows that have a gradient, its bias corrected by the steps that a row itself has seen."""
+
+    def __init__(self, tables: Iterable[nn.Parameter], lr: float):
+        super().__init__(tables, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self) -> None:
+        for table in self.param_groups[0]["params"]:
+            grad = table.grad.coalesce()
+            at, found, state = grad.indices()[0], grad.values(), self.state[table]
+            if not state:
+                state |= {"m": torch.zeros_like(table), "v": torch.zeros_like(table), "n": torch.zeros(len(table), 1)}
+            state["n"][at] += 1
+            steps = state["n"][at].double()
+            m = state["m"][at] = 0.9 * state["m"][at] + 0.1 * found
+            v = state["v"][at] = 0.999 * state["v"][at] + 0.001 * found.square()
+            root = (v / (1 - 0.999**steps)).sqrt() + 1e-8
+            table[at] -= (self.param_groups[0]["lr"] * m / (1 - 0.9**steps) / root).float()
+
+
+ROWS = {"adagrad": partial(torch.optim.Adagrad, lr=0.05), "adam": partial(RowAdam, lr=0.01)}
+
+
+def auc(ids: np.ndarray, labels: np.ndarray, learnt: np.ndarray, seed: int, rows: str = "adagrad") -> float:
     """After one pass over the rows that are learnt, of all the others. `ids`: any values (rows, fields)."""
     torch.manual_seed(seed)
     numbered = [np.unique(column, return_inverse=True)[1] for column in ids.T]
     places = torch.from_numpy(np.stack(numbered, 1))
     model, clicks = DeepFM([int(each.max()) + 1 for each in numbered]), torch.from_numpy(labels).float()
     dense = [each for name, each in model.named_parameters() if not name.startswith("rows")]
-    steps = torch.optim.Adam(dense, lr=lr), torch.optim.Adagrad(model.rows.parameters(), lr=0.05)
-    rows = torch.from_numpy(np.flatnonzero(learnt))
-    for batch in rows[torch.randperm(len(rows))].split(size):
+    steps = torch.optim.Adam(dense, lr=0.01), ROWS[rows](model.rows.parameters())
+    taken = torch.from_numpy(np.flatnonzero(learnt))
+    for batch in taken[torch.randperm(len(taken))].split(128):
         loss = F.binary_cross_entropy_with_logits(model(places[batch]), clicks[batch])
         model.zero_grad()
         loss.backward()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import shlex
+import shutil
 import zipfile
 from pathlib import Path
 
@@ -280,13 +281,47 @@ def test_movielens_as_it_comes_is_one_log(tmp_path):
             assert np.array_equal(log.take(day, "labels"), logs[0].take(day, "labels"))
 
 
-def test_the_guides_commands_do_what_it_says(tmp_path, monkeypatch):
-    guide = Path(__file__).parents[2] / "data_prep" / "README.md"
-    commands = guide.read_text().split("```")[1].strip().splitlines()
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("LOCKSTEP_REPORTS", str(tmp_path / "reports"))
+def written_for_the_guides(folder):
+    """What a reader has: clicks, a ratings file, triples, step times."""
+    with zipfile.ZipFile(folder / "ml-100k.zip", "w") as archive:
+        rated = "".join(f"{at % 37}\t{at % 53}\t{at % 5 + 1}\t{900 + at}\n" for at in range(2_000))
+        archive.writestr("ml-100k/u.data", rated)
+    triples = dict.fromkeys(f"{at * 7 % 41}\t{at % 3}\t{at * 11 % 43}\n" for at in range(500))
+    (folder / "train.txt").write_text("".join(triples))
+    took = np.random.default_rng(0).lognormal(-3, 0.2, (200, 16)) * ([1] * 12 + [2] * 4)
+    steps = [f"{rank},{step},{seconds:.6f}" for step, row in enumerate(took) for rank, seconds in enumerate(row)]
+    (folder / "steps.csv").write_text("\n".join(["rank,step,seconds", *steps]))
+
+
+def carried_out(commands):
     programs = {"data_prep": main, "lib": lib_main}
     for command in commands:
         _, _, program, *arguments = shlex.split(command)
         assert programs[program](arguments) == 0, command
+
+
+def test_the_guides_commands_do_what_it_says(tmp_path, monkeypatch):
+    guide = Path(__file__).parents[2] / "data_prep" / "README.md"
+    commands = [line for block in guide.read_text().split("```")[1::2] for line in block.strip().splitlines()]
+    assert len(commands) == 8
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LOCKSTEP_REPORTS", str(tmp_path / "reports"))
+    written_for_the_guides(tmp_path)
+    carried_out(commands)
     assert sealed.load(tmp_path / "mine" / "manifest.json")["counts"]["written"] == 20_000
+
+
+def test_the_readmes_commands_do_what_it_says(tmp_path, monkeypatch, capsys):
+    """On a log of a twentieth of the guide's rows."""
+    text = (Path(__file__).parents[2] / "README.md").read_text()
+    own = text.partition("## Your clicks, your cluster")[2].partition("\n## ")[0]
+    commands = [line.strip() for line in own.splitlines() if line.startswith("    ")]
+    assert [command.split()[3] for command in commands] == ["clicks", "compare", "advise", "advise"]
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LOCKSTEP_REPORTS", str(tmp_path / "reports"))
+    written_for_the_guides(tmp_path)
+    carried_out(["python -m data_prep clicks raw --twin --rows 1000"])
+    shutil.copy(tmp_path / "raw" / "clicks.csv", tmp_path / "clicks.csv")
+    carried_out(commands)
+    told = capsys.readouterr().out
+    assert told.count("which hangs on this:") == 2 and told.count("where all is as given") == 2

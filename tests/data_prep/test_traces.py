@@ -9,10 +9,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from data_prep.__main__ import main
 from data_prep.traces.fitting import fit, fit_shared
 from data_prep.traces.formats import read_trace
-from data_prep.traces.quality import quality
-from lib.cluster.slowdowns import Diurnal, Empirical, Product, Shared, Steady, Transient
+from data_prep.traces.quality import better, quality
+from lib.cluster.slowdowns import Diurnal, Empirical, Lognormal, Product, Shared, Steady, Transient
 from lib.errors import BadOption
 
 
@@ -128,6 +129,45 @@ def test_a_trace_without_any_noise_is_steady(tmp_path):
     fitted = fit(read_trace(pai(tmp_path / "job.csv", Steady(factors=(1.0, 2.0)), workers=2, count=5))).slowdown
     assert fitted.parts[0].factors == pytest.approx((2 / 3, 4 / 3), rel=1e-3)
     assert set(fitted.parts[1].quantiles) == {1.0} and fitted.parts[1].seconds == ()
+
+
+def steps(path, header="host,step,took_s", workers=4, count=300):
+    """Steps of workers, one after another, the last worker's twice as long."""
+    noise = np.random.default_rng(0)
+    rows = [
+        f"node{worker},{step},{(2 if worker == workers - 1 else 1) * 0.05 * math.exp(0.2 * noise.standard_normal()):.6f}"
+        for step in range(count)
+        for worker in range(workers)
+    ]
+    path.write_text("\n".join([header, *rows]) + "\n")
+    return path
+
+
+def test_columns_are_asked_for_by_their_likely_names_and_taken(tmp_path, capsys):
+    path = steps(tmp_path / "steps.csv")
+    assert main(["trace", str(path)]) == 2
+    assert "which columns are they? --columns worker=host,took=took_s" in capsys.readouterr().err
+    assert main(["trace", str(path), "--columns", "worker=host,took=took_s"]) == 0
+    said = capsys.readouterr().out
+    assert "1,200 samples of 4 workers" in said and "name: steady" in said
+    trace = read_trace(path, columns={"worker": "host", "took": "took_s"})
+    first = trace.table[trace.table["worker"] == 0]
+    took = np.loadtxt(path, delimiter=",", skiprows=1, usecols=2)[::4]
+    assert first["time"].to_numpy() == pytest.approx(took.cumsum()), "steps follow one another"
+    assert main(["trace", str(path), "--columns", "worker=hst,took=took_s"]) == 2
+    assert "row 1: no column 'hst' for worker; did you mean 'host'" in capsys.readouterr().err
+    assert main(["trace", str(path), "--columns", "rank=host"]) == 2
+    assert "--columns names 'rank'; expected worker=..., time=... and took=..." in capsys.readouterr().err
+
+
+def test_a_fit_that_is_worse_than_a_lognormal_says_so_and_is_left_for_it(tmp_path):
+    """Of four lognormal workers the slowest of a step is what it is; with one that is slow for good it is not."""
+    trace = read_trace(pai(tmp_path / "job.csv", Lognormal(sigma=0.3), count=500))
+    kept, said = better(fit(trace).slowdown, trace)
+    assert kept == fit(trace).slowdown and not said
+    left, said = better(Steady(factors=(1.0, 1.0, 1.0, 3.0)), trace)
+    assert isinstance(left, Lognormal) and left.sigma == pytest.approx(0.3, rel=0.05)
+    assert "the slowest worker of a step would be off by" in said[0] and "this is the lognormal" in said[0]
 
 
 # Errors

@@ -78,6 +78,32 @@ def test_what_is_compared_are_runs_of_train(tmp_path):
     assert set(best) <= {3.0**power for power in range(-4, 5)}
 
 
+def test_for_quality_who_is_measurably_below_is_no_choice():
+    """Async takes half of sync's time and loses 0.01 with every seed, GBA takes 0.7 of it and loses nothing."""
+    found = made(
+        protocol=["sync", "async", "gba"] * 3,
+        seed=np.repeat([1, 2, 3], 3),
+        metric=[0.8, 0.79, 0.8, 0.7, 0.69, 0.7, 0.6, 0.59, 0.6],
+        seconds=[10.0, 5.0, 7.0] * 3,
+        digest=list("abcdefghi"),
+    )
+    assert (found.choice("time"), found.choice("quality")) == ("async", "gba")
+
+
+def test_who_is_not_measurably_sooner_is_told_beside_the_first_and_is_a_choice():
+    found = made(
+        protocol=["sync", "gba"] * 2,
+        seed=[1, 1, 2, 2],
+        metric=[0.8] * 4,
+        seconds=[10.0, 5.0, 10.0, 9.9],
+        digest=list("abcd"),
+    )
+    assert found.choice() == "gba"
+    assert found.verdict() == (
+        "Nobody is measurably sooner than sync at 90 % of what sync learns. As soon, within the intervals: gba."
+    )
+
+
 class Peaked:
     """A trial whose AUC is best at a multiple of its rates."""
 
@@ -117,6 +143,73 @@ def test_advice_tries_every_protocol_once_and_compares_the_soonest(capsys):
     assert {"gba", "s-easgd", "ds-sync"} <= {*tried.index, *found.refused} and not {"oac", "frozen"} & {*tried.index}
     best = [name for name in dict.fromkeys(found.tried["as"]) if name != "sync"][:2]
     assert list(dict.fromkeys(found.comparison.runs["protocol"])) == ["sync", *best]
+    own = found.comparison.paired().groupby("protocol")["seconds"].agg(lambda of: of.mean(skipna=False))
+    assert found.elsewhere.loc["all is as given"].to_dict() == pytest.approx(own.to_dict(), nan_ok=True)
+    assert len(found.hangs()) == len(found.elsewhere) == 7
+
+
+def test_who_cannot_be_run_with_so_few_samples_stops_no_advice(capsys):
+    """Of 16 workers each has one batch, and local-sgd mixes every eight."""
+    assert main(["advise", "--workers=16", "--samples=1024", "--seeds=2", "--keep=1", "-oevaluation_samples=500"]) == 0
+    told = capsys.readouterr().out
+    assert "local-sgd cannot run there" in told and "its replicas would never mix" in told
+
+
+IN_SHORT = {
+    ("--workers=16", "--slow=4@2x"): {"workers": 16, "speeds": [1.0] * 12 + [0.5] * 4},
+    ("--network=10Gbit/s", "--priority=time"): {"network": "10Gbit/s"},
+    ("--model=dlrm", "--priority=quality"): {"model": "dlrm", "workload": "ctr-synthetic"},
+    ("--model=dlrm", "--workload=criteo-dlrm"): {"model": "dlrm", "workload": "criteo-dlrm"},
+    ("--workers=4", "-oworkers=8"): {"workers": 8},
+}
+
+
+@pytest.mark.parametrize("flags", IN_SHORT)
+def test_what_is_said_in_short_are_options(flags, monkeypatch):
+    asked = {}
+    monkeypatch.setattr(lib, "advise", lambda *given, **options: asked.update(options, workload=given[0]) or 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        main(["advise", *flags])
+    usual = {"first": "sync", "keep": 3, "seeds": 5, "goal": 0.9, "workload": "clicks-light"}
+    assert asked == {**usual, **IN_SHORT[flags]}
+
+
+@pytest.mark.parametrize("protocol", ["sync", "s-easgd", "local-sgd"])
+def test_a_step_takes_what_is_said_whoever_steps_the_optimiser(protocol, monkeypatch):
+    """A batch of 64 in 5 ms: 12,800 samples a second of each worker, where next to nothing is waited for."""
+    asked = {}
+    monkeypatch.setattr(lib, "compare", lambda *given, **options: asked.update(options) or 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        main(["compare", "sync", "gba", "--step=5ms", "--workers=2", "--samples=6400"])
+    given = {name: value for name, value in asked.items() if name not in ("seeds", "goal")}
+    run = lib.train("clicks-light", protocol, "virtual", **given, gradients=False, save=False)
+    assert run.summary["qps"] == pytest.approx(2 * 64 / 0.005, rel=0.1)
+
+
+@pytest.mark.parametrize("step", ["5", "fast", "-2ms", "5GB"])
+def test_a_step_is_some_seconds(step, capsys):
+    assert main(["advise", f"--step={step}"]) == 2
+    assert f"--step is '{step}'; expected seconds, such as 50us or 2 ms" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("slow", ["4", "5@2x", "0@2x", "2@0x", "x@2"])
+def test_slow_workers_are_some_of_all_and_slower(slow, capsys):
+    assert main(["advise", "--workers=4", "--slow", slow]) == 2
+    assert f"--slow is '{slow}'; expected as 4@2x: 4 of the --workers take twice as long" in capsys.readouterr().err
+
+
+def test_a_trace_is_fitted_on_the_way(monkeypatch, tmp_path, capsys):
+    rows = [f"{worker},{0.05 * (1 + worker % 2)}" for _ in range(20) for worker in range(4)]
+    (tmp_path / "steps.csv").write_text("\n".join(["rank,took_s", *rows]))
+    asked = {}
+    monkeypatch.setattr(lib, "advise", lambda *given, **options: asked.update(options) or 1 / 0)
+    given = ["advise", "--workers=4", "--trace", str(tmp_path / "steps.csv")]
+    with pytest.raises(ZeroDivisionError):
+        main([*given, "--columns", "worker=rank,took=took_s"])
+    steady = lib.Slowdown.read(asked["slowdown"]).parts[0]
+    assert steady.factors == pytest.approx((2 / 3, 4 / 3, 2 / 3, 4 / 3), rel=1e-3)
+    assert main(given) == 2
+    assert "no slowdown was fitted to it" in capsys.readouterr().err
 
 
 def test_an_option_that_no_protocol_has_is_told_with_the_nearest():

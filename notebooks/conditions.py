@@ -1,0 +1,210 @@
+"""All protocols on a grid of conditions: the clusters, combinations that no paper tried, and what is said of their runs.
+
+tried = tuned.tried(conditions.job, conditions.auc, {"rate": RATES}, claims.tuning(1), samples=[n], protocol=conditions.MODES)
+data, runs = study.swept(conditions.job, places, conditions.figures)
+found = conditions.compared(data)  # condition -> lib.measure.compared.Comparison
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator
+
+from lib import workloads
+from lib.cluster.faults.failures import Failure
+from lib.cluster.slowdowns import Lognormal, get
+from lib.cluster.spec import Node
+from lib.cluster.virtual.cluster import VirtualCluster
+from lib.errors import BadOption
+from lib.measure.compared import Comparison
+from lib.measure.trial import Trial, seconds_to
+from lib.protocols import ALL
+from lib.reporting import plots
+from lib.reporting.claims import interval
+from lib.reporting.looks import colour
+from lib.reporting.markup import Fragment, parts, rounded
+from lib.reporting.quantity import decimals
+from lib.results.run import Run
+from lib.training.train import Job
+from notebooks.clusters import GBIT
+
+BATCH, GOAL, STEP = 64, 0.9, 2e-3
+MACHINE = Node(flops=workloads.get("clicks-light", batch_size=BATCH).work().flops / STEP)
+"""A batch's gradient takes two milliseconds, so that latency does not decide by itself."""
+EQUAL = VirtualCluster(workers=8, worker=MACHINE)
+_WIRE = {"bandwidth": 0.1 * GBIT, "latency": 1e-3}
+CONDITIONS = {
+    "equal workers": EQUAL,
+    "shared day": replace(EQUAL, slowdown=get("alibaba-shared-2018", scale=1e-5)),  # a day passes in a second
+    "heavy stragglers": replace(EQUAL, slowdown=Lognormal(sigma=1.0), speeds=(*[1.0] * 6, 0.5, 0.25)),
+    "slow network": replace(EQUAL, worker=replace(MACHINE, **_WIRE), server=replace(EQUAL.server, **_WIRE)),
+    "many workers": replace(EQUAL, workers=32),
+    "failures": replace(EQUAL, failures=(Failure(node="worker*", kind="dies", every=1.0, lasts=0.1),), patience=0.01),
+}
+UNTRIED = (
+    "gba+ds-sync",
+    "gba+s-easgd",
+    "gba+diloco",
+    "hop-bs+s-bmuf",
+    "bsp+slowmo",
+    "staleness-aware+ds-sync",
+    "dc-asgd+local-sgd",
+)
+"""Rows under one paper's rule, dense parameters under another's: none of the papers has them."""
+MODES = (
+    "sync",
+    *(name for name, kind in ALL.items() if kind.family != "pipeline" and name not in ("sync", "frozen")),
+    *UNTRIED,
+)
+
+
+def job(protocol: str, samples: int, seed: int, rate: float = 1.0, condition: str = "equal workers") -> dict[str, Any]:
+    options = {"samples": samples, "batch_size": BATCH}
+    return Trial.of("clicks-light", protocol, CONDITIONS[condition], options).job(rate, seed)
+
+
+def auc(run: Run, **place: Any) -> float:
+    return float(np.nan_to_num(run.summary["auc"]))
+
+
+def possible(condition: str, protocol: str, samples: int) -> bool:
+    """Whether the protocol can run there; who cannot is told by the job itself."""
+    try:
+        Job.of(**job(protocol, samples, 0, condition=condition))
+    except BadOption:
+        return False
+    return True
+
+
+def figures(run: Run, **place: Any) -> dict[str, Any]:
+    """What a comparison asks of a run, and its course."""
+    told = {"metric": run.summary["auc"], "samples/s": run.summary["qps"], "age": run.summary["staleness_mean"]}
+    return {**told, "bytes/sample": run.summary["bytes"] / run.summary["samples"], "digest": run.digest, "run": run}
+
+
+def compared(data: pd.DataFrame) -> dict[str, Comparison]:
+    """Each condition's runs beside Sync's there; frozen tells where a course begins."""
+    found = {}
+    for condition, here in data.groupby("condition", sort=False):
+        ends = here.pivot(index="seed", columns="protocol", values="metric")
+        rows = [row for row in here.to_dict("records") if row["protocol"] != "frozen"]
+        for row in rows:
+            start, end = ends.loc[row["seed"], "frozen"], ends.loc[row["seed"], "sync"]
+            row["seconds"] = seconds_to(row.pop("run"), "auc", start, start + GOAL * (end - start))
+        found[condition] = Comparison(pd.DataFrame(rows).assign(best=lambda t: t["rate"]), "auc", GOAL)
+    return found
+
+
+def ranked(found: Comparison) -> pd.DataFrame:
+    """A line for those that the condition cannot tell apart, the soonest first: neither paired times nor paired metrics of a
+    line's members differ measurably from those of its first."""
+    own = found.paired().drop_duplicates(["protocol", "seed"])
+    times, ends = (own.pivot(index="seed", columns="protocol", values=name) for name in ("seconds", "metric"))
+    order = times.mean(skipna=False).sort_values(na_position="last").index
+    lines: list[list[str]] = []
+    for name in order:
+        for line in lines:
+            never = times[name].isna().all() == times[line[0]].isna().all()
+            if never and _alike(times[name] / times[line[0]] - 1) and _alike(ends[name] - ends[line[0]]):
+                line.append(name)
+                break
+        else:
+            lines.append([name])
+    return pd.DataFrame(_lines(lines, times / times[["sync"]].to_numpy(), ends.sub(ends["sync"], axis=0)))
+
+
+def _alike(differences: pd.Series) -> bool:
+    """Also where both are equal, or neither is at the goal on any seed."""
+    _, low, high = interval(differences)
+    return bool(low <= 0 <= high) or bool(differences.isna().all())
+
+
+def _lines(lines: list[list[str]], times: pd.DataFrame, ends: pd.DataFrame) -> Iterator[dict[str, Any]]:
+    for rank, line in enumerate(lines, 1):
+        row: dict[str, Any] = {"rank": rank, "protocols": ", ".join(line)}
+        for name, values in (("time", times[line[0]]), ("AUC less sync's", ends[line[0]])):
+            row |= dict(zip((name, f"{name}, low", f"{name}, high"), interval(values), strict=True))
+        yield row
+
+
+def shown(lines: pd.DataFrame) -> pd.DataFrame:
+    """A ranking as a person reads it: each figure with its interval."""
+
+    def told(name: str, factor: float) -> list[str]:
+        ends = factor * lines[[name, f"{name}, low", f"{name}, high"]].to_numpy()
+        places = [decimals([mean], mean - low) if mean == mean else 0 for mean, low, _ in ends]
+        kept = zip(ends, places, strict=True)
+        return [
+            "{} [{}, {}]".format(*(rounded(x, of) for x in each)) if each[0] == each[0] else "never"
+            for each, of in kept
+        ]
+
+    columns = {"time, Sync's = 1": told("time", 1), "AUC less Sync's, 10⁻³": told("AUC less sync's", 1e3)}
+    return lines[["rank", "protocols"]].assign(**columns).set_index("rank")
+
+
+def decides(found: Comparison) -> dict[str, float]:
+    """How much of the differences in the time to the goal is in samples a second, and how much in the samples that are needed:
+    shares of the variance of the logarithm, which add up to one. Those that are never at the goal count nowhere."""
+    own = found.paired().groupby("protocol")[["seconds", "samples/s"]].agg(lambda of: of.mean(skipna=False)).dropna()
+    time, speed = np.log(own["seconds"]), np.log(own["samples/s"])
+    share = float(np.cov(time, -speed)[0, 1] / time.var()) if len(own) > 1 and time.var() else np.nan
+    return {"in samples a second": share, "in samples needed": 1 - share, "at the goal": len(own)}
+
+
+def told(found: Mapping[str, Comparison]) -> list[str]:
+    """A sentence a condition: who is soonest, who is it that loses nothing, and what decides."""
+    sentences = []
+    for condition, comparison in found.items():
+        lines, share = ranked(comparison), decides(comparison)
+        kept = lines[lines["AUC less sync's, high"] >= 0]
+        first, sound = lines.iloc[0], (kept if len(kept) else lines).iloc[0]
+        what = max(("in samples a second", "in samples needed"), key=lambda name: share[name])
+        said = f"{condition.capitalize()}: soonest {_named(first)}"
+        said += "" if sound["rank"] == first["rank"] else f", without a measurable loss {_named(sound)}"
+        sentences.append(f"{said}. {100 * share[what]:.0f} % of the differences are {what}.")
+    return sentences
+
+
+def in_short(found: Mapping[str, Comparison]) -> Fragment:
+    """The same as the block that stands below a page's question."""
+    return Fragment(parts().short((), (), (), told(found)), "short")
+
+
+def _named(line: pd.Series) -> str:
+    first, *others = line["protocols"].split(", ")
+    also = f" and {len(others)} that cannot be told from it" if others else ""
+    return f"{first}{also} in {line['time']:.2f} times Sync's time"
+
+
+def picture(found: Mapping[str, Comparison]) -> Figure:
+    """A panel a condition: time to the goal against the metric beside Sync's, a mark a line; hollow: no paper tried its first."""
+    with plots.style():
+        rows = math.ceil(len(found) / 3)
+        fig = Figure(figsize=(plots.WIDTH, 0.4 + 3 * rows), layout="constrained")
+        panels = fig.subplots(rows, min(3, len(found)), squeeze=False)
+        for ax, (condition, comparison) in zip(panels.flat, found.items(), strict=False):
+            lines = ranked(comparison).dropna(subset=["time"])
+            for _, line in lines.iterrows():
+                name, x, y = line["protocols"].split(", ")[0], line["time"], 1e3 * line["AUC less sync's"]
+                tone = colour(name)[0]
+                ax.plot(x, y, "o", color=tone, mfc="white" if name in UNTRIED else tone, markersize=6)
+            for _, line in lines.head(3).iterrows():
+                at = line["time"], 1e3 * line["AUC less sync's"]
+                ax.annotate(line["protocols"].split(", ")[0], at, (5, 5), textcoords="offset points", fontsize=8)
+            ax.axhline(0, color=plots.BLACK, linewidth=0.8)
+            ax.set(title=condition, xscale="log")
+            ax.margins(x=0.25, y=0.15)
+            ax.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            ax.xaxis.set_major_formatter(lambda x, _: f"{x:g}")
+            ax.xaxis.set_minor_formatter("")
+        fig.supxlabel("time to the goal, Sync's = 1", fontsize=9)
+        fig.supylabel("AUC less Sync's, 10⁻³", fontsize=9)
+    return fig

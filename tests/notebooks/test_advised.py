@@ -1,0 +1,52 @@
+"""The bench of advice: conditions that its own commit draws, and what a row of it says."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from types import SimpleNamespace
+
+import pandas as pd
+import pytest
+
+import lib
+from notebooks.bench import advised
+
+
+def test_conditions_are_drawn_by_the_commit_and_their_number_alone():
+    drawn = [advised.condition("0" * 40, number) for number in range(30)]
+    assert drawn == [advised.condition("0" * 40, number) for number in range(30)]
+    assert drawn[0] != advised.condition("1" * 40, 0) and len({str(each) for each in drawn}) == 30
+    for each in drawn:
+        assert len(each["speeds"]) == each["workers"] and min(each["speeds"]) >= 1 / 4
+        assert each["worker"].bandwidth == each["server"].bandwidth >= 0.3e9 / 8
+    assert {sum(speed < 1 for speed in each["speeds"]) for each in drawn} > {0, 1}
+
+
+def test_the_commit_that_draws_is_advices_last():
+    """Whoever changes what an advice is draws anew: `advised.DRAWN_BY` is the commit with that change."""
+    code = [f"lib/measure/{name}.py" for name in ("advice", "compared", "comparison", "trial")]
+    here = Path(lib.__file__).parents[1]
+    asked = ["git", "log", "-1", "--format=%H", "--", *code]
+    found = subprocess.run(asked, capture_output=True, text=True, check=False, cwd=here).stdout.strip()
+    if not found or (here / ".git" / "shallow").exists():
+        pytest.skip("no history of git")
+    assert found == advised.DRAWN_BY
+
+
+def test_a_row_holds_the_choice_against_the_soonest_of_all(monkeypatch):
+    """GBA was chosen, at half of sync's time as one run foretold; async takes 4 of sync's 10 seconds, GBA 5, BSP never all."""
+    took = {"sync": (10, 10), "gba": (4, 6), "async": (4, 4), "bsp": (1, float("nan"))}
+    rows = [{"protocol": name, "seed": at, "seconds": x} for name, times in took.items() for at, x in enumerate(times)]
+    tried = pd.DataFrame({"protocol": ["gba", "async", "bsp", "sync"], "time": [0.5, 0.6, 0.7, 1.0]})
+    advice = SimpleNamespace(tried=tried, comparison=SimpleNamespace(choice=lambda: "gba"))
+    monkeypatch.setattr(lib, "advise", lambda *given, **options: advice)
+    monkeypatch.setattr(lib, "compare", lambda *given, **options: SimpleNamespace(paired=lambda: pd.DataFrame(rows)))
+    row = advised.held(0, 100, 2)
+    assert (row["choice"], row["soonest"], row["foretold"]) == ("gba", "async", 0.5)
+    assert (row["takes longer"], row["found"]) == (pytest.approx(0.25), pytest.approx(0.5))
+    table = pd.DataFrame([row, {**row, "takes longer": 0.03, "found": 0.4}])
+    assert advised.said(table) == (
+        "the first choice is within 3 % of the soonest in 1 of 2 conditions; the time that one run foretold is off by "
+        "12 % (median), 25 % at most"
+    )

@@ -1,0 +1,77 @@
+"""Lines of protocols that a condition cannot tell apart, and what decides there."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import lib
+from lib.measure.compared import Comparison
+from notebooks import conditions
+
+
+def made(seconds, metric, speed=None):
+    """A comparison on three seeds; protocol -> what it took and learnt on each."""
+    rows = [
+        {"protocol": name, "seed": seed, "rate": 1.0, "best": 1.0, "seconds": took, "metric": metric[name][seed],
+         "samples/s": (speed or {}).get(name, 1.0), "digest": f"{name} {seed}"}
+        for name, times in seconds.items()
+        for seed, took in enumerate(times)
+    ]  # fmt: skip
+    return Comparison(pd.DataFrame(rows), "auc", 0.9)
+
+
+FAR = {"sync": [0.8, 0.7, 0.6], "gba": [0.8, 0.7, 0.6], "bsp": [0.801, 0.699, 0.6], "async": [0.79, 0.69, 0.59]}
+
+
+def test_those_that_differ_by_less_than_seeds_can_tell_are_one_line():
+    """GBA takes half of sync's time and BSP as long within the noise; async is as soon and loses 0.01 with every seed."""
+    took = {"sync": [10, 20, 30], "gba": [5, 10, 15], "bsp": [5.1, 10, 14.8], "async": [5, 10, 15.1]}
+    lines = conditions.ranked(made(took, FAR))
+    assert lines["protocols"].tolist() == ["bsp, gba", "async", "sync"]
+    assert lines["time"].tolist() == pytest.approx([np.mean([0.51, 0.5, 14.8 / 30]), np.mean([0.5, 0.5, 15.1 / 30]), 1])
+    assert lines["AUC less sync's"].tolist() == pytest.approx([0, -0.01, 0], abs=1e-9)
+    shown = conditions.shown(lines)
+    assert shown.loc[3].tolist() == ["sync", "1 [1, 1]", "0 [0, 0]"]
+
+
+def test_those_that_are_never_at_the_goal_are_last_and_one_line_if_they_end_alike():
+    never = [np.nan] * 3
+    took = {"sync": [10, 20, 30], "gba": never, "bsp": never, "async": [50, np.nan, 60]}
+    lines = conditions.ranked(made(took, FAR))
+    assert lines["protocols"].tolist() == ["sync", "async", "bsp, gba"] and lines["time"].isna().tolist() == [
+        False,
+        True,
+        True,
+    ]
+
+
+FASTER = {"sync": 1, "gba": 2, "bsp": 4, "async": 8}
+
+
+@pytest.mark.parametrize(
+    "speed, share", [(FASTER, 1.0), ({}, 0.0), ({name: speed**0.5 for name, speed in FASTER.items()}, 0.5)]
+)
+def test_what_decides_is_how_much_of_the_time_is_in_the_speed(speed, share):
+    took = {"sync": [16] * 3, "gba": [8] * 3, "bsp": [4] * 3, "async": [2] * 3}
+    found = conditions.decides(made(took, FAR, speed))
+    assert found["in samples a second"] == pytest.approx(share) and found["at the goal"] == 4
+    assert found["in samples needed"] == pytest.approx(1 - share)
+
+
+@pytest.mark.parametrize("name", conditions.UNTRIED)
+def test_combinations_that_no_paper_tried_run_and_differ_from_both_halves(name):
+    halves = [name, *name.split("+")]
+    runs = [lib.train(**conditions.job(each, 4_096, 500), save=False, force=True) for each in halves]
+    assert len({run.digest for run in runs}) == 3 and runs[0].summary["auc"] > 0.5
+
+
+def test_sync_waits_where_workers_are_unlike_and_failures_strike():
+    timed = {"gradients": False, "evaluations": 1, "save": False}
+    jobs = {name: conditions.job("sync", 51_200, 500, condition=name) for name in conditions.CONDITIONS}
+    qps = {name: lib.train(**job | timed).summary["qps"] for name, job in jobs.items()}
+    even = conditions.BATCH * 8 / conditions.STEP
+    assert qps["equal workers"] == pytest.approx(even, rel=0.15) and qps["many workers"] > 3 * qps["equal workers"]
+    assert qps["heavy stragglers"] < qps["equal workers"] / 4 and qps["shared day"] < qps["equal workers"] / 1.3
+    assert qps["slow network"] < qps["equal workers"] / 3

@@ -1,0 +1,113 @@
+"""Quantities with units: read to the last bit, told in errors, and asked for where a plain number is beyond sense."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+import lib
+from lib.errors import BadField, BadOption, UnknownOption, nearest
+from lib.options import units
+from lib.options.document import parse
+
+
+@pytest.mark.parametrize(
+    "text, unit, number",
+    [
+        ("50us", units.LAGS, 50e-6),
+        ("2 ms", units.STEPS, 0.002),
+        ("1.5h", units.SECONDS, 5400.0),
+        ("10Gbit/s", units.RATE, 1.25e9),
+        ("10 Gbps", units.RATE, 1.25e9),
+        ("25 GB/s", units.RATE, 25e9),
+        ("1e2MB/s", units.RATE, 1e8),
+        ("2GiB", units.BYTES, 2**31),
+        ("20 GFLOP/s", units.SPEED, 20e9),
+    ],
+)
+def test_a_quantity_is_its_plain_number_to_the_last_bit(text, unit, number):
+    found = unit.read(text)
+    assert found == number and type(found) is type(number)
+
+
+@pytest.mark.parametrize("text", ["10Gb/s", "10Gbit", "fast", "10", "Gbit/s", "10 ms"])
+def test_what_is_no_quantity_of_the_unit_is_told_with_one_that_is(text):
+    with pytest.raises(BadField, match=rf"bandwidth must be a number, not '{text}': bytes a second, such as 10Gbit/s"):
+        lib.Node(bandwidth=text)
+
+
+def test_options_files_and_objects_take_them_alike():
+    by_options = {"worker.latency": "50us", "network": "10Gbit/s", "store.max_bytes": "1MiB"}
+    given = {"workers": 2, "samples": 640, "save": False, "gradients": False}
+    run = lib.train("ctr-synthetic", "gba", "virtual", **given, **by_options)
+    of = run.provenance
+    assert of["cluster"]["worker"]["bandwidth"] == of["cluster"]["server"]["bandwidth"] == 1.25e9
+    assert (of["cluster"]["worker"]["latency"], of["store"]["max_bytes"]) == (50e-6, 2**20)
+    read = parse("worker: {latency: 50us, bandwidth: 10 Gbit/s}", "a.yaml").read(lib.VirtualCluster)
+    assert read.worker == lib.Node(latency=50e-6, bandwidth=1.25e9) == lib.Node(latency="50us", bandwidth="10Gbit/s")
+
+
+@pytest.mark.parametrize(
+    "options, words",
+    [
+        ({"network": 10}, r"bandwidth is 10 bytes a second, which is beyond sense: say its unit, as 10Gbit/s"),
+        ({"worker.latency": 50}, r"latency is 50 seconds, which is beyond sense: say its unit, as 50us or 2 ms"),
+        ({"worker": {"flops": 20}}, r"flops is 20 operations a second, which is beyond sense"),
+        ({"worker.launch": "-2 ms"}, r"launch must be 0 or more, not '-2 ms': seconds, such as"),
+    ],
+)
+def test_a_plain_number_beyond_sense_is_asked_for_its_unit(options, words):
+    with pytest.raises(BadOption, match=words):
+        lib.train("ctr-synthetic", "gba", "virtual", workers=2, samples=640, **options)
+    assert lib.Node(bandwidth=10).bandwidth == 10, "who makes the object knows what it is"
+    with pytest.raises(BadOption, match="beyond sense"):
+        parse("worker: {bandwidth: 10}", "a.yaml").read(lib.VirtualCluster)
+
+
+def test_a_tiny_quantity_that_says_its_unit_is_meant():
+    lib.train("quadratic", "gba", "virtual", workers=2, samples=64, save=False, **{"worker.bandwidth": "10B/s"})
+
+
+def test_every_option_whose_words_are_seconds_or_bytes_has_its_unit():
+    """Read from the source: a dataclass of options, its fields, and the sentence below each."""
+    missing = []
+    for path in Path(lib.__file__).parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.ClassDef) or not {ast.unparse(base) for base in node.bases} & CHECKED:
+                continue
+            for field, told in zip(node.body, node.body[1:], strict=False):
+                said = told.value.value if isinstance(told, ast.Expr) and isinstance(told.value, ast.Constant) else ""
+                measured = re.match(
+                    r"(Mean |Most |Operations per )?(seconds?|bytes) |.*bytes per second", str(said), re.IGNORECASE
+                )
+                if isinstance(field, ast.AnnAssign) and measured and "ClassVar" not in ast.unparse(field.annotation):
+                    name = f"{node.name}.{field.target.id}"
+                    missing += [name] if name not in units._OF else []
+    assert not missing
+
+
+CHECKED = {"Checked", "Cluster", "Slowdown", "ReplicaRule", "ServerRule", "Rule"}
+
+
+def test_every_unit_is_of_a_field_that_there_is():
+    source = "\n".join(path.read_text(encoding="utf-8") for path in Path(lib.__file__).parent.rglob("*.py"))
+    for name in units._OF:
+        kind, field = name.split(".")
+        assert re.search(rf"class {kind}\(.*?^    {field}: ", source, re.DOTALL | re.MULTILINE), name
+
+
+def test_a_network_is_no_model():
+    """A workload's field of that name is told as `model`, and is no option beside it."""
+    with pytest.raises(BadOption, match="bandwidth must be a number, not 'dlrm'"):
+        lib.train("ctr-synthetic", "gba", "virtual", network="dlrm", samples=640)
+    with pytest.raises(UnknownOption, match=r"no option 'worker.bandwidth'"):
+        lib.train("ctr-synthetic", "gba", "local", network="10Gbit/s", samples=640)
+
+
+def test_of_many_names_three_come_first_however_far():
+    many = [f"name{number}" for number in range(80)]
+    assert nearest("qqq", many).startswith("the nearest are 'name")
+    assert nearest("qqq", ["a", "b"]) == "valid: a, b"
