@@ -20,7 +20,7 @@ from notebooks.gba.tasks import MODES, TASKS, Task, at_rate
 DIRECTIONS = ("from Sync", "to Sync")
 PAIR = ("sync", "gba", "frozen")
 """Those between whom parity is judged, and the line that says what can be lost."""
-EDGE = 14.0
+EDGE = 13.0
 """The multiple of the paper's rates at which BSP loses here, with joined rows, what it loses in Tab. 6.1 on Criteo. GBA's AUC was
 not looked at when it was chosen."""
 
