@@ -84,6 +84,40 @@ def test_small_groups_save_little_but_latency_where_rings_are_chunked():
     assert chunked[0] / chunked[1] == pytest.approx((15 / 16) / (3 / 4), rel=0.01)
 
 
+def behind(uplinks, each, **options):
+    """Interfaces of which so many are behind each uplink of 1 byte a second."""
+    members = interfaces(uplinks * each, **options)
+    for first in range(0, len(members), each):
+        shared = Interface(Queue(1.0), Queue(1.0), 0.0)
+        for member in members[first : first + each]:
+            member.uplink = shared
+    return members
+
+
+@pytest.mark.parametrize("bandwidth, inside", [(1e9, 0), (1.0, 1.5)], ids=["GPUs of a machine", "a rack"])
+def test_what_crosses_an_uplink_shares_it(bandwidth, inside):
+    """Sixteen nodes, four behind each uplink, in rank order: a ring of all crosses each once, four rings of equal remainder four
+    times. A machine's GPUs have next to no time among themselves, a rack's nodes have links like its uplink."""
+    made = collectives.ring(16, 1.0)
+    assert carry_out(made, behind(4, 4, bandwidth=bandwidth), np.zeros(16)).max() == pytest.approx(15 / 8, rel=1e-6)
+    members = behind(4, 4, bandwidth=bandwidth)
+    within = [carry_out(collectives.ring(4, 1.0), members[4 * at :][:4], np.zeros(4)).max() for at in range(4)]
+    assert within == pytest.approx([inside] * 4, abs=1e-6)
+    members = behind(4, 4, bandwidth=bandwidth)
+    across = [carry_out(collectives.ring(4, 1.0), members[at::4], np.zeros(4)).max() for at in range(4)]
+    assert max(across) == pytest.approx(4 * 1.5, rel=1e-6)
+    pair = behind(4, 4, bandwidth=bandwidth)[:8]
+    assert carry_out(collectives.ring(8, 1.0), pair, np.zeros(8)).max() == pytest.approx(7 / 4, rel=1e-6)
+
+
+def test_a_message_crosses_both_uplinks_and_none_inside():
+    here, beside, there = behind(2, 2, bandwidth=10.0, latency=0.5)[:3]
+    assert send(here, beside, 0.0, 10.0) == 1.5
+    assert send(here, there, 2.0, 10.0) == 2 + 10 + 0.5
+    assert send(beside, there, 2.0, 10.0) == 2 + 20 + 0.5, "behind the other's on the uplink"
+    assert (here.uplink.out.bytes, here.uplink.into.bytes, there.uplink.into.bytes) == (20, 0, 20)
+
+
 def test_a_chunked_server_is_bound_by_its_interface(workers=8, servers=2):
     steps = cost.through_server(workers, SIZE, servers)
     measured = seconds(steps, workers + servers, bandwidth=BANDWIDTH)

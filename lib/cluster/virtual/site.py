@@ -17,7 +17,7 @@ from lib.cluster.one_process import ProcessSite, ProcessWorld
 from lib.cluster.spec import Node, Work
 from lib.cluster.virtual.collectives import Algorithm
 from lib.cluster.virtual.loop import VirtualLoop
-from lib.cluster.virtual.network import Network, Transfer, carry_out, idle
+from lib.cluster.virtual.network import Network, Transfer, carry_out
 
 HEADER = 64
 """Bytes of a message beside its arrays."""
@@ -40,7 +40,7 @@ class VirtualSite(ProcessSite):
     ):
         """`average`: how groups do it; `objects`: what all nodes share."""
         self.node, self.rank, self.spec = node, rank_of(node), spec
-        self.interface = network.interfaces[node] = idle(spec.bandwidth, spec.latency)
+        self.interface = network.join(node, spec.bandwidth, spec.latency)
         self.computed = 0.0
         """Seconds that its lanes were busy, summed."""
         self.world, self._loop, self._network, self._average = world, loop, network, average
