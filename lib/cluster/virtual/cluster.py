@@ -48,7 +48,8 @@ class VirtualCluster(Cluster):
     places: Mapping[str, str] = field(default_factory=dict)
     """Roles that share another's node: {"sync0": "server0"}. A worker has a node of its own, which others may share."""
     collective: str = "ring"
-    """How groups average: ring or tree, in chunks; whole-ring or whole-tree, hop by hop as DS-Sync counts."""
+    """How groups average: ring or tree, in chunks; whole-ring or whole-tree, hop by hop as DS-Sync counts; hierarchical, in
+    chunks, those behind one uplink first, then between uplinks."""
 
     def __post_init__(self):
         super().__post_init__()

@@ -151,6 +151,11 @@ class Network:
         interface.uplink = self._uplink_of.get(node)
         return interface
 
+    def machines(self, ranks: Sequence[int]) -> list[int]:
+        """Of each of these workers, the first of them behind the same uplink; itself if it has none."""
+        uplinks = [self.interfaces[f"worker{rank}"].uplink or rank for rank in ranks]
+        return [next(at for at, other in enumerate(uplinks) if other is each) for each in uplinks]
+
     def send(self, source: str, target: str, now: float, size: float, start: float) -> float:
         """Queue a message; when it has arrived. Failures count from `start` on."""
         ends = self.links.get((source, target)) or (self.interfaces[source], self.interfaces[target])
