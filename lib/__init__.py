@@ -22,6 +22,7 @@ _HOMES = {
     "Run": "lib.results.run",
     "Schedule": "lib.training.schedule",
     "Slowdown": "lib.cluster.slowdowns",
+    "Uplink": "lib.cluster.spec",
     "VirtualCluster": "lib.cluster.virtual.cluster",
     "advise": "lib.measure.advice",
     "compare": "lib.measure.comparison",

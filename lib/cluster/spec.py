@@ -102,6 +102,17 @@ class Link(Checked):
             raise BadOption(f"link: ends must be two different nodes, not {self.ends}")
 
 
+@dataclass(frozen=True, kw_only=True)
+class Uplink(Checked):
+    """What several nodes share on their way to all the others, each way: the interface of a machine whose GPUs are the nodes, or
+    what joins a rack's switch to the rest. What they send each other does not pass it."""
+
+    nodes: tuple[str, ...]
+    """Those behind it, as "worker0"."""
+    bandwidth: Positive
+    """Bytes per second, each way."""
+
+
 @dataclass(frozen=True, slots=True)
 class Usage:
     """What a node, or one direction of a private link, did in a run."""

@@ -62,6 +62,8 @@ class ReplicaWorker(Kept):
         self._input = Input(site, plan, rank, supply, self._trainer, self._embedding and self._embedding.batch)
         self._rendezvous = rendezvous.seen_from(site)
         exchange, when = self.rule.exchange, self.rule.when
+        self.overlapped = exchange.overlapped and plan.on_nan == "stop"
+        self.buckets = self._trainer.buckets(exchange.buckets if self.overlapped or not exchange.overlapped else 1)
         self.way = WAYS[type(exchange)](
             Here(
                 site=site,
@@ -71,6 +73,7 @@ class ReplicaWorker(Kept):
                 record=self.record,
                 rendezvous=self._rendezvous,
                 sync_servers=sync_servers,
+                buckets=self.buckets,
             )
         )
         self._background = isinstance(when, Background)
@@ -87,7 +90,6 @@ class ReplicaWorker(Kept):
         self._marks = Marks(map(plan.mark, plan.marks if rank == 0 or self.rule.model == "average" else ()))
         self._evaluated = plan.evaluated if self.replica.tables else {}
         self._kind = NoMix if self._background else OfGradients if exchange.copies else PLACES[when.place]
-        self.buckets = self._trainer.buckets(exchange.buckets if exchange.copies and plan.on_nan == "stop" else 1)
 
     async def inherit(self, dense: dict[str, np.ndarray], rows: dict[str, Rows]) -> None:
         """Begin with what another protocol has trained."""

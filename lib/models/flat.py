@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -93,9 +93,10 @@ class FlatModel:
         """Copies the values of all parameters and running statistics in."""
         self.vector.copy_(tensor(vector))
 
-    def buckets(self, count: int) -> list[slice]:
-        """The gradient in about so many parts of whole parameters, alike in size, in the order in which backward ends them."""
-        least, ends = self.size / count, [self.size]
+    def buckets(self, count: int | Literal["tensor"]) -> list[slice]:
+        """The gradient in about so many parts of whole parameters, alike in size, in the order in which backward ends them; or a
+        part for each parameter."""
+        least, ends = 1 if count == "tensor" else self.size / count, [self.size]
         start = self.size
         for parameter in reversed(self._parameters):
             start -= parameter.numel()

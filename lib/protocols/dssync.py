@@ -46,7 +46,7 @@ import numpy as np
 
 from lib.errors import BadOption
 from lib.options.checked import Count
-from lib.protocols.mixing import Loop, Mix
+from lib.protocols.mixing import Buckets, Loop, Mean, Mix
 from lib.protocols.replica_rule import Groups, ReplicaRule
 from lib.protocols.statistics import Reading
 
@@ -65,12 +65,17 @@ class DSSync(ReplicaRule):
     size: Count | None = None
     """Most workers in a group (N); None: the larger of the two most even factors of the number of workers, or its root,
     rounded up, if it is prime."""
+    crew: Count = 1
+    """Workers next to each other in rank who are of one group at all times, as those of one machine; `size` then counts crews.
+    Not in the paper, whose groups of equal remainder send a ring from each worker of a machine through their one interface."""
     whole: Count | None = None
     """Every so-many-th average is one of all workers; None: none is."""
     place: Literal["before", "beside", "after"] = "after"
     """Whether an average comes before the forward pass, beside the computation, or after the update, as in the paper."""
     half: bool = False
     """Whether what is sent is rounded to half precision."""
+    buckets: Buckets = 1
+    """Collectives in which the parameters travel, one after the other; "tensor": one for each tensor, as in the released code."""
     statistics: Reading = "naive"
     """What an average makes of batch normalisation's running means and variances: as of parameters (the paper's and its code's),
     the exact ones of the group, or nothing: lib/protocols/statistics.py."""
@@ -82,6 +87,10 @@ class DSSync(ReplicaRule):
                 "ds-sync: statistics='pooled' is a difference of squares, of which half precision leaves little; "
                 "half=True needs statistics='naive' or 'none'"
             )
+
+    @property
+    def exchange(self) -> Mean:
+        return Mean(buckets=self.buckets)
 
     @property
     def when(self) -> Loop:
@@ -96,9 +105,14 @@ class DSSync(ReplicaRule):
             if (round + 1) % self.whole == 0:
                 return (tuple(range(workers)),)
             round -= round // self.whole  # the others go on where they were
-        size = self._size(workers)
-        bases = factors(workers, size)
-        return _ring(round, workers, size) if bases is None else _digit(round, workers, bases)
+        crews, over = divmod(workers, self.crew)
+        if over:
+            raise BadOption(f"ds-sync: crew={self.crew}: {workers} workers are no whole number of crews")
+        size = self._size(crews)
+        bases = factors(crews, size)
+        found = _ring(round, crews, size) if bases is None else _digit(round, crews, bases)
+        crew = range(self.crew)
+        return tuple(tuple(self.crew * each + rank for each in group for rank in crew) for group in found)
 
     def send(self, memory: None, mine: np.ndarray, round: int) -> np.ndarray:
         return mine.astype(np.float16) if self.half else mine
@@ -111,8 +125,10 @@ class DSSync(ReplicaRule):
     def steps_to_average(self, workers: int) -> int | None:
         """Local steps after which all workers hold the exact average of what they held before the first of these averages,
         and of all updates since their part; None: never."""
-        bases = factors(workers, self._size(workers))
-        ways = [rounds for rounds in (self.whole, None if bases is None else len(bases)) if rounds is not None]
+        crews = workers // self.crew
+        bases = factors(crews, self._size(crews))
+        rounds = None if bases is None else max(len(bases), min(self.crew - 1, 1))
+        ways = [rounds for rounds in (self.whole, rounds) if rounds is not None]
         return min(ways) * self.every if ways else None
 
     def matrix(self, round: int, workers: int) -> np.ndarray:

@@ -9,6 +9,9 @@ import numpy as np
 
 from lib.errors import BadOption
 
+Buckets = int | Literal["tensor"]
+"""In how many collectives a vector travels, cut between tensors and alike in size; or a collective for each tensor."""
+
 
 @dataclass(frozen=True, slots=True)
 class Mix:
@@ -34,6 +37,9 @@ class Exchange:
     """Replicas are copies of one model."""
     meets_workers: ClassVar[bool] = False
     """Workers call each other."""
+    buckets: ClassVar[Buckets] = 1
+    overlapped: ClassVar[bool] = False
+    """Each bucket goes as soon as backward has it; else one after the other, when there is all of the vector."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,9 +48,10 @@ class Gradients(Exchange):
 
     copies: ClassVar[bool] = True
 
-    buckets: int = 1
-    """Parts of the gradient, each averaged as soon as backward has it; 1: all of it after backward. Not used where a run
-    may skip a batch: a bucket on its way cannot be taken back."""
+    buckets: Buckets = 1
+    overlapped: bool = True
+    """Not where there is one bucket, nor where a run may skip a batch, whose gradient goes as a whole: a bucket on its way
+    cannot be taken back."""
 
     def __post_init__(self):
         _at_least_one("buckets", self.buckets)
@@ -57,6 +64,10 @@ class Mean(Exchange):
     ahead: bool = True
     """A worker asks for its group when its step begins, so that the answer travels while it computes; False: when it is
     ready to mix, as groups of whoever is there need it."""
+    buckets: Buckets = 1
+
+    def __post_init__(self):
+        _at_least_one("buckets", self.buckets)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,6 +136,6 @@ class Background:
             raise BadOption(f"until must be own or all, not {self.until!r}")
 
 
-def _at_least_one(name: str, value: int) -> None:
-    if value < 1:
+def _at_least_one(name: str, value: Buckets) -> None:
+    if value != "tensor" and value < 1:
         raise BadOption(f"{name} must be at least 1, not {value}")

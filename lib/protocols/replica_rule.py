@@ -67,10 +67,10 @@ class ReplicaRule(Rule):
                 f"{self.name}: apart(moved) is asked when a worker is ready to mix: with Mean(ahead=False), Centre() or Peer()"
             )
         mixed = isinstance(exchange, Mean) and isinstance(when, Loop)
-        if self.statistics and not mixed and not (self.statistics == "none" and exchange.copies):
+        if self.statistics and not mixed and not exchange.copies:
             raise BadOption(
-                f"{self.name}: running statistics are mixed by groups in the loop (Mean), and stay each replica's own where "
-                "gradients are averaged (none)"
+                f"{self.name}: running statistics are mixed by groups in the loop, with parameters (Mean) or with "
+                "gradients (Gradients)"
             )
         if self.model == "centre" and not isinstance(exchange, Centre):
             raise BadOption(f"{self.name}: there are no sync servers whose copy could be the model")

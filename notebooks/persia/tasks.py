@@ -12,7 +12,7 @@ from typing import Any
 
 from lib import workloads
 from lib.cluster.slowdowns import Lognormal
-from lib.cluster.spec import Device, Node
+from lib.cluster.spec import Device, Node, Uplink
 from lib.cluster.virtual.cluster import VirtualCluster
 from lib.protocols.all_reduce import AllReduce
 from lib.protocols.baselines import Async, Frozen, Sync
@@ -130,7 +130,20 @@ class Scale:
         wide = clusters.scaled(server, fold, "memory", "core_memory", "bandwidth")
         wide = replace(wide, cores=round(server.cores * fold), launch=wait)
         spread = Lognormal(sigma=0.05)  # estimate
-        return replace(here, servers=PLACES, worker=worker, server=wide, slowdown=spread)
+        here = replace(here, servers=PLACES, worker=worker, server=wide, slowdown=spread)
+        return here if self.cloud else in_machines(here)
+
+
+def in_machines(here: VirtualCluster) -> VirtualCluster:
+    """Every eight workers are GPUs of a machine, which share its 100 Gbit/s and average among themselves first ("hierarchical",
+    Sec. 4.2.3)."""
+    ranks = range(here.workers)
+    machines = (ranks[first : first + GPUS] for first in ranks[::GPUS])
+    uplinks = tuple(
+        Uplink(nodes=tuple(f"worker{rank}" for rank in each), bandwidth=here.worker.bandwidth) for each in machines
+    )
+    worker = replace(here.worker, bandwidth=100e9)  # estimate: NVLink's 150 GB/s less overhead; the paper names none
+    return replace(here, worker=worker, uplinks=uplinks, collective="hierarchical")
 
 
 SCALES = {

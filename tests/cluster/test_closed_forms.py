@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import integrate, stats
 
-from lib import Lognormal, Node, VirtualCluster, protocols, train, workloads
+from lib import Lognormal, Node, Uplink, VirtualCluster, protocols, train, workloads
 from lib.cluster.spec import Work
 from lib.cluster.virtual import collectives
 from lib.cluster.virtual.network import Interface, Queue, carry_out, send
@@ -82,6 +82,64 @@ def test_small_groups_save_little_but_latency_where_rings_are_chunked():
     chunked = [seconds(collectives.ring(n, SIZE), n, bandwidth=BANDWIDTH) for n in (16, 4)]
     assert whole[0] / whole[1] == pytest.approx(31 / 7, rel=0.01)
     assert chunked[0] / chunked[1] == pytest.approx((15 / 16) / (3 / 4), rel=0.01)
+
+
+def behind(uplinks, each, **options):
+    """Interfaces of which so many are behind each uplink of 1 byte a second."""
+    members = interfaces(uplinks * each, **options)
+    for first in range(0, len(members), each):
+        shared = Interface(Queue(1.0), Queue(1.0), 0.0)
+        for member in members[first : first + each]:
+            member.uplink = shared
+    return members
+
+
+@pytest.mark.parametrize("bandwidth, inside", [(1e9, 0), (1.0, 1.5)], ids=["GPUs of a machine", "a rack"])
+def test_what_crosses_an_uplink_shares_it(bandwidth, inside):
+    """Sixteen nodes, four behind each uplink, in rank order: a ring of all crosses each once, four rings of equal remainder four
+    times. A machine's GPUs have next to no time among themselves, a rack's nodes have links like its uplink."""
+    made = collectives.ring(16, 1.0)
+    assert carry_out(made, behind(4, 4, bandwidth=bandwidth), np.zeros(16)).max() == pytest.approx(15 / 8, rel=1e-6)
+    members = behind(4, 4, bandwidth=bandwidth)
+    within = [carry_out(collectives.ring(4, 1.0), members[4 * at :][:4], np.zeros(4)).max() for at in range(4)]
+    assert within == pytest.approx([inside] * 4, abs=1e-6)
+    members = behind(4, 4, bandwidth=bandwidth)
+    across = [carry_out(collectives.ring(4, 1.0), members[at::4], np.zeros(4)).max() for at in range(4)]
+    assert max(across) == pytest.approx(4 * 1.5, rel=1e-6)
+    pair = behind(4, 4, bandwidth=bandwidth)[:8]
+    assert carry_out(collectives.ring(8, 1.0), pair, np.zeros(8)).max() == pytest.approx(7 / 4, rel=1e-6)
+
+
+@pytest.mark.parametrize("uplinks, each", [(2, 8), (8, 8), (4, 2)])
+def test_a_hierarchical_mean_costs_two_small_rings(uplinks, each, inner=100.0, latency=0.01):
+    """Inside, each sends all but its share twice at its own bandwidth; between, the whole vector crosses an uplink as in a ring
+    of machines. So 64 GPUs wait for 28 latencies where a ring of all has 126."""
+    machines = np.repeat(np.arange(uplinks), each)
+    members = behind(uplinks, each, bandwidth=inner, latency=latency)
+    measured = carry_out(collectives.hierarchical(machines, 16.0), members, np.zeros(uplinks * each)).max()
+    inside = 2 * (each - 1) * (16 / each / inner + latency)
+    between = 2 * (uplinks - 1) * (16 / uplinks + latency)
+    assert measured == pytest.approx(inside + between, rel=0.02)
+    members = behind(uplinks, each, bandwidth=inner, latency=latency)
+    flat = carry_out(collectives.ring(uplinks * each, 16.0), members, np.zeros(uplinks * each))
+    assert measured < flat.max()
+
+
+@pytest.mark.parametrize(
+    "machines", [[0] * 8, list(range(8)), [0, 0, 0, 1, 1]], ids=["one machine", "a GPU each", "unlike"]
+)
+def test_a_hierarchical_mean_is_a_ring_where_there_is_one_level(machines):
+    made, ring = collectives.hierarchical(machines, 8.0), collectives.ring(len(machines), 8.0)
+    assert seconds(made, len(machines)) == seconds(ring, len(machines))
+    assert len(made) == len(ring)
+
+
+def test_a_message_crosses_both_uplinks_and_none_inside():
+    here, beside, there = behind(2, 2, bandwidth=10.0, latency=0.5)[:3]
+    assert send(here, beside, 0.0, 10.0) == 1.5
+    assert send(here, there, 2.0, 10.0) == 2 + 10 + 0.5
+    assert send(beside, there, 2.0, 10.0) == 2 + 20 + 0.5, "behind the other's on the uplink"
+    assert (here.uplink.out.bytes, here.uplink.into.bytes, there.uplink.into.bytes) == (20, 0, 20)
 
 
 def test_a_chunked_server_is_bound_by_its_interface(workers=8, servers=2):
@@ -167,4 +225,19 @@ def test_every_protocol_of_a_group_uses_the_chosen_collective():
     other = times["ring"] - 10 * 2 * 3 / 4 * vector
     assert times["whole-ring"] - other == pytest.approx(10 * 7 * vector, rel=0.01)
     assert times["whole-tree"] - other == pytest.approx(10 * 6 * vector, rel=0.01)
+    assert times["hierarchical"] == times["ring"], "no node shares an uplink"
     assert protocols.get("all-reduce").exchange.copies
+
+
+def test_a_group_finds_its_machines_by_their_uplinks(steps=10):
+    """Two machines of two GPUs in turn, whose interfaces take a second for the vector: a ring of all sends 2 x 3/4 of it
+    twice over each, a hierarchical one the whole once."""
+    workload = bowl(4, steps)
+    nodes = idle_network(workload)
+    uplinks = tuple(Uplink(nodes=(f"worker{one}", f"worker{one + 2}"), bandwidth=16.0) for one in (0, 1))
+    ring, two = (
+        train(workload, "all-reduce", VirtualCluster(workers=4, uplinks=uplinks, collective=name, **nodes), **PLAIN)
+        for name in ("ring", "hierarchical")
+    )
+    saved = ring.summary["virtual_seconds"] - two.summary["virtual_seconds"]
+    assert saved == pytest.approx(steps * (3 - 1), rel=0.01)

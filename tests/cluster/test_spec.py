@@ -63,6 +63,8 @@ def test_numbers_as_people_write_them(tmp_path):
         ("nodes: {worker9: {}}", "nodes: no node 'worker9'; the last worker is worker3"),
         ("nodes: {sever0: {}}", "nodes: no node 'sever0'; nodes are worker0"),
         ("links: [{ends: [server0, worker7], bandwidth: 1e9}]", "links.ends: no node 'worker7'"),
+        ("uplinks: [{nodes: [worker7], bandwidth: 1e9}]", "uplinks.nodes: no node 'worker7'"),
+        ("uplinks: [{nodes: [worker0, worker0], bandwidth: 1e9}]", "worker0 is behind one uplink, and not behind two"),
         ("links: [{ends: [server0], bandwidth: 1e9}]", "cluster.yaml:1:10: links[0].ends must be a longer list"),
         (
             "links: [{ends: [server0, worker0], bandwidth: 0}]",

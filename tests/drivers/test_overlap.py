@@ -16,6 +16,7 @@ from lib.drivers.replicas.overlap import FORWARD
 from lib.errors import BadOption
 from lib.models.flat import FlatModel
 from lib.protocols.all_reduce import AllReduce
+from lib.protocols.dssync import DSSync
 
 CLICKS = workloads.get(
     "ctr-synthetic", samples=2_000, batch_size=50, vocabulary=40, fields=3, hidden=(32, 16), evaluation_samples=300
@@ -44,13 +45,36 @@ def test_a_step_tells_its_gradient_in_order():
     assert torch.equal(result.dense, model.step(batch, rows).dense)  # hooks are gone and change nothing
 
 
+def test_a_bucket_for_each_tensor_is_one():
+    model = FlatModel(CLICKS.model(0))
+    sizes = [parameter.numel() for parameter in model.module.parameters()]
+    assert [part.stop - part.start for part in model.buckets("tensor")] == sizes[::-1]
+
+
 @pytest.mark.parametrize("kind", [VirtualCluster, LocalCluster])
 def test_the_result_is_the_same_to_the_bit(kind):
-    digests = {
-        buckets: lib.train(CLICKS, AllReduce(buckets=buckets), kind(workers=3), save=False).digest
-        for buckets in (1, 2, 5)
-    }
-    assert len(set(digests.values())) == 1
+    rules = [AllReduce(buckets=buckets) for buckets in (1, 2, 5, "tensor")]
+    rules += [AllReduce(buckets=buckets, overlapped=False) for buckets in (2, "tensor")]
+    assert len({lib.train(CLICKS, rule, kind(workers=3), save=False).digest for rule in rules}) == 1
+    averages = [DSSync(buckets=buckets) for buckets in (1, 3, "tensor")]
+    assert len({lib.train(CLICKS, rule, kind(workers=4), save=False).digest for rule in averages}) == 1
+
+
+@pytest.mark.parametrize("rule, members", [(AllReduce, 4), (DSSync, 2)])
+def test_collectives_after_backward_follow_each_other(rule, members):
+    """Each of a ring's 2 (N - 1) steps takes a latency, and so it does in each collective of a tensor."""
+    task, latency = workloads.get("cifar10-wrn", samples=4 * 5 * 8, batch_size=8), 0.1
+    tensors = len(FlatModel(task.model(0)).buckets("tensor"))
+    fast = {"flops": 1e30, "core_memory": 1e30, "bandwidth": 1e30}
+    there = VirtualCluster(workers=4, worker=Node(latency=latency, **fast), server=Node(latency=0.0, **fast))
+
+    def seconds(**options):
+        made = rule(**options)
+        return lib.train(task, made, there, save=False, gradients=False).summary["virtual_seconds"]
+
+    more = {"overlapped": False} if rule is AllReduce else {}
+    apart = seconds(buckets="tensor", **more) - seconds()
+    assert tensors > 20 and apart == pytest.approx(5 * (tensors - 1) * 2 * (members - 1) * latency)
 
 
 def test_the_time_of_a_step_by_hand():

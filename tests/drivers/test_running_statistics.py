@@ -76,10 +76,26 @@ def left(protocol, steps, workers=4):
 
 def test_one_mix_by_hand():
     assert left(get("ds-sync"), 1) == [(1, 1.5), (1, 1.5), (7, 2.5), (7, 2.5)]
+    assert left(get("ds-sync", buckets="tensor"), 1) == left(get("ds-sync", buckets=2), 1) == left(get("ds-sync"), 1)
     assert left(get("ds-sync", half=True), 1) == [(1, 1.5), (1, 1.5), (7, 2.5), (7, 2.5)]
     assert left(get("ds-sync", statistics="pooled"), 1) == [(1, 2.5), (1, 2.5), (7, 11.5), (7, 11.5)]
     own = list(zip(MEANS, VARIANCES, strict=True))
     assert left(get("ds-sync", statistics="none"), 1) == left(get("all-reduce"), 1) == own
+
+
+@pytest.mark.parametrize("options", [{}, {"buckets": 2}, {"buckets": "tensor", "overlapped": False}], ids=repr)
+def test_gradients_may_bring_them(options):
+    """The mean of all four, in every step: 4, of variances 2, and 14 for the variance of the means."""
+    for steps in (1, 2):
+        assert left(get("all-reduce", statistics="naive", **options), steps) == [(4, 2)] * 4
+    assert left(get("all-reduce", statistics="pooled", **options), 1) == [(4, 16)] * 4
+    sent = {True: [], False: []}
+    for gradients in sent:
+        for each in ("none", "naive"):
+            made = get("all-reduce", statistics=each, **options)
+            run = lib.train(bowl(2), made, VirtualCluster(workers=4), gradients=gradients, save=False)
+            sent[gradients].append(run.summary["bytes_by_kind"]["mix gradients"])
+    assert sent[True] == sent[False] == [4 * 2 * 4 * 3, 4 * 2 * 4 * 5]
 
 
 @pytest.mark.parametrize("place", ["before", "beside", "after"])
@@ -134,7 +150,11 @@ def test_one_worker_is_plain_torch():
     np.testing.assert_allclose(final[-running.size :], running, rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize("protocol", [get("ds-sync", statistics="pooled"), get("all-reduce", buckets=2)], ids=repr)
+@pytest.mark.parametrize(
+    "protocol",
+    [get("ds-sync", statistics="pooled"), get("all-reduce", buckets=2), get("all-reduce", statistics="naive")],
+    ids=repr,
+)
 def test_a_cut_has_them(protocol, reports, monkeypatch):
     options = {"evaluations": 3, "checkpoint_every": 12, "save": False}
     workload = bowl(5)
@@ -143,7 +163,7 @@ def test_a_cut_has_them(protocol, reports, monkeypatch):
         lib.train(workload, protocol, UNEVEN, **options)
     assert list((reports / "cuts").glob("*/leg-0000.safetensors"))
     assert_same(lib.train(workload, protocol, UNEVEN, resume=True, **options), whole)
-    assert whole.summary["mean"] == (4 if protocol.name == "ds-sync" else 0)
+    assert whole.summary["mean"] == (0 if protocol.statistics == "none" else 4)
 
 
 def test_messages_weigh_what_they_carry():
@@ -171,8 +191,6 @@ def test_rules_that_do_not_say_what_a_mix_makes_of_them_refuse_them(name):
 def test_a_rule_without_groups_in_the_loop_cannot_say_it():
     with pytest.raises(BadOption, match="mine: running statistics are mixed by groups in the loop"):
         rule(exchange=Centre(), statistics="naive", rows="apart", name="mine")
-    with pytest.raises(BadOption, match="mine: running statistics are mixed by groups in the loop"):
-        rule(exchange=type(get("all-reduce").exchange)(), statistics="pooled", name="mine")
 
 
 def test_a_norm_that_weighs_by_its_count_of_batches_is_refused():

@@ -36,6 +36,15 @@ def test_read_ahead_rows_hide_a_slow_look_up_and_sync_waits_for_it():
     assert speed["hybrid"] > 2.5 * speed["sync"]
 
 
+def test_eight_gpus_share_a_machines_interface():
+    cluster = tasks.SCALES["taobao"].cluster(16)
+    assert [each.nodes[0] for each in cluster.uplinks] == ["worker0", "worker8"]
+    assert [len(each.nodes) for each in cluster.uplinks] == [8, 8]
+    assert {each.bandwidth for each in cluster.uplinks} == {12.5e9} and cluster.collective == "hierarchical"
+    assert len(tasks.SCALES["taobao"].cluster(1).uplinks) == 1
+    assert not tasks.SCALES["criteo-syn"].cluster(8).uplinks, "a worker there is a machine"
+
+
 def test_modes_learn_and_are_judged_beside_table_2():
     places = study.grid(task=["taobao"], protocol=("sync", "hybrid", "frozen"), seed=[0])
     runs = [lib.train(**tasks.job(**place, samples=6_000), save=False) for place in places]

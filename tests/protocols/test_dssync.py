@@ -13,6 +13,7 @@ from lib import Failure, VirtualCluster, train, workloads
 from lib.data import epochs
 from lib.data.batch import Batch
 from lib.drivers.membership.rendezvous import Rendezvous
+from lib.errors import BadOption
 from lib.protocols.dssync import DSSync, factors
 from notebooks.dssync.mixing import Push
 from tests.toys import finals, records
@@ -58,6 +59,17 @@ def test_groups_by_hand():
     assert DSSync().groups(0, 5) == ((0, 1, 2), (3, 4))
     assert DSSync().groups(1, 5) == ((1, 2, 4), (0, 3))
     assert DSSync(size=6).groups(0, 6) == ((0, 1, 2, 3, 4, 5),)
+
+
+def test_crews_stay_together():
+    """Four machines of four: two of them, then the other two; everyone after two rounds, and one crew alone is all there is."""
+    rule = DSSync(crew=4)
+    assert rule.groups(0, 16) == (tuple(range(8)), tuple(range(8, 16)))
+    assert rule.groups(1, 16) == ((*range(4), *range(8, 12)), (*range(4, 8), *range(12, 16)))
+    assert rule.steps_to_average(16) == 2 and rule.left(2, 16) == 0 < rule.left(1, 16)
+    assert DSSync(crew=4).groups(0, 4) == ((0, 1, 2, 3),) and DSSync(crew=4).steps_to_average(4) == 1
+    with pytest.raises(BadOption, match="crew=4: 6 workers are no whole number of crews"):
+        rule.groups(0, 6)
 
 
 def test_a_round_of_all_workers_comes_in_between_and_takes_no_other_s_place():

@@ -17,7 +17,7 @@ from lib.cluster.base import Cluster, Main, in_thread, nbytes
 from lib.cluster.faults.failures import Connection
 from lib.cluster.faults.nodes import Incarnation
 from lib.cluster.one_process import ProcessHandle, ProcessWorld
-from lib.cluster.spec import Link, Node, Usage
+from lib.cluster.spec import Link, Node, Uplink, Usage
 from lib.cluster.virtual.collectives import ALGORITHMS
 from lib.cluster.virtual.loop import VirtualLoop
 from lib.cluster.virtual.network import Network, usage
@@ -43,10 +43,13 @@ class VirtualCluster(Cluster):
     "master"."""
     links: tuple[Link, ...] = ()
     """Private connections, beside everybody's network interface."""
+    uplinks: tuple[Uplink, ...] = ()
+    """What several nodes share on their way to the others: of a machine of several GPUs, or of a rack."""
     places: Mapping[str, str] = field(default_factory=dict)
     """Roles that share another's node: {"sync0": "server0"}. A worker has a node of its own, which others may share."""
     collective: str = "ring"
-    """How groups average: ring or tree, in chunks; whole-ring or whole-tree, hop by hop as DS-Sync counts."""
+    """How groups average: ring or tree, in chunks; whole-ring or whole-tree, hop by hop as DS-Sync counts; hierarchical, in
+    chunks, those behind one uplink first, then between uplinks."""
 
     def __post_init__(self):
         super().__post_init__()
@@ -56,9 +59,12 @@ class VirtualCluster(Cluster):
             ("nodes", self.nodes),
             ("places", [*self.places, *self.places.values()]),
             ("links.ends", [end for link in self.links for end in link.ends]),
+            ("uplinks.nodes", behind := [node for uplink in self.uplinks for node in uplink.nodes]),
         ):
             for name in names:
                 self._check_node(where, name)
+        if twice := [node for node in behind if behind.count(node) > 1]:
+            raise BadOption(f"virtual cluster: uplinks: {twice[0]} is behind one uplink, and not behind two")
         for name in self.places:
             if name.startswith("worker"):
                 raise BadOption(
@@ -125,7 +131,7 @@ class VirtualWorld(ProcessWorld):
         super().__init__(cluster, seed)
         self.loop = VirtualLoop()
         befalls = partial(Connection, cluster.failures, cluster.mishaps, seed) if cluster.fails else None
-        self.network = Network(cluster.links, befalls)
+        self.network = Network(cluster.links, cluster.uplinks, befalls)
         self.stands_still = False
         self._objects: dict[str, Any] = {}
 
@@ -172,7 +178,8 @@ class VirtualWorld(ProcessWorld):
     def usage(self) -> list[Usage]:
         nodes = [usage(site.node, site.interface, site.computed, site.spec.lanes) for site in self._sites.values()]
         links = [usage(" - ".join(ends), pair[0]) for ends, pair in self.network.links.items()]
-        return [*nodes, *links]
+        uplinks = [usage(name, each) for name, each in self.network.uplinks.items()]
+        return [*nodes, *links, *uplinks]
 
     def run(self, main: Main, progress: Callable[[int], None] | None = None) -> Any:
         self.report = progress or self.report

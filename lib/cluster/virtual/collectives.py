@@ -8,7 +8,7 @@ costs 2 (W - 1) / W x D / B plus 2 (W - 1) latencies, and making groups smaller 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -49,14 +49,28 @@ def whole_tree(workers: int, size: float) -> list[Transfer]:
     return [_hop(hop % 2, (hop + 1) % 2, size) for hop in range(3 * levels)]
 
 
-Algorithm = Callable[[int, float], list[Transfer]]
-"""Of so many workers and bytes."""
+def hierarchical(machines: Sequence[int], size: float) -> list[Transfer]:
+    """Of nodes on these machines. Chunked: reduce-scatter inside each machine, a ring between machines for each chunk, all-gather
+    inside. A ring of all where machines have unlike many: then no chunk has an owner in each."""
+    places, counts = np.unique(machines, return_counts=True)
+    if (counts != counts[0]).any():
+        return ring(len(machines), size)
+    crews = np.argsort(machines, kind="stable").reshape(places.size, counts[0])
+    inside = crews.ravel(), np.roll(crews, -1, axis=1).ravel(), size / counts[0]
+    between = crews.ravel(), np.roll(crews, -1, axis=0).ravel(), size / crews.size
+    scatter = [inside] * (counts[0] - 1)
+    return [*scatter, *[between] * (2 * (places.size - 1)), *scatter]
+
+
+Algorithm = Callable[..., list[Transfer]]
+"""Of so many workers and bytes; `hierarchical` is told the machine of each instead of their number."""
 
 ALGORITHMS: dict[str, Algorithm] = {
     "ring": ring,
     "tree": tree,
     "whole-ring": whole_ring,
     "whole-tree": whole_tree,
+    "hierarchical": hierarchical,
 }
 """What a virtual cluster may be told to average with."""
 

@@ -3,7 +3,8 @@
 A message leaves its sender at the sender's bandwidth once what the sender sent before has left; its first byte arrives a
 latency later; it enters the receiver at the receiver's bandwidth once what arrived before has entered. Both overlap, so a
 lone message takes size / min(bandwidths) + latency. Messages from one node to another arrive in the order of sending.
-What waits at a busy receiver does not hold its sender's interface: a switch stands between them and has room.
+What waits at a busy receiver does not hold its sender's interface: a switch stands between them and has room. An uplink that
+several nodes share is a queue more, out of their switch and into it; what crosses it waits there in the order of coming.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from lib.cluster.faults.failures import Connection
-from lib.cluster.spec import Link, Usage
+from lib.cluster.spec import Link, Uplink, Usage
 
 
 @dataclass(slots=True)
@@ -52,6 +53,8 @@ class Interface:
     out: Queue
     into: Queue
     latency: float
+    uplink: Interface | None = None
+    """What it shares with others on the way to those that do not share it."""
 
 
 def usage(name: str, interface: Interface, computed: float = 0.0, lanes: int = 0) -> Usage:
@@ -65,8 +68,19 @@ def send(source: Interface, target: Interface, now: float, size: float) -> float
     """Queue a message on both ends; when its last byte has arrived."""
     latency = max(source.latency, target.latency)
     start = source.out.enter(now, size)
-    entered = target.into.enter(start + latency, size)
-    return max(entered + size / target.into.bandwidth, source.out.free + latency)
+    begun, ended = across(source, target, start, source.out.free, size)
+    entered = target.into.enter(begun + latency, size)
+    return max(entered + size / target.into.bandwidth, ended + latency)
+
+
+def across(source: Interface, target: Interface, begun: float, ended: float, size: float) -> tuple[float, float]:
+    """When the first and the last byte of a message are past the uplinks between its ends, if there are any."""
+    if source.uplink is not target.uplink:
+        for queue in (source.uplink and source.uplink.out, target.uplink and target.uplink.into):
+            if queue:
+                begun = queue.enter(begun, size)
+                ended = max(ended, queue.free)
+    return begun, ended
 
 
 Transfer = tuple[np.ndarray, np.ndarray, float]
@@ -79,8 +93,10 @@ def carry_out(
     """Transfers among some interfaces that depend on one another: a node sends what it has received in the steps before.
 
     `ready` says when each member has what it needs to begin, the result when it is done; `limit` is the bandwidth that each
-    transfer is held to, where the peer gives it only a share. The interfaces are taken from the first step to the last.
+    transfer is held to, where the peer gives it only a share. The interfaces and uplinks are taken from the first step to the
+    last: of two groups that cross one uplink, the second waits for the first.
     """
+    shared = any(member.uplink for member in members)
     out = np.array([min(member.out.bandwidth, limit) for member in members])
     into = np.array([min(member.into.bandwidth, limit) for member in members])
     leaves = np.array([member.out.free for member in members])
@@ -90,11 +106,14 @@ def carry_out(
     ready = ready.astype(float)
     for senders, receivers, size in steps:
         start = np.maximum(ready[senders], leaves[senders])
-        leaves[senders] = start + size / out[senders]
+        leaves[senders] = ended = start + size / out[senders]
+        for flow in np.argsort(start, kind="stable") if shared else ():
+            ends = members[senders[flow]], members[receivers[flow]]
+            start[flow], ended[flow] = across(*ends, start[flow], ended[flow], size)
         lag = np.maximum(latency[senders], latency[receivers])
         entered = np.maximum(start + lag, enters[receivers])
         enters[receivers] = entered + size / into[receivers]
-        arrived = np.maximum(enters[receivers], leaves[senders] + lag)
+        arrived = np.maximum(enters[receivers], ended + lag)
         ready[receivers] = np.maximum(ready[receivers], arrived)
         moved[0, senders] += size
         moved[1, receivers] += size
@@ -107,18 +126,35 @@ def carry_out(
 
 
 class Network:
-    """The interfaces of all nodes, the private links between some, and what befalls the messages from one to another."""
+    """The interfaces of all nodes, the private links between some, the uplinks that some share, and what befalls the messages
+    from one to another."""
 
-    def __init__(self, links: Sequence[Link], befalls: Callable[[str, str], Connection] | None):
+    def __init__(
+        self, links: Sequence[Link], uplinks: Sequence[Uplink], befalls: Callable[[str, str], Connection] | None
+    ):
         """`befalls`: what it is, of a sender and a receiver; None: nothing ever."""
         self.links: dict[tuple[str, str], tuple[Interface, Interface]] = {}
         """A link is two pairs of interfaces, one pair a direction, which share nothing."""
         for link in links:
             for ends in (link.ends, link.ends[::-1]):
                 self.links[ends] = (idle(link.bandwidth, link.latency), idle(link.bandwidth, link.latency))
+        self.uplinks = {f"uplink of {each.nodes[0]}": idle(each.bandwidth, 0.0) for each in uplinks}
+        behind = zip(uplinks, self.uplinks.values(), strict=True)
+        self._uplink_of = {node: uplink for each, uplink in behind for node in each.nodes}
         self.interfaces: dict[str, Interface] = {}
         self._befalls = befalls
         self._connections: dict[tuple[str, str], Connection] = {}
+
+    def join(self, node: str, bandwidth: float, latency: float) -> Interface:
+        """The new interface of a node, behind its uplink."""
+        interface = self.interfaces[node] = idle(bandwidth, latency)
+        interface.uplink = self._uplink_of.get(node)
+        return interface
+
+    def machines(self, ranks: Sequence[int]) -> list[int]:
+        """Of each of these workers, the first of them behind the same uplink; itself if it has none."""
+        uplinks = [self.interfaces[f"worker{rank}"].uplink or rank for rank in ranks]
+        return [next(at for at, other in enumerate(uplinks) if other is each) for each in uplinks]
 
     def send(self, source: str, target: str, now: float, size: float, start: float) -> float:
         """Queue a message; when it has arrived. Failures count from `start` on."""
@@ -149,7 +185,7 @@ class Network:
         return self._connections[source, target]
 
     def _queues(self) -> dict[str, list[Queue]]:
-        nodes = {name: [each.out, each.into] for name, each in self.interfaces.items()}
+        nodes = {name: [each.out, each.into] for name, each in (self.interfaces | self.uplinks).items()}
         links = {
             " - ".join(ends): [end for each in pair for end in (each.out, each.into)]
             for ends, pair in self.links.items()

@@ -15,9 +15,9 @@ from lib.cluster.board import Meeting, mean, own
 from lib.cluster.faults.nodes import Health, Incarnation
 from lib.cluster.one_process import ProcessSite, ProcessWorld
 from lib.cluster.spec import Node, Work
-from lib.cluster.virtual.collectives import Algorithm
+from lib.cluster.virtual.collectives import Algorithm, hierarchical
 from lib.cluster.virtual.loop import VirtualLoop
-from lib.cluster.virtual.network import Network, Transfer, carry_out, idle
+from lib.cluster.virtual.network import Network, Transfer, carry_out
 
 HEADER = 64
 """Bytes of a message beside its arrays."""
@@ -40,7 +40,7 @@ class VirtualSite(ProcessSite):
     ):
         """`average`: how groups do it; `objects`: what all nodes share."""
         self.node, self.rank, self.spec = node, rank_of(node), spec
-        self.interface = network.interfaces[node] = idle(spec.bandwidth, spec.latency)
+        self.interface = network.join(node, spec.bandwidth, spec.latency)
         self.computed = 0.0
         """Seconds that its lanes were busy, summed."""
         self.world, self._loop, self._network, self._average = world, loop, network, average
@@ -118,7 +118,8 @@ class VirtualSite(ProcessSite):
         workers = len(meeting.members)
         if workers == 1:
             return own(mine)
-        result, done = await self._meet(meeting, "mean", mine, mean, self._average(workers, mine.nbytes))
+        asked = self._network.machines(meeting.members) if self._average is hierarchical else workers
+        result, done = await self._meet(meeting, "mean", mine, mean, self._average(asked, mine.nbytes))
         await self.until(done[meeting.members.index(self.rank)])
         return own(result)
 

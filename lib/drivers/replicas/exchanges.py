@@ -6,7 +6,7 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -23,6 +23,7 @@ from lib.drivers.run.record import Record
 from lib.errors import BadOption, MemberLost, NodeLost
 from lib.protocols.mixing import Centre, Exchange, Gradients, Mean, Mix, Neighbours, Peer
 from lib.protocols.replica_rule import goes, neighbours
+from lib.store.blank import joined
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +37,8 @@ class Here:
     record: Record
     rendezvous: Handle
     sync_servers: tuple[Handle, ...]
+    buckets: list[slice]
+    """Of the vector, each of which is a collective."""
 
 
 class Way(ABC):
@@ -116,6 +119,17 @@ class InGroups(Way):
         self._record.span("wait", start, now, label)
         return now, met
 
+    async def average(self, met: Meeting, mine: np.ndarray) -> np.ndarray:
+        """The members' mean, bucket after bucket; behind the buckets are running statistics, if they are sent."""
+        buckets = self._here.buckets
+        if len(buckets) == 1:
+            return await self._site.mean(met, mine)
+        buckets = [*buckets, slice(buckets[0].stop, mine.size)] if mine.size > buckets[0].stop else buckets
+        keys = (replace(met, key=f"{met.key}, bucket {number}") for number in range(len(buckets)))
+        return joined(
+            [await self._site.mean(key, mine[part]) for key, part in zip(keys, buckets, strict=True)], buckets
+        )
+
     async def together(self, met: Meeting | None, once: Callable[[Meeting], Awaitable[Any]]) -> Any:
         """`once` with that group, or with those who are left of it when a member dies; None where there is no group."""
         while met is not None:
@@ -140,7 +154,7 @@ class Averaging(InGroups):
 
     async def _once(self, met: Meeting) -> bool:
         sent = self._message(met.round)
-        theirs = await self._site.mean(met, sent)
+        theirs = await self.average(met, sent)
         await self._replica.merge(Mix(met.round, met.members, sent, theirs))
         for table in self._replica.tables.values() if self._rule.mixes_rows else ():
             await self._mix_rows(met, table)
@@ -163,16 +177,19 @@ class AveragingGradients(InGroups):
     async def mean(self, label: int, asked: asyncio.Task, mine: np.ndarray, overlap: Overlap | None):
         """The mean, and when the group was there."""
         start, met = await self.meet(label, asked)
-        first = met
-        self._record.bytes["mix gradients"] += mine.nbytes
+        first, running = met, self._replica.running()
+        self._record.bytes["mix gradients"] += mine.nbytes + running.nbytes
 
-        def average(met: Meeting) -> Awaitable[np.ndarray]:
+        async def once(met: Meeting) -> np.ndarray:
             if overlap is None:
-                return self._site.mean(met, mine)
-            # In buckets as before: for a member that is there again this group is the first of its step.
-            return (overlap if met is first else overlap.again(met, mine)).mean()
+                mean = await self.average(met, mine)
+            else:  # in buckets as before: for a member that is there again this group is the first of its step
+                mean = await (overlap if met is first else overlap.again(met, mine)).mean()
+            if running.size:
+                self._replica.settle(await self._site.mean(replace(met, key=f"{met.key}, running"), running))
+            return mean
 
-        mean = await self.together(met, average)
+        mean = await self.together(met, once)
         return start, mine if mean is None else mean
 
 

@@ -37,7 +37,8 @@ class Mixing(Protocol):
     rule: ReplicaRule
     replica: Replica
     way: Way
-    buckets: list[Any]
+    buckets: list[slice]
+    overlapped: bool
     new: bool
 
     def standing(self) -> AbstractAsyncContextManager[None]: ...
@@ -127,7 +128,7 @@ class OfGradients(NoMix):
             # takes it in later would wait for others, whom that barrier holds until its next push.
             await self._asked
             self._worker.new = False
-        if len(self._worker.buckets) > 1:
+        if self._worker.overlapped and len(self._worker.buckets) > 1:
             self.overlap = Overlap(self._worker.site, self._worker.buckets, self._asked)
 
     async def after(self, result: StepResult | None) -> None:

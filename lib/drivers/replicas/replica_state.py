@@ -86,6 +86,17 @@ class Replica:
         """Move the running statistics as the forward pass of a batch moved them."""
         self._dense.shift(change)
 
+    def running(self) -> np.ndarray:
+        """What others are told of its running statistics where gradients are averaged."""
+        own = self._dense.pull()[self.size :] if self._running else np.empty(0, np.float32)
+        return statistics.brought(own, self._rule.statistics or "none")
+
+    def settle(self, theirs: np.ndarray) -> None:
+        """Take the mean of what all told of theirs."""
+        if self._plan.gradients:
+            own = self._dense.pull()[self.size :]
+            self._dense.shift(statistics.taken(own, theirs, self._rule.statistics) - own)
+
     def message(self, round: int) -> np.ndarray:
         """What it sends in a mix."""
         self._told[round] = self._record.ledger["held"]

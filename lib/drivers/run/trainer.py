@@ -6,7 +6,7 @@ import asyncio
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -56,8 +56,8 @@ class Trainer:
     async def batch(self, index: int) -> Batch:
         return await self._site.prepare(self._plan.size_of(index), self._plan.batch, index)
 
-    def buckets(self, count: int) -> list[slice]:
-        """The dense gradient in about so many parts, in the order in which they get ready."""
+    def buckets(self, count: int | Literal["tensor"]) -> list[slice]:
+        """The dense gradient in about so many parts, or one a tensor, in the order in which they get ready."""
         return self._models[0].buckets(count)
 
     async def step(
