@@ -45,7 +45,7 @@ def test_schedules_by_hand():
 
 
 def test_what_is_fitted_follows_from_table_4():
-    """CIFAR-10: 1704.69 s over 1833 iterations less 4011.83 over 6566, less 3/8 of D / B; what is left of the latter is computed."""
+    """CIFAR-10: 1704.69 s over 1833 iterations less 4011.83 over 6566, less 3/8 of D / B; what is left is computed."""
     said = overhead.printed().set_index(["model", "nodes"])
     more = said.loc[("CIFAR-10", 16), "bsp"] - said.loc[("CIFAR-10", 4), "bsp"] - 0.375 * overhead.unit("CIFAR-10")
     assert more / 142 / 24 == pytest.approx(overhead.LATENCY, abs=0.5e-6)
