@@ -6,7 +6,7 @@ import pytest
 
 import lib
 from lib.protocols.dssync import DSSync
-from notebooks.dssync import cost, mixing, overhead, quality, smaller, tensors
+from notebooks.dssync import cost, mixing, overhead, quality, smaller, tensors, topology
 
 
 def test_what_a_parameter_server_costs_is_table_1s_where_hops_follow_each_other():
@@ -100,3 +100,15 @@ def test_what_is_compared_differs_in_the_rule_alone():
     whole, half = (smaller.job("images", 4, mode, 0, **short) for mode in ("whole numbers", "half precision"))
     assert whole.pop("protocol") == DSSync() and half.pop("protocol") == DSSync(half=True) and whole == half
     assert whole == {k: v for k, v in quality.job("images", "DS-Sync", 0, **short).items() if k != "protocol"}
+
+
+def test_printed_groups_lose_where_nodes_share_a_way_out():
+    """By hand: 15/8 of BSP over (0 + 6) / 2 among machines and (3/2 + 6) / 2 among racks; crews of four carry 7/4."""
+    found, _ = topology.costs([0])
+    assert (found["over formula"] - 1).abs().max() < 0.01
+    gains = found.set_index("subject")["gain"]
+    assert gains["ds-sync on machines"] == pytest.approx(0.625, rel=0.01)
+    assert gains["ds-sync on racks"] == pytest.approx(0.5, rel=0.01)
+    assert [gains[f"ds-sync, crews on {each}"] for each in ("racks", "machines")] == pytest.approx(
+        [15 / 14] * 2, rel=0.01
+    )
