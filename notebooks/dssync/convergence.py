@@ -25,7 +25,7 @@ RULE = {"BSP": "bsp", "DS-Sync": "ds-sync", "ASP": "asp"}
 
 def seconds(tasks: Iterable[str], seeds: Iterable[int], **network: float) -> tuple[pd.Series, list[Run]]:
     """Task, number of workers, mode and seed -> seconds of a step on the paper's cluster; and the runs that say so."""
-    found, runs = overhead.iterations([MODEL[task] for task in tasks], seeds, **network)
+    found, runs = overhead.iterations([MODEL[task] for task in tasks], seeds, RULE.values(), **network)
     modes, names = ({value: key for key, value in table.items()} for table in (RULE, MODEL))
     found = found.assign(task=found["model"].map(names), mode=found["protocol"].map(modes))
     return found.set_index(["task", "nodes", "mode", "seed"])["seconds"], runs

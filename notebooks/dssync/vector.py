@@ -12,7 +12,7 @@ from lib.cluster.slowdowns import Lognormal
 from lib.cluster.spec import Node, Work
 from lib.cluster.virtual.cluster import VirtualCluster
 from lib.data.batch import Batch
-from lib.options.checked import NotNegative
+from lib.options.checked import Count, NotNegative
 from lib.protocols.rule import Rule
 from notebooks.toys import Toy
 
@@ -23,14 +23,14 @@ ENDLESS = 1e30
 
 
 class Numbers(torch.nn.Module):
-    """Their mean is the loss, so that the gradient is one over their count at every place."""
+    """Tensors of these sizes; the loss is the sum of their means, so that a gradient is one over its tensor's size everywhere."""
 
-    def __init__(self, count: int):
+    def __init__(self, *sizes: int):
         super().__init__()
-        self.values = torch.nn.Parameter(torch.zeros(count))
+        self.tensors = torch.nn.ParameterList(torch.zeros(size) for size in sizes)
 
     def forward(self, batch: Batch, rows: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        return self.values.mean()
+        return torch.stack([each.mean() for each in self.tensors]).sum()
 
     def loss(self, batch: Batch, scores: torch.Tensor) -> torch.Tensor:
         return scores
@@ -44,9 +44,12 @@ class Vector(Toy):
 
     seconds: NotNegative
     """Of a step, forward and backward, on a node as `cluster` makes them."""
+    tensors: tuple[Count, ...] = (PARAMETERS,)
+    """Sizes of the model's tensors, in proportion: there are `PARAMETERS` in all, and two at least in each."""
 
     def model(self, seed: int) -> torch.nn.Module:
-        return Numbers(PARAMETERS)
+        share = PARAMETERS / sum(self.tensors)
+        return Numbers(*(max(2, round(share * size)) for size in self.tensors))
 
     def work(self) -> Work:
         return Work(flops=self.seconds)
@@ -59,7 +62,7 @@ def cluster(workers: int, unit: float, *, collective: str = "ring", latency: flo
     return VirtualCluster(workers=workers, worker=node, server=node, collective=collective, slowdown=slowdown)
 
 
-def job(rule: Rule, there: VirtualCluster, seed: int, *, seconds: float, steps: int) -> dict[str, Any]:
-    """A timing run in which each worker makes so many steps of so many seconds."""
-    task = Vector(samples=steps * there.workers, seconds=seconds)
+def job(rule: Rule, there: VirtualCluster, seed: int, *, steps: int, **task: Any) -> dict[str, Any]:
+    """A timing run in which each worker makes so many steps of a `Vector`."""
+    task = Vector(samples=steps * there.workers, **task)
     return {"workload": task, "protocol": rule, "cluster": there, "seed": seed, "gradients": False, "trace": False}

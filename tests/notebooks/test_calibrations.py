@@ -25,4 +25,5 @@ def test_what_a_constant_decides_is_judged_by_no_claim():
         if any(claim.notebook in record.notebooks and record.covers(each) for record in records)
     }
     speeds = {("gba.t52-sync", "criteo"), ("gba.t52-sync", "alimama"), ("gba.t52-async", "criteo")}
-    assert covered == speeds | {("gba.t53-stale", "busy")}
+    fitted = {("ds.f4-speed-up", "CIFAR-10, 16"), ("ds.f4-more", "CIFAR-10")}
+    assert covered == speeds | {("gba.t53-stale", "busy")} | fitted

@@ -126,9 +126,8 @@ class InGroups(Way):
             return await self._site.mean(met, mine)
         buckets = [*buckets, slice(buckets[0].stop, mine.size)] if mine.size > buckets[0].stop else buckets
         keys = (replace(met, key=f"{met.key}, bucket {number}") for number in range(len(buckets)))
-        return joined(
-            [await self._site.mean(key, mine[part]) for key, part in zip(keys, buckets, strict=True)], buckets
-        )
+        means = [await self._site.mean(key, mine[part]) for key, part in zip(keys, buckets, strict=True)]
+        return joined(means, buckets)
 
     async def together(self, met: Meeting | None, once: Callable[[Meeting], Awaitable[Any]]) -> Any:
         """`once` with that group, or with those who are left of it when a member dies; None where there is no group."""
