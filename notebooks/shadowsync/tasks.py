@@ -141,8 +141,8 @@ def copied(job: Mapping[str, Any]) -> int:
 
 @cache
 def paced(trainers: int, threads: int, servers: int, steps: float) -> VirtualCluster:
-    """A cluster on which a trainer of so many threads makes `steps` a second beside S-EASGD's shadow, to a few per cent, with what rows
-    take on their way and wait behind copies; a thread's own part of a step is what timing runs leave for it."""
+    """A cluster on which a trainer of so many threads makes `steps` a second, to a few per cent, beside S-EASGD's shadow: with
+    what rows take on their way and wait behind copies. A thread's own part of a step is what timing runs leave for it."""
     task = workload(20 * threads * trainers * BATCH, evaluation_samples=100)
     shadow = rule("s-easgd", servers=servers, threads=threads)
     whole = own = threads / steps  # seconds of a thread's step
