@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
+import lib
 from lib import protocols, workloads
 from lib.cluster.slowdowns import Lognormal
 from lib.cluster.virtual.cluster import VirtualCluster
@@ -94,11 +96,11 @@ def compared(threads: int) -> dict[str, Rule]:
     return rules | {"s-bmuf (0.9)": rule("s-bmuf", threads=threads, eta=ETA, alpha=0.9)}
 
 
-def cluster(task: Workload, trainers: int, *, embedding: int | None = None, steps: float = STEPS) -> VirtualCluster:
+def cluster(task: Workload, trainers: int, *, steps: float = STEPS) -> VirtualCluster:
     """The paper's machines, whose links and memories are smaller by as much as our dense parameters are: a synchronisation takes
     as long as of 50 MB, and a step as `steps` a second and trainer say, with 24 threads that together use a machine's memory.
 
-    `embedding` servers, one for each trainer by default, are simulated as two that are as much larger."""
+    Embedding servers, one for each trainer, are simulated as two that are as much larger."""
     here = clusters.shadowsync()
     shrink = 4 * dense_parameters(task) / DENSE
     replica = BlankDense(dense_parameters(task), task.dense_optimizer)
@@ -112,7 +114,7 @@ def cluster(task: Workload, trainers: int, *, embedding: int | None = None, step
         core_memory=core,
     )
     sync = clusters.scaled(here.server, shrink, "memory", "core_memory", "bandwidth")
-    larger = clusters.scaled(sync, (embedding or trainers) / EMBEDDING, "memory", "bandwidth")
+    larger = clusters.scaled(sync, trainers / EMBEDDING, "memory", "bandwidth")
     nodes = {f"server{each}": larger for each in range(EMBEDDING)}
     slowdown = Lognormal(sigma=0.1)  # an estimate: hyperthreads and networks are not quite even
     here = replace(here, workers=trainers, servers=EMBEDDING, nodes=nodes)
@@ -137,11 +139,39 @@ def copied(job: Mapping[str, Any]) -> int:
     return 4 * dense_parameters(job["workload"])
 
 
+@cache
+def paced(trainers: int, threads: int, servers: int, steps: float) -> VirtualCluster:
+    """A cluster on which a trainer of so many threads makes `steps` a second, to a few per cent, beside S-EASGD's shadow: with
+    what rows take on their way and wait behind copies. A thread's own part of a step is what timing runs leave for it."""
+    task = workload(20 * threads * trainers * BATCH, evaluation_samples=100)
+    shadow = rule("s-easgd", servers=servers, threads=threads)
+    whole = own = threads / steps  # seconds of a thread's step
+    for _ in range(3):
+        there = cluster(task, trainers, steps=THREADS / own)
+        # Rows are no smaller than the paper's, as the dense parameters are, so what serves them is no slower either.
+        there = replace(there, nodes=dict.fromkeys(there.nodes, clusters.shadowsync().server))
+        run = lib.train(**timing(task, shadow, there, 0) | {"store": STORE}, save=False)
+        own += whole - threads * trainers * BATCH / run.steady_qps
+        if own <= 0:
+            raise ValueError(
+                f"a trainer of {threads} threads cannot make {steps} steps a second: rows alone take {whole - own:.3f} s of a "
+                f"thread's {whole:.3f} s a step; take more threads, or fewer steps"
+            )
+    return there
+
+
 def job(
-    protocol: Rule, trainers: int, seed: int, *, samples: int, steps: float = STEPS, embedding: int | None = None
+    protocol: Rule,
+    trainers: int,
+    seed: int,
+    *,
+    samples: int,
+    steps: float = STEPS,
+    servers: int = 2,
+    threads: int | None = None,
 ) -> dict[str, Any]:
-    """A run that learns, in one pass. However many threads a trainer has, it makes as many steps in a second."""
-    task = workload(samples, world=seed)
-    there = cluster(task, trainers, embedding=embedding, steps=steps * THREADS / protocol.worker_threads)
-    made = {"workload": task, "protocol": protocol, "cluster": there, "seed": seed, "trace": False}
-    return made | {"store": STORE, "evaluations": EVALUATIONS}
+    """A run that learns, in one pass, on machines on which `threads` of a trainer, all of them unless told, make `steps` a second
+    beside the shadow of S-EASGD with so many sync servers."""
+    there = paced(trainers, threads or protocol.worker_threads, servers, steps)
+    made = {"workload": workload(samples, world=seed), "protocol": protocol, "cluster": there, "seed": seed}
+    return made | {"trace": False, "store": STORE, "evaluations": EVALUATIONS}

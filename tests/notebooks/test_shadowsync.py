@@ -32,6 +32,21 @@ def test_a_trainer_makes_its_steps_and_a_synchronisation_takes_its_time():
     assert 4 * tasks.dense_parameters(task) / cluster.server.bandwidth == pytest.approx(50e6 / 3.125e9)
 
 
+@pytest.mark.parametrize(("trainers", "servers", "steps"), [(20, 2, tasks.STEPS), (11, 1, tasks.STEPS_1)])
+def test_runs_that_learn_mix_as_far_apart_as_calibrated(trainers, servers, steps):
+    """Two links take 125 copies a second, so each of 20 trainers has 6.25 mixes, and 74.9 steps, a second: 11.98 in between."""
+    shadow = tasks.rule("s-easgd", servers=servers, threads=4)
+    job = tasks.job(shadow, trainers, 500, samples=40_000, steps=steps, servers=servers) | {"gradients": False}
+    run = lib.train(**{name: value for name, value in job.items() if name != "evaluations"}, save=False)
+    assert run.steady_qps / trainers / tasks.BATCH == pytest.approx(steps, rel=0.1)
+    assert run.summary["sync_gap"] == pytest.approx(steps * trainers / tasks.syncs(servers), rel=0.1)
+
+
+def test_threads_that_are_too_few_for_the_pace_are_told():
+    with pytest.raises(ValueError, match=r"1 threads cannot make 74\.9 steps a second: rows alone take"):
+        tasks.paced(5, 1, 2, tasks.STEPS)
+
+
 def test_a_rule_by_its_name():
     foreground = tasks.rule("fr-easgd (30)", servers=4, threads=12)
     assert isinstance(foreground, ForegroundEASGD)
