@@ -33,6 +33,30 @@ def test_under_oac_the_second_batch_is_validated():
     assert table.loc[1, "computed"] == "a'' (1), b' (1), h' (1)" and updates["a"] == 2
 
 
+def test_all_letters_end_as_printed():
+    found = {
+        name: example.as_printed(example.followed(protocols.get(name))) for name in ("sequential", "oac", "pipelined")
+    }
+    assert found == {"sequential": 1, "oac": 1, "pipelined": 0}
+
+
+@pytest.mark.parametrize("name", example.ORDERS)
+def test_step_by_step_whoever_writes_first(name):
+    """The second batch has a as it was read, then a' of the cache; a' never covers a'' in the store (Fig. 4)."""
+    table = example.stepped(protocols.get("oac"), example.ORDERS[name])
+    second = table.loc[1].set_index("step")["the batch has"]
+    assert second[["read", "validate", "compute"]].to_list() == ["a, b, h", "a' (0), b, h", "a'' (1), b' (1), h' (1)"]
+    stored = table["the store has"]
+    assert stored.iloc[-1] == "a'' (1), b' (1), c' (0), d, e, f' (0), g, h' (1)"
+    assert ("a' (0)" in " ".join(stored)) == (name == "the first writes first")
+    assert table["MFT"].iloc[-1] == 1
+
+
+def test_finished_over_gaps():
+    """Section 3.3's own numbers."""
+    assert example.finished(protocols.get("oac"), (0, 1, 2, 5, 6, 3, 4))["MFT"].to_list() == [0, 1, 2, 2, 2, 3, 6]
+
+
 def test_stages_are_in_their_order():
     spans = example.spans(example.followed(protocols.get("oac")))
     one = spans[spans["node"] == "batch 1"].drop_duplicates("kind").set_index("kind")
