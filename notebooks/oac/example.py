@@ -92,7 +92,7 @@ def stepped(rule: PipelineRule, order: Sequence[int]) -> pd.DataFrame:
         stamp = play.stamp.get(batch)
         held = play.found.get(batch, {}) if stamp is None else dict.fromkeys(BATCHES[batch], stamp)
         rows.append((batch, step, _primed(held), _primed(play.store), _primed(play.cache), *_known(play, batch)))
-    columns = ["batch", "step", "the batch has", "the store has", "the cache has", "MFT", "STE"]
+    columns = ["batch", "stage", "the batch has", "the store has", "the cache has", "MFT", "STE"]
     return pd.DataFrame(rows, columns=columns).set_index("batch")
 
 

@@ -44,7 +44,7 @@ def test_all_letters_end_as_printed():
 def test_step_by_step_whoever_writes_first(name):
     """The second batch has a as it was read, then a' of the cache; a' never covers a'' in the store (Fig. 4)."""
     table = example.stepped(protocols.get("oac"), example.ORDERS[name])
-    second = table.loc[1].set_index("step")["the batch has"]
+    second = table.loc[1].set_index("stage")["the batch has"]
     assert second[["read", "validate", "compute"]].to_list() == ["a, b, h", "a' (0), b, h", "a'' (1), b' (1), h' (1)"]
     stored = table["the store has"]
     assert stored.iloc[-1] == "a'' (1), b' (1), c' (0), d, e, f' (0), g, h' (1)"
