@@ -97,7 +97,7 @@ def test_what_setup_2_is_foretold():
     found = tasks.foretold().set_index(["longest", "GraphSage's share", "memory"])["times as fast"]
     assert found["host", 0.0, 1.0] == pytest.approx((53.5 + 45.8 + 43.8) / 53.5, rel=0.01)
     assert found["host", 0.0, 0.25] == pytest.approx((214 + 45.8 + 43.8) / 214, rel=0.01)
-    assert found.max() < 3
+    assert found.max() < 3 < (43.8 + 45.8 + 43.8) / 43.8  # which a machine has whose copies last as long as its step
 
 
 def test_conflicts_in_closed_form():
