@@ -10,7 +10,7 @@ from lib.data.zipf import probabilities
 from lib.results.run import Run
 from lib.workloads import Workload
 from notebooks.oac.convergence import replaced
-from notebooks.oac.tasks import SETUPS
+from notebooks.oac.tasks import ESTIMATED, SETUPS
 
 FIELDS = 4
 
@@ -24,7 +24,7 @@ def task(*, batch: int, exponent: float, batches: int, vocabulary: int = 2_000) 
 def job(workload: Workload, in_flight: int, seed: int, protocol: str = "oac") -> dict[str, Any]:
     """A run of a pipeline in which so many batches are always in flight: the way back is what takes longest."""
     rule = protocols.get(protocol, in_flight=in_flight, readers=in_flight, writers=in_flight, queue=in_flight)
-    there = SETUPS["setup 1"].cluster(workload)
+    there = SETUPS["setup 1"].cluster(workload, ESTIMATED)
     return {"workload": replace(workload, world=seed), "protocol": rule, "cluster": there, "seed": seed, "trace": False}
 
 

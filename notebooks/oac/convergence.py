@@ -11,7 +11,7 @@ from lib.results.run import Run
 from lib.seeds import tuning
 from lib.workloads import Workload
 from notebooks import study
-from notebooks.oac.tasks import Setup
+from notebooks.oac.tasks import HOST, Machine, Setup
 from tests.soak.pipelines import digest_of, serial
 
 UNTRAINED = "untrained"
@@ -21,11 +21,11 @@ FAST = 0.97
 """A setting is tuned for quality among those that keep so much of the greatest speed."""
 
 
-def job(setup: Setup, mode: str, seed: int, *, epochs: float, tuned: int, memory: float = 1.0) -> dict[str, Any]:
+def job(setup: Setup, mode: str, seed: int, *, epochs: float, tuned: int, machine: Machine = HOST) -> dict[str, Any]:
     """A mode's run by its name in the figures."""
     name, _, few = mode.partition(" ")
     made = setup.job(
-        "oac" if name == UNTRAINED else name, seed, epochs=epochs, in_flight=tuned if few else None, memory=memory
+        "oac" if name == UNTRAINED else name, seed, epochs=epochs, in_flight=tuned if few else None, machine=machine
     )
     return made | ({"protocol": "frozen"} if name == UNTRAINED else {"evaluations": max(1, round(epochs))})
 

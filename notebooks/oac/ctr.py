@@ -6,7 +6,7 @@ from typing import Any
 
 from lib import workloads
 from lib.store.optim import Adagrad
-from notebooks.oac.tasks import SETUPS
+from notebooks.oac.tasks import ESTIMATED, SETUPS
 
 NETWORKS = ("deepfm", "dlrm", "ffnn")
 
@@ -15,9 +15,9 @@ MODES = ("sequential", "pipelined", "oac", "frozen")
 
 
 def job(network: str, protocol: str, seed: int, samples: int, **options) -> dict[str, Any]:
-    """One pass on setup 1's machine: stages last as long as there, and as many batches are in flight as it has cores."""
+    """One pass on a machine of setup 1's sizes by data sheets, and as many batches are in flight as it has cores."""
     setup, rates = SETUPS["setup 1"], dict.fromkeys(("dense_optimizer", "row_optimizer"), Adagrad(lr=0.03))
     size = {"samples": samples, "batch_size": 64, "days": 1, "drift": 0.0, **options}
     task = workloads.get("ctr-synthetic", network=network, **size, **rates, world=seed)
     rule = protocol if protocol == "frozen" else setup.rule(protocol)
-    return {"workload": task, "protocol": rule, "cluster": setup.cluster(task), "seed": seed, "trace": False}
+    return {"workload": task, "protocol": rule, "cluster": setup.cluster(task, ESTIMATED), "seed": seed, "trace": False}

@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
 from lib.cluster.virtual.cluster import VirtualCluster
 from lib.drivers.run.plan import Plan
 from lib.drivers.run.record import END, Access, Record
+from lib.protocols.pipeline_rule import PipelineRule
 from lib.protocols.rule import Rule
 from lib.training.legs import driver
+from notebooks.oac.plays import Play
 from notebooks.toys import NAMES, Letters
+
+BATCHES = ("acf", "abh")
+AFTER = {"a": 2, "b": 1, "c": 1, "f": 1, "h": 1}
+"""How often each parameter was updated in the end; d, e and g never were (Sec. 3.2)."""
+
+ORDERS = {
+    "the first writes first": (0, 0, 1, 1, 0, 1, 0, 0, 1, 1),
+    "the second writes first": (0, 0, 1, 1, 0, 1, 1, 1, 0, 0),
+}
+"""Both batches are read before either is computed; whose step comes next, through `Play.STAGES`."""
 
 STAGES = ("read", "validated", "computed", "written")
 
@@ -58,6 +70,51 @@ def updates(records: list[Record]) -> dict[str, float]:
     """How often each parameter was updated, by what the store has at the end."""
     rows = next(record.final["rows"]["letter"] for record in records if "rows" in record.final)
     return {chr(number): float(value) for number, value in zip(rows.ids, rows.values[:, 0], strict=True)}
+
+
+def as_printed(records: list[Record]) -> float:
+    """1 where all eight parameters end as the paper says."""
+    found = updates(records)
+    return float(all(found.get(letter, 0) == AFTER.get(letter, 0) for letter in NAMES))
+
+
+def stepped(rule: PipelineRule, order: Sequence[int]) -> pd.DataFrame:
+    """Figure 4, a row for each step: what the batch has, then the store, the cache, MFT, and STE of the batch."""
+    play, done, rows = Play(rule, BATCHES, NAMES), [0, 0], []
+    for batch in order:
+        step = Play.STAGES[done[batch]]
+        read, cached = dict(play.found.get(batch, {})), dict(play.cache)
+        getattr(play, step)(batch)
+        done[batch] += 1
+        if step == "compute":  # just before it, what the cache has newer takes the place of what was read
+            seen = {row: max(version, cached.get(row, -1)) for row, version in read.items()}
+            rows.append((batch, "validate", _primed(seen), _primed(play.store), _primed(cached), *_known(play, batch)))
+        stamp = play.stamp.get(batch)
+        held = play.found.get(batch, {}) if stamp is None else dict.fromkeys(BATCHES[batch], stamp)
+        rows.append((batch, step, _primed(held), _primed(play.store), _primed(play.cache), *_known(play, batch)))
+    columns = ["batch", "stage", "the batch has", "the store has", "the cache has", "MFT", "STE"]
+    return pd.DataFrame(rows, columns=columns).set_index("batch")
+
+
+def finished(rule: PipelineRule, stamps: Sequence[int]) -> pd.DataFrame:
+    """MFT after each of these timestamps is written, in this order (Sec. 3.3)."""
+    state, rows = rule.init(), []
+    for stamp in stamps:
+        state = rule.on_written(state, stamp, stamp)
+        rows.append((stamp, state.finished, ", ".join(map(str, sorted(state.early)))))
+    return pd.DataFrame(rows, columns=["written", "MFT", "written beyond it"]).set_index("written")
+
+
+def _known(play: Play, batch: int) -> tuple[int, int]:
+    return play.state.finished, play.admission[batch].safe
+
+
+def _primed(versions: Mapping[str, int]) -> str:
+    """a'' (1) has had two updates: those of the batches with it, up to that timestamp; batches are computed by number here."""
+    return _told(
+        list(versions.items()),
+        {(row, stamp): sum(row in reads for reads in BATCHES[: stamp + 1]) for row, stamp in versions.items()},
+    )
 
 
 def _versions(access: Access) -> list[tuple[str, int]]:

@@ -12,6 +12,7 @@ import math
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
@@ -47,22 +48,25 @@ def task(batches: int) -> Workload:
 def trained(
     workload: Workload, folder: str, protocol: str, seed: int, *, beyond_memory: bool = False
 ) -> dict[str, object]:
-    """A run over a new store in that folder, its paces, and how many MB came from the disk for a batch."""
+    """A run over a new store in that folder, its paces, and for a batch MB from the disk and milliseconds of all cores, some of
+    which take pages out."""
     store = RowStore(mapped=folder, journal=False)  # nobody goes on with its rows
     job = Job.of(workload, RULES[protocol], LocalCluster(threads=4), seed=seed, store=store, save=False)
-    before = _read_from_disk()
+    before, busy = _read_from_disk(), time.process_time()
     with taken_out(folder) if beyond_memory else nullcontext(lambda samples: None) as progress:
         run = job.run(progress)
-    came = (_read_from_disk() - before) / 1e6
-    return {"run": run, "from disk": came / run.summary["applied"], **paces(run)}
+    came, busy = (_read_from_disk() - before) / 1e6, 1e3 * (time.process_time() - busy)
+    batches = run.summary["applied"]
+    return {"run": run, "from disk": came / batches, "cpu": busy / batches, **paces(run)}
 
 
 def paces(run: Run) -> dict[str, float]:
-    """Batches a second and the medians of stages in milliseconds, after the first fifth."""
+    """Batches a second and the means of stages in milliseconds, after the first fifth; what each fourth batch pays for all is
+    in a mean."""
     spans = run.trace.assign(ms=1e3 * (run.trace["end"] - run.trace["start"]))
     ends = np.sort(spans.loc[spans["kind"] == "compute", "end"].to_numpy())
     ends = ends[len(ends) // 5 :]
-    later = spans[spans["end"] > ends[0]].groupby("kind")["ms"].median()
+    later = spans[spans["end"] > ends[0]].groupby("kind")["ms"].mean()
     stages = {kind: float(later.get(kind, 0.0)) for kind in ("read", "validate", "compute", "update", "write")}
     return {"pace": (len(ends) - 1) / (ends[-1] - ends[0]), **stages}
 

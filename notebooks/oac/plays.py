@@ -22,9 +22,9 @@ class Play:
 
     STAGES = ("admit", "read", "compute", "write", "finish")
 
-    def __init__(self, rule: PipelineRule, reads: Sequence[str]):
+    def __init__(self, rule: PipelineRule, reads: Sequence[str], rows: str = ROWS):
         self.rule, self.reads, self.state = rule, reads, rule.init()
-        self.store, self.cache = dict.fromkeys(ROWS, -1), {}
+        self.store, self.cache = dict.fromkeys(rows, -1), {}
         self.admission, self.found, self.stamp, self.history = {}, {}, {}, []
 
     def go(self, order: Sequence[int]) -> list[Anomaly]:

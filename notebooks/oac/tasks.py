@@ -3,15 +3,19 @@
 A graph of ten thousand entities stands for Freebase86m's 86 million. A batch touches the same share of them as in the paper,
 and so many triples to an entity give as many batches to an epoch. All speeds are smaller by as much as a batch's rows are, so
 that a batch is read, sent, computed and written in the seconds that the paper's would take.
+
+How fast the machine is the paper does not say; its seconds do. Setup 1's are met in two ways, by a slow host and by a slow
+device (`HOST`, `DEVICE`), and what either foretells of setup 2 was not fitted.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 
 from lib import protocols, workloads
 from lib.cluster.spec import Link, Work
@@ -28,14 +32,35 @@ DEGREE = 4
 DIM = 50
 """Of an entity's vector, in both setups (Fig. 2)."""
 
-WIDTH = 2 * DIM
-"""Numbers of a row: Adagrad's state is part of a parameter's value, which is our choice; the paper does not name an optimiser."""
-
 NEGATIVES = 1000
 """Of a batch of the paper's size, an estimate: Marius's usual number."""
 
-MEMORY = 100e9 / 80
-"""Bytes a second of the host's memory for each of its cores, an estimate. All of them read and write a batch together."""
+SYNC, PIPELINED = 0.205, 0.107
+"""Seconds of a batch of setup 1, one after another and with OAC: 12,500 and 6,500 over 60,945 batches (Fig. 2a)."""
+
+
+class Machine(NamedTuple):
+    """What decides how long the stages of a batch last."""
+
+    memory: float
+    """Bytes a second of the host's memory, of which all batches that are read and written have a share."""
+    pcie: float
+    """Bytes a second each way."""
+    device: float = 1.0
+    """Times the operations a second that are estimated of a V100."""
+    width: int = DIM
+    """Numbers of a row that travel."""
+
+
+HOST = Machine(memory=14.95e9, pcie=8.74e9)
+"""The host is the longest stage. Reading and writing last 107 ms, and the way there and back what the estimated step leaves of
+the other 98."""
+DEVICE = Machine(memory=51.1e9, pcie=12e9, device=0.0453)
+"""The device is. A step lasts 107 ms, and the host what PCIe leaves of the other 98."""
+ESTIMATED = Machine(memory=100e9, pcie=12e9, width=2 * DIM)
+"""Of data sheets, with Adagrad's state on its way beside each value. Its 133 ms of PCIe and a stage of 107 are more than 205
+together, so it is not the paper's machine."""
+MACHINES: Mapping[str, Machine] = {"host": HOST, "device": DEVICE, "estimated": ESTIMATED}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,23 +84,23 @@ class Setup:
         size |= {"batch_size": self.batch, "negatives": self.negatives, "samples": round(epochs * DEGREE * ENTITIES)}
         return workloads.get(self.workload_name, **size, world=world, **options)
 
-    def cluster(self, task: Workload, memory: float = 1.0) -> VirtualCluster:
-        """The paper's machine, smaller; with `memory` times the host's memory bandwidth."""
+    def cluster(self, task: Workload, machine: Machine = HOST) -> VirtualCluster:
+        """The paper's machine, smaller."""
         here = clusters.oac(self.cores)
-        device, less = here.worker.device, _bytes(task) / (4 * WIDTH * self.rows)
-        host = memory * MEMORY * self.cores * less
-        device = clusters.scaled(device, task.work().flops / self._work().flops, "flops")
-        device = clusters.scaled(device, less, "memory", "pcie")
+        less = _bytes(task) / (4 * machine.width * self.rows)
+        device = clusters.scaled(here.worker.device, machine.device * task.work().flops / self._work().flops, "flops")
+        device = replace(clusters.scaled(device, less, "memory"), pcie=less * machine.pcie)
         link = Link(ends=("server0", "worker0"), bandwidth=device.pcie, latency=10e-6)
-        server = replace(here.server, memory=host, core_memory=host)
+        server = replace(here.server, memory=less * machine.memory, core_memory=less * machine.memory)
         return replace(here, worker=replace(here.worker, device=device), server=server, links=(link,))
 
-    def seconds(self, memory: float = 1.0) -> dict[str, float]:
+    def seconds(self, machine: Machine = HOST) -> dict[str, float]:
         """How long each stage of a batch of the paper's size takes, and alone."""
-        device, moved = clusters.oac(self.cores).worker.device, 4 * WIDTH * self.rows
-        host = 2 * moved / (memory * MEMORY * self.cores)  # out of the table and into the batch, or back
+        device = clusters.scaled(clusters.V100, machine.device, "flops")
+        moved = 4 * machine.width * self.rows
+        host = 2 * moved / machine.memory  # out of the table and into the batch, or back
         step = device.seconds(self._work()) + device.seconds(Work(bytes=3 * moved))
-        way = moved / device.pcie
+        way = moved / machine.pcie
         return {"read": host, "transfer": way, "compute": step, "back": way, "write": host}
 
     def rule(self, mode: str, in_flight: int | None = None) -> Rule:
@@ -87,10 +112,10 @@ class Setup:
         return protocols.get(mode, **each, in_flight=in_flight or self.cores)
 
     def job(
-        self, mode: str, seed: int, *, epochs: float, in_flight: int | None = None, memory: float = 1.0, **options
+        self, mode: str, seed: int, *, epochs: float, in_flight: int | None = None, machine: Machine = HOST, **options
     ) -> dict[str, Any]:
         task = self.workload(epochs, seed, **options)
-        made = {"workload": task, "protocol": self.rule(mode, in_flight), "cluster": self.cluster(task, memory)}
+        made = {"workload": task, "protocol": self.rule(mode, in_flight), "cluster": self.cluster(task, machine)}
         return made | {"seed": seed, "trace": False}
 
     def _work(self) -> Work:
@@ -108,6 +133,37 @@ SETUPS: Mapping[str, Setup] = {
         ("setup 2", "freebase86m-distmult", 20, 500_000, 1_000_000, 45, 30),
     )
 }
+
+
+def paces(seconds: Mapping[str, float]) -> dict[str, float]:
+    """Of a batch's stages: its milliseconds one after another; those of the longest stage, where reading and writing share the
+    host; and how many times as fast a pipeline is."""
+    alone = sum(seconds.values())
+    longest = max(seconds["read"] + seconds["write"], seconds["transfer"], seconds["compute"])
+    return {"one after another": 1e3 * alone, "pipelined": 1e3 * longest, "times as fast": alone / longest}
+
+
+def foretold() -> pd.DataFrame:
+    """Setup 2 by the machines that meet setup 1's seconds. A quarter of the cores may have all of the memory's bandwidth or a
+    quarter of it; of the longest stage's time in setup 1, a share may be GraphSage's own (its sampling on the host, its
+    gathering on the device), which setup 2 does not have."""
+    rows = []
+    for name in ("host", "device"):
+        for share in (0.0, 0.25, 0.5, 0.75, 1.0):
+            for cores in (1.0, 0.25):
+                seconds = SETUPS["setup 2"].seconds(_without(name, share, cores))
+                rows.append({"longest": name, "GraphSage's share": share, "memory": cores} | paces(seconds))
+    return pd.DataFrame(rows)
+
+
+def _without(name: str, share: float, cores: float) -> Machine:
+    """The machine where a share of its longest stage is not needed; what is left is at most as fast as the data sheets say."""
+    machine = MACHINES[name]
+    if name == "host":
+        machine = machine._replace(memory=min(machine.memory / max(1 - share, 1e-9), ESTIMATED.memory))
+    else:
+        machine = machine._replace(device=min(machine.device / max(1 - share, 1e-9), 1.0))
+    return machine._replace(memory=cores * machine.memory)
 
 
 def _bytes(task: Workload) -> float:
