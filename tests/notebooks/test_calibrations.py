@@ -16,7 +16,7 @@ def test_a_record_has_the_constants_value():
 
 def test_what_a_constant_decides_is_judged_by_no_claim():
     """Under GBA's records two figures are put in: Sync over Async on Criteo, and so over GBA, which is fitted to Async there, and
-    with as many workers on Alimama; and the age of gradients in busy hours."""
+    with as many workers on Alimama."""
     records = claims.calibrations()
     covered = {
         (claim.id, each.case)
@@ -26,4 +26,4 @@ def test_what_a_constant_decides_is_judged_by_no_claim():
     }
     speeds = {("gba.t52-sync", "criteo"), ("gba.t52-sync", "alimama"), ("gba.t52-async", "criteo")}
     fitted = {("ds.f4-speed-up", "CIFAR-10, 16"), ("ds.f4-more", "CIFAR-10")}
-    assert covered == speeds | {("gba.t53-stale", "busy")} | fitted
+    assert covered == speeds | fitted
