@@ -28,14 +28,17 @@ def in_short(verdicts: Sequence[Verdict], profile: str) -> str:
     if profile == "smoke" or all(verdict.verdict in ("not run", "refused") for verdict in verdicts):
         return parts().short((), (), (), [NOTHING.format(profile or "of a trial")])
     chosen = [verdict for verdict in verdicts if verdict.claim.short]
-    found = [v for v in chosen or verdicts if v.counted in (*HOLDS, "direction only")]
+    settled = (*HOLDS, "direction only")
+    found = [v for v in verdicts if v.counted in settled and (v.claim.short or not chosen)]
     found = found if chosen else sorted(found, key=lambda v: v.claim.kind != "paper")[:MOST]
+    open_ = [v for v in chosen if v.counted == "inconclusive" and v.detail]  # what a page asks, and cannot tell
     failed = missed(verdicts)
-    if not found and not failed:  # then that nothing was settled is the answer
+    if not (found or failed or open_):  # then that nothing was settled is the answer
         found = list(verdicts[:MOST])
     counted = [(kind, of, sum(of.values())) for kind, of in counts(verdicts).items()]
     said = [f"{number} {NAMES[kind][number > 1]}: {tally(of)}" for kind, of, number in counted]
-    return parts().short([(v, told(v)) for v in found], [(v, told(v), why(v)) for v in failed], said, ())
+    sentences = [(v, told(v)) for v in found] + [(v, f"{told(v)} Open: {v.detail}.") for v in open_]
+    return parts().short(sentences, [(v, told(v), why(v)) for v in failed], said, ())
 
 
 def missed(verdicts: Sequence[Verdict]) -> list[Verdict]:

@@ -52,6 +52,14 @@ def test_claims_say_which_sentences_stand_first():
     assert "This one, 3.00." in html and "Sentence 1." not in html
 
 
+def test_what_a_page_asks_and_cannot_tell_stands_there_with_its_reason():
+    asked = judge(claim(short="It is {ours}.", seeds=8), table(x=five(3), y=LESS))
+    silent = judge(claim(cases={"p": 2}), table(x=five(0.5, 1), y=LESS))  # inconclusive, without a sentence of its own
+    html = in_short([asked, silent, verdict(3, short="X is {ours}.")], "laptop")
+    assert "It is 3.00. Open: too few seeds: 5 of 8." in html and "X is 3.00." in html
+    assert html.index("X is 3.00.") < html.index("It is 3.00.") and "s Ours" not in html
+
+
 def test_nothing_judged_is_one_line():
     assert "of the profile smoke" in in_short([verdict(3)], "smoke") and "Ours" not in in_short([verdict(3)], "smoke")
     assert in_short([], "laptop") == ""
