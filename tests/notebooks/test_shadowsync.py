@@ -67,6 +67,9 @@ def test_what_trainers_keep_and_where_growth_ends():
 
 def test_names_as_pages_write_them():
     rules = tasks.compared(threads=2)
+    assert [rules[f"fr-ma{how}"].alpha for how in ("", ", copied")] == [0.5, 1.0] and rules[
+        "fr-bmuf, copied"
+    ].eta == 0.5
     assert (rules["fr-easgd (30)"].every, rules["s-bmuf (0.9)"].alpha, rules["fr-bmuf"].seconds) == (
         30,
         0.9,
