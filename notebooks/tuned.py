@@ -9,6 +9,7 @@ A curve has a row for each setting and seed: the settings' columns, `seed`, `val
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import pandas as pd
@@ -25,10 +26,11 @@ def tried(
     axes: Mapping[str, Sequence[float]],
     seeds: Iterable[int],
     most: int = 6,
-    **whose: Iterable[str],
+    limits: Mapping[str, tuple[float, float]] = MappingProxyType({}),
+    **whose: Iterable[Any],
 ) -> pd.DataFrame:
     """The curves of all combinations of `whose`, such as tasks and modes, of which a larger figure of a run is better; each grid
-    goes on `most` times at most."""
+    goes on `most` times at most, and within the axes' `limits`."""
     parts = []
     for each in study.grid(**whose):
 
@@ -36,7 +38,7 @@ def tried(
             jobs = [job(**each, **place) | {"on_nan": "skip"} for place in places]  # a rate may be too large for a mode
             return [figure(run, **each) for run in sweep(jobs)]
 
-        parts.append(study.climbed(measured, axes, seeds, most).assign(**each))
+        parts.append(study.climbed(measured, axes, seeds, most, limits).assign(**each))
     return pd.concat(parts, ignore_index=True)
 
 

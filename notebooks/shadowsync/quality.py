@@ -29,19 +29,33 @@ TABLE_3 = {
 
 
 def half(run: Run, **place: Any) -> dict[str, float]:
-    """Both figures, NE of new examples by trainer 1's copy; and at the end by this copy, the average of all, and the servers'."""
-    late = run.history[run.history["samples"] > run.summary["samples"] / 2]
-    found = {"train_ne": late["train_ne"].mean(), "ne": late["ne"].mean(), "ne_of_first": run.summary["ne"]}
+    """Both figures, NE of new examples by trainer 1's copy; and at the end by this copy, the average of all, and the servers'.
+    What stays as it was is evaluated once."""
+    late, end = run.history[run.history["samples"] > run.summary["samples"] / 2], run.summary["ne"]
+    new = late["ne"].mean() if late["ne"].notna().any() else end
+    found = {"train_ne": late["train_ne"].mean(), "ne": new, "ne_of_first": end}
     ends = ("ne_of_average", "ne_of_centre", "sync_gap")
     return found | {name: run.summary.get(name) for name in ends} | {"eps": run.steady_qps}
 
 
-def course(places: Iterable[study.Place], runs: Iterable[Run], base: str = "s-easgd") -> pd.DataFrame:
-    """NE of new examples in the course of a pass, of each protocol over the `base`'s with the same seed at the same place."""
-    found = study.courses(places, runs, "samples", "ne")
-    found["part"] = (found["samples"] / found.groupby(["protocol", "seed"])["samples"].transform("last")).round(2)
-    found["over the base's"] = found["ne"] / study.beside(found, "ne", ["seed", "part"], protocol=base)
+def course(places: Iterable[study.Place], runs: Iterable[Run], **base: Any) -> pd.DataFrame:
+    """NE of new examples in the course of a pass, over the `base`'s (protocol="s-easgd") where all else is the same."""
+    places = list(places)
+    found, axes = study.courses(places, runs, "samples", "ne"), [*places[0]]
+    found["part"] = (found["samples"] / found.groupby(axes)["samples"].transform("last")).round(2)
+    same = [axis for axis in axes if axis not in base]
+    found["over the base's"] = found["ne"] / study.beside(found, "ne", [*same, "part"], **base)
     return found.drop(columns="samples")
+
+
+def trend(
+    course: pd.DataFrame, by: str | Sequence[str], parts: Sequence[float] = (0.25, 0.5, 0.75, 1.0)
+) -> pd.DataFrame:
+    """Where what a base is better by leads: per cent of NE above the base's, by part of the pass, a column each."""
+    wide = course[course["part"].isin(parts)].pivot_table(
+        index=by, columns="part", values="over the base's", sort=False
+    )
+    return (100 * (wide - 1)).round(3)
 
 
 def rises(models: pd.DataFrame) -> pd.DataFrame:

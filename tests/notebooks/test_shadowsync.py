@@ -67,6 +67,9 @@ def test_what_trainers_keep_and_where_growth_ends():
 
 def test_names_as_pages_write_them():
     rules = tasks.compared(threads=2)
+    assert [rules[f"fr-ma{how}"].alpha for how in ("", ", copied")] == [0.5, 1.0] and rules[
+        "fr-bmuf, copied"
+    ].eta == 0.5
     assert (rules["fr-easgd (30)"].every, rules["s-bmuf (0.9)"].alpha, rules["fr-bmuf"].seconds) == (
         30,
         0.9,
@@ -91,8 +94,9 @@ def test_quality_is_that_of_the_second_half():
 def test_the_course_is_told_over_the_base_at_the_same_place_and_seed():
     places = study.grid(seed=(1, 2), protocol=("base", "other"))
     runs = [past([1, 1, 0.5, 0.5]), past([2, 1, 1, 0.5]), past([1, 1, 1, 1]), past([3, 3, 3, 3])]
-    found = quality.course(places, runs, base="base")
-    found = found.pivot_table(index=["seed", "protocol"], columns="part", values="over the base's")
+    course = quality.course(places, runs, protocol="base")
+    assert quality.trend(course, "protocol", (0.25, 1.0)).loc["other"].to_dict() == {0.25: 150, 1.0: 100}
+    found = course.pivot_table(index=["seed", "protocol"], columns="part", values="over the base's")
     assert found.loc[(1, "other")].to_dict() == {0.25: 2, 0.5: 1, 0.75: 2, 1.0: 1}
     assert set(found.loc[(2, "other")]) == {3} and set(found.loc[(1, "base")]) == {1}
 

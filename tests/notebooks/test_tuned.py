@@ -40,3 +40,11 @@ def test_modes_run_at_their_own_best_or_all_at_the_bases(curve):
     assert one(task="a", protocol="async")["dense"] == 3
     for made in (own, one):
         assert made(task="a", protocol="frozen") == {"task": "a", "protocol": "frozen"}, "nothing of it was tuned"
+
+
+def test_an_axis_goes_on_within_its_limits(monkeypatch):
+    monkeypatch.setattr(tuned, "sweep", lambda jobs: [SimpleNamespace(**job) for job in jobs])
+    found = tuned.tried(
+        dict, lambda run, **_: run.alpha, {"alpha": (0.25, 0.5)}, [0], limits={"alpha": (0, 1)}, mode=["a"]
+    )
+    assert sorted(found["alpha"]) == [0.25, 0.5, 1] and found["inside"].all(), "an alpha of 1 is the last, and no edge"

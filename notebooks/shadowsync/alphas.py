@@ -1,0 +1,58 @@
+"""A shadow beside its foreground twins by alpha: each mode at its own best, and all at one.
+
+In a foreground mix a replica stands still, and nothing is lost by going all of the way. A shadow's replica trains on meanwhile,
+and what it learnt then is what a large alpha gives up. So one alpha for all is kinder to the one or to the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pandas as pd
+
+from lib.reporting.claims import interval
+from lib.reporting.claims.statistics import least
+from lib.results.run import Run
+from notebooks import paired
+from notebooks.shadowsync import quality, tasks
+
+SHADOW, TWINS = "s-easgd", ("fr-easgd (5)", "fr-easgd (30)")
+TUNED = (SHADOW, *TWINS)
+NEVER, FROZEN = "never", "frozen"
+MODES = (*TUNED, NEVER, FROZEN)
+GAPS = (*TUNED, "fr-easgd (100)")
+LIMITS = {"alpha": (0.0, 1.0)}
+"""An alpha of 1 is a copy, and no more than that is to be had."""
+
+
+def job(trainers: int, mode: str, seed: int, *, samples: int, alpha: float = 0.5, **rates: float) -> dict[str, Any]:
+    """A mode's run on clicks for long passes, at the calibrated pace with 4 threads a trainer; *never* is the shadow with an
+    alpha of 0, *frozen* throws every gradient away."""
+    made = {"samples": samples, "threads": 4, "made": tasks.light, **rates}
+    if mode == FROZEN:
+        return tasks.job("frozen", trainers, seed, **made)
+    here = {"alpha": 0.0 if mode == NEVER else alpha}
+    return tasks.job(tasks.rule(SHADOW if mode == NEVER else mode, threads=4, **here), trainers, seed, **made)
+
+
+def figure(run: Run, **place: Any) -> float:
+    """What is tuned: NE of new examples, of which less is better."""
+    return -quality.half(run)["ne"]
+
+
+def less(data: pd.DataFrame, same: Sequence[str], *bases: str) -> pd.DataFrame:
+    """The data, and NE of new examples less that of each base with the `same` values."""
+    for base in bases:
+        data = paired.less(data, ["ne"], same, mode=base)
+    return data
+
+
+def told(data: pd.DataFrame, columns: Sequence[str], by: Sequence[str]) -> pd.DataFrame:
+    """By place and column: the mean over the seeds, half its 95 % interval, the smallest effect that so many seeds can tell."""
+    rows = {}
+    for place, part in data.groupby(list(by), sort=False):
+        for column in columns:
+            mean, low, _ = interval(part[column].to_list())
+            rows[*place, column] = {"mean": mean, "+-": mean - low, "tells": least(mean - low, len(part))}
+    return pd.DataFrame.from_dict(rows, "index").rename_axis([*by, "of"])
