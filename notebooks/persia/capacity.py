@@ -6,8 +6,7 @@ only time is asked here.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
@@ -20,7 +19,6 @@ from lib.store.optim import Adagrad, Optimizer
 from lib.streams import uniform
 from lib.workloads.ctr import ClickThrough
 from lib.workloads.networks import Network
-from notebooks import clusters
 from notebooks.persia.tasks import speed_job
 
 DIM = 128
@@ -79,17 +77,6 @@ def ids_of(ranks: np.ndarray, fields: np.ndarray) -> np.ndarray:
 
 
 MODES = ("sync", "hybrid", "async")
-
-
-TF32 = 156 / 19.5
-"""Times as many operations a second as in single precision, by the A100's data sheet."""
-
-
-def in_tf32(job: Mapping[str, Any]) -> dict[str, Any]:
-    """The run on GPUs that multiply in TF32, which the paper does not say."""
-    there = job["cluster"]
-    worker = replace(there.worker, device=clusters.scaled(there.worker.device, TF32, "flops"))
-    return {**job, "cluster": replace(there, worker=worker)}
 
 
 def job(capacity: str, protocol: str, seed: int, **shape: int) -> dict[str, Any]:

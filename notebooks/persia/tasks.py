@@ -129,10 +129,6 @@ class Scale:
         fold = max(1.0, workers * each / PLACES)
         wide = clusters.scaled(server, fold, "memory", "core_memory", "bandwidth")
         wide = replace(wide, cores=round(server.cores * fold), launch=wait)
-        if (
-            self.cloud
-        ):  # 30 take 120 GB/s, all workers 100: no limit to flows that share; here a message is whole, and in turn
-            wide = replace(wide, bandwidth=PLACES * workers * worker.bandwidth)
         spread = Lognormal(sigma=0.05)  # estimate
         here = replace(here, servers=PLACES, worker=worker, server=wide, slowdown=spread)
         return here if self.cloud else in_machines(here)

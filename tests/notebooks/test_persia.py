@@ -64,9 +64,7 @@ def test_eight_gpus_share_a_machines_interface():
     assert [len(each.nodes) for each in cluster.uplinks] == [8, 8]
     assert {each.bandwidth for each in cluster.uplinks} == {12.5e9} and cluster.collective == "hierarchical"
     assert len(tasks.SCALES["taobao"].cluster(1).uplinks) == 1
-    cloud = tasks.SCALES["criteo-syn"].cluster(8)
-    assert not cloud.uplinks, "a worker there is a machine"
-    assert cloud.servers * cloud.server.bandwidth > 8 * 8 * cloud.worker.bandwidth, "nobody waits for another's rows"
+    assert not tasks.SCALES["criteo-syn"].cluster(8).uplinks, "a worker there is a machine"
 
 
 def test_modes_learn_and_are_judged_beside_table_2():
