@@ -2,9 +2,59 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
+from itertools import accumulate
+from typing import Any
+
 import pandas as pd
 
+from lib.cluster.slowdowns import Lognormal
+from lib.drivers.replicas.overlap import FORWARD
+from lib.models.ctr import TABLE
+from lib.models.flat import FlatModel
 from lib.results.run import Run
+from lib.training.sweep import sweep
+from notebooks.persia.tasks import MODES
+
+
+def alone(job: Mapping[str, Any]) -> dict[str, float]:
+    """Seconds of the parts of a step, from operations, bytes and latencies alone: to compute, to average the network, both where
+    buckets are averaged beside backward, and to bring a machine's rows, or to take their gradients back."""
+    task, cluster = job["workload"], job["cluster"]
+    node, machines = cluster.worker, len(cluster.uplinks) or cluster.workers
+    each = cluster.workers // machines  # GPUs that share an interface
+    interface = cluster.uplinks[0].bandwidth if cluster.uplinks else node.bandwidth
+
+    def averaged(parameters: int) -> float:
+        levels = ((each, node.bandwidth), (machines, interface))
+        return sum(2 * (n - 1) * (4 * parameters / n / speed + node.latency) for n, speed in levels)
+
+    model, ids = FlatModel(task.model(0)), task.batch(job["seed"], 0).ids[TABLE]
+    sizes = [each.stop - each.start for each in model.buckets(MODES["hybrid"].buckets)]
+    compute, end = node.device.seconds(task.work()), 0.0
+    for size, done in zip(sizes, accumulate(sizes), strict=True):
+        end = max(end, compute * (FORWARD + (1 - FORWARD) * done / model.size)) + averaged(size)
+    rows = each * ids.size * (4 * task.dim + ids.itemsize) / interface
+    return {"compute": compute, "average": averaged(model.size), "both": end, "rows": rows}
+
+
+def foretold(job: Mapping[str, Any]) -> dict[str, float]:
+    """How many times as fast as sync the hybrid is where sync does one part after the other, and the hybrid at the same time what
+    can be; an interface averages and moves rows in turn. The bound is with all averaging beside backward."""
+    part = alone(job)
+    sync, network = part["compute"] + part["average"] + 2 * part["rows"], part["average"] + part["rows"]
+    return part | {"bound": sync / max(part["compute"], network), "foretold": sync / max(part["both"], network)}
+
+
+def held(settings: Mapping[str, Mapping[str, Any]], seed: int) -> tuple[pd.DataFrame, list[Run]]:
+    """What is foretold of each setting beside what runs have in which all steps take equally long."""
+    even = [job | {"cluster": replace(job["cluster"], slowdown=Lognormal(sigma=0.0))} for job in settings.values()]
+    runs = sweep([job | {"protocol": MODES[mode]} for mode in ("sync", "hybrid") for job in even])
+    pairs = zip(runs[: len(even)], runs[len(even) :], strict=True)
+    data = pd.DataFrame([foretold(job) for job in even]).assign(subject=[*settings], seed=seed)
+    data["run"] = [hybrid.steady_qps / sync.steady_qps for sync, hybrid in pairs]
+    return data.assign(**{"over foretold": data["run"] / data["foretold"]}), runs
 
 
 def busy(run: Run) -> float:

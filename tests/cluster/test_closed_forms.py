@@ -44,42 +44,42 @@ class TestDSSyncsTable1:
         assert measured == pytest.approx(2 * workers**2 * SIZE / (servers * BANDWIDTH), rel=0.01)
 
     def test_ring(self, workers):
-        measured = seconds(collectives.whole_ring(workers, SIZE), workers, bandwidth=BANDWIDTH)
+        measured = seconds(collectives.whole_ring(range(workers), SIZE), workers, bandwidth=BANDWIDTH)
         assert measured == pytest.approx((2 * workers - 1) * self.unit, rel=0.01)
 
     def test_tree(self, workers):
-        measured = seconds(collectives.whole_tree(workers, SIZE), workers, bandwidth=BANDWIDTH)
+        measured = seconds(collectives.whole_tree(range(workers), SIZE), workers, bandwidth=BANDWIDTH)
         assert measured == pytest.approx(3 * math.ceil(math.log2(workers)) * self.unit, rel=0.01)
 
     def test_ds_sync_ring(self, workers):
         group = math.isqrt(workers)
-        measured = seconds(collectives.whole_ring(group, SIZE), group, bandwidth=BANDWIDTH)
+        measured = seconds(collectives.whole_ring(range(group), SIZE), group, bandwidth=BANDWIDTH)
         assert measured == pytest.approx((2 * group - 1) * self.unit, rel=0.01)
 
     def test_ds_sync_tree(self, workers):
         group = math.isqrt(workers)
-        measured = seconds(collectives.whole_tree(group, SIZE), group, bandwidth=BANDWIDTH)
+        measured = seconds(collectives.whole_tree(range(group), SIZE), group, bandwidth=BANDWIDTH)
         assert measured == pytest.approx(3 * math.ceil(math.log2(group)) * self.unit, rel=0.01)
 
 
 @pytest.mark.parametrize("workers", [2, 4, 9, 16, 64])
 def test_a_chunked_ring_costs_what_nccl_says(workers, latency=50e-6):
-    measured = seconds(collectives.ring(workers, SIZE), workers, bandwidth=BANDWIDTH, latency=latency)
+    measured = seconds(collectives.ring(range(workers), SIZE), workers, bandwidth=BANDWIDTH, latency=latency)
     formula = 2 * (workers - 1) / workers * SIZE / BANDWIDTH + 2 * (workers - 1) * latency
     assert measured == pytest.approx(formula, rel=0.01)
 
 
 @pytest.mark.parametrize("workers", [2, 4, 16, 64])
 def test_a_chunked_tree_costs_what_halving_and_doubling_costs(workers, latency=50e-6):
-    measured = seconds(collectives.tree(workers, SIZE), workers, bandwidth=BANDWIDTH, latency=latency)
+    measured = seconds(collectives.tree(range(workers), SIZE), workers, bandwidth=BANDWIDTH, latency=latency)
     formula = 2 * (workers - 1) / workers * SIZE / BANDWIDTH + 2 * math.log2(workers) * latency
     assert measured == pytest.approx(formula, rel=0.01)
 
 
 def test_small_groups_save_little_but_latency_where_rings_are_chunked():
     """The paper's 5.9-fold advantage at W = 16 (31 hops to 7... 15) shrinks to (sqrt W - 1) / sqrt W against (W - 1) / W."""
-    whole = [seconds(collectives.whole_ring(n, SIZE), n, bandwidth=BANDWIDTH) for n in (16, 4)]
-    chunked = [seconds(collectives.ring(n, SIZE), n, bandwidth=BANDWIDTH) for n in (16, 4)]
+    whole = [seconds(collectives.whole_ring(range(n), SIZE), n, bandwidth=BANDWIDTH) for n in (16, 4)]
+    chunked = [seconds(collectives.ring(range(n), SIZE), n, bandwidth=BANDWIDTH) for n in (16, 4)]
     assert whole[0] / whole[1] == pytest.approx(31 / 7, rel=0.01)
     assert chunked[0] / chunked[1] == pytest.approx((15 / 16) / (3 / 4), rel=0.01)
 
@@ -98,16 +98,16 @@ def behind(uplinks, each, **options):
 def test_what_crosses_an_uplink_shares_it(bandwidth, inside):
     """Sixteen nodes, four behind each uplink, in rank order: a ring of all crosses each once, four rings of equal remainder four
     times. A machine's GPUs have next to no time among themselves, a rack's nodes have links like its uplink."""
-    made = collectives.ring(16, 1.0)
+    made = collectives.ring(range(16), 1.0)
     assert carry_out(made, behind(4, 4, bandwidth=bandwidth), np.zeros(16)).max() == pytest.approx(15 / 8, rel=1e-6)
     members = behind(4, 4, bandwidth=bandwidth)
-    within = [carry_out(collectives.ring(4, 1.0), members[4 * at :][:4], np.zeros(4)).max() for at in range(4)]
+    within = [carry_out(collectives.ring(range(4), 1.0), members[4 * at :][:4], np.zeros(4)).max() for at in range(4)]
     assert within == pytest.approx([inside] * 4, abs=1e-6)
     members = behind(4, 4, bandwidth=bandwidth)
-    across = [carry_out(collectives.ring(4, 1.0), members[at::4], np.zeros(4)).max() for at in range(4)]
+    across = [carry_out(collectives.ring(range(4), 1.0), members[at::4], np.zeros(4)).max() for at in range(4)]
     assert max(across) == pytest.approx(4 * 1.5, rel=1e-6)
     pair = behind(4, 4, bandwidth=bandwidth)[:8]
-    assert carry_out(collectives.ring(8, 1.0), pair, np.zeros(8)).max() == pytest.approx(7 / 4, rel=1e-6)
+    assert carry_out(collectives.ring(range(8), 1.0), pair, np.zeros(8)).max() == pytest.approx(7 / 4, rel=1e-6)
 
 
 @pytest.mark.parametrize("uplinks, each", [(2, 8), (8, 8), (4, 2)])
@@ -121,7 +121,7 @@ def test_a_hierarchical_mean_costs_two_small_rings(uplinks, each, inner=100.0, l
     between = 2 * (uplinks - 1) * (16 / uplinks + latency)
     assert measured == pytest.approx(inside + between, rel=0.02)
     members = behind(uplinks, each, bandwidth=inner, latency=latency)
-    flat = carry_out(collectives.ring(uplinks * each, 16.0), members, np.zeros(uplinks * each))
+    flat = carry_out(collectives.ring(range(uplinks * each), 16.0), members, np.zeros(uplinks * each))
     assert measured < flat.max()
 
 
@@ -129,7 +129,7 @@ def test_a_hierarchical_mean_costs_two_small_rings(uplinks, each, inner=100.0, l
     "machines", [[0] * 8, list(range(8)), [0, 0, 0, 1, 1]], ids=["one machine", "a GPU each", "unlike"]
 )
 def test_a_hierarchical_mean_is_a_ring_where_there_is_one_level(machines):
-    made, ring = collectives.hierarchical(machines, 8.0), collectives.ring(len(machines), 8.0)
+    made, ring = collectives.hierarchical(machines, 8.0), collectives.ring(machines, 8.0)
     assert seconds(made, len(machines)) == seconds(ring, len(machines))
     assert len(made) == len(ring)
 

@@ -36,6 +36,28 @@ def test_read_ahead_rows_hide_a_slow_look_up_and_sync_waits_for_it():
     assert speed["hybrid"] > 2.5 * speed["sync"]
 
 
+@pytest.mark.parametrize("workers, hops", [(8, 14), (16, 14 + 2)])
+def test_the_parts_of_a_step_by_hand(workers, hops):
+    """Of D bytes each GPU sends 7/8 twice at NVLink's rate, and a machine half twice over its interface; rows of 16 numbers with
+    an id of 8 bytes come for eight at a time; sync waits for all of it, one after the other."""
+    job = tasks.speed_job("taobao", "sync", workers, 0, batch=256, steps=10)
+    part, task = scaling.foretold(job), job["workload"]
+    size, ids = 4 * dense_parameters(task), task.batch(0, 0).ids["feature"].size
+    between = size / 12.5e9 if workers > 8 else 0
+    assert part["average"] == pytest.approx(2 * 7 / 8 * size / 100e9 + between + hops * 50e-6)
+    assert part["rows"] == pytest.approx(8 * ids * 72 / 12.5e9)
+    sync = part["compute"] + part["average"] + 2 * part["rows"]
+    assert part["bound"] == pytest.approx(sync / max(part["compute"], part["average"] + part["rows"]))
+    assert max(part["compute"], part["average"]) < part["both"] < part["compute"] + part["average"] + hops * 50e-6
+
+
+def test_runs_keep_to_what_is_foretold_of_even_steps():
+    settings = {"few": tasks.speed_job("taobao", "sync", 8, 0, batch=4096, steps=10)}
+    data, runs = scaling.held(settings, 0)
+    assert data["subject"].tolist() == ["few"] and len(runs) == 2
+    assert data["over foretold"].item() == pytest.approx(1, abs=0.1)
+
+
 def test_eight_gpus_share_a_machines_interface():
     cluster = tasks.SCALES["taobao"].cluster(16)
     assert [each.nodes[0] for each in cluster.uplinks] == ["worker0", "worker8"]

@@ -46,9 +46,9 @@ class Queue:
         return start
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Interface:
-    """A node's connection: it sends and receives at the same time."""
+    """A node's connection: it sends and receives at the same time. It is no other, however alike."""
 
     out: Queue
     into: Queue
@@ -154,7 +154,8 @@ class Network:
     def machines(self, ranks: Sequence[int]) -> list[int]:
         """Of each of these workers, the first of them behind the same uplink; itself if it has none."""
         uplinks = [self.interfaces[f"worker{rank}"].uplink or rank for rank in ranks]
-        return [next(at for at, other in enumerate(uplinks) if other is each) for each in uplinks]
+        first: dict[Interface | int, int] = {}
+        return [first.setdefault(each, at) for at, each in enumerate(uplinks)]
 
     def send(self, source: str, target: str, now: float, size: float, start: float) -> float:
         """Queue a message; when it has arrived. Failures count from `start` on."""

@@ -15,7 +15,7 @@ from lib.cluster.board import Meeting, mean, own
 from lib.cluster.faults.nodes import Health, Incarnation
 from lib.cluster.one_process import ProcessSite, ProcessWorld
 from lib.cluster.spec import Node, Work
-from lib.cluster.virtual.collectives import Algorithm, hierarchical
+from lib.cluster.virtual.collectives import Algorithm
 from lib.cluster.virtual.loop import VirtualLoop
 from lib.cluster.virtual.network import Network, Transfer, carry_out
 
@@ -115,11 +115,10 @@ class VirtualSite(ProcessSite):
         self._lanes = [0.0] * self.spec.lanes
 
     async def mean(self, meeting: Meeting, mine: np.ndarray) -> np.ndarray:
-        workers = len(meeting.members)
-        if workers == 1:
+        if len(meeting.members) == 1:
             return own(mine)
-        asked = self._network.machines(meeting.members) if self._average is hierarchical else workers
-        result, done = await self._meet(meeting, "mean", mine, mean, self._average(asked, mine.nbytes))
+        steps = self._average(self._network.machines(meeting.members), mine.nbytes)
+        result, done = await self._meet(meeting, "mean", mine, mean, steps)
         await self.until(done[meeting.members.index(self.rank)])
         return own(result)
 
