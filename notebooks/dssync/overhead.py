@@ -58,13 +58,15 @@ Options = Mapping[str, Any]
 
 
 def rules(model: str, buckets: Buckets = "tensor") -> dict[str, Rule]:
-    """BSP and DS-Sync as the paper's code has them, and ASP; and BSP in PyTorch's buckets, after backward and beside it."""
+    """BSP and DS-Sync as the paper's code has them; BSP in PyTorch's buckets, after backward and beside it; ASP, whose vectors
+    travel whole, and a DS-Sync whose vectors do."""
     ddp = max(1, round(4 * sum(MODELS[model]) / BUCKET))
     return {
         "bsp": AllReduce(buckets=buckets, overlapped=False),
         "bsp, buckets": AllReduce(buckets=ddp, overlapped=False),
         "bsp, overlapped": AllReduce(buckets=ddp),
         "ds-sync": DSSync(buckets=buckets),
+        "ds-sync, whole": DSSync(),
         "asp": Async(),
     }
 

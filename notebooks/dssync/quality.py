@@ -79,11 +79,14 @@ def job(
     if "world" in {each.name for each in fields(own)}:  # a question's truth is in its words, alike in all worlds
         scaled["world"] = seed
     here = replace(own, samples=workers * steps * LONGER.get(task, 1) * own.batch_size, **scaled)
-    # A second a step, beside which nothing that is sent takes long.
-    node = Node(flops=here.work().flops, core_memory=1e30)
-    cluster = VirtualCluster(workers=workers, worker=node, slowdown=Lognormal(sigma=0.1))
-    made = {"workload": here, "protocol": MODES.get(mode, FROZEN), "cluster": cluster, "seed": seed, "trace": False}
-    return made | {"evaluations": evaluations}
+    made = {"workload": here, "protocol": MODES.get(mode, FROZEN), "cluster": cluster(here, workers), "seed": seed}
+    return made | {"evaluations": evaluations, "trace": False}
+
+
+def cluster(workload: Workload, workers: int = WORKERS) -> VirtualCluster:
+    """A second a step, beside which nothing that is sent takes long."""
+    node = Node(flops=workload.work().flops, core_memory=1e30)
+    return VirtualCluster(workers=workers, worker=node, slowdown=Lognormal(sigma=0.1))
 
 
 def steady(made: dict[str, Any]) -> dict[str, Any]:

@@ -130,6 +130,14 @@ def test_readings_train_the_same_parameters_and_so_does_a_model_without_statisti
     assert all(np.array_equal(each, trained[-1]) for each in trained)
 
 
+@pytest.mark.parametrize("name, options", [("ds-sync", {}), ("all-reduce", {"overlapped": False})])
+def test_they_are_behind_the_last_of_several_buckets(name, options):
+    """A network has many tensors, where the bowl has one, which no bucket cuts."""
+    made = [get(name, statistics="naive", buckets=buckets, **options) for buckets in (1, "tensor")]
+    once, apart = (finals(records(IMAGES, rule, UNEVEN))["worker2/replica"]["values"] for rule in made)
+    np.testing.assert_array_equal(once, apart)
+
+
 def test_one_worker_is_plain_torch():
     run = lib.train(IMAGES, "ds-sync", VirtualCluster(workers=1), save=False)
     model = IMAGES.model(0)

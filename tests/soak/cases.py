@@ -35,6 +35,15 @@ WORKLOADS: dict[str, Case] = {
         "evaluation_triples": 10,
     },
     "quadratic": {"batch_size": 8, "dim": 4},
+    "cifar10-wrn": {
+        "batch_size": 8,
+        "side": 8,
+        "classes": 2,
+        "channels": 1,
+        "noise": 1.0,
+        "evaluation_samples": 20,
+        "norm": "running",
+    },
 }
 """So small that a run takes a tenth of a second."""
 FLOPS = 1e6
@@ -43,6 +52,8 @@ STEP = {"local": 5e-3, "ray": 2e-2}
 """About the seconds that a step takes on a wall clock."""
 OTHERS = 0.4
 """Share of the cases with cuts that go on with other numbers of servers, and of whoever else may be others."""
+RUNNING = 0.5
+"""Share of the cases of rules that read running statistics that have some."""
 LIGHT = 0.25
 """Share of the cases of clicks whose model brings its gradients itself."""
 OPTIONS: dict[str, dict[str, tuple[Any, ...]]] = {
@@ -80,6 +91,7 @@ def draw(seed: int, number: int, cluster: str = "virtual") -> Case:
     # By streams of their own, so that all else is drawn as it was before there was such a model, or went on so.
     light = streams.stream(seed, "soak", "light", cluster, number).random() < LIGHT
     case |= {"workload": "clicks-light"} if light and case["workload"] == "ctr-synthetic" else {}
+    case = _running(case, streams.stream(seed, "soak", "running", cluster, number))
     return case | _other_numbers(case, streams.stream(seed, "soak", "other numbers", cluster, number))
 
 
@@ -95,6 +107,26 @@ def _other_numbers(case: Case, stream: np.random.Generator) -> Case:
         if others := [number for number in range(least, 5) if option in case and number != case[option]]:
             numbers[option] = int(stream.choice(others))
     return {"other": numbers}
+
+
+def _running(case: Case, stream: np.random.Generator) -> Case:
+    """The same weather over a network with batch normalisation, whose statistics go with the mixes or in a mean of their own."""
+    name = case["protocol"] if isinstance(case["protocol"], str) else ""
+    others = {"days", "embedding_workers"} & case.keys()
+    if name not in ("all-reduce", "ds-sync") or others or stream.random() >= RUNNING:
+        return case
+    old = WORKLOADS["ctr-synthetic" if case["workload"] == "clicks-light" else case["workload"]]
+    found = {key: each for key, each in case.items() if key not in old and not key.startswith(("store.", "pooling"))}
+    found |= {"workload": "cifar10-wrn", **WORKLOADS["cifar10-wrn"]}
+    if "worker.flops" in found:  # that steps take as long as the weather expects
+        found["worker.flops"] *= _flops("cifar10-wrn") / _flops(case["workload"], **old)
+    options: dict[str, tuple[Any, ...]] = {"statistics": ("naive", "pooled", "none"), "buckets": (1, 3, "tensor")}
+    options |= {"overlapped": (False, True)} if name == "all-reduce" else {}
+    return found | {key: values[int(stream.integers(len(values)))] for key, values in options.items()}
+
+
+def _flops(name: str, **options: Any) -> float:
+    return workloads.get(name, **(options or WORKLOADS[name])).work().flops
 
 
 def protocols_of(case: Case) -> str:

@@ -1,0 +1,40 @@
+"""What averages of parameters after local steps of Adam lose on clicks, whoever averages: groups, or all sixteen workers at once.
+
+Adam divides a gradient by the root of its mean square. Of one worker's batch that is larger than of the mean gradient of
+all, and so local steps are shorter at one rate. With plain SGD the average of parameters is the average of gradients.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+
+from lib.protocols.all_reduce import AllReduce
+from lib.protocols.dssync import DSSync
+from lib.results.run import Run
+from notebooks import paired, study
+from notebooks.dssync import quality
+
+WORKERS = 16
+
+RULES = {"BSP": AllReduce(), "one group": DSSync(size=WORKERS), "DS-Sync": DSSync()}
+"""The mean gradient of all; the mean of all workers' parameters; those of groups of four."""
+
+RATES = (1 / 3, 1.0, 3.0, 9.0)
+"""Over the workload's own, which all modes have alike."""
+
+
+def job(mode: str, rate: float, seed: int, **shape: int) -> dict[str, Any]:
+    """As in Table 3, at another rate or by another rule."""
+    return quality.job("clicks", "BSP", seed, rate=rate, workers=WORKERS, **shape) | {"protocol": RULES[mode]}
+
+
+def measured(places: list[study.Place], **shape: int) -> tuple[pd.DataFrame, list[Run]]:
+    """What claims read: the best AUC of each run, also less that of BSP and of one group at the same rate and seed."""
+    data, runs = study.swept(
+        lambda **place: job(**place, **shape), places, best=lambda run: quality.best(run, "clicks")
+    )
+    for mode in ("BSP", "one group"):
+        data = paired.less(data, ["best"], ["rate", "seed"], mode=mode)
+    return data.assign(subject=data["mode"] + ", " + data["rate"].map("{:.2g}".format)), runs

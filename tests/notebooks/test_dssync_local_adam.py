@@ -1,0 +1,26 @@
+"""Averages after local Adam: one thing is changed at a time, and what is told is paired."""
+
+from __future__ import annotations
+
+import pytest
+
+from lib.protocols.dssync import DSSync
+from notebooks import study
+from notebooks.dssync import local_adam, quality
+
+SHORT = {"steps": 2, "evaluations": 1}
+
+
+def test_the_rule_and_the_rate_alone_differ():
+    jobs = [local_adam.job(mode, 3.0, 7, **SHORT) for mode in local_adam.RULES]
+    assert [job.pop("protocol") for job in jobs] == [*local_adam.RULES.values()] and jobs[0] == jobs[1] == jobs[2]
+    own = quality.TASKS["clicks"].workload.dense_optimizer
+    assert jobs[0]["workload"].dense_optimizer.lr == pytest.approx(3 * own.lr) and own.name == "adam"
+    assert local_adam.RULES["one group"] == DSSync(size=16) and DSSync(size=16).groups(1, 16) == (tuple(range(16)),)
+
+
+def test_what_is_told_is_less_the_same_rate_and_seed():
+    data, _ = local_adam.measured(study.grid(mode=["BSP", "one group"], rate=[1.0, 3.0], seed=[7]), **SHORT)
+    best = data.set_index("subject")["best"]
+    less = data.set_index("subject")["best less BSP's"]
+    assert less["one group, 3"] == pytest.approx(best["one group, 3"] - best["BSP, 3"]) and less["BSP, 1"] == 0
