@@ -8,6 +8,7 @@ as the last that was not: the table of all says by how much it was behind. Then 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -96,7 +97,10 @@ def advise(
     metric, found = metric_of(blank), {name: run for name, run in zip(trials, runs, strict=True) if run is not None}
     start, end = blank.summary[metric], found[first].summary[metric]
     there = start + goal * (end - start)
-    seconds, same = seconds_to(found[first], metric, start, there), {}
+    seconds, same = (
+        seconds_to(found[first], metric, start, there) or math.nan,
+        {},
+    )  # 0: it learnt nothing that could be sooner
     rows = [
         {
             "protocol": name,

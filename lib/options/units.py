@@ -60,7 +60,7 @@ SPEED = Unit("operations a second", "20 GFLOP/s", _SPEEDS, least=1e3)
 _FIELDS = {
     STEPS: "Node.launch Node.reading Device.launch",
     LAGS: "Node.latency Link.latency",
-    RATE: "Node.memory Node.core_memory Node.bandwidth Device.memory Device.pcie Link.bandwidth",
+    RATE: "Node.memory Node.core_memory Node.bandwidth Device.memory Device.pcie Link.bandwidth Uplink.bandwidth",
     SPEED: "Node.flops Device.flops",
     BYTES: "Device.capacity RayCluster.object_store RowStore.max_bytes",
     SECONDS: "Cluster.patience Failure.at Failure.every Failure.lasts Mishaps.delay Mishaps.retry Empirical.seconds Shared.hold "
