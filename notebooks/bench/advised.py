@@ -26,7 +26,7 @@ from lib.cluster.spec import Node
 from lib.workloads import PROFILES
 from notebooks.clusters import GBIT
 
-DRAWN_BY = "3a95a8e914e73c710699615ed5adfe441e8fbba0"
+DRAWN_BY = "9d06c75b8d8deb7c174d5439ce971a7c10b81c5e"
 """The commit that last changed what an advice is; it alone draws the conditions, so that nobody chooses them."""
 NEAR = 0.03
 SIZES = {"smoke": (25_600, 2, 1), "laptop": (512_000, 5, 30), "full": (2_048_000, 8, 30)}
