@@ -44,7 +44,10 @@ BLOCKS = ("protocols", "verdicts")
 """What is made in the README, each between two comments."""
 BY_HAND = ("mutate.json", "soak.json", "gpu", "sealed", "pilots")
 """What is in the reference and no notebook makes."""
-WITHDRAWN = '<p role="note">Rules of this page have been mended since: its verdicts by the old ones are withdrawn.</p>'
+WITHDRAWN = (
+    '<section class="short" role="note"><p>Verdicts whose rules have been mended since are withdrawn: they count nowhere until '
+    "this page has run again.</p></section>"
+)
 NONE_YET = "No claim has been judged at the laptop profile by these rules yet; `make reproduce PROFILE=laptop` does it."
 
 

@@ -37,8 +37,7 @@ def in_short(verdicts: Sequence[Verdict], profile: str) -> str:
         found = list(verdicts[:MOST])
     counted = [(kind, of, sum(of.values())) for kind, of in counts(verdicts).items()]
     said = [f"{number} {NAMES[kind][number > 1]}: {tally(of)}" for kind, of, number in counted]
-    sentences = [(v, told(v)) for v in found] + [(v, f"{told(v)} Open: {v.detail}.") for v in open_]
-    return parts().short(sentences, [(v, told(v), why(v)) for v in failed], said, ())
+    return parts().short([(v, told(v)) for v in found + open_], [(v, told(v), why(v)) for v in failed], said, ())
 
 
 def missed(verdicts: Sequence[Verdict]) -> list[Verdict]:
@@ -50,7 +49,8 @@ def told(verdict: Verdict) -> str:
     """A claim in a sentence with what was measured: its own sentence for it, or the claim and both numbers."""
     claim, cases = verdict.claim, [case for case in verdict.cases if case.ours is not None]
     if claim.short and cases:
-        return claim.short.format(**numbers(verdict))
+        open_ = f" Open: {verdict.detail}." if verdict.counted == "inconclusive" and verdict.detail else ""
+        return claim.short.format(**numbers(verdict)) + open_
     words, told = [claim.sentence], [case for case in cases if case.figure is not None]
     for who, of, number in (("Ours", cases, ours), ("The paper", told, papers)):
         found = [f"{case.case}: " * (len(verdict.cases) > 1) + number(claim, case) for case in of]

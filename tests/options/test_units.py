@@ -68,7 +68,8 @@ def test_a_plain_number_beyond_sense_is_asked_for_its_unit(options, words):
 
 
 def test_a_tiny_quantity_that_says_its_unit_is_meant():
-    lib.train("quadratic", "gba", "virtual", workers=2, samples=64, save=False, **{"worker.bandwidth": "10B/s"})
+    run = lib.train("quadratic", "gba", "virtual", workers=2, samples=64, save=False, **{"worker.bandwidth": "10B/s"})
+    assert run.provenance["cluster"]["worker"]["bandwidth"] == 10
 
 
 def test_every_option_whose_words_are_seconds_or_bytes_has_its_unit():

@@ -40,7 +40,7 @@ def apart(found):
 def test_what_two_pages_say_of_one_quantity_agrees_or_they_say_why_not():
     records = [json.loads(path.read_text()) for path in (paths.reference() / "claims").glob("*.json")]
     assert len(records) > 50
-    assert apart(said(records)) <= UNLIKE.keys()
+    assert apart(said(records)) <= UNLIKE.keys(), "of what is not withdrawn"
 
 
 def record(notebook, subject, number, seed=1000, **more):

@@ -186,7 +186,7 @@ class Claim(Checked):
 
     def _of_its_relation(self) -> Iterator[tuple[bool, str, str]]:
         parity, within, margin = self.relation == "parity", self.relation == "within", self.margin
-        yield self.loser is not None and not parity, "loser", "only parity has one"
+        yield self.loser is not None and (not parity or self.every), "loser", "only a parity of means has one"
         for name in ("share", "better", "best", "frozen"):
             right = "is missing: parity needs it" if parity else "only parity has one"
             yield parity == (getattr(self, name) is None), name, right
@@ -251,7 +251,7 @@ class Claim(Checked):
             "foretold",
             "elsewhere",
             "loser",
-        )  # claims without them are judged as before there were any
+        )  # a claim without them is judged as before there were any
         said = {name: value for name, value in dataclasses.asdict(self).items() if name not in left_out}
         said = {name: value for name, value in said.items() if value or name not in younger}
         return hashlib.sha256(json.dumps(said, sort_keys=True, ensure_ascii=False).encode()).hexdigest()[:16]

@@ -145,10 +145,8 @@ def _case(claim: Claim, each: Comparison, results: pd.DataFrame, calibrations: S
         missed = _missed(claim, each, results, theirs, near if claim.sign > 0 else far)
         p = max(p, missed)
         if missed > LEVEL:
-            verdict, why = (
-                "inconclusive",
-                f"{each.loser}, which loses in the paper, is not shown to miss the margin here",
-            )
+            why = f"{each.loser}, which loses in the paper, is not shown to miss the margin here"
+            verdict = "inconclusive"
     marked = apart(claim, each, results)
     if marked and verdict == "not replicated":
         there = claim.foretold.get(each.case)
