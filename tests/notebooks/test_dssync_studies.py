@@ -6,7 +6,8 @@ import pytest
 
 import lib
 from lib.protocols.dssync import DSSync
-from notebooks.dssync import cost, mixing, overhead, quality, smaller, tensors, topology
+from lib.workloads.contract import judged
+from notebooks.dssync import cost, mixing, overhead, quality, real_collectives, smaller, tensors, topology
 
 
 def test_what_a_parameter_server_costs_is_table_1s_where_hops_follow_each_other():
@@ -112,3 +113,8 @@ def test_printed_groups_lose_where_nodes_share_a_way_out():
     assert [gains[f"ds-sync, crews on {each}"] for each in ("racks", "machines")] == pytest.approx(
         [15 / 14] * 2, rel=0.01
     )
+
+
+def test_a_block_is_judged_by_its_numbers_mean():
+    block = real_collectives.Block(samples=4, size=10)
+    assert judged(block, block.model(0), {}, seed=0) == {"mean": 0.0}
