@@ -24,7 +24,7 @@ from lib.seeds import not_judging
 from lib.store.optim import Adam
 from lib.training.sweep import sweep
 from lib.workloads.light import LightClicks
-from notebooks import study
+from notebooks import law, study
 from notebooks.ages import aged
 
 WORKERS, BATCH = 8, 64
@@ -99,6 +99,7 @@ WAYS: Mapping[str, Way] = {
     "gba": servers("gba", size=WORKERS),
     "gba, age 0.2": replace(servers("gba", size=WORKERS), age=0.2, upto=BRIEF),
     "gba, 32 workers": servers("gba", 32, upto=BRIEF, size=WORKERS),
+    law.CONTROL: servers("async", 1),
     "async": servers("async"),
     "async, 2 workers": servers("async", 2, upto=BRIEF),
     "async, 32 workers": servers("async", 32, upto=BRIEF),
@@ -116,10 +117,12 @@ WAYS: Mapping[str, Way] = {
 }
 """What the law is fitted on."""
 UNSEEN: Mapping[str, Way] = {
-    "async, 16 workers": servers("async", 16, upto=300),
-    "local-sgd, every 8": whole("local-sgd", far=8, upto=300, every=8),
-    "hybrid, tau 2": hybrid(tau=2, upto=300),
-    "pipelined, 4": pipelined(4, upto=LONG),
+    "gba, 16 workers": servers("gba", 16, upto=BRIEF, size=WORKERS),
+    "async, 12 workers": servers("async", 12, upto=BRIEF),
+    "fr-easgd, every 8": replicas("fr-easgd", far=8, upto=BRIEF, every=8),
+    "local-sgd, every 12": whole("local-sgd", far=12, upto=300, every=12),
+    "hybrid, tau 3": hybrid(tau=3, upto=BRIEF),
+    "pipelined, 6": pipelined(6, upto=LONG),
 }
 """What it is judged on, beside the longest runs."""
 NO_MOMENTUM: Mapping[str, Way] = {
@@ -159,9 +162,9 @@ COLLAPSING = ("gba", "gba, 32 workers", "async", "async, 32 workers", "hybrid, t
 FASTER = (1 / 3, 1, 3, 9, 27)
 OWN = ("async", "local-sgd, every 16")
 """What is tuned itself, too."""
-RATED = ("async",)
+RATED = ("async", law.CONTROL)
 RATES = (1 / 3, 1, 3)
-"""Of Sync's, tried with those; Sync has 9 too, where what smaller updates cost at thrice its rates is read off."""
+"""Of Sync's, tried with those."""
 
 
 def places(lengths: Sequence[int], seeds: Iterable[int]) -> tuple[list[study.Place], list[study.Place]]:
@@ -169,8 +172,7 @@ def places(lengths: Sequence[int], seeds: Iterable[int]) -> tuple[list[study.Pla
     *short, longest = lengths
     brief = [each for each in short if each <= BRIEF]
     bases = study.grid(way=NOT_FITTED, updates=lengths, rate=(1,), seed=seeds)
-    bases += study.grid(way=("sync",), updates=short, rate=(3,), seed=seeds)
-    bases += study.grid(way=("sync",), updates=brief, rate=(RATES[0], 9), seed=seeds)
+    bases += study.grid(way=("sync",), updates=brief, rate=(RATES[0], RATES[-1]), seed=seeds)
     known = study.grid(way=WAYS, updates=short, rate=(1,), seed=seeds)
     known += study.grid(way=RATED, updates=brief, rate=(RATES[0], RATES[-1]), seed=seeds)
     held_out = study.grid(way=WAYS, updates=(longest,), rate=(1,), seed=seeds)

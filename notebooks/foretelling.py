@@ -32,20 +32,22 @@ def settings(commit: str, lengths: Sequence[int], count: int = 3) -> list[study.
 
 
 def tried(
-    drawn: Sequence[study.Place], laws: Mapping[str, law.Law], rates: apart.Rates, seeds: Sequence[int]
+    drawn: Sequence[study.Place],
+    laws: Mapping[str, law.Law],
+    control: pd.DataFrame,
+    rates: apart.Rates,
+    seeds: Sequence[int],
 ) -> tuple[pd.DataFrame, list[Run]]:
-    """What laws foretell of the settings, and what then is measured, at the rates of the nearest length that has been tuned."""
+    """What laws and the control's cells foretell of the settings, and what then is measured, at the rates of the nearest length
+    that has been tuned."""
     tables, made = [], []
     for place in drawn:
         way, updates, rate = place["way"], place["updates"], place["rate"]
         near = min((length for name, length in rates if name == "sync"), key=lambda at: abs(math.log(at / updates)))
-        smaller = rate * math.sqrt(apart.UPDATE / apart.EVERY[way].update)
         wanted = apart.beside([way], [updates], seeds, [rate])
-        wanted += study.grid(way=("sync",), updates=(updates,), rate=dict.fromkeys((rate, smaller)), seed=seeds)
-        wanted = [dict(each) for each in dict.fromkeys(tuple(each.items()) for each in wanted)]
         data, runs = apart.mapped(wanted, {("sync", updates): rates["sync", near]})
         there = law.cells(data[data["way"] == way])
-        tables.append(law.foretold(laws, there, law.smaller_updates(there, data[data["way"] == "sync"])))
+        tables.append(law.foretold(laws, there, law.smaller_updates(there, control)))
         made += runs
     return pd.concat(tables, ignore_index=True), made
 

@@ -2,12 +2,13 @@
 
 Derivation. Adam makes steps of the learning rate's length, whatever the gradient's size.
 
-1. *Smaller updates.* Where noise is most of a gradient, a step has the rate's length in noise, and along the slope the rate times
-   the ratio of slope to noise, which goes with the root of the batch. So what is left of the error at rate r, with updates
-   `larger` times smaller than Sync's, is what Sync has left at r * sqrt(larger): it is read off Sync's own curve over the
-   rates, and nothing is fitted.
+1. *Smaller updates.* Who updates for each batch makes more steps than Sync, each by fewer samples, and ends in more noise. That
+   has nothing to do with staying apart, so it is no part of what is fitted: a control tells it, one worker with the same
+   batches, none of whose gradients is old (`CONTROL`). What it costs is read off, between the lengths and the rates that it ran
+   at along straight lines in their logarithms; beyond the longest it goes on as a power of the length.
 2. *Old gradients, replicas apart.* A gradient that is `distance` old was computed where the model was by the `moved` of it
-   elsewhere: distance * rate * sqrt(larger), by 1. The loss grows with that as a power, and falls as the run forgets its start:
+   elsewhere: distance * rate * sqrt(larger), since many small steps wander. The loss grows with that as a power, and falls as
+   the run forgets its start:
 
        cost = scale * moved ** u * updates ** v
 
@@ -38,6 +39,8 @@ COLLAPSE = 0.02
 FLOOR, SHARE = 1e-4, 0.2
 """AUC, and a share of the cost: no mean is taken for more exact than that when a law is fitted, else the few cells decide that
 are known best."""
+CONTROL = "async, 1 worker"
+"""Updates as small as Async's, and no gradient is old."""
 ROWS_OF_THEIR_OWN = "replicas with rows"
 POWERS = {"moved": (1.0, 2.0), "distance": (0.0, 1.0), "rows": (-1.0, 0.0), "updates": (-1.0, 0.0)}
 """What is raised to a power, and within what: displacements cost between as much as they are, where errors add up, and their
@@ -83,25 +86,34 @@ def _power(there: pd.DataFrame, numbers: np.ndarray, names: list[str]) -> np.nda
     return np.exp(np.clip(numbers[0] + logs @ numbers[1:], -60, 2))
 
 
-def smaller_updates(there: pd.DataFrame, sync: pd.DataFrame) -> np.ndarray:
-    """What updates that are `larger` times smaller cost each cell, by Sync's AUC at the length's rates (updates, rate, auc);
-    beyond a curve's ends it is as at them. A length where Sync has one rate, the longest, has the next shorter one's curve, so
-    that nothing foretells it that was measured there."""
-    curves = {updates: group.groupby("rate")["auc"].mean() for updates, group in sync.groupby("updates")}
-    curves = {updates: curve for updates, curve in curves.items() if len(curve) > 1}
+def smaller_updates(there: pd.DataFrame, control: pd.DataFrame) -> np.ndarray:
+    """What smaller updates cost each cell, by the cells of one worker who makes them: its `cost` by (updates, rate). Nothing
+    where they are no smaller; of other sizes than the control's nothing is known."""
+    curves = {rate: group.set_index("updates")["cost"].sort_index() for rate, group in control.groupby("rate")}
+    [size] = control["larger"].unique()
 
     def cost(updates: int, rate: float, larger: float) -> float:
         if larger == 1:
             return 0.0
-        curve = curves[max(each for each in curves if each <= updates)]
-        at = np.interp(np.log([rate, rate * math.sqrt(larger)]), np.log(curve.index), curve)
-        return float(at[0] - at[1])
+        if larger != size:
+            return math.nan
+        ran = {each: curve for each, curve in curves.items() if updates <= curve.index[-1] or each == 1}
+        return float(np.interp(math.log(rate), np.log([*ran]), [_along(curve, updates) for curve in ran.values()]))
 
     return np.array([cost(*place) for place in there[["updates", "rate", "larger"]].itertuples(index=False)])
 
 
+def _along(curve: pd.Series, updates: int) -> float:
+    """A cost at a length; beyond the longest as the power that the last two lengths show, which no more than stays as it is."""
+    lengths, costs = np.log(curve.index.to_numpy(float)), curve.to_numpy()
+    if updates <= curve.index[-1] or costs[-2:].min() <= 0:
+        return float(np.interp(math.log(updates), lengths, costs))
+    power = np.diff(np.log(costs[-2:]))[0] / np.diff(lengths[-2:])[0]
+    return float(costs[-1] * math.exp(np.clip(power, *POWERS["updates"]) * (math.log(updates) - lengths[-1])))
+
+
 def fitted(there: pd.DataFrame, smaller: np.ndarray) -> dict[str, Law]:
-    """Family -> its law, by those of the cells that have not collapsed, nor would Sync with updates as small."""
+    """Family -> its law, by those of the cells that have not collapsed, nor have by smaller updates alone."""
     there = there.assign(smaller=smaller)
     there = there[(there["cost"] < COLLAPSE) & (there["smaller"].abs() < COLLAPSE)]
     return {str(family): _law(str(family), group) for family, group in there.groupby("family", sort=False)}

@@ -107,17 +107,17 @@ def test_a_collapse_begins_between_the_rates_that_were_tried():
     assert found["age"].tolist() == [4, 4]
 
 
-def test_what_smaller_updates_cost_is_read_off_sync_s_curve():
-    """Nine times smaller ones are Sync's at thrice the rate; between rates the curve is straight in their logarithm."""
-    auc = {"auc": [0.80, 0.79, 0.75, 0.82, 0.81, 0.77]}
-    sync = pd.DataFrame({"updates": 100, "rate": [1, 3, 9, 1, 3, 9], **auc})
-    there = pd.DataFrame({"updates": 100, "rate": [1.0, 3.0, 1.0, 1.0], "larger": [9.0, 9.0, 1.0, 3.0]})
-    assert law.smaller_updates(there, sync) == pytest.approx([0.01, 0.04, 0, 0.005])
-    flat = pd.DataFrame({"updates": 10, "rate": [1, 9], "auc": [0.9, 0.9]})
-    longest = pd.DataFrame({"updates": 1000, "rate": [1], "auc": [0.9]})
-    there = there.assign(updates=1000)
-    told = law.smaller_updates(there, pd.concat([flat, sync, longest]))
-    assert told == pytest.approx([0.01, 0.04, 0, 0.005]), "by the curve of the next shorter runs"
+def test_what_smaller_updates_cost_is_what_they_cost_one_worker():
+    """Between the control's lengths and rates, beyond the longest as the power of the last two: 4, 2 and so 1."""
+    control = pd.DataFrame({"updates": [100, 1000] * 2 + [4000], "rate": [1, 1, 3, 3, 1], "larger": 8.0})
+    control = control.assign(cost=[0.002, 0.004, 0.006, 0.010, 0.002])
+    places = [(100, 1, 8), (316.2278, 1, 8), (100, 3**0.5, 8), (1000, 9, 8), (16_000, 1, 8), (100, 3, 1), (100, 1, 4)]
+    there = pd.DataFrame(places, columns=["updates", "rate", "larger"])
+    told = law.smaller_updates(there, control)
+    assert told[:-1] == pytest.approx([0.002, 0.003, 0.004, 0.010, 0.001, 0])
+    assert np.isnan(told[-1]), "of updates of another size nothing is known"
+    rising = control[control["updates"] < 4000]
+    assert law.smaller_updates(there[4:5], rising) == pytest.approx([0.004]), "they cost no more than they did"
 
 
 def test_a_cell_is_the_mean_of_its_seeds_with_their_interval():
