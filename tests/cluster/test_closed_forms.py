@@ -6,6 +6,8 @@ import math
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from scipy import integrate, stats
 
 from lib import Lognormal, Node, Uplink, VirtualCluster, protocols, train, workloads
@@ -140,6 +142,49 @@ def test_a_message_crosses_both_uplinks_and_none_inside():
     assert send(here, there, 2.0, 10.0) == 2 + 10 + 0.5
     assert send(beside, there, 2.0, 10.0) == 2 + 20 + 0.5, "behind the other's on the uplink"
     assert (here.uplink.out.bytes, here.uplink.into.bytes, there.uplink.into.bytes) == (20, 0, 20)
+
+
+def pair(latency=0.0):
+    """Two interfaces of 1 byte a second, and what an all-reduce of so many bytes between them costs each."""
+    members = interfaces(2, latency=latency)
+    return members, lambda size, at: carry_out(collectives.ring(range(2), size), members, np.full(2, at)).tolist()
+
+
+def test_a_collective_shares_with_the_messages_that_were_there_before():
+    """Ten seconds of a message are left, and a ring of two chunks of two seconds comes: half of the interface is the ring's, so
+    its first is over after four. The other way nothing is in its way but that it waits for what it passes on."""
+    (here, there), averaged = pair()
+    assert send(here, there, 0.0, 10.0) == 10
+    assert averaged(4.0, 0.0) == [6, 8]
+    assert send(here, there, 0.0, 1.0) == 15, "behind all of both"
+    (here, there), averaged = pair()
+    send(here, there, 0.0, 2.0)
+    assert averaged(4.0, 0.0) == [6, 6], "two seconds of each until the fourth, and then the ring alone"
+
+
+def test_a_message_has_what_a_collective_leaves():
+    """A ring of two chunks of a second with a latency of one: it leaves a third of three seconds, and all that follow."""
+    (here, there), averaged = pair(latency=1.0)
+    assert averaged(2.0, 0.0) == [4, 4]
+    assert send(here, there, 0.0, 1.0) == pytest.approx(3 + 1)
+    assert send(here, there, 5.0, 2.0) == 7 + 1, "it is over"
+    (here, there), averaged = pair(latency=1.0)
+    averaged(2.0, 10.0)
+    assert send(here, there, 8.0, 3.0) == 13 + 1, "two seconds before it, and one in its three"
+    assert send(here, there, 13.0, 1.0) == 14 + 1
+
+
+@given(calls=st.lists(st.tuples(st.booleans(), st.integers(1, 9), st.integers(0, 30)), min_size=1, max_size=12))
+def test_an_interface_carries_no_more_than_it_can_and_rests_not_while_it_is_asked(calls):
+    """Messages and rings in any order of coming."""
+    for all_at_once in (False, True):
+        (here, there), averaged = pair()
+        for ring, size, at in sorted(calls, key=lambda call: call[2]):
+            at = 0.0 if all_at_once else float(at)
+            averaged(float(size), at) if ring else send(here, there, at, float(size))
+        work, over = sum(size for _, size, _ in calls), max(here.out.free, here.out.passed)
+        assert here.out.bytes == work and here.out.busy == pytest.approx(work)
+        assert over == pytest.approx(work) if all_at_once else over > work - 1e-6
 
 
 def test_a_chunked_server_is_bound_by_its_interface(workers=8, servers=2):

@@ -5,12 +5,16 @@ latency later; it enters the receiver at the receiver's bandwidth once what arri
 lone message takes size / min(bandwidths) + latency. Messages from one node to another arrive in the order of sending.
 What waits at a busy receiver does not hold its sender's interface: a switch stands between them and has room. An uplink that
 several nodes share is a queue more, out of their switch and into it; what crosses it waits there in the order of coming.
+
+Collectives and messages are two flows through an interface, which packets share. While messages are queued where a collective
+comes, each has half of the bandwidth; messages that come while a collective passes have what it leaves. In a queue of whole
+messages each step of a ring would wait behind the rows of a batch, and rows behind all of the ring, its latencies among them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
@@ -26,7 +30,11 @@ class Queue:
     bandwidth: float
     """Bytes per second."""
     free: float = 0.0
-    """When what is queued so far is through."""
+    """When the messages that are queued so far are through."""
+    passed: float = 0.0
+    """When the collectives that came so far are through."""
+    passing: list[tuple[float, float, float]] = field(default_factory=list)
+    """Of collectives, one after the other: from when to when, and the share of the bandwidth that they take from messages."""
     busy: float = 0.0
     """Seconds of transmission."""
     waited: float = 0.0
@@ -35,15 +43,66 @@ class Queue:
     messages: int = 0
 
     def enter(self, ready: float, size: float) -> float:
-        """Queue a message that is ready at a time; when its transmission starts."""
+        """Queue a message that is ready at a time; when its transmission starts. It is over when the queue is `free`."""
         start = max(ready, self.free)
         seconds = size / self.bandwidth
         self.waited += start - ready
         self.busy += seconds
         self.bytes += size
         self.messages += 1
-        self.free = start + seconds
+        self.free = self._beside(start, seconds) if self.passing else start + seconds
         return start
+
+    def _beside(self, start: float, seconds: float) -> float:
+        """When so many seconds of transmission from a start on are over, beside the collectives that pass."""
+        self.passing = [each for each in self.passing if each[1] > start]
+        for begin, end, share in self.passing:
+            before = max(begin - start, 0.0)
+            if seconds <= before:
+                break
+            seconds, start = seconds - before, start + before
+            left = (end - start) * (1 - share)
+            if seconds <= left:
+                return start + seconds / (1 - share)
+            seconds, start = seconds - left, end
+        return start + seconds
+
+
+class Passage:
+    """A collective's way through some queues, one for each of its places."""
+
+    def __init__(self, queues: Sequence[Queue], limit: float = float("inf")):
+        self._queues = queues
+        self._bandwidth = np.array([min(queue.bandwidth, limit) for queue in queues])
+        self._passed = np.array([queue.passed for queue in queues])
+        self._free = np.array([queue.free for queue in queues])
+        self._begun = np.full(len(queues), np.inf)
+        self._alone, self._moved = np.zeros((2, len(queues)))
+
+    def enter(self, places: np.ndarray, ready: np.ndarray, size: float) -> tuple[np.ndarray, np.ndarray]:
+        """Bytes that are ready at a time at each of the places, none of which is named twice; from when and to when they pass.
+        With messages queued before them they share: both go half as fast while both are there."""
+        start = np.maximum(ready, self._passed[places])
+        seconds = size / self._bandwidth[places]
+        shared = np.clip(self._free[places] - start, 0.0, seconds)
+        self._passed[places] = end = start + seconds + shared
+        self._free[places] += shared
+        self._begun[places] = np.minimum(self._begun[places], start)
+        self._alone[places] += seconds - shared
+        self._moved[places] += size
+        return start, end
+
+    def close(self, now: float) -> None:
+        """Tell the queues, none of which is asked of a time before now any more."""
+        for place in np.flatnonzero(self._moved):
+            queue, end = self._queues[place], float(self._passed[place])
+            queue.passed, queue.free = end, float(self._free[place])
+            queue.bytes += float(self._moved[place])
+            queue.busy += float(self._moved[place]) / queue.bandwidth
+            begin = max(float(self._begun[place]), queue.free)
+            queue.passing = [each for each in queue.passing if each[1] > now]
+            if begin < end:
+                queue.passing.append((begin, end, min(float(self._alone[place]) / (end - begin), 1.0)))
 
 
 @dataclass(slots=True, eq=False)
@@ -67,20 +126,19 @@ def usage(name: str, interface: Interface, computed: float = 0.0, lanes: int = 0
 def send(source: Interface, target: Interface, now: float, size: float) -> float:
     """Queue a message on both ends; when its last byte has arrived."""
     latency = max(source.latency, target.latency)
-    start = source.out.enter(now, size)
-    begun, ended = across(source, target, start, source.out.free, size)
-    entered = target.into.enter(begun + latency, size)
-    return max(entered + size / target.into.bandwidth, ended + latency)
+    begun, ended = source.out.enter(now, size), source.out.free
+    for queue in uplinks(source, target):
+        begun = queue.enter(begun, size)
+        ended = max(ended, queue.free)
+    target.into.enter(begun + latency, size)
+    return max(target.into.free, ended + latency)
 
 
-def across(source: Interface, target: Interface, begun: float, ended: float, size: float) -> tuple[float, float]:
-    """When the first and the last byte of a message are past the uplinks between its ends, if there are any."""
-    if source.uplink is not target.uplink:
-        for queue in (source.uplink and source.uplink.out, target.uplink and target.uplink.into):
-            if queue:
-                begun = queue.enter(begun, size)
-                ended = max(ended, queue.free)
-    return begun, ended
+def uplinks(source: Interface, target: Interface) -> list[Queue]:
+    """What a message crosses between its ends."""
+    if source.uplink is target.uplink:
+        return []
+    return [queue for queue in (source.uplink and source.uplink.out, target.uplink and target.uplink.into) if queue]
 
 
 Transfer = tuple[np.ndarray, np.ndarray, float]
@@ -96,32 +154,23 @@ def carry_out(
     transfer is held to, where the peer gives it only a share. The interfaces and uplinks are taken from the first step to the
     last: of two groups that cross one uplink, the second waits for the first.
     """
-    shared = any(member.uplink for member in members)
-    out = np.array([min(member.out.bandwidth, limit) for member in members])
-    into = np.array([min(member.into.bandwidth, limit) for member in members])
-    leaves = np.array([member.out.free for member in members])
-    enters = np.array([member.into.free for member in members])
+    now, ready = float(ready.min()), ready.astype(float)
+    out, into = (Passage([getattr(member, side) for member in members], limit) for side in ("out", "into"))
     latency = np.array([member.latency for member in members])
-    moved = np.zeros((2, len(members)))
-    ready = ready.astype(float)
+    behind = {id(member.uplink): member.uplink for member in members if member.uplink}
+    shared = [queue for uplink in behind.values() for queue in (uplink.out, uplink.into)]
+    between, place = Passage(shared), {id(queue): np.array([number]) for number, queue in enumerate(shared)}
     for senders, receivers, size in steps:
-        start = np.maximum(ready[senders], leaves[senders])
-        leaves[senders] = ended = start + size / out[senders]
+        start, ended = out.enter(senders, ready[senders], size)
         for flow in np.argsort(start, kind="stable") if shared else ():
-            ends = members[senders[flow]], members[receivers[flow]]
-            start[flow], ended[flow] = across(*ends, start[flow], ended[flow], size)
+            for queue in uplinks(members[senders[flow]], members[receivers[flow]]):
+                [start[flow]], [through] = between.enter(place[id(queue)], start[flow : flow + 1], size)
+                ended[flow] = max(ended[flow], through)
         lag = np.maximum(latency[senders], latency[receivers])
-        entered = np.maximum(start + lag, enters[receivers])
-        enters[receivers] = entered + size / into[receivers]
-        arrived = np.maximum(enters[receivers], ended + lag)
-        ready[receivers] = np.maximum(ready[receivers], arrived)
-        moved[0, senders] += size
-        moved[1, receivers] += size
-    for number, member in enumerate(members):
-        for queue, free, size in ((member.out, leaves, moved[0]), (member.into, enters, moved[1])):
-            queue.free = float(free[number])
-            queue.bytes += float(size[number])
-            queue.busy += float(size[number]) / queue.bandwidth
+        _, entered = into.enter(receivers, start + lag, size)
+        ready[receivers] = np.maximum(ready[receivers], np.maximum(entered, ended + lag))
+    for passage in (out, into, between):
+        passage.close(now)
     return ready
 
 
