@@ -245,7 +245,7 @@ def test_workers_die_and_return_and_nobody_waits_for_ever(name):
     mishaps = Mishaps(late=0.1, delay=base / 500, lost=0.05, retry=base / 500)
     cluster = VirtualCluster(workers=6, slowdown=0.5, failures=plan, mishaps=mishaps, patience=base / 50)
     run = train(name, cluster)
-    assert 0 < run.summary["lost"] <= 12
+    assert 0 < run.summary["lost"] <= 6 * 4, "six deaths, each with what its replica learnt since it last met another"
     assert run.summary["samples"] > 0.6 * CLICKS.samples and math.isfinite(run.summary["auc"])
     assert train(name, cluster).digest == run.digest  # the same again, to the bit
     other = train(name, cluster, seed=1)
