@@ -133,6 +133,18 @@ def test_a_lone_worker_always_reads_what_it_has_pushed(kind, name):
     assert run.summary["staleness"] == {"0": 60}
 
 
+@pytest.mark.parametrize("name", ["async", "bsp", "gba"])
+def test_a_lone_worker_reads_nothing_while_its_own_update_is_under_way(name):
+    """On a server with lanes to spare, where the update takes long."""
+    options = {"size": 1} if name in ("bsp", "gba") else {}
+    slow = VirtualCluster(workers=1, server=Node(cores=8, core_memory=2e8))
+    run = lib.train(Wide(samples=20), protocols.get(name, **options), slow, save=False)
+    updates = run.trace.query("kind == 'apply'")[["start", "end"]].to_numpy()
+    answered = run.trace.query("kind == 'pull'")["end"].to_numpy()
+    assert len(updates) == len(answered) == 20
+    assert not any(((updates[:, 0] < end) & (end < updates[:, 1])).any() for end in answered)
+
+
 class TestHogwild:
     """Hundreds of pushes at once add one to every number of the same four rows: a number that ends short has lost updates."""
 
