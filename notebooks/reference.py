@@ -30,11 +30,12 @@ from lib.__main__ import carried_out
 from lib.errors import LockstepError
 from lib.options.document import load
 from lib.reporting import claims, notebooks, picture
-from lib.reporting.claims import Verdict
+from lib.reporting.claims import Claim, Verdict
 from lib.reporting.index import KINDS, sheets
 from lib.reporting.notebooks import Experiment
 from lib.reporting.page import LARGEST, render
 from lib.reporting.short import told
+from notebooks import withdrawn
 
 PROFILE = "laptop"
 PICTURE = "which_protocol.svg"
@@ -44,10 +45,6 @@ BLOCKS = ("protocols", "verdicts")
 """What is made in the README, each between two comments."""
 BY_HAND = ("mutate.json", "soak.json", "gpu", "sealed", "pilots")
 """What is in the reference and no notebook makes."""
-WITHDRAWN = (
-    '<section class="short" role="note"><p>Verdicts whose rules have been mended since are withdrawn: they count nowhere until '
-    "this page has run again.</p></section>"
-)
 NONE_YET = "No claim has been judged at the laptop profile by these rules yet; `make reproduce PROFILE=laptop` does it."
 
 
@@ -109,17 +106,17 @@ def _unjudged(verdicts: list[Verdict]) -> Iterator[str]:
 
 
 def _keep(stage: Path, target: Path, staying: list[Experiment]) -> None:
-    """What stays, to the byte: what no notebook makes, and the pages of notebooks that were not run here."""
+    """What stays: what no notebook makes, and the pages of notebooks that were not run here, to the byte but for what they say of
+    withdrawn verdicts."""
     today = {claim.id: claim.hash for claim in claims.load().values()}
     published = {verdict.claim.id: verdict.claim for verdict in claims.kept(target)}
     standing = {name for name, claim in published.items() if claim.hash == today.get(name)}
     for experiment in staying:
         page = (target / f"{experiment.name}.html").read_text(encoding="utf-8")
-        mended = any(claim.notebook == experiment.name and claim.id not in standing for claim in published.values())
-        _page(stage, experiment, page.replace("<main>", f"<main>{WITHDRAWN}", 1) if mended else page, target)
-        for name in sorted(name for name in standing if published[name].notebook == experiment.name):
-            record = claims.file_of(name, target)
-            _write(claims.file_of(name, stage), record.read_text(encoding="utf-8"))
+        mine = {name for name in standing if published[name].notebook == experiment.name}
+        _page(stage, experiment, withdrawn.marked(page, mine), target)
+        for name in sorted(mine):
+            _kept(stage, target, claims.load()[name])
     for name in BY_HAND:
         if (target / name).is_dir():
             shutil.copytree(target / name, stage / name)
@@ -151,6 +148,16 @@ def _verdict(stage: Path, verdict: Verdict) -> None:
     source = claims.file_of(verdict.claim.id, paths.reports())
     record = json.loads(source.read_text(encoding="utf-8")) | {"claim": dataclasses.asdict(verdict.claim)}
     _write(claims.file_of(verdict.claim.id, stage), json.dumps(record, indent=1, ensure_ascii=False) + "\n")
+
+
+def _kept(stage: Path, target: Path, claim: Claim) -> None:
+    """A record that stays: scales and explanations are those of its run, and only the sentence that tells it may be newer."""
+    text = claims.file_of(claim.id, target).read_text(encoding="utf-8")
+    record = json.loads(text)
+    if record["claim"].get("short") != claim.short:
+        record["claim"]["short"] = claim.short
+        text = json.dumps(record, indent=1, ensure_ascii=False) + "\n"
+    _write(claims.file_of(claim.id, stage), text)
 
 
 def _front(folder: Path, experiments: list[Experiment]) -> None:

@@ -170,6 +170,20 @@ def test_the_picture_is_drawn_from_what_is_published(ran):
     assert first == second and "<dc:date>" not in first
 
 
+def test_a_sentence_that_is_mended_needs_no_new_run(ran):
+    """What its run had of scales and explanations stays."""
+    reference.publish()
+    (ran.reports / "gba" / "one.ipynb").unlink()
+    (ran.reports / "claims" / "a.b.json").unlink()
+    ran.notebook("oac/three", "# Three", parameters=PARAMETERS)
+    notebooks.run("oac/three", "laptop")
+    before = json.loads(contents(paths.reference())["claims/a.b.json"])
+    ran.claims(re.sub(r"  reason: .*", "  short: In other words.\n  reason: newer", GOOD), "gba")
+    reference.publish()
+    before["claim"]["short"] = "In other words."
+    assert json.loads(contents(paths.reference())["claims/a.b.json"]) == before
+
+
 def test_of_each_paper_its_confirmatory_verdicts_and_what_is_to_be_known(house, monkeypatch):
     monkeypatch.setenv("LOCKSTEP_STAGE", str(paths.reference()))
     assert verdicts(paths.reference()) == NONE_YET
@@ -259,7 +273,8 @@ def test_a_verdict_by_an_older_rule_is_withdrawn_and_its_page_says_so(ran):
         reference.publish()
         after = contents(paths.reference())
         page = (paths.reference() / "gba" / "one.html").read_text()
-        assert page.count(reference.WITHDRAWN) == 1
+        assert page.count("The verdict of this page is withdrawn (<code>a.b</code>)") == 1
+        assert 'class="verdict replicated"' not in page and ">withdrawn: replicated<" in page
         assert "claims/a.b.json" not in after and after["gba/one/auc.csv"] == before["gba/one/auc.csv"]
         assert NONE_YET in (ran.root / "README.md").read_text()
         pilot, results = json.loads(after["pilots/claims/a.b.json"]), json.loads(before["claims/a.b.json"])["results"]
