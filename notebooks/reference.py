@@ -24,18 +24,21 @@ from collections import Counter
 from collections.abc import Iterator
 from html import unescape
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from lib import paths
 from lib.__main__ import carried_out
 from lib.errors import LockstepError
-from lib.options.document import load
-from lib.reporting import claims, notebooks, picture
+from lib.reporting import claims, families, notebooks, picture
 from lib.reporting.claims import Claim, Verdict
 from lib.reporting.index import KINDS, sheets
 from lib.reporting.notebooks import Experiment
 from lib.reporting.page import LARGEST, render
 from lib.reporting.short import told
 from notebooks import withdrawn
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 PROFILE = "laptop"
 PICTURE = "which_protocol.svg"
@@ -45,6 +48,9 @@ BLOCKS = ("protocols", "verdicts")
 """What is made in the README, each between two comments."""
 BY_HAND = ("mutate.json", "soak.json", "gpu", "sealed", "pilots")
 """What is in the reference and no notebook makes."""
+NUMBERS = (
+    "In brackets stand samples per second over sync's, what was kept, and AUC less sync's, of each that was measured:"
+)
 NONE_YET = "No claim has been judged at the laptop profile by these rules yet; `make reproduce PROFILE=laptop` does it."
 
 
@@ -217,19 +223,35 @@ def readme(folder: Path | None = None) -> str:
 
 
 def protocols(folder: Path) -> str:
-    """The answer in words, and the protocols by family, with the numbers of the picture's data."""
+    """The answer in words, how it was measured and what it hangs on, and the protocols by family with the numbers of each."""
     data = picture.kept(folder)
-    table = None if data is None else picture.summary(data).set_index("protocol")
-    lines = [] if data is None else [_wrapped(" ".join(picture.answer(data))), ""]
-    for family in load(paths.notebooks() / "protocols.yaml").data:
-        members, numbers = family["members"], ""
-        if table is not None and (measured := next((name for name in members if name in table.index), None)):
-            speed, quality = picture.speed_and_quality(table, measured)
-            numbers = f" ({measured}: {speed}× Sync's samples a second, {quality} % of what it learns)"
-        names = ", ".join(f"`{name}`" for name in members)
-        told = f"**{family['family']}** ({names}). {family['idea']} *Use* where {family['when']}; *not* where {family['not']}."
-        lines.append(_wrapped(told + numbers, "- "))
+    table, lines = None, []
+    if data is not None:
+        table = picture.summary(data).set_index("protocol")
+        said = families.about(len(table), lambda text, page: _link(folder, text, page))
+        lines = [line for each in (" ".join(picture.answer(data)), *said, NUMBERS) for line in (_wrapped(each), "")]
+    for each in families.families():
+        names = ", ".join(f"`{name}`" for name in each["members"])
+        told = f"**{each['family']}** ({names}). {each['idea']} *Use* where {each['when']}; *not* where {each['not']}."
+        lines.append(_wrapped(told + ("" if table is None else _numbers(table, each["members"])), "- "))
     return "\n".join(lines)
+
+
+def _numbers(table: pd.DataFrame, members: list[str]) -> str:
+    """Of each member that was measured; those that nobody could tell apart together."""
+    found: dict[str, list[str]] = {}
+    for name in (name for name in members if name in table.index):
+        speed, quality, less = picture.told(table, name)
+        found.setdefault(f"{speed}×, {quality} %, AUC {less}", []).append(name)
+    if not found:
+        return " Not measured there."
+    told = (f"{', '.join(names)} {numbers}" for numbers, names in found.items())
+    return f" ({'; '.join(told)})"
+
+
+def _link(folder: Path, text: str, page: str) -> str:
+    """To a page of the reference, where the folder has it."""
+    return f"[{text}](reports/reference/{page}.html)" if (folder / f"{page}.html").exists() else text
 
 
 def verdicts(folder: Path) -> str:

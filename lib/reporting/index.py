@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import base64
 import dataclasses
+import re
 from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lib import paths
 from lib.errors import LockstepError
-from lib.reporting import claims, notebooks
+from lib.reporting import claims, families, notebooks
 from lib.reporting.cards import verdict_table
 from lib.reporting.markup import templates, words
 from lib.reporting.notebooks import Experiment, Paper
@@ -61,7 +63,9 @@ def sheets(
     there = [folder for folder in papers if whose[folder] or claimed[folder]]
     names = {folder: f"{folder}/index.html" if folder else "across.html" for folder in there}
     shared = {"known": known, "pages": pages, "papers": papers, "sheets": names, "note": note}
-    made = {"index.html": _sheet("front", "which protocol, and how sure", **shared, **_front(known, verdicts, modes))}
+    made = {
+        "index.html": _sheet("front", "which protocol, and how sure", **shared, **_front(known, verdicts, pages, modes))
+    }
     for folder, name in names.items():
         of = _paper(papers[folder], whose[folder], claimed[folder])
         made[name] = _sheet("paper", papers[folder].name, **shared | of, facts=facts, root="../" if folder else "")
@@ -75,7 +79,9 @@ def _sheet(name: str, title: str, root: str = "", **page: Any) -> str:
     return html
 
 
-def _front(known: list[Experiment], verdicts: list[claims.Verdict], modes: pd.DataFrame | None) -> dict[str, Any]:
+def _front(
+    known: list[Experiment], verdicts: list[claims.Verdict], pages: AbstractSet[str], modes: pd.DataFrame | None
+) -> dict[str, Any]:
     from lib.reporting import picture
 
     page = {
@@ -84,12 +90,21 @@ def _front(known: list[Experiment], verdicts: list[claims.Verdict], modes: pd.Da
             experiment.name: [v for v in verdicts if v.claim.notebook == experiment.name] for experiment in known
         },
         "answer": [] if modes is None else picture.answer(modes),
-        "asked": picture.NOTEBOOK,
     }
     if modes is not None:
         drawing = picture.svg(picture.picture(modes))
         page["drawing"] = base64.b64encode(drawing.encode()).decode()
+        said = families.about(
+            modes["protocol"].nunique() - 1, lambda text, to: _link(text, to, pages)
+        )  # less the frozen one
+        page["about"] = said
     return page
+
+
+def _link(text: str, to: str, pages: AbstractSet[str]) -> str:
+    """To a page that can be read; its text alone where it cannot."""
+    text = re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text))
+    return f'<a href="{to}.html">{text}</a>' if to in pages else text
 
 
 def _paper(paper: Paper, known: list[Experiment], verdicts: list[claims.Verdict]) -> dict[str, Any]:

@@ -10,9 +10,8 @@ import pytest
 
 from lib import paths
 from lib import reporting as report
-from lib.options.document import load
 from lib.protocols import ALL
-from lib.reporting import claims, notebooks, picture
+from lib.reporting import claims, families, notebooks, picture
 from notebooks import reference
 from notebooks.reference import BLOCKS, MADE, NONE_YET, NotPublished, machine_path, verdicts
 from tests.reporting.test_claims import GOOD, results_of
@@ -146,7 +145,8 @@ def test_the_readme_has_the_verdicts(ran):
         in text
     )
     assert (
-        "- **A global batch of whoever comes** (`gba`, `bsp`). An update has" in text and "samples a second" not in text
+        "- **A global batch of whoever comes** (`gba`, `bsp`). An update has" in text
+        and "In brackets stand" not in text
     )
     assert reference.readme() == text
 
@@ -162,8 +162,16 @@ def test_the_picture_is_drawn_from_what_is_published(ran):
     place = paths.reference() / f"{picture.NAME}.csv"
     place.parent.mkdir(parents=True)
     data.to_csv(place, index=False)
-    assert "(gba: 2× Sync's samples a second, 99.7 % of what it learns)" in " ".join(reference.readme().split())
+    (paths.reference() / "02_regime.html").touch()
+    text = " ".join(reference.readme().split())
+    assert "(gba 2×, 99.7 %, AUC −0.00100)" in text and "and comes to the serial result." in text
+    assert (
+        "measured 2 of 33 protocols" in text
+        and "[what async loses shrinks with them](reports/reference/02_regime.html)" in text
+    )
+    assert "(async loses less at one of its own, GBA and BSP at other rates)" in text, "no link without its page"
     html = report.index().read_text()
+    assert "how many updates there are (what async loses shrinks with them)" in html, "that page was not run here"
     assert "On a busy cluster use gba: it trained 2 times as many samples per second as sync and kept 99.7 % of" in html
     assert "data:image/svg+xml;base64," in html
     first, second = (picture.svg(picture.picture(data)) for _ in range(2))
@@ -312,8 +320,7 @@ def test_paths_of_a_machine(text, found):
 
 
 def test_every_protocol_is_of_one_family():
-    families = load(ROOT / "notebooks" / "protocols.yaml").data
-    assert sorted(name for family in families for name in family["members"]) == sorted({*ALL} - {"frozen"})
+    assert sorted(families.members()) == sorted({*ALL} - {"frozen"})
 
 
 def test_what_the_readme_tells_of_papers_are_their_claims():
