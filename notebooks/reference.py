@@ -31,7 +31,7 @@ from lib.__main__ import carried_out
 from lib.errors import LockstepError
 from lib.reporting import claims, families, notebooks, picture
 from lib.reporting.claims import Claim, Verdict
-from lib.reporting.index import KINDS, sheets
+from lib.reporting.index import sheets, tallied
 from lib.reporting.notebooks import Experiment
 from lib.reporting.page import LARGEST, render
 from lib.reporting.short import told
@@ -51,6 +51,7 @@ BY_HAND = ("mutate.json", "soak.json", "gpu", "sealed", "pilots")
 NUMBERS = (
     "In brackets stand samples per second over sync's, what was kept, and AUC less sync's, of each that was measured:"
 )
+WAITS = "it waits for a run of its page by the rule of today"
 NONE_YET = "No claim has been judged at the laptop profile by these rules yet; `make reproduce PROFILE=laptop` does it."
 
 
@@ -169,13 +170,22 @@ def _kept(stage: Path, target: Path, claim: Claim) -> None:
 def _front(folder: Path, experiments: list[Experiment]) -> None:
     """The index of what the folder holds with what it leads to, and the README's picture."""
     note = f" These are the results of the {PROFILE} profile that are kept with the code; a page says of which commit it is."
-    data, order = picture.kept(folder), list(claims.load())
-    judged = sorted(claims.kept(folder), key=lambda verdict: order.index(verdict.claim.id))
-    pages = {each.name for each in experiments}
-    for name, html in sheets(experiments, judged, pages, data, lambda _: [f"profile {PROFILE}"], note).items():
+    data, pages = picture.kept(folder), {each.name for each in experiments}
+    for name, html in sheets(
+        experiments, _verdicts(folder), pages, data, lambda _: [f"profile {PROFILE}"], note
+    ).items():
         _write(folder / name, html)
     if data is not None:
         _write(folder / PICTURE, picture.svg(picture.picture(data)))
+
+
+def _verdicts(folder: Path) -> list[Verdict]:
+    """Of every claim, those that the folder does not hold among them: they wait for a run by the rule of today."""
+    found = {verdict.claim.id: verdict for verdict in claims.kept(folder)}
+    return [
+        found.get(name) or Verdict(claim=claim, verdict="not run", detail=WAITS)
+        for name, claim in claims.load().items()
+    ]
 
 
 def _write(path: Path, text: str) -> None:
@@ -228,12 +238,12 @@ def protocols(folder: Path) -> str:
     table, lines = None, []
     if data is not None:
         table = picture.summary(data).set_index("protocol")
-        said = families.about(len(table), lambda text, page: _link(folder, text, page))
-        lines = [line for each in (" ".join(picture.answer(data)), *said, NUMBERS) for line in (_wrapped(each), "")]
+        about = families.about(len(table), lambda text, page: _link(folder, text, page))
+        lines = [line for each in (" ".join(picture.answer(data)), *about, NUMBERS) for line in (_wrapped(each), "")]
     for each in families.families():
         names = ", ".join(f"`{name}`" for name in each["members"])
-        told = f"**{each['family']}** ({names}). {each['idea']} *Use* where {each['when']}; *not* where {each['not']}."
-        lines.append(_wrapped(told + ("" if table is None else _numbers(table, each["members"])), "- "))
+        said = f"**{each['family']}** ({names}). {each['idea']} *Use* where {each['when']}; *not* where {each['not']}."
+        lines.append(_wrapped(said + ("" if table is None else _numbers(table, each["members"])), "- "))
     return "\n".join(lines)
 
 
@@ -245,8 +255,8 @@ def _numbers(table: pd.DataFrame, members: list[str]) -> str:
         found.setdefault(f"{speed}×, {quality} %, AUC {less}", []).append(name)
     if not found:
         return " Not measured there."
-    told = (f"{', '.join(names)} {numbers}" for numbers, names in found.items())
-    return f" ({'; '.join(told)})"
+    each = ("{} {}".format(", ".join(names), numbers) for numbers, names in found.items())
+    return f" ({'; '.join(each)})"
 
 
 def _link(folder: Path, text: str, page: str) -> str:
@@ -255,26 +265,30 @@ def _link(folder: Path, text: str, page: str) -> str:
 
 
 def verdicts(folder: Path) -> str:
-    """How many of each verdict the folder holds; of each paper the confirmatory ones, and what to know of it."""
-    found = {verdict.claim.id: verdict for verdict in claims.kept(folder)}
+    """How many of each verdict the folder holds; of each paper how many are judged, the confirmatory ones, what to know of it."""
+    found = {each.claim.id: each for each in _verdicts(folder) if each.verdict != "not run"}
     if not found:
         return NONE_YET
-    counted = claims.counts(found.values())
-    lines = [_wrapped(f"{KINDS[kind]}: {claims.tally(of)}", "- ") for kind, of in counted.items()]
-    if waiting := len(claims.load().keys() - found.keys()):
-        lines.append(
-            f"- Not judged by the rules of today yet: {waiting} claims; `make reproduce PROFILE=laptop` does it."
-        )
+    lines = []
+    for name, of, waiting in tallied(_verdicts(folder)):
+        said = f"{name}: {claims.tally(of)}" if of else name
+        lines.append(_wrapped("; ".join(filter(None, (said, waiting))), "- "))
     for paper in notebooks.papers():
-        mine = [each for each in found.values() if each.claim.kind == "paper" and each.claim.folder == paper.folder]
-        if not mine:
-            continue
-        sure = Counter(each.counted for each in mine if each.standing == "confirmatory")
-        told_of = [found[name] for name in paper.told if name in found]
-        parts = [f"**{paper.name}** ({claims.tally(sure) if sure else 'none confirmatory'} of {len(mine)} claims)."]
-        parts += [f"{told(each).rstrip('.')}: *{each.counted}*." for each in told_of]
-        lines.append(_wrapped(" ".join(parts), "- "))
+        if total := sum(each.kind == "paper" and each.folder == paper.folder for each in claims.load().values()):
+            mine = [each for each in found.values() if each.claim.kind == "paper" and each.claim.folder == paper.folder]
+            told_of = [found[name] for name in paper.told if name in found]
+            parts = [f"**{_link(folder, paper.name, f'{paper.folder}/index')}** ({_judged(mine, total)})."]
+            parts += [f"{told(each).rstrip('.')}: *{each.counted}*." for each in told_of]
+            lines.append(_wrapped(" ".join(parts), "- "))
     return "\n".join(lines)
+
+
+def _judged(verdicts: list[Verdict], total: int) -> str:
+    """How many of a paper's claims are judged, and what the confirmatory ones came to."""
+    if not verdicts:
+        return f"none of {total} claims judged yet"
+    sure = Counter(each.counted for each in verdicts if each.standing == "confirmatory")
+    return f"{len(verdicts)} of {total} claims judged, {f'confirmatory: {claims.tally(sure)}' if sure else 'none confirmatory'}"
 
 
 def _wrapped(text: str, first: str = "") -> str:

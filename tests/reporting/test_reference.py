@@ -204,9 +204,35 @@ def test_of_each_paper_its_confirmatory_verdicts_and_what_is_to_be_known(house, 
     assert verdicts(paths.reference()).split("\n") == [
         "- Papers' confirmatory claims, after Holm: 1 direction only, 1 not replicated",
         "- All papers' claims, after Holm: 1 direction only, 1 not replicated",
-        "- **GBA** (1 not replicated of 1 claims). a | b &lt;i>. Ours: −1.00 AUC. The paper: 0.200 AUC: *not replicated*.",
-        "- **OAC** (1 direction only of 1 claims).",
+        "- **GBA** (1 of 1 claims judged, confirmatory: 1 not replicated). a | b &lt;i>. Ours: −1.00 AUC. The paper: 0.200 AUC:",
+        "  *not replicated*.",
+        "- **OAC** (1 of 1 claims judged, confirmatory: 1 direction only).",
     ]
+
+
+def test_of_a_paper_without_a_verdict_there_is_a_line_too(house, monkeypatch):
+    monkeypatch.setenv("LOCKSTEP_STAGE", str(paths.reference()))
+    for paper in ("oac", "gba"):
+        house.claims(GOOD.replace("a.b", f"{paper}.x"), paper)
+    house.record(results_of(0.2), "gba/one", "laptop")
+    (paths.reference() / "oac").mkdir()
+    (paths.reference() / "oac" / "index.html").touch()
+    assert "- **[OAC](reports/reference/oac/index.html)** (none of 1 claims judged yet)." in verdicts(paths.reference())
+
+
+def test_the_index_tells_a_claim_that_waits_from_a_page_without_claims(ran):
+    ran.notebook("gba/free", "# Without claims", parameters=PARAMETERS)
+    notebooks.run("gba/free", "laptop")
+    reference.publish()
+    ran.claims(GOOD.replace("value: 0.2", "value: 0.3"), "gba")
+    for place in (ran.reports / "gba" / "one.ipynb", ran.reports / "claims" / "a.b.json"):
+        place.unlink()
+    index = reference.publish().read_text()
+    assert "0 of the papers&#39; 1 claims are judged:" in index and ">1 waits for its page to run<" in index
+    rows = dict(re.findall(r'href="(gba/(?:one|free))\.html".*?"Its claims"><span>(.*?)</span>', index, re.DOTALL))
+    assert 'class="mark not-run"' in rows["gba/one"] and rows["gba/free"] == "–"
+    paper = (paths.reference() / "gba" / "index.html").read_text()
+    assert reference.WAITS in paper and 'id="a.b"' in paper, "its rule can be read before it runs"
 
 
 def planted_profile(house):
@@ -290,7 +316,9 @@ def test_a_verdict_by_an_older_rule_is_withdrawn_and_its_page_says_so(ran):
     ran.claims(GOOD + GOOD.replace("a.b", "a.c"), "gba")
     (paths.reference() / "claims").mkdir()
     (paths.reference() / "claims" / "a.b.json").write_bytes(before["claims/a.b.json"])
-    assert "Not judged by the rules of today yet: 1 claims" in verdicts(paths.reference())
+    told = verdicts(paths.reference())
+    assert "1 of the papers' 2 claims is judged, after Holm: 1 replicated; 1 waits for its page to run" in told
+    assert "**[GBA](reports/reference/gba/index.html)** (1 of 2 claims judged, confirmatory: 1 replicated)" in told
 
 
 def test_nothing_to_publish_and_no_place_for_it(ran):
