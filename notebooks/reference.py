@@ -24,17 +24,21 @@ from collections import Counter
 from collections.abc import Iterator
 from html import unescape
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from lib import paths
 from lib.__main__ import carried_out
 from lib.errors import LockstepError
-from lib.options.document import load
-from lib.reporting import claims, notebooks, picture
-from lib.reporting.claims import Verdict
-from lib.reporting.index import KINDS, sheets
+from lib.reporting import claims, families, notebooks, picture
+from lib.reporting.claims import Claim, Verdict
+from lib.reporting.index import sheets, tallied
 from lib.reporting.notebooks import Experiment
 from lib.reporting.page import LARGEST, render
 from lib.reporting.short import told
+from notebooks import withdrawn
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 PROFILE = "laptop"
 PICTURE = "which_protocol.svg"
@@ -44,10 +48,10 @@ BLOCKS = ("protocols", "verdicts")
 """What is made in the README, each between two comments."""
 BY_HAND = ("mutate.json", "soak.json", "gpu", "sealed", "pilots")
 """What is in the reference and no notebook makes."""
-WITHDRAWN = (
-    '<section class="short" role="note"><p>Verdicts whose rules have been mended since are withdrawn: they count nowhere until '
-    "this page has run again.</p></section>"
+NUMBERS = (
+    "In brackets stand samples per second over sync's, what was kept, and AUC less sync's, of each that was measured:"
 )
+WAITS = "it waits for a run of its page by the rule of today"
 NONE_YET = "No claim has been judged at the laptop profile by these rules yet; `make reproduce PROFILE=laptop` does it."
 
 
@@ -109,17 +113,17 @@ def _unjudged(verdicts: list[Verdict]) -> Iterator[str]:
 
 
 def _keep(stage: Path, target: Path, staying: list[Experiment]) -> None:
-    """What stays, to the byte: what no notebook makes, and the pages of notebooks that were not run here."""
+    """What stays: what no notebook makes, and the pages of notebooks that were not run here, to the byte but for what they say of
+    withdrawn verdicts."""
     today = {claim.id: claim.hash for claim in claims.load().values()}
     published = {verdict.claim.id: verdict.claim for verdict in claims.kept(target)}
     standing = {name for name, claim in published.items() if claim.hash == today.get(name)}
     for experiment in staying:
         page = (target / f"{experiment.name}.html").read_text(encoding="utf-8")
-        mended = any(claim.notebook == experiment.name and claim.id not in standing for claim in published.values())
-        _page(stage, experiment, page.replace("<main>", f"<main>{WITHDRAWN}", 1) if mended else page, target)
-        for name in sorted(name for name in standing if published[name].notebook == experiment.name):
-            record = claims.file_of(name, target)
-            _write(claims.file_of(name, stage), record.read_text(encoding="utf-8"))
+        mine = {name for name in standing if published[name].notebook == experiment.name}
+        _page(stage, experiment, withdrawn.marked(page, mine), target)
+        for name in sorted(mine):
+            _kept(stage, target, claims.load()[name])
     for name in BY_HAND:
         if (target / name).is_dir():
             shutil.copytree(target / name, stage / name)
@@ -153,16 +157,35 @@ def _verdict(stage: Path, verdict: Verdict) -> None:
     _write(claims.file_of(verdict.claim.id, stage), json.dumps(record, indent=1, ensure_ascii=False) + "\n")
 
 
+def _kept(stage: Path, target: Path, claim: Claim) -> None:
+    """A record that stays: scales and explanations are those of its run, and only the sentence that tells it may be newer."""
+    text = claims.file_of(claim.id, target).read_text(encoding="utf-8")
+    record = json.loads(text)
+    if record["claim"].get("short") != claim.short:
+        record["claim"]["short"] = claim.short
+        text = json.dumps(record, indent=1, ensure_ascii=False) + "\n"
+    _write(claims.file_of(claim.id, stage), text)
+
+
 def _front(folder: Path, experiments: list[Experiment]) -> None:
     """The index of what the folder holds with what it leads to, and the README's picture."""
     note = f" These are the results of the {PROFILE} profile that are kept with the code; a page says of which commit it is."
-    data, order = picture.kept(folder), list(claims.load())
-    judged = sorted(claims.kept(folder), key=lambda verdict: order.index(verdict.claim.id))
-    pages = {each.name for each in experiments}
-    for name, html in sheets(experiments, judged, pages, data, lambda _: [f"profile {PROFILE}"], note).items():
+    data, pages = picture.kept(folder), {each.name for each in experiments}
+    for name, html in sheets(
+        experiments, _verdicts(folder), pages, data, lambda _: [f"profile {PROFILE}"], note
+    ).items():
         _write(folder / name, html)
     if data is not None:
         _write(folder / PICTURE, picture.svg(picture.picture(data)))
+
+
+def _verdicts(folder: Path) -> list[Verdict]:
+    """Of every claim, those that the folder does not hold among them: they wait for a run by the rule of today."""
+    found = {verdict.claim.id: verdict for verdict in claims.kept(folder)}
+    return [
+        found.get(name) or Verdict(claim=claim, verdict="not run", detail=WAITS)
+        for name, claim in claims.load().items()
+    ]
 
 
 def _write(path: Path, text: str) -> None:
@@ -210,42 +233,62 @@ def readme(folder: Path | None = None) -> str:
 
 
 def protocols(folder: Path) -> str:
-    """The answer in words, and the protocols by family, with the numbers of the picture's data."""
+    """The answer in words, how it was measured and what it hangs on, and the protocols by family with the numbers of each."""
     data = picture.kept(folder)
-    table = None if data is None else picture.summary(data).set_index("protocol")
-    lines = [] if data is None else [_wrapped(" ".join(picture.answer(data))), ""]
-    for family in load(paths.notebooks() / "protocols.yaml").data:
-        members, numbers = family["members"], ""
-        if table is not None and (measured := next((name for name in members if name in table.index), None)):
-            speed, quality = picture.speed_and_quality(table, measured)
-            numbers = f" ({measured}: {speed}× Sync's samples a second, {quality} % of what it learns)"
-        names = ", ".join(f"`{name}`" for name in members)
-        told = f"**{family['family']}** ({names}). {family['idea']} *Use* where {family['when']}; *not* where {family['not']}."
-        lines.append(_wrapped(told + numbers, "- "))
+    table, lines = None, []
+    if data is not None:
+        table = picture.summary(data).set_index("protocol")
+        about = families.about(len(table), lambda text, page: _link(folder, text, page))
+        lines = [line for each in (" ".join(picture.answer(data)), *about, NUMBERS) for line in (_wrapped(each), "")]
+    for each in families.families():
+        names = ", ".join(f"`{name}`" for name in each["members"])
+        said = f"**{each['family']}** ({names}). {each['idea']} *Use* where {each['when']}; *not* where {each['not']}."
+        lines.append(_wrapped(said + ("" if table is None else _numbers(table, each["members"])), "- "))
     return "\n".join(lines)
+
+
+def _numbers(table: pd.DataFrame, members: list[str]) -> str:
+    """Of each member that was measured; those that nobody could tell apart together."""
+    found: dict[str, list[str]] = {}
+    for name in (name for name in members if name in table.index):
+        speed, quality, less = picture.told(table, name)
+        found.setdefault(f"{speed}×, {quality} %, AUC {less}", []).append(name)
+    if not found:
+        return " Not measured there."
+    each = ("{} {}".format(", ".join(names), numbers) for numbers, names in found.items())
+    return f" ({'; '.join(each)})"
+
+
+def _link(folder: Path, text: str, page: str) -> str:
+    """To a page of the reference, where the folder has it."""
+    return f"[{text}](reports/reference/{page}.html)" if (folder / f"{page}.html").exists() else text
 
 
 def verdicts(folder: Path) -> str:
-    """How many of each verdict the folder holds; of each paper the confirmatory ones, and what to know of it."""
-    found = {verdict.claim.id: verdict for verdict in claims.kept(folder)}
+    """How many of each verdict the folder holds; of each paper how many are judged, the confirmatory ones, what to know of it."""
+    found = {each.claim.id: each for each in _verdicts(folder) if each.verdict != "not run"}
     if not found:
         return NONE_YET
-    counted = claims.counts(found.values())
-    lines = [_wrapped(f"{KINDS[kind]}: {claims.tally(of)}", "- ") for kind, of in counted.items()]
-    if waiting := len(claims.load().keys() - found.keys()):
-        lines.append(
-            f"- Not judged by the rules of today yet: {waiting} claims; `make reproduce PROFILE=laptop` does it."
-        )
+    lines = []
+    for name, of, waiting in tallied(_verdicts(folder)):
+        said = f"{name}: {claims.tally(of)}" if of else name
+        lines.append(_wrapped("; ".join(filter(None, (said, waiting))), "- "))
     for paper in notebooks.papers():
-        mine = [each for each in found.values() if each.claim.kind == "paper" and each.claim.folder == paper.folder]
-        if not mine:
-            continue
-        sure = Counter(each.counted for each in mine if each.standing == "confirmatory")
-        told_of = [found[name] for name in paper.told if name in found]
-        parts = [f"**{paper.name}** ({claims.tally(sure) if sure else 'none confirmatory'} of {len(mine)} claims)."]
-        parts += [f"{told(each).rstrip('.')}: *{each.counted}*." for each in told_of]
-        lines.append(_wrapped(" ".join(parts), "- "))
+        if total := sum(each.kind == "paper" and each.folder == paper.folder for each in claims.load().values()):
+            mine = [each for each in found.values() if each.claim.kind == "paper" and each.claim.folder == paper.folder]
+            told_of = [found[name] for name in paper.told if name in found]
+            parts = [f"**{_link(folder, paper.name, f'{paper.folder}/index')}** ({_judged(mine, total)})."]
+            parts += [f"{told(each).rstrip('.')}: *{each.counted}*." for each in told_of]
+            lines.append(_wrapped(" ".join(parts), "- "))
     return "\n".join(lines)
+
+
+def _judged(verdicts: list[Verdict], total: int) -> str:
+    """How many of a paper's claims are judged, and what the confirmatory ones came to."""
+    if not verdicts:
+        return f"none of {total} claims judged yet"
+    sure = Counter(each.counted for each in verdicts if each.standing == "confirmatory")
+    return f"{len(verdicts)} of {total} claims judged, {f'confirmatory: {claims.tally(sure)}' if sure else 'none confirmatory'}"
 
 
 def _wrapped(text: str, first: str = "") -> str:

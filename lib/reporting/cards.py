@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 HOW_TO_READ = (
     "[ ]: 95 % interval of the mean over the seeds; a range is from the least to the greatest run. Pictures: the mark and its "
-    "line are ours, hollow is the paper's value, dashed no effect, the band what satisfies the rule. Beside the seeds stands the "
-    "smallest effect that so many of them can tell, nine times in ten, and the rule's margin."
+    "line are ours, hollow is the paper's value, dashed no effect, the band what satisfies the rule. Seeds, as in “8: tell 0.02, "
+    "margin 1×”: eight of them, which tell an effect of 0.02 nine times in ten, where the rule's edge is at 1×."
 )
 
 

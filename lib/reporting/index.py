@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import base64
 import dataclasses
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lib import paths
 from lib.errors import LockstepError
-from lib.reporting import claims, notebooks
-from lib.reporting.cards import verdict_table
+from lib.reporting import claims, families, notebooks
+from lib.reporting.cards import HOW_TO_READ, verdict_table
 from lib.reporting.markup import templates, words
 from lib.reporting.notebooks import Experiment, Paper
 from lib.reporting.page import POLICY, check_offline, export, style
@@ -26,6 +28,8 @@ FIRST = Paper(folder="", name="Across the papers", title="", cite="", asks="")
 KINDS = {"confirmatory": "Papers' confirmatory claims, after Holm", "paper": "All papers' claims, after Holm"}
 KINDS |= {"promise": "Our promises", "check": "Checks"}
 """What each kind of claim is called where they are counted."""
+SOME = {"paper": "the papers' {} claims", "promise": "our {} promises", "check": "{} checks"}
+"""And where not all of them are judged."""
 TRIAL = " The verdicts here are of trials at the profile smoke, which judges nothing; reports/reference has what is published."
 
 
@@ -61,35 +65,60 @@ def sheets(
     there = [folder for folder in papers if whose[folder] or claimed[folder]]
     names = {folder: f"{folder}/index.html" if folder else "across.html" for folder in there}
     shared = {"known": known, "pages": pages, "papers": papers, "sheets": names, "note": note}
-    made = {"index.html": _sheet("front", "which protocol, and how sure", **shared, **_front(known, verdicts, modes))}
+    made = {
+        "index.html": _sheet("front", "which protocol, and how sure", **shared, **_front(known, verdicts, pages, modes))
+    }
     for folder, name in names.items():
         of = _paper(papers[folder], whose[folder], claimed[folder])
         made[name] = _sheet("paper", papers[folder].name, **shared | of, facts=facts, root="../" if folder else "")
-    return made | {"rules.html": _sheet("rules", "the rules, and what the words mean")}
+    return made | {"rules.html": _sheet("rules", "the rules, and what the words mean", how_to_read=HOW_TO_READ)}
+
+
+def tallied(verdicts: Sequence[claims.Verdict]) -> list[tuple[str, dict[str, int], str]]:
+    """Of each kind of claim: what they are called and how many are judged, how many of each verdict, and how many wait."""
+    told = []
+    for kind, found in claims.counts(verdicts).items():
+        waiting = found.pop("not run", 0)
+        judged, wait = sum(found.values()), "waits for its page" if waiting == 1 else "wait for their pages"
+        some = f"{judged} of {SOME.get(kind, '').format(judged + waiting)} {'is' if judged == 1 else 'are'} judged"
+        some += ", after Holm" if kind == "paper" and judged else ""
+        told.append((some if waiting else KINDS[kind], found, f"{waiting} {wait} to run" if waiting else ""))
+    return told
 
 
 def _sheet(name: str, title: str, root: str = "", **page: Any) -> str:
-    page |= {"policy": POLICY, "style": style(), "kinds": KINDS, "title": f"Lockstep: {title}", "root": root}
+    page |= {"policy": POLICY, "style": style(), "title": f"Lockstep: {title}", "root": root}
     html = templates().get_template(f"{name}.html.j2").render(page | words())
     check_offline(html, name)
     return html
 
 
-def _front(known: list[Experiment], verdicts: list[claims.Verdict], modes: pd.DataFrame | None) -> dict[str, Any]:
+def _front(
+    known: list[Experiment], verdicts: list[claims.Verdict], pages: AbstractSet[str], modes: pd.DataFrame | None
+) -> dict[str, Any]:
     from lib.reporting import picture
 
     page = {
-        "counts": claims.counts(verdicts),
+        "tallies": tallied(verdicts),
         "judged": {
             experiment.name: [v for v in verdicts if v.claim.notebook == experiment.name] for experiment in known
         },
         "answer": [] if modes is None else picture.answer(modes),
-        "asked": picture.NOTEBOOK,
     }
     if modes is not None:
         drawing = picture.svg(picture.picture(modes))
         page["drawing"] = base64.b64encode(drawing.encode()).decode()
+        said = families.about(
+            modes["protocol"].nunique() - 1, lambda text, to: _link(text, to, pages)
+        )  # less the frozen one
+        page["about"] = said
     return page
+
+
+def _link(text: str, to: str, pages: AbstractSet[str]) -> str:
+    """To a page that can be read; its text alone where it cannot."""
+    text = re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text))
+    return f'<a href="{to}.html">{text}</a>' if to in pages else text
 
 
 def _paper(paper: Paper, known: list[Experiment], verdicts: list[claims.Verdict]) -> dict[str, Any]:
@@ -99,7 +128,8 @@ def _paper(paper: Paper, known: list[Experiment], verdicts: list[claims.Verdict]
     return {
         "paper": paper,
         "told": [(by_id[name], told(by_id[name])) for name in paper.told if name in by_id],
-        "counts": counts,
+        "tallies": tallied(verdicts),
+        "how_to_read": HOW_TO_READ,
         "missed": [(v, told(v), why(v)) for v in failed],
         "filters": {
             "kind": ["all", *counts],

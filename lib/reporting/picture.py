@@ -16,10 +16,10 @@ from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
 from matplotlib.transforms import Bbox
 
-from lib.protocols import ALL
+from lib.reporting import looks
 from lib.reporting.claims import interval
-from lib.reporting.looks import colour
-from lib.reporting.markup import Fragment, parts, rounded
+from lib.reporting.families import families, members
+from lib.reporting.markup import Fragment, parts
 from lib.reporting.plots import WIDTH, style
 from lib.reporting.quantity import within
 
@@ -27,7 +27,8 @@ NOTEBOOK = "01_which_protocol"
 NAME = f"{NOTEBOOK}/modes"
 KEPT = 99.0
 """Per cent of what Sync learns: who keeps so much counts as no worse in the answer."""
-PAIRED = ("speed", "quality")
+PAIRED = ("speed", "quality", "less")
+DRAWN = PAIRED[:2]
 
 
 def kept(folder: Path) -> pd.DataFrame | None:
@@ -37,17 +38,18 @@ def kept(folder: Path) -> pd.DataFrame | None:
 
 
 def relative(data: pd.DataFrame) -> pd.DataFrame:
-    """Each run beside Sync's of the same seed: `speed` over Sync's, and `quality`, the per cent that was kept of what Sync learns
-    more than a model that does not train."""
+    """Each run beside Sync's of the same seed: `speed` over Sync's; `quality`, the per cent that was kept of what Sync learns
+    more than a model that does not train; and `less`, its AUC less Sync's."""
     by = data.set_index(["seed", "protocol"])
     sync, frozen = (by.xs(name, level="protocol").reindex(data["seed"]) for name in ("sync", "frozen"))
     learnt = (data["auc"].to_numpy() - frozen["auc"].to_numpy()) / (sync["auc"] - frozen["auc"]).to_numpy()
-    shown = data.assign(speed=data["qps"].to_numpy() / sync["qps"].to_numpy(), quality=100 * learnt)
+    speed, less = (data["qps"].to_numpy() / sync["qps"].to_numpy(), data["auc"].to_numpy() - sync["auc"].to_numpy())
+    shown = data.assign(speed=speed, quality=100 * learnt, less=less)
     return shown[shown["protocol"] != "frozen"]
 
 
 def summary(data: pd.DataFrame) -> pd.DataFrame:
-    """A row for each protocol: mean, low and high of speed and quality; the fastest first."""
+    """A row for each protocol: mean, low and high of speed, quality and AUC less Sync's; the fastest first."""
     rows = []
     for name, group in relative(data).groupby("protocol", sort=False):
         row: dict[str, Any] = {"protocol": name, "seeds": len(group)}
@@ -57,16 +59,29 @@ def summary(data: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows).sort_values("speed", ascending=False, kind="stable").reset_index(drop=True)
 
 
+def alike(data: pd.DataFrame) -> dict[str, list[str]]:
+    """By the first of them in the families' order, the others whose every run is equal to its: one rule, in this setting."""
+    order, found = members(), {}
+    runs = {name: group.set_index("seed")[["qps", "auc"]] for name, group in data.groupby("protocol", sort=False)}
+    for name in sorted(runs, key=lambda name: order.index(name) if name in order else len(order)):
+        twin = next((first for first in found if runs[first].equals(runs[name])), None)
+        found.setdefault(twin or name, []).extend([name] if twin else [])
+    return found
+
+
 def picture(data: pd.DataFrame) -> Figure:
-    """One mark a protocol, its intervals as faint lines, its name beside it; one mark for those that nobody could tell apart."""
-    table = summary(data)
-    places = table[[*PAIRED]].round({"speed": 2, "quality": 1}).apply(tuple, axis=1)
+    """One mark a protocol in its family's colour, its intervals as faint lines, its name beside it; one mark for those that
+    nobody could tell apart."""
+    table, order = summary(data), members()
+    tones = {name: getattr(looks, each["colour"].upper()) for each in families() for name in each["members"]}
+    tones = {name: tones.get(name, looks.colour(name)[0]) for name in table["protocol"]}
+    places = table[[*DRAWN]].round({"speed": 2, "quality": 1}).apply(tuple, axis=1)
     marks = [table[places == place] for place in dict.fromkeys(places)]
     with style():
-        fig = Figure(figsize=(WIDTH, 4.2), layout="constrained")
+        fig = Figure(figsize=(WIDTH, 4.6), layout="constrained")
         ax = fig.subplots()
         for row in (mark.iloc[0] for mark in marks):
-            tone = colour(row.protocol)[0]
+            tone = tones[row.protocol]
             ax.plot([row.speed_low, row.speed_high], [row.quality] * 2, color=tone, linewidth=1, alpha=0.35)
             ax.plot([row.speed] * 2, [row.quality_low, row.quality_high], color=tone, linewidth=1, alpha=0.35)
             ax.plot(row.speed, row.quality, "o", color=tone, markersize=7)
@@ -74,13 +89,17 @@ def picture(data: pd.DataFrame) -> Figure:
         ax.grid(True, axis="both")
         ax.margins(x=0.1, y=0.06)
         ax.xaxis.set_major_formatter(lambda x, _: f"{x:g}×")
+        for each in families():
+            if not {*each["members"]}.isdisjoint(table["protocol"]):
+                ax.plot([], [], "o", color=getattr(looks, each["colour"].upper()), label=each["family"])
+        fig.legend(loc="outside lower center", ncols=2, fontsize=8, frameon=False)
         fig.draw_without_rendering()
-        taken = [ax.transData.transform(mark) for mark in table[[*PAIRED]].to_numpy()]
+        taken = [ax.transData.transform(mark) for mark in table[[*DRAWN]].to_numpy()]
         boxes = [Bbox.from_bounds(x - 6, y - 6, 12, 12) for x, y in taken]
         for mark in marks:
-            names = sorted(mark["protocol"], key=list(ALL).index)
+            names = sorted(mark["protocol"], key=lambda name: order.index(name) if name in order else len(order))
             first = mark.iloc[0]
-            boxes.append(_named(ax, ", ".join(names), colour(first.protocol)[0], (first.speed, first.quality), boxes))
+            boxes.append(_named(ax, ", ".join(names), tones[first.protocol], (first.speed, first.quality), boxes))
     return fig
 
 
@@ -106,36 +125,41 @@ def svg(fig: Figure) -> str:
 
 
 def answer(data: pd.DataFrame) -> list[str]:
-    """What the picture says, in three sentences."""
+    """What the picture says, in three sentences; those whose runs are the same are told as one."""
+    twins = alike(data)
     table = summary(data).set_index("protocol")
+    table = table[table.index.isin([*twins])]
     others = table.drop(index="sync")
-    sound = others[others["quality"] >= KEPT]
-    fastest, least, top = others.index[0], others["quality"].idxmin(), others["quality"].max()
+    sound, more = others[others["quality"] >= KEPT], others.index[others["less_low"] > 0]
+    fastest, least = others.index[0], others["quality"].idxmin()
     if best := next(iter(sound.index), ""):
-        equal = sound.index[(sound[[*PAIRED]] == sound.loc[best, [*PAIRED]]).all(axis=1)]
-        found = _found(table, best, "each" if len(equal) > 1 else "it")
-        first = f"On a busy cluster use {' or '.join(sorted(equal, reverse=True))}: {found} of what sync learns."
+        same = f" ({', '.join(twins[best])}: the same runs here)" if twins[best] else ""
+        first = f"On a busy cluster use {best}{same}: {_found(table, best, ' of what sync learns')}."
     else:
         first = f"On a busy cluster sync keeps the most: no other protocol kept {KEPT:g} % of what it learns."
-    most = "the most of all" if top <= 100 else f"as much as any but for {rounded(top - 100, 1)} %"
-    second = f"Sync learns {most}, and waits for its slowest worker; where workers are equal, nobody waits for long."
+    shown = "No protocol is shown to learn more than sync, which"
+    if len(more):
+        shown = f"Shown to learn more than sync: {', '.join(more)}. Sync"
+    second = f"{shown} waits for its slowest worker; where workers are equal, nobody waits for long."
     third = ""
     if fastest != best:
         third = f"Speed alone misleads, as with {fastest}: {_found(table, fastest)}. "
     elif least != best:
         third = f"Who mixes less learns less, as {least}: {_found(table, least)}. "
-    seeds = f"95 % intervals over {table['seeds'].min()} seeds"
-    how = f"Each protocol at its own best learning rate; {seeds}, virtual workers, synthetic clicks."
+    how = (
+        "100 % is what sync learns, 0 % an untrained model; differences are paired by seed. Each protocol at its own best "
+        f"learning rate; 95 % intervals over {table['seeds'].min()} seeds, virtual workers, synthetic clicks."
+    )
     return [first, second, f"{third}({how})"]
 
 
-def _found(table: pd.DataFrame, name: str, who: str = "it") -> str:
-    speed, quality = speed_and_quality(table, name)
-    return f"{who} trained {speed} times as many samples per second as sync and kept {quality} %"
+def _found(table: pd.DataFrame, name: str, of: str = "") -> str:
+    speed, quality, less = told(table, name)
+    return f"it trained {speed} times as many samples per second as sync and kept {quality} %{of} (AUC less sync's: {less})"
 
 
-def speed_and_quality(table: pd.DataFrame, name: str) -> tuple[str, ...]:
-    """As the picture has them, of a protocol in a `summary` that is indexed by it."""
+def told(table: pd.DataFrame, name: str) -> tuple[str, ...]:
+    """Speed, quality and AUC less Sync's of a protocol in a `summary` that is indexed by it."""
     row = table.loc[name]
     return tuple(within(row[what], row[what] - row[f"{what}_low"]) for what in PAIRED)
 

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable
 
 from lib.reporting.claims import Case, Claim
-from lib.reporting.markup import rounded, words
+from lib.reporting.markup import number, rounded, words
 
 UNITS = {"auc": "AUC", "ne": "NE", "mrr": "MRR", "logloss": "log loss", "qps": "samples/s"}
 """By a metric's first word."""
@@ -83,6 +83,14 @@ def papers(claim: Claim, case: Case) -> str:
     of = scale(claim, case)
     number = of.factor * case.figure
     return rounded(number, decimals([number])) + of.unit
+
+
+def asked(claim: Claim, case: Case) -> str:
+    """What satisfies the rule: at least, at most, or between."""
+    of = scale(claim, case)
+    near, far = (None if edge is None else number(of.factor * edge) for edge in (case.near, case.far))
+    words = f"{near} to {far}" if None not in (near, far) else f"at least {near}" if far is None else f"at most {far}"
+    return words if words.endswith(" 0") else words + of.unit
 
 
 def tells(claim: Claim, case: Case) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from lib.reporting.claims import ELSEWHERE, HOLDS, OUT, counts, tally
 from lib.reporting.markup import parts
-from lib.reporting.quantity import ours, papers, scale
+from lib.reporting.quantity import asked, ours, papers, scale
 
 if TYPE_CHECKING:
     from lib.reporting.claims import Verdict
@@ -50,12 +50,22 @@ def told(verdict: Verdict) -> str:
     claim, cases = verdict.claim, [case for case in verdict.cases if case.ours is not None]
     if claim.short and cases:
         open_ = f" Open: {verdict.detail}." if verdict.counted == "inconclusive" and verdict.detail else ""
-        return claim.short.format(**numbers(verdict)) + open_
+        return claim.short.format(**numbers(verdict)) + _asked(verdict) + open_
     words, told = [claim.sentence], [case for case in cases if case.figure is not None]
     for who, of, number in (("Ours", cases, ours), ("The paper", told, papers)):
         found = [f"{case.case}: " * (len(verdict.cases) > 1) + number(claim, case) for case in of]
         words += [f"{who}: {'; '.join(found)}."] if found else []
-    return " ".join(words)
+    return " ".join(words) + _asked(verdict)
+
+
+def _asked(verdict: Verdict) -> str:
+    """What a promise or a check that failed was to reach, unless its sentence says so; a paper's number stands beside ours."""
+    claim = verdict.claim
+    if claim.kind == "paper" or verdict.counted not in MISSED or "asked" in (claim.short or ""):
+        return ""
+    cases = {asked(claim, case): case.case for case in verdict.cases if case.ours is not None}
+    told = [text if len(cases) == 1 else f"{case}: {text}" for text, case in cases.items()]
+    return f" Asked: {'; '.join(told)}." if told else ""
 
 
 def numbers(verdict: Verdict) -> dict[str, Any]:
@@ -78,4 +88,7 @@ def why(verdict: Verdict) -> str:
     """Why it failed, as far as it was tested: the first explanation; the claim's own place has them all."""
     for each in verdict.claim.explanations:
         return f"Tested: {each.changed}. Found: {each.found}."
-    return "" if verdict.claim.kind != "paper" else "No explanation has been tested yet."
+    if verdict.counted in (OUT, ELSEWHERE):  # which is why it cannot be judged here
+        detail = next(case.detail for case in verdict.cases if case.verdict == verdict.counted)
+        return f"{detail[:1].upper()}{detail[1:]}."
+    return "Not explained yet."

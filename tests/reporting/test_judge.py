@@ -57,7 +57,7 @@ TWO = {"cases": {"the paper": 2}}  # half to twice of a difference of 2: from 1 
         (five(-2), "not replicated", ""),
         (five(0.5, 1), "inconclusive", ""),  # from -1.46 to 2.46
         (five(2)[:4], "inconclusive", "too few seeds: 4 of 5"),
-        ([*five(2)[:4], math.nan], "inconclusive", "m is not finite or cannot be compared for seed 1004"),
+        ([*five(2)[:4], math.nan], "inconclusive", "m was not measured, or cannot be compared, on 1 of 5 seeds"),
     ],
 )
 def test_a_papers_number_is_judged_by_direction_and_size(numbers, expected, detail):
@@ -140,7 +140,10 @@ def test_parity_is_told_from_a_loss_by_a_mode_that_loses_in_the_paper(better):
         mirrored = {name: [sign * x for x in numbers] for name, numbers in subjects.items()}
         return one(claim(**PARITY | {"better": better, "loser": "w"}), **mirrored)
 
-    told, unknown = judged(10, 8.5), "w, which loses in the paper, is not shown to miss the margin here"
+    told, unknown = (
+        judged(10, 8.5),
+        ("w, which loses in the paper, is not shown to lose more than the margin here, so these runs cannot tell"),
+    )
     assert (told.verdict, told.detail) == ("parity", "")
     alone = one(claim(**PARITY | {"better": better}), x=[sign * x for x in eight(10)], y=[sign * 10] * 8, z=[0] * 8)
     assert told.p > alone.p  # the verdict stands for both tests
@@ -169,13 +172,13 @@ def test_parity_is_refused_where_nobody_knows_what_can_be_lost():
     [
         (0.8, None, "not replicated", ""),  # four times the paper's 0.2, and no more
         (0.05, None, "not replicated", ""),
-        (0.81, None, "out of regime", "age 0.81 where it has 0.2; no trend towards it was given"),
-        (0.049, None, "out of regime", "age 0.049 where it has 0.2; no trend towards it was given"),
-        (0.0, None, "out of regime", "age 0 where it has 0.2; no trend towards it was given"),
-        (math.nan, None, "out of regime", "age nan where it has 0.2; no trend towards it was given"),
-        (0.81, 1.2, "out of regime", "age 0.81 where it has 0.2; there its trend foretells 1.2"),
-        (0.81, 0.9, "not replicated", "age 0.81 where it has 0.2; there its trend foretells 0.9"),
-        (0.81, 4.1, "not replicated", "age 0.81 where it has 0.2; there its trend foretells 4.1"),
+        (0.81, None, "out of regime", "age is 0.81 here and 0.2 in the paper; no trend towards it was given"),
+        (0.049, None, "out of regime", "age is 0.05 here and 0.2 in the paper; no trend towards it was given"),
+        (0.0, None, "out of regime", "age is 0.00 here and 0.2 in the paper; no trend towards it was given"),
+        (math.nan, None, "out of regime", "age is nan here and 0.2 in the paper; no trend towards it was given"),
+        (0.81, 1.2, "out of regime", "age is 0.81 here and 0.2 in the paper; there its trend foretells 1.2"),
+        (0.81, 0.9, "not replicated", "age is 0.81 here and 0.2 in the paper; there its trend foretells 0.9"),
+        (0.81, 4.1, "not replicated", "age is 0.81 here and 0.2 in the paper; there its trend foretells 4.1"),
     ],
 )
 def test_not_replicated_is_said_inside_the_regime_or_where_the_trend_leads_elsewhere(age, foretold, expected, detail):
@@ -185,7 +188,7 @@ def test_not_replicated_is_said_inside_the_regime_or_where_the_trend_leads_elsew
     for regime in ({"age": 0.2}, {"age": {"p": 0.2}}):
         found = claims.judge(claim(cases={"p": 2}, regime=regime, **told), results)
         assert found.verdict == found.cases[0].verdict == expected
-        assert found.detail == (f"outside the paper's regime, {detail}" if detail else "")
+        assert found.detail == (f"outside the paper's regime: {detail}" if detail else "")
 
 
 def test_what_holds_or_is_open_holds_outside_the_regime_too():
@@ -319,9 +322,23 @@ def test_seeds_are_paired():
     assert (case.verdict, case.ours, case.low, case.n) == ("replicated", 1, 1, 5)
 
 
-def test_a_seed_without_partner_is_named():
+def test_a_figure_of_the_regime_has_the_papers_digits():
+    """In its unit, one digit more; a loss of 0.00008 is not 8.051e-05."""
+    results = table(x=five(0.1), y=[0] * 5).assign(**{"BSP's loss": 8.051e-05, "updates": 151.2})
+    regime = {"BSP's loss": -0.0034, "updates": 1781}
+    told = claims.judge(claim(cases={"p": 2}, regime=regime), results).detail
+    assert "BSP's loss is 0.00008 here and −0.0034 in the paper; updates is 151 here and 1,781 in the paper;" in told
+
+
+def test_a_loser_is_called_by_what_tells_it_from_the_subject():
+    subjects = {"a task, x": eight(10), "a task, bsp": eight(9.9), **PARITY_OF}
+    of = claim(**PARITY | {"subject": "a task, x", "loser": "a task, bsp"})
+    assert one(of, **subjects).detail.startswith("bsp, which loses in the paper, is not shown")
+
+
+def test_seeds_without_a_partner_are_counted():
     case = one(claim(), x=[*five(2), 9], y=[0] * 5)
-    assert case.n == 5 and case.detail == "seeds without a partner left out: 1005"
+    assert case.n == 5 and case.detail == "compared on the 5 of 6 seeds that both have"
 
 
 def test_a_planted_wrong_rule_is_caught():

@@ -10,9 +10,8 @@ import pytest
 
 from lib import paths
 from lib import reporting as report
-from lib.options.document import load
 from lib.protocols import ALL
-from lib.reporting import claims, notebooks, picture
+from lib.reporting import claims, families, notebooks, picture
 from notebooks import reference
 from notebooks.reference import BLOCKS, MADE, NONE_YET, NotPublished, machine_path, verdicts
 from tests.reporting.test_claims import GOOD, results_of
@@ -146,7 +145,8 @@ def test_the_readme_has_the_verdicts(ran):
         in text
     )
     assert (
-        "- **A global batch of whoever comes** (`gba`, `bsp`). An update has" in text and "samples a second" not in text
+        "- **A global batch of whoever comes** (`gba`, `bsp`). An update has" in text
+        and "In brackets stand" not in text
     )
     assert reference.readme() == text
 
@@ -162,12 +162,34 @@ def test_the_picture_is_drawn_from_what_is_published(ran):
     place = paths.reference() / f"{picture.NAME}.csv"
     place.parent.mkdir(parents=True)
     data.to_csv(place, index=False)
-    assert "(gba: 2× Sync's samples a second, 99.7 % of what it learns)" in " ".join(reference.readme().split())
+    (paths.reference() / "02_regime.html").touch()
+    text = " ".join(reference.readme().split())
+    assert "(gba 2×, 99.7 %, AUC −0.00100)" in text and "and comes to the serial result." in text
+    assert (
+        "measured 2 of 33 protocols" in text
+        and "[what async loses shrinks with them](reports/reference/02_regime.html)" in text
+    )
+    assert "(async loses less at one of its own, GBA and BSP at other rates)" in text, "no link without its page"
     html = report.index().read_text()
+    assert "how many updates there are (what async loses shrinks with them)" in html, "that page was not run here"
     assert "On a busy cluster use gba: it trained 2 times as many samples per second as sync and kept 99.7 % of" in html
     assert "data:image/svg+xml;base64," in html
     first, second = (picture.svg(picture.picture(data)) for _ in range(2))
     assert first == second and "<dc:date>" not in first
+
+
+def test_a_sentence_that_is_mended_needs_no_new_run(ran):
+    """What its run had of scales and explanations stays."""
+    reference.publish()
+    (ran.reports / "gba" / "one.ipynb").unlink()
+    (ran.reports / "claims" / "a.b.json").unlink()
+    ran.notebook("oac/three", "# Three", parameters=PARAMETERS)
+    notebooks.run("oac/three", "laptop")
+    before = json.loads(contents(paths.reference())["claims/a.b.json"])
+    ran.claims(re.sub(r"  reason: .*", "  short: In other words.\n  reason: newer", GOOD), "gba")
+    reference.publish()
+    before["claim"]["short"] = "In other words."
+    assert json.loads(contents(paths.reference())["claims/a.b.json"]) == before
 
 
 def test_of_each_paper_its_confirmatory_verdicts_and_what_is_to_be_known(house, monkeypatch):
@@ -182,9 +204,35 @@ def test_of_each_paper_its_confirmatory_verdicts_and_what_is_to_be_known(house, 
     assert verdicts(paths.reference()).split("\n") == [
         "- Papers' confirmatory claims, after Holm: 1 direction only, 1 not replicated",
         "- All papers' claims, after Holm: 1 direction only, 1 not replicated",
-        "- **GBA** (1 not replicated of 1 claims). a | b &lt;i>. Ours: −1.00 AUC. The paper: 0.200 AUC: *not replicated*.",
-        "- **OAC** (1 direction only of 1 claims).",
+        "- **GBA** (1 of 1 claims judged, confirmatory: 1 not replicated). a | b &lt;i>. Ours: −1.00 AUC. The paper: 0.200 AUC:",
+        "  *not replicated*.",
+        "- **OAC** (1 of 1 claims judged, confirmatory: 1 direction only).",
     ]
+
+
+def test_of_a_paper_without_a_verdict_there_is_a_line_too(house, monkeypatch):
+    monkeypatch.setenv("LOCKSTEP_STAGE", str(paths.reference()))
+    for paper in ("oac", "gba"):
+        house.claims(GOOD.replace("a.b", f"{paper}.x"), paper)
+    house.record(results_of(0.2), "gba/one", "laptop")
+    (paths.reference() / "oac").mkdir()
+    (paths.reference() / "oac" / "index.html").touch()
+    assert "- **[OAC](reports/reference/oac/index.html)** (none of 1 claims judged yet)." in verdicts(paths.reference())
+
+
+def test_the_index_tells_a_claim_that_waits_from_a_page_without_claims(ran):
+    ran.notebook("gba/free", "# Without claims", parameters=PARAMETERS)
+    notebooks.run("gba/free", "laptop")
+    reference.publish()
+    ran.claims(GOOD.replace("value: 0.2", "value: 0.3"), "gba")
+    for place in (ran.reports / "gba" / "one.ipynb", ran.reports / "claims" / "a.b.json"):
+        place.unlink()
+    index = reference.publish().read_text()
+    assert "0 of the papers&#39; 1 claims are judged:" in index and ">1 waits for its page to run<" in index
+    rows = dict(re.findall(r'href="(gba/(?:one|free))\.html".*?"Its claims"><span>(.*?)</span>', index, re.DOTALL))
+    assert 'class="mark not-run"' in rows["gba/one"] and rows["gba/free"] == "–"
+    paper = (paths.reference() / "gba" / "index.html").read_text()
+    assert reference.WAITS in paper and 'id="a.b"' in paper, "its rule can be read before it runs"
 
 
 def planted_profile(house):
@@ -259,7 +307,8 @@ def test_a_verdict_by_an_older_rule_is_withdrawn_and_its_page_says_so(ran):
         reference.publish()
         after = contents(paths.reference())
         page = (paths.reference() / "gba" / "one.html").read_text()
-        assert page.count(reference.WITHDRAWN) == 1
+        assert page.count("The verdict of this page is withdrawn (<code>a.b</code>)") == 1
+        assert 'class="verdict replicated"' not in page and ">withdrawn: replicated<" in page
         assert "claims/a.b.json" not in after and after["gba/one/auc.csv"] == before["gba/one/auc.csv"]
         assert NONE_YET in (ran.root / "README.md").read_text()
         pilot, results = json.loads(after["pilots/claims/a.b.json"]), json.loads(before["claims/a.b.json"])["results"]
@@ -267,7 +316,9 @@ def test_a_verdict_by_an_older_rule_is_withdrawn_and_its_page_says_so(ran):
     ran.claims(GOOD + GOOD.replace("a.b", "a.c"), "gba")
     (paths.reference() / "claims").mkdir()
     (paths.reference() / "claims" / "a.b.json").write_bytes(before["claims/a.b.json"])
-    assert "Not judged by the rules of today yet: 1 claims" in verdicts(paths.reference())
+    told = verdicts(paths.reference())
+    assert "1 of the papers' 2 claims is judged, after Holm: 1 replicated; 1 waits for its page to run" in told
+    assert "**[GBA](reports/reference/gba/index.html)** (1 of 2 claims judged, confirmatory: 1 replicated)" in told
 
 
 def test_nothing_to_publish_and_no_place_for_it(ran):
@@ -297,8 +348,7 @@ def test_paths_of_a_machine(text, found):
 
 
 def test_every_protocol_is_of_one_family():
-    families = load(ROOT / "notebooks" / "protocols.yaml").data
-    assert sorted(name for family in families for name in family["members"]) == sorted({*ALL} - {"frozen"})
+    assert sorted(families.members()) == sorted({*ALL} - {"frozen"})
 
 
 def test_what_the_readme_tells_of_papers_are_their_claims():

@@ -122,10 +122,21 @@ def test_a_page_shows_its_verdicts_as_they_stand(house):
     )
 
 
+def test_words_and_tables_are_explained_where_they_stand(house):
+    """Standings in the glossary; what `8: tell 0.02, margin 1×` says, on a paper's page and beside the rules."""
+    house.notebook("one", "# One")
+    house.claims(GOOD)
+    report.index()
+    rules, paper = ((house.reports / name).read_text() for name in ("rules.html", "across.html"))
+    for word in ("confirmatory", "after a pilot", "exploratory", "withdrawn"):
+        assert f"<dt>{word}</dt>" in rules
+    assert all("as in “8: tell 0.02, margin 1×”: eight of them" in html for html in (rules, paper))
+
+
 def test_the_index_shows_claims_whose_notebook_is_missing(house):
     house.claims(GOOD)
     report.index()
-    assert "still to be written" in (house.reports / "across.html").read_text()
+    assert "still to be made" in (house.reports / "across.html").read_text()
 
 
 @pytest.mark.parametrize(

@@ -35,13 +35,35 @@ def test_without_one_the_claim_and_both_numbers():
 def test_what_failed_says_why():
     tested = ({"changed": "half the rate", "found": "it falls"}, {"changed": "one worker", "found": "the same"})
     assert why(verdict(-1, explanations=tested)) == "Tested: half the rate. Found: it falls."
-    assert why(verdict(-1)) == "No explanation has been tested yet."
+    assert why(verdict(-1)) == "Not explained yet."
     html = in_short([verdict(3), verdict(-1, explanations=tested)], "laptop")
     assert (
         html.index("What failed, and why") > html.index("s Ours: 3.00")
         and "Tested: half the rate. Found: it falls." in html
     )
     assert "2 claims of the paper: 1 replicated, 1 not replicated." in html
+
+
+def test_a_promise_that_failed_says_what_was_asked_and_that_nothing_explains_it_yet():
+    promise = {"kind": "promise", "standing": None}
+    slow = verdict(1.2, "ratio", margin=1.6, short="It trains {ours} as many.", **promise)
+    assert told(slow) == "It trains 1.20× as many. Asked: at least 1.6×." and why(slow) == "Not explained yet."
+    less = verdict(-1, margin=0, **promise)
+    assert told(less).endswith("Asked: at least 0.")
+    most = verdict(3, "value", relation="<=", margin=2, short="{ours}.", reference=None, **promise)
+    assert told(most) == "3.00. Asked: at most 2."
+    beside = verdict(3, "value", relation="within", margin=0.5, target=1, short="{ours}.", reference=None, **promise)
+    assert told(beside) == "3.00. Asked: 0.5 to 1.5."
+    said = verdict(1.2, "ratio", margin=1.6, short="{ours} of what is asked.", **promise)
+    assert told(said) == "1.20× of what is asked."
+    assert "Asked" not in told(verdict(3, margin=1, **promise)), "it was kept"
+
+
+def test_what_cannot_be_judged_here_says_why():
+    elsewhere = verdict(-1, elsewhere="a compiler of its own")
+    assert why(elsewhere) == "The paper's figure rests on a compiler of its own."
+    results = table(x=five(0.1), y=LESS).assign(age=9.0)
+    assert why(judge(claim(cases={"p": 2}, regime={"age": 0.2}), results)).startswith("Outside the paper's regime: age")
 
 
 def test_claims_say_which_sentences_stand_first():

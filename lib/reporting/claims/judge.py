@@ -130,11 +130,13 @@ def _case(claim: Claim, each: Comparison, results: pd.DataFrame, calibrations: S
     if problem := _unfit(claim, each, results):
         return Case(**told, verdict="refused", detail=problem)
     by_seed = effects(claim, mine, theirs)
-    alone = sorted(mine.keys() ^ theirs.keys()) if each.reference else []
-    details = [f"seeds without a partner left out: {', '.join(map(str, alone))}"] if alone else []
-    infinite = [str(seed) for seed, x in by_seed.items() if not math.isfinite(x)]
+    of = len(mine.keys() | theirs.keys())
+    details = [f"compared on the {len(by_seed)} of {of} seeds that both have"] if len(by_seed) < of else []
+    infinite = [seed for seed, x in by_seed.items() if not math.isfinite(x)]
     if infinite:
-        details.append(f"{each.metric} is not finite or cannot be compared for seed {', '.join(infinite)}")
+        details.append(
+            f"{each.metric} was not measured, or cannot be compared, on {len(infinite)} of {len(by_seed)} seeds"
+        )
     if infinite or not by_seed:
         verdict = "failed" if claim.kind == "check" else "inconclusive"
         return Case(**told, verdict=verdict, n=len(by_seed), p=1.0, detail="; ".join(details))
@@ -145,14 +147,15 @@ def _case(claim: Claim, each: Comparison, results: pd.DataFrame, calibrations: S
         missed = _missed(claim, each, results, theirs, near if claim.sign > 0 else far)
         p = max(p, missed)
         if missed > LEVEL:
-            why = f"{each.loser}, which loses in the paper, is not shown to miss the margin here"
+            who = " ".join(word for word in each.loser.split() if word not in each.subject.split()) or each.loser
+            why = f"{who}, which loses in the paper, is not shown to lose more than the margin here, so these runs cannot tell"
             verdict = "inconclusive"
     marked = apart(claim, each, results)
     if marked and verdict == "not replicated":
         there = claim.foretold.get(each.case)
         verdict = OUT if there is None or near <= there <= far else verdict
         trend = "no trend towards it was given" if there is None else f"there its trend foretells {there:g}"
-        details.append(f"outside the paper's regime, {'; '.join(marked)}; {trend}")
+        details.append(f"outside the paper's regime: {'; '.join(marked)}; {trend}")
     ours, low, high = interval(numbers)
     if claim.every:
         low, high = min(numbers), max(numbers)
@@ -178,8 +181,15 @@ def apart(claim: Claim, each: Comparison, results: pd.DataFrame) -> list[str]:
             raise BadClaim(f"claim {claim.id!r}: the results have no column {column!r}; {nearest(column, results)}")
         here = float(results.loc[results["subject"] == each.subject, column].mean())
         if strays(here, there):
-            said.append(f"{column} {here:.4g} where it has {there:.4g}")
+            said.append(f"{column} is {_beside(here, there)}")
     return said
+
+
+def _beside(here: float, paper: float) -> str:
+    """Both, the paper's as it has it, ours to a digit more where that has any after the point."""
+    places = len(f"{paper:.10f}".rstrip("0").partition(".")[2])
+    ours = f"{here:,.{places + (places > 0)}f}"
+    return f"{ours} here and {paper:,.{places}f} in the paper".replace("-", "−")
 
 
 def strays(here: float, there: float) -> bool:
