@@ -6,6 +6,7 @@ all, and so local steps are shorter at one rate. With plain SGD the average of p
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
@@ -21,8 +22,13 @@ WORKERS = 16
 RULES = {"BSP": AllReduce(), "one group": DSSync(size=WORKERS), "DS-Sync": DSSync()}
 """The mean gradient of all; the mean of all workers' parameters; those of groups of four."""
 
-RATES = (1 / 3, 1.0, 3.0, 9.0)
-"""Over the workload's own, which all modes have alike."""
+RATES, ENDS = (1.0, 3.0), (1 / 3, 9.0)
+"""Over the workload's own, which all modes have alike; and what is beyond them, where two seeds show that the best is between."""
+
+
+def places(seeds: Sequence[int]) -> list[study.Place]:
+    """Mode, rate and seed of each run."""
+    return study.grid(mode=RULES, rate=RATES, seed=seeds) + study.grid(mode=RULES, rate=ENDS, seed=seeds[:2])
 
 
 def job(mode: str, rate: float, seed: int, **shape: int) -> dict[str, Any]:

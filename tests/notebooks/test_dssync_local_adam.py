@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pandas as pd
 import pytest
 
 from lib.protocols.dssync import DSSync
@@ -24,3 +25,9 @@ def test_what_is_told_is_less_the_same_rate_and_seed():
     best = data.set_index("subject")["best"]
     less = data.set_index("subject")["best less BSP's"]
     assert less["one group, 3"] == pytest.approx(best["one group, 3"] - best["BSP, 3"]) and less["BSP, 1"] == 0
+
+
+def test_all_seeds_are_at_the_rates_that_are_judged_and_two_beyond():
+    places = pd.DataFrame(local_adam.places(range(1000, 1005)))
+    counts = places.groupby("rate").size()
+    assert counts[list(local_adam.RATES)].tolist() == [15, 15] and counts[list(local_adam.ENDS)].tolist() == [6, 6]

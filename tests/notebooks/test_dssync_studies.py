@@ -76,6 +76,17 @@ def test_an_iteration_is_what_a_step_and_its_rings_take():
     assert seconds["asp, SQuAD, 4"] > 4 * unit * 0.9  # four vectors through one link
 
 
+def test_which_size_would_give_the_papers_speed_up():
+    """A ring of two saves half of D / B and four latencies for each of 23 tensors: Table 4's 0.193 s want 116 million numbers."""
+    found, _ = overhead.iterations(["Criteo", "ImageNet"], [0], ("bsp", *overhead.RULES[1:4]), nodes=[4], sigma=0.0)
+    sizes = overhead.by_size(found)
+    assert sizes.index.tolist() == ["ImageNet", "Criteo"]
+    assert sizes.loc["Criteo", "numbers for the paper's"] == pytest.approx(116.1, abs=0.1)
+    saved = 0.5 * 4 * 116.09e6 / 1.25e9 + 4 * 23 * overhead.LATENCY
+    assert saved == pytest.approx(20266 / 5000 - 19300 / 5000, abs=1e-4)
+    assert sizes.loc["Criteo", "speed-up"] == pytest.approx(4.053 / 4.030, abs=0.002)
+
+
 def test_another_world_is_fitted_anew():
     there = {"buckets": 1, "latency": 50e-6, "sigma": 0.0}
     assert overhead.refitted("CIFAR-10", 0, there) == pytest.approx(4011.83 / 6566 - 1.5 * 0.1168, abs=0.003)
