@@ -66,8 +66,8 @@ def trained(protocol: str, seed: int, *, steps: int, processes: bool, size: int,
 
 def seconds(run: Run) -> dict[str, float]:
     """The medians of a whole iteration, from the end of a worker's exchange to that of its next, and of the exchange alone, from
-    when all of its group are there: BSP's step of SGD is part of its exchange, and DS-Sync's comes before. A worker's first two do
-    not count, in which connections are made."""
+    when all of its group are there: BSP's step of SGD is part of its exchange, and DS-Sync's comes before. A worker's first two
+    do not count, in which connections are made."""
     mixes = run.trace[run.trace["kind"] == "mix"].sort_values("end")
     late = mixes[mixes.groupby("node").cumcount() >= 2]
     spans = {"iteration": late.groupby("node")["end"].diff().dropna(), "exchange": late["end"] - late["start"]}
