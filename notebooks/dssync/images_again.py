@@ -145,7 +145,7 @@ def plateaus(told: pd.DataFrame) -> pd.DataFrame:
     """The accuracy at the end of each stretch of one rate, the mean of its last three epochs: a column for each stretch, named
     after the epoch at which it ends."""
     epochs, parts = told["epoch"].max(), []
-    for end in [round(share * epochs) for share in FALLS]:
+    for end in dict.fromkeys(round(share * epochs) for share in FALLS):
         late = told[told["epoch"].round().between(end - 2, end)]
         parts.append(
             late.groupby(["shards", "mode", "seed"], sort=False)["accuracy"].mean().rename(f"until epoch {end}")

@@ -98,6 +98,8 @@ def test_the_ends_of_stretches_by_hand():
     found = images_again.plateaus(told({("BSP", 0): np.arange(1, 11) / 10})).iloc[0]
     ends = [found[f"until epoch {end}"] for end in (3, 6, 8, 10)]
     assert ends == pytest.approx([0.2, 0.5, 0.7, 0.9])
+    short = images_again.plateaus(told({("BSP", 0): (0.1, 0.3)})).iloc[0]  # two stretches end at the first epoch of two
+    assert [short["until epoch 1"], short["until epoch 2"]] == pytest.approx([0.1, 0.2])
 
 
 def test_epochs_to_the_target_by_hand():
