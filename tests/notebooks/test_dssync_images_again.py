@@ -84,6 +84,9 @@ def test_a_run_and_what_is_told_of_it():
     course = images_again.courses([place], [run], 256)
     assert course["epoch"].tolist() == [1, 2] and course["accuracy"].max() == quality.best(run, "images")
     assert {"accuracy", "loss", "seen"} <= run.summary.keys() and course["seen"].iloc[-1] == run.summary["seen"]
+    here = images_again.regimes(pd.DataFrame({"mode": ["DS-Sync"], "best": [0.3]}), [run])["images, 4"]
+    assert here["here"].iloc[:3].str.split().str[0].tolist() == ["0", "2", "256"]
+    assert here.loc["what training brings: best less frozen", "here"].startswith("0.2")
 
 
 def test_what_claims_read_of_courses_by_hand():
