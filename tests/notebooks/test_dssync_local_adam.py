@@ -28,7 +28,9 @@ def test_what_is_told_is_less_the_same_rate_and_seed():
     assert local_adam.regimes(data, runs).loc["updates in it", ("clicks, 16", "here")].startswith("2")
 
 
-def test_all_seeds_are_at_the_rates_that_are_judged_and_two_beyond():
+def test_all_seeds_are_at_the_rates_that_are_judged_and_one_beyond():
     places = pd.DataFrame(local_adam.places(range(1000, 1005)))
-    counts = places.groupby("rate").size()
-    assert counts[list(local_adam.RATES)].tolist() == [15, 15] and counts[list(local_adam.ENDS)].tolist() == [6, 6]
+    counts = places.groupby(["mode", "rate"]).size()
+    assert counts["DS-Sync"].to_dict() == {1.0: 5}
+    for mode in ("BSP", "one group"):
+        assert counts[mode].to_dict() == {1 / 3: 1, 1.0: 5, 3.0: 5, 9.0: 1}
