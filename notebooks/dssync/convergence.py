@@ -39,7 +39,8 @@ def timed(courses: pd.DataFrame, step: pd.Series) -> pd.DataFrame:
 
 def reached(courses: pd.DataFrame) -> pd.DataFrame:
     """Steps and seconds of each run until its metric first is at the target, between two evaluations on a straight line. One that
-    never is there counts as if it were at its end, which is too good for it; `there` is 0 then."""
+    never is there counts as if it were at its end, which is too good for it; `there` is 0 then. `course` is how high a curve
+    runs: the mean of its evaluations, which are equally far apart."""
     keys = ["task", "workers", "seed"]
     bests = courses[courses["protocol"] == "BSP"].groupby(keys)["metric"].max()
     floor = bests - bests.groupby(["task", "workers"]).transform("std").fillna(0.0)
@@ -50,6 +51,7 @@ def reached(courses: pd.DataFrame) -> pd.DataFrame:
         steps, seconds = points[-1, :2] if found is None else found
         about = {"subject": f"{mode}, {place[0]}, {place[1]}", **dict(zip(keys, place, strict=True)), "mode": mode}
         about |= {"target": target, "above target": course["metric"].max() - target}
+        about |= {"course": course["metric"].mean(), "steps of a worker": points[-1, 0]}
         rows.append(about | {"steps": steps, "seconds": seconds, "there": float(found is not None)})
     return pd.DataFrame(rows)
 

@@ -136,6 +136,19 @@ def printed() -> pd.DataFrame:
     )
 
 
+def by_size(found: pd.DataFrame) -> pd.DataFrame:
+    """DS-Sync's speed-up with four nodes by the model's size, the largest first, beside Table 4's; and how many numbers a model
+    of so many tensors would have, for a ring of two to save what Table 4's does beside a ring of four."""
+    ours = found[(found["protocol"] == "ds-sync") & (found["nodes"] == 4)].groupby("model")["speed-up"].mean()
+    said = printed().query("nodes == 4").set_index("model").loc[ours.index]
+    latencies = pd.Series({model: 4 * LATENCY * len(MODELS[model]) for model in ours.index})
+    told = {"numbers": pd.Series({model: sum(MODELS[model]) for model in ours.index}) / 1e6}
+    told |= {"speed-up": ours, "paper": said["speed-up"]}
+    saved = 2 * (said["bsp"] - said["ds-sync"] - latencies)
+    told["numbers for the paper's"] = told["numbers"] * saved / [unit(model) for model in ours.index]
+    return pd.DataFrame(told).sort_values("numbers", ascending=False)
+
+
 def refitted(model: str, seed: int, options: Options) -> float:
     """Seconds that a step has to compute, so that an iteration of BSP with four nodes takes Table 4's in another world; an
     iteration is what is sent, and a barrier's factor times that. Not a number where what is sent alone takes longer."""

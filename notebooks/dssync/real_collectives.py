@@ -1,4 +1,5 @@
-"""Real collectives on this machine: four processes average a vector of 20 million numbers, all at once or in pairs."""
+"""Real collectives on this machine: four processes average 20 million numbers, all together or in pairs, a collective for each
+of a wide residual network's 142 tensors, as the released code does."""
 
 from __future__ import annotations
 
@@ -23,10 +24,17 @@ from lib.protocols.dssync import DSSync
 from lib.protocols.rule import Rule
 from lib.results.run import Run
 from lib.training.train import Job
-from notebooks.dssync.vector import Numbers
+from notebooks.dssync.tensors import MODELS
+from notebooks.dssync.vector import Numbers, in_proportion
 from notebooks.toys import Toy
 
-RULES: dict[str, Rule] = {"BSP": AllReduce(), "DS-Sync": DSSync()}
+RULES: dict[str, Rule] = {
+    "BSP": AllReduce(buckets="tensor", overlapped=False),
+    "DS-Sync": DSSync(buckets="tensor"),
+}
+
+MODEL = MODELS["CIFAR-10"]
+"""Its tensors are kept in proportion."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +46,7 @@ class Block(Toy):
     size: Count
 
     def model(self, seed: int) -> Numbers:
-        return Numbers(self.size)
+        return Numbers(*in_proportion(MODEL, self.size))
 
     def work(self) -> Work:
         return Work(bytes=8.0 * self.size)
@@ -56,17 +64,19 @@ def trained(protocol: str, seed: int, *, steps: int, processes: bool, size: int,
     return job.run(lambda samples: None)
 
 
-def seconds(run: Run) -> float:
-    """How long an exchange takes, from when all of its group are there until a replica has what came of it: BSP's step of SGD
-    is part of it, as is DS-Sync's replacement. The median, but for the first two steps, in which connections are made."""
-    spans = run.trace.assign(seconds=run.trace["end"] - run.trace["start"])
-    mixes = spans[spans["kind"] == "mix"]
-    late = mixes[mixes["batch"] >= mixes["batch"].min() + mixes["node"].nunique() * 2]
-    return float(late["seconds"].median())
+def seconds(run: Run) -> dict[str, float]:
+    """The medians of a whole iteration, from the end of a worker's exchange to that of its next, and of the exchange alone, from
+    when all of its group are there: BSP's step of SGD is part of its exchange, and DS-Sync's comes before. A worker's first two
+    do not count, in which connections are made."""
+    mixes = run.trace[run.trace["kind"] == "mix"].sort_values("end")
+    late = mixes[mixes.groupby("node").cumcount() >= 2]
+    spans = {"iteration": late.groupby("node")["end"].diff().dropna(), "exchange": late["end"] - late["start"]}
+    return {name: float(each.median()) for name, each in spans.items()}
 
 
 def alone(size: int, rounds: int, workers: int = 4) -> dict[str, float]:
-    """Seconds of gloo's own all-reduce of so many numbers among all workers, and in pairs at the same time: the median."""
+    """Seconds of gloo's own all-reduces of so many numbers, tensor after tensor, among all workers, and in pairs at the same
+    time: the median."""
     with TemporaryDirectory() as folder, ProcessPoolExecutor(workers, get_context("spawn")) as pool:
         parts = [pool.submit(_all_reduces, rank, workers, size, rounds, f"{folder}/meet") for rank in range(workers)]
         found = [part.result() for part in parts]
@@ -77,13 +87,15 @@ def _all_reduces(rank: int, workers: int, size: int, rounds: int, meeting: str) 
     torch.set_num_threads(1)
     distributed.init_process_group("gloo", f"file://{meeting}", rank=rank, world_size=workers)
     pairs = [distributed.new_group([first, first + 1]) for first in range(0, workers, 2)]
-    groups, vector, found = {"BSP": None, "DS-Sync": pairs[rank // 2]}, torch.zeros(size), {}
+    groups, found = {"BSP": None, "DS-Sync": pairs[rank // 2]}, {}
+    tensors = [torch.zeros(each) for each in in_proportion(MODEL, size)]
     for mode, group in groups.items():
         seconds = []
         for _ in range(rounds + 1):
             distributed.barrier()
             start = time.perf_counter()
-            distributed.all_reduce(vector, group=group)
+            for tensor in tensors:
+                distributed.all_reduce(tensor, group=group)
             seconds.append(time.perf_counter() - start)
         found[mode] = float(np.median(seconds[1:]))
     distributed.destroy_process_group()

@@ -77,8 +77,9 @@ def bounds(found: pd.DataFrame, workers: int, noise: float) -> pd.DataFrame:
 
 
 def judged(data: pd.DataFrame, noise: float) -> pd.DataFrame:
-    """What claims read of each run: by which power of the steps the distance falls in the last nine tenths, its mean over the
-    last tenth, and the largest ratios of what was found, in the mean over seeds, to each bound."""
+    """What claims read of each run: by which power of the steps the distance falls in the last nine tenths, its own and the mean
+    over the seeds; its mean over the last tenth, and that over BSP's on the seeds that BSP has; and the largest ratios of what
+    was found, in the mean over seeds, to each bound."""
     rows = []
     for (rule, workers), group in data.groupby(["rule", "workers"], sort=False):
         limits, means = bounds(group, workers, noise).set_index("step"), group.groupby("step").mean(numeric_only=True)
@@ -86,10 +87,28 @@ def judged(data: pd.DataFrame, noise: float) -> pd.DataFrame:
             f"{name} over bound": float((means[name] / limits[name]).max()) for name in ("distance", "loss", "apart")
         }
         above["loss over Eq. 21"] = float((means["loss"] / limits["loss, Eq. 21"]).max())
+        above["power of the mean"] = _power(means["distance"])
         for seed, one in group.groupby("seed"):
-            late = one[one["step"] > one["step"].max() / 10]
-            power = np.polyfit(np.log(late["step"] + GAMMA), np.log(late["distance"]), 1)[0]
+            power = _power(one.set_index("step")["distance"])
             end = one[one["step"] > 0.9 * one["step"].max()]["distance"].mean()
             about = {"subject": f"{rule}, {workers} workers", "rule": rule, "workers": workers, "seed": seed}
-            rows.append(about | {"power": float(power), "end": float(end)} | above)
-    return pd.DataFrame(rows)
+            rows.append(about | {"power": power, "end": float(end)} | above)
+    found = pd.DataFrame(rows)
+    over = ends(found)["over bsp"]
+    places = pd.MultiIndex.from_frame(found[["workers", "rule"]])
+    return found.assign(**{"end over bsp": over.reindex(places).to_numpy()})
+
+
+def ends(found: pd.DataFrame) -> pd.DataFrame:
+    """The mean distance over the last tenth by workers and rule, and that over BSP's: on the seeds that BSP has, for whom the
+    start and the noise are the same."""
+    shared = found[found["seed"].isin(set(found.loc[found["rule"] == "bsp", "seed"]))]
+    means = shared.groupby(["workers", "rule"], sort=False)["end"].mean()
+    bsp = means.xs("bsp", level="rule").reindex(means.index.get_level_values("workers")).to_numpy()
+    return pd.DataFrame({"end": means, "over bsp": means / bsp})
+
+
+def _power(distance: pd.Series) -> float:
+    """By which power of the steps, its index, the distance falls in the last nine tenths."""
+    late = distance[distance.index > distance.index.max() / 10]
+    return float(np.polyfit(np.log(late.index + GAMMA), np.log(late), 1)[0])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -48,11 +48,16 @@ class Vector(Toy):
     """Sizes of the model's tensors, in proportion: there are `PARAMETERS` in all, and two at least in each."""
 
     def model(self, seed: int) -> torch.nn.Module:
-        share = PARAMETERS / sum(self.tensors)
-        return Numbers(*(max(2, round(share * size)) for size in self.tensors))
+        return Numbers(*in_proportion(self.tensors, PARAMETERS))
 
     def work(self) -> Work:
         return Work(flops=self.seconds)
+
+
+def in_proportion(sizes: Sequence[int], numbers: int) -> list[int]:
+    """Tensors of these sizes' proportion that have about so many numbers together, and two at least in each."""
+    share = numbers / sum(sizes)
+    return [max(2, round(share * size)) for size in sizes]
 
 
 def cluster(workers: int, unit: float, *, collective: str = "ring", latency: float = 50e-6, sigma: float = 0.0):

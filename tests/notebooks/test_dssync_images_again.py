@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
 
 import lib
-from notebooks.dssync import images_again, quality
+from notebooks.dssync import images_again, quality, real_images
 
 SHORT = {"passes": 2, "images": 256}
 
@@ -42,47 +44,90 @@ def test_the_same_images_come_again_and_unseen_ones_judge():
     one, again = here.draw(7, 64, 64, 1), here.draw(7, 320, 64, 5)
     np.testing.assert_array_equal(one.features["image"], again.features["image"])
     sets = images_again._sets(here)
-    assert len(sets.train.labels) == 256 and len(sets.judged.labels) == 64
+    assert len(sets.train.labels) == 256 and len(sets.judged.labels) == 128
     assert not np.array_equal(sets.train.pixels[:64], sets.judged.pixels)
     assert images_again._sets(images_again.job("BSP", "fixed", 8, **SHORT)["workload"]) is not sets
 
 
 def test_real_images_are_pooled_split_and_moved(monkeypatch):
-    """Each square of four pixels is its mean; the last quarter's worth is unseen."""
+    """Each square of four pixels is its mean; a fifth of the images is unseen, in each world another."""
     train = np.arange(10 * 3 * 32 * 32, dtype=np.int64).reshape(10, 3, 32, 32) % 251
     real = lib.data.images.RealImages(train.astype(np.uint8), np.arange(10) % 3, train[:0], np.arange(0), 3)
     monkeypatch.setattr(images_again.ImagesAgain, "_real", real)
     here = images_again.ImagesAgain(images=8, evaluation_samples=2, batch_size=4, data="real", samples=80)
     sets = images_again._sets(here)
-    assert sets.judged.labels.tolist() == [2, 0] and sets.train.pixels.shape == (8, 3, 16, 16)
+    order = lib.streams.stream(here.world, "split").permutation(10)
+    assert sets.judged.labels.tolist() == (order[8:] % 3).tolist() and sets.train.pixels.shape == (8, 3, 16, 16)
     assert sets.train.pixels.mean((0, 2, 3)) == pytest.approx([0] * 3, abs=1e-4)
-    raw = train[:8].reshape(8, 3, 16, 2, 16, 2).mean((3, 5))
-    spread = raw[..., :].std((0, 2, 3))
+    raw = train[order].reshape(10, 3, 16, 2, 16, 2).mean((3, 5))
+    spread = raw[:8].std((0, 2, 3))
     got = (sets.train.pixels[1, 0, 0, 0] - sets.train.pixels[1, 0, 5, 3]) * spread[0]
     assert got == pytest.approx(raw[1, 0, 0, 0] - raw[1, 0, 5, 3], rel=1e-4)
+    others = images_again._sets(replace(here, world=1)).judged.labels.tolist()
+    assert others == (lib.streams.stream(1, "split").permutation(10)[8:] % 3).tolist()
     drawn = here.draw(0, 0, 4, 0).features["image"]
     assert not np.array_equal(drawn, sets.train.pixels[here.chosen(0, 0, 4, 0)])
+
+
+def told(runs):
+    rows = [
+        {"shards": "fixed", "mode": mode, "seed": seed, "epoch": epoch, "accuracy": accuracy, "seen": 0.9}
+        for (mode, seed), course in runs.items()
+        for epoch, accuracy in enumerate(course, 1)
+    ]
+    return pd.DataFrame(rows)
 
 
 def test_a_run_and_what_is_told_of_it():
     place = {"shards": "fixed", "mode": "DS-Sync before", "seed": 7}
     run = lib.train(**images_again.job(**place, **SHORT), save=False)
-    told = images_again.courses([place], [run], 256)
-    assert told["epoch"].tolist() == [1, 2] and told["accuracy"].max() == quality.best(run, "images")
-    assert {"accuracy", "loss", "seen"} <= run.summary.keys()
+    course = images_again.courses([place], [run], 256)
+    assert course["epoch"].tolist() == [1, 2] and course["accuracy"].max() == quality.best(run, "images")
+    assert {"accuracy", "loss", "seen"} <= run.summary.keys() and course["seen"].iloc[-1] == run.summary["seen"]
+    here = images_again.regimes(pd.DataFrame({"mode": ["DS-Sync"], "best": [0.3]}), [run])["images, 4"]
+    assert here["here"].iloc[:3].str.split().str[0].tolist() == ["0", "2", "256"]
+    assert here.loc["what training brings: best less frozen", "here"].startswith("0.2")
+
+
+def test_what_claims_read_of_courses_by_hand():
+    data = images_again.measured(told({("BSP", 0): (0.5, 0.4), ("DS-Sync", 0): (0.2, 0.7)})).set_index("subject")
+    assert data.loc["DS-Sync, fixed", "best over BSP"] == pytest.approx(0.2)
+    assert data.loc["BSP, fixed", ["best", "last", "gap"]].tolist() == pytest.approx([0.5, 0.4, 0.5])
+    assert data.loc["DS-Sync, fixed", "gap over BSP"] == pytest.approx(-0.3)
+
+
+def test_the_ends_of_stretches_by_hand():
+    """Of ten epochs the rate falls after the third, the sixth and the eighth."""
+    found = images_again.plateaus(told({("BSP", 0): np.arange(1, 11) / 10})).iloc[0]
+    ends = [found[f"until epoch {end}"] for end in (3, 6, 8, 10)]
+    assert ends == pytest.approx([0.2, 0.5, 0.7, 0.9])
+    short = images_again.plateaus(told({("BSP", 0): (0.1, 0.3)})).iloc[0]  # two stretches end at the first epoch of two
+    assert [short["until epoch 1"], short["until epoch 2"]] == pytest.approx([0.1, 0.2])
 
 
 def test_epochs_to_the_target_by_hand():
     """BSP's bests of 0.8 and 0.6 have a mean of 0.7 and a deviation of 0.1414."""
     courses = {("BSP", 0): (0.5, 0.8), ("BSP", 1): (0.6, 0.6), ("DS-Sync", 0): (0.7, 0.2), ("DS-Sync", 1): (0.1, 0.5)}
-    rows = [
-        {"shards": "fixed", "mode": mode, "seed": seed, "epoch": epoch, "accuracy": accuracy}
-        for (mode, seed), course in courses.items()
-        for epoch, accuracy in enumerate(course, 1)
-    ]
-    told = pd.DataFrame(rows)
-    data = told.groupby(["shards", "mode", "seed"])["accuracy"].max().rename("best").reset_index()
-    found = images_again.reached(told, data)
+    found = images_again.reached(told(courses))
     assert found.loc[("fixed", "BSP"), ["epochs", "runs"]].tolist() == [1.5, 2]
     assert found.loc[("fixed", "DS-Sync"), ["epochs", "runs"]].tolist() == [1, 1]
     assert found["target"].tolist() == pytest.approx([0.7 - 0.02**0.5] * 2)
+
+
+def test_runs_on_real_images_are_kept_with_their_commit(monkeypatch, tmp_path):
+    """What is kept is what the page reads; the runs are those of the planted page, on the folder's images."""
+    asked = []
+    monkeypatch.setattr(real_images, "KEPT", tmp_path / "real.csv")
+    monkeypatch.setattr(real_images, "sweep", lambda jobs: asked.extend(jobs))
+    course = told({(mode, 1000): (0.1, 0.2) for mode in images_again.MODES})
+    monkeypatch.setattr(real_images.images_again, "courses", lambda places, runs, images: course)
+    monkeypatch.setattr(images_again.ImagesAgain, "work", lambda self: lib.workloads.get("cifar10-wrn").work())
+    assert real_images.kept() is None
+    real_images.keep("cifar", [1000])
+    assert len(asked) == 6 and {job["workload"].data for job in asked} == {"cifar"}
+    assert {(job["workload"].images, job["workload"].evaluation_samples, job["evaluations"]) for job in asked} == {
+        (8_000, 2_000, 60)
+    }
+    kept = real_images.kept()
+    pd.testing.assert_frame_equal(kept.drop(columns="commit"), course)
+    assert kept["commit"].nunique() == 1

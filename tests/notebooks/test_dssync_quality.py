@@ -21,6 +21,7 @@ class Made:
 
     course: dict
     summary: dict
+    provenance: dict | None = None
 
     @property
     def history(self):
@@ -44,6 +45,29 @@ def test_bounds_by_hand():
     np.testing.assert_allclose(limits["distance"], [v / 33, v / 34])
     np.testing.assert_allclose(limits["loss"], limits["distance"] / 2)
     assert limits["loss, Eq. 21"].iloc[0] == pytest.approx(8 / 33 * (24 / 0.25 + 18))
+
+
+def test_what_is_judged_of_the_theory_by_hand():
+    """A distance of 10 / (t + gamma) falls with the power -1; BSP's is half of it on the one seed that both have."""
+    steps = np.arange(1, 101)
+    rows = {
+        (rule, seed): pd.DataFrame({"step": steps, "distance": scale / (steps + theory.GAMMA)})
+        for rule, seed, scale in (("ds-sync", 0, 10.0), ("ds-sync", 1, 90.0), ("bsp", 0, 5.0))
+    }
+    parts = [
+        each.assign(rule=rule, seed=seed, workers=4, apart=0.0, loss=0.0, gradient=1.0)
+        for (rule, seed), each in rows.items()
+    ]
+    found = theory.judged(pd.concat(parts), 4.0).set_index(["rule", "seed"])
+    assert found["power"].tolist() == pytest.approx([-1] * 3) == found["power of the mean"].tolist()
+    assert found["end over bsp"].tolist() == pytest.approx([2, 2, 1])
+
+
+def test_workers_who_never_average_fall_as_fast_and_end_further():
+    data = theory.courses(["ds-sync", "bsp", "alone"], [9], 2_000, range(4), 4.0)
+    found = theory.judged(data, 4.0).groupby("rule").first()
+    assert found.loc["alone", "power of the mean"] < -0.8
+    assert found.loc["ds-sync", "end over bsp"] < 1.05 < 5 < found.loc["alone", "end over bsp"]
 
 
 def test_all_modes_try_the_same_rates_on_the_same_data():
@@ -78,7 +102,18 @@ def test_courses_count_steps_of_each_worker():
     run = lib.train(**quality.job(**place, steps=4, evaluations=2, workers=2), save=False)
     course = quality.courses([place], [run])
     assert course["step"].tolist() == [2, 4] and course["metric"].max() == quality.best(run, "clicks")
-    assert quality.ends(run, **place)["last"] == run.summary["auc"]
+    ends = quality.ends(run, **place)
+    assert ends["last"] == run.summary["auc"] and ends["log loss or EM"] == run.history["logloss"].min()
+
+
+def test_what_the_last_fifth_of_a_run_brought_by_hand():
+    """Ten evaluations: the last less the eighth. Of losses the least is the best."""
+    course = {"accuracy": [0.1 * at for at in range(1, 9)] + [0.95, 0.9], "loss": [2.0, 0.5, *([1.0] * 8)]}
+    run = Made(course, {"accuracy": 0.9, "issued": 40}, {"cluster": {"workers": 4}})
+    ends = quality.ends(run, "images")
+    assert ends["last fifth"] == pytest.approx(0.1) and ends["best"] == 0.95 and ends["log loss or EM"] == 0.5
+    once = Made({"accuracy": [0.3], "loss": [1.0]}, {"accuracy": 0.3, "issued": 4}, {"cluster": {"workers": 4}})
+    assert quality.ends(once, "images")["last fifth"] == 0
 
 
 def test_ways_of_batch_norm_share_their_training_with_the_tables():
@@ -136,6 +171,7 @@ def test_steps_and_seconds_to_the_target_by_hand():
     assert found.loc[("DS-Sync, images, 4", 0), "steps"] == pytest.approx(10 + 10 * (0.2 - deviation) / 0.1)
     never = found.loc[("DS-Sync, images, 4", 1)]
     assert (never["steps"], never["seconds"], never["there"]) == (20, 20, 0)
+    assert (never["course"], never["steps of a worker"]) == (pytest.approx(0.3), 20)
     assert found.loc[("DS-Sync, images, 4", 1), "above target"] == pytest.approx(0.4 - 0.6 + deviation)
     beside = convergence.beside(found.reset_index()).loc[("images", 4)]
     first = steps / (10 + 10 * (0.2 - deviation) / 0.1)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
+import pandas as pd
 import pytest
 
 import lib
@@ -76,6 +79,17 @@ def test_an_iteration_is_what_a_step_and_its_rings_take():
     assert seconds["asp, SQuAD, 4"] > 4 * unit * 0.9  # four vectors through one link
 
 
+def test_which_size_would_give_the_papers_speed_up():
+    """A ring of two saves half of D / B and four latencies for each of 23 tensors: Table 4's 0.193 s want 116 million numbers."""
+    found, _ = overhead.iterations(["Criteo", "ImageNet"], [0], ("bsp", *overhead.RULES[1:4]), nodes=[4], sigma=0.0)
+    sizes = overhead.by_size(found)
+    assert sizes.index.tolist() == ["ImageNet", "Criteo"]
+    assert sizes.loc["Criteo", "numbers for the paper's"] == pytest.approx(116.1, abs=0.1)
+    saved = 0.5 * 4 * 116.09e6 / 1.25e9 + 4 * 23 * overhead.LATENCY
+    assert saved == pytest.approx(20266 / 5000 - 19300 / 5000, abs=1e-4)
+    assert sizes.loc["Criteo", "speed-up"] == pytest.approx(4.053 / 4.030, abs=0.002)
+
+
 def test_another_world_is_fitted_anew():
     there = {"buckets": 1, "latency": 50e-6, "sigma": 0.0}
     assert overhead.refitted("CIFAR-10", 0, there) == pytest.approx(4011.83 / 6566 - 1.5 * 0.1168, abs=0.003)
@@ -115,6 +129,30 @@ def test_printed_groups_lose_where_nodes_share_a_way_out():
     )
 
 
-def test_a_block_is_judged_by_its_numbers_mean():
-    block = real_collectives.Block(samples=4, size=10)
+def test_a_block_has_the_tensors_of_a_model_and_is_judged_by_its_numbers_mean():
+    block = real_collectives.Block(samples=4, size=1_000_000)
+    sizes = [each.numel() for each in block.model(0).parameters()]
+    assert len(sizes) == 142 and sum(sizes) == pytest.approx(1_000_000, rel=0.001)
     assert judged(block, block.model(0), {}, seed=0) == {"mean": 0.0}
+
+
+def test_a_whole_iteration_goes_from_one_exchange_to_the_next():
+    """Two workers' exchanges end every 3 and every 5 seconds and take one; the first two of each do not count."""
+    rows = [
+        {"node": node, "kind": kind, "start": pace * at - 1.0, "end": float(pace * at)}
+        for node, pace in (("worker0", 3), ("worker1", 5))
+        for at in range(6)
+        for kind in ("mix", "compute")
+    ]
+    run = SimpleNamespace(trace=pd.DataFrame(rows).sample(frac=1, random_state=0))
+    assert real_collectives.seconds(run) == {"iteration": 4, "exchange": 1}
+
+
+def test_real_exchanges_are_one_a_tensor_and_end_alike():
+    runs = {
+        mode: real_collectives.trained(mode, 0, steps=4, processes=False, size=20_000)
+        for mode in real_collectives.RULES
+    }
+    assert len({run.summary["mean"] for run in runs.values()}) == 1
+    assert all(rule.buckets == "tensor" for rule in real_collectives.RULES.values())
+    assert all(min(real_collectives.seconds(run).values()) > 0 for run in runs.values())

@@ -1,0 +1,44 @@
+"""The deciding experiment, on real images that come again: python -m notebooks.dssync.real_images FOLDER
+
+FOLDER is CIFAR-10 as data_prep wrote it, of which ten thousand images are enough. The courses are kept beside this file, where
+the page on images that come again finds them: 30 runs are an hour or more of two cores, which the page is spared.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pandas as pd
+
+from lib import paths
+from lib.reporting import claims
+from lib.results.provenance import commit
+from lib.training.sweep import sweep
+from notebooks import study
+from notebooks.dssync import images_again
+
+SHAPE = {"passes": 60, "images": 8_000}
+"""Epochs, and images to learn from; a quarter as many judge."""
+
+KEPT = Path(__file__).with_suffix(".csv")
+
+
+def kept() -> pd.DataFrame | None:
+    """The courses that were made last, with the commit that made them; None where there are none."""
+    return pd.read_csv(KEPT) if KEPT.exists() else None
+
+
+def keep(folder: str, seeds: Sequence[int], **shape: int) -> pd.DataFrame:
+    """Train on the images of a folder, and keep the courses."""
+    shape = {**SHAPE, **shape}
+    places = study.grid(shards=images_again.SHARDS, mode=images_again.MODES, seed=seeds)
+    runs = sweep([images_again.job(**place, **shape, data=folder) for place in places])
+    told = images_again.courses(places, runs, shape["images"]).assign(commit=commit())
+    paths.write_text_atomic(KEPT, told.to_csv(index=False, lineterminator="\n"))
+    return told
+
+
+if __name__ == "__main__":
+    print(images_again.measured(keep(sys.argv[1], claims.judging(5))).to_string())
