@@ -37,8 +37,8 @@ def job(trainers: int, mode: str, seed: int, *, samples: int, alpha: float = 0.5
 
 
 def figure(run: Run, **place: Any) -> float:
-    """What is tuned: NE of new examples, of which less is better."""
-    return -quality.half(run)["ne"]
+    """What is tuned: NE of new examples over the second half of a pass, of which less is better."""
+    return -quality.half(run)[quality.HALF]
 
 
 def less(data: pd.DataFrame, same: Sequence[str], *bases: str) -> pd.DataFrame:
