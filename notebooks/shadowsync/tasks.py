@@ -60,7 +60,7 @@ BATCH = 16
 EVALUATIONS = 20
 """Of a run that learns, all on the same new examples."""
 
-PAUSE = 0.14
+PAUSE = 0.18
 """Seconds from one foreground average to the next: some three times as long as S-MA takes for one with five trainers; in the
 paper the foreground averages once a minute, and S-MA 2.9 times (Sec. 4.1.3)."""
 
