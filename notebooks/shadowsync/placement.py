@@ -25,6 +25,9 @@ from notebooks.shadowsync import tasks
 
 PLACEMENTS = ("uniform", "by-group", "by-cost")
 
+FREE = "never full"
+"""Packed by cost, on servers that look up a thousand times as fast: nobody waits for them."""
+
 TRAINERS = 4
 
 SIZES = (10, 30, 100, 300, 1_000, 3_000, 10_000, 30_000)
@@ -50,24 +53,26 @@ def job(protocol: str, servers: int, seed: int, *, tables: int, each: int) -> di
     """A timing run of S-EASGD in which each thread makes so many steps, under a placement."""
     rule = tasks.rule("s-easgd")
     task = workload(seed, tables, each * TRAINERS * rule.worker_threads * tasks.BATCH)
-    store = replace(tasks.STORE, placement=protocol)
-    return tasks.timing(task, rule, cluster(task, servers), seed) | {"store": store}
+    store = replace(tasks.STORE, placement=_placed(protocol))
+    there = cluster(task, servers, 1000.0 if protocol == FREE else 1.0)
+    return tasks.timing(task, rule, there, seed) | {"store": store}
 
 
-def cluster(task: Workload, servers: int) -> VirtualCluster:
-    """The paper's trainers, and embedding servers that are all together a quarter faster than the trainers' pace needs."""
+def cluster(task: Workload, servers: int, faster: float = 1.0) -> VirtualCluster:
+    """The paper's trainers, and embedding servers that are all together a quarter faster than the trainers' pace needs, or even
+    so many times that."""
     there = tasks.cluster(task, TRAINERS)
     row = 4 * next(iter(task.tables().values())).dim
     step = 5 * row * tasks.BATCH * sum(task.pooling)  # read twice, and three times for an update, as a server counts it
     needed = step * TRAINERS * tasks.STEPS / servers
-    embedding = Node(cores=8, core_memory=needed / loads.LOAD / 8, bandwidth=there.server.bandwidth)
+    embedding = Node(cores=8, core_memory=faster * needed / loads.LOAD / 8, bandwidth=there.server.bandwidth)
     return replace(there, servers=servers, nodes={f"server{each}": embedding for each in range(servers)})
 
 
 def promised(placement: str, servers: int, seed: int, tables: int) -> float:
     """The imbalance that a run's profiling pass foretells."""
     costs = _profile(workload(seed, tables), seed, range(PROFILED))
-    there = RowStore(placement=placement).place(servers, shift=FIELD_SHIFT, costs=lambda: costs)
+    there = RowStore(placement=_placed(placement)).place(servers, shift=FIELD_SHIFT, costs=lambda: costs)
     return loads.uneven(there.loads(costs))
 
 
@@ -85,6 +90,10 @@ def read_by(milliseconds: float, readers: int, seed: int, *, each: int) -> dict[
     there = made["cluster"]
     slow = {role: replace(getattr(there, role), reading=milliseconds / 1e3) for role in ("worker", "server")}
     return made | {"cluster": replace(there, **slow), "reader_nodes": readers, "prefetch": 1}
+
+
+def _placed(protocol: str) -> str:
+    return "by-cost" if protocol == FREE else protocol
 
 
 def _profile(task: Workload, seed: int, batches: range, pooling: str = "server") -> dict[str, float]:

@@ -1,15 +1,14 @@
 """How good the models of ShadowSync's runs are, by the paper's two figures: NE of training examples, each predicted before it is
-trained on, and NE of new ones.
+trained on, and NE of new ones by the final model.
 
-Both are taken over the second half of a pass. The paper's passes are a hundred thousand times as long: there the first steps
-weigh nothing, and the end is calm. Here the first steps, in which seeds differ most, would decide the one figure, and the last
-few, which move a model's NE by half a per cent to and fro, the other.
+The paper's train NE is of a whole pass, a hundred thousand times as long: there the first steps weigh nothing. Here they, in
+which seeds differ most, would decide it, so it is taken over the second half. So is, beside the final model's, an NE of new
+examples: the last few steps move a model's to and fro.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pandas as pd
@@ -28,12 +27,16 @@ TABLE_3 = {
 """Protocol and trainers -> how far train and eval NE are above those of 5 trainers, in per cent."""
 
 
+HALF = "ne over half"
+"""NE of new examples over the second half of a pass: what is tuned by, and shown beside the final model's."""
+
+
 def half(run: Run, **place: Any) -> dict[str, float]:
-    """Both figures, NE of new examples by trainer 1's copy; and at the end by this copy, the average of all, and the servers'.
-    What stays as it was is evaluated once."""
+    """Both figures, NE of new examples by trainer 1's copy at the end of the pass and over its second half; and at the end by the
+    average of all copies, and by the servers'. What stays as it was is evaluated once."""
     late, end = run.history[run.history["samples"] > run.summary["samples"] / 2], run.summary["ne"]
     new = late["ne"].mean() if late["ne"].notna().any() else end
-    found = {"train_ne": late["train_ne"].mean(), "ne": new, "ne_of_first": end}
+    found = {"train_ne": late["train_ne"].mean(), "ne": end, HALF: new}
     ends = ("ne_of_average", "ne_of_centre", "sync_gap")
     return found | {name: run.summary.get(name) for name in ends} | {"eps": run.steady_qps}
 
@@ -71,18 +74,16 @@ def rises(models: pd.DataFrame) -> pd.DataFrame:
     return means.join(printed)
 
 
-def subjects(models: pd.DataFrame, among: Mapping[str, Iterable[str]] = MappingProxyType({})) -> pd.DataFrame:
-    """As claims read them: a subject for each protocol with each number of trainers; and, by a name of its own, the lowest of
-    each entropy `among` some protocols with the same trainers and seed."""
-    parts, entropies = [models], ["train_ne", "ne"]
-    for name, members in among.items():
-        lowest = (
-            models[models["protocol"].isin([*members])].groupby(["trainers", "seed"])[entropies].min().reset_index()
-        )
-        parts.append(lowest.assign(protocol=name))
-    found = pd.concat(parts, ignore_index=True)
+def subjects(models: pd.DataFrame, one: str = "", others: Iterable[str] = ()) -> pd.DataFrame:
+    """As claims read them: a subject for each protocol with each number of trainers; and for each of the `others` the `one` that
+    is beside it once more, so that each pair is a case. Rises are above the fewest trainers', as shares."""
+    pairs = [models[models["protocol"] == one].assign(protocol=f"{one} beside {other}") for other in others]
+    found = pd.concat([models, *pairs], ignore_index=True)
+    for name, rise in (("train_ne", "train rise"), ("ne", "rise")):
+        few = study.beside(found, name, ["protocol", "seed"], trainers=found["trainers"].min())
+        found[rise] = found[name] / few - 1
     subject = found["protocol"] + " with " + found["trainers"].astype(str)
-    return found.assign(subject=subject)[["subject", "seed", *entropies]]
+    return found.assign(subject=subject)[["subject", "seed", "train_ne", "ne", "train rise", "rise"]]
 
 
 def regimes(models: pd.DataFrame, runs: Sequence[Run], base: str = "s-easgd") -> pd.DataFrame:
@@ -94,7 +95,7 @@ def regimes(models: pd.DataFrame, runs: Sequence[Run], base: str = "s-easgd") ->
 
 
 def less(models: pd.DataFrame, base: str) -> pd.DataFrame:
-    """Both entropies of the others less the `base` protocol's with the same trainers and seed: worlds differ by far more than
+    """The entropies of the others less the `base` protocol's with the same trainers and seed: worlds differ by far more than
     protocols do."""
-    found = paired.less(models, ["train_ne", "ne"], ["trainers", "seed"], protocol=base)
+    found = paired.less(models, ["train_ne", "ne", HALF], ["trainers", "seed"], protocol=base)
     return found[found["protocol"] != base]

@@ -5,13 +5,17 @@ from __future__ import annotations
 import zlib
 from types import SimpleNamespace
 
+import numpy as np
 import pandas as pd
 import pytest
 
 import lib
+from lib.protocols.mixing import Mix
 from lib.protocols.shadowsync import ForegroundEASGD, ShadowBMUF
+from lib.reporting import notebooks
 from notebooks import loads, study
-from notebooks.shadowsync import placement, quality, scaling, tasks
+from notebooks.shadowsync import placement, quality, scaling, slow, tasks
+from notebooks.toys import Letters
 
 
 def test_the_pace_follows_from_the_printed_gaps():
@@ -32,11 +36,14 @@ def test_a_trainer_makes_its_steps_and_a_synchronisation_takes_its_time():
     assert 4 * tasks.dense_parameters(task) / cluster.server.bandwidth == pytest.approx(50e6 / 3.125e9)
 
 
+@pytest.mark.parametrize("made", [tasks.workload, tasks.light])
 @pytest.mark.parametrize(("trainers", "servers", "steps"), [(20, 2, tasks.STEPS), (11, 1, tasks.STEPS_1)])
-def test_runs_that_learn_mix_as_far_apart_as_calibrated(trainers, servers, steps):
+def test_runs_that_learn_mix_as_far_apart_as_calibrated(trainers, servers, steps, made):
     """Two links take 125 copies a second, so each of 20 trainers has 6.25 mixes, and 74.9 steps, a second: 11.98 in between."""
     shadow = tasks.rule("s-easgd", servers=servers, threads=4)
-    job = tasks.job(shadow, trainers, 500, samples=40_000, steps=steps, servers=servers) | {"gradients": False}
+    job = tasks.job(shadow, trainers, 500, samples=40_000, steps=steps, servers=servers, made=made) | {
+        "gradients": False
+    }
     run = lib.train(**{name: value for name, value in job.items() if name != "evaluations"}, save=False)
     assert run.steady_qps / trainers / tasks.BATCH == pytest.approx(steps, rel=0.1)
     assert run.summary["sync_gap"] == pytest.approx(steps * trainers / tasks.syncs(servers), rel=0.1)
@@ -67,14 +74,26 @@ def test_what_trainers_keep_and_where_growth_ends():
 
 def test_names_as_pages_write_them():
     rules = tasks.compared(threads=2)
-    assert [rules[f"fr-ma{how}"].alpha for how in ("", ", copied")] == [0.5, 1.0] and rules[
-        "fr-bmuf, copied"
-    ].eta == 0.5
-    assert (rules["fr-easgd (30)"].every, rules["s-bmuf (0.9)"].alpha, rules["fr-bmuf"].seconds) == (
-        30,
-        0.9,
-        tasks.PAUSE,
-    )
+    assert [rules[f"{how}fr-ma"].alpha for how in ("", "copied ")] == [0.25, 1.0] and rules["copied fr-bmuf"].eta == 0.5
+    assert (rules["fr-easgd (30)"].every, rules["s-bmuf larger"].alpha, rules["s-bmuf"].alpha) == (30, 0.5, 0.25)
+    assert (rules["fr-bmuf"].seconds, rules["copied fr-bmuf"].seconds) == (tasks.PAUSE, tasks.PAUSE)
+    assert {rule.alpha for name, rule in tasks.compared(2, 0.1).items() if "copied" not in name} == {0.1, 0.5}
+
+
+@pytest.mark.parametrize("page", ["table_2_sync_gap", "figure_8_hogwild_threads"])
+def test_pages_with_an_alpha_of_their_own_begin_with_the_one_for_all(page):
+    (experiment,) = notebooks.resolve(f"shadowsync/{page}")
+    assert notebooks.parameters(experiment.path)["alpha"].default == tasks.ALPHA
+
+
+def test_bmuf_is_timed_as_ma():
+    """It sends what MA sends, when MA sends it, so its timing runs are not made."""
+    for way, pause in (("s", {}), ("fr", {"seconds": 0.5})):
+        ma, bmuf = (
+            lib.train(**tasks.speed_job(tasks.rule(f"{way}-{name}", **pause), 3, 500, each=3), save=False)
+            for name in ("ma", "bmuf")
+        )
+        assert (ma.steady_qps, ma.summary["sync_gap"]) == (bmuf.steady_qps, bmuf.summary["sync_gap"])
 
 
 def past(ne, end=0.7):
@@ -85,9 +104,9 @@ def past(ne, end=0.7):
     return SimpleNamespace(history=pd.DataFrame(rows), summary=summary, steady_qps=5.0)
 
 
-def test_quality_is_that_of_the_second_half():
-    found = study.told([{"protocol": "a", "seed": 1}], [past([9.0, 9.0, 0.8, 0.6])], quality.half).iloc[0]
-    assert found[["ne", "train_ne", "ne_of_first", "sync_gap", "eps"]].tolist() == pytest.approx([0.7, 0.8, 0.7, 3, 5])
+def test_quality_is_that_of_the_second_half_and_of_the_final_model():
+    found = study.told([{"protocol": "a", "seed": 1}], [past([9.0, 9.0, 0.8, 0.6], end=0.65)], quality.half).iloc[0]
+    assert found[["ne", "train_ne", quality.HALF, "sync_gap", "eps"]].tolist() == pytest.approx([0.65, 0.8, 0.7, 3, 5])
     assert found["protocol"] == "a" and found["ne_of_centre"] is None
 
 
@@ -108,22 +127,45 @@ def test_how_far_entropy_rises_with_trainers_beside_the_papers():
     )
     rise = quality.rises(models).loc[("s-easgd", 20)]
     assert rise.tolist() == pytest.approx([0, 2, 0.23, 0.177])
-    assert set(quality.subjects(models)["subject"]) == {f"s-easgd with {crew}" for crew in (5, 10, 20)}
+    found = quality.subjects(models).set_index(["subject", "seed"])
+    assert found.loc[("s-easgd with 20", 2), ["train rise", "rise"]].tolist() == pytest.approx([0, 0.02])
+    assert found.loc[("s-easgd with 5", 2), "rise"] == 0
+    assert {name for name, _ in found.index} == {f"s-easgd with {crew}" for crew in (5, 10, 20)}
 
 
-def test_the_lowest_among_some_is_that_of_a_crew_and_seed():
-    rows = [
-        (mode, 5, seed, ne, 1 - ne) for mode, seed, ne in (("a", 1, 0.5), ("b", 1, 0.6), ("a", 2, 0.8), ("b", 2, 0.7))
-    ]
-    models = pd.DataFrame([*rows, ("c", 5, 1, 0.1, 0.1)], columns=["protocol", "trainers", "seed", "train_ne", "ne"])
-    found = quality.subjects(models, {"the best": ("a", "b")}).set_index(["subject", "seed"])
-    assert found.loc[("the best with 5", 1)].tolist() == pytest.approx([0.5, 0.4])
-    assert found.loc[("the best with 5", 2)].tolist() == pytest.approx([0.7, 0.2])
+def test_who_is_beside_several_is_there_once_for_each():
+    rows = [(mode, crew, 1, ne, 2 * ne) for crew in (5, 20) for mode, ne in (("a", 0.5), ("b", 0.6), ("c", 0.7))]
+    models = pd.DataFrame(rows, columns=["protocol", "trainers", "seed", "train_ne", "ne"])
+    found = quality.subjects(models, "a", ("b", "c")).set_index("subject")["ne"]
+    assert {found[f"a beside {other} with {crew}"] for other in "bc" for crew in (5, 20)} == {1.0}
+    assert found["c with 20"] == 1.4 and len(found) == 10
+
+
+def test_a_slow_average_is_merged_when_it_is_there_and_nothing_in_between():
+    """Of three rings that are one slow one the first sends: its mean is merged with the third, whatever these bring."""
+    rule, mine, memory = slow.SlowMA(lasts=3, alpha=0.25), np.array([8.0]), None
+    for round, theirs in enumerate((4.0, 100.0, -100.0, 0.0, 100.0, 1.0)):
+        mix = Mix(round=round, members=(0, 1), sent=mine, theirs=np.array([theirs]))
+        memory, mine = rule.merge(memory, mine, mix)
+        assert mine == {0: 8, 1: 8, 2: 7, 3: 7, 4: 7, 5: 5.25}[round]
+    once = slow.SlowMA(lasts=1, alpha=0.25).merge(None, np.array([8.0]), Mix(7, (0, 1), mine, np.array([4.0])))
+    assert once[1] == 7, "S-MA"
+
+
+def test_under_a_slow_average_a_copy_undoes_what_was_learnt_meanwhile():
+    """Each of 240 batches adds 1: a copy keeps about one step of each slow average, half of the way about half of them."""
+    found = {}
+    there = lib.VirtualCluster(workers=3, slowdown=0.5, worker=lib.Node(cores=3))
+    for way in slow.WAYS:
+        rule = slow.SlowMA(lasts=8, alpha=slow.WAYS[way])
+        found[way] = lib.train(Letters(samples=240), rule, there, seed=4, save=False).summary["w"]
+    assert found["copied"] < found["half"] / 2 < found["never"]
 
 
 def test_entropies_less_a_bases_are_of_the_same_crew_and_seed():
     rows = [(mode, crew, 1, ne, ne + crew) for mode, ne in (("s-ma", 0.5), ("fr-ma", 0.6)) for crew in (5, 20)]
-    found = quality.less(pd.DataFrame(rows, columns=["protocol", "trainers", "seed", "train_ne", "ne"]), "s-ma")
+    data = pd.DataFrame(rows, columns=["protocol", "trainers", "seed", "train_ne", "ne"])
+    found = quality.less(data.assign(**{quality.HALF: data["ne"] ** 2}), "s-ma")
     theirs = found[found["protocol"] == "fr-ma"]
     assert theirs["train_ne less s-ma's"].tolist() == pytest.approx([0.1, 0.1])
     assert theirs["ne less s-ma's"].tolist() == pytest.approx([0.1, 0.1]) and set(theirs["trainers"]) == {5, 20}
@@ -148,3 +190,6 @@ def test_what_a_run_measures_of_its_servers_is_what_they_look_up():
     assert loads.uneven(loads.worked(by_name)) == pytest.approx(placement.promised("by-group", 3, 1000, 12), rel=1e-9)
     assert loads.uneven(loads.worked(by_cost)) < loads.uneven(loads.worked(by_name))
     assert loads.uneven(loads.worked(by_name, "sync")) == pytest.approx(1, abs=0.01), "slices of one length"
+    free = lib.train(**placement.job(placement.FREE, 3, 1000, tables=12, each=1), save=False)
+    assert free.summary["virtual_seconds"] < by_cost.summary["virtual_seconds"]
+    assert loads.uneven(loads.worked(free)) == pytest.approx(loads.uneven(loads.worked(by_cost)))

@@ -29,7 +29,7 @@ def test_the_shadow_is_at_the_calibrated_gap_on_light_clicks():
 def test_what_never_trains_brings_nothing():
     run = lib.train(**alphas.job(5, "frozen", 500, samples=2_000), save=False)
     assert run.history["ne"].dropna().nunique() == 1
-    assert quality.half(run)["ne_of_first"] == pytest.approx(run.history["ne"].dropna().iloc[0]), (
+    assert quality.half(run)[quality.HALF] == pytest.approx(run.history["ne"].dropna().iloc[0]), (
         "whoever asks, and when"
     )
 
