@@ -128,7 +128,7 @@ def test_words_and_tables_are_explained_where_they_stand(house):
     house.claims(GOOD)
     report.index()
     rules, paper = ((house.reports / name).read_text() for name in ("rules.html", "across.html"))
-    for word in ("confirmatory", "after a pilot", "exploratory", "withdrawn"):
+    for word in ("confirmatory", "after a pilot", "exploratory", "foreseen", "withdrawn"):
         assert f"<dt>{word}</dt>" in rules
     assert all("as in “8: tell 0.02, margin 1×”: eight of them" in html for html in (rules, paper))
 

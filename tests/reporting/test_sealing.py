@@ -99,6 +99,17 @@ def test_a_rule_that_came_after_is_not_confirmatory_for_being_sealed(repository,
         assert ("confirmatory" in claims.counts(claims.verdicts())) == (standing == "confirmatory")
 
 
+def test_what_a_formula_gives_is_foreseen_and_not_confirmed(repository, monkeypatch):
+    commit = repository.commit(GOOD.replace("confirmatory", "foreseen"))
+    monkeypatch.setenv("LOCKSTEP_STAGE", str(repository.reports))
+    monkeypatch.setenv("LOCKSTEP_COMMAND", "python -m lib run gba/one")
+    rows = [(s, seed, value) for s, value in (("gba", 0.2), ("sync", 0.0)) for seed in SEALED[:5]]
+    table = pd.DataFrame(rows, columns=["subject", "seed", "auc"])
+    (found,) = claims.record(table, "gba/one", "laptop", {"gba": runs_at(commit)})
+    assert (found.verdict, found.standing, found.sealed) == ("replicated", "foreseen", SEALED.start)
+    assert "confirmatory" not in claims.counts(claims.verdicts())
+
+
 def trained(seed):
     return lib.train("ctr-synthetic", "sync", "virtual", workers=2, samples=64, seed=seed, save=False)
 

@@ -45,7 +45,7 @@ Before it judges, a paper's claim is tried (`tests/reporting/trial.py`): by the 
 has, the paper's own numbers must pass its rule, its control must not, and its seeds must be able to tell what decides.
 
 Verdicts are *confirmatory* where the claim says so, and where they are of a sealed run (`sealing.py`) whose runs' commits had the
-rule; these are counted first.
+rule; these are counted first. What a formula gives beforehand is *foreseen*, and no run makes it more.
 
 A verdict is stored with what it rests on (rule, settings, the metrics' code), so that a page says what changed after which run;
 with the commits of its runs, in which git must find the rule; and its remarks say where the margin is finer than the modelled

@@ -71,8 +71,9 @@ class Claim(Checked):
     """Where the paper says it."""
     kind: Literal["paper", "promise", "check"]
     """The paper's claim, a promise of ours, or a check of what follows by construction."""
-    standing: Literal["confirmatory", "after a pilot", "exploratory"] | None = None
-    """Of a paper's claim: whether its rule was there before anybody looked."""
+    standing: Literal["confirmatory", "after a pilot", "exploratory", "foreseen"] | None = None
+    """Of a paper's claim: whether its rule was there before anybody looked; foreseen: a formula gives what its runs will find, so
+    that no seeds confirm it."""
     effect: Literal["difference", "ratio", "value", "slope", "order"]
     """What is read off each seed's results."""
     metric: Text

@@ -131,7 +131,7 @@ def _remarked(verdict: Verdict, made_at: list[str], error: float | None) -> Verd
         elif after is None:
             remarks.append("whether the rule was there before the run, git cannot say")
         elif verdict.sealed is not None:
-            standing = "confirmatory"
+            standing = standing if standing == "foreseen" else "confirmatory"
             times = sum(record["first"] == verdict.sealed for record in sealing.records(claim.folder))
             remarks.append("of the sealed run" if times == 1 else f"its sealed seeds were drawn {times} times")
     if verdict.verdict == "not replicated" and len(claim.explanations) < 2:
