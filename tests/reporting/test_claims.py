@@ -143,7 +143,7 @@ def test_a_malformed_claim_is_named(house, old, new, message):
         ({**PARITY, "margin": 1}, "its margin is the share of best less frozen"),
         ({**PARITY, "seeds": 7}, "seeds: must be 8 or more, for an interval within a margin"),
         ({"kind": "check", "margin": 0, "seeds": 3}, "seeds: a check has no least number: every run must pass"),
-        ({"kind": "check", "margin": 0, "factor": 3}, "factor: and explanations are for a paper's claim"),
+        ({"kind": "check", "margin": 0, "factor": 3}, "factor: is for a paper's claim"),
     ],
 )
 def test_a_rule_that_cannot_be_judged_is_refused(changes, message):

@@ -131,7 +131,7 @@ class Claim(Checked):
     scale: dict[str, Text]
     """`paper`: the paper's scale; `ours`: ours."""
     explanations: tuple[Explanation, ...] = ()
-    """Reasons that were tested where the claim was not replicated."""
+    """Reasons that were tested where the claim did not hold, whatever its kind."""
 
     def __post_init__(self):
         for wrong, name, problem in (*self._of_its_kind(), *self._of_its_effect(), *self._of_its_relation()):
@@ -151,7 +151,7 @@ class Claim(Checked):
         yield paper and self.runs == "every", "runs", right
         right = "a paper's number is judged by >= or <= and a factor, sameness by parity"
         yield paper and self.relation == "within", "relation", right
-        yield not paper and bool(self.factor or self.explanations), "factor", "and explanations are for a paper's claim"
+        yield not paper and bool(self.factor), "factor", "is for a paper's claim"
         yield {*self.scale} != {"paper", "ours"}, "scale", "must have exactly 'paper' and 'ours'"
         left = re.sub(r"\{(ours|interval|paper)\}", "", self.short or "")
         yield bool(re.search("[{}]", left)), "short", "{ours}, {interval} and {paper} are all that is filled in"
