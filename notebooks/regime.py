@@ -108,14 +108,16 @@ def printed(paper: str) -> dict[str, dict[str, float]]:
 
 
 def table(ours: Mapping[str, Iterable[Mapping[str, float]]], paper: Mapping[str, Mapping[str, float]]) -> pd.DataFrame:
-    """A row for each cell, and for each column ours, the mean of its runs, beside the paper's; what strays is marked."""
+    """A row for each cell, and for each column ours, the mean of its runs, beside the paper's, where it prints any; what strays
+    is marked."""
     means = {column: pd.DataFrame(list(runs)).mean() for column, runs in ours.items()}
     shown = [cell for cell in CELLS if any(cell in {**mean, **paper.get(name, {})} for name, mean in means.items())]
     columns = {}
     for name, mean in means.items():
         theirs = paper.get(name, {})
         columns[name, "here"] = [marked(mean.get(cell), theirs.get(cell)) for cell in shown]
-        columns[name, "paper"] = [number(theirs.get(cell)) for cell in shown]
+        if any(cell in theirs for cell in shown):
+            columns[name, "paper"] = [number(theirs.get(cell)) for cell in shown]
     rows = pd.Index([CELLS[cell] for cell in shown], name="regime")
     return pd.DataFrame(columns, index=rows)
 

@@ -92,7 +92,9 @@ def test_what_strays_is_marked(here, there, told):
 def test_the_table_has_ours_beside_the_papers():
     ours = {"a": [{"updates before": 100, "global batch": 8}, {"updates before": 300, "global batch": 8}], "b": [{}]}
     table = regime.table(ours, {"a": {"updates before": 1000, "age in tokens": 0.2}})
-    assert table.columns.tolist() == [(name, who) for name in "ab" for who in ("here", "paper")]
+    assert table.columns.tolist() == [("a", "here"), ("a", "paper"), ("b", "here")], (
+        "no paper's column without a figure"
+    )
     assert table.index.tolist() == [regime.CELLS[c] for c in ("updates before", "global batch", "age in tokens")]
     assert table["a", "here"].tolist() == ["200 ▼ 5×", "8", "–"]
     assert table["a", "paper"].tolist() == ["1 000".replace(" ", "\u202f"), "–", "0.2"]
