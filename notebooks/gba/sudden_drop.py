@@ -41,6 +41,22 @@ def job(task: Task, profile: str, case: str, seed: int) -> dict[str, Any]:
     return made | {"evaluations": 20, "trace": False}
 
 
+def controls(
+    task: Task, profile: str, cases: Iterable[str], seeds: Iterable[int], rates: Sequence[float], held: Sequence[float]
+) -> pd.DataFrame:
+    """What a drop takes: the same switch at the paper's rates times a factor, and with parameters held for another share of a
+    batch's time, so that gradients are older; one thing at a time, and both."""
+
+    def asked(protocol: str, rate: float, share: float, seed: int) -> dict[str, Any]:
+        own = switching.at_factor(task, rate)
+        return job(own, profile, protocol, seed) | {"cluster": own.cluster(profile, "gba", held=share)}
+
+    places = study.grid(protocol=cases, rate=rates, share=held, seed=seeds)
+    data, runs = study.swept(asked, places, age="staleness_mean")
+    keys = [*places[0]]
+    return data.merge(drops(curves(places, runs), keys), on=keys)
+
+
 def phase(task: Task, mode: str, name: str) -> Phase:
     """A mode with a set of hyper-parameters: an optimiser with its rate, and the samples of a worker's step."""
     kind, batch = (task.adam, task.sync[1]) if name == "S" else (task.adagrad, task.lone)
@@ -63,10 +79,11 @@ def curves(places: Iterable[study.Place], runs: Sequence[Run]) -> pd.DataFrame:
     return found.assign(progress=100 * found.pop("samples") / found.pop("samples of all"))
 
 
-def drops(curves: pd.DataFrame) -> pd.DataFrame:
-    """For each run: the AUC before the switch, the lowest of the three evaluations after it, how far it fell, and the end's."""
+def drops(curves: pd.DataFrame, keys: Sequence[str] = ("task", "protocol", "seed")) -> pd.DataFrame:
+    """For each run, by its place: the AUC before the switch, the lowest of the three evaluations after it, how far it fell, and
+    the end's."""
     data = curves.sort_values("progress")
-    early, keys = data["progress"] <= 50.01, ["task", "protocol", "seed"]
+    early, keys = data["progress"] <= 50.01, [*keys]
     before, end = (each.groupby(keys, sort=False)["auc"].last() for each in (data[early], data))
     lowest = data[~early].groupby(keys, sort=False).head(3).groupby(keys, sort=False)["auc"].min()
     return pd.DataFrame({"before": before, "lowest": lowest, "end": end, "drop": before - lowest}).reset_index()

@@ -55,6 +55,35 @@ def test_the_drops_have_a_subject_for_every_case_of_the_claims():
     assert len(mine) == 2 and wanted <= set(judged["subject"])
 
 
+def test_a_drop_is_of_the_three_evaluations_after_the_switch():
+    courses = {0.2: [0.6, 0.7, 0.68, 0.66, 0.69, 0.5], 1.0: [0.6, 0.7, 0.64, 0.60, 0.5, 0.72]}
+    at = [25, 50, 55, 60, 65, 70]
+    rows = [(share, x, y) for share, curve in courses.items() for x, y in zip(at, curve, strict=True)]
+    found = sudden_drop.drops(pd.DataFrame(rows, columns=["share", "progress", "auc"]), ["share"]).set_index("share")
+    assert found["drop"].round(6).to_dict() == {0.2: 0.04, 1.0: 0.2} and found["end"].to_dict() == {0.2: 0.5, 1.0: 0.72}
+
+
+def test_a_control_of_the_drop_changes_one_thing(monkeypatch):
+    asked = []
+
+    def swept(job, places, **figures):
+        asked.extend(job(**place) for place in places)
+        return pd.DataFrame(places), []
+
+    monkeypatch.setattr(sudden_drop.study, "swept", swept)
+    monkeypatch.setattr(sudden_drop, "curves", lambda places, runs: pd.DataFrame(places).assign(progress=60, auc=0.5))
+    task = tasks.TASKS["criteo"].at("smoke")
+    sudden_drop.controls(task, "smoke", ["async (S)"], [3], [1, 10], [0.2, 1.0])
+    plain, older, faster, both = asked
+    assert plain == sudden_drop.job(task, "smoke", "async (S)", 3)
+    assert {name for name in plain if plain[name] != older[name]} == {"cluster"}
+    assert older["cluster"].worker.flops == pytest.approx(plain["cluster"].worker.flops / 5)
+    assert {name for name in plain if plain[name] != faster[name]} == {"workload", "protocol"}
+    rates = [job["protocol"].phases[1].dense_optimizer.lr for job in (plain, faster)]
+    assert rates[1] == pytest.approx(10 * rates[0])
+    assert (both["cluster"], both["protocol"]) == (older["cluster"], faster["protocol"])
+
+
 def test_a_mode_is_held_against_what_stayed_at_the_same_progress():
     curve = {"sync S": [0.70, 0.71, 0.72, 0.73], "async S": [0.69, 0.66, 0.72, 0.50]}
     rows = [
