@@ -51,6 +51,8 @@ BY_HAND = ("mutate.json", "soak.json", "gpu", "sealed", "pilots")
 NUMBERS = (
     "In brackets stand samples per second over sync's, what was kept, and AUC less sync's, of each that was measured:"
 )
+TOLD = ("short", "explanations")
+"""Of a claim, what tells of its verdict: no rule rests on it, and the paper's own page has it from the record."""
 WAITS = "it waits for a run of its page by the rule of today"
 NONE_YET = "No claim has been judged at the laptop profile by these rules yet; `make reproduce PROFILE=laptop` does it."
 
@@ -158,13 +160,11 @@ def _verdict(stage: Path, verdict: Verdict) -> None:
 
 
 def _kept(stage: Path, target: Path, claim: Claim) -> None:
-    """A record that stays: scales and explanations are those of its run, and only the sentence that tells it may be newer."""
-    text = claims.file_of(claim.id, target).read_text(encoding="utf-8")
-    record = json.loads(text)
-    if record["claim"].get("short") != claim.short:
-        record["claim"]["short"] = claim.short
-        text = json.dumps(record, indent=1, ensure_ascii=False) + "\n"
-    _write(claims.file_of(claim.id, stage), text)
+    """A record that stays: its scale is that of its run, and only what tells of it may be newer."""
+    record = json.loads(claims.file_of(claim.id, target).read_text(encoding="utf-8"))
+    today = dataclasses.asdict(claim)
+    record["claim"] |= {name: today[name] for name in TOLD}
+    _write(claims.file_of(claim.id, stage), json.dumps(record, indent=1, ensure_ascii=False) + "\n")
 
 
 def _front(folder: Path, experiments: list[Experiment]) -> None:

@@ -178,17 +178,18 @@ def test_the_picture_is_drawn_from_what_is_published(ran):
     assert first == second and "<dc:date>" not in first
 
 
-def test_a_sentence_that_is_mended_needs_no_new_run(ran):
-    """What its run had of scales and explanations stays."""
+def test_a_sentence_that_is_mended_needs_no_new_run_nor_does_an_explanation(ran):
+    """What its run had of the scale stays."""
     reference.publish()
     (ran.reports / "gba" / "one.ipynb").unlink()
     (ran.reports / "claims" / "a.b.json").unlink()
     ran.notebook("oac/three", "# Three", parameters=PARAMETERS)
     notebooks.run("oac/three", "laptop")
     before = json.loads(contents(paths.reference())["claims/a.b.json"])
-    ran.claims(re.sub(r"  reason: .*", "  short: In other words.\n  reason: newer", GOOD), "gba")
+    newer = "  short: In other words.\n  explanations: [{changed: the rate, found: nothing}]\n  reason: newer"
+    ran.claims(re.sub(r"  reason: .*", newer, GOOD), "gba")
     reference.publish()
-    before["claim"]["short"] = "In other words."
+    before["claim"] |= {"short": "In other words.", "explanations": [{"changed": "the rate", "found": "nothing"}]}
     assert json.loads(contents(paths.reference())["claims/a.b.json"]) == before
 
 
