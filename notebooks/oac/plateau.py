@@ -18,10 +18,9 @@ from lib.reporting.claims import interval
 from lib.results.run import Run
 from lib.seeds import tuning
 from lib.store.optim import Adagrad
-from lib.training.sweep import sweep
 from lib.workloads import Workload
-from notebooks import study
-from notebooks.oac.convergence import FAST, UNTRAINED, equal, replaced
+from notebooks import study, tuned
+from notebooks.oac.convergence import UNTRAINED, equal, replaced
 from notebooks.oac.tasks import SETUPS
 
 TRUTH = {"rank": 4, "sharpness": 8.0}
@@ -36,11 +35,20 @@ NODES = 86e6
 NEAR = 0.9
 """Of the plateau: what is near it."""
 
-TUNED, OWN = "pipelined (tuned)", "pipelined (own rate)"
-"""Asynchrony with few batches in flight, and with all of them at the rate that is best for it; all others have sequential's."""
+EARLY = 0.7175 / 0.73
+"""Of the plateau: what the paper's sequential run has after its first epoch (Fig. 3a)."""
 
-MODES = ("sequential", "pipelined", TUNED, OWN, "oac", UNTRAINED)
+TUNED, OWN, BOTH = "pipelined (tuned)", "pipelined (own rate)", "pipelined (tuned, own rate)"
+"""Asynchrony with as many batches in flight as bring it near the plateau soonest; with all of them, at the rate that is best for
+it; with as many and at such a rate as bring it there soonest. All others have sequential's rate."""
 
+MODES = ("sequential", "pipelined", TUNED, "oac", UNTRAINED)
+OWNS = (OWN, BOTH)
+"""What a rate of its own does for asynchrony, asked in setup 1, where it loses."""
+
+RANKED = {"evaluation_triples": 4_000, "evaluation_candidates": 1_000}
+"""As Marius ranks Freebase86m's triples, against a thousand entities, half of them by degree; so many triples that modes can be
+told apart."""
 
 SKEW = 0.8
 """Zipf's exponent of a planted graph's degrees."""
@@ -55,8 +63,9 @@ class Setting(NamedTuple):
     """`SKEW`, or another."""
 
 
-POINTS: Mapping[str, Setting] = {"setup 1": Setting("setup 1", 768), "setup 2": Setting("setup 2", 64)}
-"""Where as many rows meet another batch's as in the paper (`met`)."""
+BATCHES = (768, 64)
+"""Triples of a batch of either setup: so large that about as many rows meet another batch's as in the paper (`met`), or more."""
+POINTS: Mapping[str, Setting] = {name: Setting(name, batch) for name, batch in zip(SETUPS, BATCHES, strict=True)}
 
 AROUND: Mapping[str, Setting] = {
     "80 of 64": Setting("setup 1", 64),
@@ -91,7 +100,7 @@ class Study(NamedTuple):
         graph = {"data": self.data} if self.data else planted
         size = {"batch_size": at.batch, "negatives": at.batch // 4, "dim": 50, "scale": 0.1}
         rates = dict.fromkeys(("row_optimizer", "dense_optimizer"), adagrad)
-        made = workloads.get("freebase86m-distmult", **graph, **size, **rates, evaluation_candidates=None)
+        made = workloads.get("freebase86m-distmult", **graph, **size, **rates, **RANKED)
         return replace(made, samples=self.epochs * (len(made.graph.train) if self.data else made.triples))
 
     @property
@@ -99,23 +108,40 @@ class Study(NamedTuple):
         """The settings beside the paper's; a real graph has the skew that it has."""
         return [name for name, at in AROUND.items() if not self.data or at.exponent == SKEW]
 
-    def job(self, setting: str, mode: str, seed: int, rate: float = 0.1, in_flight: int | None = None) -> dict:
-        """A mode's run, judged twice an epoch."""
+    def job(self, setting: str, mode: str, seed: int, rate: float = 0.1, many: float | None = None) -> dict:
+        """A mode's run, judged twice an epoch; with `many` batches in flight where it is tuned."""
         task, setup = self.workload(setting, seed, rate), SETUPS[SETTINGS[setting].setup]
-        few = in_flight if mode == TUNED else None
+        few = round(many) if many and mode in (TUNED, BOTH) else None
         rule = "frozen" if mode == UNTRAINED else setup.rule(mode.partition(" ")[0], few)
         made = {"workload": task, "protocol": rule, "cluster": setup.cluster(task), "seed": seed, "trace": False}
         return made if mode == UNTRAINED else made | {"evaluations": 2 * self.epochs}
 
-    def few(self, setting: str) -> int:
-        """The fewest batches in flight that are as good as fastest: the gentlest asynchrony that costs no speed, by which it is
-        tuned. Nothing is trained for it."""
-        [seed], counts = tuning(1), (1, 2, 3, 4, 6, 8, 12, SETUPS[SETTINGS[setting].setup].cores)
-        short = self._replace(epochs=1)
-        jobs = [short.job(setting, TUNED, seed, in_flight=many) for many in counts]
-        runs = sweep([{**job, "gradients": False, "evaluations": 1} for job in jobs])
-        paces = [study.pace(run) for run in runs]
-        return next(many for many, pace in zip(counts, paces, strict=True) if pace >= FAST * max(paces))
+    def by_rate(self) -> pd.DataFrame:
+        """The plateau of one batch after another, and of untuned asynchrony, by the rate, on a seed kept for tuning."""
+        axes = {"rate": (0.03, 0.1, 0.3)}
+        return tuned.tried(self.job, _height, axes, tuning(1), setting=POINTS, mode=("sequential", "pipelined"))
+
+    def by_hand(self, found: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+        """How soon tuned asynchrony is near sequential's plateau, by batches in flight; and in setup 1 by these and the rate.
+        `found` are the best of `by_rate`."""
+
+        def job(setting: str, mode: str, many: float, rate: float | None = None, **place: Any) -> dict:
+            return self.job(setting, mode, rate=rate or found["rate"][setting, "sequential"], many=many, **place)
+
+        def soon(run: Run, setting: str, mode: str) -> float:
+            curve = run.history.dropna(subset=["mrr"])
+            return 1 / seconds_to(curve["time"], curve["mrr"], NEAR * found["value"][setting, "sequential"])
+
+        flights, limits = {"many": (2, 4, 8)}, {"many": (2, max(setup.cores for setup in SETUPS.values()))}
+        both = flights | {"rate": (0.03, 0.1, 0.3)}
+        return (
+            tuned.tried(job, soon, flights, tuning(1), limits=limits, setting=POINTS, mode=[TUNED]),
+            tuned.tried(job, soon, both, tuning(1), limits=limits, setting=["setup 1"], mode=[BOTH]),
+        )
+
+
+def _height(run: Run, **_: Any) -> float:
+    return plateau(run.history["mrr"].dropna())
 
 
 def seconds_to(times: Sequence[float], values: Sequence[float], wanted: float) -> float:
@@ -137,26 +163,27 @@ def plateau(curve: Sequence[float]) -> float:
 
 
 def judged(places: Sequence[study.Place], runs: Sequence[Run], jobs: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
-    """A row for each run, as claims read it: `early` is after the first epoch, `mrr` the plateau, `speed` one over the seconds to
-    `NEAR` of sequential's plateau with the same seed, 0 where that is never reached. The runs of OAC
-    that claims read, at `POINTS`, are replayed."""
+    """A row for each run, as claims read it: `mrr` is the plateau, `early` where sequential with the same seed first has
+    `EARLY` of its own, `speed` one over the seconds to `NEAR` of that, 0 where it is never reached. The runs of OAC that claims
+    read, at `POINTS`, are replayed."""
     curves = [run.history.dropna(subset=["mrr"]) for run in runs]
     data = pd.DataFrame(list(places)).assign(
         mrr=[plateau(curve["mrr"].to_list()) for curve in curves],
-        early=[curve["mrr"].iloc[min(1, len(curve) - 1)] for curve in curves],
         ms=[1e3 * run.provenance["workload"]["batch_size"] / study.pace(run) for run in runs],
         conflicts=[replaced(run) for run in runs],
     )
     same = ["setting", "seed"]
-    wanted = NEAR * study.beside(data, "mrr", same, mode="sequential")
+    high = study.beside(data, "mrr", same, mode="sequential")
+    data["at"] = [int(np.argmax(curve["mrr"] >= EARLY * each)) for curve, each in zip(curves, high, strict=True)]
+    at = study.beside(data, "at", same, mode="sequential")
+    data["early"] = [curve["mrr"].iloc[min(place, len(curve) - 1)] for curve, place in zip(curves, at, strict=True)]
+    wanted = NEAR * high
     data["seconds"] = [
         seconds_to(curve["time"], curve["mrr"], each) for curve, each in zip(curves, wanted, strict=True)
     ]
     data["speed"] = 1 / data["seconds"]
-    data["brings"] = study.beside(data, "mrr", same, mode="sequential") - study.beside(
-        data, "mrr", same, mode=UNTRAINED
-    )
-    data["mrr over sequential's"] = data["mrr"] / study.beside(data, "mrr", same, mode="sequential")
+    data["brings"] = high - study.beside(data, "mrr", same, mode=UNTRAINED)
+    data["mrr over sequential's"] = data["mrr"] / high
     data["met"] = study.beside(data, "conflicts", same, mode="oac")
     data["equal"] = [
         float(equal(run, job["workload"])) if place["mode"] == "oac" and place["setting"] in POINTS else np.nan
@@ -174,3 +201,11 @@ def breaks(data: pd.DataFrame) -> pd.DataFrame:
         rows.append((setting, part["met"].mean(), mean, low, high, high < 1))
     columns = ["setting", "rows that meet", "MRR over sequential's", "from", "to", "measurably worse"]
     return pd.DataFrame(rows, columns=columns).sort_values("rows that meet").set_index("setting")
+
+
+def edge(found: pd.DataFrame) -> str:
+    """What a table of `breaks` says of the share of rows from which asynchrony is measurably worse."""
+    worse = found.loc[found["measurably worse"], "rows that meet"]
+    rest = found.loc[~found["measurably worse"], "rows that meet"]
+    least = f"Measurably worse from {worse.min():.0%} of the rows on" if len(worse) else "Nowhere measurably worse"
+    return f"{least}; not at {', '.join(f'{share:.0%}' for share in rest)}." if len(rest) else f"{least}, everywhere."

@@ -97,7 +97,16 @@ def test_what_setup_2_is_foretold():
     found = tasks.foretold().set_index(["longest", "GraphSage's share", "memory"])["times as fast"]
     assert found["host", 0.0, 1.0] == pytest.approx((53.5 + 45.8 + 43.8) / 53.5, rel=0.01)
     assert found["host", 0.0, 0.25] == pytest.approx((214 + 45.8 + 43.8) / 214, rel=0.01)
-    assert found.max() < 3 < (43.8 + 45.8 + 43.8) / 43.8  # which a machine has whose copies last as long as its step
+    over = found[found > 3]  # copies of 42.8 ms, a step of 43.8
+    assert list(over.index) == [("host", 0.2, 1.0), ("host", 0.8, 0.25)] and over.max() < 3.05
+
+
+def test_over_three_wants_a_balance():
+    """By hand, with 45.8 ms there and back and a step of 43.8: (41.8 + 45.8 + 43.8) / 43.8 is three, and with 44.8, over 44.8."""
+    found = tasks.over_three().loc[43.8]
+    assert found.to_list() == pytest.approx([41.8, 44.8], abs=0.05)
+    share = 1 - found / 53.5  # of the host's time in setup 1 that would be GraphSage's
+    assert share.to_list() == pytest.approx([0.22, 0.16], abs=0.005)
 
 
 def test_conflicts_in_closed_form():

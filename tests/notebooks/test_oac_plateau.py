@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -67,3 +68,46 @@ def test_where_asynchrony_is_measurably_worse():
     assert found["measurably worse"].to_list() == [False, True]
     half = 4.303 * 0.01 / np.sqrt(3)
     assert found.loc["often", "to"] == pytest.approx(0.9 + half, abs=1e-4)
+    assert plateau.edge(found) == "Measurably worse from 80% of the rows on; not at 20%."
+    assert plateau.edge(found[found["measurably worse"]]) == "Measurably worse from 80% of the rows on, everywhere."
+    assert plateau.edge(found[~found["measurably worse"]]) == "Nowhere measurably worse; not at 20%."
+
+
+def test_early_is_where_sequential_has_what_the_paper_has_after_an_epoch():
+    """0.7175 of 0.73: of a plateau of 1 the second point, whatever the others have there."""
+    curves = {"sequential": [0.5, 0.99, 1.0, 1.0, 1.0, 1.0], "pipelined": [0.1, 0.7, 0.8, 0.9, 0.9, 0.9]}
+    places = [{"seed": 3, "setting": "setup 1", "mode": mode} for mode in curves]
+    provenance = {"workload": {"batch_size": 8}}
+    runs = [
+        SimpleNamespace(
+            history=pd.DataFrame({"time": range(1, 7), "mrr": mrr}),
+            summary={},
+            provenance=provenance,
+            steady_qps=80.0,
+        )
+        for mrr in curves.values()
+    ]
+    data = plateau.judged(places, runs, [{}, {}]).set_index("mode")
+    assert data["early"].to_dict() == {"sequential": 0.99, "pipelined": 0.7}
+    assert data["seconds"].to_dict() == pytest.approx({"sequential": 1.816, "pipelined": 4.0}, abs=1e-3)
+
+
+def test_tuned_asynchrony_is_tuned_by_how_soon_it_is_near(monkeypatch):
+    """Of made-up courses: few in flight learn as one batch after another, many sooner but less; four are near soonest."""
+
+    def tried(job, figure, axes, seeds, **whose):
+        asked.append((axes, whose["mode"], seeds))
+        made = job(
+            setting="setup 1", mode=whose["mode"][0], seed=0, **{name: values[0] for name, values in axes.items()}
+        )
+        asked.append((made["protocol"].in_flight, made["workload"].row_optimizer.lr))
+        run = SimpleNamespace(history=pd.DataFrame({"time": [10.0, 20.0], "mrr": [0.4, 0.5]}))
+        return figure(run, setting="setup 1", mode=whose["mode"][0])
+
+    asked = []
+    monkeypatch.setattr(plateau.tuned, "tried", tried)
+    index = pd.MultiIndex.from_product([["setup 1"], ["sequential"]])
+    found = pd.DataFrame({"rate": 0.3, "value": 0.5}, index=index)
+    values = plateau.Study(1, None, plateau.SMALL).by_hand(found)
+    assert values == pytest.approx((1 / 15, 1 / 15))  # 0.45, half of the way from 10 to 20 s
+    assert asked[1] == (2, 0.3) and asked[3] == (2, 0.03)  # sequential's rate, then one of its own
