@@ -76,9 +76,6 @@ def ids_of(ranks: np.ndarray, fields: np.ndarray) -> np.ndarray:
     return (fields.astype(np.int64) << FIELD_SHIFT) | ranks
 
 
-MODES = ("sync", "hybrid", "async")
-
-
 def job(capacity: str, protocol: str, seed: int, **shape: int) -> dict[str, Any]:
     """A timing run on the paper's eight machines of eight GPUs each."""
     made = speed_job("criteo-syn", protocol, 8, seed, **shape)

@@ -13,8 +13,8 @@ import pandas as pd
 
 from lib.measure.trial import crossing
 from lib.results.run import Run
-from notebooks import paired, study, tuned
-from notebooks.persia.tasks import TABLE_2, job
+from notebooks import paired, regime, study, tuned
+from notebooks.persia.tasks import GPUS, TABLE_2, job
 
 RATES = (0.3, 1.0, 3.0)
 """Times a task's usual learning rates, half a decade apart: where a mode's grid begins."""
@@ -49,6 +49,23 @@ def courses(places: Sequence[study.Place], runs: Sequence[Run]) -> pd.DataFrame:
     data["part"] = (data["samples"] / data.groupby([*SEED, "protocol"])["samples"].transform("max")).round(2)
     data["time"] = data.groupby(["task", "protocol", "part"])["time"].transform("mean")
     return data
+
+
+def rarer(modes: Sequence[str], times: Sequence[int], seeds: Iterable[int], samples: int) -> pd.DataFrame:
+    """AUC less sync's on Criteo's task with so many times as many ids of a field, a column for each mode, by how many samples
+    there are for an id."""
+
+    def made(times: int, protocol: str, seed: int) -> dict[str, Any]:
+        run = job("criteo", protocol, seed, samples=samples)
+        task = run["workload"]
+        return run | {"workload": replace(task, vocabulary=times * task.vocabulary)}
+
+    data, _ = study.swept(made, study.grid(times=times, protocol=modes, seed=seeds), auc="auc")
+    batch = GPUS * job("criteo", modes[0], 0, samples=samples)["workload"].batch_size
+    met = [regime.ids(made(each, modes[0], 0)["workload"], 0, batch, samples)["samples per id"] for each in times]
+    data["samples for an id"] = data["times"].map(dict(zip(times, met, strict=True)))
+    data = paired.less(data, ["auc"], ["times", "seed"], protocol="sync")
+    return data.groupby(["samples for an id", "protocol"], sort=False)["auc less sync's"].mean().unstack()
 
 
 def beside(data: pd.DataFrame) -> pd.DataFrame:

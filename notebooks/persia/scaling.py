@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate
 from typing import Any
@@ -15,36 +15,51 @@ from lib.models.ctr import TABLE
 from lib.models.flat import FlatModel
 from lib.results.run import Run
 from lib.training.sweep import sweep
-from notebooks.persia.tasks import MODES
+from notebooks import study
+from notebooks.persia.tasks import MODES, speed_job
 
 
 def alone(job: Mapping[str, Any]) -> dict[str, float]:
     """Seconds of the parts of a step, from operations, bytes and latencies alone: to compute, to average the network, both where
-    buckets are averaged beside backward, and to bring a machine's rows, or to take their gradients back."""
+    buckets are averaged beside backward, how much of it crosses what rows cross, to bring a machine's rows, or to take their
+    gradients back, and how long servers answer the other machines before the last."""
     task, cluster = job["workload"], job["cluster"]
     node, machines = cluster.worker, len(cluster.uplinks) or cluster.workers
     each = cluster.workers // machines  # GPUs that share an interface
     interface = cluster.uplinks[0].bandwidth if cluster.uplinks else node.bandwidth
 
-    def averaged(parameters: int) -> float:
+    def averaged(parameters: int) -> tuple[float, float]:
         levels = ((each, node.bandwidth), (machines, interface))
-        return sum(2 * (n - 1) * (4 * parameters / n / speed + node.latency) for n, speed in levels)
+        inside, between = (2 * (n - 1) * (4 * parameters / n / speed + node.latency) for n, speed in levels)
+        return inside + between, between
 
     model, ids = FlatModel(task.model(0)), task.batch(job["seed"], 0).ids[TABLE]
     sizes = [each.stop - each.start for each in model.buckets(MODES["hybrid"].buckets)]
     compute, end = node.device.seconds(task.work()), 0.0
     for size, done in zip(sizes, accumulate(sizes), strict=True):
-        end = max(end, compute * (FORWARD + (1 - FORWARD) * done / model.size)) + averaged(size)
-    rows = each * ids.size * (4 * task.dim + ids.itemsize) / interface
-    return {"compute": compute, "average": averaged(model.size), "both": end, "rows": rows}
+        end = max(end, compute * (FORWARD + (1 - FORWARD) * done / model.size)) + averaged(size)[0]
+    average, between = averaged(model.size)
+    size = each * ids.size * (4 * task.dim + ids.itemsize)
+    answer = (machines - 1) * size / (cluster.servers * cluster.server.bandwidth)
+    part = {"compute": compute, "average": average, "both": end, "between": between}
+    return part | {"rows": size / interface, "answer": answer}
 
 
 def foretold(job: Mapping[str, Any]) -> dict[str, float]:
     """How many times as fast as sync the hybrid is where sync does one part after the other, and the hybrid at the same time what
-    can be; an interface averages and moves rows in turn. The bound is with all averaging beside backward."""
+    can be; an interface averages and moves rows in turn.
+
+    The bound is what no system can pass: (C + A + 2 R) / max(C, A + R). Three things keep the simulator from it: the last buckets
+    are averaged after backward, where a collective has half of an interface while rows are queued there; and servers answer in
+    turn, so that sync's last machine waits while they answer the others.
+    """
     part = alone(job)
     sync, network = part["compute"] + part["average"] + 2 * part["rows"], part["average"] + part["rows"]
-    return part | {"bound": sync / max(part["compute"], network), "foretold": sync / max(part["both"], network)}
+    hybrid = max(part["both"] + min(part["between"], part["rows"]), network)
+    return part | {
+        "bound": sync / max(part["compute"], network),
+        "foretold": (sync + part["answer"]) / hybrid,
+    }
 
 
 def held(settings: Mapping[str, Mapping[str, Any]], seed: int) -> tuple[pd.DataFrame, list[Run]]:
@@ -55,6 +70,21 @@ def held(settings: Mapping[str, Mapping[str, Any]], seed: int) -> tuple[pd.DataF
     data = pd.DataFrame([foretold(job) for job in even]).assign(subject=[*settings], seed=seed)
     data["run"] = [hybrid.steady_qps / sync.steady_qps for sync, hybrid in pairs]
     return data.assign(**{"over foretold": data["run"] / data["foretold"]}), runs
+
+
+def hung(modes: Sequence[str], sizes: Sequence[int], waits: Sequence[float], seed: int, width: int) -> pd.DataFrame:
+    """Throughput over sync's with eight GPUs on Kwai's data, by samples of a GPU's step, where servers take some milliseconds
+    more for whatever they are asked; and where embedding workers stand between."""
+    spots = study.grid(protocol=modes, samples=sizes, wait=waits, between=(False,), seed=[seed])
+    spots += study.grid(protocol=modes, samples=sizes, wait=(0,), between=(True,), seed=[seed])
+
+    def job(protocol: str, samples: int, wait: float, between: bool, seed: int) -> dict[str, Any]:
+        shape = {"batch": samples, "steps": 16, "width": width}
+        return speed_job("kwai", protocol, 8, seed, wait=wait / 1e3, between=between, **shape)
+
+    data, _ = study.swept(job, spots, qps=study.pace)
+    base = study.beside(data, "qps", ["samples", "wait", "between", "seed"], protocol="sync")
+    return data.assign(**{"over sync": data["qps"] / base})
 
 
 def busy(run: Run) -> float:

@@ -127,8 +127,9 @@ class Scale:
             server = Node(cores=416, flops=server.flops, memory=server.memory, bandwidth=32 * clusters.GBIT)
             each = 30 / 8  # m2-ultramem-416, 32 Gbit/s each
         fold = max(1.0, workers * each / PLACES)
-        wide = clusters.scaled(server, fold, "memory", "core_memory", "bandwidth")
-        wide = replace(wide, cores=round(server.cores * fold), launch=wait)
+        wide = clusters.scaled(server, fold, "memory", "bandwidth")
+        # A store has a part for each thread (Sec. 4.2.2), so that all cores work at what one worker asks.
+        wide = replace(wide, cores=round(server.cores * fold), core_memory=wide.memory, launch=wait)
         spread = Lognormal(sigma=0.05)  # estimate
         here = replace(here, servers=PLACES, worker=worker, server=wide, slowdown=spread)
         return here if self.cloud else in_machines(here)
@@ -156,8 +157,11 @@ SCALES = {
 """Kwai's width is not said: with 43 fields of 128 numbers its network of the public tasks' widths has the paper's 34 million."""
 
 
-def speed_job(task: str, protocol: str, workers: int, seed: int, *, wait: float = 0.0, **shape: int) -> dict[str, Any]:
-    """A timing run."""
+def speed_job(
+    task: str, protocol: str, workers: int, seed: int, *, wait: float = 0.0, between: bool = False, **shape: int
+) -> dict[str, Any]:
+    """A timing run; with embedding workers `between` GPUs and servers, on as many machines more (Sec. 4.1)."""
     scale = SCALES[task]
     made = {"workload": scale.workload(workers, seed, **shape), "cluster": scale.cluster(workers, wait)}
+    made |= {"embedding_workers": PLACES} if between else {}
     return made | {"protocol": MODES[protocol], "seed": seed, "trace": False, "gradients": False}

@@ -28,3 +28,9 @@ def test_a_slow_look_up_holds_sync_up_and_not_the_hybrid():
         pace[mode] = [lib.train(**job, save=False).summary["virtual_seconds"] for job in (usual, slow)]
     steps = 8_000 / 64 / 8
     assert pace["sync"][1] - pace["sync"][0] > steps * 0.03 and pace["hybrid"][1] - pace["hybrid"][0] < steps * 0.01
+
+
+def test_rarer_ids_have_fewer_samples_each():
+    found = convergence.rarer(["sync", "hybrid"], (1, 16), [0], 2_000)
+    assert (found["sync"] == 0).all() and found["hybrid"].notna().all()
+    assert found.index[0] > 1.4 * found.index[1]
