@@ -46,11 +46,11 @@ def task(batches: int) -> Workload:
 
 
 def trained(
-    workload: Workload, folder: str, protocol: str, seed: int, *, beyond_memory: bool = False
+    workload: Workload, folder: Path, protocol: str, seed: int, *, beyond_memory: bool = False
 ) -> dict[str, object]:
     """A run over a new store in that folder, its paces, and for a batch MB from the disk and milliseconds of all cores, some of
     which take pages out."""
-    store = RowStore(mapped=folder, journal=False)  # nobody goes on with its rows
+    store = RowStore(mapped=str(folder), journal=False)  # nobody goes on with its rows
     job = Job.of(workload, RULES[protocol], LocalCluster(threads=4), seed=seed, store=store, save=False)
     before, busy = _read_from_disk(), time.process_time()
     with taken_out(folder) if beyond_memory else nullcontext(lambda samples: None) as progress:
@@ -85,7 +85,7 @@ def _read_from_disk() -> float:
 
 
 @contextmanager
-def taken_out(folder: str, every: int = 4) -> Iterator[Callable[[int], None]]:
+def taken_out(folder: Path, every: int = 4) -> Iterator[Callable[[int], None]]:
     """To be called after each batch: after so many, the pages of the folder's files that are mapped here leave the memory."""
     due, over, batches = threading.Event(), threading.Event(), itertools.count(1)
     advise = ctypes.CDLL(None, use_errno=True).madvise
@@ -94,7 +94,7 @@ def taken_out(folder: str, every: int = 4) -> Iterator[Callable[[int], None]]:
     def work() -> None:
         while due.wait() and not over.is_set():
             due.clear()
-            for path, start, size in list(_mapped(Path(folder).resolve())):
+            for path, start, size in list(_mapped(folder.resolve())):
                 with suppress(FileNotFoundError), path.open("rb") as file:
                     os.fdatasync(file.fileno())  # a changed page stays until it is on the disk
                     advise(start, size, _PAGEOUT)
