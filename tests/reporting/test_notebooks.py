@@ -332,6 +332,21 @@ def _profiles(text):
     return [node for node in nodes if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "PROFILES"]
 
 
+def _lost(text):
+    """Calls of what makes tables and figures whose value nobody takes, before a cell's last statement."""
+    body = ast.parse(text).body
+    calls = [
+        node.value for node in ast.walk(ast.Module(body, [])) if isinstance(node, ast.Expr) and node is not body[-1]
+    ]
+    return [ast.unparse(call) for call in calls if ast.unparse(call).startswith("plots.")]
+
+
+def test_a_figure_that_is_made_and_not_shown_is_found():
+    kept = "plots.show(a)"
+    assert _lost(f"for a in b:\n    {kept}") == _lost(f"{kept}\n1") == [kept]
+    assert not _lost(f"display({kept})\nfig = {kept}\n{kept}")
+
+
 @pytest.mark.parametrize("path", COMMITTED, ids=lambda p: p.stem)
 class TestCommitted:
     """What STYLE.md asks of every notebook of the repository."""
@@ -352,6 +367,11 @@ class TestCommitted:
         cells = notebooks.read(path)["cells"]
         assert len(cells) <= 12
         assert max(len(notebooks.source(cell).splitlines()) for cell in cells) <= 13
+
+    def test_what_is_made_for_the_page_is_shown(self, path):
+        """Only a cell's last value is shown by itself."""
+        code = [c for c in notebooks.read(path)["cells"] if c["cell_type"] == "code"]
+        assert not [lost for cell in code for lost in _lost(notebooks.source(cell))]
 
     def test_parameters(self, path):
         declared = notebooks.parameters(path)
