@@ -58,6 +58,7 @@ def intervals(
 ) -> Fragment:
     """Each subject's metrics with their 95 % intervals over the seeds; `by` names the columns that make a subject."""
     by = [by] if isinstance(by, str) else list(by)
+    results[by]  # of one row, groupby would take names that are no columns for its groups
     groups = list(results.groupby(by, sort=False))
     counts = {len(group) for _, group in groups}
     rows = [[*names, *(_mean(group[m].astype(float)) for m in metrics), len(group)] for names, group in groups]

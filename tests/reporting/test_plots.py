@@ -184,6 +184,12 @@ def test_what_is_claimed_shows_rules_and_calibrations(house):
     assert "auc of g* and s*" in html and "Tab. 5" in html
 
 
+def test_intervals_of_one_row_have_no_column_that_is_not_there():
+    """pandas takes a list as long as the rows for their groups."""
+    with pytest.raises(KeyError, match="subject"):
+        plots.intervals(pd.DataFrame({"seed": [1], "auc": [0.7]}), ["auc"])
+
+
 def test_intervals():
     results = pd.DataFrame({"subject": ["b"] * 3 + ["a"], "seed": [0, 1, 2, 0], "auc": [0.1, 0.2, 0.3, 0.5]})
     text = repr(plots.intervals(results, ["auc"]))
