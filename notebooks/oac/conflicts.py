@@ -9,7 +9,7 @@ from lib import protocols, workloads
 from lib.data.zipf import probabilities
 from lib.results.run import Run
 from lib.workloads import Workload
-from notebooks.oac.convergence import replaced
+from notebooks.oac.replay import replaced
 from notebooks.oac.tasks import ESTIMATED, SETUPS
 
 FIELDS = 4

@@ -20,7 +20,7 @@ from lib.seeds import tuning
 from lib.store.optim import Adagrad
 from lib.workloads import Workload
 from notebooks import study, tuned
-from notebooks.oac.convergence import UNTRAINED, equal, replaced
+from notebooks.oac.replay import equal, replaced
 from notebooks.oac.tasks import SETUPS
 
 TRUTH = {"rank": 4, "sharpness": 8.0}
@@ -41,6 +41,9 @@ EARLY = 0.7175 / 0.73
 TUNED, OWN, BOTH = "pipelined (tuned)", "pipelined (own rate)", "pipelined (tuned, own rate)"
 """Asynchrony with as many batches in flight as bring it near the plateau soonest; with all of them, at the rate that is best for
 it; with as many and at such a rate as bring it there soonest. All others have sequential's rate."""
+
+UNTRAINED = "untrained"
+"""What has learnt nothing: from there to the best is all that can be lost."""
 
 MODES = ("sequential", "pipelined", TUNED, "oac", UNTRAINED)
 OWNS = (OWN, BOTH)

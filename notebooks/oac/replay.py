@@ -6,9 +6,6 @@ from lib.results.run import Run
 from lib.workloads import Workload
 from tests.soak.pipelines import digest_of, serial
 
-UNTRAINED = "untrained"
-"""What has learnt nothing: from there to the best is all that can be lost."""
-
 
 def replaced(run: Run) -> float:
     """The share of rows that validation replaced."""
