@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -209,3 +211,24 @@ def test_ray_that_does_not_start_is_tried_again_and_told_of(monkeypatch, fails, 
     with pytest.raises(LockstepError, match="no Ray at 'nowhere:1' that this process can join"):
         world.cluster = RayCluster(workers=1, address="nowhere:1")
         world._start()
+
+
+def test_a_start_that_fails_leaves_nothing_running(monkeypatch, tmp_path):
+    """Ray's own way to fail: its server runs, then what should wait for it gives up. What ran before is left alone."""
+    pytest.importorskip("ray")
+    server = tmp_path / "ray" / "gcs_server.py"
+    server.parent.mkdir()
+    server.write_text("import time; time.sleep(600)")
+    started = [subprocess.Popen([sys.executable, str(server)])]
+
+    def start(**options):
+        started.append(subprocess.Popen([sys.executable, str(server)]))
+        raise RuntimeError("timed out")
+
+    world = RayCluster(workers=1).open(seed=0, workers=1)
+    monkeypatch.setattr(world.ray, "init", start)
+    monkeypatch.setattr(starting, "PAUSES", (0.0, 0.0))
+    with pytest.raises(LockstepError, match="did not start"):
+        world._start()
+    assert [each.poll() is None for each in started] == [True, False, False, False]
+    started[0].kill()

@@ -9,8 +9,11 @@ import threading
 import time
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
+
+import psutil
 
 from lib.errors import LockstepError
 
@@ -23,6 +26,7 @@ def start(address: str | None, options: dict[str, Any]) -> None:
     import ray
 
     for pause in (*PAUSES, None):
+        others = {child.pid for child in _of_ray()}
         try:
             with uninterrupted():
                 ray.init(**options)
@@ -30,9 +34,29 @@ def start(address: str | None, options: dict[str, Any]) -> None:
         except Exception as error:  # Ray has no kinds of its own for these
             with uninterrupted():
                 ray.shutdown()
+                _end([child for child in _of_ray() if child.pid not in others])
             if pause is None or isinstance(error, (TypeError, ValueError)):
                 raise LockstepError(_why_not(address, error)) from error
         time.sleep(pause)
+
+
+def _of_ray() -> list[psutil.Process]:
+    """What runs of Ray below this process."""
+    found = []
+    for child in psutil.Process().children(recursive=True):
+        with suppress(psutil.Error):  # it may be gone by now
+            if any("ray" in Path(word).parts for word in child.cmdline()):
+                found.append(child)
+    return found
+
+
+def _end(processes: list[psutil.Process]) -> None:
+    """Ray forgets what it started when it does not come up: every try would leave a server that takes its share of the machine
+    from the next."""
+    for each in processes:
+        with suppress(psutil.Error):
+            each.kill()
+    psutil.wait_procs(processes, timeout=5)
 
 
 def _why_not(address: str | None, error: Exception) -> str:
