@@ -11,6 +11,7 @@ import pandas as pd
 
 from lib import paths
 from lib.measure.compared import Comparison
+from lib.reporting.markup import rounded
 
 UNKNOWN = "not known here"
 
@@ -35,11 +36,13 @@ def foretold(found: Comparison, here: float, there: float, share: tuple[float, f
     within what it is expected after `there`, where such a share of it is left."""
     rows = {}
     for row in found.summary().to_dict("records"):
-        mean, low, high = (1e3 * row[name] for name in ("difference", "difference, low", "difference, high"))
+        ends = [1e3 * row[name] for name in ("difference", "difference, low", "difference, high")]
+        mean, low, high = (rounded(end, 2) for end in ends)
+        reach = share and [
+            rounded(of(end * part for part in share), 2) for of, end in zip((min, max), ends[1:], strict=True)
+        ]
         rows[row["protocol"]] = {
-            f"after {here:,.0f} updates": f"{mean:.2f} [{low:.2f}, {high:.2f}]",
-            f"after {there:,.0f}": UNKNOWN
-            if share is None
-            else f"{min(low * part for part in share):.2f} to {max(high * part for part in share):.2f}",
+            f"after {here:,.0f} updates": f"{mean} [{low}, {high}]",
+            f"after {there:,.0f}": " to ".join(reach) if reach else UNKNOWN,
         }
     return pd.DataFrame.from_dict(rows, orient="index").rename_axis("protocol")

@@ -47,13 +47,13 @@ def found():
 def test_both_ends_are_as_far_off_as_the_shares_allow(found):
     told = longer.foretold(found, 100, 1_000, (0.5, 0.8)).loc["gba"]
     # The mean of two is -2, and t(0.975, 1) = 12.71 times half of their distance on either side: -14.7 and 10.7.
-    assert told["after 100 updates"] == "-2.00 [-14.71, 10.71]"
-    assert told["after 1,000"] == f"{0.8 * -14.706:.2f} to {0.8 * 10.706:.2f}"
+    assert told["after 100 updates"] == "−2.00 [−14.71, 10.71]"
+    assert told["after 1,000"] == "−11.76 to 8.56"
 
 
 def test_a_loss_that_is_certain_keeps_the_least_of_itself(found):
     certain = Comparison(found.runs.assign(metric=[0.8, 0.798, 0.7, 0.698]), "auc", 0.9)
-    assert longer.foretold(certain, 100, 1_000, (0.5, 0.8)).loc["gba", "after 1,000"] == "-1.60 to -1.00"
+    assert longer.foretold(certain, 100, 1_000, (0.5, 0.8)).loc["gba", "after 1,000"] == "−1.60 to −1.00"
 
 
 def test_what_is_not_known_is_said(found):
