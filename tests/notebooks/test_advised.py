@@ -35,14 +35,23 @@ def test_the_commit_that_draws_is_advices_last():
 
 
 def test_a_row_holds_the_choice_against_the_soonest_of_all(monkeypatch):
-    """GBA was chosen, at half of sync's time as one run foretold; async takes 4 of sync's 10 seconds, GBA 5, BSP never all."""
-    took = {"sync": (10, 10), "gba": (4, 6), "async": (4, 4), "bsp": (1, float("nan"))}
+    """GBA was chosen, at half of sync's time as one run foretold; async takes 4 of sync's 10 seconds, GBA 5; BSP,
+    the soonest on the first seed, is not there on the other, on which HOP-BS is not run: it took too long on the first."""
+    took = {"sync": (10, 10), "gba": (4, 6), "async": (4, 4), "bsp": (3, float("nan")), "hop-bs": (7, 1)}
     rows = [{"protocol": name, "seed": at, "seconds": x} for name, times in took.items() for at, x in enumerate(times)]
-    tried = pd.DataFrame({"protocol": ["gba", "async", "bsp", "sync"], "time": [0.5, 0.6, 0.7, 1.0]})
+    tried = pd.DataFrame({"protocol": ["gba", "async", "bsp", "hop-bs", "sync"], "time": [0.5, 0.6, 0.7, 0.8, 1.0]})
     advice = SimpleNamespace(tried=tried, comparison=SimpleNamespace(choice=lambda: "gba"))
     monkeypatch.setattr(lib, "advise", lambda *given, **options: advice)
-    monkeypatch.setattr(lib, "compare", lambda *given, **options: SimpleNamespace(paired=lambda: pd.DataFrame(rows)))
+    asked = []
+
+    def compare(names, *given, seeds, **options):
+        asked.append((names, seeds))
+        mine = [row for row in rows if row["protocol"] in names and row["seed"] < seeds]
+        return SimpleNamespace(paired=lambda: pd.DataFrame(mine))
+
+    monkeypatch.setattr(lib, "compare", compare)
     row = advised.held(0, 100, 2)
+    assert asked == [(["sync", "gba", "async", "bsp", "hop-bs"], 1), (["sync", "bsp", "async", "gba"], 2)]
     assert (row["choice"], row["soonest"], row["foretold"]) == ("gba", "async", 0.5)
     assert (row["takes longer"], row["found"]) == (pytest.approx(0.25), pytest.approx(0.5))
     table = pd.DataFrame([row, {**row, "takes longer": 0.03, "found": 0.4}])
