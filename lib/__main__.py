@@ -236,17 +236,18 @@ def _advise(options: argparse.Namespace) -> None:
     print(found.tried.round({"time": 3, "difference": 4}).to_string(index=False, na_rep="never"))
     for name, why in found.refused.items():
         print(f"{name} cannot run there: {why}")
-    print("\nthe soonest of these, on other seeds and at their own best rates:")
+    print("as: whose run it was, to the last bit")
+    print("\nthe soonest of these, and the soonest that lost nothing, on other seeds and at their own best rates:")
     _told(found.comparison, options.figure)
-    print(
-        f"\nuse {found.comparison.choice(options.priority)}"
-        + (", which hangs on this:" if len(found.elsewhere) else "")
-    )
+    print(f"\nuse {found.comparison.choice(options.priority)}")
     print(*(f"- {each}" for each in found.hangs(options.priority)), sep="\n")
+    print(*(f"doubt: {each}" for each in found.doubts()), sep="\n")
 
 
 def _asked(options: argparse.Namespace, protocols: Sequence[str]) -> tuple[str, dict[str, Any]]:
     """The workload, and the options of a comparison: what was said in short, then what was given by name."""
+    from lib.options import units
+
     workload = "ctr-synthetic" if options.model and options.workload == "clicks-light" else options.workload
     for protocol in protocols:
         _check_names(workload, protocol, options.cluster)
@@ -254,19 +255,27 @@ def _asked(options: argparse.Namespace, protocols: Sequence[str]) -> tuple[str, 
         raise BadOption(f"--figure is {options.figure!r}; expected a file that ends with .png, .svg or .pdf")
     short = ("data", "profile", "samples", "workers", "network", "model")
     given = {name: value for name in short if (value := getattr(options, name)) is not None}
+    if options.network and isinstance(units.RATE.read(options.network), str):
+        raise BadOption(f"--network is {options.network!r}; expected {units.RATE.name}, such as {units.RATE.such}")
     if options.slow:
-        told = re.fullmatch(r"(\d+)@([\d.]+)x?", options.slow)
-        workers = options.workers or 0
-        if not told or not 0 < int(told[1]) <= workers or not float(told[2]):
-            raise BadOption(f"--slow is {options.slow!r}; expected as 4@2x: 4 of the --workers take twice as long")
-        slow = int(told[1])
-        given["speeds"] = [1.0] * (workers - slow) + [1 / float(told[2])] * slow
+        given["speeds"] = _speeds(options.slow, options.workers)
     if options.trace:
         given["slowdown"] = _fitted(options.trace, options.columns)
     given |= dict(_pair(text) for text in options.option)
     if options.step:
         given["worker.flops"] = _a_step(options.step, workload, protocols[0], options.cluster, given)
     return workload, {"seeds": options.seeds, "goal": options.goal, **given}
+
+
+def _speeds(slow: str, workers: int | None) -> list[float]:
+    told = re.fullmatch(r"(\d+)@([\d.]+)x?", slow)
+    if not told or not int(told[1]) or not float(told[2]):
+        raise BadOption(f"--slow is {slow!r}; expected as 4@2x: 4 of the --workers take twice as long")
+    if workers is None:
+        raise BadOption(f"--slow is {slow!r}, of how many? Give --workers too")
+    if (some := int(told[1])) > workers:
+        raise BadOption(f"--slow is {slow!r}, but there are {workers} --workers")
+    return [1.0] * (workers - some) + [1 / float(told[2])] * some
 
 
 def _a_step(step: str, workload: str, protocol: str, cluster: str, given: dict[str, Any]) -> float:
@@ -294,6 +303,7 @@ def _fitted(trace: str, columns: str | None) -> str:
 
 def _told(found: Comparison, figure: str | None) -> None:
     print(found.table().to_string(index=False))
+    print("rates: times the workload's own, under which all are at one rate; age: of a gradient, in updates")
     print(found.verdict())
     if figure:
         found.figure().savefig(figure)

@@ -104,7 +104,7 @@ def fit_shared(trace: Trace) -> Shared:
     return Shared(
         curve=tuple(by_hour.mean().round(4).tolist()),
         concentration=round(float((mean * (1 - mean)).mean() / (rest**2).mean() - 1), 2),
-        hold=round(float(holds[errors.argmin()] * trace.step), 1),
+        hold=trace.seconds(holds[errors.argmin()]),
     )
 
 
@@ -136,7 +136,7 @@ def _transient(noise: pd.Series, found: Periods, trace: Trace) -> tuple[Transien
             "in the trace it varies within a period"
         )
     factors = tuple(np.round(np.sort(drawn), 4).tolist())
-    times = {"mean_on": round(found.mean_on * trace.step, 4), "mean_off": round(found.mean_off * trace.step, 4)}
+    times = {"mean_on": trace.seconds(found.mean_on, 4), "mean_off": trace.seconds(found.mean_off, 4)}
     return Transient(factor=factors if len(factors) > 1 else factors[0], **times), remarks
 
 

@@ -56,6 +56,10 @@ class Trace:
     daily: bool
     """Whether the factors follow the time of day."""
 
+    def seconds(self, steps: float, places: int = 1) -> float:
+        """So many steps: to so many decimals, and in a trace of milliseconds to a tenth of a step or nearer."""
+        return round(float(steps * self.step), max(places, 1 - math.floor(math.log10(self.step))))
+
 
 def read_trace(path: str | Path, gap: float | None = None, columns: Mapping[str, str] | None = None) -> Trace:
     """The trace in that file; `columns`: worker, time, took -> its name there. A worker that says nothing for more than

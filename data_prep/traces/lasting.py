@@ -20,7 +20,7 @@ LEAST_LAGS = 4
 def grid(values: pd.Series, trace: Trace) -> pd.DataFrame:
     """One column a worker, one row a step; nan where none was seen."""
     seen = trace.table.loc[values.index]
-    step = np.floor(seen["time"] / trace.step).astype(int)
+    step = np.floor(seen["time"] / trace.step + 1e-6).astype(int)  # 29 * 0.005 / 0.005 is less than 29
     long = pd.DataFrame({"step": step, "worker": seen["worker"], "value": values}).drop_duplicates(["step", "worker"])
     wide = long.pivot(index="step", columns="worker", values="value")
     return wide.reindex(range(wide.index[0], wide.index[-1] + 1))
@@ -69,12 +69,8 @@ def exponentials(noise: pd.Series, trace: Trace) -> tuple[tuple[float, ...], tup
             f"{measured[worst]:.2f}, the fit's {shares @ shapes[list(chosen), worst]:.2f}"
         )
     kept = [place for place, share in enumerate(np.round(shares, 3)) if share > 0]
-    seconds = times[list(chosen)] * trace.step
-    return (
-        tuple(np.round(shares[kept], 3).tolist()),
-        tuple(np.round(seconds[kept], 1).tolist()),
-        remarks,
-    )
+    seconds = tuple(trace.seconds(steps) for steps in times[list(chosen)][kept])
+    return tuple(np.round(shares[kept], 3).tolist()), seconds, remarks
 
 
 def _of_mean(time: float, count: int) -> float:

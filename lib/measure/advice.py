@@ -1,9 +1,10 @@
 """`lib.advise`: which protocol for a workload and a cluster, and how sure.
 
 Every protocol that can run there is run once, on a seed that is kept for trials, beside the first; the few that were soonest at
-the goal are compared with it on seeds of their own (`lib/measure/comparison.py`). Who was left out by a single run may be as good
-as the last that was not: the table of all says by how much it was behind. Then the few are timed where one thing is otherwise
-(`lib/measure/elsewhere.py`): what the choice hangs on, and what it costs there.
+the goal, and the soonest of those that lost nothing, are compared with it on seeds of their own
+(`lib/measure/comparison.py`). Who was left out by a single run may be as good as the last that was not: the table of all says by
+how much it was behind. Then the few are timed where one thing is otherwise (`lib/measure/elsewhere.py`): what the choice hangs
+on, and what it costs there.
 """
 
 from __future__ import annotations
@@ -29,6 +30,10 @@ from lib.workloads import Workload
 
 CLOCK = 0.03
 """What the modelled clock is off by at its best (`94_fidelity`): nearer than that nobody is sooner."""
+CLOSE = 0.001
+"""Of the metric: who ends no further below the first has lost nothing that is counted."""
+FEW = 100
+"""Updates below which a run says little of longer ones (`02_regime`)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,17 +48,41 @@ class Advice:
     comparison: Comparison
     elsewhere: pd.DataFrame
     """Seconds to the goal of each that was compared (columns), where one thing is otherwise (rows)."""
+    updates: float
+    """Of a run: samples over those of a batch of every worker."""
+
+    def doubts(self) -> list[str]:
+        """A sentence for each reason not to trust it."""
+        compared, told = set(self.comparison.runs["protocol"]), []
+        if self.updates < FEW:
+            told.append(
+                f"a run here is {self.updates:,.0f} batches of every worker; below {FEW} whoever updates most often is the "
+                f"soonest, and who loses what later is not seen: give {math.ceil(FEW / self.updates)} times the samples"
+            )
+        sooner = self.tried[(self.tried["time"] < 1) & ~self.tried["as"].isin(compared)]
+        if left := [*sooner["protocol"]]:
+            told.append(f"sooner than {self.comparison.first} in the table of all, and not compared: {', '.join(left)}")
+        return told
 
     def hangs(self, priority: Priority = "time") -> list[str]:
-        """A sentence for each condition: whether the choice is the soonest there too, and what it costs if not."""
-        choice = self.comparison.choice(priority)
-        told = []
+        """A sentence for each condition: whether the choice is the soonest there too, and what it costs if not; one for all
+        where it always is."""
+        choice, told, ahead = self.comparison.choice(priority), [], []
         for where, row in self.elsewhere.iterrows():
-            best, more = row.idxmin(), row[choice] / row.min() - 1
-            if more < CLOCK:
-                told.append(f"where {where}: {choice} still, {_beside(row, choice)}")
-            else:
+            best, more, rest = row.idxmin(), row[choice] / row.min() - 1, row.drop(choice).dropna()
+            if more >= CLOCK:
                 told.append(f"where {where}: {best}; {choice} would take {100 * more:.0f} % longer")
+                continue
+            ahead.append(rest.min() / row[choice] if len(rest) else math.inf)
+            beside = f"{ahead[-1]:.2f} times as soon as {rest.idxmin()}" if len(rest) else "alone at the goal"
+            told.append(f"where {where}: {choice} still, {beside}")
+        if 1 < len(told) == len(ahead):
+            least = (
+                f"{min(ahead):.2f} times as soon as the next at least" if min(ahead) < math.inf else "alone at the goal"
+            )
+            return [
+                f"in all {len(told)} places that were asked, with other workers, networks and steps: {choice}, {least}"
+            ]
         return told
 
 
@@ -111,15 +140,13 @@ def advise(
         for name, run in found.items()
     ]
     tried = pd.DataFrame(rows).sort_values("time", kind="stable").reset_index(drop=True)
-    best = [name for name in dict.fromkeys(tried.dropna()["as"]) if name != first][:keep]
-    few = {name: trials[name] for name in [first, *best]}
+    arrived = tried.dropna()
+    best = [name for name in dict.fromkeys(arrived["as"]) if name != first]
+    safe = [name for name in dict.fromkeys(arrived[arrived["difference"] >= -CLOSE]["as"]) if name != first]
+    few = {name: trials[name] for name in dict.fromkeys([first, *best[:keep], *safe[:1]])}
     comparison = compared(few, seeds, goal)
     own = comparison.paired()
     known = own.groupby("protocol")["seconds"].agg(lambda found: found.mean(skipna=False))
-    return Advice(tried, refused, comparison, elsewhere.seconds(few, known, seed))
-
-
-def _beside(row: pd.Series, choice: str) -> str:
-    """How far ahead of the next it is."""
-    rest = row.drop(choice).dropna()
-    return f"{rest.min() / row[choice]:.2f} times as soon as {rest.idxmin()}" if len(rest) else "alone at the goal"
+    plan = Job.of(**trials[first].job(1.0, seed)).course.plan
+    updates = found[first].summary["samples"] / (plan.workers * trials[first].workload.batch_size)
+    return Advice(tried, refused, comparison, elsewhere.seconds(few, known, seed), updates)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import fields, replace
 
 import numpy as np
 import pandas as pd
@@ -129,6 +130,22 @@ def test_slow_drift_is_noise_that_lasts_and_no_period():
     found = quality(fit(made).slowdown, made, seeds=3)
     for lag in (1, 5, 20):
         assert found[f"correlation_{lag}_played"] == pytest.approx(found[f"correlation_{lag}"], abs=0.05)
+
+
+@pytest.mark.parametrize("step", [1.0, 5e-3, 5e-5])
+def test_a_trace_of_any_steps_has_the_fit_of_its_numbers(step):
+    """Milliseconds are no less than minutes: the same factors, a step taking so long, last as many steps."""
+    generator = np.random.default_rng(0)
+    truth = Transient(mean_on=200.0, mean_off=2_000.0, factor=2.0)
+    slow = trace(played(truth) * np.exp(0.1 * generator.standard_normal((6, 3_000))))
+    table = slow.table.assign(time=slow.table["time"] / STEP * step)
+    of_slow, of_quick = (fit(each).slowdown.parts for each in (slow, replace(slow, table=table, step=step)))
+    assert len(of_slow) == len(of_quick)
+    for one, other in zip(of_slow, of_quick, strict=True):
+        for field in fields(one):
+            long, short = (np.array(getattr(each, field.name), float) for each in (one, other))
+            scale = step / STEP if field.name in ("seconds", "mean_on", "mean_off") else 1
+            assert short == pytest.approx(scale * long, rel=0.2)
 
 
 def test_a_correlation_that_cannot_be_followed_is_told():

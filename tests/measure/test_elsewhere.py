@@ -41,13 +41,37 @@ def test_seconds_are_those_that_are_known_times_how_much_slower_its_samples_come
     assert found.loc["the network is four times as fast", "sync"] == pytest.approx(100, rel=0.05)  # of 13 batches
 
 
-def test_what_a_choice_costs_elsewhere_is_told():
-
-    table = pd.DataFrame(
-        {"sync": [10.0, 4.0], "gba": [5.0, 6.0], "async": [np.nan] * 2}, ["all is as given", "no worker is slower"]
+def advice(tried=None, compared=("sync", "gba"), updates=500.0, **columns):
+    places = [f"place {number}" for number in range(len(next(iter(columns.values()))))] if columns else []
+    comparison = SimpleNamespace(
+        choice=lambda priority: "gba", first="sync", runs=pd.DataFrame({"protocol": list(compared)})
     )
-    advice = Advice(pd.DataFrame(), {}, SimpleNamespace(choice=lambda priority: "gba"), table)
-    assert advice.hangs() == [
-        "where all is as given: gba still, 2.00 times as soon as sync",
-        "where no worker is slower: sync; gba would take 50 % longer",
+    return Advice(pd.DataFrame(tried or {}), {}, comparison, pd.DataFrame(columns, places), updates)
+
+
+def test_what_a_choice_costs_elsewhere_is_told():
+    assert advice(sync=[10.0, 4.0], gba=[5.0, 6.0], none=[np.nan] * 2).hangs() == [
+        "where place 0: gba still, 2.00 times as soon as sync",
+        "where place 1: sync; gba would take 50 % longer",
     ]
+
+
+def test_a_choice_that_holds_everywhere_is_one_sentence():
+    asked = "in all 3 places that were asked, with other workers, networks and steps: gba, "
+    assert advice(sync=[10.0, 4.0, 9.0], gba=[5.0, 3.2, 3.0]).hangs() == [
+        asked + "1.25 times as soon as the next at least"
+    ]
+    assert advice(sync=[np.nan] * 3, gba=[5.0, 3.2, 3.0]).hangs() == [asked + "alone at the goal"]
+    assert advice().hangs() == [] and advice(gba=[5.0]).hangs() == ["where place 0: gba still, alone at the goal"]
+
+
+def test_runs_that_are_short_and_who_was_left_out_are_told():
+    """BSP is GBA to the bit, and so was compared; Async was sooner than Sync and was not."""
+    tried = {"protocol": ["async", "gba", "bsp", "sync", "ssp"], "as": ["async", "gba", "gba", "sync", "ssp"]}
+    tried["time"] = [0.4, 0.5, 0.5, 1.0, np.nan]
+    few, left = advice(tried, updates=12.5).doubts()
+    assert few.startswith("a run here is 12 batches of every worker; below 100") and few.endswith(
+        "give 8 times the samples"
+    )
+    assert left == "sooner than sync in the table of all, and not compared: async"
+    assert advice(tried, compared=("sync", "gba", "async")).doubts() == []
