@@ -25,7 +25,7 @@ from lib.cluster.spec import Node
 from lib.workloads import PROFILES
 from notebooks.clusters import GBIT
 
-DRAWN_BY = "9d06c75b8d8deb7c174d5439ce971a7c10b81c5e"
+DRAWN_BY = "45241fd1fc034b4ebc7ab10d69732511613cbb02"
 """The commit that last changed what an advice is; it alone draws the conditions, so that nobody chooses them."""
 NEAR = 0.03
 HOPELESS = 0.5
