@@ -100,6 +100,7 @@ def _run(options: argparse.Namespace) -> int:
     print(manifest.summary(made, out / REJECTS))
     if made["kind"] == "clicks":
         print(f"now: python -m lib train ctr-synthetic sync virtual --data {out}")
+        print(f"or:  python -m lib advise --data {out} --workers 16 --step 5ms")
     return 0
 
 

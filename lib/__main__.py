@@ -2,6 +2,7 @@
 
 examples:
   python -m lib list
+  python -m lib help gba
   python -m lib train ctr-synthetic gba virtual -o workers=32 -o slowdown=0.6 -o iota=4
   python -m lib train criteo-deepfm gba+all-reduce virtual -o lr=0.003 -o speeds=[1,1,0.5,2] -o store.max_rows=10000
   python -m lib train ctr-synthetic mine.py:MyRule virtual -o 'row_optimizer={name: adagrad, lr: 0.1}'
@@ -13,7 +14,7 @@ examples:
   python -m lib check HISTORY   # anybody's, or a run's accesses.parquet
   python -m lib run 00_quickstart --profile laptop -p seeds=5
   python -m lib run all --profile laptop --resume
-  python -m lib claims --json
+  python -m lib claims gba --failed
   python -m lib calibrate --out this_machine.yaml
   python -m lib train ctr-synthetic sync machine.yaml   # as calibrate writes it
   python -m lib train criteo-deepfm gba virtual --profile laptop --data FOLDER   # planted data without --data
@@ -74,6 +75,7 @@ def _parser() -> argparse.ArgumentParser:
         return sub.add_argument
 
     add("list", _list, "show the workloads, protocols, clusters and notebooks that there are")
+    add("help", _help, "show what a name of `list` is, and its options")("name", help="a protocol, workload or cluster")
 
     train = add("train", _train, "train once and print the summary")
     train("workload", help="a registered name, see `list`; or mine.py:Mine, a class of a file of yours")
@@ -142,9 +144,10 @@ def _parser() -> argparse.ArgumentParser:
     run("--resume", action="store_true", help=complete)
 
     add("report", _report, "write the index of all reports anew from what has been run")
-    add("claims", _claims, "show every claim with its verdict")(
-        "--json", action="store_true", help="print them as JSON"
-    )
+    claims = add("claims", _claims, "show claims with their verdicts, as published and as run here")
+    claims("of", nargs="?", default="", metavar="PAPER|ID", help="of one paper or page, or one claim (default all)")
+    claims("--failed", action="store_true", help="those alone that were judged and did not hold, there or here")
+    claims("--json", action="store_true", help="print them as JSON")
     specification = "measure this machine and write a specification for virtual clusters of its kind"
     calibrate = add("calibrate", _calibrate, specification)
     calibrate("--out", default="cluster.yaml", help="the file (default cluster.yaml)")
@@ -168,6 +171,19 @@ def _list(options: argparse.Namespace) -> None:
     wide = 2 + max(len(page.name) for page in pages)
     for page in pages:
         print(f"  {page.name:{wide}}{page.title}")
+
+
+def _help(options: argparse.Namespace) -> None:
+    from lib import cluster, protocols, workloads
+    from lib.options.described import described
+
+    registries = (workloads.ALL, protocols.ALL, cluster.ALL)
+    for registry in registries:
+        if options.name in registry:
+            made = workloads.get if registry is workloads.ALL else registry.make
+            print(described(made(options.name)))
+            return
+    raise unknown("name", options.name, [name for registry in registries for name in registry])
 
 
 def _train(options: argparse.Namespace) -> None:
@@ -343,11 +359,27 @@ def _claims(options: argparse.Namespace) -> None:
     """Every case as it was published, and as it was run here."""
     from lib import paths
     from lib.reporting import claims
+    from lib.reporting.short import MISSED
 
     found = {"published": claims.kept(paths.reference()), "here": claims.verdicts()}
     known, table = (claims.table(verdicts) for verdicts in found.values())
     known = known.set_index(["id", "case"])[["case_verdict", "ours", "low", "high"]].add_suffix(", published")
     table = table.join(known.loc[~known.index.duplicated()], on=["id", "case"])
+    mine = (
+        table["id"].eq(options.of)
+        | table["notebook"].eq(options.of)
+        | table["notebook"].str.startswith(f"{options.of}/")
+    )
+    if options.of and not mine.any():
+        names = {*table["notebook"], *table["id"]}
+        ahead = options.of.partition(next((mark for mark in "./" if mark in options.of), "/"))[0]
+        near = {name for name in names if name.startswith((f"{ahead}.", f"{ahead}/"))}
+        raise unknown(
+            "paper, page or claim", options.of, near or {name.partition("/")[0] for name in table["notebook"]}
+        )
+    table = table[mine] if options.of else table
+    if options.failed:
+        table = table[table[["case_verdict", "case_verdict, published"]].isin(MISSED).any(axis=1)]
     if options.json:
         print(table.to_json(orient="records", indent=1))
         return
@@ -359,6 +391,8 @@ def _claims(options: argparse.Namespace) -> None:
             index=False, na_rep="", float_format="{:.3g}".format
         )
     )
+    if options.of or options.failed:
+        return
     told = {where: claims.counts(verdicts) for where, verdicts in found.items()}
     for kind in dict.fromkeys(kind for counts in told.values() for kind in counts):
         print(

@@ -31,7 +31,7 @@ from lib.__main__ import carried_out
 from lib.errors import LockstepError
 from lib.reporting import claims, families, notebooks, picture
 from lib.reporting.claims import Claim, Verdict
-from lib.reporting.index import sheets, tallied
+from lib.reporting.index import sheets, tallied, telling
 from lib.reporting.notebooks import Experiment
 from lib.reporting.page import LARGEST, render
 from lib.reporting.short import told
@@ -276,7 +276,7 @@ def verdicts(folder: Path) -> str:
     for paper in notebooks.papers():
         if total := sum(each.kind == "paper" and each.folder == paper.folder for each in claims.load().values()):
             mine = [each for each in found.values() if each.claim.kind == "paper" and each.claim.folder == paper.folder]
-            told_of = [found[name] for name in paper.told if name in found]
+            told_of = [each for each in telling(paper, _verdicts(folder)) if each.claim.id in found]
             parts = [f"**{_link(folder, paper.name, f'{paper.folder}/index')}** ({_judged(mine, total)})."]
             parts += [f"{told(each).rstrip('.')}: *{each.counted}*." for each in told_of]
             lines.append(_wrapped(" ".join(parts), "- "))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import subprocess
 import sys
@@ -10,7 +11,8 @@ import numpy as np
 import pytest
 
 import lib
-from lib import Node, workloads
+from lib import Node, protocols, workloads
+from lib import cluster as clusters
 from lib.__main__ import main
 from lib.cluster.slowdowns import get
 from lib.measure import doctor
@@ -206,6 +208,50 @@ def test_claims_as_json(capsys):
     assert main(["claims"]) == 0
     last = [line.partition(":")[0] for line in capsys.readouterr().out.splitlines()[-3:]]
     assert last == ["paper", "promise", "check"], "kinds are counted apart"
+
+
+@pytest.mark.parametrize("of, first", [("gba", "gba."), ("oac/checker", "oac."), ("gba.f6-iota", "gba.f6-iota ")])
+def test_claims_of_a_paper_a_page_or_one(of, first, capsys):
+    assert main(["claims", of]) == 0
+    _, *lines = capsys.readouterr().out.splitlines()
+    assert lines and all(line.strip().startswith(first) for line in lines)
+
+
+def test_claims_that_did_not_hold(capsys):
+    assert main(["claims", "--failed", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    bad = {"not replicated", "out of regime", "not kept", "failed", "not reproducible here"}
+    assert found and all({each["case_verdict"], each["case_verdict, published"]} & bad for each in found)
+
+
+@pytest.mark.parametrize(
+    "of, such",
+    [("gbaa", "gba"), ("gba.f6-iotta", "gba.f6-iota"), ("persia/figure_8_scale", "persia/figure_8_scalability")],
+)
+def test_claims_of_what_there_is_not_are_told_with_the_nearest(of, such, capsys):
+    assert main(["claims", of]) == 2
+    told = capsys.readouterr().err
+    assert f"unknown paper, page or claim '{of}'; did you mean '{such}'" in told and "dssync/" not in told
+
+
+@pytest.mark.parametrize("name", [*protocols.ALL, *workloads.ALL, *clusters.ALL])
+def test_help_names_every_option(name, capsys):
+    assert main(["help", name]) == 0
+    told = capsys.readouterr().out
+    registry = next(each for each in (protocols.ALL, workloads.ALL, clusters.ALL) if name in each)
+    for field in dataclasses.fields(registry[name]):
+        assert not field.init or f"\n  {field.name} = " in told
+    assert told.splitlines()[0].strip()
+
+
+def test_help_says_what_an_option_does_and_what_it_is_unless_told(capsys):
+    assert main(["help", "gba"]) == 0
+    told = capsys.readouterr().out
+    assert (
+        "  iota = 3.0\n      Threshold of tolerance: a gradient more than this many steps old has weight 0.\n" in told
+    )
+    assert main(["help", "gbaa"]) == 2
+    assert "did you mean 'gba'" in capsys.readouterr().err
 
 
 def test_doctor_says_what_there_is(capsys):

@@ -47,6 +47,9 @@ class Partitions:
         """`kinds`: what the folder may hold, where that is not the class's own choice."""
         self.folder, self.kinds = Path(folder), kinds or self.kinds
         path = self.folder / "manifest.json"
+        if self.folder.is_file():
+            made = f"`python -m data_prep clicks {folder} FOLDER --label COLUMN` makes one of clicks"
+            raise BadOption(f"{folder} is a file; expected a folder that `python -m data_prep` wrote: {made}")
         if not path.is_file():
             raise BadOption(f"there is no {path}; expected a folder that `python -m data_prep` wrote to its end")
         self.manifest = sealed.load(path)

@@ -104,6 +104,8 @@ def _front(
             experiment.name: [v for v in verdicts if v.claim.notebook == experiment.name] for experiment in known
         },
         "answer": [] if modes is None else picture.answer(modes),
+        "lost": [(v, told(v)) for v in verdicts if v.claim.kind == "paper" and v.counted == "not replicated"],
+        "homeless": sum(v.claim.notebook not in {experiment.name for experiment in known} for v in verdicts),
     }
     if modes is not None:
         drawing = picture.svg(picture.picture(modes))
@@ -111,23 +113,27 @@ def _front(
         said = families.about(
             modes["protocol"].nunique() - 1, lambda text, to: _link(text, to, pages)
         )  # less the frozen one
-        page["about"] = said
+        page["about"] = [_coded(each) for each in said]
     return page
 
 
 def _link(text: str, to: str, pages: AbstractSet[str]) -> str:
     """To a page that can be read; its text alone where it cannot."""
-    text = re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text))
+    text = _coded(escape(text))
     return f'<a href="{to}.html">{text}</a>' if to in pages else text
 
 
+def _coded(text: str) -> str:
+    return re.sub(r"`([^`]+)`", r"<code>\1</code>", text)
+
+
 def _paper(paper: Paper, known: list[Experiment], verdicts: list[claims.Verdict]) -> dict[str, Any]:
-    counts, by_id = claims.counts(verdicts), {verdict.claim.id: verdict for verdict in verdicts}
+    counts = claims.counts(verdicts)
     judged = {experiment.name: [v for v in verdicts if v.claim.notebook == experiment.name] for experiment in known}
     failed = sorted(missed(verdicts), key=lambda verdict: verdict.claim.kind != "paper")
     return {
         "paper": paper,
-        "told": [(by_id[name], told(by_id[name])) for name in paper.told if name in by_id],
+        "told": [(v, told(v)) for v in telling(paper, verdicts)],
         "tallies": tallied(verdicts),
         "how_to_read": HOW_TO_READ,
         "missed": [(v, told(v), why(v)) for v in failed],
@@ -140,6 +146,18 @@ def _paper(paper: Paper, known: list[Experiment], verdicts: list[claims.Verdict]
         "homeless": [verdict for verdict in verdicts if verdict.claim.notebook not in judged],
         "table": verdict_table,
     }
+
+
+def telling(paper: Paper, verdicts: Sequence[claims.Verdict]) -> list[claims.Verdict]:
+    """What to know of a paper: the claims that it names, or else of those that are judged two, its own before ours that failed;
+    none of these: what it names all the same."""
+    mine = {each.claim.id: each for each in verdicts if each.claim.folder == paper.folder}
+    named = [mine[name] for name in paper.told if name in mine]
+    judged = [each for each in mine.values() if each.verdict != "not run"]
+    own = [each for each in judged if each.claim.kind == "paper"] + missed(judged)
+    return (
+        [each for each in named if each in judged] or list({each.claim.id: each for each in own}.values())[:2] or named
+    )
 
 
 def _facts(experiment: Experiment) -> list[str]:

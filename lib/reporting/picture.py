@@ -126,7 +126,7 @@ def svg(fig: Figure) -> str:
 
 def answer(data: pd.DataFrame) -> list[str]:
     """What the picture says, in three sentences; those whose runs are the same are told as one."""
-    twins = alike(data)
+    twins, untrained = alike(data), data.loc[data["protocol"] == "frozen", "auc"].mean()
     table = summary(data).set_index("protocol")
     table = table[table.index.isin([*twins])]
     others = table.drop(index="sync")
@@ -147,8 +147,9 @@ def answer(data: pd.DataFrame) -> list[str]:
     elif least != best:
         third = f"Who mixes less learns less, as {least}: {_found(table, least)}. "
     how = (
-        "100 % is what sync learns, 0 % an untrained model; differences are paired by seed. Each protocol at its own best "
-        f"learning rate; 95 % intervals over {table['seeds'].min()} seeds, virtual workers, synthetic clicks."
+        f"100 % is what sync learns, 0 % an untrained model, whose AUC is {untrained:.2f}; differences are paired by seed. Each "
+        "protocol at the best of a few learning rates, which one seed of its own chose; 95 % intervals over "
+        f"{table['seeds'].min()} seeds, virtual workers, synthetic clicks."
     )
     return [first, second, f"{third}({how})"]
 

@@ -49,7 +49,10 @@ def told(verdict: Verdict) -> str:
     """A claim in a sentence with what was measured: its own sentence for it, or the claim and both numbers."""
     claim, cases = verdict.claim, [case for case in verdict.cases if case.ours is not None]
     if claim.short and cases:
-        open_ = f" Open: {verdict.detail}." if verdict.counted == "inconclusive" and verdict.detail else ""
+        unlike = any(
+            case.detail or case.verdict != "inconclusive" for case in verdict.cases
+        )  # else there is no more to say
+        open_ = f" Open: {verdict.detail}." if verdict.counted == "inconclusive" and verdict.detail and unlike else ""
         return claim.short.format(**numbers(verdict)) + _asked(verdict) + open_
     words, told = [claim.sentence], [case for case in cases if case.figure is not None]
     for who, of, number in (("Ours", cases, ours), ("The paper", told, papers)):

@@ -96,6 +96,11 @@ def test_rows_beyond_the_end_and_other_folders_are_errors(clicks, triples, tmp_p
         PreparedClicks(triples.folder)
     with pytest.raises(BadOption, match=r"there is no .*manifest.json"):
         Partitions(tmp_path)
+    (tmp_path / "raw.csv").write_text("click,a\n1,2\n")
+    with pytest.raises(
+        BadOption, match=r"raw.csv is a file; expected a folder .*data_prep clicks .*raw.csv FOLDER --label"
+    ):
+        Partitions(tmp_path / "raw.csv")
 
 
 def test_files_that_are_not_the_manifests_are_damaged(triples, tmp_path):

@@ -207,7 +207,8 @@ def test_of_each_paper_its_confirmatory_verdicts_and_what_is_to_be_known(house, 
         "- All papers' claims, after Holm: 1 direction only, 1 not replicated",
         "- **GBA** (1 of 1 claims judged, confirmatory: 1 not replicated). a | b &lt;i>. Ours: −1.00 AUC. The paper: 0.200 AUC:",
         "  *not replicated*.",
-        "- **OAC** (1 of 1 claims judged, confirmatory: 1 direction only).",
+        "- **OAC** (1 of 1 claims judged, confirmatory: 1 direction only). a | b &lt;i>. Ours: 0.050 AUC. The paper: 0.200 AUC:",
+        "  *direction only*.",
     ]
 
 

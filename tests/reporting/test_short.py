@@ -82,6 +82,13 @@ def test_what_a_page_asks_and_cannot_tell_stands_there_with_its_reason():
     assert html.index("X is 3.00.") < html.index("It is 3.00.") and "s Ours" not in html
 
 
+def test_cases_that_are_all_open_are_not_listed_and_unlike_ones_are():
+    of = claim(subject="{case}", cases={"a": 2.0, "b": 2.0}, short="{ours}.")
+    wide = [-4.0, 6.0, 1.0, -2.0, 4.0]
+    assert told(judge(of, table(a=wide, b=wide, y=LESS))) == "1."
+    assert told(judge(of, table(a=wide, b=five(3), y=LESS))) == "1.00 to 3.00. Open: a: inconclusive."
+
+
 def test_nothing_judged_is_one_line():
     assert "of the profile smoke" in in_short([verdict(3)], "smoke") and "Ours" not in in_short([verdict(3)], "smoke")
     assert in_short([], "laptop") == ""
