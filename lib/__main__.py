@@ -29,13 +29,12 @@ import argparse
 import json
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lib.errors import BadOption, LockstepError, unknown
+from lib.measure import asked
 from lib.workloads import PROFILES
 
 if TYPE_CHECKING:
@@ -92,42 +91,17 @@ def _parser() -> argparse.ArgumentParser:
     option += "network=10Gbit/s worker.latency=50us 'worker.launch=2 ms' server.memory=25GB/s store.max_bytes=2GiB"
     train("-o", "--option", help=option, **pairs)
 
-    def tried(sub):
-        """What comparisons and advice are asked with."""
-        sub("--workload", default="clicks-light", help="as for train (default clicks-light)")
-        sub("--cluster", default="virtual", help="as for train (default virtual)")
-        sub("--seeds", type=int, default=5, help="runs of each, on planted data of its own (default 5)")
-        sub("--goal", type=float, default=0.9, help="the share of what the first learns that is timed (default 0.9)")
-        sub("--data", metavar="FOLDER", help="real data instead of planted")
-        sub("--profile", choices=PROFILES, help="the workload's size (default smoke)")
-        sub("--samples", type=int, help="samples of a pass (default: the workload's)")
-        sub("--figure", metavar="FILE", help="save the figure: .png, .svg or .pdf")
-        sub("--workers", type=int, help="as -o workers=")
-        sub("--slow", metavar="4@2x", help="so many of the workers take so many times as long; as -o speeds=")
-        sub("--network", metavar="10Gbit/s", help="each machine's interface; as -o network=")
-        sub("--step", metavar="5ms", help="what a worker's step takes where nothing slows it; as -o worker.flops=")
-        sub(
-            "--model",
-            metavar="NAME",
-            help="deepfm, dlrm, ffnn: as -o model=, of ctr-synthetic unless --workload says another",
-        )
-        sub(
-            "--trace",
-            metavar="FILE",
-            help="your workers' step times, which `python -m data_prep trace` fits a slowdown to",
-        )
-        sub("--columns", metavar="worker=A,time=B,took=C", help="where these stand in the trace")
-        sub("-o", "--option", help=option, **pairs)
-
     compare = add("compare", _compare, "train under several protocols, and say who is sooner and what that costs")
     compare("protocols", nargs="+", metavar="PROTOCOL", help="as for train; the others are held against the first")
-    tried(compare)
+    asked.flags(compare)
+    compare("-o", "--option", help=option, **pairs)
     advise = add("advise", _advise, "try every protocol once, and compare the few that were soonest")
     advise("--first", default="sync", metavar="PROTOCOL", help="what you have now, or know best (default sync)")
     advise("--keep", type=int, default=3, help="how many are compared with it (default 3)")
     ends = "time: who is soonest at the goal; quality: the soonest of those that are not measurably below the first"
     advise("--priority", choices=("time", "quality"), default="time", help=ends + " (default time)")
-    tried(advise)
+    asked.flags(advise)
+    advise("-o", "--option", help=option, **pairs)
 
     check = add("check", _check, "judge a pipeline's history: what no serial run would have shown")
     check(
@@ -239,15 +213,15 @@ def _train_seeds(options: argparse.Namespace, given: dict[str, Any], pairs: dict
 def _compare(options: argparse.Namespace) -> None:
     import lib
 
-    workload, asked = _asked(options, options.protocols)
-    _told(lib.compare(options.protocols, workload, options.cluster, **asked), options.figure)
+    workload, given = _asked(options, options.protocols)
+    _told(lib.compare(options.protocols, workload, options.cluster, **given), options.figure)
 
 
 def _advise(options: argparse.Namespace) -> None:
     import lib
 
-    workload, asked = _asked(options, [options.first])
-    found = lib.advise(workload, options.cluster, first=options.first, keep=options.keep, **asked)
+    workload, given = _asked(options, [options.first])
+    found = lib.advise(workload, options.cluster, first=options.first, keep=options.keep, **given)
     print(f"a run of each, at the workload's own rates; time to the goal and final metric beside {options.first}'s:")
     print(found.tried.round({"time": 3, "difference": 4}).to_string(index=False, na_rep="never"))
     for name, why in found.refused.items():
@@ -261,60 +235,11 @@ def _advise(options: argparse.Namespace) -> None:
 
 
 def _asked(options: argparse.Namespace, protocols: Sequence[str]) -> tuple[str, dict[str, Any]]:
-    """The workload, and the options of a comparison: what was said in short, then what was given by name."""
-    from lib.options import units
-
-    workload = "ctr-synthetic" if options.model and options.workload == "clicks-light" else options.workload
+    """The workload, and the options of a comparison."""
+    workload = asked.workload(options)
     for protocol in protocols:
         _check_names(workload, protocol, options.cluster)
-    if options.figure and not options.figure.endswith((".png", ".svg", ".pdf")):
-        raise BadOption(f"--figure is {options.figure!r}; expected a file that ends with .png, .svg or .pdf")
-    short = ("data", "profile", "samples", "workers", "network", "model")
-    given = {name: value for name in short if (value := getattr(options, name)) is not None}
-    if options.network and isinstance(units.RATE.read(options.network), str):
-        raise BadOption(f"--network is {options.network!r}; expected {units.RATE.name}, such as {units.RATE.such}")
-    if options.slow:
-        given["speeds"] = _speeds(options.slow, options.workers)
-    if options.trace:
-        given["slowdown"] = _fitted(options.trace, options.columns)
-    given |= dict(_pair(text) for text in options.option)
-    if options.step:
-        given["worker.flops"] = _a_step(options.step, workload, protocols[0], options.cluster, given)
-    return workload, {"seeds": options.seeds, "goal": options.goal, **given}
-
-
-def _speeds(slow: str, workers: int | None) -> list[float]:
-    told = re.fullmatch(r"(\d+)@([\d.]+)x?", slow)
-    if not told or not int(told[1]) or not float(told[2]):
-        raise BadOption(f"--slow is {slow!r}; expected as 4@2x: 4 of the --workers take twice as long")
-    if workers is None:
-        raise BadOption(f"--slow is {slow!r}, of how many? Give --workers too")
-    if (some := int(told[1])) > workers:
-        raise BadOption(f"--slow is {slow!r}, but there are {workers} --workers")
-    return [1.0] * (workers - some) + [1 / float(told[2])] * some
-
-
-def _a_step(step: str, workload: str, protocol: str, cluster: str, given: dict[str, Any]) -> float:
-    """A worker's operations a second, so that the gradient of a batch takes so long. A launch would be paid by each computation:
-    twice by who also steps a replica's optimiser, which is part of a step's time."""
-    from lib.measure.trial import Trial
-    from lib.options import units
-
-    seconds = units.STEPS.read(step)
-    if not isinstance(seconds, float) or seconds <= 0:
-        raise BadOption(f"--step is {step!r}; expected {units.STEPS.name}, such as {units.STEPS.such}")
-    return Trial.of(workload, protocol, cluster, given).workload.work().flops / seconds
-
-
-def _fitted(trace: str, columns: str | None) -> str:
-    """The slowdown's file. It is another program that fits one, since lib needs nothing of what prepares data."""
-    from lib import paths
-
-    out = paths.reports() / f"{Path(trace).stem}.slowdown.yaml"
-    fit = [sys.executable, "-m", "data_prep", "trace", trace, str(out), *(["--columns", columns] if columns else [])]
-    if subprocess.run(fit, check=False).returncode:
-        raise BadOption(f"--trace {trace}: no slowdown was fitted to it")
-    return str(out)
+    return workload, asked.given(options, protocols[0], dict(_pair(text) for text in options.option))
 
 
 def _told(found: Comparison, figure: str | None) -> None:
