@@ -74,7 +74,7 @@ def sheets(
     return made | {"rules.html": _sheet("rules", "the rules, and what the words mean", how_to_read=HOW_TO_READ)}
 
 
-def tallied(verdicts: Sequence[claims.Verdict]) -> list[tuple[str, dict[str, int], str]]:
+def tallied(verdicts: Sequence[claims.Verdict], papers: str = "papers'") -> list[tuple[str, dict[str, int], str]]:
     """Of each kind of claim: what they are called and how many are judged, how many of each verdict, and how many wait."""
     told = []
     for kind, found in claims.counts(verdicts).items():
@@ -82,7 +82,8 @@ def tallied(verdicts: Sequence[claims.Verdict]) -> list[tuple[str, dict[str, int
         judged, wait = sum(found.values()), "waits for its page" if waiting == 1 else "wait for their pages"
         some = f"{judged} of {SOME.get(kind, '').format(judged + waiting)} {'is' if judged == 1 else 'are'} judged"
         some += ", after Holm" if kind == "paper" and judged else ""
-        told.append((some if waiting else KINDS[kind], found, f"{waiting} {wait} to run" if waiting else ""))
+        name = (some if waiting else KINDS[kind]).replace("papers'", papers).replace("Papers'", papers.capitalize())
+        told.append((name, found, f"{waiting} {wait} to run" if waiting else ""))
     return told
 
 
@@ -134,7 +135,7 @@ def _paper(paper: Paper, known: list[Experiment], verdicts: list[claims.Verdict]
     return {
         "paper": paper,
         "told": [(v, told(v)) for v in telling(paper, verdicts)],
-        "tallies": tallied(verdicts),
+        "tallies": tallied(verdicts, "the paper's"),
         "how_to_read": HOW_TO_READ,
         "missed": [(v, told(v), why(v)) for v in failed],
         "filters": {
