@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 MOST = 2
 """Sentences about what was found, where no claim says which of them are to stand here."""
 NOTHING = "Nothing has been judged yet: this page is of the profile {}; what is published is of the profile laptop."
+TURNED = str.maketrans("<>", "><")
 MISSED = ("not replicated", OUT, ELSEWHERE, "not kept", "failed")
 NAMES = {"paper": ("claim of the paper", "claims of the paper"), "promise": ("promise of ours", "promises of ours")}
 NAMES["confirmatory"] = ("confirmatory claim of the paper", "confirmatory claims of the paper")
@@ -53,12 +54,21 @@ def told(verdict: Verdict) -> str:
             case.detail or case.verdict != "inconclusive" for case in verdict.cases
         )  # else there is no more to say
         open_ = f" Open: {verdict.detail}." if verdict.counted == "inconclusive" and verdict.detail and unlike else ""
-        return claim.short.format(**numbers(verdict)) + _asked(verdict) + open_
+        return claim.short.format(**numbers(verdict)) + _reversed(verdict) + _asked(verdict) + open_
     words, told = [claim.sentence], [case for case in cases if case.figure is not None]
     for who, of, number in (("Ours", cases, ours), ("The paper", told, papers)):
         found = [f"{case.case}: " * (len(verdict.cases) > 1) + number(claim, case) for case in of]
         words += [f"{who}: {'; '.join(found)}."] if found else []
     return " ".join(words) + _asked(verdict)
+
+
+def _reversed(verdict: Verdict) -> str:
+    """Of a claim that is an order, the pairs that are shown to stand the other way."""
+    if verdict.claim.effect != "order":
+        return ""
+    ends = [(case.case, case.high if verdict.claim.sign > 0 else case.low) for case in verdict.cases]
+    other = [pair.translate(TURNED) for pair, end in ends if end is not None and verdict.claim.sign * end < 0]
+    return f" Shown: {'; '.join(other)}." if other else ""
 
 
 def _asked(verdict: Verdict) -> str:

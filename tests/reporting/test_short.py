@@ -89,6 +89,14 @@ def test_cases_that_are_all_open_are_not_listed_and_unlike_ones_are():
     assert told(judge(of, table(a=wide, b=five(3), y=LESS))) == "1.00 to 3.00. Open: a: inconclusive."
 
 
+def test_an_order_says_which_pairs_stand_the_other_way():
+    of = claim("order", subject=None, order=("a", "b", "c"), short="The order.")
+    assert told(judge(of, table(a=five(3), b=five(2), c=five(1)))) == "The order."
+    assert told(judge(of, table(a=five(3), b=five(1), c=five(2)))) == "The order. Shown: b < c."
+    small = claim("order", relation="<=", subject=None, order=("c", "b", "a"), short="The order.")
+    assert told(judge(small, table(a=five(1), b=five(3), c=five(2)))) == "The order. Shown: b > a."
+
+
 def test_nothing_judged_is_one_line():
     assert "of the profile smoke" in in_short([verdict(3)], "smoke") and "Ours" not in in_short([verdict(3)], "smoke")
     assert in_short([], "laptop") == ""
