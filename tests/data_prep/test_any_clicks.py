@@ -325,4 +325,4 @@ def test_the_readmes_commands_do_what_it_says(tmp_path, monkeypatch, capsys):
     shutil.copy(tmp_path / "raw" / "clicks.csv", tmp_path / "clicks.csv")
     carried_out(commands)
     told = capsys.readouterr().out
-    assert told.count("which hangs on this:") == 2 and told.count("where all is as given") == 2
+    assert told.count("\nuse ") == 2 and told.count("doubt: a run here is ") == 2
