@@ -228,7 +228,10 @@ def test_a_start_that_fails_leaves_nothing_running(monkeypatch, tmp_path):
     world = RayCluster(workers=1).open(seed=0, workers=1)
     monkeypatch.setattr(world.ray, "init", start)
     monkeypatch.setattr(starting, "PAUSES", (0.0, 0.0))
-    with pytest.raises(LockstepError, match="did not start"):
-        world._start()
-    assert [each.poll() is None for each in started] == [True, False, False, False]
-    started[0].kill()
+    try:
+        with pytest.raises(LockstepError, match="did not start"):
+            world._start()
+        assert [each.poll() is None for each in started] == [True, False, False, False]
+    finally:
+        for each in started:
+            each.kill()

@@ -99,7 +99,9 @@ def test_the_index_shows_a_verdict_and_a_changed_claim(house):
     report.index()
     html = (house.reports / "across.html").read_text()
     assert '<span class="verdict not-replicated">not replicated</span>' in html and "unexplained" in html
-    assert "The paper&#39;s confirmatory claims, after Holm:" in html and "All the paper&#39;s claims, after Holm:" in html
+    assert (
+        "The paper&#39;s confirmatory claims, after Holm:" in html and "All the paper&#39;s claims, after Holm:" in html
+    )
     assert "1 not replicated" in html and "Our promises" not in html
     house.claims(GOOD.replace("value: 0.2", "value: 2"))
     report.index()
