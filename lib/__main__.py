@@ -230,8 +230,10 @@ def _advise(options: argparse.Namespace) -> None:
     print("\nthe soonest of these, and the soonest that lost nothing, on other seeds and at their own best rates:")
     _told(found.comparison, options.figure)
     print(f"\nuse {found.comparison.choice(options.priority)}")
-    print(*(f"- {each}" for each in found.hangs(options.priority)), sep="\n")
-    print(*(f"doubt: {each}" for each in found.doubts()), sep="\n")
+    for each in found.hangs(options.priority):
+        print(f"- {each}")
+    for each in found.doubts():
+        print(f"doubt: {each}")
 
 
 def _asked(options: argparse.Namespace, protocols: Sequence[str]) -> tuple[str, dict[str, Any]]:

@@ -266,17 +266,18 @@ def _link(folder: Path, text: str, page: str) -> str:
 
 def verdicts(folder: Path) -> str:
     """How many of each verdict the folder holds; of each paper how many are judged, the confirmatory ones, what to know of it."""
-    found = {each.claim.id: each for each in _verdicts(folder) if each.verdict != "not run"}
+    every = _verdicts(folder)
+    found = {each.claim.id: each for each in every if each.verdict != "not run"}
     if not found:
         return NONE_YET
     lines = []
-    for name, of, waiting in tallied(_verdicts(folder)):
+    for name, of, waiting in tallied(every):
         said = f"{name}: {claims.tally(of)}" if of else name
         lines.append(_wrapped("; ".join(filter(None, (said, waiting))), "- "))
     for paper in notebooks.papers():
         if total := sum(each.kind == "paper" and each.folder == paper.folder for each in claims.load().values()):
             mine = [each for each in found.values() if each.claim.kind == "paper" and each.claim.folder == paper.folder]
-            told_of = [each for each in telling(paper, _verdicts(folder)) if each.claim.id in found]
+            told_of = [each for each in telling(paper, every) if each.claim.id in found]
             parts = [f"**{_link(folder, paper.name, f'{paper.folder}/index')}** ({_judged(mine, total)})."]
             parts += [f"{told(each).rstrip('.')}: *{each.counted}*." for each in told_of]
             lines.append(_wrapped(" ".join(parts), "- "))

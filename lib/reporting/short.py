@@ -50,9 +50,8 @@ def told(verdict: Verdict) -> str:
     """A claim in a sentence with what was measured: its own sentence for it, or the claim and both numbers."""
     claim, cases = verdict.claim, [case for case in verdict.cases if case.ours is not None]
     if claim.short and cases:
-        unlike = any(
-            case.detail or case.verdict != "inconclusive" for case in verdict.cases
-        )  # else there is no more to say
+        # Where every case is as open as the other there is no more to say.
+        unlike = any(case.detail or case.verdict != "inconclusive" for case in verdict.cases)
         open_ = f" Open: {verdict.detail}." if verdict.counted == "inconclusive" and verdict.detail and unlike else ""
         return claim.short.format(**numbers(verdict)) + _reversed(verdict) + _asked(verdict) + open_
     words, told = [claim.sentence], [case for case in cases if case.figure is not None]
