@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -56,6 +57,12 @@ def test_what_runs_here_is_what_is_pinned():
 
 EXTRAS = {"fbgemm_gpu": "fbgemm-gpu-cpu"}
 PACKAGES = {"PIL": "pillow", "yaml": "pyyaml", "IPython": "ipython", **EXTRAS}
+
+
+@pytest.mark.skipif("PYTEST_XDIST_WORKER" not in os.environ, reason="one process has all tests")
+def test_a_files_tests_stay_in_one_process(request):
+    """pytest and xdist must fit each other: where they do not, groups are lost without a word, and each process starts Ray."""
+    assert request.node.nodeid.endswith("@test_repository.py")
 
 
 def test_what_is_imported_is_pinned():

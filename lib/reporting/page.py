@@ -39,7 +39,6 @@ def export(executed: str | os.PathLike) -> Path:
 
 def render(executed: str | os.PathLike) -> str:
     """The page of an executed notebook."""
-    notebooks.skip_iri_grammar()
     import nbformat
     from nbconvert import HTMLExporter
     from pygments.formatters import HtmlFormatter
@@ -49,7 +48,7 @@ def render(executed: str | os.PathLike) -> str:
     nb = nbformat.read(executed, as_version=4)
     facts = nb.metadata.get("lockstep", {})
     name = facts.get("name", executed.stem)
-    mine = [verdict for verdict in claims.verdicts() if verdict.claim.notebook == name]
+    mine = [verdict for verdict in claims.verdicts(name.rpartition("/")[0]) if verdict.claim.notebook == name]
     _arrange(nb, mine)
     question = next((cell.id for cell in nb.cells if cell.cell_type == "markdown"), None)
     code = HtmlFormatter(style="friendly", nobackground=True).get_style_defs(".highlight")

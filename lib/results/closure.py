@@ -88,6 +88,20 @@ def of(
     return {name: found[name].hash for name in sorted(found)}, versions
 
 
+@cache
+def whole() -> str:
+    """A hash of all of lib's code and data but for what shows results: what a notebook's results may follow from."""
+    package = Path(__file__).parents[1]
+    code = []
+    for path in sorted(package.rglob("*.py")):
+        name = ".".join(path.relative_to(package.parent).with_suffix("").parts).removesuffix(".__init__")
+        if not left_out(name):
+            code.append(source(name).hash)
+    data = (path for path in sorted(package.rglob("*.yaml")) if path.parent.parent.name != "reporting")
+    code += [path.read_text(encoding="utf-8") for path in data]
+    return hashlib.sha256("".join(code).encode()).hexdigest()
+
+
 def left_out(name: str, out: tuple[str, ...] = LEFT_OUT) -> bool:
     return any(_within(name, each) for each in out)
 

@@ -12,8 +12,6 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import fields, is_dataclass
-from functools import cache
-from pathlib import Path
 from types import FunctionType
 from typing import Any
 
@@ -72,17 +70,3 @@ def kinds(things: Iterable[Any]) -> Iterator[type | FunctionType]:
             yield from kinds(thing)
         elif isinstance(thing, dict):
             yield from kinds(thing.values())
-
-
-@cache
-def whole() -> str:
-    """A hash of all of lib's code and data but for what shows results: what a notebook's results may follow from."""
-    package = Path(__file__).parents[1]
-    code = []
-    for path in sorted(package.rglob("*.py")):
-        name = ".".join(path.relative_to(package.parent).with_suffix("").parts).removesuffix(".__init__")
-        if not closure.left_out(name):
-            code.append(closure.source(name).hash)
-    data = (path for path in sorted(package.rglob("*.yaml")) if path.parent.parent.name != "reporting")
-    code += [path.read_text(encoding="utf-8") for path in data]
-    return hashlib.sha256("".join(code).encode()).hexdigest()

@@ -170,9 +170,9 @@ def _read(path: Path, notebook: str) -> tuple[Verdict, list[str], dict[str, Any]
         raise LockstepError(f"{path}: not a stored verdict ({error}); delete it and run {notebook}") from error
 
 
-def verdicts() -> list[Verdict]:
-    """Every claim with its stored verdict."""
-    return corrected(map(stored, load().values()))
+def verdicts(folder: str | None = None) -> list[Verdict]:
+    """Every claim with its stored verdict, or every one of a paper's folder."""
+    return corrected(stored(claim) for claim in load().values() if folder in (None, claim.folder))
 
 
 def table(verdicts: Iterable[Verdict]) -> pd.DataFrame:

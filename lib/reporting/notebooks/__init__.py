@@ -10,5 +10,5 @@ from __future__ import annotations
 from lib.reporting.notebooks.declared import check_parameters, parameters, parse_parameters, repeat
 from lib.reporting.notebooks.finding import Experiment, around, experiments, read, resolve, source, title
 from lib.reporting.notebooks.papers import Paper, papers
-from lib.reporting.notebooks.running import PROFILES, NotebookFailed, complete, facts, run, skip_iri_grammar
+from lib.reporting.notebooks.running import PROFILES, NotebookFailed, complete, facts, run
 from lib.reporting.notebooks.together import run_together

@@ -44,7 +44,6 @@ def run(name: str, profile: str = "smoke", parameters: Mapping[str, Any] | None 
     if resume and complete(experiment, profile, parameters):
         print(f"{experiment.name}: complete, left as it is", file=sys.stderr)
         return experiment.executed
-    skip_iri_grammar()
     from lib.results.provenance import machine
 
     paths.check_writable(experiment.executed.parent)
@@ -88,7 +87,7 @@ def facts(experiment: Experiment) -> dict[str, Any]:
 def fingerprint(experiment: Experiment, values: Mapping[str, Any]) -> str:
     """A hash of what a notebook's results follow from: its cells, lib, the modules that it imports from beside it and the data
     that lie there. How they are shown does not count."""
-    from lib.results.key import whole
+    from lib.results.closure import whole
 
     beside = experiment.path.parent.glob("*.yaml") if experiment.paper else ()
     parts = {
@@ -111,12 +110,6 @@ def _values(experiment: Experiment, profile: str, parameters: Mapping[str, Any] 
     if given.setdefault("profile", profile) != profile:
         raise BadOption(f"profile {profile!r} and parameter profile={given['profile']!r} differ; give one of them")
     return check_parameters(experiment, given)
-
-
-def skip_iri_grammar() -> None:
-    """Most of a second: jsonschema, which notebooks' tools lead to, compiles one where it is installed, and does without where it
-    is not. No notebook is checked for such addresses."""
-    sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]
 
 
 @contextmanager
