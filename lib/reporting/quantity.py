@@ -61,7 +61,16 @@ def scale(claim: Claim, case: Case) -> Scale:
     else:
         unit = f" {unit}" if unit else ""
     given = [factor * x for x in numbers]
-    return Scale(factor=factor, decimals=decimals(given, factor * half if half else None), unit=unit)
+    places = decimals(given, factor * half if half else None)
+    while places < 6 and any(_hides(x, case, Scale(factor=factor, decimals=places)) for x in numbers):
+        places += 1
+    return Scale(factor=factor, decimals=places, unit=unit)
+
+
+def _hides(x: float, case: Case, of: Scale) -> bool:
+    """Whether a number that is out of bounds is written as the bound itself."""
+    low, high = case.near is not None and x < case.near, case.far is not None and x > case.far
+    return (low and of.plain(x) == of.plain(case.near)) or (high and of.plain(x) == of.plain(case.far))
 
 
 def ours(claim: Claim, case: Case) -> str:

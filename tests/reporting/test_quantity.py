@@ -1,5 +1,6 @@
 """Numbers for reading."""
 
+import dataclasses
 import math
 
 import pytest
@@ -65,6 +66,14 @@ def test_a_unit_and_thousandths(effect, metric, found, text, theirs):
 def test_a_range_of_runs_is_called_one():
     of = claim("ratio", kind="promise", margin=1.0, runs="every")
     assert ours(of, case(2.0, 0.3)) == "2.0× (range 1.7, 2.3)"
+
+
+def test_what_is_out_of_bounds_is_never_written_as_the_bound():
+    asked = claim(effect="value", metric="lost", kind="promise", relation="<=", margin=1)
+    found = dataclasses.replace(case(0.952), low=0.84, high=1.0045, far=1.0)
+    assert ours(asked, found).endswith("1.004]")
+    assert ours(asked, dataclasses.replace(found, high=1.0)).endswith("1.00]")
+    assert ours(asked, dataclasses.replace(found, high=1.02)).endswith("1.02]")
 
 
 def test_columns_and_means():
