@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -59,9 +58,10 @@ EXTRAS = {"fbgemm_gpu": "fbgemm-gpu-cpu"}
 PACKAGES = {"PIL": "pillow", "yaml": "pyyaml", "IPython": "ipython", **EXTRAS}
 
 
-@pytest.mark.skipif("PYTEST_XDIST_WORKER" not in os.environ, reason="one process has all tests")
 def test_a_files_tests_stay_in_one_process(request):
     """pytest and xdist must fit each other: where they do not, groups are lost without a word, and each process starts Ray."""
+    if not getattr(request.config.option, "loadgroup", False):
+        pytest.skip("only with --dist loadgroup, as `make test` has it")
     assert request.node.nodeid.endswith("@test_repository.py")
 
 

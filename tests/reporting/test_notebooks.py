@@ -178,8 +178,8 @@ def test_side_by_side_all_go_on_after_one_fails(house, capfd, monkeypatch):
     nb = json.loads((house.reports / "c.ipynb").read_text())
     assert nb["cells"][-1]["outputs"][0]["text"] == ["1\n"] or nb["cells"][-1]["outputs"][0]["text"] == "1\n"
     assert nb["metadata"]["lockstep"]["parameters"] == {"seeds": 4}
-    # On a busy machine tornado may say an ERROR of its own while a kernel ends.
-    assert "[IPKernelApp] ERROR" not in capfd.readouterr().err, "a good run prints none"
+    # Not of all errors: on a busy machine tornado may tell of a callback while a kernel ends.
+    assert "[IPKernelApp]" not in capfd.readouterr().err, "a good run says nothing of its kernels"
 
 
 def test_what_measures_the_machine_runs_alone_and_last(house, monkeypatch):
