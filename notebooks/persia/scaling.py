@@ -10,6 +10,7 @@ from typing import Any
 import pandas as pd
 
 from lib.cluster.slowdowns import Lognormal
+from lib.cluster.spec import Work
 from lib.drivers.replicas.overlap import FORWARD
 from lib.models.ctr import TABLE
 from lib.models.flat import FlatModel
@@ -21,8 +22,8 @@ from notebooks.persia.tasks import MODES, speed_job
 
 def alone(job: Mapping[str, Any]) -> dict[str, float]:
     """Seconds of the parts of a step, from operations, bytes and latencies alone: to compute, to average the network, both where
-    buckets are averaged beside backward, how much of it crosses what rows cross, to bring a machine's rows, or to take their
-    gradients back, and how long servers answer the other machines before the last."""
+    buckets are averaged beside backward, how much of it crosses what rows cross, to step the network, to bring a machine's rows,
+    or to take their gradients back, one GPU's part of that, and how long servers answer the other machines before the last."""
     task, cluster = job["workload"], job["cluster"]
     node, machines = cluster.worker, len(cluster.uplinks) or cluster.workers
     each = cluster.workers // machines  # GPUs that share an interface
@@ -39,26 +40,32 @@ def alone(job: Mapping[str, Any]) -> dict[str, float]:
     for size, done in zip(sizes, accumulate(sizes), strict=True):
         end = max(end, compute * (FORWARD + (1 - FORWARD) * done / model.size)) + averaged(size)[0]
     average, between = averaged(model.size)
+    stepped = node.device.seconds(Work(bytes=3 * 4 * (model.size + task.dense_optimizer.columns(model.size))))
     size = each * ids.size * (4 * task.dim + ids.itemsize)
     answer = (machines - 1) * size / (cluster.servers * cluster.server.bandwidth)
-    part = {"compute": compute, "average": average, "both": end, "between": between}
-    return part | {"rows": size / interface, "answer": answer}
+    part = {"compute": compute, "average": average, "both": end, "between": between, "step": stepped}
+    return part | {"rows": size / interface, "own": size / each / interface, "answer": answer}
 
 
 def foretold(job: Mapping[str, Any]) -> dict[str, float]:
-    """How many times as fast as sync the hybrid is where sync does one part after the other, and the hybrid at the same time what
-    can be; an interface averages and moves rows in turn.
+    """How many times as fast as sync the hybrid is, by hand.
 
-    The bound is what no system can pass: (C + A + 2 R) / max(C, A + R). Three things keep the simulator from it: the last buckets
-    are averaged after backward, where a collective has half of an interface while rows are queued there; and servers answer in
-    turn, so that sync's last machine waits while they answer the others.
+    The bound is what no system can pass, (C + A + 2 R) / max(C, A + R): sync does one part after the other, and all rows of a
+    machine are there at once. Four things keep the simulator from it:
+
+    - An interface carries one GPU's rows after the other's. So the last GPU of a machine begins when all rows have come, and when
+      it has computed its own are the last to go back: the others' went while it computed.
+    - Those go beside the average, of which what crosses the interface has half of it meanwhile.
+    - The last buckets are averaged after backward, beside whatever rows are queued then.
+    - Servers answer one machine after the other, and the network takes its step.
     """
     part = alone(job)
     sync, network = part["compute"] + part["average"] + 2 * part["rows"], part["average"] + part["rows"]
+    back = max(part["average"] + min(part["between"], part["own"]), part["own"])
     hybrid = max(part["both"] + min(part["between"], part["rows"]), network)
     return part | {
         "bound": sync / max(part["compute"], network),
-        "foretold": (sync + part["answer"]) / hybrid,
+        "foretold": (part["rows"] + part["answer"] + part["compute"] + back + part["step"]) / (hybrid + part["step"]),
     }
 
 
