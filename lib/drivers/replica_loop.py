@@ -112,12 +112,16 @@ class ReplicaWorker(Kept):
                 for thread in range(1, self.rule.worker_threads):
                     threads.create_task(self._train_all(thread, until, beside), name=f"thread {thread} of {self._rank}")
                 await self._train_all(0, until, beside)
-            if self._background and self.rule.when.until == "all":
+            lingers = self._background and self.rule.when.until == "all"
+            if lingers:
+                # First: at their barrier others would wait for it, and it for the end of the others' data.
+                if self._servers:
+                    await self._servers.tell(change)
                 await self._mix_until_all_end(began, self.replica.steps - steps)
             self._finished = True
             await self._rendezvous.tell(self._rank, change)
             self._stepped.set()
-        if self._servers:
+        if self._servers and not lingers:
             await self._servers.tell(change)
 
     async def find(self, there: tuple[Handle | None, ...], patience: float | None) -> None:

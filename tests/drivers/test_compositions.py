@@ -252,6 +252,16 @@ def test_a_shadow_goes_on_until_all_data_are_consumed(until):
     assert (mixes["worker0"] > 10) == (until == "all")
 
 
+@pytest.mark.parametrize("rows", ["sync", "hop-bw", "gba"])
+def test_who_goes_on_mixing_leaves_the_barrier_of_the_rows(rows):
+    """One worker has 2 of 22 batches: at the servers nobody waits for it while its shadow waits for the end of the other's."""
+    cluster = VirtualCluster(workers=2, worker=Node(flops=1e6))
+    pair = Pair(sparse=get(rows), dense=get("s-easgd", until="all"))
+    run = train(pair, CLICKS, cluster, feed="stream", partitions=(1, 10))
+    mixes = run.trace[run.trace["kind"] == "mix"].groupby("node").size()
+    assert mixes["worker0"] > 5 and run.summary["issued"] == run.trace["kind"].eq("push").sum() > 10
+
+
 # Which parameters are the model
 
 

@@ -35,7 +35,7 @@ def _smaller(case: Case) -> Iterator[Case]:
 def _less(value: Any) -> Iterator[Any]:
     """Values that are simpler, the simplest first."""
     if isinstance(value, dict):
-        for name in value.keys() - KEPT:
+        for name in [name for name in value if name not in KEPT]:
             yield {key: each for key, each in value.items() if key != name}
         for name, each in value.items():
             for less in _less(each):
