@@ -247,7 +247,7 @@ class ReplicaWorker(Kept):
 
     async def _mix_until_all_end(self, began: float, steps: int) -> None:
         """The shadow goes on while others train, as often as this worker made a step."""
-        ended = asyncio.ensure_future(self._rendezvous.end(self._rank))
+        ended = asyncio.ensure_future(self._rendezvous.end(self._rank, self.site.life))
         pace = (self.site.now() - began) / steps if steps else None
         try:
             while pace and not ended.done():

@@ -33,7 +33,7 @@ MACHINE = {"num_cpus": 1, "object_store_memory": 80 * 2**20}
 machines = Cluster(initialize_head=True, head_node_args={**MACHINE, "include_dashboard": False, "_system_config": NOTICED})
 others = [machines.add_node(**MACHINE) for _ in range(2)]
 trained = killed = 0
-stood = set()
+stood = {}
 
 
 def processes(machine):
@@ -51,8 +51,8 @@ def progress(samples):
     trained += samples
     for note in Path("/dev/shm").glob("lockstep-*-server*/rows"):  # whose owner is a server, and that one's parent a raylet
         owner = int(np.fromfile(note, np.int64, 3)[2])
-        if Path(f"/proc/{owner}").exists():
-            stood.add((note.parent.name.split("-")[2], parent(owner)))
+        if not killed and Path(f"/proc/{owner}").exists():
+            stood[note.parent.name.split("-")[2]] = parent(owner)
     if trained > 1600 and not killed and any(map(processes, others)):
         machine = max(others, key=processes)
         killed = processes(machine)
@@ -67,8 +67,7 @@ try:
     summary = job.run(progress).summary
 finally:
     machines.shutdown()
-first = {server: place for server, place in sorted(stood, reverse=True)}
-print(json.dumps({**summary, "killed": killed, "machines": len({*first.values()}), "servers": len(first)}))
+print(json.dumps({**summary, "killed": killed, "machines": len({*stood.values()}), "servers": len(stood)}))
 """
 
 

@@ -62,6 +62,31 @@ def test_a_question_that_comes_after_the_death_of_who_asked_is_not_taken_for_its
     asyncio.run(main())
 
 
+def test_who_has_no_data_and_dies_is_answered_and_its_next_life_ends_of_itself():
+    async def main():
+        meeting = Rendezvous(None, plan(rule(), 2))
+        first, late = (asyncio.ensure_future(meeting.end(0, 0)) for _ in range(2))
+        await asked(meeting)
+        assert first.done() and not late.done()  # asked twice, it waits once
+        await meeting.tell(0, "dies")
+        await asked(meeting)
+        assert late.done()
+        await meeting.tell(0, "comes back")
+        before, again = (
+            asyncio.ensure_future(meeting.end(0, life)) for life in (0, 1)
+        )  # the first was on its way when it died
+        await asked(meeting)
+        assert before.done() and not again.done()
+        before = asyncio.ensure_future(meeting.end(0, 0))
+        await asked(meeting)
+        assert before.done() and not again.done()
+        await meeting.tell(1, "leaves")
+        await asked(meeting)
+        assert again.done()
+
+    asyncio.run(main())
+
+
 def test_after_a_pause_neighbours_go_on_at_one_round():
     async def main():
         ring = Neighbourhoods(None, plan(DPSGD(), 3))

@@ -138,6 +138,22 @@ FOUND = {
         "mishaps": {"late": 0.1, "delay": 0.0016, "lost": 0.5, "retry": 0.00051},
         "failures": [dies("server0", at=0.015, lasts=0.0058)],
     },
+    **{
+        f"{name}'s end was never told to who died without data": {
+            "workload": "quadratic",
+            "protocol": name,
+            "until": "all",
+            "workers": 3,
+            "samples": 240,
+            "batch_size": 8,
+            "worker.flops": 1e5,
+            "feed": "stream",
+            "partitions": [0, 1, 3],
+            "patience": 1e-4,
+            "failures": [dies("worker0", at=0.001, lasts=1e-4)],
+        }
+        for name in ("s-easgd", "s-ma")
+    },
     "all replicas were gone": {
         "protocol": "ds-sync",
         "workers": 3,

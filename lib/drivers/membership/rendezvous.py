@@ -59,12 +59,16 @@ class Rendezvous(Kept):
         if change == "dies":
             self._handles.pop(rank, None)
         self._answer(rank, None)
+        self._let_end(rank)
         self._pace.leave(rank)
         self._form()
         self._release()
 
-    async def end(self, rank: int) -> None:
+    async def end(self, rank: int, life: int) -> None:
         """This worker has no more data: wait until nobody has."""
+        if life < self._members.lives[rank]:
+            return  # as in `meet`
+        self._let_end(rank)
         self._ended[rank] = over = asyncio.get_running_loop().create_future()
         self._pace.leave(rank)
         self._pace.open(self._standing)
@@ -145,10 +149,14 @@ class Rendezvous(Kept):
     def _release(self) -> None:
         """Where nobody has data left, nobody waits for the others'."""
         if self._members.awaited <= self._ended.keys():
-            for waiting in self._ended.values():
-                if not waiting.done():
-                    waiting.set_result(None)
-            self._ended.clear()
+            for rank in list(self._ended):
+                self._let_end(rank)
+
+    def _let_end(self, rank: int) -> None:
+        """Also a dead worker's question is answered: nobody would cancel what waits for it here."""
+        waiting = self._ended.pop(rank, None)
+        if waiting and not waiting.done():
+            waiting.set_result(None)
 
 
 class Neighbourhoods(Rendezvous):
