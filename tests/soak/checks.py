@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import _thread
+import os
 import re
 import shutil
 import signal
 import threading
+import time
 import traceback
 import warnings
 from collections import Counter
@@ -31,7 +33,7 @@ from tests.soak.cases import Case
 APART = ("workload", "protocol", "cluster", "other")
 """What is no keyword of a case's call."""
 HANG = {"virtual": 30.0, "local": 60.0, "ray": 180.0}
-"""Seconds after which a run of a case is taken to hang."""
+"""Seconds after which a run of a case is taken to hang, where no more processes want a core than there are."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,24 +211,27 @@ def _hold(holds: bool, kind: str, detail: str) -> None:
 @contextmanager
 def _awake(limit: float) -> Iterator[None]:
     """A hang ends in an error, as if somebody had pressed Ctrl-C, which jobs in the background ignore."""
-    late = threading.Event()
+    start, late, over = time.monotonic(), threading.Event(), threading.Event()
 
-    def interrupt() -> None:
-        late.set()
-        _thread.interrupt_main(signal.SIGUSR1)
+    def watch() -> None:
+        while not over.wait(0.5):
+            if time.monotonic() - start > limit * max(1.0, os.getloadavg()[0] / os.cpu_count()):
+                late.set()
+                _thread.interrupt_main(signal.SIGUSR1)
+                return
 
-    timer = threading.Timer(limit, interrupt)
+    watching = threading.Thread(target=watch, daemon=True)
     before = signal.signal(signal.SIGUSR1, signal.default_int_handler)
-    timer.start()
+    watching.start()
     try:
         yield
     except KeyboardInterrupt:
         if late.is_set():
-            raise _Broken("hang", f"not done after {limit:g} s") from None
+            raise _Broken("hang", f"not done after {time.monotonic() - start:.0f} s") from None
         raise
     finally:
-        timer.cancel()
-        timer.join()
+        over.set()
+        watching.join()
         signal.signal(signal.SIGUSR1, before)
 
 
