@@ -13,7 +13,7 @@ import numpy as np
 
 from lib.store.dense import DenseStore
 from lib.store.optim import Optimizer
-from lib.store.rows import Rows
+from lib.store.rows import Rows, union
 
 _zero = functools.cache(lambda dtype: np.zeros(1, dtype))
 
@@ -100,7 +100,7 @@ class BlankTable:
         self._met: list[np.ndarray] = []
 
     def __len__(self) -> int:
-        return self._ids().size
+        return self.ids().size
 
     def pull(self, ids: np.ndarray) -> np.ndarray:
         self._met.append(ids)
@@ -128,7 +128,7 @@ class BlankTable:
         self._met.append(rows.ids)
 
     def export(self) -> Rows:
-        return self._rows(self._ids())
+        return self._rows(self.ids())
 
     def load(self, rows: Rows) -> None:
         self._met = [rows.ids]
@@ -143,7 +143,7 @@ class BlankTable:
         n, columns = ids.size, self.optimizer.columns(self.dim)
         return Rows(ids, blank(n, self.dim), blank(n, columns), blank(n, kind=np.int64))
 
-    def _ids(self) -> np.ndarray:
+    def ids(self) -> np.ndarray:
         if len(self._met) != 1:
-            self._met = [np.unique(np.concatenate(self._met)) if self._met else np.empty(0, np.int64)]
+            self._met = [union(self._met)]
         return self._met[0]

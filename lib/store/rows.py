@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 from xxhash import xxh3_64_intdigest
+
+
+def union(parts: Sequence[np.ndarray]) -> np.ndarray:
+    """The distinct ids of several arrays, sorted. Numpy hashes them, which takes ten times as long where each array is sorted, as
+    a table's ids are."""
+    ids = np.concatenate([np.empty(0, np.int64), *parts])
+    ids.sort(kind="stable")
+    first = np.ones(ids.size, bool)
+    np.not_equal(ids[1:], ids[:-1], out=first[1:])
+    return ids[first]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -24,6 +24,7 @@ from lib.errors import BadOption, MemberLost, NodeLost
 from lib.protocols.mixing import Centre, Exchange, Gradients, Mean, Mix, Neighbours, Peer
 from lib.protocols.replica_rule import goes, neighbours
 from lib.store.blank import joined
+from lib.store.rows import union
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,7 +162,7 @@ class Averaging(InGroups):
 
     async def _mix_rows(self, met: Meeting, table: Any) -> None:
         """A row that a member never met has its first value there."""
-        ids = np.unique(np.concatenate(await self._site.gather(met, table.export().ids)))
+        ids = union(await self._site.gather(met, table.ids()))
         mine = table.peek(ids)
         self._record.bytes["mix rows"] += mine.nbytes
         table.assign(ids, (await self._site.mean(met, mine.reshape(-1))).reshape(mine.shape))

@@ -167,9 +167,13 @@ class Records:
 
     def used(self) -> tuple[np.ndarray, np.ndarray]:
         """All slots, sorted by id, and those ids."""
-        ids = index.ids_at(self.words, slice(0, self.count), self.column)
+        ids = self.ids()
         order = np.argsort(ids)
         return order, ids[order]
+
+    def ids(self) -> np.ndarray:
+        """Of each slot."""
+        return index.ids_at(self.words, slice(0, self.count), self.column)
 
     def _set(self, words: np.ndarray, entries: np.ndarray) -> None:
         self.words, self.index = words, entries

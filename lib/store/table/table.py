@@ -223,6 +223,11 @@ class Table:
         values = floats_of(values, (ids.size, self.dim), "values")
         self._store(ids, lambda slots, entries: kernels.scatter(self._records.rows, slots, values[entries]), NEVER)
 
+    def ids(self) -> np.ndarray:
+        """Whose rows are there, sorted."""
+        with self._gate.shared():
+            return np.sort(self._records.ids())
+
     def export(self) -> Rows:
         """The whole content, sorted by id."""
         with self._gate:

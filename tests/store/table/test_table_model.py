@@ -133,6 +133,7 @@ class TableAgainstDictionary(RuleBasedStateMachine):
     @invariant()
     def export_is_the_dictionary_sorted_by_id(self):
         rows = self.table.export()
+        assert self.table.ids().tolist() == rows.ids.tolist()
         assert rows.ids.tolist() == sorted(self.model)
         assert len(self.table) == len(self.model)
         for i, number in enumerate(sorted(self.model)):
