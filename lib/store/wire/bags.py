@@ -11,11 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 from numba import njit
-from numba.types import float32, int64
+from numba.types import int64
 
-from lib.store.table.kernels import unique
-
-_OPTIONS = {"nogil": True, "cache": True, "error_model": "numpy"}
+from lib.store.table.kernels import _BLOCK, _INTS, _NEW_BLOCK, _OPTIONS, unique
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -57,7 +55,7 @@ class Bags:
         return np.cumsum(self.counts, dtype=np.int64)
 
 
-@njit(float32[:, ::1](float32[:, ::1], int64[::1], int64[::1]), **_OPTIONS)
+@njit(_NEW_BLOCK(_BLOCK, _INTS, _INTS), **_OPTIONS)
 def _sums(rows, positions, ends):
     width = np.uint64(rows.shape[1])
     sums = np.zeros((ends.size, rows.shape[1]), np.float32)
@@ -71,7 +69,7 @@ def _sums(rows, positions, ends):
     return sums
 
 
-@njit(float32[:, ::1](float32[:, ::1], int64[::1], int64[::1], int64), **_OPTIONS)
+@njit(_NEW_BLOCK(_BLOCK, _INTS, _INTS, int64), **_OPTIONS)
 def _spread(gradients, positions, ends, count):
     width = np.uint64(gradients.shape[1])
     sums = np.zeros((count, gradients.shape[1]), np.float32)
