@@ -1,4 +1,4 @@
-"""What comes from another process is read-only memory there: no rule, driver or store writes to a message, or asks for more of it."""
+"""What comes from another process is read-only memory there: no rule, driver or store writes to a message or asks for more."""
 
 from __future__ import annotations
 
