@@ -50,6 +50,8 @@ FLOPS = 1e6
 """A worker's operations a second, so few that computing takes longer than a message."""
 STEP = {"local": 5e-3, "ray": 2e-2}
 """About the seconds that a step takes on a wall clock."""
+START = 8.0
+"""Seconds in which Ray has started processes again, on a slow machine too."""
 OTHERS = 0.4
 """Share of the cases with cuts that go on with other numbers of servers, and of whoever else may be others."""
 RUNNING = 0.5
@@ -258,7 +260,7 @@ class _Draw:
             kind = self.one(("dies", "dies", "hangs"))
             death = {"node": which, "kind": kind, "at": self.seconds(lasts), "lasts": self.seconds(lasts)}
             if self.chance(0.5):
-                death["every"] = death.pop("at") + lasts + 40 * self.step(case)
+                death["every"] = death.pop("at") + lasts + self.rest(case)
             case["failures"] = [*case.get("failures", ()), death]
 
     def step(self, case: Case) -> float:
@@ -267,6 +269,10 @@ class _Draw:
             return STEP[self._cluster]
         name = case["workload"]
         return workloads.get(name, **WORKLOADS[name]).work().flops / FLOPS
+
+    def rest(self, case: Case) -> float:
+        """Seconds that nothing befalls a node after it was struck: what dies too often never gets anywhere."""
+        return START if self._cluster == "ray" else 40 * self.step(case)
 
     def failure(self, case: Case, workers: int, lasts: float) -> Case:
         """Servers die for a while only: without one nothing can go on; a pipeline's device too."""
@@ -280,12 +286,11 @@ class _Draw:
         failure: Case = {"node": node, "kind": self.one(kinds)}
         when = ("at", "at", "every") if connection or node == server else ("at", "at_batch", "every")
         which = self.one(when)
-        # What dies too often never gets anywhere.
         failure[which] = (
             self.below(1, 12) if which == "at_batch" else self.seconds(lasts * (4 if which == "every" else 1))
         )
         if which == "every":
-            failure[which] += lasts + 40 * self.step(case)
+            failure[which] += lasts + self.rest(case)
         for_ever = failure["kind"] == "dies" and which != "every" and node == worker and not alone and workers > 1
         if not for_ever or self.chance(0.7):
             failure["lasts"] = self.seconds(lasts)
