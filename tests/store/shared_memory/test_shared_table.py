@@ -239,7 +239,9 @@ def test_every_optimiser_may_be_shared(name, optimizer):
 
 def test_killed_on_a_disk_it_is_as_between_two_calls(tmp_path):
     rng, done = np.random.default_rng(1), 0
-    for _ in range(4):
+    for kills in range(100):
+        if kills >= 4 and done:  # on a busy machine a child may be killed before its first call
+            break
         child = os.fork()
         if child == 0:
             try:
