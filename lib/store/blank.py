@@ -127,6 +127,11 @@ class BlankTable:
     def write(self, rows: Rows, *, newer: bool = True, order: None = None) -> None:
         self._met.append(rows.ids)
 
+    def ids(self) -> np.ndarray:
+        if len(self._met) != 1:
+            self._met = [union(self._met)]
+        return self._met[0]
+
     def export(self) -> Rows:
         return self._rows(self.ids())
 
@@ -142,8 +147,3 @@ class BlankTable:
     def _rows(self, ids: np.ndarray) -> Rows:
         n, columns = ids.size, self.optimizer.columns(self.dim)
         return Rows(ids, blank(n, self.dim), blank(n, columns), blank(n, kind=np.int64))
-
-    def ids(self) -> np.ndarray:
-        if len(self._met) != 1:
-            self._met = [union(self._met)]
-        return self._met[0]

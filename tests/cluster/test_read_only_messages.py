@@ -1,4 +1,4 @@
-"""What comes from another process is read-only memory there: no rule, driver or store writes to a message or asks for more."""
+"""What comes from another process is read-only there: no rule, driver or store writes to what a call brings, or asks for more."""
 
 from __future__ import annotations
 
@@ -26,7 +26,6 @@ STORES = {
     "distinct ids": {"store.ids": "distinct"},
 }
 SMALL = {"fields": 2, "vocabulary": 30, "dim": 2, "hidden": (4,), "dense_features": 1, "batch_size": 8, "samples": 160}
-WEIGHTLESS = (int, float, str, bool, type(None))
 
 
 def read_only(message: Any) -> Any:
@@ -41,7 +40,7 @@ def read_only(message: Any) -> Any:
         return {key: read_only(value) for key, value in message.items()}
     if is_dataclass(message):
         values = {each.name: getattr(message, each.name) for each in fields(message) if each.init}
-        held = {name: value for name, value in values.items() if type(value) not in WEIGHTLESS and nbytes(value)}
+        held = {name: value for name, value in values.items() if nbytes(value)}
         return replace(message, **{name: read_only(value) for name, value in held.items()}) if held else message
     return message
 
@@ -62,7 +61,7 @@ PAIRS += [(name, store) for name in ("gba", "hybrid", "dc-asgd", "s-easgd") for 
 
 
 @pytest.mark.parametrize("protocol, store", PAIRS)
-def test_all_messages_may_be_read_only(protocol, store, monkeypatch):
+def test_what_calls_bring_may_be_read_only(protocol, store, monkeypatch):
     options = STORES[store]
     whole = digest(protocol, **options)
     monkeypatch.setattr(VirtualHandle, "_carry", _carried)

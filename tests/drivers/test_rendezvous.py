@@ -55,7 +55,9 @@ def test_a_question_that_comes_after_the_death_of_who_asked_is_not_taken_for_its
         meeting = Rendezvous(None, plan(rule(), 3))
         await meeting.tell(0, "dies")
         await meeting.tell(0, "comes back")
-        assert await meeting.meet(0, 5, 0) is None
+        late = asyncio.ensure_future(meeting.meet(0, 5, 0))
+        await asked(meeting)
+        assert late.done() and late.result() is None
         assert await asked(meeting, (1, 5), (2, 5)) == [(1, 2), (1, 2)]
         assert await asked(meeting, (0, 5, 1), (1, 6), (2, 6)) == [(0, 1, 2)] * 3
 
@@ -72,9 +74,8 @@ def test_who_has_no_data_and_dies_is_answered_and_its_next_life_ends_of_itself()
         await asked(meeting)
         assert late.done()
         await meeting.tell(0, "comes back")
-        before, again = (
-            asyncio.ensure_future(meeting.end(0, life)) for life in (0, 1)
-        )  # the first was on its way when it died
+        # The first was on its way when it died.
+        before, again = (asyncio.ensure_future(meeting.end(0, life)) for life in (0, 1))
         await asked(meeting)
         assert before.done() and not again.done()
         before = asyncio.ensure_future(meeting.end(0, 0))
