@@ -75,7 +75,7 @@ def test_all_modes_try_the_same_rates_on_the_same_data():
     assert len({job["workload"] for job in jobs}) == 1 and jobs[0]["workload"].world == 7
     own = quality.TASKS["clicks"].workload
     assert jobs[0]["workload"].dense_optimizer.lr == pytest.approx(3 * own.dense_optimizer.lr)
-    assert jobs[0]["workload"].batches() == 4 * 5
+    assert jobs[0]["workload"].batches() == 4 * 5 * quality.LONGER["clicks"]
 
 
 def test_sixteen_workers_are_another_job_and_four_the_same_as_ever():
@@ -101,7 +101,7 @@ def test_courses_count_steps_of_each_worker():
     place = {"task": "clicks", "mode": "BSP", "seed": 7}
     run = lib.train(**quality.job(**place, steps=4, evaluations=2, workers=2), save=False)
     course = quality.courses([place], [run])
-    assert course["step"].tolist() == [2, 4] and course["metric"].max() == quality.best(run, "clicks")
+    assert course["step"].tolist() == [10, 20] and course["metric"].max() == quality.best(run, "clicks")
     ends = quality.ends(run, **place)
     assert ends["last"] == run.summary["auc"] and ends["log loss or EM"] == run.history["logloss"].min()
 
@@ -186,6 +186,9 @@ def test_images_rates_fall_where_the_papers_do_and_questions_take_longer():
     rates = [images.rate_at(epoch / 200 * images.samples) for epoch in (0, 59, 60, 120, 160, 200)]
     assert rates == pytest.approx([1, 1, 0.2, 0.04, 0.008, 0.008])
     assert made["clicks"].rate_at(made["clicks"].samples) == 1
-    assert made["questions"].batches() == 2 * made["clicks"].batches() == 2 * 100 * quality.WORKERS
+    batches = {task: each.batches() for task, each in made.items()}
+    assert batches == {
+        task: times * 100 * quality.WORKERS for task, times in {"images": 1, "questions": 2, "clicks": 5}.items()
+    }
     steady = quality.steady(quality.job("images", "BSP", 500, steps=100, evaluations=1))["workload"]
     assert steady.rate_at(steady.samples) == 1 and replace(steady, lr_milestones=images.lr_milestones) == images
