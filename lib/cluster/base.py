@@ -309,7 +309,8 @@ def in_thread(target: Callable[[], Any], interrupt: Callable[[], None]) -> Any:
         except BaseException as error:
             running.set_exception(error)
 
-    threading.Thread(target=body, name="lockstep", daemon=True).start()
+    thread = threading.Thread(target=body, name="lockstep", daemon=True)
+    thread.start()
     interrupted = False
     while not running.done():
         try:
@@ -317,6 +318,7 @@ def in_thread(target: Callable[[], Any], interrupt: Callable[[], None]) -> Any:
         except KeyboardInterrupt:
             interrupted = True
             interrupt()
+    thread.join()  # a process that ends while it lets go of torch's memory is aborted
     if interrupted:
         raise KeyboardInterrupt
     if (error := running.exception()) is not None:
