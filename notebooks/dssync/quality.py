@@ -60,8 +60,8 @@ ask for few kinds of words: a network that starts from nothing learns them in a 
 the paper's was pretrained."""
 
 LONGER = {"questions": 2, "clicks": 5}
-"""Times the steps of images: of questions for the same reason, of clicks since what an average of Adam's steps is behind at first
-becomes less with the steps, of which the paper's had as many times more."""
+"""Times the steps of images: of questions for the same reason, of clicks so that they have at least a quarter of the 5,000 and
+1,980 iterations with 4 and with 16 nodes that Table 4 tells of."""
 
 
 def job(
