@@ -26,6 +26,7 @@ from lib.results.run import Run
 from lib.store.spec import RowStore
 from lib.training.train import Job
 from lib.workloads import Workload
+from notebooks.oac.replay import repeatable
 
 _PAGEOUT = 21
 """Linux's MADV_PAGEOUT, for which Python's mmap has no name."""
@@ -46,14 +47,14 @@ def task(batches: int) -> Workload:
 
 
 def trained(
-    workload: Workload, folder: Path, protocol: str, seed: int, *, beyond_memory: bool = False
+    workload: Workload, folder: Path, protocol: str, seed: int, *, beyond_memory: bool = False, device: str = "cpu"
 ) -> dict[str, object]:
     """A run over a new store in that folder, its paces, and for a batch MB from the disk and milliseconds of all cores, some of
     which take pages out."""
     store = RowStore(mapped=str(folder), journal=False)  # nobody goes on with its rows
-    job = Job.of(workload, RULES[protocol], LocalCluster(threads=4), seed=seed, store=store, save=False)
+    job = Job.of(workload, RULES[protocol], LocalCluster(device=device, threads=4), seed=seed, store=store, save=False)
     before, busy = _read_from_disk(), time.process_time()
-    with taken_out(folder) if beyond_memory else nullcontext(lambda samples: None) as progress:
+    with repeatable(device), taken_out(folder) if beyond_memory else nullcontext(lambda samples: None) as progress:
         run = job.run(progress)
     came, busy = (_read_from_disk() - before) / 1e6, 1e3 * (time.process_time() - busy)
     batches = run.summary["applied"]

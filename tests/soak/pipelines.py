@@ -197,13 +197,13 @@ def digest_of(left: dict[str, Any]) -> str:
 
 
 @one_thread()
-def serial(workload: Workload, seed: int, order: Iterable[int]) -> dict[str, Any]:
+def serial(workload: Workload, seed: int, order: Iterable[int], device: str = "cpu") -> dict[str, Any]:
     """One batch after another in the given order: rows, optimiser state and timestamps, as a pipeline leaves them."""
     tables = {
         name: Table(spec.dim, workload.row_optimizer, seed=seed, scale=spec.scale)
         for name, spec in workload.tables().items()
     }
-    model = FlatModel(workload.model(seed), pooling=workload.bags())
+    model = FlatModel(workload.model(seed), device, pooling=workload.bags())
     dense = DenseStore(model.vector, workload.dense_optimizer)
     samples = 0
     for stamp, index in enumerate(order):
@@ -214,9 +214,9 @@ def serial(workload: Workload, seed: int, order: Iterable[int]) -> dict[str, Any
         result = model.step(batch, {name: block.values for name, block in rows.items()})
         dense.apply(result.dense, rate)
         for name, block in rows.items():
-            values, state = torch.from_numpy(block.values.copy()), torch.from_numpy(block.state.copy())
-            workload.row_optimizer.at(rate).update(values, state, torch.from_numpy(result.rows[name]))
+            values, state = (torch.from_numpy(part.copy()).to(device) for part in (block.values, block.state))
+            workload.row_optimizer.at(rate).update(values, state, torch.from_numpy(result.rows[name]).to(device))
             stamps = np.full(block.ids.size, stamp)
-            tables[name].write(Rows(block.ids, values.numpy(), state.numpy(), stamps), newer=False)
+            tables[name].write(Rows(block.ids, values.cpu().numpy(), state.cpu().numpy(), stamps), newer=False)
     rows = {name: table.export() for name, table in tables.items()}
     return {"server0/rows": rows, "worker0/dense": {0: dense.export()}}

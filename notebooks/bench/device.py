@@ -1,0 +1,142 @@
+"""What one CUDA device makes of this machine: python -m notebooks.bench.device FOLDER, which takes minutes and writes there
+
+    calibration.yaml   the machine as `python -m lib calibrate` finds it, the device with it
+    pipelines.csv      OAC's setup 2 with the paper's batches: its three modes in turn, on the machine's own clock
+    threads.csv        samples a second of protocols on four workers of one process, on the device and on cores
+    fidelity.csv       the same on a virtual cluster that one worker's run is the model of, and how far that was off
+
+None of it is judged: it says how fast the same code is where there is a device.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import itertools
+import json
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+import lib
+from lib.data.triples import Graph
+from lib.measure import fidelity
+from lib.measure.calibrate import calibrate
+from lib.results import provenance
+from lib.store.spec import RowStore
+from lib.streams import stream
+from lib.training.train import Job
+from lib.workloads import Workload
+from lib.workloads.graph import LinkPrediction
+from notebooks.oac import on_disk
+
+PARTS = ("calibration", "fidelity", "pipelines", "threads")
+THREADS = ("sync", "gba", "async", "hybrid", "s-easgd", "ds-sync")
+WORKERS = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class RandomGraph(LinkPrediction):
+    """A graph without a truth: what batches hold and cost is asked, not what is learned. A planted one of so many entities would
+    take hours to draw."""
+
+    @property
+    def graph(self) -> Graph:
+        return _random(self.entities, self.relations, self.triples)
+
+    def evaluate(self, model: Any, rows: Any, seed: int, day: int | None = None) -> dict[str, float]:
+        return {}
+
+
+@functools.lru_cache(maxsize=1)
+def _random(entities: int, relations: int, triples: int) -> Graph:
+    draw = stream(0, "random graph").integers
+    train = np.stack([draw(most, size=triples) for most in (entities, relations, entities)], axis=1)
+    return Graph(train=train, held_out=train[:100], nodes=entities, kinds=relations)
+
+
+def setup_2(batches: int, share: float = 1.0) -> RandomGraph:
+    """Batches of half a million triples, which touch a million rows of 50 values and as much state: of ten million entities, not
+    of 86. With a share, that of it all."""
+    size = {"entities": int(1e7 * share), "triples": int(2e7 * share), "batch_size": int(5e5 * share)}
+    size |= {"negatives": int(1000 * share), "dim": 50, "relations": 500, "evaluation_triples": 100}
+    return RandomGraph(samples=size["batch_size"] * batches, evaluation_candidates=100, **size)
+
+
+def pipelines(task: Workload, device: str, turns: int) -> Iterator[dict[str, Any]]:
+    """Each turn the modes one right after another, over a new store in memory."""
+    for turn in range(-1, turns):  # what is called for the first time takes longer
+        for mode, rule in on_disk.RULES.items():
+            job = Job.of(task, rule, lib.LocalCluster(device=device), seed=0, store=RowStore(), save=False)
+            start, busy = time.perf_counter(), time.process_time()
+            run = job.run(lambda samples: None)
+            spent = {"seconds": time.perf_counter() - start, "cores": time.process_time() - busy}
+            if turn >= 0:
+                row = {"turn": turn, "protocol": mode, **on_disk.paces(run), **spent}
+                yield row | {"validated away": run.summary.get("rows_validated_away", 0), "digest": run.digest[:12]}
+
+
+def threads(task: Workload, devices: Iterable[str]) -> Iterator[dict[str, Any]]:
+    for device, protocol in itertools.product(devices, THREADS):
+        run = lib.train(task, protocol, lib.LocalCluster(device=device, workers=WORKERS), save=False)
+        steps = run.trace[run.trace["kind"] == "compute"]
+        took = 1e3 * (steps["end"] - steps["start"]).median()
+        yield {
+            "device": device,
+            "protocol": protocol,
+            "samples/s": fidelity.throughput(run, task),
+            "ms of a step": took,
+        }
+
+
+def foretold(device: str, steps: int) -> Iterator[dict[str, Any]]:
+    """As the page 94_fidelity does it: workers are slowed alike, so that the machine has room for all of them."""
+    size = {"batch_size": 8192, "samples": 8192 * steps, "hidden": (128, 64)}
+    task, slow = lib.workloads.get("ctr-synthetic", **size), 0.1
+    alone = lib.train(task, "async", lib.LocalCluster(device=device, workers=1, speeds=(slow,)), save=False)
+    nodes = fidelity.model_of(alone, task, slow)
+    for workers in (2, 3, 4):
+        cluster = lib.LocalCluster(device=device, workers=workers, slowdown=0.4, speeds=(slow,) * workers)
+        yield from fidelity.compare(cluster, task, ("sync", "async", "gba"), nodes)
+
+
+def main(arguments: list[str]) -> None:
+    parser = argparse.ArgumentParser(prog="python -m notebooks.bench.device", description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--share", type=float, default=1.0, help="of all sizes; 0.01 shows that it runs")
+    parser.add_argument("--only", choices=PARTS, action="append")
+    parser.add_argument("--turns", type=int, default=3)
+    asked = parser.parse_args(arguments)
+    asked.folder.mkdir(parents=True, exist_ok=True)
+    only = asked.only or PARTS
+    (asked.folder / "machine.json").write_text(json.dumps(provenance.machine(), indent=1) + "\n")
+    if "calibration" in only:
+        calibrate(asked.folder / "calibration.yaml", quick=asked.share < 1)
+    if "fidelity" in only:
+        _noted(asked.folder / "fidelity.csv", foretold(asked.device, int(max(16, 200 * asked.share))))
+    if "pipelines" in only:
+        _noted(asked.folder / "pipelines.csv", pipelines(setup_2(40, asked.share), asked.device, asked.turns))
+    if "threads" in only:
+        size = {"samples": int(4e5 * asked.share), "batch_size": int(2048 * min(1.0, 10 * asked.share))}
+        task = lib.workloads.get("criteo-dlrm", "laptop", dim=64, hidden=(512, 256), evaluation_samples=2048, **size)
+        _noted(asked.folder / "threads.csv", threads(task, dict.fromkeys((asked.device, "cpu"))))
+
+
+def _noted(path: Path, rows: Iterable[dict[str, Any]]) -> None:
+    """Each row as soon as it is there."""
+    known = []
+    for row in rows:
+        known.append(row)
+        pd.DataFrame(known).to_csv(path, index=False, float_format="%.5g")
+        print(json.dumps(row, default=float), flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
