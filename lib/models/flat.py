@@ -199,6 +199,8 @@ class _Told:
         self._parameters, self._gradient, self._buckets, self._tell = parameters, gradient, buckets, tell
         self._missing = [0] * len(buckets)
         self._next = 0
+        self._ready: list[torch.cuda.Event] = []
+        """On a CUDA device: when each bucket will be there, in the order of the buckets."""
 
     def __enter__(self) -> None:
         self._hooks, start = [], 0
@@ -213,6 +215,7 @@ class _Told:
             hook.remove()
         if kind is None:
             self._tell_until(len(self._buckets))
+            self._tell_as_they_land()
 
     def _came(self, owner: int) -> None:
         self._missing[owner] -= 1
@@ -224,8 +227,26 @@ class _Told:
     def _tell_until(self, end: int) -> None:
         """In the same order on every worker, whatever its batch touches."""
         for k in range(self._next, end):
-            self._tell(k, self._gradient[self._buckets[k]].cpu().numpy().copy())
+            if self._gradient.is_cuda:  # one thread launches all models' backward passes there, and may not wait in any
+                self._ready.append(torch.cuda.current_stream().record_event())
+            else:
+                self._tell(k, self._gradient[self._buckets[k]].cpu().numpy().copy())
         self._next = max(self._next, end)
+
+    def _tell_as_they_land(self) -> None:
+        """All is launched, and the device may still be at the first of it."""
+        if not self._ready:
+            return
+        landed, down = [], torch.cuda.Stream(self._gradient.device)
+        with torch.cuda.stream(down):
+            for bucket, ready in zip(self._buckets, self._ready, strict=True):
+                down.wait_event(ready)
+                part = self._gradient[bucket]
+                host = torch.empty(part.shape, dtype=part.dtype, pin_memory=True).copy_(part, non_blocking=True)
+                landed.append((host, down.record_event()))
+        for k, (host, there) in enumerate(landed):
+            there.synchronize()
+            self._tell(k, host.numpy())
 
 
 @contextmanager

@@ -103,7 +103,7 @@ class DenseStore:
         with self._lock:
             since, self._writes = self._writes - writes, self._writes + 1
             if since:
-                self.values.add_(self._tensor(after - before, "after", self._size))
+                self.values.add_(self._tensor(after - before, "after", self._size).to(self.values.device))
             else:
                 self.values.copy_(self._tensor(after, "after", self._size))
             return since

@@ -104,6 +104,15 @@ def test_a_step_that_is_not_finite_changes_nothing_on_the_device():
     assert all(np.array_equal(store.export()[name], value) for name, value in plain.export().items())
 
 
+def test_a_merge_keeps_what_was_written_beside_it_on_the_device():
+    """Steps of -0.1 while the vector, all 1, is being halved."""
+    store = DenseStore(torch.ones(2), SGD(lr=0.1), device=elsewhere.DEVICE)
+    mine, writes = store.seen()
+    store.apply(torch.ones(2).to(elsewhere.DEVICE))
+    assert store.move(mine, writes, 0.5 * mine) == 1
+    np.testing.assert_allclose(store.pull(), 0.4, rtol=1e-6)
+
+
 @pytest.mark.parametrize("name", [name for name in protocols.ALL if protocols.ALL[name].family != "pipeline"])
 def test_every_other_protocol_has_the_bits_of_the_cpu_too(name):
     """With one worker that reads nothing ahead, so that there is one order of readings and updates; in the background models are
