@@ -68,5 +68,6 @@ def _texts_of(thing: Any) -> Iterator[str]:
 
 
 def _could_be(text: str) -> bool:
-    """Whether it may name a file, and is neither prose nor what every folder has."""
-    return len(text) < 1000 and not {"\n", "\0"} & {*text} and bool(text.strip("./\\ "))
+    """Whether it may name a file, and is neither prose nor what every folder has; no file system has longer names."""
+    names = max(len(name.encode(errors="replace")) for name in text.split("/")) < 256 and len(text) < 1000
+    return names and not {"\n", "\0"} & {*text} and bool(text.strip("./\\ "))

@@ -1,4 +1,4 @@
-"""The store's benchmark: peers do the same work as the table, every figure comes out, and a busy machine is no verdict."""
+"""The benchmarks: peers do the same work as the table, every figure comes out, and a busy machine is no verdict."""
 
 import math
 
@@ -7,7 +7,7 @@ import pytest
 
 from lib.reporting import claims
 from lib.store.table.table import Table
-from notebooks.bench import figure, pairs, peers, store
+from notebooks.bench import device, figure, pairs, peers, store
 
 
 @pytest.mark.parametrize("peer", [peers.Torch, peers.Fbgemm, peers.Direct])
@@ -59,3 +59,11 @@ def test_every_claim_of_the_notebook_gets_its_figures():
     assert all(row["holds"] in ("yes", "no", "machine busy") or row["peer"] == "fbgemm" for row in rows)
     table = store.pd.DataFrame(rows)
     assert len(figure.headroom(table).axes[0].get_yticks()) > 15
+
+
+def test_the_devices_bench_trains_each_mode_over_rows_that_are_there():
+    task = device.setup_2(50, 6, 2_000)
+    rows = list(device.pipelines(task, "cpu", turns=1))
+    assert [row["protocol"] for row in rows] == ["sequential", "pipelined", "oac"]
+    table = device.Filled(entities=2_000).table("entity", 4, task.row_optimizer, seed=0, scale=0.1)
+    assert np.array_equal(table.ids(), np.arange(2_000))

@@ -90,3 +90,6 @@ def test_a_large_file_is_known_by_its_size_its_time_and_samples_of_it(tmp_path, 
 def test_what_names_no_file_is_none():
     assert files.of(Reading(table=".")) == files.of(Reading(table="/")) == files.of(Reading(table="dlrm")) == {}
     assert files.content(Path("there is no such file")) == ""
+    assert files.of(Reading(table="a warning that fills a line " * 10)) == {}, "longer than any name may be"
+    module = f"told = {'ä' * 200!r}, {'a' * 300!r}, {'a/' * 300!r}"
+    assert files.read_by(module, Path(__file__)) == {}

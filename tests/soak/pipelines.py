@@ -204,7 +204,7 @@ def serial(workload: Workload, seed: int, order: Iterable[int], device: str = "c
         for name, spec in workload.tables().items()
     }
     model = FlatModel(workload.model(seed), device, pooling=workload.bags())
-    dense = DenseStore(model.vector, workload.dense_optimizer)
+    dense = DenseStore(model.vector, workload.dense_optimizer, device=device)
     samples = 0
     for stamp, index in enumerate(order):
         batch, rate = workload.batch(seed, index), workload.rate_at(samples)
