@@ -269,6 +269,20 @@ FOUND = {
         "counts": "all",
         "buckets": 1,
     },
+    "a partner that had died was asked for an answer, but not by who went on from a cut": {
+        "protocol": "ad-psgd",
+        "workers": 8,
+        "samples": 403,
+        "seed": 157,
+        "feed": "stream",
+        "checkpoint_every": 333,
+        "slowdown": {"name": "transient", "mean_on": 0.004, "mean_off": 0.0026, "factor": 8.0},
+        "failures": [
+            {"node": "worker0", "kind": "hangs", "at_batch": 7, "lasts": 0.0011},
+            {"node": "worker2", "kind": "slows", "every": 0.111362, "lasts": 0.0087, "factor": 20.0},
+            {"node": "worker3", "kind": "dies", "every": 0.11636200000000001, "lasts": 0.0049},
+        ],
+    },
     "a shadow whose group broke asked for another when its worker had paused": {
         "protocol": "s-bmuf",
         "workers": 6,

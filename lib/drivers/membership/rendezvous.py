@@ -63,6 +63,10 @@ class Rendezvous(Kept):
         self._pace.leave(rank)
         self._form()
         self._release()
+        if change == "dies":  # what it has not sent will never come, and it is asked for nothing more
+            later, others = self._members.lives[rank], self._members.active | self._members.joining
+            told = (self._handles[other].forget(rank, later) for other in sorted(others & self._handles.keys()))
+            await asyncio.gather(*told, return_exceptions=True)  # who is dead as well needs not know
 
     async def end(self, rank: int, life: int) -> None:
         """This worker has no more data: wait until nobody has."""
@@ -177,10 +181,6 @@ class Neighbourhoods(Rendezvous):
         if change == "dies":
             self._reached[rank] = -1
         await super().tell(rank, change)
-        if change == "dies":  # what it has not sent will never come
-            later = self._members.lives[rank]
-            told = (self._handles[other].forget(rank, later) for other in self._members.active & self._handles.keys())
-            await asyncio.gather(*told, return_exceptions=True)  # who is dead as well needs not know
 
     async def save(self) -> dict[str, Any]:
         return {**await super().save(), "reached": self._reached}

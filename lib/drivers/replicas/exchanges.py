@@ -78,7 +78,7 @@ class Way(ABC):
 
     async def call(self, rank: int, method: str, *args) -> Any:
         """Another worker's answer; None where it is dead."""
-        if rank not in self._workers:  # it was when the run went on from a cut
+        if rank not in self._workers:
             return None
         try:
             return await getattr(self._workers[rank], method)(*args)
@@ -90,8 +90,9 @@ class Way(ABC):
         raise NotImplementedError
 
     async def forget(self, rank: int, life: int) -> None:
-        """A worker has been lost: what it has not sent before that life of its node will never come."""
-        raise NotImplementedError
+        """A worker has been lost: what it has not sent before that life of its node will never come. Nobody knows it any more, as
+        who goes on from a cut knows of nobody that was dead there."""
+        self._workers.pop(rank, None)
 
 
 class InGroups(Way):
@@ -247,8 +248,8 @@ class WithNeighbours(Averaging):
             slot.set_result(message)
 
     async def forget(self, rank: int, life: int) -> None:
+        await super().forget(rank, life)
         self._lives[rank] = life
-        self._workers.pop(rank, None)  # as who goes on from a cut, which knows of nobody that was dead there
         for (_, other), waiting in self._mail.items():
             if other == rank and not waiting.done():
                 waiting.set_result(None)
