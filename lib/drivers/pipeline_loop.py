@@ -41,6 +41,8 @@ class InFlight:
     """The batch on the device, and of each table its rows' [values | state]."""
     versions: dict[str, np.ndarray]
     """The timestamps of the rows that it computes from."""
+    found: dict[str, np.ndarray] = field(default_factory=dict)
+    """Where the caches know its rows."""
     stamp: int = -1
     """Its own."""
     place: int = -1
@@ -160,12 +162,13 @@ class Pipeline(Kept):
         )
 
     def _validated(self, work: InFlight) -> tuple[Batch, dict[str, torch.Tensor]]:
-        """The batch and its rows' values: what the cache has newer replaces what was read, and what nobody will need again
-        leaves the cache."""
+        """The batch and its rows' values: what nobody will need again leaves the cache, and what that has newer replaces what was
+        read."""
         seen, work.blocks = work.there.on_device()
         for name, cache in self._caches.items() if self._plan.gradients else ():
             read = work.rows[name]
-            found = cache.find(read.ids)
+            self.record.extra["rows evicted"] += cache.evict(work.admission.safe)
+            found = work.found[name] = cache.find(read.ids)
             cached = cache.stamps(found)
             conflicts = np.flatnonzero(self._rule.stale(read.stamps, cached))
             if conflicts.size:
@@ -175,7 +178,6 @@ class Pipeline(Kept):
                 work.versions[name][conflicts] = cached[conflicts]
             self.record.extra["rows read"] += read.ids.size
             self.record.extra["rows validated away"] += conflicts.size
-            self.record.extra["rows evicted"] += cache.evict(work.admission.safe)
         return seen, {name: block[:, : self._dim(name)].contiguous() for name, block in work.blocks.items()}
 
     def _dim(self, name: str) -> int:
@@ -201,7 +203,7 @@ class Pipeline(Kept):
             dim, after = self._dim(name), before.clone()
             self._optimizer.at(rate).update(after[:, :dim], after[:, dim:], result.rows[name])
             cache = self._caches.get(name)
-            into = None if cache is None else cache.room(work.rows[name].ids, work.stamp)
+            into = None if cache is None else cache.room(work.rows[name].ids, work.found.pop(name), work.stamp)
             work.blocks[name] = torch.where(sound, after, before, out=into)
             told |= {f"{name} before": before} if self.record.accesses is not None else {}
             if cache is not None:

@@ -70,7 +70,7 @@ class Faults:
     @staticmethod
     def the_counter_is_read_once_more_for_the_cache(plant):
         room = Cache.room
-        plant.setattr(Cache, "room", lambda self, ids, stamp: room(self, ids, stamp + 1))
+        plant.setattr(Cache, "room", lambda self, ids, found, stamp: room(self, ids, found, stamp + 1))
         return "stamp without data"
 
     @staticmethod
@@ -131,13 +131,11 @@ class Faults:
     def an_older_cache_entry_overwrites_a_newer(plant):
         room = Cache.room
 
-        def back(self, ids, stamp):
-            found = self.find(ids)
-            stamps = self.stamps(found)
-            there = np.flatnonzero(stamps >= 0)
-            places = self._records.words[found[there], 0].copy()
-            rows = room(self, ids, stamp)
-            self._enter(ids[there], places, stamps[there])
+        def back(self, ids, found, stamp):
+            there = found[self.stamps(found) >= 0]
+            entries = self._records.words[there].copy()
+            rows = room(self, ids, found, stamp)
+            self._records.words[there] = entries
             return rows
 
         plant.setattr(Cache, "room", back)

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from lib.store.device.road import uploaded
-from lib.store.table.index import NEVER, ids_at
+from lib.store.table.index import NEVER, ids_at, note
 from lib.store.table.records import Layout, Records
 
 
@@ -30,7 +30,7 @@ class Cache:
         return sum(map(len, self._updates.values()))
 
     def find(self, ids: np.ndarray) -> np.ndarray:
-        """What `stamps` and `take` ask for: where the index has each id; -1: nowhere."""
+        """What `stamps`, `take` and `room` ask for: where the index has each id; -1: nowhere. It holds until the next `evict`."""
         return self._records.find(ids)[0]
 
     def stamps(self, found: np.ndarray) -> np.ndarray:
@@ -43,12 +43,14 @@ class Cache:
         places = self._records.words[found, 0].astype(np.int64)
         return self._rows.index_select(0, uploaded(places, self._rows.device))
 
-    def room(self, ids: np.ndarray, stamp: int) -> torch.Tensor:
-        """Where an update is to write its rows, of distinct ids; they replace older ones. Until they are evicted nothing else is
-        written there."""
+    def room(self, ids: np.ndarray, found: np.ndarray, stamp: int) -> torch.Tensor:
+        """Where an update is to write its rows, of distinct ids as they were found; they replace older ones. Until they go
+        nothing else is written there."""
         first = self._gap(ids.size)
         self._updates[stamp] = range(first, first + ids.size)
-        self._enter(ids, np.arange(first, first + ids.size), stamp)
+        missing = np.flatnonzero(found < 0)
+        found[missing] = self._records.add(ids[missing], 0)
+        note(self._records.words, self._records.column, found, first, stamp)
         return self._rows[first : first + ids.size]
 
     def evict(self, safe: int) -> int:
@@ -79,12 +81,8 @@ class Cache:
         cached = np.flatnonzero(stamps > self._safe)
         ids, places = ids_at(records.words, cached, records.column), records.words[cached, 0]
         records.clear()
-        self._enter(ids, places, stamps[cached])
-
-    def _enter(self, ids: np.ndarray, places: np.ndarray, stamps: np.ndarray | int) -> None:
-        found = self._records.admit(ids, 0)
-        self._records.words[found, 0] = places
-        self._records.words[found, self._records.column] = stamps
+        slots = records.add(ids, 0)
+        records.words[slots, 0], records.words[slots, records.column] = places, stamps[cached]
 
 
 def _nowhere(ids: np.ndarray) -> np.ndarray:

@@ -73,6 +73,25 @@ def probe(index, words, column, key, code, entry, bits):
     return np.int64(-1)
 
 
+@njit(_INTS(_WORDS, int64, _INTS), **_OPTIONS)
+def stamps_at(words, column, slots):
+    """The stamps of these records; -1 for the slot -1."""
+    stamps, column = np.empty(slots.size, np.int64), np.uint64(column)
+    for i in range(slots.size):
+        stamps[i] = np.int64(np.int32(words[np.uint64(slots[i]), column])) if slots[i] >= 0 else NEVER
+    return stamps
+
+
+@njit(void(_WORDS, int64, _INTS, int64, int64), **_OPTIONS)
+def note(words, column, slots, first, stamp):
+    """Write into these records, which have one number, that it is the first one's and so on, and their stamp."""
+    column, place = np.uint64(column), np.uint64(first)
+    for i in range(slots.size):
+        slot = np.uint64(slots[i])
+        words[slot, np.uint64(0)] = np.uint32(place + np.uint64(i))
+        words[slot, column] = np.uint32(stamp)
+
+
 @njit(void(_WORDS, int64, _INTS, _INTS, int64, int64), **_OPTIONS)
 def label(words, column, slots, ids, stamp, now):
     """Write into these records their stamp and ids, and where there is room for it who looked them up last."""

@@ -19,6 +19,7 @@ from lib.store.table.index import NEVER
 from lib.store.table.victims import Victims
 
 NO_ROWS = np.empty((0, 0), np.float32)
+NO_SLOTS = np.empty(0, np.int64)
 _MOST = 2**31 - 2
 _LAST = 2**32 - 2**16
 """Touches are uint32; calls that share the table may go a little further before they are counted anew."""
@@ -147,7 +148,7 @@ class Records:
 
     def stamps(self, slots: np.ndarray) -> np.ndarray:
         """int64[n]; -1 for a row that was never updated and for the slot -1."""
-        return np.where(slots >= 0, self.words[slots, self.column].astype(np.int32), NEVER).astype(np.int64)
+        return index.stamps_at(self.words, self.column, slots)
 
     def admit(self, ids: np.ndarray, now: int, stamp: int = NEVER) -> np.ndarray:
         """The slots of ids that are admitted where they have no row; -1 for one that finds no room.
@@ -158,11 +159,16 @@ class Records:
         if missing:
             unknown = slots < 0
             new, positions = kernels.unique(ids[unknown])
-            room = self._room(new.size, now, slots[~unknown])
-            self._settle(room, new[: room.size], now, stamp)
             got = np.full(new.size, -1)
+            room = self.add(new, now, stamp, slots[~unknown])
             got[: room.size] = room
             slots[unknown] = got[positions]
+        return slots
+
+    def add(self, ids: np.ndarray, now: int, stamp: int = NEVER, spared: np.ndarray = NO_SLOTS) -> np.ndarray:
+        """The slots of distinct ids that have no row yet, or of as many as there is room for without those spared."""
+        slots = self._room(ids.size, now, spared)
+        self._settle(slots, ids[: slots.size], now, stamp)
         return slots
 
     def used(self) -> tuple[np.ndarray, np.ndarray]:

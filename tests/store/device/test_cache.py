@@ -24,7 +24,7 @@ def test_the_newest_rows_are_there_until_they_are_safe(calls):
     cache, updates, safe = Cache(2, torch.device("cpu")), {}, -1
     for stamp, (ids, lag) in enumerate(calls):
         ids = np.array(ids)
-        cache.room(ids, stamp).copy_(filled(ids, stamp))
+        cache.room(ids, cache.find(ids), stamp).copy_(filled(ids, stamp))
         updates[stamp] = ids
         before = len(cache)
         gone = cache.evict(stamp - lag)
@@ -43,6 +43,7 @@ def test_the_newest_rows_are_there_until_they_are_safe(calls):
 def test_room_is_used_again_and_the_index_forgets():
     cache = Cache(1, torch.device("cpu"))
     for stamp in range(200):
-        cache.room(np.arange(10) + 10 * stamp, stamp)
+        ids = np.arange(10) + 10 * stamp
+        cache.room(ids, cache.find(ids), stamp)
         cache.evict(stamp - 1)
     assert len(cache) == 10 and cache._records.count <= 30 and len(cache._rows) <= 40
