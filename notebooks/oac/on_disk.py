@@ -18,6 +18,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from lib import protocols, workloads
 from lib.cluster.local import LocalCluster
@@ -26,7 +27,7 @@ from lib.results.run import Run
 from lib.store.spec import RowStore
 from lib.training.train import Job
 from lib.workloads import Workload
-from notebooks.oac.replay import repeatable
+from tests.soak.pipelines import digest_of, serial
 
 _PAGEOUT = 21
 """Linux's MADV_PAGEOUT, for which Python's mmap has no name."""
@@ -70,6 +71,23 @@ def paces(run: Run) -> dict[str, float]:
     later = spans[spans["end"] > ends[0]].groupby("kind")["ms"].mean()
     stages = {kind: float(later.get(kind, 0.0)) for kind in ("read", "validate", "compute", "update", "write")}
     return {"pace": (len(ends) - 1) / (ends[-1] - ends[0]), **stages}
+
+
+def equal(run: Run, task: Workload, device: str) -> bool:
+    """Whether a pipeline left what one batch after another leaves there, in the order in which the device computed them."""
+    with repeatable(device):
+        return run.digest == digest_of(serial(task, run.provenance["seed"], run.summary["order"], device))
+
+
+@contextmanager
+def repeatable(device: str) -> Iterator[None]:
+    """Has a device add in the same order each time, in all modes alike: only then can a serial run there leave the same bytes."""
+    before = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(before or device != "cpu", warn_only=True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before)
 
 
 def possible() -> bool:
