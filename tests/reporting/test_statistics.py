@@ -53,3 +53,8 @@ def test_holm_is_the_closure_of_bonferronis_tests(ps):
     of_set = {chosen: min(1.0, len(chosen) * min(ps[name] for name in chosen)) for chosen in sets}
     expected = {name: max(p for chosen, p in of_set.items() if name in chosen) for name in names}
     assert holm(dict(enumerate(ps))) == pytest.approx(expected)
+
+
+def test_what_is_never_reached_has_a_mean_and_no_interval(recwarn):
+    mean, low, high = interval([math.inf, 1.0, 2.0])
+    assert math.isinf(mean) and math.isnan(low) and math.isnan(high) and not recwarn.list

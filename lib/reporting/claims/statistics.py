@@ -12,13 +12,13 @@ LEVEL = (1 - CONFIDENCE) / 2
 
 
 def interval(values: Iterable[float]) -> tuple[float, float, float]:
-    """Mean, and the ends of its 95 % t-interval (NaN for a single value)."""
+    """Mean, and the ends of its 95 % t-interval (NaN for a single value, and where a value is infinite)."""
     import numpy as np
     from scipy import stats
 
     values = np.asarray(list(values), dtype=float)
     mean = float(values.mean())
-    if len(values) < 2:
+    if len(values) < 2 or math.isinf(mean):
         return mean, math.nan, math.nan
     if (values == values[0]).all():  # equal numbers have no spread, whatever rounding makes of their mean
         return float(values[0]), float(values[0]), float(values[0])
