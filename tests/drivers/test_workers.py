@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
+import lib
 from lib.cluster.base import Handle
 from lib.drivers.membership.workers import Workers
 from lib.drivers.run.cuts import Attempt, Cut
@@ -104,3 +105,18 @@ def test_what_was_undone_is_counted_when_the_next_try_ends_before_it_stands():
     fourth = third.next([notes("worker0", 17)])
     fourth.stand(10)
     assert fourth.undone == 27
+
+
+def test_who_has_come_back_stands_in_its_place(monkeypatch):
+    """Where all are told of something, they are in the order in which they would be after a cut."""
+    orders, introduce = [], Workers._introduce
+
+    async def noted(self):
+        orders.append(list(self._here))
+        await introduce(self)
+
+    monkeypatch.setattr(Workers, "_introduce", noted)
+    dies = {"node": "worker0", "kind": "dies", "at_batch": 2, "lasts": 0.01}
+    small = {"batch_size": 8, "samples": 480, "hidden": (4,), "fields": 2, "dim": 2, "worker.flops": 1e6}
+    lib.train("ctr-synthetic", "async", "virtual", save=False, workers=3, failures=[dies], patience=1e-3, **small)
+    assert [0, 1, 2] in orders[1:] and all(order == sorted(order) for order in orders)

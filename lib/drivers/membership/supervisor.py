@@ -107,7 +107,7 @@ class Supervisor(ABC):
         handle = await self._host(rank)
         await self._prepare(rank, handle)
         self.members = self.members.after(rank, "comes back").after(rank, "comes in")
-        self._here[rank] = handle
+        self._here = dict(sorted({**self._here, rank: handle}.items()))  # as who goes on from a cut finds them
         await self._introduce()
         return True
 
