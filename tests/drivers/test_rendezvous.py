@@ -116,3 +116,18 @@ def test_the_gradient_beside_a_mix_is_of_what_was_there_before():
         await beside.computed()
 
     asyncio.run(main())
+
+
+def test_who_asked_and_is_no_more_is_not_answered():
+    """On threads a question ends with the task that asked it, and what it waits for with it."""
+
+    async def main():
+        meeting = Rendezvous(None, plan(rule(), 2))
+        gone = asyncio.ensure_future(meeting.meet(0, 0))
+        await asked(meeting)
+        gone.cancel()
+        await asked(meeting)
+        await meeting.tell(0, "leaves")
+        assert await asked(meeting, (1, 0)) != [None]
+
+    asyncio.run(main())

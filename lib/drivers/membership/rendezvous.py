@@ -115,8 +115,8 @@ class Rendezvous(Kept):
         return self._members.since[rank]
 
     def _answer(self, rank: int, met: Meeting | None) -> None:
-        if rank in self._waiting:
-            self._waiting.pop(rank)[1].set_result(met)
+        if rank in self._waiting and not (waiting := self._waiting.pop(rank)[1]).done():  # who asked may be no more
+            waiting.set_result(met)
 
     def _form(self) -> None:
         self._pace.open(self._standing)
