@@ -27,6 +27,8 @@ class Overlap:
         """Which share of the step's work is done when each bucket is ready; backward's work goes with the parameters."""
         self._parts = [asyncio.get_running_loop().create_future() for _ in buckets]
         self._means = asyncio.ensure_future(self._average())
+        # A worker that died asks no more for its mean, and what befell it is nobody's news.
+        self._means.add_done_callback(lambda means: means.cancelled() or means.exception())
 
     def again(self, met: Meeting, mine: np.ndarray) -> Overlap:
         """The whole gradient in the same buckets, among those who are left of the group."""
