@@ -88,10 +88,10 @@ def kill(seed: int, kills: int, victims: tuple[Victim, ...] = VICTIMS) -> Iterat
             with tempfile.TemporaryDirectory(prefix="kills-") as folder:
                 if victim.name not in expected:
                     start = time.monotonic()
-                    code, digest = _run(victim, (), Path(folder) / "whole", None)
+                    code, digest, why = _run(victim, (), Path(folder) / "whole", None)
                     expected[victim.name] = time.monotonic() - start, digest
                     if code:
-                        yield f"{victim.name}: it fails without being killed, exit code {code}"
+                        yield f"{victim.name}: it fails without being killed, exit code {code}: {why}"
                         return
                 seconds, digest = expected[victim.name]
                 reports = Path(folder) / "killed"
@@ -100,9 +100,9 @@ def kill(seed: int, kills: int, victims: tuple[Victim, ...] = VICTIMS) -> Iterat
                     done += 1
                     progress.advance(1)
                     yield from (f"{victim.name}: {what}" for what in _wrong(reports, victim.grace))
-                code, found = _run(victim, victim.on, reports, None)
+                code, found, why = _run(victim, victim.on, reports, None)
                 if code or found != digest:
-                    yield f"{victim.name}: it went on to exit code {code} and digest {found}, not {digest}"
+                    yield f"{victim.name}: it went on to exit code {code} and digest {found}, not {digest}: {why}"
                 yield from (f"{victim.name}: it left {path}" for path in _left(reports))
 
 
@@ -116,9 +116,10 @@ def kill_servers(draw: random.Random, most: int, victim: Victim = LASTING) -> tu
             if there := [server for server in _servers(reports) if server not in killed]:
                 killed.append(draw.choice(there))
                 os.kill(killed[-1], signal.SIGKILL)
-        told, _ = process.communicate()
+        told, why = process.communicate()
         if process.returncode:
-            return len(killed), [f"{len(killed)} servers died, and then it, with exit code {process.returncode}"]
+            end = f"with exit code {process.returncode}: {_last(why)}"
+            return len(killed), [f"{len(killed)} servers died, and then it, {end}"]
         summary, wrong = json.loads(told), list(_wrong(reports, victim.grace))
         told = {
             name: summary.get(name, 0) for name in ("returns_to_a_cut", "servers_attached_again", "issued", *OUTCOMES)
@@ -140,20 +141,27 @@ def _servers(reports: Path) -> Iterator[int]:
 
 def _started(command: Iterable[str], reports: Path) -> subprocess.Popen:
     environment = {**os.environ, **paths.environment(), "LOCKSTEP_REPORTS": str(reports), "OMP_NUM_THREADS": "1"}
+    environment["PYTHONFAULTHANDLER"] = "1"
     words = [sys.executable, "-m", "lib", *(word.replace("{reports}", str(reports)) for word in command)]
-    return subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    return subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def _run(victim: Victim, more: tuple[str, ...], reports: Path, seconds: float | None) -> tuple[int, str | None]:
-    """Exit code and digest; killed after so many seconds, where they are given."""
+def _run(victim: Victim, more: tuple[str, ...], reports: Path, seconds: float | None) -> tuple[int, str | None, str]:
+    """Exit code, digest and last words; killed after so many seconds, where they are given."""
     process = _started((*victim.command, *more), reports)
     try:
-        told, _ = process.communicate(timeout=seconds)
+        told, why = process.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:
         os.kill(process.pid, signal.SIGKILL)
         process.communicate()
-        return -signal.SIGKILL, None
-    return process.returncode, json.loads(told)["digest"] if victim.digest and not process.returncode else None
+        return -signal.SIGKILL, None, ""
+    digest = json.loads(told)["digest"] if victim.digest and not process.returncode else None
+    return process.returncode, digest, _last(why)
+
+
+def _last(words: str) -> str:
+    """The end of what a process said of itself, its progress left out."""
+    return words.rpartition("\r")[2].strip()[-4000:]
 
 
 def _wrong(reports: Path, grace: float) -> Iterator[str]:
