@@ -120,7 +120,8 @@ _ = paths.write_text_atomic(paths.results() / "claims" / "c.json", "{}")"""
 
 
 def test_a_run_leaves_everything_in_its_place(house):
-    """Also: the kernel stands in the notebook's folder, and progress in a kernel ends as one line."""
+    """Also: the kernel stands where the command is given and imports from beside the notebook, as Jupyter's does, and progress
+    in a kernel ends as one line."""
     thread = """import threading
 from lib.progress import Progress
 line = Progress(4, "thread").__enter__()
@@ -129,15 +130,22 @@ _ = line.__exit__"""
     whole = """from lib.progress import _open, track
 _open.clear()
 for _ in track(range(4), "whole"): pass"""
+    (house.notebooks / "beside.py").write_text("told = 'beside'")
     house.notebook(
-        "n", "# N", "import os\nprint(os.getcwd(), seeds, rate)", WRITES, thread, whole, parameters=PARAMETERS
+        "n",
+        "# N",
+        "import os, beside\nprint(os.getcwd(), beside.told, seeds, rate)",
+        WRITES,
+        thread,
+        whole,
+        parameters=PARAMETERS,
     )
     (house.reports / "n").mkdir(parents=True)
     (house.reports / "n" / "of_an_older_run.csv").touch()
     path = notebooks.run("n", parameters={"seeds": 4, "rate": 2})
     nb = json.loads(path.read_text())
     outputs = [output for cell in nb["cells"] for output in cell.get("outputs", [])]
-    assert "".join(outputs[0]["text"]) == f"{house.notebooks} 4 2.0\n"
+    assert "".join(outputs[0]["text"]) == f"{os.getcwd()} beside 4 2.0\n"
     lines = ["".join(output["data"]["text/plain"]) for output in outputs[1:]]
     assert len(lines) == 2 and lines[0].startswith("thread: 3/4, ") and lines[1].startswith("whole: 4/4, ")
     assert [p.name for p in (house.reports / "n").iterdir()] == ["a.csv"]
@@ -207,7 +215,7 @@ def test_what_measures_the_machine_runs_alone_and_last(house, monkeypatch):
 COUNTED = """from lib import paths
 from lib.reporting import claims
 import pandas as pd
-with open("../executions", "a") as file:
+with open(paths.root() / "executions", "a") as file:
     file.write("x")
 claims.record(pd.DataFrame({"subject": ["gba", "sync"], "seed": 0, "auc": [0.7, 0.5]}), "n", profile=profile)"""
 
@@ -287,7 +295,7 @@ def test_a_run_that_lost_a_verdict_or_failed_since_is_not_complete(house):
 @pytest.mark.parametrize("names", [("n",), ("n", "o")], ids=["one", "side by side"])
 def test_an_interrupt_leaves_no_kernel_and_no_half(house, names):
     for name in names:
-        cell = f'import os, time\nopen("{name}.pid", "w").write(str(os.getpid()))\ntime.sleep(3600)'
+        cell = f'import os, time\nopen("{house.notebooks / name}.pid", "w").write(str(os.getpid()))\ntime.sleep(3600)'
         house.notebook(name, "# N", cell, parameters=PARAMETERS)
     environment = {**os.environ, "PYTHONPATH": str(Path(notebooks.__file__).parents[3]), "LOKY_MAX_CPU_COUNT": "2"}
     process = subprocess.Popen(

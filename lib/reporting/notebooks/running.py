@@ -50,7 +50,10 @@ def run(name: str, profile: str = "smoke", parameters: Mapping[str, Any] | None 
     made_of = fingerprint(experiment, values)
     extra = {key: value for key, value in values.items() if key != "profile"}
     told, reports = command(experiment.name, profile, extra), paths.check_writable(paths.reports())
-    with paths.scratch(reports, "stage") as stage, _environment({paths.STAGE: str(stage), paths.COMMAND: told}):
+    with (
+        paths.scratch(reports, "stage") as stage,
+        _environment(experiment, {paths.STAGE: str(stage), paths.COMMAND: told}),
+    ):
         started = time.time()
         nb = _execute(experiment, values, stage)
         nb.metadata["lockstep"] = {
@@ -113,10 +116,11 @@ def _values(experiment: Experiment, profile: str, parameters: Mapping[str, Any] 
 
 
 @contextmanager
-def _environment(values: Mapping[str, str]) -> Iterator[None]:
-    """What the kernel inherits: the same folders, and the same `lib`, installed or not."""
+def _environment(experiment: Experiment, values: Mapping[str, str]) -> Iterator[None]:
+    """What the kernel inherits: the same folders, the same `lib`, installed or not, and what lies beside the notebook."""
     before = dict(os.environ)
     os.environ.update(values, **paths.environment())
+    os.environ["PYTHONPATH"] += f"{os.pathsep}{experiment.path.parent}"
     try:
         yield
     finally:
@@ -145,7 +149,7 @@ def _execute(experiment: Experiment, values: dict[str, Any], stage: Path) -> Any
                 language="python",
                 progress_bar=False,
                 on_cell_executed=executed,
-                cwd=str(experiment.path.parent),
+                cwd=os.getcwd(),  # so that a path among its parameters is what it is where the command is given
                 # Critical alone: it calls the interrupt that ends every kernel an error, and cells' errors come as answers.
                 extra_arguments=["--IPKernelApp.log_level=50"],
             )
