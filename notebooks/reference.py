@@ -46,7 +46,7 @@ PICTURE = "which_protocol.svg"
 MADE = "`python -m notebooks.reference` writes what stands here"
 BLOCKS = ("protocols", "verdicts")
 """What is made in the README, each between two comments."""
-BY_HAND = ("mutate.json", "soak.json", "gpu", "sealed", "pilots")
+BY_HAND = ("mutate.json", "soak.json", "gpu", "real", "sealed", "pilots")
 """What is in the reference and no notebook makes."""
 NUMBERS = (
     "In brackets stand samples per second over sync's, what was kept, and AUC less sync's, of each that was measured:"
