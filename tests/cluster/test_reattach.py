@@ -7,8 +7,10 @@ import os
 import signal
 import subprocess
 import sys
+import time
 
 import numpy as np
+import psutil
 import pytest
 
 import lib
@@ -219,9 +221,14 @@ def test_a_start_that_fails_leaves_nothing_running(monkeypatch, tmp_path):
     server = tmp_path / "ray" / "gcs_server.py"
     server.parent.mkdir()
     server.write_text("import time; time.sleep(600)")
-    started = [subprocess.Popen([sys.executable, str(server)])]
+    environment = {**os.environ, "PYTHON": sys.executable, "SERVER": str(server)}
+    words = ["sh", "-c", 'read _; exec "$PYTHON" "$SERVER"']
+    started = [subprocess.Popen(words, stdin=subprocess.PIPE, env=environment)]
 
     def start(**options):
+        started[0].stdin.close()  # from here on it is what it was started for, as any process is a moment later
+        while str(server) not in psutil.Process(started[0].pid).cmdline():
+            time.sleep(0.01)
         started.append(subprocess.Popen([sys.executable, str(server)]))
         raise RuntimeError("timed out")
 

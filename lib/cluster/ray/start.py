@@ -26,7 +26,8 @@ def start(address: str | None, options: dict[str, Any]) -> None:
     import ray
 
     for pause in (*PAUSES, None):
-        others = {child.pid for child in _of_ray()}
+        # All of them: who has just been started has no command yet by which Linux would tell that it is Ray's.
+        others = {child.pid for child in psutil.Process().children(recursive=True)}
         try:
             with uninterrupted():
                 ray.init(**options)
