@@ -18,7 +18,8 @@ from torch.nn import functional as F
 
 from lib.data import epochs
 from lib.data.batch import Batch
-from lib.data.images import Images, augmented, moments, scaled
+from lib.data.images import Images, RealImages, augmented, moments, scaled
+from lib.errors import BadOption
 from lib.models.vision import Classifier
 from lib.options.checked import Count
 from lib.protocols.all_reduce import AllReduce
@@ -96,11 +97,20 @@ def _sets(workload: ImagesAgain) -> _Sets:
     images, more = workload.images, workload.evaluation_samples
     if not workload.data:
         return _Sets(*(workload._planted.draw(n, seed=workload.world, first=n) for n in (images, more)))
-    real = workload._real  # of which each world keeps others for judging
-    order = stream(workload.world, "split").permutation(images + more)
-    found = real.train[: images + more][order].reshape(-1, 3, 16, 2, 16, 2).mean((3, 5))
-    pixels, labels = scaled(found, moments(found[:images])), np.asarray(real.train_labels[: images + more])[order]
+    every, classes = _stored(workload._real, images + more)
+    order = stream(workload.world, "split").permutation(images + more)  # of which each world keeps others for judging
+    found = every[order].reshape(-1, 3, 16, 2, 16, 2).mean((3, 5))
+    pixels, labels = scaled(found, moments(found[:images])), classes[order]
     return _Sets(Images(pixels[:images], labels[:images]), Images(pixels[images:], labels[images:]))
+
+
+def _stored(real: RealImages, many: int) -> tuple[np.ndarray, np.ndarray]:
+    """So many images and their classes: those to train on, and where these are too few, those to judge by as well."""
+    there, lack = len(real.train), max(0, many - len(real.train))
+    if lack > len(real.test):
+        raise BadOption(f"{many} images are wanted, with those to judge by; the folder has {there + len(real.test)}")
+    images = np.concatenate([real.train[: min(many, there)], real.test[:lack]])
+    return images, np.concatenate([real.train_labels[: min(many, there)], real.test_labels[:lack]])
 
 
 def job(
