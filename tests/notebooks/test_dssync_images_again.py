@@ -49,6 +49,18 @@ def test_the_same_images_come_again_and_unseen_ones_judge():
     assert images_again._sets(images_again.job("BSP", "fixed", 8, **SHORT)["workload"]) is not sets
 
 
+def test_images_that_stand_apart_to_judge_by_count_too():
+    """A folder without a test batch has a tenth of its images apart; the study has a split of its own."""
+    images = np.arange(10 * 3 * 32 * 32, dtype=np.uint8).reshape(10, 3, 32, 32)
+    real = lib.data.images.RealImages(images[:8], np.arange(8), images[8:], np.arange(8, 10), 10)
+    for many in (6, 8, 9, 10):
+        every, classes = images_again._stored(real, many)
+        np.testing.assert_array_equal(every, images[:many])
+        assert classes.tolist() == [*range(many)]
+    with pytest.raises(lib.errors.BadOption, match=r"11 images are wanted, .* the folder has 10"):
+        images_again._stored(real, 11)
+
+
 def test_real_images_are_pooled_split_and_moved(monkeypatch):
     """Each square of four pixels is its mean; a fifth of the images is unseen, in each world another."""
     train = np.arange(10 * 3 * 32 * 32, dtype=np.int64).reshape(10, 3, 32, 32) % 251
