@@ -1,6 +1,6 @@
 """The picture that answers first: speed against quality on a busy cluster, one mark a protocol; and what it says, in words.
 
-`notebooks/01_which_protocol.ipynb` writes its data. The index and the README show what is committed of it.
+`notebooks/90_compare.ipynb` writes its data. The index and the README show what is committed of it.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from lib.reporting.markup import Fragment, parts
 from lib.reporting.plots import WIDTH, style
 from lib.reporting.quantity import within
 
-NOTEBOOK = "01_which_protocol"
-NAME = f"{NOTEBOOK}/modes"
+NOTEBOOK = "90_compare"
+NAME = f"{NOTEBOOK}/shared_day"
 KEPT = 99.0
 """Per cent of what Sync learns: who keeps so much counts as no worse in the answer."""
 PAIRED = ("speed", "quality", "less")

@@ -47,6 +47,18 @@ def test_those_that_are_never_at_the_goal_are_last_and_one_line_if_they_end_alik
     ]
 
 
+def test_the_front_page_has_the_shared_day_of_what_is_registered():
+    rows = [
+        {"condition": condition, "protocol": name, "seed": 0, "metric": 0.7, "samples/s": 9.0, "age": 1.0}
+        for condition in conditions.CONDITIONS
+        for name in ("sync", "frozen", *conditions.UNTRIED)
+    ]
+    shown = conditions.busy(pd.DataFrame(rows))
+    assert shown.to_dict("records") == [
+        {"protocol": name, "seed": 0, "auc": 0.7, "qps": 9.0} for name in ("sync", "frozen")
+    ]
+
+
 FASTER = {"sync": 1, "gba": 2, "bsp": 4, "async": 8}
 
 

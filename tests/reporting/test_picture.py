@@ -60,6 +60,6 @@ def test_marks_have_their_familys_colour():
 
 def test_what_the_answer_hangs_on_leads_to_pages():
     measured, hangs = families.about(2, lambda text, page: f"<{page}|{text}>")
-    assert "<01_which_protocol|The page `01_which_protocol`> measured 2 of 33 protocols" in measured
+    assert "<90_compare|The page `90_compare`> measured 2 of 33 protocols" in measured
     for page in ("gba/table_5_2_throughput", "02_regime", "03_what_decides", "gba/figure_6_learning_rates"):
         assert f"<{page}|" in hangs
