@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator
 
@@ -26,9 +27,9 @@ from lib.errors import BadOption
 from lib.measure.compared import Comparison
 from lib.measure.trial import Trial, seconds_to
 from lib.protocols import ALL
+from lib.reporting import picture as front
 from lib.reporting import plots
 from lib.reporting.claims import interval
-from lib.reporting.looks import colour
 from lib.reporting.markup import Fragment, parts, rounded
 from lib.reporting.quantity import decimals
 from lib.results.run import Run
@@ -60,6 +61,8 @@ UNTRIED = (
     "dc-asgd+local-sgd",
 )
 """Rows under one paper's rule, dense parameters under another's: none of the papers has them."""
+NAMED = 3
+"""Marks that have their names in a panel, the soonest."""
 MODES = (
     "sync",
     *(name for name, kind in ALL.items() if kind.family != "pipeline" and name not in ("sync", "frozen")),
@@ -177,7 +180,8 @@ def told(found: Mapping[str, Comparison]) -> list[str]:
         what = max(("in samples a second", "in samples needed"), key=lambda name: share[name])
         said = f"{condition.capitalize()}: soonest {_named(first)}"
         said += "" if sound["rank"] == first["rank"] else f", without a measurable loss {_named(sound)}"
-        sentences.append(f"{said}. {100 * share[what]:.0f} % of the differences are {what}.")
+        much = "All" if share[what] >= 1 else f"{100 * share[what]:.0f} % of the"
+        sentences.append(f"{said}. {much} differences are {what}.")
     return sentences
 
 
@@ -198,21 +202,24 @@ def picture(found: Mapping[str, Comparison]) -> Figure:
         rows = math.ceil(len(found) / 3)
         fig = Figure(figsize=(plots.WIDTH, 0.4 + 3 * rows), layout="constrained")
         panels = fig.subplots(rows, min(3, len(found)), squeeze=False)
+        shown: list[tuple[Axes, list[str], list[tuple[float, float]]]] = []
         for ax, (condition, comparison) in zip(panels.flat, found.items(), strict=False):
             lines = ranked(comparison).dropna(subset=["time"])
-            for _, line in lines.iterrows():
-                name, x, y = line["protocols"].split(", ")[0], line["time"], 1e3 * line["AUC less sync's"]
-                tone = colour(name)[0]
-                ax.plot(x, y, "o", color=tone, mfc="white" if name in UNTRIED else tone, markersize=6)
-            for _, line in lines.head(3).iterrows():
-                at = line["time"], 1e3 * line["AUC less sync's"]
-                ax.annotate(line["protocols"].split(", ")[0], at, (5, 5), textcoords="offset points", fontsize=8)
+            firsts = [name.split(", ")[0] for name in lines["protocols"]]
+            at = list(zip(lines["time"], 1e3 * lines["AUC less sync's"], strict=True))
+            for name, mark in zip(firsts, at, strict=True):
+                inner = "white" if name in UNTRIED else front.tone(name)
+                ax.plot(*mark, "o", color=front.tone(name), mfc=inner, markersize=6)
             ax.axhline(0, color=plots.BLACK, linewidth=0.8)
             ax.set(title=condition, xscale="log")
             ax.margins(x=0.25, y=0.15)
             ax.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
             ax.xaxis.set_major_formatter(lambda x, _: f"{x:g}")
             ax.xaxis.set_minor_formatter("")
+            shown.append((ax, firsts, at))
         fig.supxlabel("time to the goal, Sync's = 1", fontsize=9)
         fig.supylabel("AUC less Sync's, 10⁻³", fontsize=9)
+        front.legend(fig, [name for _, firsts, _ in shown for name in firsts])
+        for ax, firsts, at in shown:
+            front.name_marks(ax, firsts[:NAMED], at, [front.tone(name) for name in firsts], size=8)
     return fig
