@@ -200,7 +200,7 @@ def picture(found: Mapping[str, Comparison]) -> Figure:
     """A panel a condition: time to the goal against the metric beside Sync's, a mark a line; hollow: no paper tried its first."""
     with plots.style():
         rows = math.ceil(len(found) / 3)
-        fig = Figure(figsize=(plots.WIDTH, 0.4 + 3 * rows), layout="constrained")
+        fig = Figure(figsize=(plots.WIDTH, 1 + 3 * rows), layout="constrained")
         panels = fig.subplots(rows, min(3, len(found)), squeeze=False)
         shown: list[tuple[Axes, list[str], list[tuple[float, float]]]] = []
         for ax, (condition, comparison) in zip(panels.flat, found.items(), strict=False):
@@ -217,7 +217,8 @@ def picture(found: Mapping[str, Comparison]) -> Figure:
             ax.xaxis.set_major_formatter(lambda x, _: f"{x:g}")
             ax.xaxis.set_minor_formatter("")
             shown.append((ax, firsts, at))
-        fig.supxlabel("time to the goal, Sync's = 1", fontsize=9)
+        for ax, _, _ in shown[-panels.shape[1] :]:
+            ax.set_xlabel("time to the goal, Sync's = 1", fontsize=9)
         fig.supylabel("AUC less Sync's, 10⁻³", fontsize=9)
         front.legend(fig, [name for _, firsts, _ in shown for name in firsts])
         for ax, firsts, at in shown:

@@ -137,9 +137,10 @@ def _named(ax: Axes, name: str, colour: str, mark: tuple[float, float], boxes: l
     for place, (right, up) in enumerate(SIDES):
         text = ax.annotate(name, mark, (right, up), ha="left" if right > 0 else "right", **look)
         box = text.get_window_extent()
-        free = not any(box.overlaps(other) for other in boxes) and ax.bbox.x0 <= box.x0 and box.x1 <= ax.bbox.x1
+        inside = all(ax.bbox.contains(*corner) for corner in box.corners())
+        free = inside and not any(box.overlaps(other) for other in boxes)
         if free or place == len(SIDES) - 1:
-            if abs(up) > 20:
+            if abs(up) > 8:
                 ax.annotate("", mark, (right, up), textcoords="offset points", arrowprops=line)
             return box
         text.remove()
