@@ -212,13 +212,13 @@ def picture(found: Mapping[str, Comparison]) -> Figure:
                 ax.plot(*mark, "o", color=front.tone(name), mfc=inner, markersize=6)
             ax.axhline(0, color=plots.BLACK, linewidth=0.8)
             ax.set(title=condition, xscale="log")
-            ax.margins(x=0.25, y=0.15)
+            ax.margins(x=0.3, y=0.25)
             ax.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
             ax.xaxis.set_major_formatter(lambda x, _: f"{x:g}")
             ax.xaxis.set_minor_formatter("")
             shown.append((ax, firsts, at))
         for ax, _, _ in shown[-panels.shape[1] :]:
-            ax.set_xlabel("time to the goal, Sync's = 1", fontsize=9)
+            ax.set_xlabel("time, Sync's = 1", fontsize=9)
         fig.supylabel("AUC less Sync's, 10⁻³", fontsize=9)
         front.legend(fig, [name for _, firsts, _ in shown for name in firsts])
         for ax, firsts, at in shown:
