@@ -24,7 +24,6 @@ from collections import Counter
 from collections.abc import Iterator
 from html import unescape
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from lib import paths
 from lib.__main__ import carried_out
@@ -37,9 +36,6 @@ from lib.reporting.page import LARGEST, render
 from lib.reporting.short import told
 from notebooks import withdrawn
 
-if TYPE_CHECKING:
-    import pandas as pd
-
 PROFILE = "laptop"
 PICTURE = "which_protocol.svg"
 """What the README shows."""
@@ -48,9 +44,6 @@ BLOCKS = ("protocols", "verdicts")
 """What is made in the README, each between two comments."""
 BY_HAND = ("mutate.json", "soak.json", "gpu", "real", "sealed", "pilots")
 """What is in the reference and no notebook makes."""
-NUMBERS = (
-    "In brackets stand samples per second over sync's, what was kept, and AUC less sync's, of each that was measured:"
-)
 TOLD = ("short", "explanations")
 """Of a claim, what tells of its verdict: no rule rests on it, and the paper's own page has it from the record."""
 WAITS = "it waits for a run of its page by the rule of today"
@@ -218,7 +211,7 @@ def machine_path(text: str) -> str | None:
 
 
 def readme(folder: Path | None = None) -> str:
-    """The README as it should be: with what the reference in `folder` holds, the picture's numbers and the verdicts."""
+    """The README as it should be: with what the reference in `folder` holds, the picture's answer and the verdicts."""
     folder = folder or paths.reference()
     path = paths.root() / "README.md"
     text = path.read_text(encoding="utf-8")
@@ -233,30 +226,17 @@ def readme(folder: Path | None = None) -> str:
 
 
 def protocols(folder: Path) -> str:
-    """The answer in words, how it was measured and what it hangs on, and the protocols by family with the numbers of each."""
-    data = picture.kept(folder)
-    table, lines = None, []
+    """The answer in words, how it was measured and what it hangs on, and the protocols by family."""
+    data, lines = picture.kept(folder), []
     if data is not None:
-        table = picture.summary(data).set_index("protocol")
-        about = families.about(len(table), lambda text, page: _link(folder, text, page))
-        lines = [line for each in (" ".join(picture.answer(data)), *about, NUMBERS) for line in (_wrapped(each), "")]
+        many = data["protocol"].nunique() - 1  # less the frozen one
+        about = families.about(many, lambda text, page: _link(folder, text, page))
+        lines = [line for each in (" ".join(picture.answer(data)), *about) for line in (_wrapped(each), "")]
     for each in families.families():
         names = ", ".join(f"`{name}`" for name in each["members"])
         said = f"**{each['family']}** ({names}). {each['idea']} *Use* where {each['when']}; *not* where {each['not']}."
-        lines.append(_wrapped(said + ("" if table is None else _numbers(table, each["members"])), "- "))
+        lines.append(_wrapped(said, "- "))
     return "\n".join(lines)
-
-
-def _numbers(table: pd.DataFrame, members: list[str]) -> str:
-    """Of each member that was measured; those that nobody could tell apart together."""
-    found: dict[str, list[str]] = {}
-    for name in (name for name in members if name in table.index):
-        speed, quality, less = picture.told(table, name)
-        found.setdefault(f"{speed}×, {quality} %, AUC {less}", []).append(name)
-    if not found:
-        return " Not measured there."
-    each = ("{} {}".format(", ".join(names), numbers) for numbers, names in found.items())
-    return f" ({'; '.join(each)})"
 
 
 def _link(folder: Path, text: str, page: str) -> str:
