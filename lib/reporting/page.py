@@ -69,7 +69,7 @@ def render(executed: str | os.PathLike) -> str:
     exporter = HTMLExporter(template_name="lockstep", extra_template_basedirs=[str(TEMPLATES)])
     exporter.exclude_anchor_links = True
     body, _ = exporter.from_notebook_node(nb, resources={"lockstep": page})
-    html = _contents(body)
+    html = _contents(figure_first(body))
     check_offline(html, name)
     if len(html.encode()) >= LARGEST:
         size = len(html.encode()) / 1e6
@@ -101,6 +101,20 @@ def _arrange(nb: Any, judged: Sequence[claims.Verdict]) -> None:
     nb.cells.append(new_code_cell(outputs=found["provenance"]))
     question = next((place for place, cell in enumerate(nb.cells) if cell.cell_type == "markdown"), -1)
     nb.cells.insert(question + 1, new_code_cell(outputs=found["short"]))
+
+
+def figure_first(html: str) -> str:
+    """Put a page's first figure right after *In short*, where nothing but code and tables stands between them: words come before
+    what they speak of."""
+    short = re.search(r'<section class="short".*?</section>(?:</div>)?', html, re.DOTALL)
+    figure = short and re.compile(r'<div class="result"><figure.*?</figure></div>', re.DOTALL).search(html, short.end())
+    if not (short and figure):
+        return html
+    between = html[short.end() : figure.start()]
+    shown = re.sub(r'<details class="code".*?</details>', "", between, flags=re.DOTALL)
+    if re.search(r"<(?:h[1-6]|p|ul|ol|pre)[ >]", shown):
+        return html
+    return f"{html[: short.end()]}{figure[0]}{between}{html[figure.end() :]}"
 
 
 def _made(facts: Mapping[str, Any]) -> list[str]:

@@ -9,7 +9,7 @@ import pytest
 from lib import paths
 from lib import reporting as report
 from lib.reporting import notebooks
-from lib.reporting.page import PageError, render
+from lib.reporting.page import PageError, figure_first, render
 from tests.reporting.test_claims import GOOD, results_of
 
 FIGURE = """import pandas as pd
@@ -232,3 +232,24 @@ def test_a_page_answers_first_and_says_everything_once(house):
     assert (
         "Nothing has been judged yet: this page is of the profile smoke" in (house.reports / "gba/one.html").read_text()
     )
+
+
+@pytest.mark.parametrize(
+    ("between", "up"),
+    [
+        (
+            '<details class="code"><summary>3 lines</summary><p>a</p></details><div class="result"><table></table></div>',
+            True,
+        ),
+        ('<h2 id="x">X</h2>', False),
+        ("<p>What the marks are.</p>", False),
+        ("<pre>a line that was printed</pre>", False),
+    ],
+)
+def test_the_first_figure_stands_right_after_in_short(between, up):
+    """Past folded code and tables, and not past the words that lead to it; the second stays where it is."""
+    short = '<section class="short"><h2>In short</h2><p>a</p></section></div>'
+    one, two = (f'<div class="result"><figure id="{name}"></figure></div>' for name in "ab")
+    html = f"<main>{short}{between}{one}{between}{two}</main>"
+    assert figure_first(html) == (f"<main>{short}{one}{between}{between}{two}</main>" if up else html)
+    assert figure_first(between + one) == between + one, "no answer, nothing to stand after"
