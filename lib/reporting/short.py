@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from lib.reporting.claims import ELSEWHERE, HOLDS, OUT, counts, tally
@@ -36,9 +36,14 @@ def in_short(verdicts: Sequence[Verdict], profile: str) -> str:
     failed = missed(verdicts)
     if not (found or failed or open_):  # then that nothing was settled is the answer
         found = list(verdicts[:MOST])
-    counted = [(kind, of, sum(of.values())) for kind, of in counts(verdicts).items()]
+    counted = [(kind, of, sum(of.values())) for kind, of in _once(counts(verdicts)).items()]
     said = [f"{number} {NAMES[kind][number > 1]}: {tally(of)}" for kind, of, number in counted]
     return parts().short([(v, told(v)) for v in found + open_], [(v, told(v), why(v)) for v in failed], said, ())
+
+
+def _once(kinds: Mapping[str, Mapping[str, int]]) -> dict[str, Mapping[str, int]]:
+    """Without the papers' claims where all of them are confirmatory, and told."""
+    return {kind: of for kind, of in kinds.items() if kind != "paper" or of != kinds.get("confirmatory")}
 
 
 def missed(verdicts: Sequence[Verdict]) -> list[Verdict]:

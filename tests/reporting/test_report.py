@@ -226,7 +226,7 @@ def test_a_page_answers_first_and_says_everything_once(house):
     headings = re.findall(r"<h[12][^>]*>([^<]+)</h", body)
     assert headings == ["Question", "In short", "Finding", "Verdicts", "Settings", "Limits", "Provenance"]
     assert "What is claimed" not in page and page.count("Better.") == 2  # in short, and the verdict
-    assert "1 claim of the paper: 1 replicated." in page and 'href="#a.b"' in page and 'id="a.b"' in page
+    assert "1 confirmatory claim of the paper: 1 replicated." in page and 'href="#a.b"' in page and 'id="a.b"' in page
     assert '<a class="next" href="../gba/two.html">Second →</a>' in page and 'class="previous"' not in page
     report.build("smoke", "gba/one")
     assert (

@@ -5,7 +5,7 @@ import pytest
 from lib.reporting.claims import BadClaim, judge
 from lib.reporting.claims.reading import parsed
 from lib.reporting.markup import parts
-from lib.reporting.short import in_short, told, why
+from lib.reporting.short import _once, in_short, told, why
 from tests.reporting.test_claims import GOOD, claim
 from tests.reporting.test_judge import five, table
 
@@ -95,6 +95,13 @@ def test_an_order_says_which_pairs_stand_the_other_way():
     assert told(judge(of, table(a=five(3), b=five(1), c=five(2)))) == "The order. Shown: b < c."
     small = claim("order", relation="<=", subject=None, order=("c", "b", "a"), short="The order.")
     assert told(judge(small, table(a=five(1), b=five(3), c=five(2)))) == "The order. Shown: b > a."
+
+
+def test_claims_that_are_all_confirmatory_are_counted_once():
+    sure, more = {"replicated": 2}, {"replicated": 2, "inconclusive": 1}
+    assert _once({"confirmatory": sure, "paper": dict(sure), "check": more}) == {"confirmatory": sure, "check": more}
+    assert _once({"confirmatory": sure, "paper": more}) == {"confirmatory": sure, "paper": more}
+    assert _once({"paper": more}) == {"paper": more}
 
 
 def test_nothing_judged_is_one_line():
