@@ -178,10 +178,10 @@ def told(found: Mapping[str, Comparison]) -> list[str]:
         kept = lines[lines["AUC less sync's, high"] >= 0]
         first, sound = lines.iloc[0], (kept if len(kept) else lines).iloc[0]
         what = max(("in samples a second", "in samples needed"), key=lambda name: share[name])
-        said = f"{condition.capitalize()}: soonest {_named(first)}"
-        said += "" if sound["rank"] == first["rank"] else f", without a measurable loss {_named(sound)}"
+        said = f"{condition.capitalize()}: the soonest is {_named(first)} Sync's time"
+        said += "" if sound["rank"] == first["rank"] else f"; without a measurable loss {_named(sound)}"
         much = "All" if share[what] >= 1 else f"{100 * share[what]:.0f} % of the"
-        sentences.append(f"{said}. {much} differences are {what}.")
+        sentences.append(f"{said}. {much} differences in time are {what}.")
     return sentences
 
 
@@ -192,8 +192,8 @@ def in_short(found: Mapping[str, Comparison]) -> Fragment:
 
 def _named(line: pd.Series) -> str:
     first, *others = line["protocols"].split(", ")
-    also = f" and {len(others)} that cannot be told from it" if others else ""
-    return f"{first}{also} in {line['time']:.2f} times Sync's time"
+    also = f", as soon as {len(others)} other{'s' * (len(others) > 1)}," if others else ""
+    return f"{first}{also} in {line['time']:.2f} times"
 
 
 def picture(found: Mapping[str, Comparison]) -> Figure:

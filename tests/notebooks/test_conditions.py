@@ -47,6 +47,16 @@ def test_those_that_are_never_at_the_goal_are_last_and_one_line_if_they_end_alik
     ]
 
 
+def test_a_condition_is_told_in_two_sentences():
+    """Async is the soonest and loses 0.01; BSP and GBA need half of sync's time and lose nothing. All of that is speed."""
+    took = {"sync": [10, 20, 30], "gba": [5, 10, 15], "bsp": [5, 10, 15], "async": [2.5, 5, 7.5]}
+    found = {"a day": made(took, FAR, {"sync": 1, "gba": 2, "bsp": 2, "async": 4})}
+    assert conditions.told(found) == [
+        "A day: the soonest is async in 0.25 times Sync's time; without a measurable loss bsp, as soon as 1 other, in 0.50 "
+        "times. All differences in time are in samples a second."
+    ]
+
+
 def test_the_front_page_has_the_shared_day_of_what_is_registered():
     rows = [
         {"condition": condition, "protocol": name, "seed": 0, "metric": 0.7, "samples/s": 9.0, "age": 1.0}
