@@ -21,7 +21,7 @@ import sys
 import tempfile
 import textwrap
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from html import unescape
 from pathlib import Path
 
@@ -32,7 +32,7 @@ from lib.reporting import claims, families, notebooks, picture
 from lib.reporting.claims import Claim, Verdict
 from lib.reporting.index import sheets, tallied, telling
 from lib.reporting.notebooks import Experiment
-from lib.reporting.page import LARGEST, render
+from lib.reporting.page import LARGEST, led, render
 from lib.reporting.short import told
 from notebooks import withdrawn
 
@@ -76,7 +76,9 @@ def publish() -> Path:
             _page(stage, experiment, render(experiment.executed), paths.reports())
         for verdict in judged:
             _verdict(stage, verdict)
-        _front(stage, [each for each in known if each in run or each in staying])
+        shown = [each for each in known if each in run or each in staying]
+        _lead(stage, {each.name for each in shown})
+        _front(stage, shown)
         text = readme(stage)
         stage.chmod(0o755)  # a temporary folder's 0700 would hide it
         paths.replace_folder(stage, target)
@@ -109,7 +111,7 @@ def _unjudged(verdicts: list[Verdict]) -> Iterator[str]:
 
 def _keep(stage: Path, target: Path, staying: list[Experiment]) -> None:
     """What stays: what no notebook makes, and the pages of notebooks that were not run here, to the byte but for what they say of
-    withdrawn verdicts."""
+    withdrawn verdicts, and for the links to the pages beside them."""
     today = {claim.id: claim.hash for claim in claims.load().values()}
     published = {verdict.claim.id: verdict.claim for verdict in claims.kept(target)}
     standing = {name for name, claim in published.items() if claim.hash == today.get(name)}
@@ -143,6 +145,13 @@ def _page(stage: Path, experiment: Experiment, page: str, source: Path) -> None:
             problem = f"{experiment.name}: its page leads to {place}, which cannot be read; run the notebook again"
             raise NotPublished(problem) from error
         _write(stage / place, text)
+
+
+def _lead(stage: Path, names: Set[str]) -> None:
+    """Each page leads to those beside it, of the pages that are published: it may have been run beside other ones."""
+    for name in names:
+        place = stage / f"{name}.html"
+        _write(place, led(place.read_text(encoding="utf-8"), name, names))
 
 
 def _verdict(stage: Path, verdict: Verdict) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from typing import Any
 from lib import paths
 from lib.errors import LockstepError
 from lib.reporting import cards, claims, notebooks
-from lib.reporting.markup import TEMPLATES, slug
+from lib.reporting.markup import TEMPLATES, parts, slug
 from lib.reporting.short import in_short
 
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
@@ -59,7 +59,7 @@ def render(executed: str | os.PathLike) -> str:
         "root": "../" * name.count("/"),
         "question": question,
         "short": in_short(mine, facts.get("profile", "")),
-        "around": notebooks.around(name),
+        "around": _around(name, notebooks.around(name)),
         "policy": POLICY,
         "style": f"{style()}\n{code}",
         "label": _label,
@@ -101,6 +101,16 @@ def _arrange(nb: Any, judged: Sequence[claims.Verdict]) -> None:
     nb.cells.append(new_code_cell(outputs=found["provenance"]))
     question = next((place for place, cell in enumerate(nb.cells) if cell.cell_type == "markdown"), -1)
     nb.cells.insert(question + 1, new_code_cell(outputs=found["short"]))
+
+
+def led(html: str, name: str, shown: Container[str]) -> str:
+    """A page with links to those beside it, of the pages that are `shown`."""
+    nav = _around(name, notebooks.around(name, shown))
+    return re.sub(r'<nav [^>]*class="around".*?</nav>', lambda _: nav, html, count=1, flags=re.DOTALL)
+
+
+def _around(name: str, near: Mapping[str, notebooks.Experiment]) -> str:
+    return parts().around(near, "../" * name.count("/"))
 
 
 def figure_first(html: str) -> str:

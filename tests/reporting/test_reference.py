@@ -106,7 +106,8 @@ def test_what_no_notebook_makes_stays(ran):
 
 
 def test_pages_that_were_not_run_here_stay(ran):
-    """A paper is published alone: the others' pages, data and verdicts are as they were, to the byte, and the index has all."""
+    """A paper is published alone: the others' pages, data and verdicts are as they were, to the byte but for a link to the page
+    beside them, and the index has all."""
     reference.publish()
     before = contents(paths.reference())
     (ran.reports / "gba" / "one.ipynb").unlink()
@@ -116,7 +117,8 @@ def test_pages_that_were_not_run_here_stay(ran):
     reference.publish()
     after = contents(paths.reference())
     stayed = ["gba/one.html", "gba/one/auc.csv", "claims/a.b.json"]
-    assert {name: after[name] for name in stayed} == {name: before[name] for name in stayed}
+    link = b'<a class="next" href="../oac/three.html">Three \xe2\x86\x92</a>'
+    assert {name: after[name].replace(link, b"") for name in stayed} == {name: before[name] for name in stayed}
     assert after.keys() == before.keys() | {"oac/three.html", "oac/index.html"}
     index = after["index.html"].decode()
     assert 'href="gba/one.html"' in index and 'href="oac/three.html"' in index
@@ -130,6 +132,30 @@ def test_what_no_rule_rests_on_may_be_newer_than_the_run(ran):
     ran.claims(changed, "gba")
     reference.publish()
     assert json.loads(contents(paths.reference())["claims/a.b.json"])["claim"]["short"] == "In other words."
+
+
+def test_a_page_leads_to_those_beside_it_that_are_published(ran):
+    """Wherever it was run, and whatever is published or withdrawn after it."""
+    ran.notebook("oac/three", "# Three & more", parameters=PARAMETERS)
+    nav = re.compile(r'<nav [^>]*class="around".*?</nav>', re.DOTALL)
+
+    def beside():
+        reference.publish()
+        pages = {place.stem: place.read_text() for place in paths.reference().glob("*/*.html")}
+        return {
+            name: re.findall(r'class="(\w+)" href="([^"]+)"', nav.findall(page)[0])
+            for name, page in pages.items()
+            if name != "index"
+        }
+
+    assert beside() == {"one": []}
+    notebooks.run("oac/three", "laptop")
+    (ran.reports / "gba" / "one.ipynb").rename(ran.reports / "kept.ipynb")  # not run where the third was
+    assert beside() == {"one": [("next", "../oac/three.html")], "three": [("previous", "../gba/one.html")]}
+    assert "Three &amp; more →" in (paths.reference() / "gba" / "one.html").read_text()
+    (ran.root / "notebooks" / "oac" / "three.ipynb").unlink()
+    (ran.reports / "kept.ipynb").rename(ran.reports / "gba" / "one.ipynb")
+    assert beside() == {"one": []}
 
 
 def test_the_readme_has_the_verdicts(ran):

@@ -6,7 +6,7 @@ import dataclasses
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from pathlib import Path
 
 from lib import paths
@@ -54,9 +54,12 @@ def experiments() -> list[Experiment]:
     )  # that one is to be copied
 
 
-def around(name: str) -> dict[str, Experiment]:
-    """The pages before and after one, if there are any: those that have been run."""
-    known = [None, *(each for each in experiments() if each.name == name or each.executed.exists()), None]
+def around(name: str, shown: Container[str] | None = None) -> dict[str, Experiment]:
+    """The pages before and after one, if there are any: of those that are `shown`, or else of those that have been run."""
+    there = [
+        each for each in experiments() if each.name == name or (each.name in shown if shown else each.executed.exists())
+    ]
+    known = [None, *there, None]
     place = next((place for place, each in enumerate(known) if each and each.name == name), None)
     near = {"previous": known[place - 1], "next": known[place + 1]} if place else {}
     return {where: each for where, each in near.items() if each}
