@@ -16,6 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
+from pandas.api.types import is_numeric_dtype
 
 from lib import paths
 from lib.errors import BadOption, unknown
@@ -151,7 +152,8 @@ def panels(
             ax.set_ylabel(label(y) if j == 0 else "")
             ax.set_xlabel(unit or label(x) if i == len(rows) - 1 else "")
             ax.ticklabel_format(axis="y", useOffset=False)
-            ax.xaxis.get_major_locator().set_params(integer=True)
+            if is_numeric_dtype(data[x]):
+                ax.xaxis.get_major_locator().set_params(integer=True)
         ncols = min(5, len(handles), 114 // (max(map(len, handles)) + 10))
         fig.legend(handles.values(), handles, loc="outside upper center", ncols=ncols, handlelength=3, fontsize=9)
     return fig

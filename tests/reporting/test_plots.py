@@ -37,6 +37,14 @@ def test_equal_figures_are_equal_bytes(runs):
     assert not re.search(rb"tEXt|Software|matplotlib|tIME", first)
 
 
+@pytest.mark.filterwarnings("error")
+def test_panels_stand_over_numbers_or_over_words():
+    data = pd.DataFrame({"rate": [1, 3], "best": [0.5, 0.6], "protocol": "gba", "task": "clicks", "all": ""})
+    for rate in (data["rate"], ["1", "3"]):
+        fig = plots.panels(data.assign(rate=rate), x="rate", y="best", row="task", column="all")
+        assert fig.axes[0].lines[0].get_ydata().tolist() == [0.5, 0.6]
+
+
 @pytest.mark.parametrize(("field", "word"), [("caption", "caption"), ("alt", "alternative text")])
 def test_a_figure_without_words_is_refused(house, runs, field, word):
     given = {"name": "a/b", "caption": "c", "alt": "a", field: " "}
