@@ -22,6 +22,7 @@ from lib import paths
 from lib.__main__ import carried_out
 from lib.cluster.slowdowns import Lognormal
 from lib.cluster.spec import Node
+from lib.measure.advice import FEW
 from lib.workloads import PROFILES
 from notebooks.clusters import GBIT
 
@@ -30,8 +31,10 @@ DRAWN_BY = "45241fd1fc034b4ebc7ab10d69732511613cbb02"
 NEAR = 0.03
 HOPELESS = 0.5
 """Who takes so much longer than the soonest on one seed, each at its best rate, is not run on others."""
-SIZES = {"smoke": (25_600, 2, 1), "laptop": (256_000, 5, 30), "full": (2_048_000, 8, 30)}
-"""Samples, seeds, conditions."""
+SIZES = {"smoke": (40, 2, 1), "laptop": (FEW, 5, 30), "full": (10 * FEW, 8, 30)}
+"""Batches of every worker in a run, seeds, conditions. With fewer than FEW an advice doubts itself."""
+LEAST = 640
+"""Samples of these batches together, in the mean over a run: few workers with small ones have as many more of them."""
 
 
 def condition(commit: str, number: int) -> dict[str, Any]:
@@ -53,9 +56,10 @@ def condition(commit: str, number: int) -> dict[str, Any]:
     return {"batch_size": batch, **model, **places, "server": Node(cores=8, **node)}
 
 
-def held(number: int, samples: int, seeds: int, keep: int = 3) -> dict[str, Any]:
+def held(number: int, updates: int, seeds: int, keep: int = 3) -> dict[str, Any]:
     """One condition's row: the choice, who was soonest, how much longer the choice takes, its time as foretold and found."""
-    asked = condition(DRAWN_BY, number) | {"samples": samples}
+    asked = condition(DRAWN_BY, number)
+    asked |= {"samples": updates * max(LEAST, asked["workers"] * asked["batch_size"])}
     advice = lib.advise("clicks-light", "virtual", keep=keep, seeds=seeds, **asked)
     choice = advice.comparison.choice()
     able = [name for name in advice.tried["protocol"] if name != "sync"]
@@ -101,10 +105,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _bench(options: argparse.Namespace) -> None:
-    samples, seeds, count = SIZES[options.profile]
+    updates, seeds, count = SIZES[options.profile]
     rows = []
     for number in range(options.conditions or count):
-        rows.append(held(number, samples, seeds))
+        rows.append(held(number, updates, seeds))
         table = pd.DataFrame(rows)
         paths.write_text_atomic(paths.results() / "advised" / f"{options.profile}.csv", table.to_csv(index=False))
         print(table.tail(1).round(3).to_string(index=False, header=not number), flush=True)

@@ -42,15 +42,18 @@ def test_a_row_holds_the_choice_against_the_soonest_of_all(monkeypatch):
     tried = pd.DataFrame({"protocol": ["gba", "async", "bsp", "hop-bs", "sync"], "time": [0.5, 0.6, 0.7, 0.8, 1.0]})
     advice = SimpleNamespace(tried=tried, comparison=SimpleNamespace(choice=lambda: "gba"))
     monkeypatch.setattr(lib, "advise", lambda *given, **options: advice)
-    asked = []
+    asked, samples = [], set()
 
     def compare(names, *given, seeds, **options):
         asked.append((names, seeds))
+        samples.add(options["samples"])
         mine = [row for row in rows if row["protocol"] in names and row["seed"] < seeds]
         return SimpleNamespace(paired=lambda: pd.DataFrame(mine))
 
     monkeypatch.setattr(lib, "compare", compare)
     row = advised.held(0, 100, 2)
+    drawn = advised.condition(advised.DRAWN_BY, 0)
+    assert samples == {100 * max(640, drawn["workers"] * drawn["batch_size"])} == {76_800}
     assert asked == [(["sync", "gba", "async", "bsp", "hop-bs"], 1), (["sync", "bsp", "async", "gba"], 2)]
     assert (row["choice"], row["soonest"], row["foretold"]) == ("gba", "async", 0.5)
     assert (row["takes longer"], row["found"]) == (pytest.approx(0.25), pytest.approx(0.5))
