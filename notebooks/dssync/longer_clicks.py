@@ -1,8 +1,8 @@
 """Whether what DS-Sync loses on clicks is a matter of length, of the rate or of groups: python -m notebooks.dssync.longer_clicks
 
-Four workers as in Table 2, for as many steps as there and for as many as the paper's; at BSP's best rate and at DS-Sync's; DS-Sync
-in groups of two, and in one group of all, which averages parameters as well and has nothing of groups. On seeds kept for first
-looks: it explains verdicts and reaches none. The runs, some 25 minutes of two cores, are kept beside this file as a table.
+Four workers as in Table 2, for as many steps as there and for as many as the paper's; at BSP's best rate and at DS-Sync's; in
+groups of two, and in one group of all, which averages parameters as well and has nothing of groups. On seeds kept for first
+looks: it explains verdicts and reaches none. The runs, some 20 minutes of two cores, are kept beside this file as a table.
 """
 
 from __future__ import annotations
