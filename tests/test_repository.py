@@ -164,12 +164,14 @@ def test_what_a_readme_names_is_there():
 
 
 def test_experiments_lie_beside_their_notebooks():
-    """A paper's notebooks lead to each module of its folder, and no paper needs another's."""
+    """A paper's notebooks lead to each module of its folder, or what explains a verdict names its command; and no paper needs
+    another's."""
     papers = {path.parent for path in (ROOT / "notebooks").glob("*/*.ipynb")} - {ROOT / "notebooks" / "skeletons"}
     names = {folder.name for folder in papers}
     for folder in papers:
         texts = [*_cells(folder), *(path.read_text() for path in folder.glob("*.py"))]
         wanted = {module for text in texts for module in imported(text) if module.startswith("notebooks.")}
+        wanted |= {*re.findall(r"`python -m (notebooks\.[\w.]+)`", (folder / "claims.yaml").read_text())}
         others = {module.split(".")[1] for module in wanted} & names - {folder.name}
         assert not others, f"{folder.name} needs {others}"
         modules = {_module(path) for path in folder.glob("*.py") if path.stem != "__init__"}
