@@ -34,7 +34,7 @@ HOPELESS = 0.5
 SIZES = {"smoke": (40, 2, 1), "laptop": (FEW, 5, 30), "full": (10 * FEW, 8, 30)}
 """Batches of every worker in a run, seeds, conditions. With fewer than FEW an advice doubts itself."""
 LEAST = 640
-"""Samples of these batches together, in the mean over a run: few workers with small ones have as many more of them."""
+"""Samples for each of these batches, at least: few workers with small ones have as many more, or they learn little."""
 
 
 def condition(commit: str, number: int) -> dict[str, Any]:
