@@ -95,9 +95,9 @@ def _parser() -> argparse.ArgumentParser:
     compare("protocols", nargs="+", metavar="PROTOCOL", help="as for train; the others are held against the first")
     asked.flags(compare)
     compare("-o", "--option", help=option, **pairs)
-    advise = add("advise", _advise, "try every protocol once, and compare the few that were soonest")
+    advise = add("advise", _advise, "try every protocol, and compare the few that were soonest")
     advise("--first", default="sync", metavar="PROTOCOL", help="what you have now, or know best (default sync)")
-    advise("--keep", type=int, default=3, help="how many are compared with it (default 3)")
+    advise("--keep", type=int, default=4, help="how many are compared with it (default 4)")
     ends = "time: who is soonest at the goal; quality: the soonest of those that are not measurably below the first"
     advise("--priority", choices=("time", "quality"), default="time", help=ends + " (default time)")
     asked.flags(advise)
@@ -222,11 +222,15 @@ def _advise(options: argparse.Namespace) -> None:
 
     workload, given = _asked(options, [options.first])
     found = lib.advise(workload, options.cluster, first=options.first, keep=options.keep, **given)
-    print(f"a run of each, at the workload's own rates; time to the goal and final metric beside {options.first}'s:")
-    print(found.tried.round({"time": 3, "difference": 4}).to_string(index=False, na_rep="never"))
+    print(f"a run of each on the seed of the trials; time to the goal and final metric beside {options.first}'s:")
+    tried = found.tried.assign(rate=[f"{rate:.3g}×" for rate in found.tried["rate"]])
+    print(tried.round({"time": 3, "difference": 4}).to_string(index=False, na_rep="never"))
     for name, why in found.refused.items():
         print(f"{name} cannot run there: {why}")
-    print("as: whose run it was, to the last bit")
+    print(
+        "rate: times the workload's own, the best of those tried, which is one for who is too slow to be first; "
+        "as: whose run it was, to the last bit"
+    )
     print("\nthe soonest of these, and the soonest that lost nothing, on other seeds and at their own best rates:")
     _told(found.comparison, options.figure)
     print(f"\nuse {found.comparison.choice(options.priority)}")

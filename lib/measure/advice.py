@@ -1,28 +1,32 @@
 """`lib.advise`: which protocol for a workload and a cluster, and how sure.
 
-Every protocol that can run there is run once, on a seed that is kept for trials, beside the first; the few that were soonest at
-the goal, and the soonest of those that lost nothing, are compared with it on seeds of their own
-(`lib/measure/comparison.py`). Who was left out by a single run may be as good as the last that was not: the table of all says by
-how much it was behind. Then the few are timed where one thing is otherwise (`lib/measure/elsewhere.py`): what the choice hangs
-on, and what it costs there.
+Every protocol that can run there is run on a seed that is kept for trials, beside the first. Whoever processes samples so fast
+that it could be the soonest at the goal is tried at other rates, as in a comparison; the soonest, each at its own best rate,
+meet on two seeds more, and the soonest of these, with the soonest of those that lost nothing, are compared with the first on
+all (`lib/measure/comparison.py`). Then the few are timed where one thing is otherwise (`lib/measure/elsewhere.py`): what the
+choice hangs on, and what it costs there.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from lib.cluster.base import Cluster
 from lib.errors import BadOption
 from lib.measure import elsewhere
 from lib.measure.compared import Comparison, Priority
-from lib.measure.comparison import compared, told
+from lib.measure.comparison import best, compared, judged, told, tuned
 from lib.measure.trial import Trial, metric_of, seconds_to
-from lib.options.checked import Count, checked
+from lib.options.checked import Count, Share, checked
 from lib.protocols import ALL
+from lib.results.run import Run
 from lib.seeds import tuning
 from lib.training.sweep import SweepFailed, sweep
 from lib.training.train import Job
@@ -34,6 +38,13 @@ CLOSE = 0.001
 """Of the metric: who ends no further below the first has lost nothing that is counted."""
 FEW = 100
 """Updates below which a run says little of longer ones (`02_regime`)."""
+FRUGAL = 0.8
+"""Of the fewest samples that anybody needed to the goal so far: who could not be the soonest with so few is not tried at other
+rates. The least that was seen is 0.84 of the first's (15 conditions that nobody chose, 30 protocols at all rates)."""
+LEAST = 64_000
+"""Samples of a run, unless they or a profile are given: as many, or FEW batches of every worker; never more than a pass."""
+HEAT = 2
+"""Seeds on which twice as many are compared as on all."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,8 +52,9 @@ class Advice:
     """What was tried once, and what was compared."""
 
     tried: pd.DataFrame
-    """A row for each protocol that can run there, the soonest first: `time` to the goal over the first's and `difference` in the
-    metric, both of a single run at the workload's own rates; `as`: the protocol whose run it was to the last bit."""
+    """A row for each protocol that can run there, the soonest first: the `rate`, times the workload's, at which it ended
+    highest; `time` to the goal over the first's and `difference` in the metric, both of that single run; `as`: the protocol
+    whose run it was to the last bit."""
     refused: dict[str, str]
     """Protocols that cannot run there, and why."""
     comparison: Comparison
@@ -53,15 +65,19 @@ class Advice:
 
     def doubts(self) -> list[str]:
         """A sentence for each reason not to trust it."""
-        compared, told = set(self.comparison.runs["protocol"]), []
+        told = []
         if self.updates < FEW:
             told.append(
                 f"a run here is {self.updates:,.0f} batches of every worker; below {FEW} whoever updates most often is the "
                 f"soonest, and who loses what later is not seen: give {math.ceil(FEW / self.updates)} times the samples"
             )
-        sooner = self.tried[(self.tried["time"] < 1) & ~self.tried["as"].isin(compared)]
-        if left := [*sooner["protocol"]]:
-            told.append(f"sooner than {self.comparison.first} in the table of all, and not compared: {', '.join(left)}")
+        choice, compared = self.comparison.choice(), set(self.comparison.runs["protocol"])
+        once = self.tried.set_index("protocol")
+        sooner = once[(once["time"] < once.loc[choice, "time"]) & ~once["as"].isin(compared)]
+        if len(sooner):
+            told.append(
+                f"sooner than {choice} on the seed of the trials, and not compared on all: {', '.join(sooner.index)}"
+            )
         return told
 
     def hangs(self, priority: Priority = "time") -> list[str]:
@@ -91,19 +107,24 @@ def advise(
     cluster: Cluster | str,
     *,
     first: str = "sync",
-    keep: int = 3,
+    keep: int = 4,
     seeds: int = 5,
     goal: float = 0.9,
     **options: Any,
 ) -> Advice:
     """Try every registered protocol for workers, and compare the `keep` best with the `first`; options as for `compare`."""
-    keep = checked(Count, keep, "advise", "keep")
+    keep, seeds = checked(Count, keep, "advise", "keep"), checked(Count, seeds, "advise", "seeds")
+    goal = checked(Share, goal, "advise", "goal")
     names = [
         first,
         *(name for name, kind in ALL.items() if kind.family != "pipeline" and name not in (first, "frozen")),
     ]
     told(options, names, workload, cluster)
     (seed,) = tuning(1)
+    present = Trial.of(workload, first, cluster, options)
+    batch = _batch_of_all(present, seed)
+    if not options.keys() & {"samples", "profile"}:
+        options["samples"] = min(present.workload.samples, max(LEAST, FEW * batch))
     trials, refused = {}, {}
     for name in names:
         try:
@@ -114,6 +135,40 @@ def advise(
             refused[name] = str(error)
         else:
             trials[name] = trial
+    blank, once, lost = _once(trials, seed)
+    refused |= lost
+    metric = metric_of(blank)
+    runs = {name: {1.0: run} for name, run in once.items()} | tuned({first: trials[first]})
+    start, end = blank.summary[metric], runs[first][best(runs[first])].summary[metric]
+    until = partial(seconds_to, metric=metric, start=start, goal=start + goal * (end - start))
+    lossless = [name for name in once if once[name].summary[metric] >= once[first].summary[metric] - CLOSE]
+    safe = min(
+        (name for name in lossless if until(once[name]) > 0 and name != first),
+        key=lambda name: until(once[name]),
+        default=first,
+    )
+    able = dict.fromkeys([first, *_could_be_first(runs, until), safe])
+    runs |= tuned({name: trials[name] for name in able})
+    own = {name: best(tried) for name, tried in runs.items()}
+    tried = _table({name: (rate, runs[name][rate]) for name, rate in own.items()}, first, metric, until)
+    soonest = [name for name in dict.fromkeys(tried.dropna()["as"]) if name in able and name != first]
+    heat = dict.fromkeys([first, *soonest[: 2 * keep], safe])
+    heats = judged({name: trials[name] for name in heat}, {name: (own[name],) for name in heat}, min(HEAT, seeds), goal)
+    order = _mean_seconds(heats).drop(first).sort_values(na_position="last").index
+    few = {name: trials[name] for name in dict.fromkeys([first, *order[:keep], safe])}
+    comparison = compared(few, seeds, goal, own)
+    updates = once[first].summary["samples"] / batch
+    return Advice(tried, refused, comparison, elsewhere.seconds(few, _mean_seconds(comparison), seed), updates)
+
+
+def _batch_of_all(trial: Trial, seed: int) -> int:
+    """Samples of a batch of every worker."""
+    return Job.of(**trial.job(1.0, seed)).course.plan.workers * trial.workload.batch_size
+
+
+def _once(trials: Mapping[str, Trial], seed: int) -> tuple[Run, dict[str, Run], dict[str, str]]:
+    """A run without training and one of each at the workload's rates; and who turned out not to be able to run, and why."""
+    first = next(iter(trials))
     jobs = [trials[first].untrained(seed), *(trial.job(1.0, seed) for trial in trials.values())]
     try:
         blank, *runs = sweep(jobs)
@@ -122,31 +177,41 @@ def advise(
         if blank is None or runs[0] is None:
             raise
         lost = [name for name, run in zip(trials, runs, strict=True) if run is None]
-        refused |= dict(zip(lost, str(failed).splitlines()[1:], strict=True))
-    metric, found = metric_of(blank), {name: run for name, run in zip(trials, runs, strict=True) if run is not None}
-    start, end = blank.summary[metric], found[first].summary[metric]
-    there = start + goal * (end - start)
-    seconds, same = (
-        seconds_to(found[first], metric, start, there) or math.nan,
-        {},
-    )  # 0: it learnt nothing that could be sooner
+        why = dict(zip(lost, str(failed).splitlines()[1:], strict=True))
+    else:
+        why = {}
+    return blank, {name: run for name, run in zip(trials, runs, strict=True) if run is not None}, why
+
+
+def _could_be_first(runs: Mapping[str, Mapping[float, Run]], until: Callable[[Run], float]) -> list[str]:
+    """Whose speed lets them be as soon as the soonest so far, if at rates of their own they need few samples."""
+    seconds = {(name, rate): until(run) for name, tried in runs.items() for rate, run in tried.items()}
+    if not any(found > 0 for found in seconds.values()):
+        return []  # the first learnt nothing that anybody could be sooner at
+    fewest = np.nanmin([found * runs[name][rate].summary["qps"] for (name, rate), found in seconds.items()])
+    soonest = np.nanmin([*seconds.values()])
+    return [name for name in runs if FRUGAL * fewest / runs[name][1.0].summary["qps"] < soonest]
+
+
+def _table(
+    found: Mapping[str, tuple[float, Run]], first: str, metric: str, until: Callable[[Run], float]
+) -> pd.DataFrame:
+    """What was tried: of each the run at its own rate, beside the first's."""
+    ours = found[first][1]
+    seconds, same = until(ours) or math.nan, {}  # 0: it learnt nothing that could be sooner
     rows = [
         {
             "protocol": name,
-            "time": seconds_to(run, metric, start, there) / seconds,
-            "difference": run.summary[metric] - end,
+            "rate": rate,
+            "time": until(run) / seconds,
+            "difference": run.summary[metric] - ours.summary[metric],
             "as": same.setdefault((run.digest, run.summary["virtual_seconds"], run.summary["wall_seconds"]), name),
         }
-        for name, run in found.items()
+        for name, (rate, run) in found.items()
     ]
-    tried = pd.DataFrame(rows).sort_values("time", kind="stable").reset_index(drop=True)
-    arrived = tried.dropna()
-    best = [name for name in dict.fromkeys(arrived["as"]) if name != first]
-    safe = [name for name in dict.fromkeys(arrived[arrived["difference"] >= -CLOSE]["as"]) if name != first]
-    few = {name: trials[name] for name in dict.fromkeys([first, *best[:keep], *safe[:1]])}
-    comparison = compared(few, seeds, goal)
-    own = comparison.paired()
-    known = own.groupby("protocol")["seconds"].agg(lambda found: found.mean(skipna=False))
-    plan = Job.of(**trials[first].job(1.0, seed)).course.plan
-    updates = found[first].summary["samples"] / (plan.workers * trials[first].workload.batch_size)
-    return Advice(tried, refused, comparison, elsewhere.seconds(few, known, seed), updates)
+    return pd.DataFrame(rows).sort_values("time", kind="stable").reset_index(drop=True)
+
+
+def _mean_seconds(found: Comparison) -> pd.Series:
+    """Of each at its own rate, to the goal; nan for who is not there on every seed."""
+    return found.paired().groupby("protocol", sort=False)["seconds"].agg(lambda of: of.mean(skipna=False))

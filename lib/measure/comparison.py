@@ -20,6 +20,7 @@ from lib.measure.compared import Comparison
 from lib.measure.trial import Trial, metric_of, seconds_to
 from lib.options.checked import Count, Share, checked
 from lib.protocols.rule import Pair, Rule
+from lib.results.run import Run
 from lib.seeds import judging, tuning
 from lib.training.given import resolve, taken
 from lib.training.sweep import sweep
@@ -48,28 +49,33 @@ def compare(
     return compared({name: Trial.of(workload, each, cluster, options) for name, each in of.items()}, seeds, goal)
 
 
-def compared(trials: Mapping[str, Trial], seeds: int, goal: float) -> Comparison:
-    """The same of protocols that are settled, by their names."""
+def compared(
+    trials: Mapping[str, Trial], seeds: int, goal: float, own: Mapping[str, float] | None = None
+) -> Comparison:
+    """The same of protocols that are settled, by their names, and at multiples of their `own` where these are known."""
     seeds = checked(Count, seeds, "compare", "seeds")
     goal = checked(Share, goal, "compare", "goal")
-    best = _tuned(trials)
-    places = [
-        (name, rate, seed) for name in trials for rate in dict.fromkeys((1.0, best[name])) for seed in judging(seeds)
-    ]
+    own = own or {name: best(runs) for name, runs in tuned(trials, evaluations=1).items()}
+    return judged(trials, {name: (own[name], 1.0) for name in trials}, seeds, goal)
+
+
+def judged(trials: Mapping[str, Trial], rates: Mapping[str, Sequence[float]], seeds: int, goal: float) -> Comparison:
+    """Each at its multiples of the rates, of which the first is its own, on so many seeds."""
+    places = [(name, rate, seed) for name in trials for rate in dict.fromkeys(rates[name]) for seed in judging(seeds)]
     runs = dict(zip(places, sweep([trials[name].job(rate, seed) for name, rate, seed in places]), strict=True))
     first = next(iter(trials))
     untrained = sweep([trials[first].untrained(seed) for seed in judging(seeds)])
     metric = metric_of(untrained[0])
     rows = []
     for seed, blank in zip(judging(seeds), untrained, strict=True):
-        start, end = blank.summary[metric], runs[first, best[first], seed].summary[metric]
+        start, end = blank.summary[metric], runs[first, rates[first][0], seed].summary[metric]
         for name, rate in dict.fromkeys(place[:2] for place in places):
             run = runs[name, rate, seed]
             figures = {"metric": run.summary[metric]}
             figures["seconds"] = seconds_to(run, metric, start, start + goal * (end - start))
             per = {"samples/s": run.summary["qps"], "bytes/sample": run.summary["bytes"] / run.summary["samples"]}
             age = {"age": run.summary["staleness_mean"], "digest": run.digest}
-            rows.append({"protocol": name, "rate": rate, "best": best[name], "seed": seed} | figures | per | age)
+            rows.append({"protocol": name, "rate": rate, "best": rates[name][0], "seed": seed} | figures | per | age)
     return Comparison(pd.DataFrame(rows), metric, goal)
 
 
@@ -81,21 +87,26 @@ def told(options: Mapping[str, Any], protocols: Iterable[Rule | Pair | str], wor
         resolve(Options, workload, protocols[0], cluster, {name: options[name] for name in lost})
 
 
-def _tuned(trials: Mapping[str, Trial]) -> dict[str, float]:
-    """Each protocol's best multiple of the rates."""
-    found: dict[str, dict[float, float]] = {name: {} for name in trials}
+def tuned(trials: Mapping[str, Trial], **changed: Any) -> dict[str, dict[float, Run]]:
+    """Each protocol's runs by the multiple of the rates, on the seed that is kept for that, with other options where some are
+    `changed`."""
+    found: dict[str, dict[float, Run]] = {name: {} for name in trials}
     wanted = [(name, rate) for name in trials for rate in (1 / STEP, 1.0, STEP)]
     (seed,) = tuning(1)
     while wanted:
-        runs = sweep([trials[name].job(rate, seed, evaluations=1) for name, rate in wanted])
-        metric = metric_of(runs[0])
+        runs = sweep([trials[name].job(rate, seed, **changed) for name, rate in wanted])
         for (name, rate), run in zip(wanted, runs, strict=True):
-            found[name][rate] = np.nan_to_num(run.summary[metric], nan=-math.inf)
-        best = {name: max(tried, key=tried.get) for name, tried in found.items()}
-        beside = [(name, rate * step) for name, rate in best.items() for step in (1 / STEP, STEP)]
+            found[name][rate] = run
+        beside = [(name, best(tried) * step) for name, tried in found.items() for step in (1 / STEP, STEP)]
         wanted = [
             (name, rate)
             for name, rate in beside
             if 1 / MOST <= rate <= MOST and not any(math.isclose(rate, other) for other in found[name])
         ]
-    return best
+    return found
+
+
+def best(tried: Mapping[float, Run]) -> float:
+    """The multiple at which a protocol ends highest."""
+    metric = metric_of(next(iter(tried.values())))
+    return max(tried, key=lambda rate: np.nan_to_num(tried[rate].summary[metric], nan=-math.inf))

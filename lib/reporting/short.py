@@ -72,7 +72,7 @@ def _reversed(verdict: Verdict) -> str:
         return ""
     ends = [(case.case, case.high if verdict.claim.sign > 0 else case.low) for case in verdict.cases]
     other = [pair.translate(TURNED) for pair, end in ends if end is not None and verdict.claim.sign * end < 0]
-    return f" Shown: {'; '.join(other)}." if other else ""
+    return f" Shown the other way here: {'; '.join(other)}." if other else ""
 
 
 def _asked(verdict: Verdict) -> str:

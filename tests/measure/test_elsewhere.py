@@ -44,7 +44,7 @@ def test_seconds_are_those_that_are_known_times_how_much_slower_its_samples_come
 def advice(tried=None, compared=("sync", "gba"), updates=500.0, **columns):
     places = [f"place {number}" for number in range(len(next(iter(columns.values()))))] if columns else []
     comparison = SimpleNamespace(
-        choice=lambda priority: "gba", first="sync", runs=pd.DataFrame({"protocol": list(compared)})
+        choice=lambda priority="time": "gba", first="sync", runs=pd.DataFrame({"protocol": list(compared)})
     )
     return Advice(pd.DataFrame(tried or {}), {}, comparison, pd.DataFrame(columns, places), updates)
 
@@ -66,12 +66,12 @@ def test_a_choice_that_holds_everywhere_is_one_sentence():
 
 
 def test_runs_that_are_short_and_who_was_left_out_are_told():
-    """BSP is GBA to the bit, and so was compared; Async was sooner than Sync and was not."""
+    """BSP is GBA to the bit, and so was compared; Async was sooner than the choice and was not."""
     tried = {"protocol": ["async", "gba", "bsp", "sync", "ssp"], "as": ["async", "gba", "gba", "sync", "ssp"]}
     tried["time"] = [0.4, 0.5, 0.5, 1.0, np.nan]
     few, left = advice(tried, updates=12.5).doubts()
     assert few.startswith("a run here is 12 batches of every worker; below 100") and few.endswith(
         "give 8 times the samples"
     )
-    assert left == "sooner than sync in the table of all, and not compared: async"
+    assert left == "sooner than gba on the seed of the trials, and not compared on all: async"
     assert advice(tried, compared=("sync", "gba", "async")).doubts() == []

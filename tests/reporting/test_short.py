@@ -92,9 +92,9 @@ def test_cases_that_are_all_open_are_not_listed_and_unlike_ones_are():
 def test_an_order_says_which_pairs_stand_the_other_way():
     of = claim("order", subject=None, order=("a", "b", "c"), short="The order.")
     assert told(judge(of, table(a=five(3), b=five(2), c=five(1)))) == "The order."
-    assert told(judge(of, table(a=five(3), b=five(1), c=five(2)))) == "The order. Shown: b < c."
+    assert told(judge(of, table(a=five(3), b=five(1), c=five(2)))) == "The order. Shown the other way here: b < c."
     small = claim("order", relation="<=", subject=None, order=("c", "b", "a"), short="The order.")
-    assert told(judge(small, table(a=five(1), b=five(3), c=five(2)))) == "The order. Shown: b > a."
+    assert told(judge(small, table(a=five(1), b=five(3), c=five(2)))) == "The order. Shown the other way here: b > a."
 
 
 def test_claims_that_are_all_confirmatory_are_counted_once():
