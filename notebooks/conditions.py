@@ -41,7 +41,7 @@ MACHINE = Node(flops=workloads.get("clicks-light", batch_size=BATCH).work().flop
 """A batch's gradient takes two milliseconds, so that latency does not decide by itself."""
 EQUAL = VirtualCluster(workers=8, worker=MACHINE)
 _WIRE = {"bandwidth": 0.1 * GBIT, "latency": 1e-3}
-BUSY = "shared day"
+BUSY = "shared cluster"
 """The condition that the front page shows."""
 CONDITIONS = {
     BUSY: replace(EQUAL, slowdown=get("alibaba-shared-2018", scale=1e-5)),  # a day passes in a second
@@ -95,7 +95,7 @@ def figures(run: Run, **place: Any) -> dict[str, Any]:
 
 
 def busy(data: pd.DataFrame) -> pd.DataFrame:
-    """The shared day's runs as `lib.reporting.picture` takes them: what the kit registers, without the combinations."""
+    """The shared cluster's runs as `lib.reporting.picture` takes them: what the kit registers, without the combinations."""
     here = data[(data["condition"] == BUSY) & ~data["protocol"].isin(UNTRIED)]
     return here[["protocol", "seed", "metric", "samples/s"]].rename(columns={"metric": "auc", "samples/s": "qps"})
 
@@ -115,12 +115,12 @@ def compared(data: pd.DataFrame) -> dict[str, Comparison]:
 
 def ranked(found: Comparison) -> pd.DataFrame:
     """A line for those that the condition cannot tell apart, the soonest first: neither paired times nor paired metrics of a
-    line's members differ measurably from those of its first."""
+    line's members differ measurably from those of its first, which in Sync's line is Sync."""
     own = found.paired().drop_duplicates(["protocol", "seed"])
     times, ends = (own.pivot(index="seed", columns="protocol", values=name) for name in ("seconds", "metric"))
     order = times.mean(skipna=False).sort_values(na_position="last").index
-    lines: list[list[str]] = []
-    for name in order:
+    lines: list[list[str]] = [["sync"]]
+    for name in order.drop("sync"):
         for line in lines:
             never = times[name].isna().all() == times[line[0]].isna().all()
             if never and _alike(times[name] / times[line[0]] - 1) and _alike(ends[name] - ends[line[0]]):
@@ -128,6 +128,7 @@ def ranked(found: Comparison) -> pd.DataFrame:
                 break
         else:
             lines.append([name])
+    lines.sort(key=lambda line: order.get_loc(line[0]))
     return pd.DataFrame(_lines(lines, times / times[["sync"]].to_numpy(), ends.sub(ends["sync"], axis=0)))
 
 

@@ -262,7 +262,9 @@ def verdicts(folder: Path) -> str:
     lines = []
     for name, of, waiting in tallied(every):
         said = f"{name}: {claims.tally(of)}" if of else name
-        lines.append(_wrapped("; ".join(filter(None, (said, waiting))), "- "))
+        lines.append(
+            _wrapped("; ".join(filter(None, (said, _failed(folder, every) if "failed" in of else "", waiting))), "- ")
+        )
     for paper in notebooks.papers():
         if total := sum(each.kind == "paper" and each.folder == paper.folder for each in claims.load().values()):
             mine = [each for each in found.values() if each.claim.kind == "paper" and each.claim.folder == paper.folder]
@@ -271,6 +273,12 @@ def verdicts(folder: Path) -> str:
             parts += [f"{told(each).rstrip('.')}: *{each.counted}*." for each in told_of]
             lines.append(_wrapped(" ".join(parts), "- "))
     return "\n".join(lines)
+
+
+def _failed(folder: Path, verdicts: list[Verdict]) -> str:
+    """The checks that failed, each with the page that has it."""
+    failed = [each.claim for each in verdicts if each.counted == "failed"]
+    return ", ".join(_link(folder, claim.id, claim.notebook) for claim in failed)
 
 
 def _judged(verdicts: list[Verdict], total: int) -> str:

@@ -105,7 +105,7 @@ def _front(
             experiment.name: [v for v in verdicts if v.claim.notebook == experiment.name] for experiment in known
         },
         "answer": [] if modes is None else picture.answer(modes),
-        "lost": [(v, told(v)) for v in verdicts if v.claim.kind == "paper" and v.counted == "not replicated"],
+        "lost": [(v, told(v)) for v in verdicts if v.counted in ("not replicated", "failed")],
         "homeless": sum(v.claim.notebook not in {experiment.name for experiment in known} for v in verdicts),
     }
     if modes is not None:

@@ -1,4 +1,4 @@
-"""The picture that answers first: speed against quality on a busy cluster, one mark a protocol; and what it says, in words.
+"""The picture that answers first: speed against quality on a shared cluster, one mark a protocol; and what it says, in words.
 
 `notebooks/90_compare.ipynb` writes its data. The index and the README show what is committed of it.
 """
@@ -25,7 +25,7 @@ from lib.reporting.plots import WIDTH, style
 from lib.reporting.quantity import within
 
 NOTEBOOK = "90_compare"
-NAME = f"{NOTEBOOK}/shared_day"
+NAME = f"{NOTEBOOK}/shared_cluster"
 KEPT = 99.0
 """Per cent of what Sync learns: who keeps so much, and is not measurably below it, counts as no worse in the answer."""
 PAIRED = ("speed", "quality", "less")
@@ -166,31 +166,36 @@ def answer(data: pd.DataFrame) -> list[str]:
     fastest, least = others.index[0], others["quality"].idxmin()
     if best := next(iter(sound.index), ""):
         same = f" ({', '.join(twins[best])}: the same runs here)" if twins[best] else ""
-        first = f"On a busy cluster use {best}{same}: {_found(table, best, ' of what sync learns')}."
+        first = f"On a shared cluster use {best}{same}: {_found(table, best, ' of what sync learns')}."
     else:
-        first = (
-            f"On a busy cluster use sync: all others lose measurably, or more than {100 - KEPT:g} % of what it learns."
-        )
-    shown = "No protocol is shown to learn more than sync, which"
+        first = f"On a shared cluster use sync: all others lose measurably, or more than {100 - KEPT:g} % of what it learns."
+    shown = "There no protocol is shown to learn more than sync, which"
     if len(more):
-        shown = f"Shown to learn more than sync: {', '.join(more)}. Sync"
+        shown = f"Shown to learn more there than sync: {', '.join(more)}. Sync"
     second = f"{shown} waits for its slowest worker; where workers are equal, nobody waits for long."
     third = ""
     if fastest != best:
-        third = f"Speed alone misleads, as with {fastest}: {_found(table, fastest)}. "
+        if best and told(table, fastest)[0] == told(table, best)[0]:
+            third = f"Speed alone misleads: {fastest} was as fast, and {_kept(table, fastest)}. "
+        else:
+            third = f"Speed alone misleads, as with {fastest}: {_found(table, fastest)}. "
     elif least != best:
         third = f"Who mixes less learns less, as {least}: {_found(table, least)}. "
     how = (
         f"100 % is what sync learns, 0 % an untrained model, whose AUC is {untrained:.2f}; differences are paired by seed. Each "
-        "protocol at the best of a few learning rates, which one seed of its own chose; 95 % intervals over "
-        f"{table['seeds'].min()} seeds, virtual workers, synthetic clicks."
+        "protocol at the best of a few learning rates, which one seed of its own chose where workers are equal; 95 % intervals "
+        f"over {table['seeds'].min()} seeds, virtual workers, synthetic clicks."
     )
     return [first, second, f"{third}({how})"]
 
 
 def _found(table: pd.DataFrame, name: str, of: str = "") -> str:
-    speed, quality, less = told(table, name)
-    return f"it trained {speed} times as many samples per second as sync and kept {quality} %{of} (AUC less sync's: {less})"
+    return f"it trained {told(table, name)[0]} times as many samples per second as sync and {_kept(table, name, of)}"
+
+
+def _kept(table: pd.DataFrame, name: str, of: str = "") -> str:
+    _, quality, less = told(table, name)
+    return f"kept {quality} %{of} (AUC less sync's: {less})"
 
 
 def told(table: pd.DataFrame, name: str) -> tuple[str, ...]:

@@ -36,6 +36,14 @@ def test_those_that_differ_by_less_than_seeds_can_tell_are_one_line():
     assert shown.loc[3].tolist() == ["sync", "1 [1, 1]", "0 [0, 0]"]
 
 
+def test_syncs_line_has_syncs_figures():
+    """GBA is sooner by a little, and by nothing that three seeds can tell."""
+    took = {"sync": [10, 20, 30], "gba": [9.9, 20.05, 29.9], "async": [5, 10, 15]}
+    lines = conditions.ranked(made(took, FAR))
+    assert lines["protocols"].tolist() == ["async", "sync, gba"] and lines["rank"].tolist() == [1, 2]
+    assert conditions.shown(lines).loc[2].tolist() == ["sync, gba", "1 [1, 1]", "0 [0, 0]"]
+
+
 def test_those_that_are_never_at_the_goal_are_last_and_one_line_if_they_end_alike():
     never = [np.nan] * 3
     took = {"sync": [10, 20, 30], "gba": never, "bsp": never, "async": [50, np.nan, 60]}
@@ -57,7 +65,7 @@ def test_a_condition_is_told_in_two_sentences():
     ]
 
 
-def test_the_front_page_has_the_shared_day_of_what_is_registered():
+def test_the_front_page_has_the_shared_cluster_of_what_is_registered():
     rows = [
         {"condition": condition, "protocol": name, "seed": 0, "metric": 0.7, "samples/s": 9.0, "age": 1.0}
         for condition in conditions.CONDITIONS
@@ -95,5 +103,5 @@ def test_sync_waits_where_workers_are_unlike_and_failures_strike():
     qps = {name: lib.train(**job | timed).summary["qps"] for name, job in jobs.items()}
     even = conditions.BATCH * 8 / conditions.STEP
     assert qps["equal workers"] == pytest.approx(even, rel=0.15) and qps["many workers"] > 3 * qps["equal workers"]
-    assert qps["heavy stragglers"] < qps["equal workers"] / 4 and qps["shared day"] < qps["equal workers"] / 1.3
+    assert qps["heavy stragglers"] < qps["equal workers"] / 4 and qps["shared cluster"] < qps["equal workers"] / 1.3
     assert qps["slow network"] < qps["equal workers"] / 3

@@ -65,9 +65,9 @@ def test_names_stand_on_no_mark_and_no_other_name():
 @pytest.mark.parametrize(
     ("aucs", "told"),
     [
-        (less(-0.002), "Shown to learn more than sync: gba. Sync waits"),
-        ((0.81, 0.81, 0.82), "No protocol is shown to learn more than sync, which waits"),  # more, and not surely
-        (less(0.001), "No protocol is shown to learn more than sync, which waits"),
+        (less(-0.002), "Shown to learn more there than sync: gba. Sync waits"),
+        ((0.81, 0.81, 0.82), "There no protocol is shown to learn more than sync, which waits"),  # more, and not surely
+        (less(0.001), "There no protocol is shown to learn more than sync, which waits"),
     ],
 )
 def test_that_one_learns_more_than_another_is_said_where_it_is_shown(aucs, told):
