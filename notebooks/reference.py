@@ -262,9 +262,8 @@ def verdicts(folder: Path) -> str:
     lines = []
     for name, of, waiting in tallied(every):
         said = f"{name}: {claims.tally(of)}" if of else name
-        lines.append(
-            _wrapped("; ".join(filter(None, (said, _failed(folder, every) if "failed" in of else "", waiting))), "- ")
-        )
+        said += f" ({_failed(folder, every)})" if "failed" in of else ""
+        lines.append(_wrapped("; ".join(filter(None, (said, waiting))), "- "))
     for paper in notebooks.papers():
         if total := sum(each.kind == "paper" and each.folder == paper.folder for each in claims.load().values()):
             mine = [each for each in found.values() if each.claim.kind == "paper" and each.claim.folder == paper.folder]
@@ -292,7 +291,8 @@ def _judged(verdicts: list[Verdict], total: int) -> str:
 def _wrapped(text: str, first: str = "") -> str:
     """As lines of a README, which people read as text too."""
     given = {"width": 120, "break_long_words": False, "break_on_hyphens": False}
-    return textwrap.fill(_line(text), **given, initial_indent=first, subsequent_indent=" " * len(first))
+    kept = _line(text).replace(" %", "\u00a0%")  # never alone on the next line
+    return textwrap.fill(kept, **given, initial_indent=first, subsequent_indent=" " * len(first))
 
 
 def _line(text: str) -> str:
