@@ -234,6 +234,9 @@ def _advise(options: argparse.Namespace) -> None:
     print("\nthe soonest of these, and the soonest that lost nothing, on other seeds and at their own best rates:")
     _told(found.comparison, options.figure)
     print(f"\nuse {found.comparison.choice(options.priority)}")
+    other, why = ("quality", "the end") if options.priority == "time" else ("time", "the time to the goal alone")
+    if (more := found.comparison.choice(other)) != found.comparison.choice(options.priority):
+        print(f"where {why} counts (--priority {other}): {more}")
     for each in found.hangs(options.priority):
         print(f"- {each}")
     for each in found.doubts():

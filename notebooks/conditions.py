@@ -46,6 +46,7 @@ BUSY = "shared cluster"
 CONDITIONS = {
     BUSY: replace(EQUAL, slowdown=get("alibaba-shared-2018", scale=1e-5)),  # a day passes in a second
     "equal workers": EQUAL,
+    "a slow quarter": replace(EQUAL, workers=16, speeds=(*[1.0] * 12, *[0.5] * 4)),
     "heavy stragglers": replace(EQUAL, slowdown=Lognormal(sigma=1.0), speeds=(*[1.0] * 6, 0.5, 0.25)),
     "slow network": replace(EQUAL, worker=replace(MACHINE, **_WIRE), server=replace(EQUAL.server, **_WIRE)),
     "many workers": replace(EQUAL, workers=32),
@@ -62,7 +63,7 @@ UNTRIED = (
 )
 """Rows under one paper's rule, dense parameters under another's: none of the papers has them."""
 NAMED = 3
-"""Marks that have their names in a panel, the soonest."""
+"""Marks that have their names in a panel, the soonest; and most protocols of a line whose names a sentence has."""
 MODES = (
     "sync",
     *(name for name, kind in ALL.items() if kind.family != "pipeline" and name not in ("sync", "frozen")),
@@ -172,17 +173,17 @@ def decides(found: Comparison) -> dict[str, float]:
 
 
 def told(found: Mapping[str, Comparison]) -> list[str]:
-    """A sentence a condition: who is soonest, who is it that loses nothing, and what decides."""
+    """Two sentences a condition: who is soonest of those that lose nothing, who is sooner and loses; and what decides."""
     sentences = []
     for condition, comparison in found.items():
         lines, share = ranked(comparison), decides(comparison)
         kept = lines[lines["AUC less sync's, high"] >= 0]
         first, sound = lines.iloc[0], (kept if len(kept) else lines).iloc[0]
-        what = max(("in samples a second", "in samples needed"), key=lambda name: share[name])
-        said = f"{condition.capitalize()}: the soonest is {_named(first)} Sync's time"
-        said += "" if sound["rank"] == first["rank"] else f"; without a measurable loss {_named(sound)}"
-        much = "All" if share[what] >= 1 else f"{100 * share[what]:.0f} % of the"
-        sentences.append(f"{said}. {much} differences in time are {what}.")
+        said = f"{condition.capitalize()}: soonest without a measurable loss: {_named(sound)} Sync's time"
+        said += "" if sound["rank"] == first["rank"] else f"; {_named(first)}, and measurably lower in the end"
+        what, other = sorted(("in samples a second", "in samples needed"), key=lambda name: -share[name])
+        much, rest = ("All", "") if share[what] >= 1 else (f"{100 * share[what]:.0f} % of the", f", the rest {other}")
+        sentences.append(f"{said}. {much} differences between protocols in this time lie {what}{rest}.")
     return sentences
 
 
@@ -192,9 +193,11 @@ def in_short(found: Mapping[str, Comparison]) -> Fragment:
 
 
 def _named(line: pd.Series) -> str:
-    first, *others = line["protocols"].split(", ")
-    also = f", as soon as {len(others)} other{'s' * (len(others) > 1)}," if others else ""
-    return f"{first}{also} in {line['time']:.2f} times"
+    *names, last = line["protocols"].split(", ")
+    if len(names) >= NAMED:
+        names, last = names[:1], f"{len(names)} others"
+    told = f"{', '.join(names)} and {last}" if names else last
+    return f"{told}, in {line['time']:.2f} times"
 
 
 def picture(found: Mapping[str, Comparison]) -> Figure:
@@ -218,6 +221,8 @@ def picture(found: Mapping[str, Comparison]) -> Figure:
             ax.xaxis.set_major_formatter(lambda x, _: f"{x:g}")
             ax.xaxis.set_minor_formatter("")
             shown.append((ax, firsts, at))
+        for ax in panels.flat[len(shown) :]:
+            ax.set_axis_off()
         for ax, _, _ in shown[-panels.shape[1] :]:
             ax.set_xlabel("time, Sync's = 1", fontsize=9)
         fig.supylabel("AUC less Sync's, 10⁻³", fontsize=9)

@@ -285,7 +285,9 @@ def _judged(verdicts: list[Verdict], total: int) -> str:
     if not verdicts:
         return f"none of {total} claims judged yet"
     sure = Counter(each.counted for each in verdicts if each.standing == "confirmatory")
-    return f"{len(verdicts)} of {total} claims judged, {f'confirmatory: {claims.tally(sure)}' if sure else 'none confirmatory'}"
+    of = "" if len(verdicts) == total else f" of {total}"
+    said = f"{len(verdicts)}{of} claim{'s' * (total > 1)} judged"
+    return f"{said}, {f'{sum(sure.values())} confirmatory: {claims.tally(sure)}' if sure else 'none confirmatory'}"
 
 
 def _wrapped(text: str, first: str = "") -> str:

@@ -30,6 +30,8 @@ KINDS |= {"promise": "Our promises", "check": "Checks"}
 """What each kind of claim is called where they are counted."""
 SOME = {"paper": "the papers' {} claims", "promise": "our {} promises", "check": "{} checks"}
 """And where not all of them are judged."""
+LOST = ("not replicated", "not kept", "failed")
+"""What the front page tells one by one."""
 TRIAL = " The verdicts here are of trials at the profile smoke, which judges nothing; reports/reference has what is published."
 
 
@@ -105,7 +107,7 @@ def _front(
             experiment.name: [v for v in verdicts if v.claim.notebook == experiment.name] for experiment in known
         },
         "answer": [] if modes is None else picture.answer(modes),
-        "lost": [(v, told(v)) for v in verdicts if v.counted in ("not replicated", "failed")],
+        "lost": [(v, told(v)) for name in LOST for v in verdicts if v.counted == name],
         "homeless": sum(v.claim.notebook not in {experiment.name for experiment in known} for v in verdicts),
     }
     if modes is not None:

@@ -169,10 +169,10 @@ def answer(data: pd.DataFrame) -> list[str]:
         first = f"On a shared cluster use {best}{same}: {_found(table, best, ' of what sync learns')}."
     else:
         first = f"On a shared cluster use sync: all others lose measurably, or more than {100 - KEPT:g} % of what it learns."
-    shown = "There no protocol is shown to learn more than sync, which"
+    shown = "There no protocol is shown to learn more than sync."
     if len(more):
-        shown = f"Shown to learn more there than sync: {', '.join(more)}. Sync"
-    second = f"{shown} waits for its slowest worker; where workers are equal, nobody waits for long."
+        shown = f"Shown to learn more there than sync: {', '.join(more)}."
+    second = f"{shown} Sync waits for its slowest worker, which costs it little where workers are equal."
     third = ""
     if fastest != best:
         if best and told(table, fastest)[0] == told(table, best)[0]:

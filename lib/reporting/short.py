@@ -63,6 +63,7 @@ def told(verdict: Verdict) -> str:
     for who, of, number in (("Ours", cases, ours), ("The paper", told, papers)):
         found = [f"{case.case}: " * (len(verdict.cases) > 1) + number(claim, case) for case in of]
         words += [f"{who}: {'; '.join(found)}."] if found else []
+    words += [f"But {verdict.detail}."] if verdict.detail and not cases else []
     return " ".join(words) + _asked(verdict)
 
 

@@ -60,8 +60,8 @@ def test_a_condition_is_told_in_two_sentences():
     took = {"sync": [10, 20, 30], "gba": [5, 10, 15], "bsp": [5, 10, 15], "async": [2.5, 5, 7.5]}
     found = {"a day": made(took, FAR, {"sync": 1, "gba": 2, "bsp": 2, "async": 4})}
     assert conditions.told(found) == [
-        "A day: the soonest is async in 0.25 times Sync's time; without a measurable loss bsp, as soon as 1 other, in 0.50 "
-        "times. All differences in time are in samples a second."
+        "A day: soonest without a measurable loss: bsp and gba, in 0.50 times Sync's time; async, in 0.25 times, and "
+        "measurably lower in the end. All differences between protocols in this time lie in samples a second."
     ]
 
 
@@ -104,4 +104,5 @@ def test_sync_waits_where_workers_are_unlike_and_failures_strike():
     even = conditions.BATCH * 8 / conditions.STEP
     assert qps["equal workers"] == pytest.approx(even, rel=0.15) and qps["many workers"] > 3 * qps["equal workers"]
     assert qps["heavy stragglers"] < qps["equal workers"] / 4 and qps["shared cluster"] < qps["equal workers"] / 1.3
+    assert qps["a slow quarter"] == pytest.approx(qps["equal workers"], rel=0.1), "twice the workers at half the speed"
     assert qps["slow network"] < qps["equal workers"] / 3

@@ -189,7 +189,7 @@ def test_the_picture_is_drawn_from_what_is_published(ran):
     assert "it trained 2 times as many samples per second as sync and kept 100 ± 2 % of what sync learns" in text
     assert "and comes to the serial result." in text
     assert (
-        "measured 2 of 33 protocols" in text
+        "Measured were 2 of 33 protocols" in text
         and "[what async loses shrinks with them](reports/reference/02_regime.html)" in text
     )
     assert "(async loses less at one of its own, far above the paper's, GBA and BSP lose as well)" in text, (
@@ -233,9 +233,9 @@ def test_of_each_paper_its_confirmatory_verdicts_and_what_is_to_be_known(house, 
     assert verdicts(paths.reference()).split("\n") == [
         "- Papers' confirmatory claims, after Holm: 1 direction only, 1 not replicated",
         "- All papers' claims, after Holm: 1 direction only, 1 not replicated",
-        "- **GBA** (1 of 1 claims judged, confirmatory: 1 not replicated). a | b &lt;i>. Ours: −1.00 AUC. The paper: 0.200 AUC:",
-        "  *not replicated*.",
-        "- **OAC** (1 of 1 claims judged, confirmatory: 1 direction only). a | b &lt;i>. Ours: 0.050 AUC. The paper: 0.200 AUC:",
+        "- **GBA** (1 claim judged, 1 confirmatory: 1 not replicated). a | b &lt;i>. Ours: −1.00 AUC. The paper: 0.200 AUC: *not",
+        "  replicated*.",
+        "- **OAC** (1 claim judged, 1 confirmatory: 1 direction only). a | b &lt;i>. Ours: 0.050 AUC. The paper: 0.200 AUC:",
         "  *direction only*.",
     ]
 
@@ -348,7 +348,7 @@ def test_a_verdict_by_an_older_rule_is_withdrawn_and_its_page_says_so(ran):
     (paths.reference() / "claims" / "a.b.json").write_bytes(before["claims/a.b.json"])
     told = verdicts(paths.reference())
     assert "1 of the papers' 2 claims is judged, after Holm: 1 replicated; 1 waits for its page to run" in told
-    assert "**[GBA](reports/reference/gba/index.html)** (1 of 2 claims judged, confirmatory: 1 replicated)" in told
+    assert "**[GBA](reports/reference/gba/index.html)** (1 of 2 claims judged, 1 confirmatory: 1 replicated)" in told
 
 
 def test_nothing_to_publish_and_no_place_for_it(ran):
