@@ -2,7 +2,8 @@
 
 In each condition `lib.advise` says whom to use; and every protocol is tuned, trained at its own best rate on one seed, and on all
 of them if it was nearly as soon there as the soonest. The first choice is right where it takes at most 3 % longer to the goal
-than the soonest; and what a single run foretold is set beside what was found. A run that both ask for is made once.
+than the soonest; and what a single run foretold is set beside what was found. A run that both ask for is made once. The laptop's
+table, some hour and a half of two cores, is kept beside this file.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import argparse
 import random
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -34,6 +36,7 @@ HOPELESS = 0.5
 """Who takes so much longer than the soonest on one seed, each at its best rate, is not run on others."""
 SIZES = {"smoke": (40, 2, 1), "laptop": (FEW, 5, 30), "full": (10 * FEW, 8, 30)}
 """Batches of every worker in a run, seeds, conditions. With fewer than FEW an advice doubts itself."""
+KEPT = Path(__file__).with_suffix(".csv")
 LEAST = 640
 """Samples for each of these batches, at least: few workers with small ones have as many more, or they learn little."""
 
@@ -71,12 +74,31 @@ def held(number: int, updates: int, seeds: int, keep: int = 4) -> dict[str, Any]
     over = _over_sync({name: trial for name, trial in trials.items() if name in {"sync", *near}}, rates, seeds)
     foretold = advice.tried.set_index("protocol")["time"]
     return {
-        "condition": number,
+        **described(number),
         "choice": choice,
         "soonest": over.index[0],
         "takes longer": over.get(choice, np.inf) / over.iloc[0] - 1,
         "foretold": foretold[choice],
         "found": over.get(choice, np.nan),
+    }
+
+
+def described(number: int) -> dict[str, Any]:
+    """A condition in numbers: the workers, how much longer each of the slow ones takes, jitter, network, step and model."""
+    asked = condition(DRAWN_BY, number)
+    slow = [1 / speed for speed in asked["speeds"] if speed < 1]
+    step = lib.workloads.get("clicks-light", **{name: asked[name] for name in ("batch_size", "dim", "hidden")}).work()
+    return {
+        "drawn by": DRAWN_BY[:7],
+        "condition": number,
+        "workers": asked["workers"],
+        "slow": f"{len(slow)} × {slow[0]:.2g}" if slow else "0",
+        "sigma": round(asked["slowdown"].sigma, 2),
+        "Gbit/s": round(asked["worker"].bandwidth / GBIT, 2),
+        "step, ms": round(1e3 * step.flops / asked["worker"].flops, 2),
+        "batch": asked["batch_size"],
+        "dim": asked["dim"],
+        "hidden": asked["hidden"][0],
     }
 
 
@@ -87,9 +109,23 @@ def _over_sync(trials: Mapping[str, Trial], rates: Mapping[str, Sequence[float]]
     return (times / times["sync"]).dropna().sort_values()
 
 
+TOLD = (
+    "Slow: how many workers take how much longer. Sigma: of each step's lognormal jitter. Takes longer: the choice, than the "
+    "soonest at its own best rate. Foretold by one run, and found: the choice's time over Sync's."
+)
+"""Below the table."""
+
+
+def kept() -> pd.DataFrame:
+    """The laptop's table, with the commit whose advice it judges."""
+    return pd.read_csv(KEPT)
+
+
 def said(table: pd.DataFrame) -> str:
     right, off = (table["takes longer"] <= NEAR).sum(), (table["foretold"] / table["found"] - 1).abs()
-    first = f"the first choice is within {100 * NEAR:.0f} % of the soonest in {right} of {len(table)} conditions"
+    more = 100 * table["takes longer"]
+    longer = f"takes {more.mean():.1f} % longer on average, {more.max():.0f} % at most"
+    first = f"the first choice is within {100 * NEAR:.0f} % of the soonest in {right} of {len(table)} conditions, and {longer}"
     told = f"{100 * off.median():.0f} % (median), {100 * off.max():.0f} % at most"
     return f"{first}; the time that one run foretold is off by {told}"
 
@@ -113,6 +149,8 @@ def _bench(options: argparse.Namespace) -> None:
         rows.append(held(number, updates, seeds))
         table = pd.DataFrame(rows)
         paths.write_text_atomic(paths.results() / "advised" / f"{options.profile}.csv", table.to_csv(index=False))
+        if options.profile == "laptop" and len(rows) == count:
+            paths.write_text_atomic(KEPT, table.to_csv(index=False))
         print(table.tail(1).round(3).to_string(index=False, header=not number), flush=True)
     print(said(table))
 
