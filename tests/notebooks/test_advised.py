@@ -63,5 +63,5 @@ def test_a_row_holds_the_choice_against_the_soonest_of_all(monkeypatch):
     table = pd.DataFrame([row, {**row, "takes longer": 0.03, "found": 0.4}])
     assert advised.said(table) == (
         "the first choice is within 3 % of the soonest in 1 of 2 conditions, and takes 14.0 % longer on average, 25 % at "
-        "most; the time that one run foretold is off by 12 % (median), 25 % at most"
+        "most, where Sync takes 150 % longer; the time that one run foretold is off by 12 % (median), 25 % at most"
     )
