@@ -187,6 +187,29 @@ def test_a_run_of_an_advice_has_a_hundred_batches_of_every_worker_unless_it_is_s
         assert asked[1] == samples
 
 
+@pytest.mark.parametrize(
+    "priority, told",
+    [("time", "use gba\nwhere the end counts (--priority quality): sync"), ("quality", "use sync\nwhere")],
+)
+def test_an_advice_names_who_is_first_by_the_other_measure_too(priority, told, monkeypatch, capsys):
+    """GBA takes half of the time and ends measurably below."""
+    found = made(
+        protocol=["sync", "gba"] * 2,
+        seed=[1, 1, 2, 2],
+        metric=[0.8, 0.79, 0.7, 0.6899],
+        seconds=[10.0, 5.0, 10.0, 5.1],
+        digest=list("abcd"),
+    )
+    tried = pd.DataFrame(
+        {"protocol": ["gba", "sync"], "rate": 1.0, "time": [0.5, 1.0], "difference": 0.0, "as": ["gba", "sync"]}
+    )
+    given = advice.Advice(tried, {}, found, pd.DataFrame(), 500.0)
+    monkeypatch.setattr(advice.Advice, "hangs", lambda self, priority: [])
+    monkeypatch.setattr(lib, "advise", lambda *given_, **options: given)
+    assert main(["advise", f"--priority={priority}"]) == 0
+    assert told in capsys.readouterr().out
+
+
 def test_who_cannot_be_run_with_so_few_samples_stops_no_advice(capsys):
     """Of 16 workers each has one batch, and local-sgd mixes every eight."""
     assert main(["advise", "--workers=16", "--samples=1024", "--seeds=2", "--keep=1", "-oevaluation_samples=500"]) == 0

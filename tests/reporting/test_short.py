@@ -1,5 +1,7 @@
 """In short: sentences with the numbers that were measured, and why what failed did."""
 
+from dataclasses import replace
+
 import pytest
 
 from lib.reporting.claims import BadClaim, judge
@@ -95,6 +97,15 @@ def test_an_order_says_which_pairs_stand_the_other_way():
     assert told(judge(of, table(a=five(3), b=five(1), c=five(2)))) == "The order. Shown the other way here: b < c."
     small = claim("order", relation="<=", subject=None, order=("c", "b", "a"), short="The order.")
     assert told(judge(small, table(a=five(1), b=five(3), c=five(2)))) == "The order. Shown the other way here: b > a."
+
+
+def test_what_could_not_be_measured_is_said_with_why():
+    """A check that failed for a figure that is missing would read as if it held."""
+    of = claim("value", kind="check", subject="x", cases={"x": "holds"}, sentence="It holds.", relation=">=", margin=0)
+    lost = replace(
+        judge(of, table(x=[float("nan")] * 5)), verdict="failed", cases=(), detail="x is not finite for seed 3"
+    )
+    assert told(lost) == "It holds. But x is not finite for seed 3."
 
 
 def test_claims_that_are_all_confirmatory_are_counted_once():
