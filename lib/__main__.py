@@ -233,9 +233,12 @@ def _advise(options: argparse.Namespace) -> None:
     )
     print("\nthe soonest of these, and the soonest that lost nothing, on other seeds and at their own best rates:")
     _told(found.comparison, options.figure)
-    print(f"\nuse {found.comparison.choice(options.priority)}")
+    choice, table = found.comparison.choice(options.priority), found.comparison.summary().set_index("protocol")
+    sooner = table.loc[[choice in name.split(" = ") for name in table.index], "time, high"].iloc[0] < 1
+    unsure = choice != options.first and not sooner
+    print(f"\nuse {choice}{f', which is not measurably sooner than {options.first}' if unsure else ''}")
     other, why = ("quality", "the end") if options.priority == "time" else ("time", "the time to the goal alone")
-    if (more := found.comparison.choice(other)) != found.comparison.choice(options.priority):
+    if (more := found.comparison.choice(other)) != choice:
         print(f"where {why} counts (--priority {other}): {more}")
     for each in found.hangs(options.priority):
         print(f"- {each}")

@@ -93,7 +93,7 @@ def described(number: int) -> dict[str, Any]:
         "drawn by": DRAWN_BY[:7],
         "condition": number,
         "workers": asked["workers"],
-        "slow": f"{len(slow)} × {slow[0]:.2g}" if slow else "0",
+        "slow": f"{len(slow)}\u00a0×\u00a0{slow[0]:.2g}" if slow else "0",
         "sigma": round(asked["slowdown"].sigma, 2),
         "Gbit/s": round(asked["worker"].bandwidth / GBIT, 2),
         "step, ms": round(1e3 * step.flops / asked["worker"].flops, 2),
@@ -120,6 +120,12 @@ TOLD = (
 def kept() -> pd.DataFrame:
     """The laptop's table, with the commit whose advice it judges."""
     return pd.read_csv(KEPT)
+
+
+def shown(table: pd.DataFrame) -> pd.DataFrame:
+    """As a person reads it: first what became of the choice, then where."""
+    first = ["choice", "soonest", "takes longer", "Sync takes longer", "foretold", "found", "workers", "slow", "sigma"]
+    return table.set_index("condition")[[*first, "Gbit/s", "step, ms", "batch"]].round(3)
 
 
 def said(table: pd.DataFrame) -> str:
