@@ -108,11 +108,6 @@ class Site(ABC):
         """An object that parts may share as long as they use it inside `compute` alone."""
 
     @abstractmethod
-    def outliving(self, key: str, make: Callable[[str | None], Any]) -> Any:
-        """What of a part outlives this node's process: `make(name)` finds under that name, which nobody else has, what it made in
-        the process before. `make(None)`: the thing itself does, in one process of all nodes."""
-
-    @abstractmethod
     def progress(self, samples: int) -> None:
         """Samples that were trained on since the last call."""
 
@@ -129,12 +124,8 @@ class World(ABC):
     """What the parts of nodes that died had written down."""
 
     @abstractmethod
-    async def host(self, part: type, *args, node: str, lasts: bool = False) -> Handle:
-        """Put `part(site, *args)` on a node: "server0", "worker3" or "master".
-
-        `lasts`: where the node dies and is there again, so is the part, with what it had `outliving` its process; calls that it
-        has not answered are made again then, in their order. It must know a call that it has begun before.
-        """
+    async def host(self, part: type, *args, node: str) -> Handle:
+        """Put `part(site, *args)` on a node: "server0", "worker3" or "master"."""
 
     @abstractmethod
     def now(self) -> float: ...

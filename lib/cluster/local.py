@@ -147,7 +147,7 @@ class LocalSite(WallSite, ProcessSite):
     def __init__(self, world: LocalWorld, node: str):
         super().__init__(world.cluster, world.seed, node, world.device)
         self._world, self.fails = world, world.cluster.fails
-        self.incarnation, self.outlived = Incarnation(node), {}
+        self.incarnation = Incarnation(node)
         self.road = MessageDelays(world.cluster, world.seed, node)
         self._stream = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None
 

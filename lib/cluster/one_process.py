@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -20,8 +19,6 @@ class ProcessSite(Site):
 
     incarnation: Incarnation
     health: Health
-    outlived: dict[str, Any]
-    """What a death leaves."""
     fails: bool
     """Whether anything may go wrong here."""
 
@@ -32,11 +29,6 @@ class ProcessSite(Site):
         self._emptied()
         return records
 
-    def outliving(self, key: str, make: Callable[[str | None], Any]) -> Any:
-        if key not in self.outlived:
-            self.outlived[key] = make(None)
-        return self.outlived[key]
-
     @abstractmethod
     def _emptied(self) -> None:
         """The node has nothing in its memory."""
@@ -45,48 +37,9 @@ class ProcessSite(Site):
 class Stand:
     """A part on its node."""
 
-    def __init__(self, site: ProcessSite, make: Callable[[], Any], back: Callable[[str], Awaitable[bool]] | None):
-        """`back` waits for the node: the part is made again when that is there again; None: it ends with it."""
-        self.site, self._make, self.back = site, make, back
-        self._numbers, self._returning = itertools.count(), None
-        self._asking: dict[int, tuple[Callable[[], Awaitable[Any]], asyncio.Future]] = {}
-        """Calls that the node's death met, by their numbers: how each is made again, and who gets it then."""
-        self._put()
-
-    def _put(self) -> None:
-        self.part, self.incarnation = self._make(), self.site.incarnation
-        self.incarnation.parts.append(self.part)
-
-    def lasting(self, ask: Callable[[], Awaitable[Any]]) -> Awaitable[Any]:
-        """Make a call, and the same again as often as the node dies of it."""
-        return self._answered(next(self._numbers), ask(), ask)
-
-    async def _answered(self, number: int, call: Awaitable[Any], ask: Callable[[], Awaitable[Any]]) -> Any:
-        loop = asyncio.get_running_loop()
-        while True:
-            try:
-                return await call
-            except NodeLost as lost:
-                if lost.node != self.site.node:
-                    raise
-            if self._returning is None:
-                self._returning = loop.create_task(self._return())
-                self.site.incarnation.calls[self._returning] = None
-                self._returning.add_done_callback(self.site.incarnation.calls.pop)
-            self._asking[number] = ask, (made := loop.create_future())
-            call = await made
-
-    async def _return(self) -> None:
-        """All calls are made again as soon as the node is there, in their order."""
-        there = await self.back(self.site.node)
-        asking, self._asking, self._returning = self._asking, {}, None
-        if there and self.incarnation.over:
-            self._put()
-        for _, (ask, made) in sorted(asking.items()):
-            if there and not made.cancelled():
-                made.set_result(ask())
-            elif not made.cancelled():
-                made.set_exception(NodeLost(self.site.node))
+    def __init__(self, site: ProcessSite, part: Any):
+        self.site, self.part, self.incarnation = site, part, site.incarnation
+        self.incarnation.parts.append(part)
 
 
 class ProcessHandle(Handle):
@@ -100,8 +53,7 @@ class ProcessHandle(Handle):
         return type(self)(site, self._stand)
 
     def _call(self, method: str, args: tuple) -> Awaitable[Any]:
-        ask = partial(self._ask, method, args)
-        return self._stand.lasting(ask) if self._stand.back else ask()
+        return self._ask(method, args)
 
     @abstractmethod
     def _ask(self, method: str, args: tuple) -> Awaitable[Any]: ...
@@ -124,11 +76,11 @@ class ProcessWorld(World):
     def site(self, node: str) -> ProcessSite:
         """A node, which is there from its first use on."""
 
-    async def host(self, part: type, *args, node: str, lasts: bool = False) -> ProcessHandle:
+    async def host(self, part: type, *args, node: str) -> ProcessHandle:
         site = self.site(node)
         if self.failure_schedule.dead(site.node):
             raise NodeLost(site.node)
-        return self.handle(self.site("master"), Stand(site, partial(part, site, *args), self.back if lasts else None))
+        return self.handle(self.site("master"), Stand(site, part(site, *args)))
 
     def begin(self) -> None:
         self.failure_schedule.begin(list(self._sites))
@@ -156,12 +108,10 @@ class ProcessWorld(World):
         await super().clear()
         for site in self._sites.values():
             site.incarnation.parts.clear()
-            site.outlived.clear()
 
     async def restart(self) -> list[Any]:
         for node in self._sites:
             self._end(node)
-            self._sites[node].outlived.clear()
         self.board = Board(self._life)
         return [record for node in self._sites for record in self.records_left(node)]
 

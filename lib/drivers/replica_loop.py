@@ -28,7 +28,7 @@ from lib.drivers.run.record import Finished, Mark, Marks, Record, Snapshot
 from lib.drivers.run.supply import Supply, open_supply
 from lib.drivers.run.trainer import Input, Trainer
 from lib.drivers.servers.embedding_client import EmbeddingClient
-from lib.drivers.servers.keeping_client import client_of
+from lib.drivers.servers.server_client import ServerClient
 from lib.drivers.servers.pulling import Pull, pulled
 from lib.drivers.servers.servers import Servers, open_servers
 from lib.errors import BadOption
@@ -58,7 +58,7 @@ class ReplicaWorker(Kept):
         self._embedding = EmbeddingClient(site, plan, servers, rank, self.record) if plan.embedding_workers else None
         self._servers = self._embedding
         if servers and not self._embedding:
-            self._servers = client_of(site, plan, servers, rank, self.replica.size, self.record)
+            self._servers = ServerClient(site, plan, servers, rank, self.replica.size, self.record)
         self._input = Input(site, plan, rank, supply, self._trainer, self._embedding and self._embedding.batch)
         self._rendezvous = rendezvous.seen_from(site)
         exchange, when = self.rule.exchange, self.rule.when
@@ -83,8 +83,6 @@ class ReplicaWorker(Kept):
         """Threads in a step."""
         self._stepped = asyncio.Event()
         self._finished = False
-        self._made_before = 0
-        """Steps until the run began or went on."""
         self.new = False
         """It has joined again and has made no step yet."""
         self._marks = Marks(map(plan.mark, plan.marks if rank == 0 or self.rule.model == "average" else ()))
@@ -99,7 +97,6 @@ class ReplicaWorker(Kept):
         """Train on all batches before `until`, and leave if that is the end of the data."""
         change = "leaves" if until == self._plan.end else "pauses"
         began, steps = self.site.now(), self.replica.steps
-        self._made_before = steps
         self._finished = False
         self._stepped.clear()
         for count in self._counts:
@@ -185,10 +182,6 @@ class ReplicaWorker(Kept):
             await self._train(batch, pulls, count, beside)
 
     async def _train(self, batch: Batch, pulls: Sequence[Pull], count: Count, beside: asyncio.TaskGroup) -> None:
-        if self.rule.bound is not None:
-            start = self.site.now()
-            await self._rendezvous.begin(self._rank, self.replica.steps - self._made_before, self.site.life)
-            self.record.span("wait", start, self.site.now(), batch.index)
         mix = self._mix_of_step(batch, count)
         await mix.before()
         async with self._stepping.shared():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -63,15 +62,6 @@ class Async(ServerRule):
 
     ahead: Natural = 0
     """Batches whose parameters a worker reads before it comes to them."""
-    fetch: Count = 1
-    """Batches that a worker trains on before it reads anew what it has, with its own updates of it (n_fetch)."""
-    sums: Count = 1
-    """Batches whose summed gradients a worker sends as one (n_push)."""
-
-    @property
-    def lasts(self) -> Callable[[ServerState, int], int] | None:
-        return None if self.fetch == 1 else lambda state, worker: self.fetch
-
     def on_push(self, state: ServerState, push: Push) -> tuple[ServerState, Decisions]:
         return state.receive(push).release(), (Apply((push,), (1.0,), 1),)
 

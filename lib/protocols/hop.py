@@ -66,7 +66,7 @@ class HopBS(ServerRule):
         return replace(state, begun=_with(state.begun, worker, state.begun[worker] + 1)), token
 
     def on_push(self, state: Begun, push: Push) -> tuple[Begun, Decisions]:
-        done = _with(state.done, push.worker, state.done[push.worker] + push.batches)
+        done = _with(state.done, push.worker, state.done[push.worker] + 1)
         return replace(state.receive(push).release(), done=done), (Apply((push,), (1.0,), 1),)
 
     def on_cut(self, state: Begun) -> Begun:
@@ -83,27 +83,6 @@ class HopBS(ServerRule):
 
 def _with(steps: tuple[int, ...], worker: int, count: int) -> tuple[int, ...]:
     return (*steps[:worker], count, *steps[worker + 1 :])
-
-
-@dataclass(frozen=True, kw_only=True)
-class SSP(HopBS):
-    """Bounded staleness with a cache: a worker reads anew only what is older than the bound, and always sees its own updates.
-
-    Guarantee: a worker that has done c steps sees all gradients of others' first c - b; with N workers no gradient is more than
-    (N - 1)(2 b + 1) + b updates old.
-    """
-
-    name: ClassVar = "ssp"
-    cite: ClassVar = (
-        "Ho et al., More Effective Distributed ML via a Stale Synchronous Parallel Parameter Server, NIPS 2013"
-    )
-
-    ahead: ClassVar = 0
-
-    def lasts(self, state: Begun, worker: int) -> int:
-        """Until the slowest must have done more than when this was read."""
-        slowest = min(state.done[other] for other in state.active)
-        return slowest + self.bound + 1 - state.begun[worker]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,7 +18,6 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from lib.errors import BadOption
-from lib.options.checked import Natural
 from lib.protocols.mixing import Background, Centre, Exchange, Gradients, Loop, Mean, Mix
 from lib.protocols.rule import Rule
 from lib.protocols.server_rule import ServerRule
@@ -46,9 +45,6 @@ class ReplicaRule(Rule):
 
     worker_threads: int = 1
     """Training threads on one replica and its optimiser's state (m), in the manner of Hogwild."""
-    bound: Natural | None = None
-    """A worker begins no step when it has made more than so many steps more than the slowest of those who have not asked for
-    their group (Hop's iteration gap); None: it never waits for that."""
     rolls_back: bool = False
     """A worker's death takes the whole run back to its last cut, as of one job; else the others go on without it."""
 

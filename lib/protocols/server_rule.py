@@ -23,8 +23,6 @@ class Push:
     read: int = 0
     """Updates that were in this server's store when its parameters were read: where reading takes time, or who starts is told
     later what to read, more than there were when the worker started."""
-    batches: int = 1
-    """Whose gradients it sums: this one's, and those that its worker had kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +61,7 @@ class ServerState:
     """Their workers, since a barrier asks for them often."""
 
     def receive(self, push: Push) -> ServerState:
-        clocks = (*self.clocks[: push.worker], self.clocks[push.worker] + push.batches, *self.clocks[push.worker + 1 :])
+        clocks = (*self.clocks[: push.worker], self.clocks[push.worker] + 1, *self.clocks[push.worker + 1 :])
         return replace(self, clocks=clocks, held=(*self.held, push), holders=self.holders | {push.worker})
 
     def release(self) -> ServerState:
@@ -87,13 +85,6 @@ class ServerRule(Rule):
     """`corrected(gradient, now, read, memory)`: what an update takes in place of a gradient, given the values that it changes,
     those that the worker read, dense ones or rows, and what it gave beside the last one of the same parameters, zeros at first;
     and what is to be remembered now, an array of the gradient's shape, or None. None: the gradient as it is."""
-    lasts: ClassVar[Callable[..., int] | None] = None
-    """`lasts(state, worker)`: batches that a worker trains on with what it reads now, and with its own updates of it, before it
-    reads that again; its gradients start with `on_start` as any, when they come. None: it reads for each batch."""
-    sums: ClassVar[int] = 1
-    """Batches whose gradients a worker sums before it sends them; a rule that lets one choose has a field or a property of that
-    name."""
-
     ahead: ClassVar[int] = 0
     """Batches whose parameters a worker reads before it comes to them; a rule that lets one choose has a field of that name. A
     worker's batches that were read and not yet pushed are then at most one more."""

@@ -77,17 +77,12 @@ class RowStore(Checked):
                 raise BadOption(f"store.{option} would change nothing: {reason}; leave it out")
 
     @property
-    def outlives(self) -> bool:
-        """Whether tables can be gone on with when their process is killed."""
-        return self.journal and (self.shared_memory or self.mapped is not None)
-
-    @property
     def root(self) -> Path | None:
         """The folder in which tables lie; None: in memory."""
         return None if self.mapped is None else Path(self.mapped)
 
     def table(
-        self, name: str, dim: int, optimizer: Optimizer, *, seed: int, scale: float, within: Path | None = None
+        self, name: str, dim: int, optimizer: Optimizer, *, seed: int, scale: float
     ) -> Table:
         """An empty table: a row appears when its id is first met, from (seed, id) alone. Or the one that lies `within` a folder,
         where such a table outlives its process and there is one of that name."""
@@ -102,8 +97,8 @@ class RowStore(Checked):
                 **limits,
             )
         segment.sweep(self.root)  # what processes left that were killed
-        lies = name if within else f"{os.getpid()}-{next(_numbers)}-{name}"
-        kept = {"root": within or self.root, "journal": self.journal, "locking": self.locking}
+        lies = f"{os.getpid()}-{next(_numbers)}-{name}"
+        kept = {"root": self.root, "journal": self.journal, "locking": self.locking}
         return SharedTable(dim, optimizer, name=lies, seed=seed, scale=scale, **kept, **limits)
 
     def place(self, shards: int, *, shift: int | None, costs: Callable[[], Mapping[str, float]]) -> Placement:

@@ -32,7 +32,6 @@ from lib.results.provenance import machine
 from lib.results.run import Run
 from lib.seeds import not_sealed
 from lib.store.spec import RowStore
-from lib.training import resuming
 from lib.training.given import resolve
 from lib.training.legs import DRIVERS, Course
 from lib.training.schedule import Choice, Phase, Schedule, single
@@ -128,8 +127,6 @@ def train(
     job = Job.of(workload, protocol, cluster, seed=seed, samples=samples, start=start, **options)
     if (found := job.saved()) is not None:
         return found
-    if job.settings.resume:
-        resuming.find(job.cuts, job.configuration, job.named)
     with Progress(job.samples, job.title, "samples") as progress:
         return job.run(progress.advance)
 
@@ -212,25 +209,22 @@ class Job:
             return self.saved() or self._train(progress)
 
     def _train(self, progress: Callable[[int], None]) -> Run:
-        course, settings, before = self.course, self.settings, []
+        course, settings = self.course, self.settings
         if settings.checkpoint_every:
             every = max(1, settings.checkpoint_every // course.plan.workload.batch_size)
             kept = Cuts(every=every, folder=self.cuts, resume=settings.resume)
             if not settings.resume:
                 shutil.rmtree(self.cuts, ignore_errors=True)
-            before = resuming.describe(self.cuts, self.configuration)
             course = replace(course, plan=replace(course.plan, cuts=kept))
-        # With other numbers on the way it is another run than one that had these from its start.
-        configuration = self.configuration | ({"before": before} if before else {})
         with _few_collections():
             legs, model = self.cluster.open(course.plan.seed, course.plan.workers).run(course.run, progress)
         outcome = Outcomes(legs)
-        told = {**configuration, **machine(), "clock": self.cluster.clock, "events": outcome.events}
+        told = {**self.configuration, **machine(), "clock": self.cluster.clock, "events": outcome.events}
         summary = self._epochs(outcome.summary(self.cluster.clock))
         tables = outcome.history(), summary, outcome.trace(), outcome.usage()
         run = Run(*tables, told, outcome.digest(), model, outcome.accesses())
         if settings.save:
-            run.save(paths.runs() / self.named(configuration))
+            run.save(self.folder)
         if settings.checkpoint_every:
             shutil.rmtree(self.cuts, ignore_errors=True)
         return run

@@ -7,8 +7,7 @@ import itertools
 import os
 import sys
 import time
-import uuid
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -85,12 +84,6 @@ class RayWorld(World):
         self._ends: set[asyncio.Task] = set()
         self._deaths = 0
         """Processes that died of themselves."""
-        self._memory = uuid.uuid4().hex[:12]
-        self._lasting: defaultdict[str, list[tuple[int, type, tuple]]] = defaultdict(list)
-        """Node -> its parts that are there again when its process is."""
-        self._attendants: list[asyncio.Task] = []
-        self._machines: dict[str, str] = {}
-        """Node -> Ray's name of its machine."""
         self._ids = itertools.count()
         self._ahead = 0.0
         """What makes one clock of those of the processes that a run was in."""
@@ -137,7 +130,6 @@ class RayWorld(World):
         finally:
             if watcher:
                 watcher.cancel()
-            await self._let_go()
 
     def _man(self) -> None:
         """Start the workers' processes, all at once: each takes seconds."""
@@ -160,10 +152,10 @@ class RayWorld(World):
         ):
             progress(samples if isinstance(samples, int) else 0)  # who has just died has made none
 
-    async def host(self, part: type, *args, node: str, lasts: bool = False) -> RayHandle:
+    async def host(self, part: type, *args, node: str) -> RayHandle:
         if node == "master" and not self.cluster.fails:
             # A process of its own would cost seconds to start and do next to nothing.
-            node = "server0" if "server0" in self._actors and "server0" not in self._lasting else "worker0"
+            node = "server0" if "server0" in self._actors else "worker0"
         if self.failure_schedule.dead(node):
             raise NodeLost(node)
         if node not in self._actors:
@@ -179,47 +171,10 @@ class RayWorld(World):
         if again:
             self._watch_over(node)
         number = next(self._ids)
-        self._machines[node] = await self._alive(node, actor.create.remote(number, part, args))
+        await self._alive(node, actor.create.remote(number, part, args))
         if again:
             self.failure_schedule.begin([node])
-        if lasts:
-            if node not in self._lasting:
-                self._attendants.append(asyncio.ensure_future(self._attend(node)))
-            self._lasting[node].append((number, part, args))
-        return RayHandle(actor, number, node, incarnation, lasts, self._caller)
-
-    async def _attend(self, node: str) -> None:
-        """Start a node's process again when it dies, as long as what its parts had outlives it."""
-        stand = self._actors[node], self._incarnations[node]
-        while stand:
-            with suppress(self.ray.exceptions.RayActorError):
-                await stand[0].serve.remote()
-            stand = await self._put_again(node)
-            self._caller.moved(node, stand)
-            for actor in self._actors.values():
-                actor.moved.remote(node, stand)
-
-    async def _put_again(self, node: str) -> tuple[Any, int] | None:
-        """Where it is now; None: it is gone for good, or with what should have outlived it."""
-        ray, actor = self.ray.exceptions, None
-        while actor is None:
-            try:
-                if not self._stands(self._machines[node]) or not await self.back(node):
-                    return None
-                self._actors[node] = actor = self._actor(node, self._machines[node])
-                for number, part, args in self._lasting[node]:
-                    await actor.create.remote(number, part, args, True)
-            except ray.RayActorError:  # it has died as well
-                actor = None
-            except (LockstepError, ray.RayError):
-                return None
-        if self.failure_schedule.begun:
-            self._watch_over(node)
-            self.failure_schedule.begin([node])
-        return actor, self._incarnations[node]
-
-    def _stands(self, machine: str) -> bool:
-        return any(each["Alive"] and each["NodeID"] == machine for each in self.ray.nodes())
+        return RayHandle(actor, number, node, incarnation, self._caller)
 
     async def _alive(self, node: str, answer: Awaitable) -> Any:
         try:
@@ -249,16 +204,15 @@ class RayWorld(World):
             )
         return True
 
-    def _actor(self, node: str, machine: str | None = None) -> Any:
-        """`machine`: where it was."""
+    def _actor(self, node: str) -> Any:
         gpus = 1 if self.cluster.device == "cuda" and node.startswith("worker") else 0
         # Every node may hold any number of waiting calls: gates are inside the parts.
-        wanted = {"labels": self.cluster.labels, "spread": self.cluster.placement == "spread", "before": machine}
+        wanted = {"labels": self.cluster.labels, "spread": self.cluster.placement == "spread"}
         placed = asked(node, self.ray.nodes(), processes=self.workers + self.cluster.servers, **wanted)
         actor = self.ray.remote(**placed, num_gpus=gpus, max_concurrency=1_000_000)(Host)
         path = [os.path.abspath(entry) for entry in sys.path]
         self._incarnations[node] += 1
-        start = Start(self._incarnations[node], self._batches[node], self._ahead, self._memory, self._caller.stands)
+        start = Start(self._incarnations[node], self._batches[node], self._ahead)
         return actor.remote(self.cluster, self.seed, node, start, "cuda" if gpus else "cpu", path)
 
     async def _connect(self) -> None:
@@ -283,7 +237,6 @@ class RayWorld(World):
             self._watch_over(node)
 
     async def clear(self) -> None:
-        await self._let_go()
         calls = (actor.clear.remote() for actor in self._actors.values())
         await asyncio.gather(*calls, return_exceptions=True)  # the dead hold nothing
         await super().clear()
@@ -292,8 +245,6 @@ class RayWorld(World):
         nodes = list(self._actors)
         self.failure_schedule.pause()
         self._connected.cancel()
-        await self._let_go()
-        self._caller.stands.clear()
         await asyncio.gather(*(self._end(node) for node in nodes))
         self._man()
         return [record for node in nodes for record in self.records_left(node)]
@@ -322,18 +273,9 @@ class RayWorld(World):
         if actor is None:
             return
         with suppress(self.ray.exceptions.RayActorError):  # what died of itself tells nothing
-            if node not in self._lasting:  # what lasts is really killed, and tells those who come after it
-                self._batches[node], records = await actor.freeze.remote()
-                self.records[node] = [*self.records.get(node, []), *records]
+            self._batches[node], records = await actor.freeze.remote()
+            self.records[node] = [*self.records.get(node, []), *records]
         self.ray.kill(actor)
-
-    async def _let_go(self) -> None:
-        """Nothing lasts any more, and nothing is left of what outlived processes."""
-        while self._attendants:
-            self._attendants.pop().cancel()
-        held = [self._actors[node].clear.remote() for node in self._lasting.keys() & self._actors.keys()]
-        self._lasting.clear()
-        await asyncio.gather(*held, return_exceptions=True)
 
     def _aside(self, work: Coroutine) -> None:
         task = asyncio.ensure_future(work)

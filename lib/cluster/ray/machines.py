@@ -16,7 +16,6 @@ def asked(
     processes: int,
     labels: Mapping[str, Mapping[str, str]],
     spread: bool,
-    before: str | None = None,
 ) -> dict[str, Any]:
     """What Ray is asked for: a share of a machine's cores and, for a server or where labels are given, which machine. `machines`
     as `ray.nodes()` gives them; `processes`: workers and servers; `before`: where the node was, if it must be there again.
@@ -32,7 +31,7 @@ def asked(
     if role in ("worker", "server"):
         share = next((int(1e4 / k) / 1e4 for k in range(1, processes + 1) if k * left >= processes), 0.0)
     wanted = [each for name, each in labels.items() if matches(name, node)]
-    pinned = bool(before or wanted)
+    pinned = bool(wanted)
     if not pinned and not (role == "server" and spread):
         return {"num_cpus": share}
     fit = sorted(each["NodeID"] for each in alive if all(want.items() <= each["Labels"].items() for want in wanted))
@@ -44,6 +43,6 @@ def asked(
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     number = int(node[len(role) :] or 0)
-    where = before or fit[number % len(fit)]
+    where = fit[number % len(fit)]
     affinity = NodeAffinitySchedulingStrategy(where, soft=not pinned, _spill_on_unavailable=not pinned)
     return {"num_cpus": 0 if pinned else share, "scheduling_strategy": affinity}

@@ -7,12 +7,11 @@ import gc
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
-from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -42,10 +41,6 @@ class Start:
     """Computed in those before."""
     ahead: float
     """By how much the run's clock says more than this machine's."""
-    memory: str
-    """What the memory is called that outlives a process of the run."""
-    stands: dict[str, tuple[Any, int]]
-    """Nodes that were started again with their parts, and where they are now."""
 
 
 class Host:
@@ -60,25 +55,12 @@ class Host:
         self._next: defaultdict[str, int] = defaultdict(int)
         self._early: dict[tuple[str, int], asyncio.Future] = {}
 
-    async def create(self, number: int, part: type, args: tuple, again: bool = False) -> str:
-        """Which machine it is on. `again`: it must find what outlived the process before."""
-        self._parts[number] = made = part(self.site, *args)
-        if again and not made.attached:
-            raise NodeLost(self.site.node)
-        import ray
-
-        return ray.get_runtime_context().get_node_id()
+    async def create(self, number: int, part: type, args: tuple) -> None:
+        self._parts[number] = part(self.site, *args)
 
     async def clear(self) -> None:
         self._parts.clear()
         gc.collect()  # what outlives this process outlives its parts no longer
-
-    async def serve(self) -> None:
-        """For ever: who waits for it hears of the process's end."""
-        await asyncio.Event().wait()
-
-    async def moved(self, node: str, stand: tuple[Any, int] | None) -> None:
-        self.site.caller.moved(node, stand)
 
     async def call(self, caller: str, turn: int, number: int, method: str, *args) -> Any:
         # Ray may start an actor's async calls out of order; a pull must not overtake the push before it.
@@ -121,10 +103,6 @@ class Host:
         await self.site.collective(self.site.group, meeting)
 
 
-Made = tuple[int, int, Coroutine]
-"""A call: to which incarnation of a node, how many the caller had made to it before, and what it comes to."""
-
-
 class Caller:
     """Who calls, and how often it has called each actor."""
 
@@ -133,24 +111,6 @@ class Caller:
         """`road`: what befalls its messages, where nodes may die."""
         self.frozen = False
         self.turns: defaultdict[str, int] = defaultdict(int)
-        self.stands: dict[str, tuple[Any, int] | None] = {}
-        """Where nodes are now that died with parts that last, and in which incarnation; None: they never will be again."""
-        self._asking: defaultdict[str, list[tuple[int, Callable[[], Made], asyncio.Future]]] = defaultdict(list)
-        """Node -> the calls that its death met: each one's turn, how it is made again, and who gets it then."""
-
-    def moved(self, node: str, stand: tuple[Any, int] | None) -> None:
-        """A node is there again, or never will be; all calls that wait for it are made, in their order."""
-        self.stands[node] = stand
-        for _, ask, made in sorted(self._asking.pop(node, ()), key=itemgetter(0)):
-            if not made.cancelled():
-                made.set_result(stand and ask())
-
-    async def again(self, node: str, incarnation: int, turn: int, ask: Callable[[], Made]) -> Made | None:
-        """Make a call again that met the death of that incarnation, when the node is there; None: it never will be."""
-        if node in self.stands and (self.stands[node] is None or self.stands[node][1] > incarnation):
-            return self.stands[node] and ask()
-        self._asking[node].append((turn, ask, made := asyncio.get_running_loop().create_future()))
-        return await made
 
 
 class RaySite(WallSite):
@@ -161,12 +121,11 @@ class RaySite(WallSite):
 
     def __init__(self, cluster: Cluster, seed: int, node: str, start: Start, device: str):
         super().__init__(cluster, seed, node, torch.device(device), start.batches)
-        self.life, self.ahead, self._memory = start.incarnation - 1, start.ahead, start.memory
+        self.life, self.ahead = start.incarnation - 1, start.ahead
         self.samples = 0
         self.caller = Caller(
             f"{node}/{start.incarnation}", MessageDelays(cluster, seed, node) if cluster.fails else None
         )
-        self.caller.stands |= start.stands
         self.stopped = asyncio.get_running_loop().create_future()
         self._groups: dict[tuple, Any] = {}
         self._threads = ThreadPoolExecutor(2, initializer=torch.set_num_threads, initargs=(1,))
@@ -251,9 +210,6 @@ class RaySite(WallSite):
             self._groups[identity] = kind(store, rank, len(meeting.members), patience)
         return self._groups[identity]
 
-    def outliving(self, key: str, make: Callable[[str | None], Any]) -> Any:
-        return make(f"{self._memory}-{key}")
-
     def progress(self, samples: int) -> None:
         self.samples += samples
         if self.caller.road is not None:
@@ -266,39 +222,21 @@ class RaySite(WallSite):
 class RayHandle(Handle):
     """A part in an actor. Arrays travel as numpy's, which Ray moves without pickling them."""
 
-    def __init__(self, actor: Any, number: int, node: str, incarnation: int, lasts: bool, caller: Caller):
-        self._where, self._number, self._lasts = (actor, incarnation), number, lasts
-        self._node, self._caller = node, caller
+    def __init__(self, actor: Any, number: int, node: str, incarnation: int, caller: Caller):
+        self._actor, self._number, self._node, self._incarnation, self._caller = actor, number, node, incarnation, caller
 
     def __reduce__(self):
-        return RayHandle, (self._where[0], self._number, self._node, self._where[1], self._lasts, Caller("unbound"))
+        return RayHandle, (self._actor, self._number, self._node, self._incarnation, Caller("unbound"))
 
     def seen_from(self, site: RaySite) -> RayHandle:
-        return RayHandle(self._where[0], self._number, self._node, self._where[1], self._lasts, site.caller)
+        return RayHandle(self._actor, self._number, self._node, self._incarnation, site.caller)
 
     def _call(self, method: str, args: tuple):
-        ask = partial(self._made, method, args)
-        return asyncio.ensure_future(self._lasting(ask(), ask) if self._lasts else ask()[-1])
-
-    def _made(self, method: str, args: tuple) -> Made:
-        actor, incarnation = max(self._where, self._caller.stands.get(self._node) or self._where, key=itemgetter(1))
-        turn = self._caller.turns[f"{self._node}/{incarnation}"]
-        self._caller.turns[f"{self._node}/{incarnation}"] += 1
-        ask = partial(actor.call.remote, self._caller.name, turn, self._number, method, *args)
-        if self._caller.road is None:
-            return incarnation, turn, self._answer(ask())
-        return incarnation, turn, self._send(self._caller.road.there(self._node), ask)
-
-    async def _lasting(self, made: Made | None, ask: Callable[[], Made]) -> Any:
-        """What a call comes to that is made again as often as the node dies of it."""
-        while True:
-            incarnation, turn, call = made
-            try:
-                return await call
-            except NodeLost as lost:
-                made = None if lost.node != self._node else await self._caller.again(lost.node, incarnation, turn, ask)
-                if made is None:
-                    raise
+        caller, to = self._caller, f"{self._node}/{self._incarnation}"
+        ask = partial(self._actor.call.remote, caller.name, caller.turns[to], self._number, method, *args)
+        caller.turns[to] += 1
+        answer = self._answer(ask()) if caller.road is None else self._send(caller.road.there(self._node), ask)
+        return asyncio.ensure_future(answer)
 
     async def _answer(self, asked: Awaitable) -> Any:
         import ray

@@ -46,7 +46,7 @@ class VirtualSite(ProcessSite):
         self.world, self._loop, self._network, self._average = world, loop, network, average
         self._objects = objects
         self._lanes = [0.0] * self.spec.lanes
-        self.incarnation, self.outlived = Incarnation(node), {}
+        self.incarnation = Incarnation(node)
         self.fails, self.health = world.cluster.fails, Health(world.cluster.failures_of(world.seed, node))
         self._slowed = world.cluster.stretch(world.seed, node)
         self.calls: list[tuple[float, float]] = []

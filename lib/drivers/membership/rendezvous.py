@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
 from typing import Any
 
 from lib.cluster.base import Handle, Site
 from lib.cluster.board import Meeting
 from lib.drivers.membership.members import Members
-from lib.drivers.replicas.pace import Pace
 from lib.drivers.run.plan import Plan
 from lib.errors import BadOption
-from lib.protocols.mixing import Background
 from lib.protocols.replica_rule import goes, neighbours
 from lib.store.checkpoint import Kept
 
@@ -28,7 +25,6 @@ class Rendezvous(Kept):
         self._ended: dict[int, asyncio.Future] = {}
         """Workers that have no more data and wait until nobody has."""
         self._moved: dict[int, float | None] = {}
-        self._pace = Pace(self._rule.bound, range(plan.workers))
         self._handles: dict[int, Handle] = {}
         self._met = 0
         self._following = 0
@@ -47,12 +43,6 @@ class Rendezvous(Kept):
         self._form()
         return await future
 
-    async def begin(self, rank: int, steps: int, life: int) -> None:
-        """Wait until the worker may begin a step: it has made so many since the run began or went on."""
-        if rank in self._members.awaited | self._members.joining and life >= self._members.lives[rank]:
-            self._members = self._members.heard(rank, life)
-            await self._pace.begin(rank, steps, self._standing)
-
     async def tell(self, rank: int, change: str) -> None:
         """Something has become of a worker; groups form without who has left, or pauses until the run has been cut."""
         self._members = self._members.after(rank, change)
@@ -60,7 +50,6 @@ class Rendezvous(Kept):
             self._handles.pop(rank, None)
         self._answer(rank, None)
         self._let_end(rank)
-        self._pace.leave(rank)
         self._form()
         self._release()
         if change == "dies":  # what it has not sent will never come, and it is asked for nothing more
@@ -74,8 +63,6 @@ class Rendezvous(Kept):
             return  # as in `meet`
         self._let_end(rank)
         self._ended[rank] = over = asyncio.get_running_loop().create_future()
-        self._pace.leave(rank)
-        self._pace.open(self._standing)
         self._release()
         await over
 
@@ -89,18 +76,11 @@ class Rendezvous(Kept):
 
     async def save(self) -> dict[str, Any]:
         self._members = self._members.after_cut(self._next())
-        self._pace = Pace(self._rule.bound, self._members.active)
         return {"members": self._members, "met": self._met, "following": self._following}
 
     async def load(self, state: dict[str, Any]) -> None:
         self._members = state["members"].in_another_process()
         self._met, self._following = state["met"], state["following"]
-        self._pace = Pace(self._rule.bound, self._members.active)
-
-    @property
-    def _standing(self) -> Collection[int]:
-        """Who makes no step until its group has mixed: nobody whose mixes take place in the background."""
-        return () if isinstance(self._rule.when, Background) else self._waiting
 
     def _next(self) -> int:
         """The round with which all go on after a cut."""
@@ -119,7 +99,6 @@ class Rendezvous(Kept):
             waiting.set_result(met)
 
     def _form(self) -> None:
-        self._pace.open(self._standing)
         joining = self._members.joining
         rounds = {rank: round for rank, (round, _) in self._waiting.items() if rank not in joining}
         for rank in sorted(joining & self._waiting.keys()):
@@ -198,7 +177,6 @@ class Neighbourhoods(Rendezvous):
         return round
 
     def _form(self) -> None:
-        self._pace.open(self._standing)
         for rank, (round, _) in list(self._waiting.items()):
             row = neighbours(self._rule, round, rank, self._workers)
             near = sorted(other for other in row if self._members.since[other] <= round)

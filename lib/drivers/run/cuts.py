@@ -52,9 +52,6 @@ class Cut:
         elif name in self.parts:
             await part.recall(*self.file(name))
 
-    def of(self, wanted: str) -> list[str]:
-        """The parts of a role, in their order."""
-        return sorted((name for name in self.layout if role(name) == wanted), key=lambda name: (len(name), name))
 
 
 @dataclass(frozen=True, kw_only=True)

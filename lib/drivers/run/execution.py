@@ -21,12 +21,11 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
 from dataclasses import replace
-from itertools import chain
 
 from lib.cluster.base import Handle, World
 from lib.drivers.membership.members import Members
 from lib.drivers.membership.workers import Workers
-from lib.drivers.run.cuts import Cut, issued, role
+from lib.drivers.run.cuts import Cut, issued
 from lib.drivers.run.plan import Plan
 from lib.drivers.run.record import Access, Finished, Mark, Record, Snapshot
 from lib.drivers.servers.shard import Gradient, Read
@@ -118,18 +117,9 @@ async def _go_on(world: World, plan: Plan, cut: Cut, workers: Workers, parts: di
         attempt.own = True
     cut = replace(cut, travels=not fresh)
     with world.still() if fresh else nullcontext():
-        left = await asyncio.gather(*(_give(cut, name, part, parts) for name, part in parts.items()))
+        await asyncio.gather(*(cut.give(name, part) for name, part in parts.items()))
         await workers.muster(cut)
-    attempt.lost.extend([*run["lost"], *chain.from_iterable(left)])
+    attempt.lost.extend(run["lost"])
     attempt.left_out |= run["left_out"]
     attempt.stand(run["issued"])
     return attempt.begin(world)
-
-
-async def _give(cut: Cut, name: str, part: Handle, parts: dict[str, Handle]) -> list[Record]:
-    """Let a part be as it was, or take its share of what others were; the records of parts that are no more."""
-    before, now = cut.of(role(name)), sum(role(each) == role(name) for each in parts)
-    if len(before) != now and cut.parts.keys() & set(before):
-        return await part.share([cut.file(each) for each in before])
-    await cut.give(name, part)
-    return []

@@ -39,12 +39,11 @@ def settle(records: Iterable[Record], undone: int = 0) -> dict[str, int]:
         books.insert(0, _book("the workers", workers["issued"], workers))
     for book in books:
         unheard = workers["issued"] - book["issued"]
-        if not any(other["lost"] for other in books) and not 0 <= unheard <= workers["kept"]:
+        if not any(other["lost"] for other in books) and unheard:
             raise LockstepError(
                 f"the gradient ledger does not balance: {book['issued']} started, {workers['issued']} computed"
             )
     whole = books[0] if books else _book("nobody", 0, Counter())
-    undone += max(0, min(workers["kept"], workers["issued"] - whole["issued"]))
     held = any(record.ledger["samples held"] for record in records)
     abandoned = {"abandoned": max(record.ledger["abandoned"] for record in records)} if held else {}
     return {**whole, **abandoned, "issued": whole["issued"] + undone, "lost": whole["lost"] + undone}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -188,14 +187,14 @@ class Plan:
             return BlankDense(start.size, optimizer)
         return DenseStore(start, optimizer, device=device, trained=trained)
 
-    def tables(self, within: Path | None = None) -> dict[str, Table | BlankTable]:
-        """Empty tables: a row appears when its id is first met, from (seed, id) alone; or those that lie in that folder."""
+    def tables(self) -> dict[str, Table | BlankTable]:
+        """Empty tables: a row appears when its id is first met, from (seed, id) alone."""
         if not self.gradients:
             rows = self.workload.row_optimizer
             return {name: BlankTable(spec.dim, rows) for name, spec in self.workload.tables().items()}
         return {
             name: self.store.table(
-                name, spec.dim, self.workload.row_optimizer, seed=self.seed, scale=spec.scale, within=within
+                name, spec.dim, self.workload.row_optimizer, seed=self.seed, scale=spec.scale
             )
             for name, spec in self.workload.tables().items()
         }

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from lib.drivers.replicas.lent import lending, lent
-from lib.drivers.run.plan import Plan
 from lib.errors import BadOption
 from lib.protocols.server_rule import Apply, Decisions, Drop, Push, ServerRule, ServerState
 
@@ -20,7 +19,7 @@ def received(rule: ServerRule, before: ServerState, push: Push, answer: Any) -> 
         raise BadOption(
             f"{rule.name}: on_push must return the new state and a tuple of decisions; it gave {answer!r:.80}"
         )
-    if answer[0].clocks[push.worker] != before.clocks[push.worker] + push.batches:
+    if answer[0].clocks[push.worker] != before.clocks[push.worker] + 1:
         raise BadOption(
             f"{rule.name}: on_push does not count the gradient of worker {push.worker}: begin with state.receive(push)"
         )
@@ -55,16 +54,6 @@ def check(
         )
 
 
-def lasting(rule: ServerRule, state: ServerState, worker: int) -> int:
-    """For how many batches what a worker reads now is good."""
-    steps = rule.lasts(state, worker) if rule.lasts else 1
-    if type(steps) is not int or steps < 1:
-        raise BadOption(
-            f"{rule.name}: lasts must return how many batches a worker trains on, 1 or more; it gave {steps!r}"
-        )
-    return steps
-
-
 def correction(
     rule: ServerRule, gradient: np.ndarray, now: np.ndarray, read: np.ndarray, memory: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray | None]:
@@ -78,21 +67,6 @@ def correction(
             f"gave {type(answer).__name__} of {shapes}"
         )
     return answer
-
-
-def keeps(rule: ServerRule, plan: Plan) -> bool:
-    """Whether workers keep parameters or gradients under this rule; refused where they never see them, or servers look back."""
-    if not rule.lasts and rule.sums == 1:
-        return False
-    hidden = {"embedding workers": plan.embedding_workers, "pooling='server'": plan.pooled}
-    other = {"corrected": rule.corrected, "ahead": rule.ahead, **hidden}
-    if met := [name for name, there in other.items() if there]:
-        raise BadOption(f"{rule.name}: its workers keep what they read (lasts, sums), which does not go with {met[0]}")
-    if type(rule.sums) is not int or rule.sums < 1:
-        raise BadOption(
-            f"{rule.name}: sums must be how many batches' gradients are sent as one, 1 or more, not {rule.sums!r}"
-        )
-    return True
 
 
 def settled(rule: ServerRule, state: ServerState, waiting: int) -> None:

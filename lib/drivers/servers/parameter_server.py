@@ -16,11 +16,8 @@ that has started has its token, a gradient that was taken is not taken twice.
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
-from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import Iterable
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -29,45 +26,26 @@ from lib.cluster.base import Site
 from lib.drivers.membership.members import Members
 from lib.drivers.run.plan import Plan
 from lib.drivers.run.record import Mark, Marks, Record, Snapshot
-from lib.drivers.servers.dealing import share
-from lib.drivers.servers.decided import check, keeps, lasting, received, settled
+from lib.drivers.servers.decided import check, received, settled
 from lib.drivers.servers.shard import Applied, Gradient, Read, Shard
 from lib.drivers.servers.steps import Pulled, Started, Update
 from lib.protocols.server_rule import Decisions, Drop, Push, ServerRule, ServerState
-from lib.store import checkpoint
 from lib.store.checkpoint import Kept
 from lib.store.rows import Rows
-from lib.store.shared_memory.notes import Notes
-
-KEPT = (Members, Push, Mark, Snapshot)
-"""The dataclasses that a server's notes may hold, beside its rule's."""
-COUNTED, LISTED = ("ledger", "extra"), ("used", "staleness", "data_staleness", "norms", "spans", "snapshots")
-"""What a server writes down in its record."""
-
 
 class ParameterServer(Kept):
     """One server's share of the parameters, its rule's state and the gradients that wait for their update."""
 
     def __init__(self, site: Site, plan: Plan, rule: ServerRule, number: int, holds: frozenset[str]):
         self._site, self._rule, self._ordered = site, rule, rule.ordered(plan.workers)
-        self._keeps = keeps(rule, plan)
         self._state = rule.init(plan.workers)
-        self._notes = None
-        if plan.store.outlives:
-            lies = f"server{number}-{'-'.join(sorted(holds))}-{plan.leg}-{plan.attempt.number}"
-            self._notes = site.outliving(lies, partial(Notes, root=plan.store.root))
-        self._shard = Shard(site, plan, rule, number, holds, self._notes)
-        self._share = partial(share, plan, rule, number, site.node)
-        self._forgets = rule.corrected is not None or bool(plan.pooled)
-        """Whether a gradient needs more of what its worker read than the version, which goes with this process."""
+        self._shard = Shard(site, plan, rule, number, holds)
         self._lock = asyncio.Lock()
         self._gates: dict[tuple[int, int], asyncio.Future] = {}
         """(worker, batch) -> a pull that waits for the rule to let its worker start, in the order in which they came; it gets
         what `_start` says, and None where the worker is lost."""
         self._started: dict[tuple[int, int], Started] = {}
         """(worker, batch) of steps that were started and not pushed."""
-        self._newest: dict[int, int] = {}
-        """Worker -> the newest of its batches whose gradient was taken."""
         self._members = Members.of(plan.workers)
         self._waiting: dict[Push, Gradient] = {}
         self._under_way: list[Update] = []
@@ -75,68 +53,17 @@ class ParameterServer(Kept):
         self._rate_after, self._decided = plan.rate_after, 0
         """Learning rates go by the samples of whose gradients it is decided what becomes, whichever updates are done first."""
         self.record = Record(site.node, [] if plan.trace else None)
-        kept = self._notes and self._notes.read((*KEPT, *rule.states))
-        self.attached = kept is not None and self._shard.attached
-        """Whether it goes on where a process before it was killed."""
-        if self.attached:
-            self._attach(*kept)
-        self._keep()
 
     async def inherit(self, dense: dict[str, np.ndarray], rows: dict[str, Rows]) -> None:
         """Begin with what another protocol has trained."""
         self._shard.inherit(dense, rows)
 
-    @asynccontextmanager
-    async def _turn(self) -> AsyncIterator[None]:
-        """One at a time; what came of it is kept before the next begins."""
-        async with self._lock:
-            yield
-            self._keep()
-
-    def _keep(self) -> None:
-        if self._notes is None:
-            return
-        record = self.record
-        state = {
-            "rule": self._state,
-            "members": self._members,
-            "started": [(*step, s.token, s.lasts, s.read and s.read.version) for step, s in self._started.items()],
-            "waiting": [(push, g.samples, g.void, g.others) for push, g in self._waiting.items()],
-            "under way": sum(_batches(update.gradients) for update in self._under_way),
-            "newest": dict(self._newest),
-            "counts": (self._samples, self._dropped, self._decided),
-            "ledgers": {name: Counter(getattr(record, name)) for name in COUNTED},
-        }
-        self._notes.write(state, {name: getattr(record, name) for name in LISTED if getattr(record, name) is not None})
-
-    def _attach(self, state: dict[str, Any], lists: dict[str, list]) -> None:
-        """Go on from what a process that was killed had kept."""
-        self._state, self._members = state["rule"], state["members"]
-        self._samples, self._dropped, self._decided = state["counts"]
-        for name, value in [*state["ledgers"].items(), *lists.items()]:
-            setattr(self.record, name, value)
-        for worker, batch, token, lasts, version in state["started"]:
-            # What was read since the last turn is not noted: it is as old as that turn.
-            read = None if self._forgets else Read(self._state.step if version is None else version)
-            self._started[worker, batch] = Started(token, lasts, read)
-        for push, samples, void, others in state["waiting"]:
-            self._waiting[push] = Gradient(push, samples, None, {}, void=void or "lost", others=others)
-        self._newest = state["newest"]
-        self._marks.crossed(self._samples + self._dropped)
-        self._shard.go_on(self._state.step)
-        self.record.ledger["lost"] += state["under way"]
-        self.record.extra["servers attached again"] += 1
-        self.record.extra["gradients lost at servers"] += state["under way"]
-        self.record.extra["gradients lost at servers"] += sum(
-            push.batches for push, _, void, _ in state["waiting"] if not void
-        )
-
-    async def pull(self, worker: int, batch: int, asked: dict[str, Any], whole: bool = True) -> Pulled | None:
+    async def pull(self, worker: int, batch: int, asked: dict[str, Any]) -> Pulled | None:
         """The parameters, once the rule lets the worker start, with the token of its step; None: whoever asked is dead.
 
         Who asks again for the same step, since an embedding worker died with the answer, gets the same token."""
         came, life, step = self._site.now(), self._members.lives[worker], (worker, batch)
-        async with self._turn():
+        async with self._lock:
             if self._members.lives[worker] > life:
                 return None
             if worker in self._members.joining:
@@ -163,32 +90,21 @@ class ParameterServer(Kept):
         token, before = started
         waited = self._site.now() - came
         ids = self._shard.asked(asked)
-        work = self._shard.reading(ids, whole)
-        read, dense, rows = await self._site.compute(work, self._shard.read, ids, whole, after=before)
+        work = self._shard.reading(ids)
+        read, dense, rows = await self._site.compute(work, self._shard.read, ids, after=before)
         step = self._started.get((worker, batch)) if self._members.lives[worker] == life else None
         if step is not None:
             step.read = read
-        kept = (read.version, step.lasts, life) if self._keeps and step is not None else ()
-        return Pulled(token, waited, dense, rows, kept)
+        return Pulled(token, waited, dense, rows)
 
     async def push(self, gradient: Gradient) -> None:
         """Take a gradient; what it sets off is in the store when this returns."""
         push = gradient.push
-        async with self._turn():
-            started = [self._started.pop((push.worker, batch), None) for batch in gradient.batches]
-            # It was taken for lost, and so was this; or it is here already, and who brought it died too soon to say so.
-            if gradient.losses is None:
-                known = None not in started
-            else:
-                alive = gradient.losses == self._members.lives[push.worker]
-                known = alive and push.batch > self._newest.get(push.worker, -1)
-            if not known:
+        async with self._lock:
+            started = self._started.pop((push.worker, push.batch), None)
+            if started is None:  # it was taken for lost, and so was this; or it is here already, and who brought it died too soon
                 return
-            self._newest[push.worker] = push.batch
-            for _ in range(started.count(None)):  # of what the worker had kept
-                self._state, _ = self._rule.on_start(self._state, push.worker)
-                self.record.ledger["started"] += 1
-            read = Read(push.read) if gradient.losses is not None else started[0].read
+            read = started.read
             if read is None and not gradient.void:
                 gradient = replace(gradient, dense=None, rows={}, void="lost")
                 self.record.extra["gradients lost at servers"] += 1
@@ -201,7 +117,7 @@ class ParameterServer(Kept):
 
     async def tell(self, worker: int, change: str) -> int | None:
         """Something has become of a worker; of one that is there again, the step that is its next."""
-        async with self._turn():
+        async with self._lock:
             self._members = self._members.after(worker, change)
             if change == "comes back":
                 return self._rule.on_join(self._state, worker).clocks[worker]
@@ -216,7 +132,6 @@ class ParameterServer(Kept):
         await _finished(self._under_way)
         self._state = self._rule.on_cut(replace(self._state, active=self._state.active | self._members.left_out))
         self._members = self._members.after_cut()
-        self._keep()
         return {
             "rule": self._state,
             "members": self._members,
@@ -236,18 +151,10 @@ class ParameterServer(Kept):
         self._decided = state["decided"]
         self._marks.crossed(self._samples + self._dropped)
         self.record.become(state["record"])
-        self._keep()
-
-    async def share(self, files: Iterable[tuple]) -> list[Record]:
-        """Begin with this one's share of what other servers have kept in these files, all that there were; on the first one, the
-        records of those that are no more."""
-        state, left = self._share([checkpoint.load(*file) for file in files])
-        await self.load(state)
-        return left
 
     async def report(self, end: Mark) -> Record:
         await _finished(self._under_way)
-        settled(self._rule, self._state, _batches(self._waiting.values()))
+        settled(self._rule, self._state, len(self._waiting))
         self._count(self._waiting.values(), "in_flight")
         self.record.snapshots.append(self._snapshot(end))
         self.record.final = self._shard.final()
@@ -297,9 +204,8 @@ class ParameterServer(Kept):
 
     def _start(self, worker: int, batch: int) -> tuple[int, list[asyncio.Future]]:
         """A step's token, and what must be in the store before its parameters are read."""
-        lasts = lasting(self._rule, self._state, worker)
         self._state, token = self._rule.on_start(self._state, worker)
-        self._started[worker, batch] = Started(token, lasts)
+        self._started[worker, batch] = Started(token)
         self.record.ledger["started"] += 1
         return self._told(worker, batch)
 
@@ -321,7 +227,7 @@ class ParameterServer(Kept):
                 self._under_way.remove(update)
                 update.done.set_result(None)
         if updates:
-            async with self._turn():
+            async with self._lock:
                 self._open(self._gates)
                 more = await self._go_without_paused()
             await self._carry_out(more)
@@ -346,20 +252,20 @@ class ParameterServer(Kept):
             record.norms.append((update.step, applied.norm))
         for gradient, weight in zip(update.gradients, update.decision.weights, strict=True):
             if gradient.void:
-                record.ledger[gradient.void] += gradient.push.batches
+                record.ledger[gradient.void] += 1
                 continue
-            record.used += gradient.batches
-            record.ledger["applied" if weight == 1 else "decayed"] += (count := gradient.push.batches)
+            record.used.append(gradient.push.batch)
+            record.ledger["applied" if weight == 1 else "decayed"] += 1
             if weight:
-                record.staleness += [(start, applied.version - gradient.read.version)] * count
-                record.data_staleness += [(start, max(0, update.step - gradient.push.token))] * count
+                record.staleness.append((start, applied.version - gradient.read.version))
+                record.data_staleness.append((start, max(0, update.step - gradient.push.token)))
         self._samples += sum(gradient.samples for gradient in update.gradients)
         self._evaluate()
 
     def _count(self, gradients: Iterable[Gradient], outcome: str) -> None:
         """What became of them; of those that a process before this one had, that they are lost."""
         for gradient in gradients:
-            self.record.ledger["lost" if gradient.void == "lost" else outcome] += gradient.push.batches
+            self.record.ledger["lost" if gradient.void == "lost" else outcome] += 1
 
     def _evaluate(self) -> None:
         """Where the stream has come to a mark, be it by gradients that were thrown away."""
@@ -367,10 +273,6 @@ class ParameterServer(Kept):
 
     def _snapshot(self, mark: Mark) -> Snapshot:
         return self._shard.snapshot(mark, self._site.now(), self._samples)
-
-
-def _batches(gradients: Iterable[Gradient]) -> int:
-    return sum(gradient.push.batches for gradient in gradients)
 
 
 async def _finished(updates: Iterable[Update]) -> None:

@@ -31,9 +31,8 @@ async def open_servers(
     """One server on each server node, holding "dense", "rows" or both."""
     holds = frozenset(holds)
     nodes = range(plan.servers)
-    lasts = plan.store.outlives
     hosted = (
-        world.host(ParameterServer, plan, rule, number, holds, node=f"server{number}", lasts=lasts) for number in nodes
+        world.host(ParameterServer, plan, rule, number, holds, node=f"server{number}") for number in nodes
     )
     servers = Servers(tuple(await asyncio.gather(*hosted)), holds)
     if model:

@@ -9,8 +9,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -26,7 +24,6 @@ from lib.store.dense import DenseStore
 from lib.store.optim import SGD
 from lib.store.placement import Partition
 from lib.store.rows import Dump, Rows
-from lib.store.shared_memory.notes import Notes
 from lib.store.table.table import Table
 from lib.store.wire.bags import Bags
 from lib.store.wire.codecs import Codec
@@ -49,7 +46,7 @@ class Read:
 class Gradient:
     """What a worker sends after a step; without arrays where the batch was skipped."""
 
-    weightless: ClassVar = ("push", "samples", "void", "abandoned", "read", "others", "losses")
+    weightless: ClassVar = ("push", "samples", "void", "abandoned", "read")
     push: Push
     samples: int
     dense: np.ndarray | None
@@ -61,15 +58,6 @@ class Gradient:
     that held the batch's ids is dead; "lost", since the server's process died that had it."""
     read: Read | None = None
     """What it was computed from; the server's own note."""
-    others: tuple[int, ...] = ()
-    """Batches whose gradients it sums beside its own."""
-    losses: int | None = None
-    """What the server said of its worker with the parameters, where this needs not have started here."""
-
-    @property
-    def batches(self) -> tuple[int, ...]:
-        return (*self.others, self.push.batch)
-
     def block(self, table: str, codec: Codec) -> tuple[np.ndarray, np.ndarray]:
         """The distinct ids of a table in it, and their rows' gradients."""
         ids, sent = self.rows[table]
@@ -93,18 +81,13 @@ class Shard:
     """The parameters, and the arithmetic of updates."""
 
     def __init__(
-        self, site: Site, plan: Plan, rule: ServerRule, number: int, holds: frozenset[str], notes: Notes | None
+        self, site: Site, plan: Plan, rule: ServerRule, number: int, holds: frozenset[str]
     ):
         self._rule, self._number, self._gradients, self._store = rule, number, plan.gradients, plan.store
         start = plan.start(site) if "dense" in holds else np.empty(0, np.float32)
         partition = Partition(start.size, plan.placement)
-        self._notes = notes
-        self._dense = (
-            _lasting(notes, "dense", lambda _: plan.dense_store(start[partition.slice(number)]))
-            if "dense" in holds
-            else None
-        )
-        self._tables = _lasting(notes, "tables", plan.tables) if "rows" in holds else {}
+        self._dense = plan.dense_store(start[partition.slice(number)]) if "dense" in holds else None
+        self._tables = plan.tables() if "rows" in holds else {}
         self._evaluated = {
             day: {
                 table: (here := partition.split(table, ids[table])[number], ids[table][here]) for table in self._tables
@@ -115,18 +98,13 @@ class Shard:
         self._version, self._lock = 0, threading.Lock()
         self._memory = None
         if rule.corrected and self._gradients:
-            self._memory = _lasting(notes, "memory", partial(_Memory, plan, self._dense, self._tables))
-        if notes and (kept := notes.get("dense")):
-            self._dense.load(kept["dense"])
-            if self._memory:
-                self._memory.dense = kept["memory"]
+            self._memory = _Memory(plan, self._dense, self._tables)
 
     def inherit(self, dense: dict[str, np.ndarray], rows: dict[str, Rows]) -> None:
         if self._dense is not None:
             self._dense.load(dense)
         for name, table in self._tables.items():
             table.load(rows[name])
-        self._keep_dense()
 
     @property
     def rows(self) -> int:
@@ -147,18 +125,18 @@ class Shard:
         """Table -> what a worker's message asks for."""
         return {table: self._store.asked(ids) for table, ids in message.items()}
 
-    def reading(self, asked: dict[str, Asked], whole: bool) -> Work:
+    def reading(self, asked: dict[str, Asked]) -> Work:
         """What `read` costs."""
-        dense = 0 if self._dense is None or not whole else 4 * len(self._dense)  # nobody reads the optimiser's state
+        dense = 0 if self._dense is None else 4 * len(self._dense)  # nobody reads the optimiser's state
         return Work(
             bytes=2 * (dense + sum(4 * self._tables[name].dim * _looked_up(asked[name]) for name in self._tables))
         )
 
-    def read(self, asked: dict[str, Asked], whole: bool) -> tuple[Read, np.ndarray | None, dict[str, Any]]:
-        """What is to be remembered, the dense slice if `whole`, and these rows, or their sums, as they travel."""
+    def read(self, asked: dict[str, Asked]) -> tuple[Read, np.ndarray | None, dict[str, Any]]:
+        """What is to be remembered, the dense slice, and these rows, or their sums, as they travel."""
         with self._lock:
             version = self._version
-        dense = self._dense.pull() if self._dense is not None and whole else None
+        dense = self._dense.pull() if self._dense is not None else None
         rows, sent, sums = {}, {}, {}
         for name, table in self._tables.items():
             if isinstance(each := asked[name], Bags):
@@ -209,16 +187,6 @@ class Shard:
             _put(table, state["tables"][name])
         if self._memory:
             self._memory.load(state["memory"])
-        self._keep_dense()
-
-    @property
-    def attached(self) -> bool:
-        """Whether all that outlives a process was there."""
-        return self._notes.folder is None or all(getattr(table, "attached", True) for table in self._tables.values())
-
-    def go_on(self, version: int) -> None:
-        """Be where another process was killed; so many updates are in the store, or were lost."""
-        self._version = version
 
     def final(self) -> dict[str, Any]:
         """All that it holds, as a record keeps it."""
@@ -256,13 +224,7 @@ class Shard:
             ]
         mean = _mean(grads, [weight for _, weight in pairs], decision.divisor)
         self._dense.apply(mean, decision.rate)
-        self._keep_dense()
         return float(np.linalg.norm(mean))
-
-    def _keep_dense(self) -> None:
-        if self._notes and self._dense is not None and self._gradients:
-            memory = self._memory and self._memory.dense
-            self._notes.put("dense", {"dense": self._dense.export(), "memory": memory})
 
     def _update_rows(self, name: str, pairs: list[Weighted], decision: Apply, step: int) -> int:
         """How many rows' gradients were decayed."""
@@ -292,13 +254,13 @@ class Shard:
 class _Memory:
     """What a rule that corrects gradients remembers, beside the parameters: zeros at first."""
 
-    def __init__(self, plan: Plan, dense: DenseStore | None, tables: Mapping[str, Table], within: Path | None = None):
+    def __init__(self, plan: Plan, dense: DenseStore | None, tables: Mapping[str, Table]):
         self._lock = threading.Lock()
         """One correction at a time: it takes what the last one left."""
         self.dense = np.zeros(0 if dense is None else len(dense), np.float32)
         still = SGD(lr=1.0)
         self._rows = {
-            name: plan.store.table(f"{name}-memory", table.dim, still, seed=plan.seed, scale=0.0, within=within)
+            name: plan.store.table(f"{name}-memory", table.dim, still, seed=plan.seed, scale=0.0)
             for name, table in tables.items()
         }
 
@@ -334,11 +296,6 @@ def _put(table: Table, kept: Dump | Rows) -> None:
 Weighted = tuple[Gradient, float]
 Asked = Bags | np.ndarray
 """What is asked of a table: sums, or the rows of distinct ids."""
-
-
-def _lasting(notes: Notes | None, name: str, make: Callable[..., Any]) -> Any:
-    """What outlives this process, if anything does."""
-    return notes.thing(name, make) if notes else make(None)
 
 
 def _looked_up(asked: Asked) -> int:

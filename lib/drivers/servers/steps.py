@@ -16,15 +16,13 @@ from lib.protocols.server_rule import Apply
 class Pulled:
     """What a worker gets before a step."""
 
-    weightless: ClassVar = ("token", "waited", "kept")
+    weightless: ClassVar = ("token", "waited")
     token: int
     waited: float
     """Seconds at the gate."""
     dense: np.ndarray | None
     rows: dict[str, Any]
     """Table -> the rows, as their codec sends them."""
-    kept: tuple[int, int, int] = ()
-    """Where workers keep it: updates in it, batches that it is good for, and how often the worker had been lost."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -45,7 +43,5 @@ class Started:
     """A step whose gradient is to come."""
 
     token: int
-    lasts: int
-    """Batches that what it reads is good for."""
     read: Read | None = None
     """What it was computed from, once that has been read."""
