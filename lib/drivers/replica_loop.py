@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext
-from dataclasses import asdict
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from lib.drivers.membership.embedding_workers import EmbeddingWorkers
 from lib.drivers.membership.workers import Workers
 from lib.drivers.replicas.exchanges import WAYS, Here
 from lib.drivers.replicas.gate import Gate
-from lib.drivers.replicas.mix_in_step import PLACES, Count, NoMix, OfGradients
+from lib.drivers.replicas.overlap import Overlap
 from lib.drivers.replicas.replica_state import Replica
 from lib.drivers.replicas.sync_server import open_sync_servers
 from lib.drivers.run.execution import carry_out
@@ -36,6 +36,18 @@ from lib.models.flat import StepResult
 from lib.protocols.mixing import Background, Centre, Loop
 from lib.store.checkpoint import Kept
 from lib.store.rows import Rows
+
+
+@dataclass(slots=True)
+class Count:
+    """Steps of those who mix together: of all threads, or of one."""
+
+    begun: int = 0
+    done: int = 0
+    mixed_at: int = 0
+    """Steps done at the last mix."""
+    since: float = 0.0
+    """When that was, or when training began or went on."""
 
 
 class ReplicaWorker(Kept):
@@ -87,7 +99,8 @@ class ReplicaWorker(Kept):
         """It has joined again and has made no step yet."""
         self._marks = Marks(map(plan.mark, plan.marks if rank == 0 or self.rule.model == "average" else ()))
         self._evaluated = plan.evaluated if self.replica.tables else {}
-        self._kind = NoMix if self._background else OfGradients if exchange.copies else PLACES[when.place]
+        self._place = None if self._background else "gradient" if exchange.copies else when.place
+        """Where in a step it mixes."""
 
     async def inherit(self, dense: dict[str, np.ndarray], rows: dict[str, Rows]) -> None:
         """Begin with what another protocol has trained."""
@@ -182,25 +195,53 @@ class ReplicaWorker(Kept):
             await self._train(batch, pulls, count, beside)
 
     async def _train(self, batch: Batch, pulls: Sequence[Pull], count: Count, beside: asyncio.TaskGroup) -> None:
-        mix = self._mix_of_step(batch, count)
-        await mix.before()
+        count.begun += 1
+        due = self._place and self.rule.due(count.begun, self.site.now() - count.since)
+        place, label, rate = self._place if due else None, batch.index, self.replica.rate()
+        asked = beside_it = overlap = None
+        if due:  # from here on: else every thread that begins a step before the mix is over would mix as well
+            count.since = self.site.now()
+        if place == "before":
+            await self._mix_standing(count, label)
+        elif place == "beside":
+            values = self.replica.pull()  # the gradient is that of the parameters before the mix
+            beside_it = asyncio.ensure_future(self.mix(count, label, self.way.ahead()))
+        elif place == "gradient" or (place == "after" and self.rule.worker_threads == 1):
+            asked = self.way.ahead()  # the answer travels while the worker computes
+        if place == "gradient":
+            if self.new:
+                # From its first push on a barrier at the rows' servers counts on this worker, and so must its group: one that
+                # takes it in later would wait for others, whom that barrier holds until its next push.
+                await asked
+                self.new = False
+            if self.overlapped and len(self.buckets) > 1:
+                overlap = Overlap(self.site, self.buckets, asked)
         async with self._stepping.shared():
             rows = await self._pull(batch, pulls)
             try:
-                result = await self._trainer.step(batch, mix.values(), rows, mix.overlap)
+                at = values if beside_it else self.replica.values
+                result = await self._trainer.step(batch, at, rows, overlap)
             except BaseException:
-                mix.stop()
+                for under_way in filter(None, (beside_it, overlap)):
+                    under_way.cancel()
                 raise
-            await mix.computed()
-            if result is not None and mix.own_gradient:
-                await self.replica.update(result.dense, batch.index, mix.rate)
+            if beside_it:
+                await beside_it
+            if result is not None and place != "gradient":
+                await self.replica.update(result.dense, label, rate)
             if result is not None and result.statistics is not None:
                 self.replica.follow(result.statistics)
-            await self._push(batch, result, mix.rate, beside)
+            await self._push(batch, result, rate, beside)
             count.done += 1
             self.replica.steps += 1
             self.replica.samples += batch.size
-        await mix.after(result)
+        if place == "after":
+            await self._mix_standing(count, label, asked)
+        elif place == "gradient":  # one that had to be left out counts as zero
+            mine = result.dense.cpu().numpy() if result else np.zeros(self.replica.size, np.float32)
+            start, mean = await self.way.mean(label, asked, mine, overlap)
+            await self.replica.update(mean, label, rate)
+            self.mixed(count, label, start)
         self._stepped.set()
         if result is not None:
             self.record.ledger["applied"] += 1
@@ -209,12 +250,10 @@ class ReplicaWorker(Kept):
             self.record.ledger["dropped"] += 1
         self.record.snapshots += map(self._snapshot, self._marks.crossed(self._samples))
 
-    def _mix_of_step(self, batch: Batch, count: Count) -> NoMix:
-        count.begun += 1
-        due = not self._background and self.rule.due(count.begun, self.site.now() - count.since)
-        if due:  # from here on: else every thread that begins a step before the mix is over would mix as well
-            count.since = self.site.now()
-        return (self._kind if due else NoMix)(self, batch, count)
+    async def _mix_standing(self, count: Count, label: int, asked: asyncio.Task | None = None) -> None:
+        """Where a replica mixes as one, its threads stand still."""
+        async with self._stepping.alone() if self.rule.exchange.together else nullcontext():
+            await self.mix(count, label, asked)
 
     async def mix(self, count: Count, label: int, asked: asyncio.Task | None = None) -> None:
         """Mix once and note it."""
@@ -251,10 +290,6 @@ class ReplicaWorker(Kept):
             await ended
         finally:
             ended.cancel()
-
-    def standing(self) -> AbstractAsyncContextManager:
-        """Where a replica mixes as one, its threads stand still."""
-        return self._stepping.alone() if self.rule.exchange.together else nullcontext()
 
     async def _pull(self, batch: Batch, pulls: Sequence[Pull]) -> dict[str, np.ndarray]:
         if pulls:

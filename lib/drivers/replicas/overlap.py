@@ -47,7 +47,7 @@ class Overlap:
         """The members' mean gradient; None where there is no group."""
         return await self._means
 
-    def stop(self) -> None:
+    def cancel(self) -> None:
         """The step will not come to its end."""
         self._means.cancel()
 
