@@ -25,15 +25,14 @@ from lib.errors import BadOption
 from lib.options.checked import Checked, Count, Natural, NotNegative, checked
 from lib.progress import Progress
 from lib.protocols.rule import Pair, Rule
-from lib.results import files
-from lib.results.key import describe, key
+from lib.results.key import describe, files, key
 from lib.results.outcomes import Outcomes
 from lib.results.provenance import machine
 from lib.results.run import Run
 from lib.seeds import not_sealed
 from lib.store.spec import RowStore
 from lib.training.given import resolve
-from lib.training.legs import DRIVERS, Course
+from lib.training.legs import Course
 from lib.training.schedule import Choice, Phase, Schedule, single
 from lib.workloads import Workload
 
@@ -159,20 +158,13 @@ class Job:
             "workload": describe(workload),
             "protocol": describe(protocol),
             "cluster": describe(cluster),
-            **({"files": read} if (read := files.of(workload)) else {}),
+            **({"files": read} if (read := files(workload)) else {}),
             "seed": seed,
             **settings.told,
             **({"start": {"digest": start.digest, "place": course.plan.first}} if start else {}),
         }
         title = f"{workload.name} {protocol.name} {cluster.name}"
-        # What is made here from names is in the configuration; how a run of these families is carried out is in its code.
-        way = {
-            __name__,
-            *(DRIVERS[phase.protocol.dense.family] for phase in course.schedule.phases),
-            *(["lib.training.watch"] if isinstance(course.schedule, Choice) else []),
-            *(["lib.store.checkpoint"] if settings.checkpoint_every else []),
-        }
-        named = partial(key, things=(workload, protocol, cluster, settings.store), way=way)
+        named = partial(key, things=(workload, protocol, cluster, settings.store))
         return cls(title, course, cluster, settings, configuration, named)
 
     @cached_property

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import importlib.util
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
@@ -17,6 +18,7 @@ from typing import Any
 from lib import paths
 from lib.reporting.claims.claim import Claim
 from lib.reporting.claims.reading import file_of, parsed
+from lib.results import key
 
 FIGURES = ("notebooks", "lib.measure")
 """Where notebooks find what they make figures of runs with."""
@@ -87,14 +89,23 @@ def _said(root: str, commit: str, path: str) -> str | None:
 def code(path: Path) -> Iterator[tuple[str, str]]:
     """Name -> hash of the notebook's own code and of the modules that its figures are made with; comments do not count."""
     from lib.reporting.notebooks.finding import read, source
-    from lib.results import closure
-
     cells = [source(cell) for cell in read(path)["cells"] if cell["cell_type"] == "code"]
-    tree = ast.parse("\n".join(cells))
-    yield "the notebook", hashlib.sha256(ast.dump(tree).encode()).hexdigest()[:16]
-    roots = {*ALWAYS, *(module for module, *_ in closure.imports(tree, ""))}
-    modules, _ = closure.of(roots, lambda name: name.startswith((*FIGURES, *ALWAYS)))
-    for name, found in modules.items():
-        beside = closure.source(name).path.with_suffix(".yaml")
-        data = beside.read_text(encoding="utf-8") if beside.exists() else ""
-        yield name, hashlib.sha256((found + data).encode()).hexdigest()[:16]
+    left, met = [("the notebook", "\n".join(cells))], set()
+    while left:
+        name, text = left.pop()
+        yield name, hashlib.sha256(key.bare(text).encode()).hexdigest()[:16]
+        for module in {*ALWAYS, *_imported(text)} - met:
+            met.add(module)
+            spec = importlib.util.find_spec(module) if module.startswith((*FIGURES, *ALWAYS)) else None
+            if spec and spec.origin:
+                beside = Path(spec.origin).with_suffix(".yaml")
+                data = beside.read_text(encoding="utf-8") if beside.exists() else ""
+                left.append((module, Path(spec.origin).read_text(encoding="utf-8") + f"\n{data!r}"))
+
+
+def _imported(text: str) -> Iterator[str]:
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.ImportFrom):
+            yield from (node.module, *(f"{node.module}.{each.name}" for each in node.names))
+        elif isinstance(node, ast.Import):
+            yield from (each.name for each in node.names)

@@ -90,7 +90,7 @@ def facts(experiment: Experiment) -> dict[str, Any]:
 def fingerprint(experiment: Experiment, values: Mapping[str, Any]) -> str:
     """A hash of what a notebook's results follow from: its cells, lib, the modules that it imports from beside it and the data
     that lie there. How they are shown does not count."""
-    from lib.results.closure import whole
+    from lib.results.key import engine as whole
 
     beside = experiment.path.parent.glob("*.yaml") if experiment.paper else ()
     parts = {
