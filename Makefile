@@ -33,7 +33,7 @@ lint: $(VENV)/.installed
 	$(bin)/ruff format .
 
 clean:
-	rm -rf $(VENV) reports/runs
+	rm -rf $(VENV) reports/output
 
 # torch first and alone: see requirements.txt.
 $(VENV)/.installed: requirements.txt pyproject.toml

@@ -7,7 +7,7 @@ import importlib
 from typing import Any
 
 _HOMES = {
-    "Automatic": "lib.switching.controller",
+    "Automatic": "lib.training.controller",
     "Choice": "lib.training.schedule",
     "Device": "lib.cluster.spec",
     "Failure": "lib.cluster.faults.failures",
@@ -24,8 +24,8 @@ _HOMES = {
     "Slowdown": "lib.cluster.slowdowns",
     "Uplink": "lib.cluster.spec",
     "VirtualCluster": "lib.cluster.virtual.cluster",
-    "advise": "lib.measure.advice",
-    "compare": "lib.measure.comparison",
+    "advise": "notebooks.advisor.advice",
+    "compare": "notebooks.advisor.compare",
     "sweep": "lib.training.sweep",
     "train": "lib.training.train",
 }

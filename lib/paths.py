@@ -34,7 +34,7 @@ def reports() -> Path:
     """Where results go; LOCKSTEP_REPORTS overrides it."""
     if override := os.environ.get("LOCKSTEP_REPORTS"):
         return Path(override).expanduser().resolve()
-    return root() / "reports"
+    return root() / "reports" / "output"
 
 
 def runs() -> Path:

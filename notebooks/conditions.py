@@ -2,7 +2,7 @@
 
 tried = tuned.tried(conditions.job, conditions.auc, {"rate": RATES}, claims.tuning(1), samples=[n], protocol=conditions.MODES)
 data, runs = study.swept(conditions.job, places, conditions.figures)
-found = conditions.compared(data)  # condition -> lib.measure.compared.Comparison
+found = conditions.compared(data)  # condition -> notebooks.advisor.comparison.Comparison
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from lib.cluster.slowdowns import Lognormal, get
 from lib.cluster.spec import Node
 from lib.cluster.virtual.cluster import VirtualCluster
 from lib.errors import BadOption
-from lib.measure.compared import Comparison
-from lib.measure.trial import Trial, seconds_to
 from lib.protocols import ALL
-from lib.reporting import picture as front
-from lib.reporting import plots
-from lib.reporting.claims import interval
-from lib.reporting.markup import Fragment, parts, rounded
-from lib.reporting.quantity import decimals
 from lib.results.run import Run
 from lib.training.train import Job
+from notebooks.advisor.comparison import Comparison
+from notebooks.advisor.trial import Trial, seconds_to
 from notebooks.clusters import GBIT
+from reports import front_figure as front
+from reports import plots
+from reports.claims import interval
+from reports.markup import Fragment, parts, rounded
+from reports.quantities import decimals
 
 BATCH, GOAL, STEP = 64, 0.9, 2e-3
 MACHINE = Node(flops=workloads.get("clicks-light", batch_size=BATCH).work().flops / STEP)
@@ -96,7 +96,7 @@ def figures(run: Run, **place: Any) -> dict[str, Any]:
 
 
 def busy(data: pd.DataFrame) -> pd.DataFrame:
-    """The shared cluster's runs as `lib.reporting.picture` takes them: what the kit registers, without the combinations."""
+    """The shared cluster's runs as `reports.front_figure` takes them: what the kit registers, without the combinations."""
     here = data[(data["condition"] == BUSY) & ~data["protocol"].isin(UNTRIED)]
     return here[["protocol", "seed", "metric", "samples/s"]].rename(columns={"metric": "auc", "samples/s": "qps"})
 

@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 
 from lib import paths
-from lib.measure.compared import Comparison
-from lib.reporting.markup import rounded
+from notebooks.advisor.comparison import Comparison
+from reports.markup import rounded
 
 UNKNOWN = "not known here"
 

@@ -7,8 +7,8 @@ import pandas as pd
 import seaborn as sns
 from matplotlib.figure import Figure
 
-from lib.reporting import plots
 from notebooks import law
+from reports import plots
 
 PER_MILLE = 1e3
 APART = 1.05

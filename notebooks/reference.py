@@ -26,15 +26,18 @@ from html import unescape
 from pathlib import Path
 
 from lib import paths
-from lib.__main__ import carried_out
+from lib.command_line import carried_out
 from lib.errors import LockstepError
-from lib.reporting import claims, families, notebooks, picture
-from lib.reporting.claims import Claim, Verdict
-from lib.reporting.index import sheets, tallied, telling
-from lib.reporting.notebooks import Experiment
-from lib.reporting.page import LARGEST, led, render
-from lib.reporting.short import told
 from notebooks import withdrawn
+from reports import claims
+from reports import front_figure as picture
+from reports import protocol_families as families
+from reports import runner as notebooks
+from reports.claims import Claim, Verdict
+from reports.index import sheets, tallied, telling
+from reports.page import LARGEST, led, render
+from reports.runner import Experiment
+from reports.summary_text import told
 
 PROFILE = "laptop"
 PICTURE = "which_protocol.svg"

@@ -19,10 +19,10 @@ import pandas as pd
 
 from lib import paths, protocols, workloads
 from lib.options.document import load
-from lib.reporting.claims import strays
-from lib.reporting.markup import number
 from lib.results.run import Run
 from lib.workloads import Workload
+from reports.claims import strays
+from reports.markup import number
 
 CELLS = {
     "updates before": "updates before the judged stretch",

@@ -28,7 +28,7 @@ from queue import SimpleQueue
 import pytest
 
 from lib import paths
-from lib.__main__ import carried_out
+from lib.command_line import carried_out
 from lib.errors import BadOption, LockstepError, unknown
 from lib.options import document
 from lib.options.checked import Checked

@@ -9,13 +9,13 @@ import sys
 
 import numpy as np
 import pytest
+from lib.measure import doctor
 
 import lib
 from lib import Node, protocols, workloads
 from lib import cluster as clusters
-from lib.__main__ import main
 from lib.cluster.slowdowns import get
-from lib.measure import doctor
+from lib.command_line import main
 from lib.store.optim import SGD, Adam
 
 TRAIN = ["train", "quadratic", "gba", "virtual", "--samples", "320", "-o", "workers=2"]
@@ -192,7 +192,7 @@ def test_a_cluster_from_a_file(capsys, tmp_path):
     ],
 )
 def test_names_are_told_without_importing_what_trains(arguments):
-    program = f"import sys; from lib.__main__ import main; main({arguments!r})"
+    program = f"import sys; from lib.command_line import main; main({arguments!r})"
     heavy = "print(*sorted({'torch', 'ray', 'numba', 'pandas'} & sys.modules.keys()), file=sys.stderr)"
     program = f"import atexit, sys; atexit.register(lambda: {heavy})\n{program}"
     said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)

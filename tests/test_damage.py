@@ -18,9 +18,9 @@ from data_prep.job import Options
 from lib.cluster.slowdowns import reading
 from lib.data.prepared import PreparedClicks
 from lib.errors import LockstepError
-from lib.reporting.claims import saved
 from lib.results.run import Run
 from lib.store import checkpoint
+from reports.claims import stored_verdicts as saved
 
 DAMAGE = {"place": st.floats(0, 1, exclude_max=True), "bit": st.one_of(st.none(), st.integers(0, 7))}
 SETTINGS = settings(max_examples=60, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])

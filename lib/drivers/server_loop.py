@@ -16,8 +16,8 @@ from lib.drivers.run.record import Finished, Mark, Record
 from lib.drivers.run.supply import Supply, open_supply
 from lib.drivers.run.trainer import Input, Trainer
 from lib.drivers.servers.embedding_client import EmbeddingClient
-from lib.drivers.servers.server_client import ServerClient
 from lib.drivers.servers.pulling import Pull, pulled
+from lib.drivers.servers.server_client import ServerClient
 from lib.drivers.servers.servers import Servers, open_servers
 from lib.store.checkpoint import Kept
 

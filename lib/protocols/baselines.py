@@ -62,6 +62,7 @@ class Async(ServerRule):
 
     ahead: Natural = 0
     """Batches whose parameters a worker reads before it comes to them."""
+
     def on_push(self, state: ServerState, push: Push) -> tuple[ServerState, Decisions]:
         return state.receive(push).release(), (Apply((push,), (1.0,), 1),)
 

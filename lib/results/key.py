@@ -32,7 +32,17 @@ from lib.results.run import plain
 LIB = Path(__file__).parents[1]
 CHOSEN = ("protocols", "workloads")
 """Folders of which a run counts only what its classes lead to."""
-SHOWN = ("errors", "options", "paths", "progress", "registry", "measure", "reporting", "results/key", "results/provenance")
+SHOWN = (
+    "errors",
+    "options",
+    "paths",
+    "progress",
+    "registry",
+    "measure",
+    "reporting",
+    "results/key",
+    "results/provenance",
+)
 """What reads, names and shows, and decides no number."""
 LARGE = 64 * 2**20
 """Bytes from which a file is known by its size and time instead of its content."""

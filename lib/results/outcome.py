@@ -20,7 +20,6 @@ from lib.drivers.run.plan import Plan
 from lib.drivers.run.record import Access, Finished, Mark, Snapshot
 from lib.models.flat import FlatModel
 from lib.protocols.statistics import pooled
-from lib.results.anomalies import judged as judged_history
 from lib.workloads.contract import judged
 from lib.workloads.metrics import entropy
 
@@ -118,7 +117,6 @@ class Outcome:
             "busy": self._busy(),
             **{name.replace(" ", "_"): count for name, count in extra.items()},
             "order": next((record.order for record in self._records if record.order), None),
-            **(judged_history(self.accesses) if self.plan.accesses else {}),
         }
 
     @cached_property

@@ -8,11 +8,12 @@ from dataclasses import fields
 from itertools import product
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from lib.cluster.spec import Usage
 from lib.drivers.run.plan import Leg
-from lib.results import history
+from lib.drivers.run.record import Access
 from lib.results.outcome import STALENESS, Outcome, stale
 
 SUMS = (
@@ -21,6 +22,10 @@ SUMS = (
     *("mixes_repeated", "batches_abandoned", "servers_attached_again", "gradients_lost_at_servers"),
 )
 """Figures of a summary that add up over legs."""
+ACCESS_ARRAYS = {"id": "ids", "version": "versions", "order": "order", "value": "values", "made": "made"}
+"""Column of the accesses' table -> the access's array."""
+ACCESS_CALLS = ("kind", "batch", "table", "stamp", "safe", "began", "ended")
+"""Columns that are the same for all rows of a call."""
 
 
 class Outcomes:
@@ -63,8 +68,8 @@ class Outcomes:
         return pd.concat(parts, ignore_index=True)
 
     def accesses(self) -> pd.DataFrame | None:
-        """Of all legs, where they were noted: `lib.results.history`."""
-        return history.table([each.accesses for each in self._outcomes]) if self._legs[0].plan.accesses else None
+        """Of all legs, where they were noted."""
+        return access_table([each.accesses for each in self._outcomes]) if self._legs[0].plan.accesses else None
 
     def usage(self) -> pd.DataFrame:
         """A row for each node and link: shares of the run's time, queueing and bytes. Empty on a wall clock."""
@@ -124,3 +129,17 @@ class Outcomes:
         plan = leg.plan
         place = {"protocol": plan.protocol.name, "workers": plan.workers, "batch_size": plan.workload.batch_size}
         return place | {"first": plan.first, "start": self._before(leg), "day": outcome.day} | summary
+
+
+def access_table(legs: Sequence[Sequence[Access]]) -> pd.DataFrame:
+    """The accesses that pipelines noted, a row for each row of a table that a call came to."""
+    accesses = [access for leg in legs for access in leg]
+    sizes = [access.ids.size for access in accesses]
+    columns: dict[str, Any] = {"leg": np.repeat([n for n, leg in enumerate(legs) for _ in leg], sizes)}
+    columns |= {name: np.repeat([getattr(access, name) for access in accesses], sizes) for name in ACCESS_CALLS}
+    for column, name in ACCESS_ARRAYS.items():
+        parts = (getattr(access, name) for access in accesses)
+        columns[column] = np.concatenate(
+            [np.zeros(n, np.int64) if part is None else part for part, n in zip(parts, sizes, strict=True)]
+        )
+    return pd.DataFrame(columns)

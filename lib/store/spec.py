@@ -81,9 +81,7 @@ class RowStore(Checked):
         """The folder in which tables lie; None: in memory."""
         return None if self.mapped is None else Path(self.mapped)
 
-    def table(
-        self, name: str, dim: int, optimizer: Optimizer, *, seed: int, scale: float
-    ) -> Table:
+    def table(self, name: str, dim: int, optimizer: Optimizer, *, seed: int, scale: float) -> Table:
         """An empty table: a row appears when its id is first met, from (seed, id) alone. Or the one that lies `within` a folder,
         where such a table outlives its process and there is one of that name."""
         limits = {"max_rows": self.max_rows, "max_bytes": self.max_bytes}

@@ -28,7 +28,7 @@ from lib.drivers.run.record import Finished
 from lib.errors import BadOption
 from lib.protocols.rule import Pair, Rule
 from lib.store import checkpoint
-from lib.switching.controller import Automatic, AutomaticState, Mode
+from lib.training.controller import Automatic, AutomaticState, Mode
 from lib.training.schedule import Choice, Phase, Schedule
 from lib.training.watch import Decision, Watch
 

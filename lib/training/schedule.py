@@ -13,7 +13,7 @@ from lib.errors import BadOption
 from lib.options.checked import Checked, Count, NotNegative, Positive
 from lib.protocols.rule import Pair, Rule
 from lib.store.optim import Optimizer
-from lib.switching.controller import Automatic
+from lib.training.controller import Automatic
 from lib.workloads import Workload
 
 

@@ -90,7 +90,9 @@ def _usual() -> int:
 
 def _settled(number: int, arguments: Mapping[str, Any]) -> tuple[Job, Mapping[str, Any]]:
     if not isinstance(arguments, Mapping) or not arguments.keys() >= NEEDED:
-        raise BadOption(f"sweep: jobs[{number}] must map {', '.join(sorted(NEEDED))} to their values, not {arguments!r}")
+        raise BadOption(
+            f"sweep: jobs[{number}] must map {', '.join(sorted(NEEDED))} to their values, not {arguments!r}"
+        )
     try:
         return Job.of(**arguments), arguments
     except LockstepError as error:

@@ -52,8 +52,8 @@ class Options(Checked):
     trace: bool = True
     """Keep who did what when."""
     accesses: bool = False
-    """Pipelines: note which batch read, computed and wrote which row in which version. The summary's `anomalies` are then what no
-    serial run would have shown, and `run.accesses` is the history."""
+    """Pipelines: note which batch read, computed and wrote which row in which version. `run.accesses` is then the
+    history, and `lockstep check` finds in it what no serial run would have shown."""
     feed: Literal["rule", "split", "stream", "queue"] = "rule"
     """How workers share the batches: as the rule says; every N-th; a stretch each; or the next to whoever asks."""
     partitions: tuple[NotNegative, ...] = ()

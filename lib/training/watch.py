@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from lib.cluster.base import Site
 from lib.data.feed import WorkQueue
-from lib.switching.controller import Automatic, AutomaticState, Computation, Mode
+from lib.training.controller import Automatic, AutomaticState, Computation, Mode
 from lib.training.schedule import Choice
 from lib.workloads import Workload
 

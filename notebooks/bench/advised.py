@@ -20,13 +20,13 @@ import pandas as pd
 
 import lib
 from lib import paths
-from lib.__main__ import carried_out
 from lib.cluster.slowdowns import Lognormal
 from lib.cluster.spec import Node
-from lib.measure.advice import FEW
-from lib.measure.comparison import best, judged, tuned
-from lib.measure.trial import Trial
+from lib.command_line import carried_out
 from lib.workloads import PROFILES
+from notebooks.advisor.advice import FEW
+from notebooks.advisor.compare import best, judged, tuned
+from notebooks.advisor.trial import Trial
 from notebooks.clusters import GBIT
 
 DRAWN_BY = "fb3d8c9f112eaa167705ca9788ca952281a641c0"

@@ -27,8 +27,6 @@ from joblib import cpu_count
 
 import lib
 from lib.data.triples import Graph
-from lib.measure import fidelity
-from lib.measure.calibrate import calibrate
 from lib.options.checked import Count
 from lib.results import provenance
 from lib.store.spec import RowStore
@@ -37,6 +35,8 @@ from lib.streams import stream
 from lib.training.train import Job
 from lib.workloads import Workload
 from lib.workloads.graph import LinkPrediction
+from notebooks.calibration import fidelity
+from notebooks.calibration.calibrate import calibrate
 from notebooks.oac import on_disk
 
 PARTS = ("calibration", "fidelity", "pipelines", "threads")

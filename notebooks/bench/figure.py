@@ -5,8 +5,8 @@ from __future__ import annotations
 import pandas as pd
 from matplotlib.figure import Figure
 
-from lib.reporting.looks import BLUE, GREY, VERMILLION
-from lib.reporting.plots import WIDTH, style
+from reports.palette import BLUE, GREY, VERMILLION
+from reports.plots import WIDTH, style
 
 COLOURS = {"yes": BLUE, "no": VERMILLION, "machine busy": GREY}
 MARKS = "osD^v"

@@ -12,8 +12,8 @@ from collections.abc import Iterable
 
 import pandas as pd
 
-from lib.measure.trial import crossing
 from lib.results.run import Run
+from notebooks.advisor.trial import crossing
 from notebooks.dssync import overhead
 
 MODEL = {"images": "CIFAR-10", "questions": "SQuAD", "clicks": "Criteo"}

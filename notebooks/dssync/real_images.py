@@ -13,11 +13,11 @@ from pathlib import Path
 import pandas as pd
 
 from lib import paths
-from lib.reporting import claims
 from lib.results.provenance import commit
 from lib.training.sweep import sweep
 from notebooks import study
 from notebooks.dssync import images_again
+from reports import claims
 
 SHAPE = {"passes": 60, "images": 8_000}
 """Epochs, and images to learn from; a quarter as many judge."""

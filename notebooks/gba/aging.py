@@ -10,13 +10,13 @@ from typing import Any
 import pandas as pd
 from matplotlib.axes import Axes
 
-from lib.reporting import claims, plots
 from lib.results.run import Run
 from lib.store.optim import Adam
 from notebooks import regime, study
 from notebooks.gba import switching
 from notebooks.gba.tasks import Task
 from notebooks.gba.theory import PlainDecay
+from reports import claims, plots
 
 STILL = Adam(lr=1e-9)
 PARTS: Mapping[str, Mapping[str, Any]] = {

@@ -20,16 +20,16 @@ from lib.cluster.slowdowns import Shared, Slowdown, get
 from lib.cluster.spec import Link, Node
 from lib.cluster.virtual.cluster import VirtualCluster
 from lib.protocols import get as protocol
-from lib.reporting.looks import colour
-from lib.reporting.plots import WIDTH, style
-from lib.reporting.quantity import label
 from lib.results.run import Run
-from lib.switching.controller import Automatic
+from lib.training.controller import Automatic
 from lib.training.schedule import Choice, Phase
 from lib.workloads import Workload
 from lib.workloads.base import dense_parameters
 from notebooks.gba.hindsight import best_fixed, oracle
 from notebooks.gba.tasks import trained
+from reports.palette import colour
+from reports.plots import WIDTH, style
+from reports.quantities import label
 
 WORKERS, BATCH = 8, 32
 COMPUTE = 0.037

@@ -12,10 +12,10 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from lib.options.document import load
-from lib.reporting import claims, plots
 from lib.results.run import Run
 from notebooks import regime, study
 from notebooks.gba.tasks import MODES, TASKS, Task, at_rate
+from reports import claims, plots
 
 DIRECTIONS = ("from Sync", "to Sync")
 PAIR = ("sync", "gba", "frozen")

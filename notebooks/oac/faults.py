@@ -9,8 +9,8 @@ import numpy as np
 import pandas as pd
 
 from lib.protocols.oac import OAC, OptimisticState
-from lib.results.anomalies import Anomaly
 from lib.streams import stream
+from notebooks.oac.anomalies import Anomaly
 from notebooks.oac.plays import READS, ROWS, InThree, Play, orders
 
 

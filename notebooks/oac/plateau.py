@@ -14,7 +14,6 @@ import numpy as np
 import pandas as pd
 
 from lib import workloads
-from lib.reporting.claims import interval
 from lib.results.run import Run
 from lib.seeds import tuning
 from lib.store.optim import Adagrad
@@ -22,6 +21,7 @@ from lib.workloads import Workload
 from notebooks import study, tuned
 from notebooks.oac.replay import equal, replaced
 from notebooks.oac.tasks import SETUPS
+from reports.claims import interval
 
 TRUTH = {"rank": 4, "sharpness": 8.0}
 """Of a planted graph: so sharp and of so few dimensions that its triples, 37 to an entity, can teach it in a few epochs."""

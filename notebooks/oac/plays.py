@@ -12,7 +12,7 @@ import numpy as np
 
 from lib.drivers.run.record import END, Access
 from lib.protocols.pipeline_rule import PipelineRule
-from lib.results.anomalies import Anomaly, anomalies
+from notebooks.oac.anomalies import Anomaly, anomalies
 
 ROWS = "abcd"
 

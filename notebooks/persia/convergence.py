@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from lib.measure.trial import crossing
 from lib.results.run import Run
 from notebooks import paired, regime, study, tuned
+from notebooks.advisor.trial import crossing
 from notebooks.persia.tasks import GPUS, TABLE_2, job
 
 RATES = (0.3, 1.0, 3.0)

@@ -11,11 +11,11 @@ from typing import Any
 
 import pandas as pd
 
-from lib.reporting.claims import interval
-from lib.reporting.claims.statistics import least
 from lib.results.run import Run
 from notebooks import paired
 from notebooks.shadowsync import quality, tasks
+from reports.claims import interval
+from reports.claims.statistics import least
 
 SHADOW, TWINS = "s-easgd", ("fr-easgd (5)", "fr-easgd (30)")
 TUNED = (SHADOW, *TWINS)

@@ -12,6 +12,7 @@ import time
 import numpy as np
 import psutil
 import pytest
+from lib.store.shared_memory.notes import Notes
 
 import lib
 from lib.cluster.faults.failures import Failure
@@ -22,7 +23,6 @@ from lib.cluster.virtual.cluster import VirtualCluster
 from lib.errors import LockstepError, NodeLost
 from lib.store.optim import SGD
 from lib.store.shared_memory import segment
-from lib.store.shared_memory.notes import Notes
 from lib.store.shared_memory.table import SharedTable
 from lib.store.spec import RowStore
 

@@ -16,7 +16,7 @@ from pyarrow import parquet
 
 from data_prep.__main__ import main
 from data_prep.parse import MISSING, RARE, RESERVED, code_of, text_value
-from lib.__main__ import main as lib_main
+from lib.command_line import main as lib_main
 from lib.data import source
 from lib.data.clicks import FIELD_SHIFT
 from lib.data.prepared import PreparedClicks

@@ -6,9 +6,9 @@ import asyncio
 from types import SimpleNamespace
 
 import numpy as np
+from lib.drivers.replicas.mix_in_step import Beside
 
 from lib.drivers.membership.rendezvous import Neighbourhoods, Rendezvous
-from lib.drivers.replicas.mix_in_step import Beside
 from lib.protocols.decentralised import DPSGD
 from tests.drivers.composing import rule
 

@@ -10,8 +10,8 @@ import pandas as pd
 import pytest
 
 import lib
-from lib.reporting import claims
 from notebooks import apart, foretelling, law
+from reports import claims
 
 SEEDS = (0, 1, 2)
 

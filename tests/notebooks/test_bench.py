@@ -5,9 +5,9 @@ import math
 import numpy as np
 import pytest
 
-from lib.reporting import claims
 from lib.store.table.table import Table
 from notebooks.bench import device, figure, pairs, peers, store
+from reports import claims
 
 
 @pytest.mark.parametrize("peer", [peers.Torch, peers.Fbgemm, peers.Direct])

@@ -2,7 +2,7 @@
 
 from importlib import import_module
 
-from lib.reporting import claims
+from reports import claims
 
 
 def test_a_record_has_the_constants_value():

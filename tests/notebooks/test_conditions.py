@@ -7,8 +7,8 @@ import pandas as pd
 import pytest
 
 import lib
-from lib.measure.compared import Comparison
 from notebooks import conditions
+from notebooks.advisor.comparison import Comparison
 
 
 def made(seconds, metric, speed=None):

@@ -3,8 +3,8 @@
 import pandas as pd
 import pytest
 
-from lib.reporting import claims
 from notebooks.gba import sudden_drop, switching, tasks, tuning
+from reports import claims
 
 
 def test_the_switching_study_gives_every_modes_auc_on_the_first_day_the_last_and_on_average():

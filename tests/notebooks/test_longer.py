@@ -5,8 +5,8 @@ import math
 import pandas as pd
 import pytest
 
-from lib.measure.compared import Comparison
 from notebooks import longer
+from notebooks.advisor.comparison import Comparison
 
 
 def cells(way, costs, low=1e-4):

@@ -12,10 +12,10 @@ import pytest
 import lib
 from lib.protocols.mixing import Mix
 from lib.protocols.shadowsync import ForegroundEASGD, ShadowBMUF
-from lib.reporting import notebooks
 from notebooks import loads, study
 from notebooks.shadowsync import placement, quality, scaling, slow, tasks
 from notebooks.toys import Letters
+from reports import runner as notebooks
 
 
 def test_the_pace_follows_from_the_printed_gaps():

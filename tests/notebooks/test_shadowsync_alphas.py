@@ -4,8 +4,8 @@ import pandas as pd
 import pytest
 
 import lib
-from lib.reporting.claims.statistics import interval, least
 from notebooks.shadowsync import alphas, quality, tasks
+from reports.claims.statistics import interval, least
 
 
 def test_modes_are_the_shadow_its_twins_and_two_controls():

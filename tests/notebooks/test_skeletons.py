@@ -9,9 +9,9 @@ import pytest
 import lib
 from data_prep.job import Options
 from lib.data.prepared import PreparedClicks
-from lib.reporting import notebooks
 from notebooks.skeletons.data_set import Mine as MyClicks
 from notebooks.skeletons.slowdown import Mine as MySlowdown
+from reports import runner as notebooks
 
 HERE = Path(notebooks.__file__).parents[3] / "notebooks" / "skeletons"
 

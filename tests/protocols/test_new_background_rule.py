@@ -15,7 +15,7 @@ import torch
 
 import lib
 from lib import LocalCluster, VirtualCluster, protocols, workloads
-from lib.__main__ import main
+from lib.command_line import main
 from lib.protocols.mixing import Mix
 from tests.protocols import in_parts
 from tests.protocols.in_parts import InParts

@@ -16,7 +16,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from lib.__main__ import carried_out
+from lib.command_line import carried_out
 from tests import mutate
 from tests.soak import KINDS, kills, soak
 

@@ -35,6 +35,7 @@ from lib.store.rows import Rows
 from lib.store.table import gate, table
 from lib.store.table.table import Table
 from lib.workloads import Workload
+from notebooks.oac.anomalies import judged_run
 from tests.soak.cases import FLOPS, STEP, WORKLOADS, Case
 
 if TYPE_CHECKING:
@@ -174,7 +175,7 @@ class _Detours:
 def wrong(plan: Plan, run: Run) -> Iterator[tuple[str, str]]:
     """What a finished pipeline should not have shown or left: its kind, and the first of it."""
     workload, rule = plan.workload, plan.protocol.dense
-    anomalies, name = run.summary["anomalies"], rule.name
+    anomalies, name = judged_run(run)[0]["anomalies"], rule.name
     if rule.validates and run.summary["largest_cache"] > (most := most_rows(plan)):
         yield f"{name}: cache beyond its bound", f"{run.summary['largest_cache']} rows, not at most {most}"
     if anomalies and name != "pipelined":

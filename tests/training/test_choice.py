@@ -9,9 +9,9 @@ import lib
 from lib import Choice, Phase
 from lib.cluster.slowdowns import Lognormal
 from lib.errors import BadOption
-from lib.switching.controller import Automatic
-from tests.switching.throughput import ByHour
+from lib.training.controller import Automatic
 from tests.toys import days_of_clicks
+from tests.training.switching.throughput import ByHour
 
 # Computations of 10 ms. All that GBA pulls goes over the server's link, 5 ms a batch: vacant workers wait for it.
 BATCH, STEP = 32, 0.01

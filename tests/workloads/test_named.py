@@ -171,7 +171,7 @@ def test_dense_models_train_among_threads(name):
 
 
 def test_the_command_line_takes_a_profile_and_a_folder(capsys, tmp_path):
-    from lib.__main__ import main
+    from lib.command_line import main
 
     command = ["train", "criteo-deepfm", "gba", "virtual", "--samples", "2048", "-o", "workers=2"]
     assert main([*command, "--profile", "laptop"]) == 0

@@ -223,7 +223,13 @@ class RayHandle(Handle):
     """A part in an actor. Arrays travel as numpy's, which Ray moves without pickling them."""
 
     def __init__(self, actor: Any, number: int, node: str, incarnation: int, caller: Caller):
-        self._actor, self._number, self._node, self._incarnation, self._caller = actor, number, node, incarnation, caller
+        self._actor, self._number, self._node, self._incarnation, self._caller = (
+            actor,
+            number,
+            node,
+            incarnation,
+            caller,
+        )
 
     def __reduce__(self):
         return RayHandle, (self._actor, self._number, self._node, self._incarnation, Caller("unbound"))

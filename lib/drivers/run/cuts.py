@@ -53,7 +53,6 @@ class Cut:
             await part.recall(*self.file(name))
 
 
-
 @dataclass(frozen=True, kw_only=True)
 class Cuts:
     """When a run is cut, and where each leg's newest cut is kept."""

@@ -193,9 +193,7 @@ class Plan:
             rows = self.workload.row_optimizer
             return {name: BlankTable(spec.dim, rows) for name, spec in self.workload.tables().items()}
         return {
-            name: self.store.table(
-                name, spec.dim, self.workload.row_optimizer, seed=self.seed, scale=spec.scale
-            )
+            name: self.store.table(name, spec.dim, self.workload.row_optimizer, seed=self.seed, scale=spec.scale)
             for name, spec in self.workload.tables().items()
         }
 

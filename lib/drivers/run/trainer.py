@@ -20,7 +20,7 @@ from lib.drivers.run.supply import Supply
 from lib.errors import BadOption, NotFinite
 from lib.models.flat import FlatModel, Launched, StepResult
 from lib.store.blank import blank
-from lib.switching.controller import Computation
+from lib.training.controller import Computation
 
 
 class Trainer:

@@ -27,11 +27,12 @@ from lib.drivers.membership.members import Members
 from lib.drivers.run.plan import Plan
 from lib.drivers.run.record import Mark, Marks, Record, Snapshot
 from lib.drivers.servers.decided import check, received, settled
-from lib.drivers.servers.shard import Applied, Gradient, Read, Shard
+from lib.drivers.servers.shard import Applied, Gradient, Shard
 from lib.drivers.servers.steps import Pulled, Started, Update
 from lib.protocols.server_rule import Decisions, Drop, Push, ServerRule, ServerState
 from lib.store.checkpoint import Kept
 from lib.store.rows import Rows
+
 
 class ParameterServer(Kept):
     """One server's share of the parameters, its rule's state and the gradients that wait for their update."""
@@ -102,7 +103,9 @@ class ParameterServer(Kept):
         push = gradient.push
         async with self._lock:
             started = self._started.pop((push.worker, push.batch), None)
-            if started is None:  # it was taken for lost, and so was this; or it is here already, and who brought it died too soon
+            if (
+                started is None
+            ):  # it was taken for lost, and so was this; or it is here already, and who brought it died too soon
                 return
             read = started.read
             if read is None and not gradient.void:

@@ -31,9 +31,7 @@ async def open_servers(
     """One server on each server node, holding "dense", "rows" or both."""
     holds = frozenset(holds)
     nodes = range(plan.servers)
-    hosted = (
-        world.host(ParameterServer, plan, rule, number, holds, node=f"server{number}") for number in nodes
-    )
+    hosted = (world.host(ParameterServer, plan, rule, number, holds, node=f"server{number}") for number in nodes)
     servers = Servers(tuple(await asyncio.gather(*hosted)), holds)
     if model:
         shares = (model.shard(number, plan.placement, holds) for number in nodes)

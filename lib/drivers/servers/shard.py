@@ -7,7 +7,7 @@ Its calls may run at once, in threads. What they may then rely on is the stores'
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -58,6 +58,7 @@ class Gradient:
     that held the batch's ids is dead; "lost", since the server's process died that had it."""
     read: Read | None = None
     """What it was computed from; the server's own note."""
+
     def block(self, table: str, codec: Codec) -> tuple[np.ndarray, np.ndarray]:
         """The distinct ids of a table in it, and their rows' gradients."""
         ids, sent = self.rows[table]
@@ -80,9 +81,7 @@ class Applied:
 class Shard:
     """The parameters, and the arithmetic of updates."""
 
-    def __init__(
-        self, site: Site, plan: Plan, rule: ServerRule, number: int, holds: frozenset[str]
-    ):
+    def __init__(self, site: Site, plan: Plan, rule: ServerRule, number: int, holds: frozenset[str]):
         self._rule, self._number, self._gradients, self._store = rule, number, plan.gradients, plan.store
         start = plan.start(site) if "dense" in holds else np.empty(0, np.float32)
         partition = Partition(start.size, plan.placement)

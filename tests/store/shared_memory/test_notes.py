@@ -10,10 +10,10 @@ import time
 
 import numpy as np
 import pytest
+from lib.store.shared_memory.notes import Notes
 
 from lib.drivers.run.record import Mark, Snapshot
 from lib.store.shared_memory import segment
-from lib.store.shared_memory.notes import Notes
 
 CHILD = """
 import sys

@@ -1,0 +1,196 @@
+"""Lockstep: how training workers keep in step, compared under one interface.
+
+examples:
+  python -m lib list
+  python -m lib help gba
+  python -m lib train ctr-synthetic gba virtual -o workers=32 -o slowdown=0.6 -o iota=4
+  python -m lib train criteo-deepfm gba+all-reduce virtual -o lr=0.003 -o speeds=[1,1,0.5,2] -o store.max_rows=10000
+  python -m lib train ctr-synthetic mine.py:MyRule virtual -o 'row_optimizer={name: adagrad, lr: 0.1}'
+  python -m lib train fb15k-237-distmult sync local --profile full --data FB15k-237 -o workers=1
+  python -m lib compare sync gba s-easgd -o workers=16 -o slowdown=alibaba-shared-2018
+  python -m lib advise --workers 16 --slow 4@2x --network 10Gbit/s --model dlrm
+  python -m lib advise --data FOLDER --workers 16 --step 5ms --trace steps.csv --columns worker=rank,took=seconds
+  python -m lib train kg-synthetic oac local -o accesses=true   # its history, judged
+  python -m lib check HISTORY   # anybody's, or a run's accesses.parquet
+  python -m lib run 00_quickstart --profile laptop -p seeds=5
+  python -m lib run all --profile laptop --resume
+  python -m lib claims gba --failed
+  python -m lib calibrate --out this_machine.yaml
+  python -m lib train ctr-synthetic sync machine.yaml   # as calibrate writes it
+  python -m lib train criteo-deepfm gba virtual --profile laptop --data FOLDER   # planted data without --data
+  python -m lib train criteo-deepfm gba virtual -o slowdown=alibaba-shared-2018   # or a file of yours: data_prep trace
+  python -m data_prep --list   # real data: where raw files are; then RAW -> prepared files
+  python -m data_prep trace FILE
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import re
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from lib.errors import BadOption, LockstepError, unknown
+from lib.workloads import PROFILES
+
+COMMANDS = ("notebooks.commands", "reports.commands")
+"""Modules that add commands of their own: `add_to(add)`, and `lists()` of what `list` shows besides."""
+PAIRS = {"action": "append", "default": [], "metavar": "NAME=VALUE"}
+OPTION = (
+    "an option of whatever has it, or of a part of it; repeatable. Quantities may have units: "
+    "network=10Gbit/s worker.latency=50us 'worker.launch=2 ms' server.memory=25GB/s"
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    return carried_out(_parser().parse_args(arguments))
+
+
+def carried_out(options: argparse.Namespace) -> int:
+    """The command that was given, and its exit code; what is wrong is told in a line."""
+    try:
+        return options.command(options) or 0
+    except LockstepError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("\ninterrupted; everything that was saved before is whole", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # the reader of our output went away, as `head` does
+        sys.stderr.close()
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m lib", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+
+    def add(name, command, help):
+        """The command's `add_argument`."""
+        sub = commands.add_parser(name, help=help, description=help[0].upper() + help[1:] + ".")
+        sub.set_defaults(command=command)
+        return sub.add_argument
+
+    add("list", _list, "show the workloads, protocols, clusters and notebooks that there are")
+    add("help", _help, "show what a name of `list` is, and its options")("name", help="a protocol, workload or cluster")
+
+    train = add("train", _train, "train once and print the summary")
+    train("workload", help="a registered name, see `list`; or mine.py:Mine, a class of a file of yours")
+    train("protocol", help="a registered name; or two, ROWS+DENSE; or mine.py:Mine")
+    train("cluster", help="virtual, local or ray; or machine.yaml, as `calibrate` writes it; or mine.py:Mine")
+    train("--seed", type=int, default=0, help="seed of the run (default 0)")
+    train("--seeds", type=int, help="so many runs, from --seed on: a line each, and the mean with its 95 %% interval")
+    train("--samples", type=int, help="samples of the pass (default: the workload's)")
+    train("--profile", choices=PROFILES, help="the workload's size (default smoke)")
+    train("--data", metavar="FOLDER", help="real data instead of planted, passed once at most; --samples for more")
+    train("--force", action="store_true", help="train anew even if the run is saved already")
+    train("--json", action="store_true", help="print the summary as JSON")
+    train("-o", "--option", help=OPTION, **PAIRS)
+
+    for commands_of in COMMANDS:
+        importlib.import_module(commands_of).add_to(add)
+    return parser
+
+
+def _list(options: argparse.Namespace) -> None:
+    from lib import cluster, protocols, workloads
+
+    for title, registry in (("workloads", workloads.ALL), ("protocols", protocols.ALL), ("clusters", cluster.ALL)):
+        print(f"{title}:")
+        wide = 2 + max(map(len, registry))
+        for name in registry:
+            family = f"{registry[name].family:10}" if title == "protocols" else ""
+            print(f"  {name:{wide}}{family}{registry.sentence(name)}")
+    for commands in COMMANDS:
+        for title, lines in importlib.import_module(commands).lists().items():
+            print(f"{title}:")
+            wide = 2 + max(map(len, lines))
+            for name, sentence in lines.items():
+                print(f"  {name:{wide}}{sentence}")
+
+
+def _help(options: argparse.Namespace) -> None:
+    from lib import cluster, protocols, workloads
+    from lib.options.described import described
+
+    registries = (workloads.ALL, protocols.ALL, cluster.ALL)
+    for registry in registries:
+        if options.name in registry:
+            made = workloads.get if registry is workloads.ALL else registry.make
+            print(described(made(options.name)))
+            return
+    raise unknown("name", options.name, [name for registry in registries for name in registry])
+
+
+def _train(options: argparse.Namespace) -> None:
+    check_names(options.workload, options.protocol, options.cluster)
+    import lib
+
+    pairs = dict(pair(text) for text in options.option)
+    flags = ("seed", "samples", "force", "profile", "data")
+    for name in pairs.keys() & set(flags):
+        raise BadOption(f"{name} has a flag of its own: --{name}")
+    given = {name: value for name in flags if (value := getattr(options, name)) is not None}
+    if options.seeds is not None:
+        _train_seeds(options, given, pairs)
+        return
+    run = lib.train(options.workload, options.protocol, options.cluster, **given, **pairs)
+    summary = {**run.summary, "digest": run.digest}
+    if options.json:
+        print(json.dumps(summary, indent=1))
+        return
+    for name, value in summary.items():
+        if value is not None and not isinstance(value, (dict, list)):
+            print(f"{name:24}{value:,.5g}" if isinstance(value, float) else f"{name:24}{value}")
+
+
+def _train_seeds(options: argparse.Namespace, given: dict[str, Any], pairs: dict[str, Any]) -> None:
+    """A line for each seed, then the mean of each figure with its 95 % interval."""
+    import pandas as pd
+    from scipy import stats
+
+    import lib
+
+    if options.seeds < 2:
+        raise BadOption(f"--seeds is {options.seeds}; expected 2 or more")
+    what = {name: getattr(options, name) for name in ("workload", "protocol", "cluster")}
+    first = given.pop("seed")
+    runs = lib.sweep([{**what, **given, **pairs, "seed": seed} for seed in range(first, first + options.seeds)])
+    table = pd.DataFrame([{k: v for k, v in run.summary.items() if type(v) in (int, float)} for run in runs])
+    table = table.loc[:, table.nunique() > 1]  # what no seed changes is not a result
+    table.index = pd.RangeIndex(first, first + options.seeds, name="seed")
+    half = table.sem() * stats.t.ppf(0.975, len(table) - 1)
+    ends = pd.DataFrame({"mean": table.mean(), "low": table.mean() - half, "high": table.mean() + half}).T.to_dict()
+    if options.json:
+        print(json.dumps({"runs": table.reset_index().to_dict("records"), "figures": ends}, indent=1))
+        return
+    print(table.to_string(float_format="{:,.5g}".format))
+    for name, found in ends.items():
+        print(f"{name:24}{found['mean']:,.5g} [{found['low']:,.5g}, {found['high']:,.5g}]")
+
+
+def check_names(workload: str, protocol: str, cluster: str) -> None:
+    """A misspelt name is told before anything that trains is imported."""
+    from lib import cluster as clusters
+    from lib import protocols, workloads
+
+    given = ((workloads.ALL, [workload]), (protocols.ALL, protocol.split("+")), (clusters.ALL, [cluster]))
+    for registry, names in given:
+        for name in names:
+            if name not in registry and not re.search(r"\.py(:|$)|\.ya?ml$", name):
+                raise unknown(registry.what, name, registry)
+
+
+def pair(text: str) -> tuple[str, Any]:
+    """NAME=VALUE with the value read as YAML: 32 is a number, [64, 32] a list, true a truth value."""
+    from lib.options import document
+
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise BadOption(f"{text!r} is no NAME=VALUE")
+    return name.strip().replace("-", "_"), document.value(value)

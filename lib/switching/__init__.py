@@ -1,1 +1,0 @@
-"""Which protocol to be in, from the cluster's status."""

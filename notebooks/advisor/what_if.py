@@ -1,0 +1,67 @@
+"""What an advice hangs on: clusters that differ from a given one in one thing, and who would be soonest there.
+
+Only speed is asked anew, by timing runs: how many samples a protocol needs until it is good is taken from where it was measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+
+from lib.cluster.base import Cluster
+from lib.cluster.slowdowns import Lognormal, Product
+from lib.cluster.virtual.cluster import VirtualCluster
+from lib.training.sweep import sweep
+from notebooks.advisor.trial import Trial
+
+STEP = 4
+"""A condition's network or steps are so many times the given ones; of a pass, one sample in so many is timed."""
+
+GIVEN = "all is as given"
+
+
+def others(cluster: Cluster) -> dict[str, Cluster]:
+    """What to call it -> the cluster; none where nothing is modelled."""
+    if not isinstance(cluster, VirtualCluster):
+        return {}
+    workers = cluster.workers or 4
+    even = replace(cluster, workers=workers, slowdown=Lognormal(), speeds=())
+    if cluster in (even, replace(even, workers=None)):
+        slow = max(1, workers // 4)
+        speeds = (*[1.0] * (workers - slow), *[0.5] * slow)
+        found = {"one worker in four takes twice as long": replace(even, speeds=speeds)}
+    else:
+        twice = Product(parts=(cluster.slowdown, cluster.slowdown))
+        unlike = replace(cluster, slowdown=twice, speeds=tuple(speed**2 for speed in cluster.speeds))
+        found = {"no worker is slower": even, "workers are twice as unlike": unlike}
+    for name, factor in (("a quarter", 1 / STEP), ("four times", STEP)):
+        wires = {
+            role: replace(node, bandwidth=node.bandwidth * factor)
+            for role, node in (("worker", cluster.worker), ("server", cluster.server))
+        }
+        node = cluster.worker
+        longer = {
+            "flops": node.flops / factor,
+            "core_memory": node.core_memory / factor,
+            "launch": node.launch * factor,
+        }
+        found[f"the network is {name} as fast"] = replace(cluster, **wires)
+        found[f"a worker's steps take {name} as long"] = replace(cluster, worker=replace(node, **longer))
+    return found
+
+
+def seconds(trials: Mapping[str, Trial], known: Mapping[str, float], seed: int) -> pd.DataFrame:
+    """Seconds to the goal of each protocol (columns) in each condition (rows), from the `known` ones of the given cluster, which
+    is the first row."""
+    first = next(iter(trials.values()))
+    places = {GIVEN: first.cluster, **others(first.cluster)}
+    samples = max(first.workload.batch_size, first.settings.get("samples", first.workload.samples) // STEP)
+    timed = {"gradients": False, "evaluations": 1, "samples": samples}
+    asked = [(name, trial) for name in places for trial in trials.values()] if len(places) > 1 else []
+    runs = sweep([replace(trial, cluster=places[name]).job(1.0, seed, **timed) for name, trial in asked])
+    speeds = np.reshape([run.summary["qps"] for run in runs], (-1, len(trials)))
+    found = np.array([known[name] for name in trials]) * speeds[:1] / speeds
+    return pd.DataFrame(found, [*places][: len(found)], [*trials])

@@ -1,0 +1,172 @@
+"""What a notebook shows besides figures: tables and cards as plain HTML, which carries no script."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from reports import claims as _claims
+from reports.claims.dependencies import flatten
+from reports.interval_svg import drawn
+from reports.markup import Fragment, flat, parts, slug
+from reports.quantities import column, label, ours, papers, tells, within
+from reports.runner import repeat
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from reports.claims import Verdict
+
+HOW_TO_READ = (
+    "[ ]: 95 % interval of the mean over the seeds; a range is from the least to the greatest run. Pictures: the mark and its "
+    "line are ours, hollow is the paper's value, dashed no effect, the band what satisfies the rule. Seeds, as in “8: tell 0.02, "
+    "margin 1×”: eight of them, which tell an effect of 0.02 nine times in ten, where the rule's edge is at 1×."
+)
+
+
+def settings(**values: Any) -> Fragment:
+    """The settings that a notebook runs with: `settings(workers=workers, samples=samples)`."""
+    return Fragment(parts().heading("Settings") + parts().facts(values), "settings")
+
+
+def claims(notebook: str) -> Fragment:
+    """What a notebook's claims say and by which rule they are judged, with the paper's scale beside ours, and what was fitted;
+    before its runs. A page with verdicts says it beside them, and leaves this out."""
+    mine = _claims.of(notebook)
+    rows = [[parts().named(claim), claim.place, claim.rule, claim.reason, claim.seeds] for claim in mine]
+    scales = dict.fromkeys((claim.scale["paper"], claim.scale["ours"]) for claim in mine)
+    header = ["Claim", "Place", "Rule", "Why so", "Least seeds"]
+    caption = "As this run found them; beside the verdicts stands what git says of when they were written."
+    html = parts().heading("What is claimed") + parts().table(header, rows, caption)
+    html += parts().table(["The paper's scale", "Ours"], scales, "Scale: ours is a replication in shape, not in size.")
+    return Fragment(html + fitted([notebook]), "claims")
+
+
+def fitted(notebooks: Collection[str]) -> str:
+    """What was fitted for these notebooks, and decides things that are not judged then; nothing where nothing was."""
+    told = [
+        [parts().code(each.constant), flat(each.value), each.fitted_to, "; ".join(map(str, each.determines)) or "–"]
+        for each in _claims.calibrations()
+        if not {*each.notebooks}.isdisjoint(notebooks)
+    ]
+    header = ["Constant", "Value", "Fitted to", "What that decides, which is not judged"]
+    return parts().table(header, told, "Calibration of the modelled cluster.") if told else ""
+
+
+def intervals(
+    results: pd.DataFrame, metrics: Sequence[str], caption: str = "", by: str | Sequence[str] = "subject"
+) -> Fragment:
+    """Each subject's metrics with their 95 % intervals over the seeds; `by` names the columns that make a subject."""
+    by = [by] if isinstance(by, str) else list(by)
+    results[by]  # of one row, groupby would take names that are no columns for its groups
+    groups = list(results.groupby(by, sort=False))
+    counts = {len(group) for _, group in groups}
+    rows = [[*names, *(_mean(group[m].astype(float)) for m in metrics), len(group)] for names, group in groups]
+    header = [*map(label, by), *map(label, metrics), "seeds"]
+    if len(counts) == 1:  # said once, below the table
+        header, rows = header[:-1], [row[:-1] for row in rows]
+        caption = caption or f"Mean and 95 % interval over {counts.pop()} seeds."
+    return Fragment(parts().table(header, rows, caption or "Mean and 95 % interval.", range(len(by), len(header))))
+
+
+def _mean(values: pd.Series) -> str:
+    mean, low, _ = _claims.interval(values)
+    return within(mean, mean - low)
+
+
+def table(data: pd.DataFrame, caption: str = "") -> Fragment:
+    """A frame for reading: its index as the first columns, a column's numbers to the same digit, a dash for what is absent."""
+    from pandas.api import types
+
+    if any(name is not None for name in data.index.names):
+        data = data.reset_index()
+    header, cells, numeric = [], [], []
+    for place, name in enumerate(data.columns):
+        values = data.iloc[:, place]
+        header.append(", ".join(filter(None, map(str, name))) if isinstance(name, tuple) else label(str(name)))
+        if numbers := types.is_numeric_dtype(values) and not types.is_bool_dtype(values):
+            numeric.append(place)
+        shown = zip(values, values.isna(), strict=True)
+        cells.append(column(values) if numbers else ["–" if absent else flat(x) for x, absent in shown])
+    return Fragment(parts().table(header, list(zip(*cells, strict=True)), caption, numeric))
+
+
+def verdict_table(verdicts: Iterable[Verdict], caption: str = "") -> str:
+    """Verdicts with what they were judged by, each above a row for each of its cases; negative ones are shown like the others."""
+    groups = []
+    for v in verdicts:
+        kinds = f"k-{v.claim.kind}", "k-confirmatory" * (v.standing == "confirmatory")
+        groups.append((("entry", *kinds, f"v-{slug(v.counted)}"), parts().judged(v), _cases(v)))
+    return parts().entries(["Case", "Ours", "Picture", "The paper", "Seeds"], groups, caption)
+
+
+def _cases(verdict: Verdict) -> list[list[Any]]:
+    """What each case has measured; its own verdict where there are several; what the paper says where nothing was measured."""
+    claim, cases = verdict.claim, verdict.cases
+    if not cases:
+        return [[case, "–", "", flat(paper), ""] for case, paper in claim.cases.items() if paper is not None]
+    named = [parts().case(case.case, case if len(cases) > 1 else None) for case in cases]
+    found = [(ours(claim, case), drawn(claim, case), papers(claim, case), tells(claim, case)) for case in cases]
+    return [[name, *cells] for name, cells in zip(named, found, strict=True)]
+
+
+def verdicts(verdicts: Iterable[Verdict]) -> Fragment:
+    """The claims' verdicts."""
+    verdicts = list(verdicts)
+    html = parts().heading("Verdicts") + verdict_table(verdicts, HOW_TO_READ)
+    html += fitted({verdict.claim.notebook for verdict in verdicts})
+    return Fragment(html, "verdicts")
+
+
+def provenance_card(runs: Any, notebook: str) -> Fragment:
+    """Where a notebook's numbers come from: all its runs, one, a list, or a mapping to lists; what they share is said once, and
+    of the rest the differences alone. Without runs, the machine that was measured."""
+    from lib.results.provenance import machine
+
+    runs = flatten(runs)
+    kept = [run.provenance for run in runs] or [machine()]
+    shared, differing = differences(kept)
+    facts: dict[str, Any] = {"repeat with": parts().code(repeat(notebook))}
+    facts |= {key.replace("_", " "): flat(value) for key, value in shared.items()}
+    facts |= differing
+    facts |= {"runs": len(runs)} if runs else {}
+    html = parts().heading("Provenance") + parts().provenance(facts, [_digest(run) for run in runs])
+    return Fragment(html, "provenance")
+
+
+def differences(values: Sequence[Mapping[str, Any]], path: str = "") -> tuple[dict[str, Any], dict[str, str]]:
+    """What mappings share, and, by the names that lead there, all the values of what they do not."""
+    shared, differing = {}, {}
+    for key in dict.fromkeys(key for value in values for key in value):
+        told = [value.get(key) for value in values]
+        place = f"{path}{key}".replace("_", " ")
+        if all(one == told[0] for one in told):
+            shared[key] = told[0]
+        elif all(isinstance(one, Mapping) for one in told):
+            names = list(dict.fromkeys(one.get("name") for one in told))
+            if len(names) > 1:
+                differing[place] = _several(names)
+            for name in names:
+                of = f"{key} {name}" if len(names) > 1 else key
+                alike, more = differences([one for one in told if one.get("name") == name], f"{path}{of}, ")
+                if len(names) > 1:
+                    alike.pop("name")
+                shared |= {of: alike} if alike else {}
+                differing |= more
+        else:
+            differing[place] = _several(told)
+    return shared, differing
+
+
+def _several(values: Sequence[Any]) -> str:
+    """Each value once; whole numbers without a gap by their first and last."""
+    if all(isinstance(x, int) for x in values):
+        numbers = sorted(set(values))
+        if numbers[-1] - numbers[0] == len(numbers) - 1 > 1:
+            return f"{numbers[0]} to {numbers[-1]}"
+    return "; ".join(dict.fromkeys("–" if x is None else flat(x) for x in values))
+
+
+def _digest(run: Any) -> list[Any]:
+    made_with = run.provenance
+    return [made_with["protocol"].get("name", ""), str(made_with["seed"]), parts().code(run.digest[:16])]

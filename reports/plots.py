@@ -1,0 +1,224 @@
+"""Figures in one style, each with a caption, alternative text and the numbers behind it; and the notebooks' tables."""
+
+from __future__ import annotations
+
+import base64
+import io
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import matplotlib as mpl
+import pandas as pd
+import seaborn as sns
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from pandas.api.types import is_numeric_dtype
+
+from lib import paths
+from lib.errors import BadOption, unknown
+from reports.claims.dependencies import flatten
+from reports.markup import TEMPLATES, Fragment, parts
+from reports.notebook_output import claims, intervals, provenance_card, settings, table, verdicts  # noqa: F401, where notebooks find them
+from reports.palette import BLACK, DASHES, DOTTED, GREY, KINDS, MARKS, colour, shades  # noqa: F401
+from reports.quantities import label
+from reports.runner import repeat  # noqa: F401
+
+if TYPE_CHECKING:
+    from lib.results.run import Run
+
+HOLLOW = {"linestyle": "", "marker": "o", "markersize": 8, "markerfacecolor": "none", "markeredgecolor": BLACK}
+"""The paper's values."""
+WIDTH = 6.4
+"""Inches: a report's column, and letters that can still be read on a phone."""
+
+
+@contextmanager
+def style() -> Iterator[None]:
+    """The one style: seaborn's ticks, and what `lockstep.mplstyle` says."""
+    ours = mpl.rc_context(fname=TEMPLATES / "lockstep.mplstyle")
+    with sns.axes_style("ticks"), sns.plotting_context("notebook", font_scale=0.85), ours:
+        yield
+
+
+def clock(runs: Mapping[str, Iterable[Run]] | Iterable[Run]) -> str:
+    """`virtual` or `wall`: the clock of these runs, which must be one."""
+    clocks = sorted({run.summary["clock"] for run in flatten(runs)})
+    if len(clocks) != 1:
+        raise BadOption(f"runs of {' and '.join(clocks) or 'no'} clock: virtual and wall seconds are never mixed")
+    return clocks[0]
+
+
+def histories(runs: Mapping[str, Iterable[Run]]) -> pd.DataFrame:
+    """The runs' histories as one table: protocol (the key), seed, and the histories' columns."""
+    clock(runs)
+    each = [(name, run) for name, group in runs.items() for run in flatten(group) if len(run.history)]
+    frames = (run.history.assign(protocol=name, seed=int(run.provenance["seed"])) for name, run in each)
+    frame = pd.concat(frames, ignore_index=True)
+    return frame[["protocol", "seed", *frame.columns.drop(["protocol", "seed"])]]
+
+
+def traces(runs: Mapping[str, Run], workers: int = 6, until: float | None = None) -> pd.DataFrame:
+    """The first few workers' spans up to a moment, as one table."""
+    clock(runs)
+    frames = []
+    for name, run in runs.items():
+        trace = run.trace[run.trace["node"].astype(str).str.startswith("worker")]
+        nodes = sorted(trace["node"].astype(str).unique(), key=_natural)[:workers]
+        trace = trace[trace["node"].isin(nodes) & (trace["end"] > trace["start"])]
+        if until is not None:
+            trace = trace[trace["start"] < until].assign(end=lambda t: t["end"].clip(upper=until))
+        frames.append(trace.assign(protocol=name))
+    return pd.concat(frames, ignore_index=True)[["protocol", "node", "kind", "start", "end", "batch"]]
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    return [(int(part), "") if part.isdigit() else (0, part) for part in re.split(r"(\d+)", name)]
+
+
+def curves(
+    data: pd.DataFrame,
+    x: str = "time",
+    y: str = "auc",
+    seconds: str = "virtual",
+    predicted: pd.DataFrame | None = None,
+) -> Figure:
+    """One thin line for every seed of a protocol: the spread is seen, not averaged away. Beside `predicted`, whose lines they
+    are then, the data are marks: they were measured."""
+    for column in (x, y, "protocol"):
+        if column not in data.columns:
+            raise unknown("column", column, data.columns)
+    data = data.dropna(subset=[x, y])
+    with style():
+        fig = Figure(figsize=(WIDTH, 3.7), layout="constrained")
+        ax = fig.subplots()
+        for name, group in data.groupby("protocol", sort=False):
+            tone, dashes = colour(str(name))
+            drawn = {"alpha": 0.85, "linestyle": dashes} if predicted is None else {"linestyle": "", "marker": "o"}
+            for i, (_, one) in enumerate(group.groupby("seed") if "seed" in group else [(0, group)]):
+                one = one.sort_values(x)
+                ax.plot(one[x], one[y], color=tone, markersize=5, label=None if i else str(name), **drawn)
+        for mark, told in _beside(ax, x, y, "protocol", None, predicted):
+            ax.plot([], [], label=told, **mark)
+        ax.set(xlabel=label(x, seconds), ylabel=label(y, seconds))
+        ax.ticklabel_format(axis="y", useOffset=False)
+        ax.legend(title=None, loc="best", handlelength=3)
+    return fig
+
+
+def panels(
+    data: pd.DataFrame,
+    x: str,
+    y: str,
+    row: str,
+    column: str,
+    hue: str = "protocol",
+    unit: str = "",
+    paper: pd.DataFrame | None = None,
+    predicted: pd.DataFrame | None = None,
+) -> Figure:
+    """A panel for each pair of `row` and `column`: the mean over seeds as a line, the seeds' range behind it. Rows have axes
+    of their own. `paper`, with the same columns, is drawn as hollow marks, `predicted` as `curves` draws it."""
+    rows, columns = list(dict.fromkeys(data[row])), list(dict.fromkeys(data[column]))
+    with style():
+        fig = Figure(figsize=(WIDTH, 2.1 * len(rows) + 0.7), layout="constrained")
+        grid = fig.subplots(len(rows), len(columns), sharey="row", squeeze=False)
+        handles: dict[str, Any] = {}
+        for i, j in ((i, j) for i in range(len(rows)) for j in range(len(columns))):
+            ax = grid[i, j]
+            here, *others = (
+                each if each is None else each[(each[row] == rows[i]) & (each[column] == columns[j])]
+                for each in (data, paper, predicted)
+            )
+            looks = set()
+            for name, group in here.groupby(hue, sort=False):
+                tone, dashes = colour(str(name))
+                # Several of one protocol.
+                dashes = next((d for d in (dashes, *DASHES) if (tone, d) not in looks), dashes)
+                looks.add((tone, dashes))
+                spread = group.groupby(x)[y].agg(["mean", "min", "max"])
+                if predicted is None:
+                    ax.fill_between(spread.index, spread["min"], spread["max"], color=tone, alpha=0.15, linewidth=0)
+                else:
+                    ax.vlines(spread.index, spread["min"], spread["max"], color=tone, linewidth=1)
+                drawn = {"linestyle": dashes, "marker": "."} if predicted is None else {"linestyle": "", "marker": "o"}
+                handles[str(name)] = ax.plot(spread.index, spread["mean"], color=tone, markersize=5, **drawn)[0]
+            for mark, told in _beside(ax, x, y, hue, *others):
+                handles[told] = Line2D([], [], **mark)
+            ax.set_title(", ".join(filter(None, (rows[i], columns[j]))), loc="left", fontsize=10, pad=3)
+            ax.set_ylabel(label(y) if j == 0 else "")
+            ax.set_xlabel(unit or label(x) if i == len(rows) - 1 else "")
+            ax.ticklabel_format(axis="y", useOffset=False)
+            if is_numeric_dtype(data[x]):
+                ax.xaxis.get_major_locator().set_params(integer=True)
+        ncols = min(5, len(handles), 114 // (max(map(len, handles)) + 10))
+        fig.legend(handles.values(), handles, loc="outside upper center", ncols=ncols, handlelength=3, fontsize=9)
+    return fig
+
+
+def _beside(
+    ax: Axes, x: str, y: str, hue: str, paper: pd.DataFrame | None, predicted: pd.DataFrame | None
+) -> list[tuple[dict[str, Any], str]]:
+    """Draw what is not measured: the paper's values as hollow marks, predictions as lines. What a legend says of them."""
+    said = []
+    for name, group in () if predicted is None else predicted.groupby(hue, sort=False):
+        tone, dashes = colour(str(name))
+        line = group.groupby(x)[y].mean()
+        alone = {"marker": "_", "markersize": 16} if len(line) == 1 else {}
+        ax.plot(line.index, line, color=tone, linestyle=dashes, **alone)
+    for name, group in () if paper is None else paper.groupby(hue, sort=False):
+        ax.plot(group[x], group[y], zorder=4, **HOLLOW | {"markeredgecolor": colour(str(name))[0]})
+    if predicted is not None:
+        said += [({"linestyle": "", "marker": "o", "color": BLACK}, "measured"), ({"color": BLACK}, "predicted")]
+    return [*said, *([(HOLLOW, "the paper")] if paper is not None else [])]
+
+
+def gantt(data: pd.DataFrame, seconds: str = "virtual") -> Figure:
+    """Who did what when: a panel for every protocol, a row for every worker (the table is `traces`')."""
+    names = list(dict.fromkeys(data["protocol"]))
+    rows = sum(data[data["protocol"] == name]["node"].nunique() for name in names)
+    with style():
+        fig = Figure(figsize=(WIDTH, 0.215 * rows + 0.42 * len(names) + 0.9), layout="constrained")
+        axes: Sequence[Any] = fig.subplots(len(names), 1, sharex=True, squeeze=False)[:, 0]
+        for ax, name in zip(axes, names, strict=True):
+            panel = data[data["protocol"] == name]
+            nodes = sorted(panel["node"].astype(str).unique(), key=_natural)
+            for row, node in enumerate(nodes):
+                for kind, spans in panel[panel["node"] == node].groupby("kind"):
+                    bars = list(zip(spans["start"], spans["end"] - spans["start"], strict=True))
+                    ax.broken_barh(bars, (row - 0.4, 0.8), color=KINDS.get(str(kind), GREY), linewidth=0)
+            ax.set_yticks(range(len(nodes)), [re.sub(r"(\D)(\d+)$", r"\1 \2", node) for node in nodes], fontsize=9)
+            ax.set_title(str(name), loc="left", fontsize=10, pad=3)
+            ax.invert_yaxis()
+            ax.grid(False)
+        axes[-1].set_xlabel(label("time", seconds))
+        shown = [kind for kind in KINDS if kind in set(data["kind"])]
+        handles = [Patch(color=KINDS[kind], label=kind) for kind in shown]
+        fig.legend(handles=handles, loc="outside upper right", ncols=len(handles), fontsize=9, handlelength=1.2)
+    return fig
+
+
+def png(fig: Figure) -> bytes:
+    """The figure without software, version or date: equal figures are equal bytes."""
+    buffer = io.BytesIO()
+    with style():
+        fig.savefig(buffer, format="png", metadata={"Software": None})
+    return buffer.getvalue()
+
+
+def show(fig: Figure, data: pd.DataFrame, *, name: str, caption: str, alt: str) -> Fragment:
+    """The figure as HTML, saved with the CSV behind it; `name` is the notebook's and the figure's, joined by '/'."""
+    if not re.fullmatch(r"([\w-][\w.-]*/){1,2}[\w-][\w.-]*", name):
+        raise BadOption(f"figure name {name!r}: write the notebook's name and the figure's: 00_quickstart/auc")
+    for what, text in (("caption", caption), ("alternative text", alt)):
+        if not text.strip():
+            raise BadOption(f"figure {name!r}: the {what} is empty; say what the figure shows")
+    picture, numbers = png(fig), data.to_csv(index=False, lineterminator="\n", float_format="%.9g")
+    paths.write_bytes_atomic(paths.results() / f"{name}.png", picture)
+    paths.write_text_atomic(paths.results() / f"{name}.csv", numbers)
+    link, short = "/".join(name.split("/")[-2:]) + ".csv", name.rpartition("/")[2]
+    html = parts().figure(short, base64.b64encode(picture).decode(), alt, caption, link)
+    return Fragment(html)

@@ -1,0 +1,335 @@
+"""What `lib.compare` says of protocols."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import lib
+from lib.command_line import main
+from lib.errors import BadOption, UnknownOption
+from notebooks.advisor import advice
+from notebooks.advisor import compare as comparison
+from notebooks.advisor.comparison import Comparison
+from notebooks.advisor.trial import Trial, crossing
+
+SMALL = {"workers": 4, "samples": 6_400, "evaluation_samples": 2_000, "slowdown": 0.6, "vocabulary": 200}
+
+
+def made(**columns):
+    usual = {"rate": 1.0, "best": 1.0, "samples/s": 1e6, "bytes/sample": 400.0, "age": 0.5}
+    return Comparison(pd.DataFrame(usual | columns), "auc", 0.9)
+
+
+@pytest.fixture
+def by_hand():
+    """Sync takes 10 and 20 seconds; GBA half of that, losing 0.002 and 0.004; BSP is GBA to the bit."""
+    return made(
+        protocol=["sync", "gba", "bsp", "sync", "gba", "bsp"],
+        seed=[1, 1, 1, 2, 2, 2],
+        metric=[0.8, 0.798, 0.798, 0.7, 0.696, 0.696],
+        seconds=[10.0, 5.0, 5.0, 20.0, 10.0, 10.0],
+        digest=["a", "b", "b", "c", "d", "d"],
+    )
+
+
+def test_differences_are_of_the_same_seed(by_hand):
+    table = by_hand.summary().set_index("protocol")
+    assert list(table.index) == ["gba = bsp", "sync"]
+    assert table.loc["gba = bsp", "time"] == 0.5 and table.loc["gba = bsp", "time, high"] == 0.5
+    # The mean of two, and t(0.975, 1) = 12.71 times half of their distance on either side.
+    assert table.loc["gba = bsp", "difference"] == pytest.approx(-0.003)
+    assert table.loc["gba = bsp", "difference, low"] == pytest.approx(-0.003 - 12.706 * 0.001, abs=1e-5)
+
+
+def test_the_verdict_says_who_is_sooner_and_that_a_loss_was_not_measured(by_hand):
+    assert by_hand.verdict() == (
+        "gba = bsp is first at 90 % of what sync learns, in 0.500 of sync's time; "
+        "it ends −3 [−16, 10] × 10⁻³ AUC from sync."
+    )
+
+
+def test_who_is_never_at_the_goal_is_last_and_named():
+    found = made(
+        protocol=["sync", "async"] * 2,
+        seed=[1, 1, 2, 2],
+        metric=[0.8, 0.7, 0.8, 0.7],
+        seconds=[10.0, 5.0, 10.0, np.nan],
+        digest=list("abcd"),
+    )
+    assert found.table()["protocol"].tolist() == ["sync", "async"] and found.table().iloc[1, 2] == "never"
+    assert found.verdict() == (
+        "Nobody is measurably sooner than sync at 90 % of what sync learns. Measurably below sync in the end: async. "
+        "Not at the goal on every seed: async."
+    )
+    found.figure()
+
+
+def test_what_is_compared_are_runs_of_train(tmp_path):
+    """The difference at one rate is that of two runs of one seed on clicks of that seed; `iota` is GBA's alone."""
+    found = lib.compare(["sync", "gba"], "clicks-light", "virtual", seeds=2, iota=1, **SMALL)
+    own = {"evaluations": 10, "trace": False, **SMALL}
+    for seed, mine in found.paired(own=False).groupby("seed"):
+        runs = [lib.train("clicks-light", name, "virtual", seed=seed, world=seed, **own, **more)
+                for name, more in (("sync", {}), ("gba", {"iota": 1}))]  # fmt: skip
+        assert mine["digest"].tolist() == [run.digest for run in runs]
+        assert mine["difference"].iloc[1] == runs[1].summary["auc"] - runs[0].summary["auc"]
+    best = found.runs.groupby("protocol")["best"].first()
+    assert set(best) <= {3.0**power for power in range(-4, 5)}
+
+
+def test_for_quality_who_is_measurably_below_is_no_choice():
+    """Async takes half of sync's time and loses 0.01 with every seed, GBA takes 0.7 of it and loses nothing."""
+    found = made(
+        protocol=["sync", "async", "gba"] * 3,
+        seed=np.repeat([1, 2, 3], 3),
+        metric=[0.8, 0.79, 0.8, 0.7, 0.69, 0.7, 0.6, 0.59, 0.6],
+        seconds=[10.0, 5.0, 7.0] * 3,
+        digest=list("abcdefghi"),
+    )
+    assert (found.choice("time"), found.choice("quality")) == ("async", "gba")
+
+
+def test_who_is_not_measurably_sooner_is_told_beside_the_first_and_is_a_choice():
+    found = made(
+        protocol=["sync", "gba"] * 2,
+        seed=[1, 1, 2, 2],
+        metric=[0.8] * 4,
+        seconds=[10.0, 5.0, 10.0, 9.9],
+        digest=list("abcd"),
+    )
+    assert found.choice() == "gba"
+    assert found.verdict() == (
+        "Nobody is measurably sooner than sync at 90 % of what sync learns. As soon, within the intervals: gba."
+    )
+
+
+class Peaked:
+    """A trial whose AUC is best at a multiple of its rates."""
+
+    def __init__(self, best):
+        self._best = best
+
+    def job(self, rate, seed, **options):
+        return SimpleNamespace(summary={"auc": -abs(np.log(rate / self._best))})
+
+
+@pytest.mark.parametrize("best, found", [(1, 1), (30, 27), (1 / 30, 1 / 27), (1e6, 81)])
+def test_the_best_rate_has_worse_ones_on_either_side_or_is_the_last_that_may_be(best, found, monkeypatch):
+    monkeypatch.setattr(comparison, "sweep", list)
+    tried = comparison.tuned({"a": Peaked(best), "b": Peaked(1)})
+    assert {name: comparison.best(of) for name, of in tried.items()} == pytest.approx({"a": found, "b": 1})
+    assert sorted(tried["b"]) == pytest.approx([1 / 3, 1, 3])
+
+
+def test_who_learns_nothing_at_a_rate_stops_no_comparison(capsys):
+    """Rates a million times too large: gradients overflow, and nobody comes to the goal."""
+    given = {**SMALL, "dense_optimizer": {"name": "sgd", "lr": 1e30}, "row_optimizer": {"name": "sgd", "lr": 1e30}}
+    found = lib.compare(["sync", "async"], "clicks-light", "virtual", seeds=2, **given)
+    assert "Not at the goal on every seed" in found.verdict()
+
+
+def test_a_figure_of_no_known_kind_is_refused_before_anything_runs(capsys):
+    assert main(["compare", "sync", "async", "--figure", "figure.txt"]) == 2
+    assert "--figure is 'figure.txt'; expected a file that ends with .png, .svg or .pdf" in capsys.readouterr().err
+
+
+def test_advice_tries_every_protocol_and_compares_the_soonest(capsys):
+    hasty = {"dense_optimizer": {"name": "adam", "lr": 0.1}, "row_optimizer": {"name": "adam", "lr": 0.1}}
+    found = lib.advise("clicks-light", "virtual", keep=2, seeds=2, iota=1, **SMALL, **hasty)
+    tried = found.tried.set_index("protocol")
+    assert (
+        tried.loc["sync", "time"] == 1
+        and tried.loc["sync", "difference"] == 0
+        and tried["time"].dropna().is_monotonic_increasing
+    )
+    assert {"gba", "s-easgd", "ds-sync"} <= {*tried.index, *found.refused} and not {"oac", "frozen"} & {*tried.index}
+    first, *few = dict.fromkeys(found.comparison.runs["protocol"])
+    assert first == "sync" and 2 <= len(few) <= 3, "the soonest two, and the soonest that lost nothing"
+    rates = found.comparison.runs.drop_duplicates("protocol").set_index("protocol")["best"]
+    assert rates.to_dict() == tried.loc[rates.index, "rate"].to_dict(), "they are compared at the rates that were tried"
+    assert rates["sync"] < 1
+    own = found.comparison.paired().groupby("protocol")["seconds"].agg(lambda of: of.mean(skipna=False))
+    assert found.elsewhere.loc["all is as given"].to_dict() == pytest.approx(own.to_dict(), nan_ok=True)
+    assert len(found.elsewhere) == 7 and found.hangs() and found.updates == 6_400 / (4 * 64)
+    assert "a run here is 25 batches of every worker" in found.doubts()[0]
+
+
+def run(seconds, samples_a_second):
+    return SimpleNamespace(seconds=seconds, summary={"qps": samples_a_second})
+
+
+def test_who_could_not_be_the_soonest_with_few_samples_is_tried_at_no_other_rate():
+    """Sync needs 1,000 samples and 10 seconds, async 4,000 and 8 s; with 800, the fewest that are thought of, and the soonest at
+    8 s, a hundred samples a second are needed."""
+    runs = {"sync": {1.0: run(20, 100), 3.0: run(10, 100)}, "async": {1.0: run(8, 500)}}
+    runs |= {"slow": {1.0: run(np.nan, 99)}, "hopeful": {1.0: run(np.nan, 101)}}
+    assert advice._could_be_first(runs, lambda run: run.seconds) == ["async", "hopeful"]
+    nothing = {"sync": {1.0: run(0.0, 100)}, "async": {1.0: run(np.nan, 500)}}
+    assert advice._could_be_first(nothing, lambda run: run.seconds) == []
+
+
+def test_a_run_of_an_advice_has_a_hundred_batches_of_every_worker_unless_it_is_said(monkeypatch):
+    """4 workers with batches of 64: 25,600 samples, below the least; 16 with 128: 204,800."""
+    asked = []
+
+    def trial(workload, name, cluster, options):
+        asked.append(options.get("samples"))
+        if len(asked) > 1:
+            raise BadOption("enough")
+        return Trial.of(workload, name, cluster, options)
+
+    monkeypatch.setattr(advice, "Trial", SimpleNamespace(of=trial))
+    for given, samples in (({}, 64_000), ({"workers": 16, "batch_size": 128}, 204_800), ({"samples": 640}, 640)):
+        asked.clear()
+        with pytest.raises(BadOption, match="enough"):
+            lib.advise("clicks-light", "virtual", **given)
+        assert asked[1] == samples
+
+
+@pytest.mark.parametrize(
+    "priority, last, told",
+    [
+        ("time", 5.1, "use gba\nwhere the end counts (--priority quality): sync"),
+        ("time", 9.9, "use gba, which is not measurably sooner than sync\nwhere the end counts"),
+        ("quality", 5.1, "use sync\nwhere the time to the goal alone counts (--priority time): gba"),
+    ],
+)
+def test_an_advice_says_how_sure_it_is_and_who_is_first_by_the_other_measure(priority, last, told, monkeypatch, capsys):
+    """GBA takes half of the time, or on one seed nearly all of it, and ends measurably below."""
+    found = made(
+        protocol=["sync", "gba"] * 2,
+        seed=[1, 1, 2, 2],
+        metric=[0.8, 0.79, 0.7, 0.6899],
+        seconds=[10.0, 5.0, 10.0, last],
+        digest=list("abcd"),
+    )
+    tried = pd.DataFrame(
+        {"protocol": ["gba", "sync"], "rate": 1.0, "time": [0.5, 1.0], "difference": 0.0, "as": ["gba", "sync"]}
+    )
+    given = advice.Advice(tried, {}, found, pd.DataFrame(), 500.0)
+    monkeypatch.setattr(advice.Advice, "hangs", lambda self, priority: [])
+    monkeypatch.setattr(lib, "advise", lambda *given_, **options: given)
+    assert main(["advise", f"--priority={priority}"]) == 0
+    assert told in capsys.readouterr().out
+
+
+def test_who_cannot_be_run_with_so_few_samples_stops_no_advice(capsys):
+    """Of 16 workers each has one batch, and local-sgd mixes every eight."""
+    assert main(["advise", "--workers=16", "--samples=1024", "--seeds=2", "--keep=1", "-oevaluation_samples=500"]) == 0
+    told = capsys.readouterr().out
+    assert "local-sgd cannot run there" in told and "its replicas would never mix" in told
+
+
+IN_SHORT = {
+    ("--workers=16", "--slow=4@2x"): {"workers": 16, "speeds": [1.0] * 12 + [0.5] * 4},
+    ("--network=10Gbit/s", "--priority=time"): {"network": "10Gbit/s"},
+    ("--model=dlrm", "--priority=quality"): {"model": "dlrm", "workload": "ctr-synthetic"},
+    ("--model=dlrm", "--workload=criteo-dlrm"): {"model": "dlrm", "workload": "criteo-dlrm"},
+    ("--workers=4", "-oworkers=8"): {"workers": 8},
+}
+
+
+@pytest.mark.parametrize("flags", IN_SHORT)
+def test_what_is_said_in_short_are_options(flags, monkeypatch):
+    asked = {}
+    monkeypatch.setattr(lib, "advise", lambda *given, **options: asked.update(options, workload=given[0]) or 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        main(["advise", *flags])
+    usual = {"first": "sync", "keep": 4, "seeds": 5, "goal": 0.9, "workload": "clicks-light"}
+    assert asked == {**usual, **IN_SHORT[flags]}
+
+
+@pytest.mark.parametrize("protocol", ["sync", "s-easgd", "local-sgd"])
+def test_a_step_takes_what_is_said_whoever_steps_the_optimiser(protocol, monkeypatch):
+    """A batch of 64 in 5 ms: 12,800 samples a second of each worker, where next to nothing is waited for."""
+    asked = {}
+    monkeypatch.setattr(lib, "compare", lambda *given, **options: asked.update(options) or 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        main(["compare", "sync", "gba", "--step=5ms", "--workers=2", "--samples=6400"])
+    given = {name: value for name, value in asked.items() if name not in ("seeds", "goal")}
+    run = lib.train("clicks-light", protocol, "virtual", **given, gradients=False, save=False)
+    assert run.summary["qps"] == pytest.approx(2 * 64 / 0.005, rel=0.1)
+
+
+@pytest.mark.parametrize("step", ["5", "fast", "-2ms", "5GB"])
+def test_a_step_is_some_seconds(step, capsys):
+    assert main(["advise", f"--step={step}"]) == 2
+    assert f"--step is '{step}'; expected seconds, such as 50us or 2 ms" in capsys.readouterr().err
+
+
+WRONG = {
+    "--slow=4": "--slow is '4'; expected as 4@2x: 4 of the --workers take twice as long",
+    "--slow=0@2x": "--slow is '0@2x'; expected as 4@2x",
+    "--slow=2@0x": "--slow is '2@0x'; expected as 4@2x",
+    "--slow=x@2": "--slow is 'x@2'; expected as 4@2x",
+    "--slow=5@2x": "--slow is '5@2x', but there are 4 --workers",
+    "--network=10Gbits": "--network is '10Gbits'; expected bytes a second, such as 10Gbit/s or 25 GB/s",
+}
+
+
+@pytest.mark.parametrize("flag", WRONG)
+def test_what_is_said_in_short_is_told_by_its_flag(flag, capsys):
+    assert main(["advise", "--workers=4", flag]) == 2
+    assert WRONG[flag] in capsys.readouterr().err
+
+
+def test_slow_workers_are_some_of_how_many(capsys):
+    assert main(["advise", "--slow=4@2x"]) == 2
+    assert "--slow is '4@2x', of how many? Give --workers too" in capsys.readouterr().err
+
+
+def test_a_trace_is_fitted_on_the_way(monkeypatch, tmp_path, capsys):
+    rows = [f"{worker},{0.05 * (1 + worker % 2)}" for _ in range(20) for worker in range(4)]
+    (tmp_path / "steps.csv").write_text("\n".join(["rank,took_s", *rows]))
+    asked = {}
+    monkeypatch.setattr(lib, "advise", lambda *given, **options: asked.update(options) or 1 / 0)
+    given = ["advise", "--workers=4", "--trace", str(tmp_path / "steps.csv")]
+    with pytest.raises(ZeroDivisionError):
+        main([*given, "--columns", "worker=rank,took=took_s"])
+    steady = lib.Slowdown.read(asked["slowdown"]).parts[0]
+    assert steady.factors == pytest.approx((2 / 3, 4 / 3, 2 / 3, 4 / 3), rel=1e-3)
+    assert main(given) == 2
+    assert "no slowdown was fitted to it" in capsys.readouterr().err
+
+
+def test_an_option_that_no_protocol_has_is_told_with_the_nearest():
+    with pytest.raises(UnknownOption, match=r"iotta.*iota"):
+        lib.compare(["gba", "sync"], "clicks-light", "virtual", iotta=3, **SMALL)
+
+
+@pytest.mark.parametrize("protocols", [["sync"], ["sync", "sync"]])
+def test_one_protocol_is_no_comparison(protocols):
+    with pytest.raises(BadOption, match="two protocols"):
+        lib.compare(protocols, "clicks-light", "virtual", **SMALL)
+
+
+def test_a_workload_without_a_metric_of_quality_is_refused():
+    with pytest.raises(BadOption, match="evaluated by none of auc"):
+        lib.compare(["sync", "async"], "quadratic", "virtual", workers=2, samples=64)
+
+
+def test_the_command_prints_the_table_and_the_verdict_and_saves_the_figure(tmp_path, capsys):
+    options = [f"-o{name}={value}" for name, value in SMALL.items() if name != "samples"]
+    assert main(["compare", "sync", "async", "--seeds", "2", "--samples", "6400", *options,
+                 "--figure", str(tmp_path / "figure.svg")]) == 0  # fmt: skip
+    printed = capsys.readouterr().out
+    assert "AUC less sync's" in printed and "of what sync learns" in printed
+    assert "</svg>" in (tmp_path / "figure.svg").read_text()
+
+
+@pytest.mark.parametrize(
+    "goal, at", [(0.5, (0, 0)), (0.55, (1, 50)), (0.6, (2, 100)), (0.65, (6, 150)), (0.7, (10, 200))]
+)
+def test_a_course_crosses_its_goal_on_a_straight_line(goal, at):
+    """0.5 at the start, 0.6 after two seconds and 0.7 after ten: 0.65 is half of the way from the one to the other."""
+    course = np.array([(0, 0, 0.5), (2, 100, 0.6), (10, 200, 0.7)])
+    assert crossing(course, goal) == pytest.approx(at)
+
+
+def test_a_fall_is_crossed_on_the_way_up_again_and_what_is_never_reached_is_none():
+    """From 0.5 up to 0.6, down to 0.4 and up to 0.8: at 0.7 three quarters of the last way are done."""
+    course = np.array([(0, 0, 0.5), (1, 10, 0.6), (2, 20, 0.4), (6, 60, 0.8)])
+    assert crossing(course, 0.7) == pytest.approx((5, 50))
+    assert crossing(course, 0.81) is None

@@ -1,0 +1,123 @@
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from types import SimpleNamespace
+
+import pandas as pd
+import pytest
+
+CELLS = ("# One", "from notebooks.gba import switching\nx = switching", "print(1)")
+PARAMETERS = 'profile: str = "smoke"  # how long\nrate: float = 0.5  # how fast'
+KERNEL = {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}}
+
+
+class House:
+    """A repository in a temporary folder, with reports of its own."""
+
+    def __init__(self, root):
+        self.root, self.notebooks, self.reports = root, root / "notebooks", root / "out"
+        self.notebooks.mkdir()
+        for name in ("papers.yaml", "protocols.yaml"):
+            shutil.copy(Path(__file__).parents[2] / "notebooks" / name, self.notebooks)
+
+    def notebook(self, name, *cells, parameters=None):
+        """Cells are code, or Markdown when they start with '#'."""
+        made = []
+        for i, text in enumerate([parameters, *cells]):
+            if text is None:
+                continue
+            cell = {"cell_type": "code", "id": f"c{i}", "metadata": {}, "source": text}
+            if text.startswith("# "):
+                cell["cell_type"] = "markdown"
+            else:
+                cell |= {"execution_count": None, "outputs": []}
+            if i == 0:
+                cell["metadata"] = {"tags": ["parameters"]}
+            made.append(cell)
+        path = self.notebooks / f"{name}.ipynb"
+        path.parent.mkdir(exist_ok=True)
+        nb = {"cells": made, "metadata": KERNEL, "nbformat": 4, "nbformat_minor": 5}
+        path.write_text(json.dumps(nb), encoding="utf-8")
+        return path
+
+    def claims(self, text, paper=""):
+        path = self.notebooks / paper / "claims.yaml"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    def record(self, table, notebook, profile=""):
+        """The verdicts of a notebook, as when the runner has put them in their place."""
+        from reports import claims
+
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setenv("LOCKSTEP_COMMAND", f"python -m lib run {notebook}")
+            patched.setenv("LOCKSTEP_STAGE", os.environ.get("LOCKSTEP_STAGE", str(self.reports)))
+            return claims.record(table, notebook, profile)
+
+    def left_behind(self):
+        """Temporary files and stages that should be gone."""
+        return [p for p in self.root.rglob(".*") if p.name != ".ipynb_checkpoints"]
+
+
+@pytest.fixture
+def house(tmp_path, monkeypatch):
+    made = House(tmp_path)
+    monkeypatch.setenv("LOCKSTEP_ROOT", str(made.root))
+    monkeypatch.setenv("LOCKSTEP_REPORTS", str(made.reports))
+    for name in ("LOCKSTEP_STAGE", "LOCKSTEP_COMMAND", "LOCKSTEP_SEALED"):
+        monkeypatch.delenv(name, raising=False)
+    return made
+
+
+@pytest.fixture
+def repository(house, monkeypatch):
+    """A checkout with one claim and its notebook, committed."""
+
+    def git(*words):
+        return subprocess.run(
+            ["git", "-C", house.root, *words], capture_output=True, text=True, check=True
+        ).stdout.strip()
+
+    def commit(text):
+        house.claims(text, "gba")
+        git("add", "-A")
+        git("-c", "user.name=a", "-c", "user.email=a@b", "commit", "--allow-empty", "-qm", "x")
+        return git("rev-parse", "HEAD")
+
+    house.notebook("gba/one", *CELLS, parameters=PARAMETERS)
+    git("init", "-q")
+    house.commit = commit
+    return house
+
+
+@pytest.fixture
+def runs():
+    """What lib.train leaves, with numbers that a reader can check."""
+
+    def run(protocol, seed):
+        time = [1.0, 2.0, 3.0]
+        history = pd.DataFrame(
+            {"time": time, "step": [1, 2, 3], "samples": [8, 16, 24], "auc": [0.5, None, 0.7 + seed / 100]}
+        )
+        spans = [
+            ("worker0", "compute", 0.0, 1.0, 0),
+            ("worker10", "compute", 0.0, 2.0, 1),
+            ("worker2", "wait", 1.0, 3.0, 2),
+        ]
+        trace = pd.DataFrame(
+            [*spans, ("server0", "apply", 1.0, 1.1, 0)], columns=["node", "kind", "start", "end", "batch"]
+        )
+        summary = {"clock": "virtual", "auc": 0.7 + seed / 100, "qps": 8.0, "virtual_seconds": 3.0}
+        provenance = {
+            "seed": seed,
+            "protocol": {"name": protocol},
+            "versions": {"torch": "2"},
+            "commit": "abc",
+            "gpu": None,
+        }
+        return SimpleNamespace(history=history, trace=trace, summary=summary, provenance=provenance, digest="d" * 64)
+
+    return {name: [run(name, seed) for seed in range(2)] for name in ("sync", "gba")}

@@ -1,0 +1,142 @@
+"""Pages as a browser shows them on a phone, a tablet, a desk and on paper: nothing is fetched, overlaps or runs out."""
+
+import json
+import re
+import shutil
+import subprocess
+from html import unescape
+
+import pytest
+
+import reports as report
+from tests.reports.test_claims import GOOD
+from tests.reports.test_reference import FIGURE, JUDGED, PARAMETERS
+
+BROWSER = shutil.which("chromium") or shutil.which("chromium-browser")
+pytestmark = pytest.mark.skipif(BROWSER is None, reason="needs chromium (apt-get install chromium)")
+WIDE = """table = pd.DataFrame({f"a long name of column {i}": [i / 7, 1e6 * i] for i in range(9)})
+plots.table(table, "Wide.")"""
+POLICY = r"<meta[^>]*Content-Security-Policy[^>]*>"
+PROBE = """
+const wide = document.documentElement.clientWidth, faults = [];
+const folded = (e) => e.closest('details:not([open])') && !e.closest('summary');
+const scrolls = (e) => e && (/auto|scroll|hidden/.test(getComputedStyle(e).overflowX) || scrolls(e.parentElement));
+const name = (e) => e.tagName + '.' + e.className + ' ' + e.textContent.trim().slice(0, 40);
+const most = document.documentElement.scrollWidth;
+if (most > wide + 1) faults.push('the page is ' + most + ' wide of ' + wide);
+for (const e of document.body.querySelectorAll('*')) {
+  const box = e.getBoundingClientRect();
+  if (!box.width || folded(e) || scrolls(e)) continue;
+  if (box.right > wide + 1 || box.left < -1) faults.push('runs out: ' + name(e));
+}
+for (const e of document.querySelectorAll('img, svg[role=img]'))
+  if (!(e.getAttribute('alt') || e.getAttribute('aria-label') || '').trim()) faults.push('without words: ' + name(e));
+const said = 'p, h1, h2, h3, h4, td, th, li, dt, dd, figcaption, caption, summary, .verdict, .mark';
+const text = [...document.querySelectorAll(said)].filter((e) => e.getBoundingClientRect().width && !folded(e));
+for (const [i, one] of text.entries()) for (const other of text.slice(i + 1, i + 40)) {
+  if (one.contains(other) || other.contains(one)) continue;
+  const a = one.getBoundingClientRect(), b = other.getBoundingClientRect();
+  const across = Math.min(a.right, b.right) - Math.max(a.left, b.left);
+  const down = Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top);
+  if (across > 2 && down > 2 && !scrolls(one)) faults.push('overlap: ' + name(one) + ' | ' + name(other));
+}
+const fetched = performance.getEntriesByType('resource').map((e) => e.name).filter((n) => !n.startsWith('data:'));
+const images = [...document.images].every((e) => e.naturalWidth);
+document.title = 'PROBE' + JSON.stringify({wide, faults: [...new Set(faults)].slice(0, 8), fetched, images});
+"""
+LIMITS = "# \n\n## Limits\n\n- `a_long_word_without_a_space_that_must_break_somewhere_or_run_out_of_a_phone`."
+
+
+def chromium(path, *options):
+    command = [
+        BROWSER,
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--enable-logging=stderr",
+        *options,
+        path.as_uri(),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
+    return done.stdout, [line for line in done.stderr.splitlines() if "CONSOLE" in line]
+
+
+def probed(html, width, tmp_path):
+    """What a script finds on the page in a frame of that width; only a copy, without the page's policy, may run one."""
+    copy, frame = tmp_path / "probed.html", tmp_path / "frame.html"
+    html = re.sub(POLICY, "", html)
+    script = f"addEventListener('load', () => {{{PROBE} parent.postMessage(document.title, '*')}})"
+    copy.write_text(html.replace("</body>", f"<script>{script}</script></body>"))
+    told = "onmessage = (e) => document.querySelector('pre').textContent = e.data"
+    frame.write_text(
+        f"<iframe width={width} height=40000 style='border:0' src={copy.name}></iframe><pre></pre><script>{told}</script>"
+    )
+    dom, console = chromium(frame, "--window-size=1400,4000", "--virtual-time-budget=5000", "--dump-dom")
+    found = re.search(r"<pre>PROBE(.*?)</pre>", dom, re.DOTALL)
+    assert found, dom[-500:]
+    return json.loads(unescape(found[1])), console
+
+
+@pytest.fixture(scope="module")
+def house(tmp_path_factory):
+    """An index, and a page with a figure, a wide table, verdicts of cases with pictures, settings and provenance."""
+    from tests.reports.conftest import House
+
+    made = House(tmp_path_factory.mktemp("browser"))
+    provenance = 'plots.provenance_card([], "gba/one")'
+    settings = "plots.settings(profile=profile, a_rather_long_name_of_a_setting='x' * 60)"
+    cells = [FIGURE, WIDE, JUDGED, settings, LIMITS]
+    made.notebook("gba/one", "# A page with everything\n\nIs it?", *cells, provenance, parameters=PARAMETERS)
+    made.notebook("gba/two", "# Not run")
+    cases = GOOD.replace("subject: gba", 'subject: "{case}"').replace("{value: 0.2}", "{gba: 0.2, sync: more}")
+    made.claims(GOOD + cases.replace("a.b", "a.c"), "gba")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LOCKSTEP_ROOT", str(made.root))
+        patch.setenv("LOCKSTEP_REPORTS", str(made.reports))
+        report.build("laptop", "gba/one")
+    return made
+
+
+@pytest.mark.parametrize("page", ["index.html", "gba/index.html", "rules.html", "gba/one.html"])
+@pytest.mark.parametrize("width", [390, 800, 1280, "A4"])
+def test_nothing_overlaps_runs_out_or_is_fetched(house, tmp_path, page, width):
+    html = (house.reports / page).read_text(encoding="utf-8")
+    if width == "A4":  # 210 mm less two margins of a centimetre, with the rules for paper
+        html, width = html.replace("@media print", "@media all"), 718
+    found, console = probed(html, width, tmp_path)
+    assert found == {"wide": width, "faults": [], "fetched": [], "images": True} and console == []
+
+
+def test_the_policy_lets_the_page_itself_be(house, tmp_path):
+    """Shown as it is, a page is complete without a complaint, and it can be printed."""
+    for page in ("index.html", "gba/index.html", "gba/one.html"):
+        _, console = chromium(house.reports / page, "--dump-dom")
+        assert console == []
+        chromium(house.reports / page, f"--print-to-pdf={tmp_path / 'page.pdf'}")
+        assert (tmp_path / "page.pdf").read_bytes().startswith(b"%PDF")
+
+
+def test_a_page_that_runs_out_is_found(tmp_path):
+    """The probe itself: planted faults."""
+    html = """<html><head></head><body style="margin:0"><p style="width:900px">wide</p><img src="data:," alt="">
+    <p style="height:20px;margin:0">one</p><p style="margin-top:-15px">two</p><img src="nowhere.png" alt="x"></body></html>"""
+    found, _ = probed(html, 390, tmp_path)
+    assert any("the page is 900 wide of 390" in fault for fault in found["faults"])
+    assert {fault.split(":")[0] for fault in found["faults"]} >= {"runs out", "overlap", "without words"}
+    assert not found["images"]
+
+
+def test_filters_hide_what_is_not_chosen(house, tmp_path):
+    """Without a script: what is checked decides by :has() which claims are shown."""
+    html = (house.reports / "gba" / "index.html").read_text(encoding="utf-8")
+    chosen = html.replace('id="verdict-all" checked', 'id="verdict-all"')
+    assert 'id="verdict-replicated"' in html
+    chosen = chosen.replace('id="verdict-replicated"', 'id="verdict-replicated" checked')
+    shown = "[...document.querySelectorAll('.entry')].filter((e) => e.offsetHeight).map((e) => e.querySelector('.anchor').id)"
+    counts = []
+    for text in (html, chosen):
+        script = f"<script>document.title = JSON.stringify({shown})</script></body>"
+        (tmp_path / "page.html").write_text(re.sub(POLICY, "", text).replace("</body>", script))
+        dom, _ = chromium(tmp_path / "page.html", "--dump-dom")
+        counts.append(json.loads(unescape(re.search(r"<title>(.*?)</title>", dom)[1])))
+    assert counts == [["a.b", "a.c"], ["a.b"]]

@@ -1,0 +1,92 @@
+"""The answer on the front: who is told as one, which differences stand beside a share, and what is said where it is shown."""
+
+from itertools import combinations
+
+import pandas as pd
+import pytest
+from matplotlib.figure import Figure
+
+from reports import front_figure as picture
+from reports import plots
+from reports import protocol_families as families
+from reports.palette import GREEN, PINK
+
+SYNC, FROZEN = (0.80, 0.81, 0.82), (0.5, 0.5, 0.5)
+
+
+def modes(**of):
+    """Of each protocol its samples per second and the AUC of three seeds."""
+    of = {"sync": (1, SYNC), "frozen": (3, FROZEN)} | of
+    rows = [(name, 1000 + seed, auc, qps) for name, (qps, found) in of.items() for seed, auc in enumerate(found)]
+    return pd.DataFrame(rows, columns=["protocol", "seed", "auc", "qps"])
+
+
+def less(by):
+    return tuple(auc - by for auc in SYNC)
+
+
+def test_protocols_whose_every_run_is_the_same_are_told_as_one():
+    """The first in the families' order stands for them; a run that differs by an AUC of 10⁻⁹ is another."""
+    once = (0.799, 0.81, 0.82)
+    data = modes(bsp=(2, once), gba=(2, once), **{"s-easgd": (2, (0.799 - 1e-9, 0.81, 0.82))})
+    assert picture.alike(data) == {"sync": [], "gba": ["bsp"], "s-easgd": [], "frozen": []}
+    first = picture.answer(data)[0]
+    assert "use gba (bsp: the same runs here): it trained 2 times" in first and "or" not in first.split()
+
+
+def test_beside_a_share_stands_the_difference_paired_by_seed():
+    """Differences of -0.02, -0.01 and -0.03: a mean of -0.02, and 4.303 x 0.01 / sqrt(3) = 0.025 to each side; of -0.001, 0.001
+    and 0: 0 and 0.0025."""
+    data = modes(gba=(2, (0.799, 0.811, 0.82)), **{"async": (3, (0.78, 0.80, 0.79))})
+    first, _, third = picture.answer(data)
+    assert first.endswith("% of what sync learns (AUC less sync's: 0.000 ± 0.002).")
+    assert "async" in third and "(AUC less sync's: −0.02 ± 0.02)" in third
+    assert "100 % is what sync learns, 0 % an untrained model" in third
+
+
+def test_who_loses_measurably_is_not_the_answer_even_if_it_is_the_fastest():
+    """With the same loss on every seed, 0.1 % of what is learnt, async is out; with one that chance may explain it is in."""
+    sure, maybe = less(0.0003), (0.80 - 0.0009, 0.81, 0.82 + 0.0003)
+    assert "cluster use gba:" in picture.answer(modes(gba=(2, SYNC), **{"async": (3, sure)}))[0]
+    assert "cluster use async:" in picture.answer(modes(gba=(2, SYNC), **{"async": (3, maybe)}))[0]
+    assert "cluster use sync:" in picture.answer(modes(**{"async": (3, sure)}))[0]
+
+
+def test_names_stand_on_no_mark_and_no_other_name():
+    at = [(1, 1), (1.01, 1.01), (1.02, 1), (0, 0), (1, 0.98), (0.99, 1.02)]
+    with plots.style():
+        ax = Figure(figsize=(plots.WIDTH, 4)).subplots()
+        ax.plot(*zip(*at, strict=True), "o")
+        picture.name_marks(ax, [f"protocol {place}" for place in range(5)], at, ["black"] * 5)
+    boxes = [text.get_window_extent() for text in ax.texts if text.get_text()]
+    marks = ax.transData.transform(at)
+    assert len(boxes) == 5 and not any(one.overlaps(other) for one, other in combinations(boxes, 2))
+    assert not any(box.contains(*mark) for box in boxes for mark in marks)
+
+
+@pytest.mark.parametrize(
+    ("aucs", "told"),
+    [
+        (less(-0.002), "Shown to learn more there than sync: gba. Sync waits"),
+        ((0.81, 0.81, 0.82), "There no protocol is shown to learn more than sync. Sync waits"),  # more, and not surely
+        (less(0.001), "There no protocol is shown to learn more than sync. Sync waits"),
+    ],
+)
+def test_that_one_learns_more_than_another_is_said_where_it_is_shown(aucs, told):
+    assert picture.answer(modes(gba=(2, aucs)))[1].startswith(told)
+
+
+def test_marks_have_their_familys_colour():
+    data = modes(bsp=(2, less(0.001)), **{"s-ma": (1.5, less(0.01))})
+    ax = picture.picture(data).axes[0]
+    marks = {line.get_color() for line in ax.get_lines() if line.get_marker() == "o" and len(line.get_xdata())}
+    assert {GREEN, PINK} < marks
+    legend = [text.get_text() for text in picture.picture(data).legends[0].get_texts()]
+    assert legend == ["All in step", "A global batch of whoever comes", "Replicas that average in the background"]
+
+
+def test_what_the_answer_hangs_on_leads_to_pages():
+    measured, hangs = families.about(2, lambda text, page: f"<{page}|{text}>")
+    assert "Measured were 2 of 33 protocols" in measured and "<90_compare|beside it>" in measured
+    for page in ("gba/table_5_2_throughput", "02_regime", "03_what_decides", "gba/figure_6_learning_rates"):
+        assert f"<{page}|" in hangs

@@ -1,0 +1,242 @@
+import base64
+import json
+import re
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from lib.errors import BadOption, UnknownName
+from lib.protocols import ALL
+from reports import markup, plots
+from reports import palette as looks
+from reports.claims import Verdict, judge
+from reports.notebook_output import differences
+from tests.reports.test_claims import CALIBRATION, GOOD, claim
+from tests.reports.test_judge import five, table
+
+
+def shown(house, runs):
+    data = plots.histories(runs)
+    return plots.show(plots.curves(data, y="auc"), data, name="gba/figure_1/auc", caption="C & c.", alt='A "rise".')
+
+
+def test_a_figure_has_words_and_numbers(house, runs):
+    html = shown(house, runs).html
+    assert 'alt="A &#34;rise&#34;."' in html and "C &amp; c." in html and 'href="figure_1/auc.csv"' in html
+    saved = pd.read_csv(house.reports / "interactive" / "gba" / "figure_1" / "auc.csv")
+    assert len(saved) == 12 and saved["auc"].dropna().tolist() == pytest.approx([0.5, 0.7, 0.5, 0.71] * 2)
+    embedded = re.search(r"base64,([^\"]+)", html)[1]
+    assert base64.b64decode(embedded) == (house.reports / "interactive" / "gba" / "figure_1" / "auc.png").read_bytes()
+
+
+def test_equal_figures_are_equal_bytes(runs):
+    data = plots.histories(runs)
+    first, second = (plots.png(plots.curves(data, y="auc")) for _ in range(2))
+    assert first == second
+    assert not re.search(rb"tEXt|Software|matplotlib|tIME", first)
+
+
+@pytest.mark.filterwarnings("error")
+def test_panels_stand_over_numbers_or_over_words():
+    data = pd.DataFrame({"rate": [1, 3], "best": [0.5, 0.6], "protocol": "gba", "task": "clicks", "all": ""})
+    for rate in (data["rate"], ["1", "3"]):
+        fig = plots.panels(data.assign(rate=rate), x="rate", y="best", row="task", column="all")
+        assert fig.axes[0].lines[0].get_ydata().tolist() == [0.5, 0.6]
+
+
+@pytest.mark.parametrize(("field", "word"), [("caption", "caption"), ("alt", "alternative text")])
+def test_a_figure_without_words_is_refused(house, runs, field, word):
+    given = {"name": "a/b", "caption": "c", "alt": "a", field: " "}
+    data = plots.histories(runs)
+    with pytest.raises(BadOption, match=word):
+        plots.show(plots.curves(data), data, **given)
+
+
+@pytest.mark.parametrize("name", ["b", "a/b/c/d", "../a/b", "a/../b", "/a/b", "a//b", "a/.", ""])
+def test_a_figure_belongs_to_a_notebook(house, runs, name):
+    data = plots.histories(runs)
+    with pytest.raises(BadOption, match="figure name"):
+        plots.show(plots.curves(data), data, name=name, caption="c", alt="a")
+
+
+def test_axes_say_which_seconds(runs):
+    for seconds in ("virtual", "wall"):
+        assert plots.curves(plots.histories(runs), seconds=seconds).axes[0].get_xlabel() == f"{seconds} seconds"
+    assert plots.gantt(plots.traces({"gba": runs["gba"][0]}), "wall").axes[-1].get_xlabel() == "wall seconds"
+
+
+def test_virtual_and_wall_are_never_mixed(runs):
+    runs["gba"][1].summary["clock"] = "wall"
+    with pytest.raises(BadOption, match="virtual and wall"):
+        plots.histories(runs)
+
+
+def test_an_unknown_column(runs):
+    with pytest.raises(UnknownName, match="did you mean 'auc'"):
+        plots.curves(plots.histories(runs), y="acu")
+
+
+def test_traces_are_the_first_workers_in_the_window(runs):
+    table = plots.traces({"gba": runs["gba"][0]}, workers=2, until=1.5)
+    assert table[["node", "end"]].values.tolist() == [["worker0", 1.0], ["worker2", 1.5]]
+    assert plots.traces({"gba": runs["gba"][0]})["node"].unique().tolist() == ["worker0", "worker10", "worker2"]
+
+
+def test_protocols_look_alike_everywhere_and_unlike_each_other():
+    known = list(looks.PROTOCOLS.values())
+    assert len(set(known)) == len(known) and looks.PROTOCOLS.keys() >= {*ALL} - {"pair"}
+    assert plots.colour("gba(iota=4)") == plots.colour("gba") == looks.PROTOCOLS["gba"]
+    assert plots.colour("bsp-4k") == looks.PROTOCOLS["bsp"] and plots.colour("hop-bs-2") == looks.PROTOCOLS["hop-bs"]
+    assert (
+        plots.colour("DS-Sync, naive") == plots.colour("ds-sync") != plots.colour("BSP") == plots.colour("all-reduce")
+    )
+    assert plots.colour("mine") == plots.colour("mine")
+    assert len(set(plots.shades("bsp", 4))) == 4
+
+
+def test_what_the_paper_has_is_hollow_and_what_is_predicted_a_line():
+    data = pd.DataFrame(
+        {"protocol": "gba", "seed": [0, 1, 0, 1], "n": [1, 1, 2, 2], "qps": [1.0, 3.0, 2.0, 4.0], "at": "a"}
+    )
+    paper = pd.DataFrame({"protocol": ["gba"], "n": [2], "qps": [5.0], "at": "a"})
+    predicted = data[data["seed"] == 0]
+    curves = plots.curves(data, "n", "qps", predicted=predicted)
+    panels = plots.panels(data, "n", "qps", row="at", column="at", paper=paper, predicted=predicted)
+    for fig in (curves, panels):
+        tone = plots.colour("gba")[0]
+        lines = [line for line in fig.axes[0].lines if len(line.get_xdata())]
+        hollow = [line for line in lines if line.get_markerfacecolor() == "none"]
+        assert [line.get_ydata().tolist() for line in hollow] == [[5.0]] * (fig is panels)
+        assert all(line.get_markeredgecolor() == tone for line in hollow)
+        (line,) = [line for line in lines if line.get_linestyle() != "None"]
+        assert line.get_ydata().tolist() == [1.0, 2.0] and line.get_color() == tone
+        words = [text.get_text() for text in (fig.legends or [fig.axes[0].get_legend()])[0].get_texts()]
+        assert words == ["gba", "measured", "predicted", *["the paper"] * (fig is panels)]
+
+
+def test_a_table_has_no_raw_numbers():
+    data = pd.DataFrame({"task": ["a", "b"], "auc": [0.731234567, None], "n": [1200, 3], "qps": [0.25, 1.0]}).set_index(
+        "task"
+    )
+    html = plots.table(data, "Told.").html
+    cells = re.findall(r"<td[^>]*>([^<]*)</td>", html)
+    assert cells == ["a", "0.7312", "1\u202f200", "0.25", "b", "–", "3", "1.00"]
+    assert ">AUC</th>" in html and "Told." in html and "NaN" not in html
+
+
+def test_the_provenance_card_says_what_is_shared_once(runs, house, monkeypatch):
+    house.notebook("x", parameters='profile: str = "smoke"  # size\nseeds: int = 3  # how many')
+    card = plots.provenance_card(runs, "x")
+    assert card.html.count("abc") == 1 and "sync; gba" in card.html and "0; 1" in card.html
+    assert "<code>python -m lib run x --profile smoke</code>" in card.html and "d" * 16 in card.html
+    monkeypatch.setenv("LOCKSTEP_COMMAND", "python -m lib run x -p seeds=5")
+    assert "seeds=5" in plots.provenance_card(runs["gba"][0], "x").html
+
+
+def test_provenance_of_several_tasks_says_of_each_what_differs():
+    """Three tasks of eight worlds each stood there twenty-four times in full."""
+    tasks = [
+        {"name": name, "batch_size": size, "world": world} for name, size in (("a", 8), ("b", 9)) for world in (5, 6, 7)
+    ]
+    shared, differing = differences([{"workload": task, "clock": "virtual"} for task in tasks])
+    assert shared == {"workload a": {"batch_size": 8}, "workload b": {"batch_size": 9}, "clock": "virtual"}
+    assert differing == {"workload": "a; b", "workload a, world": "5 to 7", "workload b, world": "5 to 7"}
+
+
+def test_a_parameter_that_is_changed_by_hand_shows_in_what_repeats_it(house, monkeypatch):
+    house.notebook("x", parameters='profile: str = "smoke"  # size\nseeds: int = 3  # how many\nrate: float = 0.5')
+    main = sys.modules["__main__"]
+    for name, value in {"profile": "laptop", "seeds": 5, "rate": 0.5}.items():
+        monkeypatch.setattr(main, name, value, raising=False)
+    assert plots.repeat("x") == "python -m lib run x --profile laptop -p seeds=5"
+
+
+def test_every_verdict_is_shown_alike():
+    rows = [Verdict(claim=claim(id=f"c.{i}"), verdict=v) for i, v in enumerate(("not replicated", "replicated"))]
+    html = plots.verdicts([*rows, Verdict(claim=claim(), verdict="replicated", remarks=("its rule is new",))]).html
+    assert html.count("<tr>") == 4 and '<span class="changed">its rule is new</span>' in html
+    assert html.index("c.0") < html.index("c.1") and "the paper&#39;s claim, confirmatory" in html
+
+
+def test_cases_stand_below_their_claim():
+    """A row for the claim, one for each case with its own verdict, numbers, picture and the paper's figure."""
+    cases = claim(subject="{case}", cases={"a": 2.0, "b": "more"})
+    found = judge(cases, table(a=five(5), b=five(2), y=[0] * 5))
+    html = plots.verdicts([found]).html
+    assert html.count("<tr>") == 4 and html.count("<svg") == 2
+    assert re.findall(r'<span class="verdict ([a-z-]+)"', html) == ["direction-only", "direction-only", "replicated"]
+    assert "a: direction only" in html and "the size is another" in html and ">more</td>" in html
+    assert "5.00 [4.80, 5.20]" in html and "a direction only the size is another | 5.00" in repr(
+        plots.verdicts([found])
+    )
+
+
+def test_explanations_that_were_tested_are_shown():
+    told = ({"changed": "half the rate", "found": "it drops <still>"},)
+    html = plots.verdicts([judge(claim(explanations=told), table(x=five(-1), y=[0] * 5))]).html
+    assert "Tested: half the rate. Found: it drops &lt;still&gt;." in html
+
+
+def test_a_range_is_called_a_range():
+    every = claim("value", kind="promise", margin=1, runs="every")
+    shown = plots.verdicts([judge(every, table(x=[1.0, 2.0]))])
+    assert "| 1.5 (range 1.0, 2.0) |" in repr(shown) and "our promise" in shown.html
+
+
+def test_what_is_claimed_shows_rules_and_calibrations(house):
+    house.claims(GOOD)
+    (house.notebooks / "calibrations.yaml").write_text(CALIBRATION)
+    html = plots.claims("one").html
+    assert "within a factor of 2 of the paper&#39;s" in html and "lib.seeds.JUDGING.start" in html
+    assert "auc of g* and s*" in html and "Tab. 5" in html
+
+
+def test_intervals_of_one_row_have_no_column_that_is_not_there():
+    """pandas takes a list as long as the rows for their groups."""
+    with pytest.raises(KeyError, match="subject"):
+        plots.intervals(pd.DataFrame({"seed": [1], "auc": [0.7]}), ["auc"])
+
+
+def test_intervals():
+    results = pd.DataFrame({"subject": ["b"] * 3 + ["a"], "seed": [0, 1, 2, 0], "auc": [0.1, 0.2, 0.3, 0.5]})
+    text = repr(plots.intervals(results, ["auc"]))
+    assert text.endswith("protocol | AUC | seeds\nb | 0.2 ± 0.2 | 3\na | 0.5000 | 1")
+
+
+def test_markup_in_values_is_text():
+    assert "<b>" not in plots.settings(x="<b>").html
+    assert "<b>" not in markup.parts().table(["<b>"], [["<b>"]], "<b>")
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, "–"),
+        (float("nan"), "–"),
+        (0.6, "0.6"),
+        (0.0, "0"),
+        (-0.00575, "−0.00575"),
+        (2.3456, "2.346"),
+        (1e-8, "1.00 × 10⁻⁸"),
+        (1234567, "1\u202f234\u202f567"),
+        (True, "True"),
+        ("x", "x"),
+    ],
+)
+def test_numbers(value, text):
+    assert markup.number(value) == text
+
+
+def test_no_notebook_has_colours_of_its_own_for_protocols():
+    """They come from one table, by `plots.colour` and `plots.shades`; greys and black are for what is no protocol."""
+    own = re.compile(
+        r"plots\.(BLUE|VERMILLION|GREEN|PINK|ORANGE|SKY)\b|#(?!EEEEEE)[0-9A-Fa-f]{6}\b|color=\"(?!black|gray)\w+\""
+    )
+    folder = Path(__file__).parents[2] / "notebooks"
+    found = set()
+    for path in [*folder.glob("*.ipynb"), *folder.glob("*/*.ipynb")]:
+        code = "".join("".join(c["source"]) for c in json.loads(path.read_text())["cells"] if c["cell_type"] == "code")
+        found |= {path.stem} if own.search(code) else set()
+    assert not found

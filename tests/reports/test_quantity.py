@@ -1,0 +1,95 @@
+"""Numbers for reading."""
+
+import dataclasses
+import math
+
+import pytest
+
+from reports.claims import Case
+from reports.markup import rounded
+from reports.quantities import column, decimals, ours, papers, tells, within
+from tests.reports.test_claims import claim
+
+
+@pytest.mark.parametrize(
+    ("numbers", "half", "places"),
+    [
+        ([1.0], 0.052, 2),
+        ([1.0], 0.012, 3),
+        ([1.0], 0.2, 1),
+        ([9.0], 34.0, -1),
+        ([0.0123], None, 4),
+        ([3.0, 2.0], None, 0),
+    ],
+)
+def test_as_many_digits_as_the_interval_carries(numbers, half, places):
+    assert decimals(numbers, half) == places
+
+
+@pytest.mark.parametrize(
+    ("x", "places", "text"),
+    [
+        (134_231.7, -3, "134\u202f000"),
+        (-0.0004, 2, "0.00"),
+        (-1.25, 1, "−1.2"),
+        (math.nan, 2, "–"),
+        (math.inf, 2, "inf"),
+    ],
+)
+def test_rounded(x, places, text):
+    assert rounded(x, places) == text
+
+
+def case(ours, half=None, paper=None):
+    ends = {} if half is None else {"low": ours - half, "high": ours + half}
+    return Case(case="", verdict="replicated", ours=ours, paper=paper, n=5, **ends)
+
+
+@pytest.mark.parametrize(
+    ("effect", "metric", "found", "text", "theirs"),
+    [
+        ("ratio", "qps", case(2.6134, 0.052, 2.26), "2.61× [2.56, 2.67]", "2.26×"),
+        ("difference", "auc", case(-0.00251, 0.0004, -0.0025), "−2.5 [−2.9, −2.1] × 10⁻³ AUC", "−2.50 × 10⁻³ AUC"),
+        ("difference", "auc", case(-0.15, 0.012, -0.1518), "−0.150 [−0.162, −0.138] AUC", "−0.152 AUC"),
+        ("value", "auc", case(0.7312, 0.0031), "0.731 [0.728, 0.734] AUC", "–"),
+        ("slope", "auc", case(1.5, 0.3), "1.5 [1.2, 1.8]", "–"),
+        ("value", "error", case(0.146), "14.6 %", "–"),
+        ("value", "order", case(1.0), "1", "–"),
+    ],
+)
+def test_a_unit_and_thousandths(effect, metric, found, text, theirs):
+    extra = {"over": "t"} if effect == "slope" else {}
+    of = claim(effect, metric=metric, margin=1.0 if effect == "value" else None, **extra)
+    assert ours(of, found) == text and papers(of, found) == theirs
+
+
+def test_a_range_of_runs_is_called_one():
+    of = claim("ratio", kind="promise", margin=1.0, runs="every")
+    assert ours(of, case(2.0, 0.3)) == "2.0× (range 1.7, 2.3)"
+
+
+def test_what_is_out_of_bounds_is_never_written_as_the_bound():
+    asked = claim(effect="value", metric="lost", kind="promise", relation="<=", margin=1)
+    found = dataclasses.replace(case(0.952), low=0.84, high=1.0045, far=1.0)
+    assert ours(asked, found).endswith("1.004]")
+    assert ours(asked, dataclasses.replace(found, high=1.0)).endswith("1.00]")
+    assert ours(asked, dataclasses.replace(found, high=1.02)).endswith("1.02]")
+
+
+def test_columns_and_means():
+    assert column([0.73123, 12.5, None]) == ["0.73", "12.50", "–"]
+    assert column([1.0, 2000.0]) == ["1", "2\u202f000"]
+    assert within(0.73123, 0.0031) == "0.731 ± 0.003" and within(0.5, math.nan) == "0.5000"
+
+
+def test_beside_the_seeds_stands_what_they_can_tell_and_the_margin():
+    """Half an interval of 0.0005 with eight seeds: 0.0005 x (1 + 1.415 / 2.365) = 0.00080 can be told."""
+    auc = claim(metric="auc")
+    case = Case(case="", verdict="v", ours=-0.001, low=-0.0015, high=-0.0005, near=-0.0012, n=8)
+    assert tells(auc, case) == "8: tell 0.8, margin −1.20 × 10⁻³ AUC"
+    falling = claim("ratio", relation="<=", metric="m")
+    case = Case(case="", verdict="v", ours=1.2, low=0.9, high=1.5, near=None, far=1.0, n=8)
+    assert tells(falling, case) == "8: tell 0.5, margin 1×"
+    check = claim(kind="check", margin=0.0)
+    assert tells(check, case) == "8", "a range of runs tells nothing of a mean"
+    assert tells(auc, Case(case="", verdict="inconclusive", n=1)) == "1"

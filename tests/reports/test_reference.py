@@ -1,0 +1,423 @@
+"""The published results: whole, the same bytes each time, of one profile, without a trace of the machine's paths."""
+
+import json
+import re
+import subprocess
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+import reports as report
+from lib import paths
+from lib.protocols import ALL
+from notebooks import reference
+from notebooks.reference import BLOCKS, MADE, NONE_YET, NotPublished, machine_path, verdicts
+from reports import claims
+from reports import front_figure as picture
+from reports import protocol_families as families
+from reports import runner as notebooks
+from tests.reports.test_claims import GOOD, results_of
+
+ROOT = Path(__file__).parents[2]
+FIGURE = """import pandas as pd
+from reports import claims
+from reports import plots
+data = pd.DataFrame({"protocol": ["sync", "gba"], "time": [1, 2], "auc": [0.5, 0.7]})
+plots.show(plots.curves(data), data, name="gba/one/auc", caption="What is seen.", alt="A curve.")"""
+JUDGED = """rows = [(s, seed, value) for s, value in (("gba", 0.2), ("sync", 0.0)) for seed in claims.judging(5)]
+results = pd.DataFrame(rows, columns=["subject", "seed", "auc"])
+plots.verdicts(claims.record(results, "gba/one", profile=profile))"""
+README = "# Kit\n\nbefore\n" + "".join(
+    f"\n<!-- {name}: {MADE} -->\n\nold\n\n<!-- end of the {name} -->\n\nafter\n" for name in BLOCKS
+)
+PARAMETERS = 'profile: str = "smoke"  # how long\nseeds: int = 3  # how many'
+
+
+def contents(folder):
+    return {p.relative_to(folder).as_posix(): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+@pytest.fixture(scope="module")
+def executed(tmp_path_factory):
+    """What running one notebook at the laptop profile leaves."""
+    from tests.reports.conftest import House
+
+    house = House(tmp_path_factory.mktemp("executed"))
+    house.notebook("gba/one", "# One", FIGURE, JUDGED, parameters=PARAMETERS)
+    house.claims(GOOD, "gba")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LOCKSTEP_ROOT", str(house.root))
+        patch.setenv("LOCKSTEP_REPORTS", str(house.reports))
+        notebooks.run("gba/one", "laptop")
+    return contents(house.root)
+
+
+@pytest.fixture
+def ran(house, executed):
+    """A house of the test's own with it, and with a notebook that was not run."""
+    for name, data in executed.items():
+        (house.root / name).parent.mkdir(parents=True, exist_ok=True)
+        (house.root / name).write_bytes(data)
+    house.notebook("gba/two", "# Not run")
+    (house.root / "README.md").write_text(README)
+    return house
+
+
+def change(path, **facts):
+    nb = json.loads(path.read_text())
+    nb["metadata"]["lockstep"] |= facts
+    path.write_text(json.dumps(nb))
+
+
+def test_what_is_published(ran):
+    index = reference.publish()
+    found = contents(paths.reference())
+    assert index == paths.reference() / "index.html"
+    fronts = {"index.html", "gba/index.html", "rules.html"}
+    assert found.keys() == fronts | {"gba/one.html", "gba/one/auc.csv", "claims/a.b.json"}
+    page, front = found["gba/one.html"].decode(), found["index.html"].decode()
+    assert 'href="one/auc.csv"' in page and 'href="../index.html"' in page
+    assert found["gba/one/auc.csv"].startswith(b"protocol,time,auc\nsync,1,0.5\n")
+    assert 'href="gba/one.html"' in front and "gba/two" not in front
+    assert "profile laptop" in found["gba/index.html"].decode()
+    foot = page[page.index("<footer") :]
+    for told in ("python -m lib run gba/one --profile laptop", "cores", "torch 2.", "python 3."):
+        assert told in foot, "how, where and with what each page was made"
+    for html in (page, front):
+        report.check_offline(html)
+    assert not any(str(ran.root).encode() in data for data in found.values())
+    assert ran.left_behind() == []
+
+
+def test_a_second_time_changes_no_byte(ran):
+    first = (contents(reference.publish().parent), (ran.root / "README.md").read_bytes())
+    assert (contents(reference.publish().parent), (ran.root / "README.md").read_bytes()) == first
+    (paths.reference() / "of_an_older_time.html").touch()
+    assert contents(reference.publish().parent) == first[0]
+
+
+def test_what_no_notebook_makes_stays(ran):
+    reference.publish()
+    by_hand = {"soak.json": b"{}", "mutate.json": b"[]", "gpu/speed.csv": b"a,b"}
+    for name, data in by_hand.items():
+        (paths.reference() / name).parent.mkdir(exist_ok=True)
+        (paths.reference() / name).write_bytes(data)
+    reference.publish()
+    found = contents(paths.reference())
+    assert {name: found[name] for name in by_hand} == by_hand
+
+
+def test_pages_that_were_not_run_here_stay(ran):
+    """A paper is published alone: the others' pages, data and verdicts are as they were, to the byte but for a link to the page
+    beside them, and the index has all."""
+    reference.publish()
+    before = contents(paths.reference())
+    (ran.reports / "gba" / "one.ipynb").unlink()
+    (ran.reports / "claims" / "a.b.json").unlink()
+    ran.notebook("oac/three", "# Three", parameters=PARAMETERS)
+    notebooks.run("oac/three", "laptop")
+    reference.publish()
+    after = contents(paths.reference())
+    stayed = ["gba/one.html", "gba/one/auc.csv", "claims/a.b.json"]
+    link = b'<a class="next" href="../oac/three.html">Three \xe2\x86\x92</a>'
+    assert {name: after[name].replace(link, b"") for name in stayed} == {name: before[name] for name in stayed}
+    assert after.keys() == before.keys() | {"oac/three.html", "oac/index.html"}
+    index = after["index.html"].decode()
+    assert 'href="gba/one.html"' in index and 'href="oac/three.html"' in index
+    assert "1 replicated" in (ran.root / "README.md").read_text()
+
+
+def test_what_no_rule_rests_on_may_be_newer_than_the_run(ran):
+    """Explanations come after a run that asks for them."""
+    changed = GOOD.replace("  reason:", "  short: In other words.\n  reason:", 1)
+    assert changed != GOOD
+    ran.claims(changed, "gba")
+    reference.publish()
+    assert json.loads(contents(paths.reference())["claims/a.b.json"])["claim"]["short"] == "In other words."
+
+
+def test_a_page_leads_to_those_beside_it_that_are_published(ran):
+    """Wherever it was run, and whatever is published or withdrawn after it."""
+    ran.notebook("oac/three", "# Three & more", parameters=PARAMETERS)
+    link = re.compile(r'<a class="(next|previous)" href="([^"]+)"')
+
+    def beside():
+        reference.publish()
+        pages = [place for place in paths.reference().glob("*/*.html") if place.stem != "index"]
+        return {place.stem: link.findall(place.read_text()) for place in pages}
+
+    assert beside() == {"one": []}
+    notebooks.run("oac/three", "laptop")
+    (ran.reports / "gba" / "one.ipynb").rename(ran.reports / "kept.ipynb")  # not run where the third was
+    assert beside() == {"one": [("next", "../oac/three.html")], "three": [("previous", "../gba/one.html")]}
+    assert "Three &amp; more →" in (paths.reference() / "gba" / "one.html").read_text()
+    (ran.root / "notebooks" / "oac" / "three.ipynb").unlink()
+    (ran.reports / "kept.ipynb").rename(ran.reports / "gba" / "one.ipynb")
+    assert beside() == {"one": []}
+
+
+def test_the_readme_has_the_verdicts(ran):
+    reference.publish()
+    text = (ran.root / "README.md").read_text()
+    assert (
+        text.startswith("# Kit\n\nbefore\n\n<!-- protocols")
+        and text.count("\n\nafter\n") == 2
+        and "\nold\n" not in text
+    )
+    assert (
+        "- Papers' confirmatory claims, after Holm: 1 replicated\n- All papers' claims, after Holm: 1 replicated\n"
+        in text
+    )
+    assert (
+        "- **A global batch of whoever comes** (`gba`, `bsp`). An update has" in text
+        and "In brackets stand" not in text
+    )
+    assert reference.readme() == text
+
+
+def test_the_picture_is_drawn_from_what_is_published(ran):
+    """Its page's data goes to the reference; index and README say what it shows, with the same bytes each time."""
+    rows = [
+        (name, seed, auc, qps)
+        for seed in (1, 2)
+        for name, auc, qps in (("sync", 0.8, 1), ("gba", 0.797 + seed / 1000, 2), ("frozen", 0.5, 3))
+    ]
+    data = pd.DataFrame(rows, columns=["protocol", "seed", "auc", "qps"])
+    place = paths.reference() / f"{picture.NAME}.csv"
+    place.parent.mkdir(parents=True)
+    data.to_csv(place, index=False)
+    (paths.reference() / "02_regime.html").touch()
+    text = " ".join(reference.readme().split())
+    assert "it trained 2 times as many samples per second as sync and kept 100 ± 2 % of what sync learns" in text
+    assert "and comes to the serial result." in text
+    assert (
+        "Measured were 2 of 33 protocols" in text
+        and "[what async loses shrinks with them](reports/reference/02_regime.html)" in text
+    )
+    assert "(async loses less at one of its own, far above the paper's, GBA and BSP lose as well)" in text, (
+        "no link without its page"
+    )
+    html = report.index().read_text()
+    assert "how many updates there are (what async loses shrinks with them)" in html, "that page was not run here"
+    assert (
+        "On a shared cluster use gba: it trained 2 times as many samples per second as sync and kept 100 ± 2 % of"
+        in html
+    )
+    assert "data:image/svg+xml;base64," in html
+    first, second = (picture.svg(picture.picture(data)) for _ in range(2))
+    assert first == second and "<dc:date>" not in first
+
+
+def test_a_sentence_that_is_mended_needs_no_new_run_nor_does_an_explanation(ran):
+    """What its run had of the scale stays."""
+    reference.publish()
+    (ran.reports / "gba" / "one.ipynb").unlink()
+    (ran.reports / "claims" / "a.b.json").unlink()
+    ran.notebook("oac/three", "# Three", parameters=PARAMETERS)
+    notebooks.run("oac/three", "laptop")
+    before = json.loads(contents(paths.reference())["claims/a.b.json"])
+    newer = "  short: In other words.\n  explanations: [{changed: the rate, found: nothing}]\n  reason: newer"
+    ran.claims(re.sub(r"  reason: .*", newer, GOOD), "gba")
+    reference.publish()
+    before["claim"] |= {"short": "In other words.", "explanations": [{"changed": "the rate", "found": "nothing"}]}
+    assert json.loads(contents(paths.reference())["claims/a.b.json"]) == before
+
+
+def test_of_each_paper_its_confirmatory_verdicts_and_what_is_to_be_known(house, monkeypatch):
+    monkeypatch.setenv("LOCKSTEP_STAGE", str(paths.reference()))
+    assert verdicts(paths.reference()) == NONE_YET
+    for paper in ("oac", "gba"):
+        house.claims(GOOD.replace("a.b", f"{paper}.x").replace("Better.", '"a | b\\n<i>."'), paper)
+    house.record(results_of(-1), "gba/one", "laptop")
+    house.record(results_of(0.05), "oac/one", "laptop")
+    listed = (house.notebooks / "papers.yaml").read_text()
+    (house.notebooks / "papers.yaml").write_text(listed.replace("[gba.t52-sync,", "[gba.x,"))
+    assert verdicts(paths.reference()).split("\n") == [
+        "- Papers' confirmatory claims, after Holm: 1 direction only, 1 not replicated",
+        "- All papers' claims, after Holm: 1 direction only, 1 not replicated",
+        "- **GBA** (1 claim judged, 1 confirmatory: 1 not replicated). a | b &lt;i>. Ours: −1.00 AUC. The paper: 0.200 AUC: *not",
+        "  replicated*.",
+        "- **OAC** (1 claim judged, 1 confirmatory: 1 direction only). a | b &lt;i>. Ours: 0.050 AUC. The paper: 0.200 AUC:",
+        "  *direction only*.",
+    ]
+
+
+def test_of_a_paper_without_a_verdict_there_is_a_line_too(house, monkeypatch):
+    monkeypatch.setenv("LOCKSTEP_STAGE", str(paths.reference()))
+    for paper in ("oac", "gba"):
+        house.claims(GOOD.replace("a.b", f"{paper}.x"), paper)
+    house.record(results_of(0.2), "gba/one", "laptop")
+    (paths.reference() / "oac").mkdir()
+    (paths.reference() / "oac" / "index.html").touch()
+    assert "- **[OAC](reports/reference/oac/index.html)** (none of 1 claims judged yet)." in verdicts(paths.reference())
+
+
+def test_the_index_tells_a_claim_that_waits_from_a_page_without_claims(ran):
+    ran.notebook("gba/free", "# Without claims", parameters=PARAMETERS)
+    notebooks.run("gba/free", "laptop")
+    reference.publish()
+    ran.claims(GOOD.replace("value: 0.2", "value: 0.3"), "gba")
+    for place in (ran.reports / "gba" / "one.ipynb", ran.reports / "claims" / "a.b.json"):
+        place.unlink()
+    index = reference.publish().read_text()
+    assert "0 of the papers&#39; 1 claims are judged:" in index and ">1 waits for its page to run<" in index
+    rows = dict(re.findall(r'href="(gba/(?:one|free))\.html".*?"Its claims"><span>(.*?)</span>', index, re.DOTALL))
+    assert 'class="mark not-run"' in rows["gba/one"] and rows["gba/free"] == "–"
+    paper = (paths.reference() / "gba" / "index.html").read_text()
+    assert reference.WAITS in paper and 'id="a.b"' in paper, "its rule can be read before it runs"
+
+
+def planted_profile(house):
+    change(house.reports / "gba" / "one.ipynb", profile="smoke")
+
+
+def planted_parameters(house):
+    change(house.reports / "gba" / "one.ipynb", parameters={"seeds": 1})
+
+
+def planted_failure(house):
+    (house.reports / "gba" / "one.failed.ipynb").touch()
+
+
+def planted_change(house):
+    house.claims(GOOD.replace("value: 0.2", "value: 0.3"), "gba")
+
+
+def planted_claim(house):
+    house.claims(GOOD + GOOD.replace("a.b", "a.c"), "gba")
+
+
+def planted_csv(house):
+    (house.reports / "gba" / "one" / "auc.csv").unlink()
+
+
+def planted_path(house):
+    path = house.reports / "gba" / "one.ipynb"
+    path.write_text(path.read_text().replace("What is seen.", f"Read from {house.root}/data/x."))
+
+
+def planted_size(house):
+    (house.reports / "gba" / "one" / "auc.csv").write_text("1" * 2_100_000)
+
+
+@pytest.mark.parametrize(
+    ("plant", "message"),
+    [
+        (
+            planted_profile,
+            r"`make reproduce PROFILE=laptop` makes them:\nnotebook gba/one was run at the profile smoke",
+        ),
+        (planted_parameters, "notebook gba/one was run with parameters of its own: seeds=1"),
+        (planted_failure, "notebook gba/one failed when it was last run"),
+        (planted_change, r"claim a\.b was changed since it was judged: the rule"),
+        (planted_claim, r"claim a\.c was not judged by gba/one, which was run"),
+        (planted_csv, r"gba/one: its page leads to gba/one/auc\.csv, which cannot be read"),
+        (planted_path, r"one\.html names a path of this machine, /.*/data/x"),
+        (planted_size, r"auc\.csv has 2\.1 MB, 2 is the most"),
+    ],
+)
+def test_what_is_not_fit_is_refused_and_nothing_changes(ran, plant, message):
+    reference.publish()
+    plant(ran)
+    before = (contents(paths.reference()), (ran.root / "README.md").read_bytes())
+    with pytest.raises(NotPublished, match=message):
+        reference.publish()
+    assert (contents(paths.reference()), (ran.root / "README.md").read_bytes()) == before
+    assert ran.left_behind() == []
+
+
+def test_a_verdict_by_an_older_rule_is_withdrawn_and_its_page_says_so(ran):
+    """The page stays with its data; what it judged by another rule counts no more, nor does a claim that it did not know."""
+    reference.publish()
+    ran.notebook("oac/three", "# Three", parameters=PARAMETERS)
+    notebooks.run("oac/three", "laptop")
+    (ran.reports / "gba" / "one.ipynb").unlink()
+    (ran.reports / "claims" / "a.b.json").unlink()
+    ran.claims(GOOD.replace("value: 0.2", "value: 0.3") + GOOD.replace("a.b", "a.c"), "gba")
+    before = contents(paths.reference())
+    for _ in range(2):  # the second time there is nothing left to withdraw
+        reference.publish()
+        after = contents(paths.reference())
+        page = (paths.reference() / "gba" / "one.html").read_text()
+        assert page.count("The verdict of this page is withdrawn (<code>a.b</code>)") == 1
+        assert 'class="verdict replicated"' not in page and ">withdrawn: replicated<" in page
+        assert "claims/a.b.json" not in after and after["gba/one/auc.csv"] == before["gba/one/auc.csv"]
+        assert NONE_YET in (ran.root / "README.md").read_text()
+        pilot, results = json.loads(after["pilots/claims/a.b.json"]), json.loads(before["claims/a.b.json"])["results"]
+        assert pilot["results"] == results and len(results) == 10
+    ran.claims(GOOD + GOOD.replace("a.b", "a.c"), "gba")
+    (paths.reference() / "claims").mkdir()
+    (paths.reference() / "claims" / "a.b.json").write_bytes(before["claims/a.b.json"])
+    told = verdicts(paths.reference())
+    assert "1 of the papers' 2 claims is judged, after Holm: 1 replicated; 1 waits for its page to run" in told
+    assert "**[GBA](reports/reference/gba/index.html)** (1 of 2 claims judged, 1 confirmatory: 1 replicated)" in told
+
+
+def test_nothing_to_publish_and_no_place_for_it(ran):
+    (ran.root / "README.md").write_text("# Kit")
+    with pytest.raises(NotPublished, match=r"README\.md has no place for the protocols: a line <!-- protocols"):
+        reference.publish()
+    assert not paths.reference().exists() and ran.left_behind() == []
+    (ran.reports / "gba" / "one.ipynb").unlink()
+    (ran.reports / "claims" / "a.b.json").unlink()
+    with pytest.raises(NotPublished, match="nothing has been run"):
+        reference.publish()
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("warning: /home/ann/kit/lib/x.py:3: bad", "/home/ann/kit/lib/x.py:3:"),
+        ("'/Users/ann'", "/Users/ann"),
+        (r"C:\Users\ann\kit", r"C:\Users\ann\kit"),
+        ("the log is at https://example.org/home/ann", None),
+        ("a home/work balance, reports/home/ann", None),
+        ('<img src="data:image/png;base64,AA+/home/ann/AA==">', None),
+    ],
+)
+def test_paths_of_a_machine(text, found):
+    assert machine_path(text) == found
+
+
+def test_every_protocol_is_of_one_family():
+    assert sorted(families.members()) == sorted({*ALL} - {"frozen"})
+
+
+def test_what_the_readme_tells_of_papers_are_their_claims():
+    known = claims.load()
+    for paper in notebooks.papers():
+        assert paper.told and all(known[name].folder == paper.folder for name in paper.told)
+
+
+def test_the_readme_can_be_read_at_once():
+    """At most 120 lines of at most 120 characters, but for code."""
+    text = re.sub(
+        r"^```.*?^```$|^    .*?$", "", (ROOT / "README.md").read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL
+    )
+    lines = text.splitlines()
+    assert len([line for line in lines if line]) <= 120 and max(map(len, lines)) <= 120
+
+
+def test_the_repositorys_readme_says_what_its_reference_holds(monkeypatch):
+    """When this fails, `python -m notebooks.reference` has not been run, or its table was edited by hand."""
+    monkeypatch.delenv("LOCKSTEP_ROOT", raising=False)
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert paths.root() == ROOT and reference.readme() == text
+    data = picture.kept(paths.reference())
+    if data is not None:
+        drawn = (paths.reference() / reference.PICTURE).read_text(encoding="utf-8")
+        assert drawn == picture.svg(picture.picture(data)), "the README's picture is another's"
+    if not list((paths.reference() / "claims").glob("*.json")):
+        assert NONE_YET in text
+
+
+def test_git_keeps_the_reference_and_nothing_else_of_the_reports():
+    names = ["reports/reference/gba/one.html", "reports/reference/claims/a.b.json", "reports/reference/gba/one/auc.csv"]
+    others = ["gba/one.html", "runs/x/run.json", "claims/a.b.json", ".reference-x/index.html"]
+    others = [f"reports/{name}" for name in others]
+    command = ["git", "check-ignore", *names, *others]
+    ignored = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+    if ignored.returncode == 128:
+        pytest.skip("no checkout of git")
+    assert ignored.stdout.split() == others

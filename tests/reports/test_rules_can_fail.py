@@ -1,0 +1,46 @@
+"""Every claim of every paper is tried with the spread that its published verdict has, or a pilot's."""
+
+import json
+from pathlib import Path
+
+import pandas as pd
+
+from lib import paths
+from lib.options.document import load
+from reports import claims
+from tests.reports import trial
+
+UNTRIED = load(Path(__file__).with_name("untried.yaml")).data
+
+
+def pilot(claim):
+    """Published results of the claim; a pilot's where there are none or another rule judged them; None where there is neither."""
+    found = {}
+    for name, folder in (("published", paths.reference()), ("pilot", paths.reference() / "pilots")):
+        if (path := claims.file_of(claim.id, folder)).exists():
+            found[name] = json.loads(path.read_text(encoding="utf-8"))
+    if "pilot" in found and found.get("published", {}).get("hash") != claim.hash:
+        found.pop("published", None)
+    return pd.DataFrame(next(iter(found.values()))["results"]) if found else None
+
+
+def trials(claim):
+    """The trials that a claim fails, each with its cases' reasons."""
+    if (results := pilot(claim)) is None:
+        return {"pilot": ["no results are kept that would say what spread there is"]}
+    fitted = [record for record in claims.calibrations() if claim.notebook in record.notebooks]
+    failed = trial.tried(claim, results, fitted)
+    return {name: [f"{each.case}: {each.why}" for each in failed if each.trial == name] for name in trial.TRIALS}
+
+
+def test_every_claim_of_a_paper_stands_its_trial_or_is_listed():
+    """A new claim that fails is told here, and so is a listed one that has been mended."""
+    found = {claim.id: trials(claim) for claim in claims.load().values() if claim.kind == "paper"}
+    found = {name: {trial: why for trial, why in failed.items() if why} for name, failed in found.items()}
+    for name, failed in found.items():
+        print(
+            *(f"{name}: {trial}: {'; '.join(why)}" for trial, why in failed.items()), sep="\n", end="\n" * bool(failed)
+        )
+    listed = {name: set(each["fails"]) for name, each in UNTRIED.items()}
+    assert {name: set(failed) for name, failed in found.items() if failed} == listed
+    assert all(each["mend"].strip() for each in UNTRIED.values())
