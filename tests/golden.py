@@ -1,0 +1,142 @@
+"""Small runs of every protocol and of most features, whose results are stored: `python -m tests.golden [--write] [NAME ...]`.
+
+A change that is meant to leave training as it is leaves all of them as they are. One that is not rewrites the table with
+`--write`, and its commit says why. Seconds, bytes and the ledger are the same on every machine; the model's bits are compared
+where the processor is of the kind that wrote the table.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import lib
+from lib import protocols
+from lib.cluster.faults.failures import Failure, Mishaps
+
+TABLE = Path(__file__).parent / "golden.json"
+CLICKS = {"samples": 1600, "batch_size": 32, "workers": 4, "servers": 2, "slowdown": 0.6, "evaluation_samples": 500}
+TRIPLES = {"samples": 800}
+WORKERS_DIE = [Failure(node="worker*", kind="dies", every=0.02, lasts=0.004)]
+SERVER_DIES = [Failure(node="server0", kind="dies", at=0.02, lasts=0.01)]
+TABLES = {"model": "dlrm", "fields": 3, "vocabularies": (100, 500, 2000), "pooling": (1, 4, 20)}
+
+
+def _clicks(protocol: Any, **options: Any) -> dict[str, Any]:
+    return {"workload": "ctr-synthetic", "protocol": protocol, "cluster": "virtual", **CLICKS, **options}
+
+
+def _triples(protocol: str, **options: Any) -> dict[str, Any]:
+    return {"workload": "kg-synthetic", "protocol": protocol, "cluster": "virtual", **TRIPLES, **options}
+
+
+def cases() -> dict[str, dict[str, Any]]:
+    """What `lib.train` is called with, by name."""
+    pipelines = [name for name in protocols.ALL if protocols.ALL[name].family == "pipeline"]
+    every = {name: (_triples if name in pipelines else _clicks)(name) for name in protocols.ALL}
+    switch = lib.Schedule(phases=(lib.Phase(protocol="sync", steps=20), lib.Phase(protocol="gba")))
+    return every | {
+        "gba+all-reduce": _clicks("gba+all-reduce"),
+        "async+ds-sync": _clicks("async+ds-sync"),
+        "ds-sync, mix before the step": _clicks("ds-sync", place="before"),
+        "ds-sync, mix beside the step": _clicks("ds-sync", place="beside"),
+        "ds-sync, half precision": _clicks("ds-sync", half=True, buckets=3),
+        "embedding workers": _clicks("hybrid", embedding_workers=2),
+        "reader nodes": _clicks("gba", reader_nodes=2),
+        "hogwild threads": _clicks("fr-easgd", worker_threads=2),
+        "rows: adagrad": _clicks(
+            "gba", row_optimizer={"name": "adagrad", "lr": 0.05, "rowwise": True, "weight_bound": 1.0}
+        ),
+        "rows: momentum": _clicks("async", row_optimizer={"name": "momentum", "lr": 0.05}),
+        "rows: sgd": _clicks("async", row_optimizer={"name": "sgd", "lr": 0.05}),
+        "row limit at servers": _clicks("gba", store=lib.RowStore(max_rows=600)),
+        "row limit in replicas": _clicks("local-sgd", store=lib.RowStore(max_rows=900)),
+        "codecs": _clicks("gba", store=lib.RowStore(rows={"name": "scaled-fp16"}, gradients={"name": "int8"})),
+        "pooling at servers": _clicks("s-easgd", store=lib.RowStore(pooling="server", placement="by-cost"), **TABLES),
+        "workers die: gba": _clicks("gba", failures=WORKERS_DIE, patience=0.002),
+        "workers die: sync": _clicks("sync", failures=WORKERS_DIE, patience=0.002),
+        "workers die: ds-sync": _clicks("ds-sync", failures=WORKERS_DIE, patience=0.002),
+        "workers die: hybrid": _clicks("hybrid", failures=WORKERS_DIE, patience=0.002),
+        "a server dies": _clicks("gba", failures=SERVER_DIES, patience=0.002, checkpoint_every=400),
+        "messages late and lost": _clicks("gba", mishaps=Mishaps(late=0.1, delay=0.01, lost=0.05, retry=0.01)),
+        "timing: gba": _clicks("gba", gradients=False),
+        "timing: ds-sync": _clicks("ds-sync", gradients=False),
+        "accesses": _triples("oac", accesses=True),
+        "a switch": _clicks(switch),
+        "images": {
+            "workload": "cifar10-wrn",
+            "protocol": "ds-sync",
+            "cluster": "virtual",
+            "samples": 128,
+            "workers": 4,
+        },
+        "behaviours": {
+            "workload": "alimama-dien",
+            "protocol": "gba",
+            "cluster": "virtual",
+            "samples": 600,
+            "workers": 4,
+        },
+        "threads of this machine": _clicks("sync", cluster="local", workers=2, servers=1, slowdown=0.0),
+    }
+
+
+def outcome(name: str) -> dict[str, Any]:
+    """What is stored of a run."""
+    run = lib.train(**cases()[name], save=False)
+    kept = ("virtual_seconds", "bytes", "applied", "decayed", "dropped", "lost", "auc", "mrr", "accuracy")
+    found = {key: run.summary[key] for key in kept if run.summary.get(key) is not None}
+    wall = {"auc", "mrr", "accuracy"} if run.summary["clock"] == "wall" else set()
+    return {key: value for key, value in found.items() if key not in wall} | {"digest": run.digest[:20]}
+
+
+def differences(before: dict[str, Any], now: dict[str, Any], same_processor: bool) -> list[str]:
+    """What differs in a run's results, in words."""
+    told = []
+    for key in sorted({*before, *now}):
+        one, other = before.get(key), now.get(key)
+        if key == "digest" and not same_processor:
+            continue
+        close = isinstance(one, float) and isinstance(other, float) and key != "virtual_seconds"
+        if not (close and np.isclose(one, other, rtol=0, atol=1e-12 if same_processor else 0.01)) and one != other:
+            told.append(f"{key}: {one} before, {other} now")
+    return told
+
+
+def processor() -> str:
+    """What decides the last bits of a sum beside the packages' versions."""
+    return f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()} torch {torch.__version__} numpy {np.__version__}"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.golden", description=__doc__.splitlines()[0])
+    parser.add_argument("names", nargs="*", metavar="NAME", help="these runs only")
+    parser.add_argument("--write", action="store_true", help="store what these runs give now")
+    options = parser.parse_args()
+    stored = json.loads(TABLE.read_text()) if TABLE.exists() else {"runs": {}}
+    known = cases()
+    wrong = 0
+    for name in options.names or known:
+        now = outcome(name)
+        before = stored["runs"].get(name, {})
+        if options.write:
+            stored["runs"][name] = now
+        elif told := differences(before, now, stored["processor"] == processor()):
+            wrong += 1
+            print(f"{name}: {'; '.join(told)}", flush=True)
+    if options.write:
+        stored = {"processor": processor(), "runs": {name: stored["runs"][name] for name in known}}
+        TABLE.write_text(json.dumps(stored, indent=1) + "\n")
+    print(f"{wrong} of {len(options.names or known)} runs differ")
+    return int(wrong > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
