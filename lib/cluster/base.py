@@ -43,8 +43,8 @@ class Handle:
         return lambda *args: self._call(method, args)
 
     @abstractmethod
-    def seen_from(self, site: Site) -> Handle:
-        """The same part, called from that site; a part does this with every handle that it is given."""
+    def bind(self, site: Site) -> Handle:
+        """The same part, to be called from that site; a part binds every handle that it is given."""
 
     @abstractmethod
     def _call(self, method: str, args: tuple) -> Awaitable[Any]: ...
@@ -60,8 +60,8 @@ class Site(ABC):
 
     node: str
     device: torch.device
-    life: int = 0
-    """How often this node had died before."""
+    generation: int = 0
+    """How many times this node had died before its current start."""
 
     @abstractmethod
     def now(self) -> float:
@@ -116,7 +116,7 @@ class World(ABC):
     """A cluster that is running.
 
     A call to a node that is dead, or dies before it answers, raises `NodeLost`; a mean or gathering that a member can no
-    longer come to raises `MemberLost`. A part's attribute `record`, if it has one, outlives its node: see `records_left`.
+    longer come to raises `MemberLost`. A part's attribute `record`, if it has one, outlives its node: see `take_records`.
     """
 
     failure_schedule: FailureSchedule
@@ -130,51 +130,50 @@ class World(ABC):
     @abstractmethod
     def now(self) -> float: ...
 
-    def begin(self) -> None:  # noqa: B027 - nothing to do where nothing fails
-        """The training starts now, or goes on on these nodes: the failures' clock runs from the first time on."""
+    def start_clock(self) -> None:  # noqa: B027 - most worlds need nothing where nothing fails
+        """Start the clock of the failures, unless it runs; training starts or goes on now on the nodes that are up."""
 
-    async def died(self, error: BaseException) -> str | None:
-        """The node whose death led to that error; None where it was something else."""
+    async def dead_node_in(self, error: BaseException) -> str | None:
+        """The node whose death led to that error; None if the cause was another."""
         lost = first_cause(error)
         return lost.node if isinstance(lost, NodeLost) else None
 
-    async def back(self, node: str) -> bool:
-        """Wait until a node that may die is there; False if it never will be again."""
-        return await self.failure_schedule.back(node)
+    async def wait_until_up(self, node: str) -> bool:
+        """Wait until a node that may die is up; False if it never will be again."""
+        return await self.failure_schedule.wait_until_up(node)
 
-    def records_left(self, node: str) -> list[Any]:
-        """The records of the parts that died with a node."""
+    def take_records(self, node: str) -> list[Any]:
+        """Hand over the records of the parts that died with a node."""
         return self.records.pop(node, [])
 
     @abstractmethod
     async def restart(self) -> list[Any]:
-        """End every part on every node; nodes are there again, empty. The records of all parts."""
+        """End every part on every node and start the nodes again, empty; the records of all parts."""
 
     async def clear(self) -> None:
-        """The parts that were hosted so far are done with; their nodes go on."""
+        """Remove all parts that were hosted so far; their nodes stay up."""
         self.records.clear()
 
-    def lost(self, node: str) -> bool:
-        """Whether a node is dead now."""
-        return self.failure_schedule.dead(node)
+    def is_dead(self, node: str) -> bool:
+        return self.failure_schedule.is_dead(node)
 
-    async def quiet(self) -> None:  # noqa: B027 - most worlds do nothing that nobody waits for
-        """Wait until nothing is under way any more of what was asked for by those who have died since."""
+    async def drain(self) -> None:  # noqa: B027 - most worlds have no calls that outlive their caller
+        """Wait until every call that a dead node had issued has ended."""
 
-    def still(self) -> AbstractContextManager:
-        """Calls take no time meanwhile: the modelled world knows nothing of them."""
+    def paused_clock(self) -> AbstractContextManager:
+        """Make calls take no modelled time inside the context."""
         return nullcontext()
 
-    keeps: bool = False
-    """Whether `cut` will be asked for; set before anything is hosted."""
+    checkpoints: bool = False
+    """Whether `state` will be called; set before anything is hosted."""
 
-    def cut(self) -> dict[str, Any]:
-        """What it takes to go on from here, at a moment when nothing is under way."""
+    def state(self) -> dict[str, Any]:
+        """What `restore` needs to continue from here; called while no call is under way."""
         return {"clock": self.now()}
 
     @abstractmethod
-    async def go_on(self, state: dict[str, Any]) -> None:
-        """Be as at that cut, in a fresh world where nothing is under way; it is the cut's time again."""
+    async def restore(self, state: dict[str, Any]) -> None:
+        """Continue from that state, at its time, in a fresh world with no call under way."""
 
     def events(self) -> int | None:
         """Callbacks that a modelled world has run; None on a wall clock."""

@@ -22,17 +22,17 @@ class Meeting:
     """Their ranks, ascending."""
     round: int = 0
     """Which of the rule's rounds it is."""
-    incarnations: tuple[int, ...] = ()
-    """Which life of its node each member is in, see `Site.life`; () where all are in their first."""
+    generations: tuple[int, ...] = ()
+    """Which generation of its node each member is, see `Site.generation`; () where all are in their first."""
 
 
 class Board:
     """Collectives among the tasks of one event loop. Sums run in rank order, so the result does not depend on arrival."""
 
-    def __init__(self, life: Callable[[int], int]):
-        """`life`: which one of its node's each worker is in now."""
+    def __init__(self, generation: Callable[[int], int]):
+        """`generation`: which one of its node's each worker is in now."""
         self._open: dict[str, tuple[Meeting, dict[int, tuple[np.ndarray, asyncio.Future]]]] = {}
-        self._life = life
+        self._generation = generation
 
     def lose(self, rank: int) -> None:
         """A worker died: the meetings that it has not come to can no longer take place."""
@@ -61,9 +61,10 @@ class Board:
 
     def _missed(self, meeting: Meeting) -> bool:
         """Whether a member died after the meeting was arranged."""
-        incarnations = meeting.incarnations or (0,) * len(meeting.members)
+        generations = meeting.generations or (0,) * len(meeting.members)
         return any(
-            self._life(member) > incarnation for member, incarnation in zip(meeting.members, incarnations, strict=True)
+            self._generation(member) > generation
+            for member, generation in zip(meeting.members, generations, strict=True)
         )
 
 

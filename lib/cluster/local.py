@@ -17,7 +17,7 @@ from joblib import cpu_count
 from lib.cluster.base import Cluster, Main, in_thread
 from lib.cluster.board import Meeting, mean
 from lib.cluster.faults.failures import check_wall
-from lib.cluster.faults.nodes import Health, Incarnation
+from lib.cluster.faults.nodes import Health, NodeContext
 from lib.cluster.faults.wall_clock import MessageDelays, until
 from lib.cluster.one_process import ProcessHandle, ProcessSite, ProcessWorld, Stand
 from lib.cluster.spec import Work
@@ -57,14 +57,14 @@ class LocalHandle(ProcessHandle):
 
     def __init__(self, here: LocalSite, stand: Stand):
         super().__init__(here, stand)
-        self._caller = here.incarnation
+        self._caller = here.context
 
     def _ask(self, method: str, args: tuple) -> Awaitable[Any]:
         function = getattr(self._stand.part, method)
         if not self._here.fails:
             return asyncio.get_running_loop().create_task(function(*args))
         arrival = self._here.road.there(self._there.node)
-        return self._stand.incarnation.call(self._carry(arrival, function, args))
+        return self._stand.context.call(self._carry(arrival, function, args))
 
     async def _carry(self, arrival: float | None, function: Callable, args: tuple) -> Any:
         """On a node that may die, or whose messages may be late."""
@@ -98,17 +98,17 @@ class LocalWorld(ProcessWorld):
     def site(self, node: str) -> LocalSite:
         if node not in self._sites:
             self._sites[node] = site = LocalSite(self, node)
-            if self.failure_schedule.begun:
+            if self.failure_schedule.running:
                 site.begin(asyncio.get_running_loop().time() - self.failure_schedule.start)
         return self._sites[node]
 
-    async def go_on(self, state: dict[str, Any]) -> None:
-        await super().go_on(state)
+    async def restore(self, state: dict[str, Any]) -> None:
+        await super().restore(state)
         self._ahead += state["clock"] - self.now()
-        self.begin()
+        self.start_clock()
 
-    def begin(self) -> None:
-        super().begin()
+    def start_clock(self) -> None:
+        super().start_clock()
         ago = asyncio.get_running_loop().time() - self.failure_schedule.start
         for site in self._sites.values():
             site.begin(ago)
@@ -147,7 +147,7 @@ class LocalSite(WallSite, ProcessSite):
     def __init__(self, world: LocalWorld, node: str):
         super().__init__(world.cluster, world.seed, node, world.device)
         self._world, self.fails = world, world.cluster.fails
-        self.incarnation = Incarnation(node)
+        self.context = NodeContext(node)
         self.road = MessageDelays(world.cluster, world.seed, node)
         self._stream = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None
 

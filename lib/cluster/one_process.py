@@ -10,22 +10,22 @@ from typing import Any
 
 from lib.cluster.base import Cluster, Handle, Site, World
 from lib.cluster.board import Board
-from lib.cluster.faults.nodes import FailureSchedule, Health, Incarnation
+from lib.cluster.faults.nodes import FailureSchedule, Health, NodeContext
 from lib.errors import NodeLost
 
 
 class ProcessSite(Site):
     """A node of this process."""
 
-    incarnation: Incarnation
+    context: NodeContext
     health: Health
     fails: bool
     """Whether anything may go wrong here."""
 
     def end(self) -> list[Any]:
-        """What runs here is cancelled, and another incarnation may start; the records of the parts."""
-        records = self.incarnation.end()
-        self.incarnation = Incarnation(self.node)
+        """What runs here is cancelled, and another context may start; the records of the parts."""
+        records = self.context.end()
+        self.context = NodeContext(self.node)
         self._emptied()
         return records
 
@@ -38,8 +38,8 @@ class Stand:
     """A part on its node."""
 
     def __init__(self, site: ProcessSite, part: Any):
-        self.site, self.part, self.incarnation = site, part, site.incarnation
-        self.incarnation.parts.append(part)
+        self.site, self.part, self.context = site, part, site.context
+        self.context.parts.append(part)
 
 
 class ProcessHandle(Handle):
@@ -49,7 +49,7 @@ class ProcessHandle(Handle):
         self._here, self._stand = here, stand
         self._there = stand.site
 
-    def seen_from(self, site: ProcessSite) -> ProcessHandle:
+    def bind(self, site: ProcessSite) -> ProcessHandle:
         return type(self)(site, self._stand)
 
     def _call(self, method: str, args: tuple) -> Awaitable[Any]:
@@ -67,7 +67,7 @@ class ProcessWorld(World):
     def __init__(self, cluster: Cluster, seed: int):
         self.cluster, self.seed = cluster, seed
         self.failure_schedule = FailureSchedule(partial(cluster.failures_of, seed), self._kill)
-        self.board = Board(self._life)
+        self.board = Board(self._generation_of)
         self.records: dict[str, list[Any]] = {}
         self.report: Callable[[int], None] = lambda samples: None
         self._sites: dict[str, ProcessSite] = {}
@@ -78,45 +78,45 @@ class ProcessWorld(World):
 
     async def host(self, part: type, *args, node: str) -> ProcessHandle:
         site = self.site(node)
-        if self.failure_schedule.dead(site.node):
+        if self.failure_schedule.is_dead(site.node):
             raise NodeLost(site.node)
         return self.handle(self.site("master"), Stand(site, part(site, *args)))
 
-    def begin(self) -> None:
-        self.failure_schedule.begin(list(self._sites))
+    def start_clock(self) -> None:
+        self.failure_schedule.start_clock(list(self._sites))
 
-    async def quiet(self) -> None:
-        while calls := [call for site in self._sites.values() for call in site.incarnation.calls if not call.done()]:
+    async def drain(self) -> None:
+        while calls := [call for site in self._sites.values() for call in site.context.calls if not call.done()]:
             await asyncio.wait(calls)
 
-    def cut(self) -> dict[str, Any]:
+    def state(self) -> dict[str, Any]:
         return {
-            **super().cut(),
+            **super().state(),
             "now": asyncio.get_running_loop().time(),
             "failures": self.failure_schedule.save(),
             "health": {node: site.health.save() for node, site in self._sites.items()},
         }
 
-    async def go_on(self, state: dict[str, Any]) -> None:
+    async def restore(self, state: dict[str, Any]) -> None:
         shift = asyncio.get_running_loop().time() - state["now"]
         for node, health in state["health"].items():
             self.site(node).health.load(health)
         self.failure_schedule.load(state["failures"], state["health"], shift)
 
     async def clear(self) -> None:
-        await self.quiet()
+        await self.drain()
         await super().clear()
         for site in self._sites.values():
-            site.incarnation.parts.clear()
+            site.context.parts.clear()
 
     async def restart(self) -> list[Any]:
         for node in self._sites:
             self._end(node)
-        self.board = Board(self._life)
-        return [record for node in self._sites for record in self.records_left(node)]
+        self.board = Board(self._generation_of)
+        return [record for node in self._sites for record in self.take_records(node)]
 
-    def _life(self, rank: int) -> int:
-        return self.site(f"worker{rank}").life
+    def _generation_of(self, rank: int) -> int:
+        return self.site(f"worker{rank}").generation
 
     def _kill(self, node: str) -> None:
         self._end(node)
@@ -124,5 +124,5 @@ class ProcessWorld(World):
             self.board.lose(self._sites[node].rank)
 
     def _end(self, node: str) -> None:
-        self._sites[node].life += 1
+        self._sites[node].generation += 1
         self.records[node] = [*self.records.get(node, []), *self._sites[node].end()]

@@ -65,7 +65,7 @@ class Pipeline(Kept):
 
     def __init__(self, site: Site, plan: Plan, rule: PipelineRule, store: Handle):
         self._site, self._plan, self._rule = site, plan, rule
-        self._store = store.seen_from(site)
+        self._store = store.bind(site)
         self.record = Record(site.node, [] if plan.trace else None, accesses=[] if plan.accesses else None)
         self._trainer = Trainer(site, plan, 0, self.record)
         self._feed = Split(0, 1, plan.batches)

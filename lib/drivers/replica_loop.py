@@ -72,7 +72,7 @@ class ReplicaWorker(Kept):
         if servers and not self._embedding:
             self._servers = ServerClient(site, plan, servers, rank, self.replica.size, self.record)
         self._input = Input(site, plan, rank, supply, self._trainer, self._embedding and self._embedding.batch)
-        self._rendezvous = rendezvous.seen_from(site)
+        self._rendezvous = rendezvous.bind(site)
         exchange, when = self.rule.exchange, self.rule.when
         self.overlapped = exchange.overlapped and plan.on_nan == "stop"
         self.buckets = self._trainer.buckets(exchange.buckets if self.overlapped or not exchange.overlapped else 1)
@@ -144,8 +144,8 @@ class ReplicaWorker(Kept):
     async def deliver(self, rank: int, round: int, message: np.ndarray) -> None:
         await self.way.deliver(rank, round, message)
 
-    async def forget(self, rank: int, life: int) -> None:
-        await self.way.forget(rank, life)
+    async def forget(self, rank: int, generation: int) -> None:
+        await self.way.forget(rank, generation)
 
     async def absorb(self, message: np.ndarray) -> np.ndarray:
         """Take in another worker's message, whatever this one is doing; the answer."""
@@ -279,7 +279,7 @@ class ReplicaWorker(Kept):
 
     async def _mix_until_all_end(self, began: float, steps: int) -> None:
         """The shadow goes on while others train, as often as this worker made a step."""
-        ended = asyncio.ensure_future(self._rendezvous.end(self._rank, self.site.life))
+        ended = asyncio.ensure_future(self._rendezvous.end(self._rank, self.site.generation))
         pace = (self.site.now() - began) / steps if steps else None
         try:
             while pace and not ended.done():

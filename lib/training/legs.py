@@ -149,7 +149,7 @@ class EndedLegs:
     def __init__(self, world: World, cuts: Cuts | None):
         self._world, self._cuts = world, cuts
         self._over: deque[Finished] = deque()
-        world.keeps = cuts is not None
+        world.checkpoints = cuts is not None
 
     async def find(self) -> None:
         """Go back to where the last of them left the world, if the run is to be resumed."""
@@ -160,7 +160,7 @@ class EndedLegs:
         if not self._file("world").exists():
             return
         world = checkpoint.load(self._file("world"))
-        await self._world.go_on(world["state"])
+        await self._world.restore(world["state"])
         for leg in range(world["legs"]):
             self._over.append(checkpoint.load(self._file(f"done-{leg:04}"), LEG)["finished"])
 
@@ -176,7 +176,7 @@ class EndedLegs:
         if self._cuts is None:
             return
         checkpoint.save(self._file(f"done-{leg:04}"), {"finished": finished})
-        checkpoint.save(self._file("world"), {"legs": leg + 1, "state": self._world.cut()})
+        checkpoint.save(self._file("world"), {"legs": leg + 1, "state": self._world.state()})
         replace(self._cuts, leg=leg).drop()
 
     def _file(self, name: str) -> Path:

@@ -47,7 +47,7 @@ class Caller:
 
     def __init__(self, site: Site, plan: Plan, servers: Servers, rank: int):
         self._client, self._rank = ServerClient(site, plan, servers, rank, 0, Record(site.node, None)), rank
-        self._handle = servers.handles[0].seen_from(site)
+        self._handle = servers.handles[0].bind(site)
 
     async def fill(self, ids: np.ndarray) -> None:
         """Look rows up once."""

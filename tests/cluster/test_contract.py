@@ -81,7 +81,7 @@ class Caller:
     """A part that calls another."""
 
     def __init__(self, site, handle):
-        self.handle = handle.seen_from(site)
+        self.handle = handle.bind(site)
 
     async def burst(self, name, calls):
         """Every third call carries a large array; nothing is awaited before all are issued."""
@@ -117,8 +117,8 @@ def test_a_part_is_hosted_called_and_computes_where_it_stands(cluster):
 def test_who_goes_on_from_a_cut_has_its_clock_again(cluster):
     async def main(world):
         part = await world.host(Part, node="worker0")
-        state = world.cut()
-        await world.go_on(state | {name: state[name] + 1000 for name in ("clock", "now") if name in state})
+        state = world.state()
+        await world.restore(state | {name: state[name] + 1000 for name in ("clock", "now") if name in state})
         return world.now() - state["clock"], await part.clock(0.05)
 
     passed, slept = world(cluster).run(main)
@@ -186,7 +186,7 @@ class Puller:
     """Pulls, pushes and pulls again, as a worker of Async does."""
 
     def __init__(self, site, server):
-        self.server = server.seen_from(site)
+        self.server = server.bind(site)
 
     async def run(self, size):
         first = await self.server.pull(0, 0, {})

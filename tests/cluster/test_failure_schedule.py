@@ -6,7 +6,7 @@ import asyncio
 from functools import partial
 
 from lib import Failure, VirtualCluster
-from lib.cluster.faults.nodes import FailureSchedule, Incarnation
+from lib.cluster.faults.nodes import FailureSchedule, NodeContext
 from lib.cluster.virtual.loop import VirtualLoop
 
 
@@ -19,12 +19,12 @@ def test_who_is_being_started_cannot_die():
         clock = asyncio.get_running_loop().time
         plan_of = partial(VirtualCluster(failures=plan).failures_of, 0)
         schedule = FailureSchedule(plan_of, lambda node: deaths.append((node, clock())))
-        schedule.begin(["worker0", "worker1"])
+        schedule.start_clock(["worker0", "worker1"])
         await asyncio.sleep(2.5)
-        assert await schedule.back("worker0")
+        assert await schedule.wait_until_up("worker0")
         schedule.pause("worker0")
         await asyncio.sleep(4.5)  # started at 7.5: what was to come at 5 and 6 is over
-        schedule.begin(["worker0"])
+        schedule.start_clock(["worker0"])
         await asyncio.sleep(4)
 
     VirtualLoop().run_until_complete(main())
@@ -42,7 +42,7 @@ def test_calls_of_a_dead_node_end_in_the_order_in_which_they_began():
             ended.append(number)
 
     async def main():
-        node = Incarnation("embedding0")
+        node = NodeContext("embedding0")
         waiting = [asyncio.ensure_future(node.call(call(number))) for number in range(50)]
         await asyncio.sleep(0)
         node.end()

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from lib import Failure, LocalCluster, VirtualCluster
-from lib.cluster.faults.nodes import Incarnation
+from lib.cluster.faults.nodes import NodeContext
 from lib.errors import NodeLost
 
 
@@ -24,7 +24,7 @@ def test_who_is_dead_and_has_not_ended_yet_gets_no_answer():
     cluster = LocalCluster(workers=1, failures=[Failure(node="worker0", kind="dies", at=100.0, lasts=1.0)])
 
     async def main(world):
-        answers = (await world.host(Answers, node="server0")).seen_from(world.site("worker0"))
+        answers = (await world.host(Answers, node="server0")).bind(world.site("worker0"))
         assert await answers.seven() == 7
         call = asyncio.ensure_future(answers.seven())
         world.site("worker0").end()
@@ -41,7 +41,7 @@ def test_who_is_to_end_does_so_though_whom_it_waits_for_is_dead_as_well():
         await asyncio.Event().wait()
 
     async def main():
-        node = Incarnation("worker0")
+        node = NodeContext("worker0")
         waits, ends = (asyncio.ensure_future(node.call(never())) for _ in range(2))
         await asyncio.sleep(0)
         ends.cancel()
@@ -59,7 +59,7 @@ def test_who_calls_a_dead_node_among_others_hears_of_it_where_it_waits(kind):
 
     async def main(world):
         parts = [await world.host(Answers, node=f"worker{rank}") for rank in range(2)]
-        dead, well = (part.seen_from(world.site("server0")) for part in parts)
+        dead, well = (part.bind(world.site("server0")) for part in parts)
         world.site("worker0").end()
         return await asyncio.gather(dead.seven(), well.seven(), return_exceptions=True)
 

@@ -78,7 +78,7 @@ def test_calls_are_made_again_in_their_order_when_the_node_is_there(kind):
     async def main(world):
         part = await world.host(Lasting, node="server0", lasts=True)
         ends = await world.host(Lasting, node="server1")
-        world.begin()
+        world.start_clock()
         await part.note("before")
         answers = await asyncio.gather(*(part.slow(who) for who in "abc"))
         return answers, await part.seen(), await ends.note("another")
@@ -92,7 +92,7 @@ def test_who_never_is_there_again_is_lost_to_its_callers():
 
     async def main(world):
         part = await world.host(Lasting, node="server0", lasts=True)
-        world.begin()
+        world.start_clock()
         await part.slow("a")
 
     with pytest.raises(NodeLost):

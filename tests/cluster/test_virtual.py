@@ -72,7 +72,7 @@ def test_a_message_takes_its_bytes_over_the_bandwidth_and_the_latency():
 
 def test_the_narrower_interface_and_the_longer_latency_count():
     async def main(world):
-        handle = (await world.host(Part, node="server0")).seen_from(world.site("worker0"))
+        handle = (await world.host(Part, node="server0")).bind(world.site("worker0"))
         part = handle._stand.part
         await handle.take(message())
         return part.came
@@ -84,7 +84,7 @@ def test_the_narrower_interface_and_the_longer_latency_count():
 def test_a_call_within_a_node_is_free():
     async def main(world):
         handle = await world.host(Part, node="server0")
-        await handle.seen_from(world.site("server0")).take(message())
+        await handle.bind(world.site("server0")).take(message())
         return world.now()
 
     assert run(main) == 0
@@ -95,9 +95,9 @@ def test_incast_queues_at_the_receiver_and_fan_out_at_the_sender():
         servers = [await world.host(Part, node=f"server{k}") for k in range(2)]
         parts = [server._stand.part for server in servers]
         workers = [world.site(f"worker{rank}") for rank in range(3)]
-        await asyncio.gather(*(servers[0].seen_from(site).take(message()) for site in workers))
+        await asyncio.gather(*(servers[0].bind(site).take(message()) for site in workers))
         incast, start = parts[0].came[:], world.now()
-        await asyncio.gather(*(server.seen_from(workers[0]).take(message()) for server in servers))
+        await asyncio.gather(*(server.bind(workers[0]).take(message()) for server in servers))
         return incast, parts[0].came[3] - start, parts[1].came[0] - start
 
     incast, *fan_out = run(main)

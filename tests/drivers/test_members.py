@@ -26,8 +26,8 @@ def test_a_worker_dies_comes_back_and_is_waited_for_from_its_first_question_on()
 
 
 def test_what_is_of_an_earlier_life_is_told_by_the_life():
-    assert Members.of(2).after(0, "dies").lives == (1, 0)
-    assert Members.of(2).heard(0, 3).after(0, "dies").lives == (4, 0)
+    assert Members.of(2).after(0, "dies").generations == (1, 0)
+    assert Members.of(2).heard(0, 3).after(0, "dies").generations == (4, 0)
     assert Members.of(2).heard(1, 3).in_another_process() == Members.of(2)
 
 
@@ -56,7 +56,7 @@ def test_each_is_in_one_standing_whatever_happens(changes):
         before, members = members, members.after(rank, change)
         assert [other for other in range(3) if members.standing[other] != before.standing[other]] in ([], [rank])
         assert members.awaited | members.paused | members.left_out == members.active
-        assert not members.active & members.joining and members.lives[rank] >= before.lives[rank]
+        assert not members.active & members.joining and members.generations[rank] >= before.generations[rank]
     assert {*members.standing} <= STANDINGS and not HERE & PAUSED
 
 

@@ -75,7 +75,7 @@ def test_who_has_no_data_and_dies_is_answered_and_its_next_life_ends_of_itself()
         assert late.done()
         await meeting.tell(0, "comes back")
         # The first was on its way when it died.
-        before, again = (asyncio.ensure_future(meeting.end(0, life)) for life in (0, 1))
+        before, again = (asyncio.ensure_future(meeting.end(0, generation)) for generation in (0, 1))
         await asked(meeting)
         assert before.done() and not again.done()
         before = asyncio.ensure_future(meeting.end(0, 0))

@@ -20,7 +20,7 @@ from lib.protocols.gba import GBA
 class Worker(Handle):
     """Loads, and trains to any mark at once."""
 
-    def seen_from(self, site):
+    def bind(self, site):
         return self
 
     async def _call(self, method, args):
@@ -31,7 +31,7 @@ class Server(Handle):
     def __init__(self):
         self.left = []
 
-    def seen_from(self, site):
+    def bind(self, site):
         return self
 
     async def _call(self, method, args):

@@ -11,7 +11,7 @@ from lib.cluster.faults.failures import NodeFailures, Window, window_of
 from lib.errors import MemberLost, NodeLost, first_cause
 
 
-class Incarnation:
+class NodeContext:
     """A node from its start to its death, in this process: its parts, and the calls that run on it."""
 
     def __init__(self, node: str):
@@ -64,7 +64,7 @@ class Health:
     """How the computations of one node get on, beside its slowdown."""
 
     def __init__(self, plan: NodeFailures, batches: int = 0):
-        """`batches`: what the node had computed in the incarnations before."""
+        """`batches`: what the node had computed in the generations before."""
         self._plan = plan
         self._degradation = self._plan.degradation()
         self.batches = batches
@@ -109,7 +109,7 @@ class FailureSchedule:
     def __init__(self, plan_of: Callable[[str], NodeFailures], kill: Callable[[str], None]):
         """`plan_of`: what is to befall a node; `kill` ends one at once. Both are called with its name."""
         self._plan_of, self._kill = plan_of, kill
-        self.begun = False
+        self.running = False
         self.start = 0.0
         """When the training started, on the loop's clock."""
         self._plans: dict[str, NodeFailures] = {}
@@ -121,10 +121,10 @@ class FailureSchedule:
         self._returns: dict[str, float] = {}
         """Dead nodes, and when they are there again."""
 
-    def begin(self, nodes: Iterable[str]) -> None:
+    def start_clock(self, nodes: Iterable[str]) -> None:
         """The training starts now, unless it has; these nodes are there."""
-        if not self.begun:
-            self.begun, self.start = True, asyncio.get_running_loop().time()
+        if not self.running:
+            self.running, self.start = True, asyncio.get_running_loop().time()
         for node in nodes:
             plan = self._plan_of(node)
             if plan.failures and node not in self._plans:
@@ -139,10 +139,10 @@ class FailureSchedule:
             if plan.kills(failure):
                 self._strike(node, math.inf if failure.lasts is None else failure.lasts)
 
-    def dead(self, node: str) -> bool:
+    def is_dead(self, node: str) -> bool:
         return node in self._returns
 
-    async def back(self, node: str) -> bool:
+    async def wait_until_up(self, node: str) -> bool:
         """Wait until a node is there; False if it never will be."""
         loop = asyncio.get_running_loop()
         if node not in self._returns:
@@ -160,12 +160,12 @@ class FailureSchedule:
 
     def load(self, state: dict[str, Any], nodes: Iterable[str], shift: float) -> None:
         """Be as when that was saved, with these nodes; a loop's clock may say so many seconds more by now."""
-        self.begun, self.start = True, state["start"] + shift
+        self.running, self.start = True, state["start"] + shift
         self._returns = {node: when + shift for node, when in state["returns"].items()}
         self._plans.clear()
         self._next.clear()
         # Deaths of the same moment come in the order in which they were awaited.
-        self.begin([*state["awaited"], *nodes])
+        self.start_clock([*state["awaited"], *nodes])
 
     def pause(self, *nodes: str) -> None:
         """Nothing strikes these nodes, or any, until they begin again; what would have struck meanwhile, never does."""

@@ -75,11 +75,11 @@ class RayWorld(World):
         self.seed, self.workers = seed, workers
         self.failure_schedule = FailureSchedule(partial(cluster.failures_of, seed), self._kill)
         self._actors: dict[str, Any] = {}
-        self._incarnations: Counter[str] = Counter()
+        self._generations: Counter[str] = Counter()
         self._heard: set[tuple[str, int]] = set()
         """Lives whose end at a batch is listened for."""
         self._batches: Counter[str] = Counter()
-        """What nodes had computed in their incarnations before."""
+        """What nodes had computed in their generations before."""
         self.records = {}
         self._ends: set[asyncio.Task] = set()
         self._deaths = 0
@@ -134,7 +134,7 @@ class RayWorld(World):
     def _man(self) -> None:
         """Start the workers' processes, all at once: each takes seconds."""
         for node in (f"worker{rank}" for rank in range(self.workers)):
-            if not self.failure_schedule.dead(node):
+            if not self.failure_schedule.is_dead(node):
                 self._actors[node] = self._actor(node)
         self._connected = asyncio.ensure_future(self._connect())
         # Who waits for it hears of an error; where nobody does, the run has met another.
@@ -156,7 +156,7 @@ class RayWorld(World):
         if node == "master" and not self.cluster.fails:
             # A process of its own would cost seconds to start and do next to nothing.
             node = "server0" if "server0" in self._actors else "worker0"
-        if self.failure_schedule.dead(node):
+        if self.failure_schedule.is_dead(node):
             raise NodeLost(node)
         if node not in self._actors:
             self._actors[node] = self._actor(node)
@@ -166,15 +166,15 @@ class RayWorld(World):
             await self._connected
         if node not in self._actors:  # it died meanwhile
             raise NodeLost(node)
-        actor, incarnation = self._actors[node], self._incarnations[node]
-        again = incarnation > 1 and self.failure_schedule.begun
+        actor, generation = self._actors[node], self._generations[node]
+        again = generation > 1 and self.failure_schedule.running
         if again:
             self._watch_over(node)
         number = next(self._ids)
         await self._alive(node, actor.create.remote(number, part, args))
         if again:
-            self.failure_schedule.begin([node])
-        return RayHandle(actor, number, node, incarnation, self._caller)
+            self.failure_schedule.start_clock([node])
+        return RayHandle(actor, number, node, generation, self._caller)
 
     async def _alive(self, node: str, answer: Awaitable) -> Any:
         try:
@@ -182,18 +182,18 @@ class RayWorld(World):
         except self.ray.exceptions.RayActorError as error:
             raise NodeLost(node) from error
 
-    async def died(self, error: BaseException) -> str | None:
+    async def dead_node_in(self, error: BaseException) -> str | None:
         """One that died of itself may have been noticed by what others were doing with it."""
-        if (node := await super().died(error)) is not None:
+        if (node := await super().dead_node_in(error)) is not None:
             return node
         nodes, actors = list(self._actors), list(self._actors.values())
         answers = await asyncio.gather(*(actor.take_progress.remote() for actor in actors), return_exceptions=True)
         dead = self.ray.exceptions.RayActorError
         return next((node for node, answer in zip(nodes, answers, strict=True) if isinstance(answer, dead)), None)
 
-    async def back(self, node: str) -> bool:
+    async def wait_until_up(self, node: str) -> bool:
         if node not in self._actors:  # its death was planned
-            back = await super().back(node)
+            back = await super().wait_until_up(node)
             self.failure_schedule.pause(node)  # its process takes seconds to start: until then it is dead
             return back
         self._deaths += 1
@@ -211,8 +211,8 @@ class RayWorld(World):
         placed = asked(node, self.ray.nodes(), processes=self.workers + self.cluster.servers, **wanted)
         actor = self.ray.remote(**placed, num_gpus=gpus, max_concurrency=1_000_000)(Host)
         path = [os.path.abspath(entry) for entry in sys.path]
-        self._incarnations[node] += 1
-        start = Start(self._incarnations[node], self._batches[node], self._ahead)
+        self._generations[node] += 1
+        start = Start(self._generations[node], self._batches[node], self._ahead)
         return actor.remote(self.cluster, self.seed, node, start, "cuda" if gpus else "cpu", path)
 
     async def _connect(self) -> None:
@@ -223,14 +223,14 @@ class RayWorld(World):
         where = self._store.host, self._store.port
         await asyncio.gather(*(self._alive(node, actor.join.remote(where)) for node, actor in workers.items()))
         if len(workers) == self.workers and not self.cluster.fails:
-            lives = tuple(self._incarnations[node] - 1 for node in workers)
-            everyone = Meeting("all", tuple(range(self.workers)), 0, lives if any(lives) else ())
+            generations = tuple(self._generations[node] - 1 for node in workers)
+            everyone = Meeting("all", tuple(range(self.workers)), 0, generations if any(generations) else ())
             await asyncio.gather(*(self._alive(node, actor.meet.remote(everyone)) for node, actor in workers.items()))
 
-    def begin(self) -> None:
-        if not self.failure_schedule.begun:
+    def start_clock(self) -> None:
+        if not self.failure_schedule.running:
             self._began = time.time()
-        self.failure_schedule.begin(list(self._actors))
+        self.failure_schedule.start_clock(list(self._actors))
         if self._caller.road:
             self._caller.road.begin(asyncio.get_running_loop().time() - self.failure_schedule.start)
         for node in self._actors:
@@ -247,14 +247,14 @@ class RayWorld(World):
         self._connected.cancel()
         await asyncio.gather(*(self._end(node) for node in nodes))
         self._man()
-        return [record for node in nodes for record in self.records_left(node)]
+        return [record for node in nodes for record in self.take_records(node)]
 
     def _watch_over(self, node: str) -> None:
         """Let a node know that the training goes on, and hear when it has come to its last batch."""
         self._actors[node].begin.remote(time.time() - self._began)
-        incarnation = node, self._incarnations[node]
-        if incarnation not in self._heard and any(f.at_batch for f in self.cluster.failures if f.hits(node)):
-            self._heard.add(incarnation)
+        generation = node, self._generations[node]
+        if generation not in self._heard and any(f.at_batch for f in self.cluster.failures if f.hits(node)):
+            self._heard.add(generation)
             self._aside(self._listen(node, self._actors[node]))
 
     async def _listen(self, node: str, actor: Any) -> None:
@@ -285,10 +285,10 @@ class RayWorld(World):
     def now(self) -> float:
         return time.time() + self._ahead
 
-    async def go_on(self, state: dict[str, Any]) -> None:
+    async def restore(self, state: dict[str, Any]) -> None:
         self._ahead += state["clock"] - self.now()
-        await asyncio.gather(*(actor.go_on.remote(self._ahead) for actor in self._actors.values()))
-        self.begin()
+        await asyncio.gather(*(actor.set_clock.remote(self._ahead) for actor in self._actors.values()))
+        self.start_clock()
 
 
 def _address() -> str:

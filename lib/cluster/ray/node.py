@@ -35,7 +35,7 @@ MORTAL_COLLECTIVE = timedelta(seconds=30)
 class Start:
     """What a node's process starts from."""
 
-    incarnation: int
+    generation: int
     """Which of the node's processes it is, from 1 on."""
     batches: int
     """Computed in those before."""
@@ -78,8 +78,7 @@ class Host:
     async def begin(self, ago: float) -> None:
         self.site.begin(ago)
 
-    async def go_on(self, ahead: float) -> None:
-        """The run goes on in this process."""
+    async def set_clock(self, ahead: float) -> None:
         self.site.ahead = ahead
 
     async def doomed(self) -> int:
@@ -121,10 +120,10 @@ class RaySite(WallSite):
 
     def __init__(self, cluster: Cluster, seed: int, node: str, start: Start, device: str):
         super().__init__(cluster, seed, node, torch.device(device), start.batches)
-        self.life, self.ahead = start.incarnation - 1, start.ahead
+        self.generation, self.ahead = start.generation - 1, start.ahead
         self.samples = 0
         self.caller = Caller(
-            f"{node}/{start.incarnation}", MessageDelays(cluster, seed, node) if cluster.fails else None
+            f"{node}/{start.generation}", MessageDelays(cluster, seed, node) if cluster.fails else None
         )
         self.stopped = asyncio.get_running_loop().create_future()
         self._groups: dict[tuple, Any] = {}
@@ -143,7 +142,7 @@ class RaySite(WallSite):
 
     @property
     def batches(self) -> int:
-        """Computed in this incarnation and those before."""
+        """Computed in this generation and those before."""
         return self._delay.health.batches
 
     def begin(self, ago: float) -> None:
@@ -222,23 +221,23 @@ class RaySite(WallSite):
 class RayHandle(Handle):
     """A part in an actor. Arrays travel as numpy's, which Ray moves without pickling them."""
 
-    def __init__(self, actor: Any, number: int, node: str, incarnation: int, caller: Caller):
-        self._actor, self._number, self._node, self._incarnation, self._caller = (
+    def __init__(self, actor: Any, number: int, node: str, generation: int, caller: Caller):
+        self._actor, self._number, self._node, self._generation, self._caller = (
             actor,
             number,
             node,
-            incarnation,
+            generation,
             caller,
         )
 
     def __reduce__(self):
-        return RayHandle, (self._actor, self._number, self._node, self._incarnation, Caller("unbound"))
+        return RayHandle, (self._actor, self._number, self._node, self._generation, Caller("unbound"))
 
-    def seen_from(self, site: RaySite) -> RayHandle:
-        return RayHandle(self._actor, self._number, self._node, self._incarnation, site.caller)
+    def bind(self, site: RaySite) -> RayHandle:
+        return RayHandle(self._actor, self._number, self._node, self._generation, site.caller)
 
     def _call(self, method: str, args: tuple):
-        caller, to = self._caller, f"{self._node}/{self._incarnation}"
+        caller, to = self._caller, f"{self._node}/{self._generation}"
         ask = partial(self._actor.call.remote, caller.name, caller.turns[to], self._number, method, *args)
         caller.turns[to] += 1
         answer = self._answer(ask()) if caller.road is None else self._send(caller.road.there(self._node), ask)
@@ -272,5 +271,5 @@ def cause_of(error: BaseException) -> BaseException:
 
 
 def _identity(meeting: Meeting) -> tuple:
-    """What a process group is known by: its members, each in one of its incarnations."""
-    return (*meeting.members, "incarnations", *meeting.incarnations) if any(meeting.incarnations) else meeting.members
+    """What a process group is known by: its members, each in one of its generations."""
+    return (*meeting.members, "generations", *meeting.generations) if any(meeting.generations) else meeting.members

@@ -15,7 +15,7 @@ import yaml
 
 from lib.cluster.base import Cluster, Main, in_thread, nbytes
 from lib.cluster.faults.failures import Connection
-from lib.cluster.faults.nodes import Incarnation
+from lib.cluster.faults.nodes import NodeContext
 from lib.cluster.one_process import ProcessHandle, ProcessWorld
 from lib.cluster.spec import Link, Node, Uplink, Usage
 from lib.cluster.virtual.collectives import ALGORITHMS
@@ -104,22 +104,22 @@ class VirtualHandle(ProcessHandle):
     """Arguments travel to the part's node and the result travels back, at the cost of their bytes."""
 
     def _ask(self, method: str, args: tuple):
-        function, life = getattr(self._stand.part, method), self._stand.incarnation
+        function, context = getattr(self._stand.part, method), self._stand.context
         if self._here is self._there:
             return function(*args)
-        if self._here.world.stands_still:
-            return self._run(life, function, args)
-        return self._carry(self._here.book(self._there, nbytes(args)), life, function, args)
+        if self._here.world.clock_paused:
+            return self._run(context, function, args)
+        return self._carry(self._here.book(self._there, nbytes(args)), context, function, args)
 
-    async def _carry(self, arrival: float, life: Incarnation, function: Callable, args: tuple) -> Any:
+    async def _carry(self, arrival: float, context: NodeContext, function: Callable, args: tuple) -> Any:
         await self._here.until(arrival)
-        result = await self._run(life, function, args)
+        result = await self._run(context, function, args)
         await self._here.until(self._there.book(self._here, nbytes(result)))
         return result
 
-    def _run(self, life: Incarnation, function: Callable, args: tuple) -> Awaitable[Any]:
+    def _run(self, context: NodeContext, function: Callable, args: tuple) -> Awaitable[Any]:
         call = function(*args)
-        return life.call(call) if self._there.fails else call
+        return context.call(call) if self._there.fails else call
 
 
 class VirtualWorld(ProcessWorld):
@@ -132,7 +132,7 @@ class VirtualWorld(ProcessWorld):
         self.loop = VirtualLoop()
         befalls = partial(Connection, cluster.failures, cluster.mishaps, seed) if cluster.fails else None
         self.network = Network(cluster.links, cluster.uplinks, befalls)
-        self.stands_still = False
+        self.clock_paused = False
         self._objects: dict[str, Any] = {}
 
     def site(self, node: str) -> VirtualSite:
@@ -147,22 +147,22 @@ class VirtualWorld(ProcessWorld):
         return self.loop.time()
 
     @contextmanager
-    def still(self) -> Iterator[None]:
-        self.stands_still = True
+    def paused_clock(self) -> Iterator[None]:
+        self.clock_paused = True
         try:
             yield
         finally:
-            self.stands_still = False
+            self.clock_paused = False
 
-    def cut(self) -> dict[str, Any]:
+    def state(self) -> dict[str, Any]:
         """Interfaces are idle and the lanes free, so beside what fails their books, the clock and the slowdowns are all.
 
         A slowdown is what its calls made it, so the calls are kept and made again.
         """
         sites = {name: {"computed": site.computed, "calls": np.array(site.calls)} for name, site in self._sites.items()}
-        return {**super().cut(), "sites": sites, "network": self.network.save()}
+        return {**super().state(), "sites": sites, "network": self.network.save()}
 
-    async def go_on(self, state: dict[str, Any]) -> None:
+    async def restore(self, state: dict[str, Any]) -> None:
         for name, kept in state["sites"].items():
             site = self.site(name)
             site.computed = kept["computed"]
@@ -170,7 +170,7 @@ class VirtualWorld(ProcessWorld):
         self.network.load(state["network"])
         self.failure_schedule.pause()
         self.loop.set_time(state["now"])
-        await super().go_on(state)
+        await super().restore(state)
 
     def events(self) -> int:
         return self.loop.events

@@ -12,7 +12,7 @@ import torch
 
 from lib.cluster.base import rank_of
 from lib.cluster.board import Meeting, mean, own
-from lib.cluster.faults.nodes import Health, Incarnation
+from lib.cluster.faults.nodes import Health, NodeContext
 from lib.cluster.one_process import ProcessSite, ProcessWorld
 from lib.cluster.spec import Node, Work
 from lib.cluster.virtual.collectives import Algorithm
@@ -46,7 +46,7 @@ class VirtualSite(ProcessSite):
         self.world, self._loop, self._network, self._average = world, loop, network, average
         self._objects = objects
         self._lanes = [0.0] * self.spec.lanes
-        self.incarnation = Incarnation(node)
+        self.context = NodeContext(node)
         self.fails, self.health = world.cluster.fails, Health(world.cluster.failures_of(world.seed, node))
         self._slowed = world.cluster.stretch(world.seed, node)
         self.calls: list[tuple[float, float]] = []
@@ -102,7 +102,7 @@ class VirtualSite(ProcessSite):
         running = 1 + sum(free > start for free in self._lanes) if self.spec.memory else 1
         seconds = self.spec.seconds(work, running)
         if self._slowed:
-            if self.world.keeps:
+            if self.world.checkpoints:
                 self.calls.append((start, seconds))
             seconds = self._slowed(start, seconds)
         return self.health.stretch(start - self.world.failure_schedule.start, seconds)

@@ -29,7 +29,7 @@ CHANGES: dict[str, tuple[frozenset[str], str]] = {
 """Change -> from which standings, to which one; from any other it changes nothing, for it is a message of before.
 
 - dies: it is told of as lost, and nobody waits for it;
-- is missing: it was dead when the run began, or went on, in a life that nobody knows of;
+- is missing: it was dead when the run began, or went on, in a generation that nobody knows of;
 - comes back: its node is there again, and it has asked for nothing yet;
 - comes in: it asks, or is taken in: from here on others wait for it;
 - pauses: it takes no batch until the run has been cut;
@@ -45,8 +45,8 @@ class Members:
     standing: tuple[str, ...]
     since: tuple[int, ...]
     """The first round that each takes part in, where rounds are counted."""
-    lives: tuple[int, ...]
-    """Which life of its node each was in when it was last heard of; one that was lost asks from a later one."""
+    generations: tuple[int, ...]
+    """Which generation of its node each was in when it was last heard of; one that was lost asks from a later one."""
 
     @classmethod
     def of(cls, workers: int) -> Members:
@@ -58,7 +58,7 @@ class Members:
             return self
         changed = replace(self, standing=_at(self.standing, rank, then))
         if change == "dies":
-            changed = replace(changed, lives=_at(self.lives, rank, self.lives[rank] + 1))
+            changed = replace(changed, generations=_at(self.generations, rank, self.generations[rank] + 1))
         return changed if since is None else replace(changed, since=_at(self.since, rank, since))
 
     def after_cut(self, since: int = 0) -> Members:
@@ -66,13 +66,17 @@ class Members:
         goes_on = tuple("resuming" if each in CHANGES["goes on"][0] else each for each in self.standing)
         return replace(self, standing=goes_on, since=(since,) * len(self.since))
 
-    def heard(self, rank: int, life: int) -> Members:
-        """It has asked for something in that life."""
-        return self if self.lives[rank] == life else replace(self, lives=_at(self.lives, rank, life))
+    def heard(self, rank: int, generation: int) -> Members:
+        """It has asked for something in that generation."""
+        return (
+            self
+            if self.generations[rank] == generation
+            else replace(self, generations=_at(self.generations, rank, generation))
+        )
 
     def in_another_process(self) -> Members:
-        """Who goes on from a cut counts the lives of its nodes anew."""
-        return replace(self, lives=(0,) * len(self.lives))
+        """Who goes on from a cut counts the generations of its nodes anew."""
+        return replace(self, generations=(0,) * len(self.generations))
 
     @cached_property
     def active(self) -> frozenset[int]:

@@ -30,16 +30,16 @@ class Rendezvous(Kept):
         self._following = 0
         """The round after the last one that a group formed for."""
 
-    async def meet(self, rank: int, round: int, life: int = 0, moved: float | None = None) -> Meeting | None:
+    async def meet(self, rank: int, round: int, generation: int = 0, moved: float | None = None) -> Meeting | None:
         """Wait for the group of this round; from here on the worker is certain to come. None: it has left or paused meanwhile, or
         the group does not mix, as its members have not `moved` apart."""
-        if rank not in self._members.awaited | self._members.joining or life < self._members.lives[rank]:
+        if rank not in self._members.awaited | self._members.joining or generation < self._members.generations[rank]:
             return None  # its question was on the way when it died, or its group broke when it waited for no more
         future = asyncio.get_running_loop().create_future()
         self._answer(rank, None)
         self._waiting[rank] = self._round(rank, round), future
         self._moved[rank] = moved
-        self._members = self._members.heard(rank, life)
+        self._members = self._members.heard(rank, generation)
         self._form()
         return await future
 
@@ -53,13 +53,13 @@ class Rendezvous(Kept):
         self._form()
         self._release()
         if change == "dies":  # what it has not sent will never come, and it is asked for nothing more
-            later, others = self._members.lives[rank], self._members.active | self._members.joining
+            later, others = self._members.generations[rank], self._members.active | self._members.joining
             told = (self._handles[other].forget(rank, later) for other in sorted(others & self._handles.keys()))
             await asyncio.gather(*told, return_exceptions=True)  # who is dead as well needs not know
 
-    async def end(self, rank: int, life: int) -> None:
+    async def end(self, rank: int, generation: int) -> None:
         """This worker has no more data: wait until nobody has."""
-        if life < self._members.lives[rank]:
+        if generation < self._members.generations[rank]:
             return  # as in `meet`
         self._let_end(rank)
         self._ended[rank] = over = asyncio.get_running_loop().create_future()
@@ -68,7 +68,7 @@ class Rendezvous(Kept):
 
     async def enroll(self, rank: int, worker: Handle) -> None:
         """Make a worker known to the others, and the others to it."""
-        self._handles[rank] = worker = worker.seen_from(self._site)
+        self._handles[rank] = worker = worker.bind(self._site)
         others = [(other, self._handles[other]) for other in sorted(self._handles) if other != rank]  # as after a cut
         told = [worker.know(other, handle) for other, handle in others]
         told += [handle.know(rank, worker) for _, handle in others]
@@ -113,8 +113,10 @@ class Rendezvous(Kept):
     def _meet(self, members: tuple[int, ...], round: int) -> None:
         self._met += 1
         self._following = max(self._following, round + 1)
-        lives = tuple(self._members.lives[rank] for rank in members) if any(self._members.lives) else ()
-        meeting = Meeting(f"{self._leg}.{self._met}", members, round, lives)
+        generations = (
+            tuple(self._members.generations[rank] for rank in members) if any(self._members.generations) else ()
+        )
+        meeting = Meeting(f"{self._leg}.{self._met}", members, round, generations)
         mixes = goes(self._rule, {rank: self._moved[rank] for rank in members})
         for rank in members:
             self._answer(rank, meeting if mixes else None)
@@ -182,5 +184,5 @@ class Neighbourhoods(Rendezvous):
             near = sorted(other for other in row if self._members.since[other] <= round)
             if all(self._reached[other] >= round for other in near if other in self._members.awaited):
                 members = tuple(other for other in near if self._reached[other] >= round)
-                lives = tuple(self._members.lives[other] for other in members)
-                self._answer(rank, Meeting(f"{self._leg}.{round}.{rank}", members, round, lives))
+                generations = tuple(self._members.generations[other] for other in members)
+                self._answer(rank, Meeting(f"{self._leg}.{round}.{rank}", members, round, generations))

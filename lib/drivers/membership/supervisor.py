@@ -54,10 +54,10 @@ class Supervisor(ABC):
 
     async def rest(self) -> None:
         """Between two runs: nothing is under way, and those who died at its end have been told of."""
-        await self._world.quiet()
-        while dead := [rank for rank in sorted(self._here) if self._world.lost(self.names[rank])]:
+        await self._world.drain()
+        while dead := [rank for rank in sorted(self._here) if self._world.is_dead(self.names[rank])]:
             await asyncio.gather(*map(self._lose, dead))
-            await self._world.quiet()
+            await self._world.drain()
 
     async def keep(self, place: Callable[[str], Path]) -> dict[str, Any]:
         """Let those that are there write their states, each to its place; by name, what they answer."""
@@ -100,7 +100,7 @@ class Supervisor(ABC):
         """Wait for a lost one's node and put it up again; False where that never comes."""
         self._waiting[rank] = asyncio.current_task()
         try:
-            if not await self._world.back(self.names[rank]):
+            if not await self._world.wait_until_up(self.names[rank]):
                 return False
         finally:
             del self._waiting[rank]
@@ -116,7 +116,7 @@ class Supervisor(ABC):
             raise NodeLost(self.names[rank])
         self._here.pop(rank, None)
         await self._do_without(rank, "dies", self._world.cluster.patience)
-        self._write_off(self._world.records_left(self.names[rank]))
+        self._write_off(self._world.take_records(self.names[rank]))
         self._expect_nobody()
 
     async def _do_without(self, rank: int, change: str, after: float = 0.0) -> None:
@@ -129,7 +129,7 @@ class Supervisor(ABC):
 
     def _takes_all_back(self, rank: int) -> bool:
         """Whether the others cannot go on without it, or nobody knows what it had done: its death was not planned."""
-        return not self._world.lost(self.names[rank])
+        return not self._world.is_dead(self.names[rank])
 
     def _expect_nobody(self) -> None:
         """Where all work is done, nobody waits for those who are away."""

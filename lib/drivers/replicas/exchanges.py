@@ -74,7 +74,7 @@ class Way(ABC):
 
     def know(self, rank: int, worker: Handle) -> None:
         """Where another worker is; one that was lost may be elsewhere now."""
-        self._workers[rank] = worker.seen_from(self._site)
+        self._workers[rank] = worker.bind(self._site)
 
     async def call(self, rank: int, method: str, *args) -> Any:
         """Another worker's answer; None where it is dead."""
@@ -89,9 +89,8 @@ class Way(ABC):
         """Another worker's message for a round."""
         raise NotImplementedError
 
-    async def forget(self, rank: int, life: int) -> None:
-        """A worker has been lost: what it has not sent before that life of its node will never come. Nobody knows it any more, as
-        who goes on from a cut knows of nobody that was dead there."""
+    async def forget(self, rank: int, generation: int) -> None:
+        """Stop waiting for messages of a lost worker's earlier generations: they will never come."""
         self._workers.pop(rank, None)
 
 
@@ -108,7 +107,7 @@ class InGroups(Way):
     def _meeting(self, round: int) -> asyncio.Task:
         moved = self._replica.moved()
         told = () if moved is None else (moved,)
-        asked = asyncio.ensure_future(self._here.rendezvous.meet(self._here.rank, round, self._site.life, *told))
+        asked = asyncio.ensure_future(self._here.rendezvous.meet(self._here.rank, round, self._site.generation, *told))
         # The step that asked may be no more when the answer comes, be it that its rendezvous is no more either.
         asked.add_done_callback(lambda answer: answer.cancelled() or answer.exception())
         return asked
@@ -204,8 +203,8 @@ class WithNeighbours(Averaging):
         super().__init__(here)
         self._mail: dict[tuple[int, int], asyncio.Future] = {}
         """(round, worker) -> its message; None where it will never come."""
-        self._lives: Counter[int] = Counter()
-        """The first life of each other worker that may still send something."""
+        self._generations: Counter[int] = Counter()
+        """The first generation of each other worker that may still send something."""
 
     async def start(self) -> None:
         self.round = await self._here.rendezvous.first(self._here.rank)
@@ -227,8 +226,8 @@ class WithNeighbours(Averaging):
     async def _weigh(self, met: Meeting, sent: np.ndarray) -> None:
         row = neighbours(self._rule, met.round, self._here.rank, self._here.plan.workers)
         weighted, left = [], 1.0
-        for other, life in zip(met.members, met.incarnations, strict=True):
-            message = None if other == self._here.rank else await self._mail_of(met.round, other, life)
+        for other, generation in zip(met.members, met.generations, strict=True):
+            message = None if other == self._here.rank else await self._mail_of(met.round, other, generation)
             if message is not None:
                 weighted.append((row[other], message))
                 left -= row[other]
@@ -237,9 +236,9 @@ class WithNeighbours(Averaging):
         theirs = await self._site.compute(work, _sum, [(left, sent), *weighted])
         await self._replica.merge(Mix(met.round, met.members, sent, theirs))
 
-    async def _mail_of(self, round: int, other: int, life: int) -> np.ndarray | None:
+    async def _mail_of(self, round: int, other: int, generation: int) -> np.ndarray | None:
         waiting = self._slot(round, other)
-        if self._lives[other] > life and not waiting.done():
+        if self._generations[other] > generation and not waiting.done():
             waiting.set_result(None)
         return await waiting
 
@@ -247,9 +246,9 @@ class WithNeighbours(Averaging):
         if not (slot := self._slot(round, rank)).done():
             slot.set_result(message)
 
-    async def forget(self, rank: int, life: int) -> None:
-        await super().forget(rank, life)
-        self._lives[rank] = life
+    async def forget(self, rank: int, generation: int) -> None:
+        await super().forget(rank, generation)
+        self._generations[rank] = generation
         for (_, other), waiting in self._mail.items():
             if other == rank and not waiting.done():
                 waiting.set_result(None)
@@ -286,7 +285,7 @@ class WithCentre(Way):
 
     def __init__(self, here: Here):
         super().__init__(here)
-        self._servers = [server.seen_from(here.site) for server in here.sync_servers]
+        self._servers = [server.bind(here.site) for server in here.sync_servers]
 
     async def mix(self, label: int, asked: asyncio.Task | None = None) -> float | None:
         start, round = self._site.now(), self.round

@@ -127,7 +127,7 @@ class Attempt:
     def begin(self, world: World) -> float:
         """Start the training clock, unless it runs."""
         if self.started is None:
-            world.begin()
+            world.start_clock()
             self.started = world.now()
         return self.started
 

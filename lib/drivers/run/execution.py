@@ -44,8 +44,8 @@ async def carry_through(world: World, plan: Plan, drive: Callable[..., Awaitable
         try:
             return await drive(world, plan, *args)
         except Exception as error:
-            node = await world.died(error)
-            if node is None or not await world.back(node):
+            node = await world.dead_node_in(error)
+            if node is None or not await world.wait_until_up(node):
                 raise
         plan = replace(plan, attempt=plan.attempt.next(await world.restart()))
 
@@ -97,13 +97,13 @@ def _marks(plan: Plan) -> list[int]:
 async def _cut(world: World, plan: Plan, mark: int, start: float, workers: Workers, parts: dict[str, Handle]) -> None:
     await workers.rest()
     cuts, attempt = plan.cuts, plan.attempt
-    with world.still():
+    with world.paused_clock():
         ledgers = await workers.keep(lambda name: cuts.place(mark, name))
         kept = (part.keep(cuts.place(mark, name)) for name, part in parts.items())
         ledgers |= dict(zip(parts, await asyncio.gather(*kept), strict=True))
     written = {name: ledger for name, ledger in ledgers.items() if ledger is not None}
     so_far = issued(attempt.lost) + sum(ledger.get("issued", 0) for ledger in written.values())
-    run = {"mark": mark, "start": start, "issued": so_far, "world": world.cut(), **attempt.save()}
+    run = {"mark": mark, "start": start, "issued": so_far, "world": world.state(), **attempt.save()}
     cuts.commit(run, written, workers.whole | parts.keys())
     attempt.own = True
 
@@ -112,11 +112,11 @@ async def _go_on(world: World, plan: Plan, cut: Cut, workers: Workers, parts: di
     """Put every part where it was; when the training clock had started."""
     attempt, run = plan.attempt, cut.run
     if fresh := not attempt.own:
-        await world.go_on(run["world"])
+        await world.restore(run["world"])
         attempt.load(run)
         attempt.own = True
     cut = replace(cut, travels=not fresh)
-    with world.still() if fresh else nullcontext():
+    with world.paused_clock() if fresh else nullcontext():
         await asyncio.gather(*(cut.give(name, part) for name, part in parts.items()))
         await workers.muster(cut)
     attempt.lost.extend(run["lost"])

@@ -165,9 +165,9 @@ class Input:
     ):
         """`made`: who makes the batches, if it is neither the worker nor a reader."""
         self._site, self._plan, self._trainer = site, plan, trainer
-        self._readers = [reader.seen_from(site) for reader in supply.readers]
+        self._readers = [reader.bind(site) for reader in supply.readers]
         self._make = made or (self._read if self._readers else trainer.batch)
-        shared = supply.queue and supply.queue.seen_from(site)
+        shared = supply.queue and supply.queue.bind(site)
         if plan.watch:
             shared = Telling(shared, trainer)
         self._feed = feed(plan.data, rank, plan.workers, plan.batches, shared, plan.partitions)

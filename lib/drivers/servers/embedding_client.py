@@ -27,15 +27,15 @@ class EmbeddingClient:
     """It makes a worker's batches and, in a `ServerClient`'s place, pulls and pushes their rows.
 
     Guaranteed: what a worker has pushed has come to the servers before they see what it pulls later, though it goes another way.
-    Where an embedding worker dies, a batch whose rows have not come is held anew by another one, or by that one's next life; the
-    rows' gradients that it was to take are given up, and the servers told so.
+    Where an embedding worker dies, a batch whose rows have not come is held anew by another one, or by its next
+    generation; the rows' gradients that it was to take are given up, and the servers told so.
     """
 
     def __init__(self, site: Site, plan: Plan, servers: Servers, rank: int, record: Record):
         self._site, self._rank, self._record, self._store = site, rank, record, plan.store
         rule = plan.protocol.sparse
         self._blocks, self.ahead = rule.blocks, rule.ahead
-        self._servers = [handle.seen_from(site) for handle in servers.handles]
+        self._servers = [handle.bind(site) for handle in servers.handles]
         self._there: list[Handle | None] = [None] * plan.embedding_workers
         self._patience: float | None = None
         self._found = asyncio.Event()
@@ -49,7 +49,7 @@ class EmbeddingClient:
     async def find(self, there: Sequence[Handle | None], patience: float | None) -> None:
         """Who of the embedding workers is there, and for how long one is to be silent until it is taken for dead; None: no
         death is planned, and one takes the run back."""
-        self._there = [handle and handle.seen_from(self._site) for handle in there]
+        self._there = [handle and handle.bind(self._site) for handle in there]
         self._patience = patience
         self._found.set()
 

@@ -57,15 +57,15 @@ class Held:
 
 
 class EmbeddingWorker(Kept):
-    """It answers for what it holds, in any order; it knows nothing of what another life of its node held."""
+    """It answers for what it holds, in any order; it knows nothing of what another generation of its node held."""
 
     def __init__(self, site: Site, plan: Plan, rank: int, servers: Servers, supply: Supply):
         self._site, self._plan, self._servers = site, plan, servers
-        self._readers = [reader.seen_from(site) for reader in supply.readers]
+        self._readers = [reader.bind(site) for reader in supply.readers]
         self._store, self._dims = plan.store, {name: spec.dim for name, spec in plan.workload.tables().items()}
         self._sums = {table: bag for table, bag in plan.summed.items() if table not in plan.pooled}
         """What is summed here."""
-        self._next = first(rank, site.life)
+        self._next = first(rank, site.generation)
         self._held: dict[int, Held] = {}
         self._clients: dict[int, ServerClient] = {}
         """The servers, for each worker: rules follow those who train."""

@@ -63,9 +63,9 @@ class ParameterServer(Kept):
         """The parameters, once the rule lets the worker start, with the token of its step; None: whoever asked is dead.
 
         Who asks again for the same step, since an embedding worker died with the answer, gets the same token."""
-        came, life, step = self._site.now(), self._members.lives[worker], (worker, batch)
+        came, generation, step = self._site.now(), self._members.generations[worker], (worker, batch)
         async with self._lock:
-            if self._members.lives[worker] > life:
+            if self._members.generations[worker] > generation:
                 return None
             if worker in self._members.joining:
                 self._members = self._members.after(worker, "comes in")
@@ -93,7 +93,7 @@ class ParameterServer(Kept):
         ids = self._shard.asked(asked)
         work = self._shard.reading(ids)
         read, dense, rows = await self._site.compute(work, self._shard.read, ids, after=before)
-        step = self._started.get((worker, batch)) if self._members.lives[worker] == life else None
+        step = self._started.get((worker, batch)) if self._members.generations[worker] == generation else None
         if step is not None:
             step.read = read
         return Pulled(token, waited, dense, rows)

@@ -27,7 +27,7 @@ class ServerClient:
     """A worker's view: it pulls one vector and one block a table, however many servers hold them, and counts what travels."""
 
     def __init__(self, site: Site, plan: Plan, servers: Servers, rank: int, size: int, record: Record):
-        self._handles = [handle.seen_from(site) for handle in servers.handles]
+        self._handles = [handle.bind(site) for handle in servers.handles]
         self._site, self._rank, self._record = site, rank, record
         self._dense, self._rows = "dense" in servers.holds, "rows" in servers.holds
         rule = plan.protocol.dense if self._dense else plan.protocol.sparse
