@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import hashlib
-import importlib.util
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
@@ -20,7 +19,7 @@ from lib.results import key
 from reports.claims.claim import Claim
 from reports.claims.loading import file_of, parsed
 
-FIGURES = ("notebooks",)
+FIGURES = "notebooks."
 """Where notebooks find what they make figures of runs with."""
 ALWAYS = ("lib.results.outcome", "lib.results.outcomes", "lib.workloads.metrics")
 """What makes a run's own summary."""
@@ -97,11 +96,11 @@ def code(path: Path) -> Iterator[tuple[str, str]]:
         yield name, hashlib.sha256(key.bare(text).encode()).hexdigest()[:16]
         for module in {*ALWAYS, *_imported(text)} - met:
             met.add(module)
-            spec = importlib.util.find_spec(module) if module.startswith((*FIGURES, *ALWAYS)) else None
-            if spec and spec.origin:
-                beside = Path(spec.origin).with_suffix(".yaml")
+            place = key.LIB.parent / (module.replace(".", "/") + ".py")
+            if (module in ALWAYS or module.startswith(FIGURES)) and place.is_file():
+                beside = place.with_suffix(".yaml")
                 data = beside.read_text(encoding="utf-8") if beside.exists() else ""
-                left.append((module, Path(spec.origin).read_text(encoding="utf-8") + f"\n{data!r}"))
+                left.append((module, place.read_text(encoding="utf-8") + f"\n{data!r}"))
 
 
 def _imported(text: str) -> Iterator[str]:

@@ -9,12 +9,14 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from lib import paths
 from lib.errors import BadOption, LockstepError, unknown
 from lib.progress import Progress
+from lib.results.key import LIB
 from lib.seeds import drawn
 from lib.workloads import PROFILES
 from reports import claims
@@ -90,12 +92,10 @@ def facts(experiment: Experiment) -> dict[str, Any]:
 def fingerprint(experiment: Experiment, values: Mapping[str, Any]) -> str:
     """A hash of what a notebook's results follow from: its cells, lib, the modules that it imports from beside it and the data
     that lie there. How they are shown does not count."""
-    from lib.results.key import engine as whole
-
     beside = experiment.path.parent.glob("*.yaml") if experiment.paper else ()
     parts = {
         "cells": [(cell["cell_type"], source(cell)) for cell in read(experiment.path)["cells"]],
-        "lib": whole(),
+        "lib": hash_of_lib(),
         "beside": dict(basis.code(experiment.path)),
         "data": [path.read_text(encoding="utf-8") for path in sorted(beside) if path.name not in CLAIMS],
         "claims": [claim.hash for claim in claims.of(experiment.name)],
@@ -103,6 +103,15 @@ def fingerprint(experiment: Experiment, values: Mapping[str, Any]) -> str:
         "sealed": [*drawn()[:1]],
     }
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+@cache
+def hash_of_lib() -> str:
+    """A hash of every module and data file of lib, as they were when this process first asked."""
+    digest = hashlib.sha256()
+    for path in sorted(each for each in LIB.rglob("*") if each.suffix in (".py", ".yaml")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
 
 
 def _values(experiment: Experiment, profile: str, parameters: Mapping[str, Any] | None) -> dict[str, Any]:

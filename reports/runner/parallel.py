@@ -24,7 +24,7 @@ from lib.progress import Progress
 from reports.runner import execution as running
 from reports.runner.notebook_files import Experiment
 
-CHILD = "from reports.runner import together; together.child()"
+CHILD = "from reports.runner import parallel; parallel.child()"
 ONE = {"LOCKSTEP_PROCESSES": "1", "OMP_NUM_THREADS": "1"}
 
 

@@ -75,7 +75,7 @@ def test_a_name_that_is_none_or_several(known):
     ],
 )
 def test_wrong_parameters_are_refused_before_a_kernel_starts(known, monkeypatch, given, error, message):
-    monkeypatch.setattr(notebooks.running, "_execute", lambda *_: pytest.fail("a kernel was started"))
+    monkeypatch.setattr(notebooks.execution, "_execute", lambda *_: pytest.fail("a kernel was started"))
     with pytest.raises(error, match=message):
         notebooks.run("00_start", parameters=given)
     assert not known.reports.exists()
@@ -247,10 +247,9 @@ def test_what_is_complete_is_left_as_it_is(house, capsys):
 
 def test_what_a_result_follows_from(house, monkeypatch):
     """Planted: each of these changes must show."""
-    from lib.results import closure
 
     def now(**values):
-        return notebooks.running.fingerprint(experiment, {"profile": "smoke", **values})
+        return notebooks.execution.fingerprint(experiment, {"profile": "smoke", **values})
 
     path = house.notebook("n", "# N", "1", parameters=PARAMETERS)
     house.claims(GOOD.replace("notebook: one", "notebook: n"))
@@ -260,7 +259,7 @@ def test_what_a_result_follows_from(house, monkeypatch):
     seen.append(now())
     path.write_text(path.read_text().replace('"source": "1"', '"source": "2"'))
     seen.append(now())
-    monkeypatch.setattr(closure, "whole", lambda: "other code")
+    monkeypatch.setattr(notebooks.execution, "hash_of_lib", lambda: "other code")
     seen.append(now())
     monkeypatch.setattr(basis, "code", lambda path: [("notebooks.gba.tasks", "other code beside it")])
     seen.append(now())
@@ -273,7 +272,7 @@ def test_data_beside_a_notebook_makes_its_results(house):
     seen = []
     for name, text in (("tasks.yaml", "a: 1"), ("tasks.yaml", "a: 2"), ("claims.yaml", "")):
         path.with_name(name).write_text(text)
-        seen.append(notebooks.running.fingerprint(experiment, {"profile": "smoke"}))
+        seen.append(notebooks.execution.fingerprint(experiment, {"profile": "smoke"}))
     assert seen[0] != seen[1] == seen[2], "what judges is in the claims' own hashes"
 
 
@@ -297,7 +296,7 @@ def test_an_interrupt_leaves_no_kernel_and_no_half(house, names):
     for name in names:
         cell = f'import os, time\nopen("{house.notebooks / name}.pid", "w").write(str(os.getpid()))\ntime.sleep(3600)'
         house.notebook(name, "# N", cell, parameters=PARAMETERS)
-    environment = {**os.environ, "PYTHONPATH": str(Path(notebooks.__file__).parents[3]), "LOKY_MAX_CPU_COUNT": "2"}
+    environment = {**os.environ, "PYTHONPATH": str(Path(notebooks.__file__).parents[2]), "LOKY_MAX_CPU_COUNT": "2"}
     process = subprocess.Popen(
         [sys.executable, "-m", "lib", "run", "all"], env=environment, stderr=subprocess.PIPE, text=True
     )
@@ -323,7 +322,7 @@ def _alive(pid):
         return False
 
 
-COMMITTED = sorted((Path(notebooks.__file__).parents[3] / "notebooks").rglob("[!.]*.ipynb"))
+COMMITTED = sorted((Path(notebooks.__file__).parents[2] / "notebooks").rglob("[!.]*.ipynb"))
 
 
 def _profiles(text):

@@ -415,7 +415,7 @@ def test_the_repositorys_readme_says_what_its_reference_holds(monkeypatch):
 def test_git_keeps_the_reference_and_nothing_else_of_the_reports():
     names = ["reports/reference/gba/one.html", "reports/reference/claims/a.b.json", "reports/reference/gba/one/auc.csv"]
     others = ["gba/one.html", "runs/x/run.json", "claims/a.b.json", ".reference-x/index.html"]
-    others = [f"reports/{name}" for name in others]
+    others = [f"reports/output/{name}" for name in others]
     command = ["git", "check-ignore", *names, *others]
     ignored = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
     if ignored.returncode == 128:
