@@ -4,15 +4,10 @@
 worker holds the parameters that it has read (`flops`); for the others it makes its batch and holds none (`reading`).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 import lib
-from lib.cluster.virtual.cluster import VirtualCluster
-from lib.errors import BadOption
-from lib.protocols.rule import Pair, Rule
-from lib.workloads import Workload
+from lib import BadOption, Pair, Rule, VirtualCluster, Workload
 
 UPDATES = 100
 """For each worker, batches of a timing run."""

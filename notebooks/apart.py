@@ -6,8 +6,6 @@ the batches in flight beside one. All see the same samples, `UPDATE` for an upda
 or rates of their own.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,13 +14,8 @@ from typing import Any
 
 import pandas as pd
 
-from lib import protocols
-from lib.cluster.virtual.cluster import VirtualCluster
-from lib.protocols.rule import Pair, Rule
-from lib.results.run import Run
+from lib import Adam, Pair, Rule, Run, VirtualCluster, protocols, sweep
 from lib.seeds import not_judging
-from lib.store.optim import Adam
-from lib.training.sweep import sweep
 from lib.workloads.light import LightClicks
 from notebooks import law, study
 from notebooks.ages import aged

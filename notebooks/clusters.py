@@ -3,14 +3,10 @@
 What a paper does not say is an estimate of ours and is marked so; a verdict must not hang on such a figure alone.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import TypeVar
 
-from lib.cluster.slowdowns import Lognormal
-from lib.cluster.spec import Device, Link, Node
-from lib.cluster.virtual.cluster import VirtualCluster
+from lib import Device, Link, Lognormal, Node, VirtualCluster
 
 Part = TypeVar("Part", Node, Device)
 

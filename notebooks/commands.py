@@ -1,7 +1,5 @@
 """The commands that compare, advise, calibrate and check a history: `lockstep compare`, `advise`, `calibrate`, `check`."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -81,7 +79,7 @@ def _asked(options: argparse.Namespace, protocols: Sequence[str]) -> tuple[str, 
     return workload, cli_options.given(options, protocols[0], dict(pair(text) for text in options.option))
 
 
-def _told(found: Comparison, figure: str | None) -> None:
+def _told(found: "Comparison", figure: str | None) -> None:
     print(found.table().to_string(index=False))
     print("rates: times the workload's own, under which all are at one rate; age: of a gradient, in updates")
     print(found.verdict())

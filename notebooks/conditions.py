@@ -5,8 +5,6 @@ data, runs = study.swept(conditions.job, places, conditions.figures)
 found = conditions.compared(data)  # condition -> notebooks.advisor.comparison.Comparison
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -18,15 +16,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator
 
-from lib import workloads
-from lib.cluster.faults.failures import Failure
-from lib.cluster.slowdowns import Lognormal, get
-from lib.cluster.spec import Node
-from lib.cluster.virtual.cluster import VirtualCluster
-from lib.errors import BadOption
+from lib import BadOption, Failure, Job, Lognormal, Node, Run, VirtualCluster, workloads
+from lib.cluster.slowdowns import get
 from lib.protocols import ALL
-from lib.results.run import Run
-from lib.training.train import Job
 from notebooks.advisor.comparison import Comparison
 from notebooks.advisor.trial import Trial, seconds_to
 from notebooks.clusters import GBIT

@@ -1,12 +1,9 @@
 """What the death of a trainer, a sync server or an embedding server takes from a run, and whether its books say so."""
 
-from __future__ import annotations
-
 from typing import Any
 
+from lib import Run, Workload
 from lib.drivers.run.ledger import OUTCOMES
-from lib.results.run import Run
-from lib.workloads import Workload
 
 NODES = {"a trainer": "worker1", "a sync server": "sync0", "an embedding server": "server0"}
 

@@ -1,7 +1,5 @@
 """What laws say of settings that nobody chose for them: drawn ones, and the papers'."""
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Mapping, Sequence
@@ -9,9 +7,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pandas as pd
 
-from lib import paths
+from lib import Run, paths
 from lib.options.document import load
-from lib.results.run import Run
 from notebooks import apart, law, study
 
 UNKNOWN = "not known here"

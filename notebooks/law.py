@@ -21,8 +21,6 @@ Fitted are a family's ln(scale) and powers, by least squares over the means of s
 loses more than `COLLAPSE` is another matter, and is neither fitted nor judged: see `stable`.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,12 +1,10 @@
 """How much each embedding server has to do: tables of unlike cost, what is asked of whom, and how uneven that is."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from lib.results.run import Run
+from lib import Run
 from lib.store.placement import Placement
 
 LOAD = 0.8

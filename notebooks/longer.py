@@ -4,8 +4,6 @@ A protocol's cost in a metric is the reader's own to measure; how it falls with 
 have rates that are tuned at each length. No family is asked for by name: the ways bracket what is left.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 

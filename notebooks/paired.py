@@ -5,8 +5,6 @@
 Worlds differ by far more than modes do, so that means or ranges of each mode alone, set side by side, show the worlds.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

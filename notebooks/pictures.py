@@ -1,7 +1,5 @@
 """The regime's pictures: what each way loses over the updates, and where it collapses."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import seaborn as sns

@@ -10,8 +10,6 @@ reports give the same bytes.
     python -m notebooks.reference
 """
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import json

@@ -7,8 +7,6 @@
 A paper's own figures lie beside its claims (`regime.yaml`), under the same names: column -> cell -> number.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
@@ -17,10 +15,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from lib import paths, protocols, workloads
+from lib import Run, Workload, paths, protocols, workloads
 from lib.options.document import load
-from lib.results.run import Run
-from lib.workloads import Workload
 from reports.claims import strays
 from reports.markup import number
 

@@ -7,8 +7,6 @@
 A *place* is a dict, axis -> value: what `job` takes by name, and the columns by which the table knows the run.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import product
 from operator import attrgetter
@@ -18,8 +16,7 @@ from typing import Any, TypeVar
 import numpy as np
 import pandas as pd
 
-from lib.results.run import Run
-from lib.training.sweep import sweep
+from lib import Run, sweep
 
 Place = Mapping[str, Any]
 Key = TypeVar("Key")

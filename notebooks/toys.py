@@ -1,7 +1,5 @@
 """Workloads that learn nothing and are followed by hand: their rows and parameters say what became of each gradient."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -9,11 +7,10 @@ from typing import ClassVar
 import numpy as np
 import torch
 
-from lib.cluster.spec import Work
-from lib.data.batch import Batch
+from lib import SGD, Batch, Work, Workload
 from lib.options.checked import Count
-from lib.store.optim import SGD, Optimizer
-from lib.workloads.base import TableSpec, Workload
+from lib.store.optim import Optimizer
+from lib.workloads.base import TableSpec
 
 NAMES = "abcdefgh"
 

@@ -6,15 +6,13 @@
 A curve has a row for each setting and seed: the settings' columns, `seed`, `value`, `inside`, then whose it is.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
 import pandas as pd
 
-from lib.training.sweep import sweep
+from lib import sweep
 from notebooks import study
 
 Job = Callable[..., dict[str, Any]]

@@ -4,8 +4,6 @@ Measurements stand; the verdicts count nowhere. So a box above the page names th
 A page is marked anew each time, whatever it said before: twice is once, and a claim that stands again has its verdict back.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection
 from html import escape

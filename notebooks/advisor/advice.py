@@ -7,8 +7,6 @@ all (`compare.py`). Then the few are timed where one thing is otherwise (`what_i
 costs there.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -18,15 +16,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from lib.cluster.base import Cluster
-from lib.errors import BadOption
+from lib import BadOption, Cluster, Job, Run, Workload, sweep
 from lib.options.checked import Count, Share, checked
 from lib.protocols import ALL
-from lib.results.run import Run
 from lib.seeds import tuning
-from lib.training.sweep import SweepFailed, sweep
-from lib.training.train import Job
-from lib.workloads import Workload
+from lib.training.sweep import SweepFailed
 from notebooks.advisor import what_if as elsewhere
 from notebooks.advisor.compare import best, compared, judged, told, tuned
 from notebooks.advisor.comparison import Comparison, Priority

@@ -1,7 +1,5 @@
 """What comparisons and advice are asked with on the command line: a cluster and a model in short, and where step times are."""
 
-from __future__ import annotations
-
 import argparse
 import re
 import subprocess
@@ -10,8 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from lib import paths
-from lib.errors import BadOption
+from lib import BadOption, paths
 from lib.options import units
 from lib.workloads import PROFILES
 

@@ -5,8 +5,6 @@ seed that is kept for that and tried further until the best has worse ones on ei
 runs with one seed, whose planted data, where there are some, are of that seed as well.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -14,16 +12,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from lib.cluster.base import Cluster
-from lib.errors import BadOption
+from lib import BadOption, Cluster, Pair, Rule, Run, Workload, sweep
 from lib.options.checked import Count, Share, checked
-from lib.protocols.rule import Pair, Rule
-from lib.results.run import Run
 from lib.seeds import judging, tuning
 from lib.training.given import resolve, taken
-from lib.training.sweep import sweep
 from lib.training.train import Options
-from lib.workloads import Workload
 from notebooks.advisor.comparison import Comparison
 from notebooks.advisor.trial import Trial, metric_of, seconds_to
 

@@ -1,7 +1,5 @@
 """What a comparison of protocols found: as a table, in a sentence or two, as a figure."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from itertools import cycle

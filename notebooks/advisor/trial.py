@@ -1,22 +1,16 @@
 """A protocol on a workload and a cluster, to be run at other rates and on other seeds; and how soon a run is how good."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
-from lib.cluster.base import Cluster
-from lib.errors import BadOption
+from lib import BadOption, Cluster, Pair, Rule, Run, Workload
 from lib.protocols import get
-from lib.protocols.rule import Pair, Rule
-from lib.results.run import Run
 from lib.training.given import resolve, taken
 from lib.training.train import Options
-from lib.workloads import Workload
 
 EVALUATIONS = 10
 METRICS = ("auc", "accuracy", "f1", "mrr")
@@ -35,7 +29,7 @@ class Trial:
     @classmethod
     def of(
         cls, workload: Workload | str, protocol: Rule | Pair | str, cluster: Cluster | str, options: Mapping
-    ) -> Trial:
+    ) -> Self:
         """With those of the options that something of it has."""
         own = taken(Options, workload, protocol, cluster, options)
         *made, _ = resolve(Options, workload, protocol, cluster, own)

@@ -3,18 +3,14 @@
 Only speed is asked anew, by timing runs: how many samples a protocol needs until it is good is taken from where it was measured.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 
-from lib.cluster.base import Cluster
-from lib.cluster.slowdowns import Lognormal, Product
-from lib.cluster.virtual.cluster import VirtualCluster
-from lib.training.sweep import sweep
+from lib import Cluster, Lognormal, VirtualCluster, sweep
+from lib.cluster.slowdowns import Product
 from notebooks.advisor.trial import Trial
 
 STEP = 4

@@ -6,8 +6,6 @@ than the soonest; and what a single run foretold is set beside what was found. A
 table, some hour and a half of two cores, is kept beside this file.
 """
 
-from __future__ import annotations
-
 import argparse
 import random
 import sys
@@ -19,9 +17,7 @@ import numpy as np
 import pandas as pd
 
 import lib
-from lib import paths
-from lib.cluster.slowdowns import Lognormal
-from lib.cluster.spec import Node
+from lib import Lognormal, Node, paths
 from lib.command_line import carried_out
 from lib.workloads import PROFILES
 from notebooks.advisor.advice import FEW

@@ -1,7 +1,5 @@
 """What keeping a table costs: checkpoints against a plain copy of the same bytes, re-attaching to shared memory."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import tempfile
@@ -13,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from lib import Adagrad
 from lib.drivers.run.execution import KINDS
 from lib.store import checkpoint
-from lib.store.optim import Adagrad
 from lib.store.rows import Rows
 from lib.store.shared_memory import segment
 from lib.store.shared_memory.table import SharedTable

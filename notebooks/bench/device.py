@@ -8,8 +8,6 @@
 None of it is judged: it says how fast the same code is where there is a device.
 """
 
-from __future__ import annotations
-
 import argparse
 import functools
 import itertools
@@ -26,14 +24,12 @@ import pandas as pd
 from joblib import cpu_count
 
 import lib
+from lib import Job, RowStore, Workload
 from lib.data.triples import Graph
 from lib.options.checked import Count
 from lib.results import provenance
-from lib.store.spec import RowStore
 from lib.store.table.table import Table
 from lib.streams import stream
-from lib.training.train import Job
-from lib.workloads import Workload
 from lib.workloads.graph import LinkPrediction
 from notebooks.calibration import fidelity
 from notebooks.calibration.calibrate import calibrate

@@ -1,7 +1,5 @@
 """What was measured over what is demanded, one line a comparison: right of the line at 1 a demand is met."""
 
-from __future__ import annotations
-
 import pandas as pd
 from matplotlib.figure import Figure
 

@@ -1,7 +1,5 @@
 """What a step of the light click model costs on a virtual cluster, beside the same model through torch's autograd."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass

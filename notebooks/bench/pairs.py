@@ -1,7 +1,5 @@
 """Two things timed in turn, pair by pair, since a machine's speed drifts; a ratio is the median of the pairs'."""
 
-from __future__ import annotations
-
 import statistics
 import threading
 import time

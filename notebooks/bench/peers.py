@@ -4,8 +4,6 @@ Each is built for a number of rows and a dimension, and `step(rows, grads)` give
 run. Peers index arrays: no id is hashed, and nothing is evicted.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable
 from functools import partial
@@ -15,7 +13,7 @@ import numpy as np
 import torch
 from numba import njit
 
-from lib.store.optim import Adagrad
+from lib import Adagrad
 from lib.store.table import kernels
 from lib.store.table.kernels import _OPTIONS, prefetch_range
 from notebooks.bench.pairs import at_once

@@ -8,8 +8,6 @@ as a server has them, who share the batches. What is demanded stands beside what
 is far from 2.
 """
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -20,9 +18,8 @@ import numpy as np
 import pandas as pd
 import torch
 
+from lib import Adagrad, RowStore
 from lib.data.zipf import probabilities
-from lib.store.optim import Adagrad
-from lib.store.spec import RowStore
 from lib.store.table import kernels
 from lib.store.table.table import Table
 from lib.streams import stream

@@ -4,8 +4,6 @@ Measured is what a specification is made of. Every figure is the median of sever
 that is busy with other things is measured as it is: calibrate and compare in the same run.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,9 +13,7 @@ import torch
 import yaml
 from joblib import cpu_count
 
-from lib import paths
-from lib.cluster.spec import Device, Node
-from lib.errors import BadOption
+from lib import BadOption, Device, Node, paths
 from lib.options.checked import to_plain
 from lib.results.provenance import machine
 from notebooks.calibration import transfers

@@ -1,19 +1,12 @@
 """How far virtual time can be believed: a model of a real cluster, made from a run on it, and held against other runs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from itertools import permutations
 from typing import Any
 
 import pandas as pd
 
-from lib.cluster.base import Cluster
-from lib.cluster.spec import Node
-from lib.cluster.virtual.cluster import VirtualCluster
-from lib.results.run import Run
-from lib.training.train import train
-from lib.workloads import Workload
+from lib import Cluster, Node, Run, VirtualCluster, Workload, train
 
 ENDLESS = 1e18
 """Bytes or operations per second of what costs nothing beside what was measured."""

@@ -1,7 +1,5 @@
 """One measured number, and how it is measured."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any

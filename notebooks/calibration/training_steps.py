@@ -1,16 +1,13 @@
 """Training steps: what a computation costs a core or a device."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
-from lib import streams, workloads
+from lib import Workload, streams, workloads
 from lib.models.flat import FlatModel
-from lib.workloads import Workload
 from notebooks.calibration.measurement import Measurement, fit_line, median_seconds
 
 MODELS = ("deepfm", "dlrm")

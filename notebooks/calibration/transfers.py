@@ -1,7 +1,5 @@
 """What it costs to move bytes."""
 
-from __future__ import annotations
-
 import socket
 import threading
 from collections.abc import Iterator

@@ -4,17 +4,15 @@ A run with running statistics trains the same parameters as one without, to the 
 at in evaluations alone. So each way of evaluating is set beside the others on the same training.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import pandas as pd
 
+from lib import Run
 from lib.protocols.all_reduce import AllReduce
 from lib.protocols.dssync import DSSync
-from lib.results.run import Run
 from notebooks import study
 from notebooks.dssync import quality
 

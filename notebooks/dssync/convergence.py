@@ -5,14 +5,12 @@ of that seed, less the deviation over the seeds. What a mode learns by steps is 
 takes is that of Figures 3 and 4: the paper's models on its cluster.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 
 import pandas as pd
 
-from lib.results.run import Run
+from lib import Run
 from notebooks.advisor.trial import crossing
 from notebooks.dssync import overhead
 

@@ -4,8 +4,6 @@ The paper counts hops of the whole vector, one after the other. NCCL and gloo cu
 members, so that all links work at the same time; then a ring takes 2 (W - 1) / W and hardly more for a larger W.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -13,11 +11,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from lib import Run
 from lib.cluster.virtual import collectives
 from lib.cluster.virtual.network import Transfer, carry_out, idle
 from lib.protocols.all_reduce import AllReduce
 from lib.protocols.dssync import DSSync
-from lib.results.run import Run
 from notebooks import study
 from notebooks.dssync import vector
 

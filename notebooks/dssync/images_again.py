@@ -4,8 +4,6 @@ The released code gives torch's DistributedSampler no epoch, so that a worker ha
 What two workers can learn from each other is then what the other's part has. Samples that never come again cannot show it.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,16 +14,13 @@ import pandas as pd
 import torch
 from torch.nn import functional as F
 
+from lib import BadOption, Batch, Momentum, Run
 from lib.data import epochs
-from lib.data.batch import Batch
 from lib.data.images import Images, RealImages, augmented, moments, scaled
-from lib.errors import BadOption
 from lib.models.vision import Classifier
 from lib.options.checked import Count
 from lib.protocols.all_reduce import AllReduce
 from lib.protocols.dssync import DSSync
-from lib.results.run import Run
-from lib.store.optim import Momentum
 from lib.streams import stream
 from lib.workloads.vision import ImageClasses
 from notebooks import regime, study

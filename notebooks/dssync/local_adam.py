@@ -4,16 +4,14 @@ Adam divides a gradient by the root of its mean square. Of one worker's batch th
 all, and so local steps are shorter at one rate. With plain SGD the average of parameters is the average of gradients.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
 
+from lib import Run
 from lib.protocols.all_reduce import AllReduce
 from lib.protocols.dssync import DSSync
-from lib.results.run import Run
 from notebooks import paired, regime, study
 from notebooks.dssync import quality
 

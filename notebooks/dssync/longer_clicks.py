@@ -5,20 +5,17 @@ groups of two, and in one group of all, which averages parameters as well and ha
 looks: it explains verdicts and reaches none. The runs, some 20 minutes of two cores, are kept beside this file as a table.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from lib import paths, seeds
+from lib import Run, paths, seeds
 from lib.protocols.all_reduce import AllReduce
 from lib.protocols.dssync import DSSync
 from lib.protocols.hop import HopBS
 from lib.results.provenance import commit
-from lib.results.run import Run
 from notebooks import paired, study
 from notebooks.dssync import quality
 

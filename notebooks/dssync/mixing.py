@@ -1,7 +1,5 @@
 """How soon workers who average in small groups hold the average of all: by matrices, and in runs that show them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -10,11 +8,9 @@ import numpy as np
 import pandas as pd
 import torch
 
-from lib.cluster.virtual.cluster import VirtualCluster
-from lib.data.batch import Batch
+from lib import Batch, Run, VirtualCluster
 from lib.options.checked import Count
 from lib.protocols.dssync import DSSync
-from lib.results.run import Run
 from notebooks import study
 from notebooks.toys import Toy
 

@@ -5,20 +5,17 @@ is fitted to BSP's seconds on CIFAR-10 with sixteen nodes, and what a step compu
 used: all of its seconds are predicted, and BSP's of the other models with sixteen nodes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
 
 import pandas as pd
 
+from lib import Rule, Run
 from lib.protocols.all_reduce import AllReduce
 from lib.protocols.baselines import Async
 from lib.protocols.dssync import DSSync
 from lib.protocols.mixing import Buckets
-from lib.protocols.rule import Rule
-from lib.results.run import Run
 from notebooks import clusters, study
 from notebooks.dssync import vector
 from notebooks.dssync.tensors import MODELS

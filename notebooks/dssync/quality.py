@@ -5,8 +5,6 @@ worker. The paper gives all modes one learning rate, with 4 nodes and with 16: h
 beside it each mode has its own best.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import fields, replace
 from functools import partial
@@ -14,13 +12,8 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from lib import workloads
-from lib.cluster.slowdowns import Lognormal
-from lib.cluster.spec import Node
-from lib.cluster.virtual.cluster import VirtualCluster
-from lib.results.run import Run
+from lib import Lognormal, Node, Run, VirtualCluster, Workload, workloads
 from lib.seeds import not_judging
-from lib.workloads import Workload
 from notebooks import regime, study, tuned
 
 MODES = {"BSP": "all-reduce", "ASP": "async", "SSP": "hop-bs", "DS-Sync": "ds-sync"}

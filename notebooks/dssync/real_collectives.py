@@ -1,8 +1,6 @@
 """Real collectives on this machine: four processes average 20 million numbers, all together or in pairs, a collective for each
 of a wide residual network's 142 tensors, as the released code does."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping
 from concurrent.futures import ProcessPoolExecutor
@@ -15,15 +13,10 @@ import numpy as np
 import torch
 from torch import distributed
 
-from lib.cluster.local import LocalCluster
-from lib.cluster.ray.cluster import RayCluster
-from lib.cluster.spec import Work
+from lib import Job, LocalCluster, RayCluster, Rule, Run, Work
 from lib.options.checked import Count
 from lib.protocols.all_reduce import AllReduce
 from lib.protocols.dssync import DSSync
-from lib.protocols.rule import Rule
-from lib.results.run import Run
-from lib.training.train import Job
 from notebooks.dssync.tensors import MODELS
 from notebooks.dssync.vector import Numbers, in_proportion
 from notebooks.toys import Toy

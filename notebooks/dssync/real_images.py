@@ -4,17 +4,14 @@ FOLDER is CIFAR-10 as data_prep wrote it, of which ten thousand images are enoug
 the page on images that come again finds them: 30 runs are an hour or more of two cores, which the page is spared.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
 
-from lib import paths
+from lib import paths, sweep
 from lib.results.provenance import commit
-from lib.training.sweep import sweep
 from notebooks import study
 from notebooks.dssync import images_again
 from reports import claims

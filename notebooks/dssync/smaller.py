@@ -5,15 +5,13 @@ after two averages, in twos after four. A ring of chunks takes 2 (N - 1) / N of 
 costs less, and by half precision half of that.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 
+from lib import Run
 from lib.protocols.dssync import DSSync
-from lib.results.run import Run
 from notebooks import study
 from notebooks.dssync import quality, vector
 

@@ -3,8 +3,6 @@
 A convolution and its batch normalisation are five: kernel, scale, shift, running mean and running variance.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 

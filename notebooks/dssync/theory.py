@@ -8,8 +8,6 @@ Eq. 21 and v do not agree: (L/2) v with gamma = 8 L / mu has (2 L + mu / 4) Delt
 both, and Delta is taken at the start, as Eq. 21 writes it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 import numpy as np

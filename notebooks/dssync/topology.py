@@ -3,18 +3,14 @@
 Four times four nodes in rank order, in units of D / B of a machine's interface, or of a node's link and its rack's uplink.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import replace
 
 import pandas as pd
 
-from lib.cluster.spec import Uplink
+from lib import Rule, Run, Uplink
 from lib.protocols.all_reduce import AllReduce
 from lib.protocols.dssync import DSSync
-from lib.protocols.rule import Rule
-from lib.results.run import Run
 from notebooks import study
 from notebooks.dssync import vector
 

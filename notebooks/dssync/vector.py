@@ -1,19 +1,13 @@
 """A model that is only as large, and a step that is only as long, as is said: for runs that ask how long things take."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
 
-from lib.cluster.slowdowns import Lognormal
-from lib.cluster.spec import Node, Work
-from lib.cluster.virtual.cluster import VirtualCluster
-from lib.data.batch import Batch
+from lib import Batch, Lognormal, Node, Rule, VirtualCluster, Work
 from lib.options.checked import Count, NotNegative
-from lib.protocols.rule import Rule
 from notebooks.toys import Toy
 
 PARAMETERS = 1_000_000

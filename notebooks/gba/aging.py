@@ -1,7 +1,5 @@
 """What age costs: over how much was trained before, of rows and of dense parameters apart, and under variants of GBA's rule."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -10,8 +8,7 @@ from typing import Any
 import pandas as pd
 from matplotlib.axes import Axes
 
-from lib.results.run import Run
-from lib.store.optim import Adam
+from lib import Adam, Run
 from notebooks import regime, study
 from notebooks.gba import switching
 from notebooks.gba.tasks import Task

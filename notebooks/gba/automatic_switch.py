@@ -4,8 +4,6 @@ What decides who leads is how much the workers compute while their dense paramet
 of a click model of Criteo's size on ordinary machines; the vector that really travels is smaller, and bandwidths with it.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -15,15 +13,9 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from lib import workloads
-from lib.cluster.slowdowns import Shared, Slowdown, get
-from lib.cluster.spec import Link, Node
-from lib.cluster.virtual.cluster import VirtualCluster
+from lib import Automatic, Choice, Link, Node, Phase, Run, Slowdown, VirtualCluster, Workload, workloads
+from lib.cluster.slowdowns import Shared, get
 from lib.protocols import get as protocol
-from lib.results.run import Run
-from lib.training.controller import Automatic
-from lib.training.schedule import Choice, Phase
-from lib.workloads import Workload
 from lib.workloads.base import dense_parameters
 from notebooks.gba.hindsight import best_fixed, oracle
 from notebooks.gba.tasks import trained

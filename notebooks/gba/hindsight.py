@@ -1,12 +1,10 @@
 """What could have been reached in hindsight, by whoever knew every mode's throughput at every time beforehand."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np
 
-from lib.errors import BadOption
+from lib import BadOption
 
 
 @dataclass(frozen=True)

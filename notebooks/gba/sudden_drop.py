@@ -1,15 +1,12 @@
 """GBA's Figure 2: the mode is switched in the middle of training, with one set of hyper-parameters or the other."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import pandas as pd
 
-from lib.results.run import Run
-from lib.training.schedule import Phase, Schedule
+from lib import Phase, Run, Schedule
 from notebooks import study
 from notebooks.gba import switching
 from notebooks.gba.tasks import Task, at_rate

@@ -1,7 +1,5 @@
 """GBA's Figure 6: every mode inherits Sync's model, and Sync every mode's."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,8 +9,8 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
+from lib import Run
 from lib.options.document import load
-from lib.results.run import Run
 from notebooks import regime, study
 from notebooks.gba.tasks import MODES, TASKS, Task, at_rate
 from reports import claims, plots

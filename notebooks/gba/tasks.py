@@ -6,30 +6,22 @@ of them and Hop-BW's 250 to 470 %; and of Criteo, how many updates the base, a d
 the models' widths and the batches, and where gradients are computed, the workers.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 import pandas as pd
 
-from lib import workloads
-from lib.cluster.slowdowns import Lognormal, Slowdown
-from lib.cluster.virtual.cluster import VirtualCluster
+from lib import Adagrad, Adam, Lognormal, Phase, Rule, Run, Schedule, Slowdown, VirtualCluster, Workload, workloads
 from lib.options.checked import Checked, Count, Natural, NotNegative, Positive
 from lib.options.document import load
 from lib.protocols.baselines import BSP, Async, Frozen, Sync
 from lib.protocols.gba import GBA
 from lib.protocols.hop import HopBS, HopBW
-from lib.protocols.rule import Rule
-from lib.results.run import Run
-from lib.store.optim import Adagrad, Adam, Optimizer
-from lib.training.schedule import Phase, Schedule
-from lib.workloads import Workload
+from lib.store.optim import Optimizer
 from lib.workloads.base import dense_parameters
 from notebooks import clusters
 from notebooks.gba.throughput import SIGMA
@@ -131,7 +123,7 @@ class Task(Checked):
     def adagrad(self) -> Adagrad:
         return Adagrad(lr=self.printed.adagrad)
 
-    def at(self, profile: str) -> Task:
+    def at(self, profile: str) -> Self:
         """With that profile's workers and servers."""
         fewer = self.sizes[profile].fewer
         crews = {name: (getattr(self, name)[0] // fewer, getattr(self, name)[1]) for name in ("sync", "others")}

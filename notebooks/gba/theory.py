@@ -5,8 +5,6 @@ Paper -> code: Eq. 2 and 4 -> `floor`, `bound`; Eq. 3 -> `watched`; the loss one
 everywhere, so Theta is 0.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from itertools import pairwise, product
@@ -15,16 +13,11 @@ from typing import Any, ClassVar
 import numpy as np
 import pandas as pd
 
-from lib.cluster.virtual.cluster import VirtualCluster
+from lib import Phase, Rule, Schedule, ServerRule, VirtualCluster, Workload, train
 from lib.models.quadratic import Quadratic
 from lib.protocols import get as protocol
 from lib.protocols.baselines import Async, Sync
 from lib.protocols.gba import GBA
-from lib.protocols.rule import Rule
-from lib.protocols.server_rule import ServerRule
-from lib.training.schedule import Phase, Schedule
-from lib.training.train import train
-from lib.workloads import Workload
 from lib.workloads.base import dense_parameters
 from lib.workloads.quadratic import QuadraticBowl
 from notebooks.gba.tasks import Task

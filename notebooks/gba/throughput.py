@@ -1,7 +1,5 @@
 """GBA's Tables 5.2 and 5.3: how unequal the workers are, which is fitted to one figure of each table, and what else they show."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -9,7 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from lib.results.run import Run
+from lib import Run
 
 TABLE = pd.DataFrame(
     {

@@ -1,15 +1,12 @@
 """How GBA's modes were tuned: each by its own quality, from the same rates, on seeds that nothing is judged on."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 
-from lib.results.run import Run
+from lib import Adagrad, Adam, Run
 from lib.seeds import not_judging
-from lib.store.optim import Adagrad, Adam
 from notebooks import study, tuned
 from notebooks.gba import switching
 from notebooks.gba.tasks import Task

@@ -17,8 +17,6 @@
 All but `kind` and `table` are whole numbers of 64 bits; what is said of some kinds alone may be empty with others.
 """  # noqa: E501 - a table has no line breaks
 
-from __future__ import annotations
-
 from functools import partial
 from operator import index
 from pathlib import Path
@@ -27,8 +25,8 @@ from typing import get_args, get_type_hints
 import numpy as np
 import pandas as pd
 
+from lib import BadOption
 from lib.drivers.run.record import END, Access
-from lib.errors import BadOption
 from lib.results.outcomes import ACCESS_ARRAYS as ARRAYS
 from lib.results.outcomes import ACCESS_CALLS as OF_CALLS
 

@@ -21,8 +21,6 @@ without values every timestamp is.
 Only accesses are looked at, and no rule's state: so this is no part of any protocol that it judges.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -32,8 +30,8 @@ from typing import Any
 
 import numpy as np
 
+from lib import Run
 from lib.drivers.run.record import END, Access
-from lib.results.run import Run
 from notebooks.oac import access_history
 
 Row = tuple[str, int]

@@ -1,14 +1,10 @@
 """How often batches in flight meet in a row, in the pipeline and in closed form, and what the device's cache holds for it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 
-from lib import protocols, workloads
+from lib import Run, Workload, protocols, workloads
 from lib.data.zipf import probabilities
-from lib.results.run import Run
-from lib.workloads import Workload
 from notebooks.oac.replay import replaced
 from notebooks.oac.tasks import ESTIMATED, SETUPS
 

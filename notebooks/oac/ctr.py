@@ -1,11 +1,8 @@
 """Click models in a pipeline, beyond the paper: rows in the host's memory, dense parameters on the device."""
 
-from __future__ import annotations
-
 from typing import Any
 
-from lib import workloads
-from lib.store.optim import Adagrad
+from lib import Adagrad, workloads
 from notebooks.oac.tasks import ESTIMATED, SETUPS
 
 NETWORKS = ("deepfm", "dlrm", "ffnn")

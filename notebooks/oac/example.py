@@ -1,16 +1,12 @@
 """The paper's running example: parameters a to h, one batch reads {a, c, f}, another {a, b, h} (Fig. 1 and 4)."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
-from lib.cluster.virtual.cluster import VirtualCluster
+from lib import PipelineRule, Rule, VirtualCluster
 from lib.drivers.run.plan import Plan
 from lib.drivers.run.record import END, Access, Record
-from lib.protocols.pipeline_rule import PipelineRule
-from lib.protocols.rule import Rule
 from lib.training.legs import driver
 from notebooks.oac.plays import Play
 from notebooks.toys import NAMES, Letters

@@ -1,7 +1,5 @@
 """Pipelines that are wrong in one thing, and what the checker sees of it in their histories."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 

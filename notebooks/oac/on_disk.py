@@ -4,8 +4,6 @@ Beyond memory: a store that has room there is made to behave as one that has non
 taken out of memory, changed ones by way of the disk; so most of what a batch reads comes from the disk.
 """
 
-from __future__ import annotations
-
 import ctypes
 import itertools
 import math
@@ -20,14 +18,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from lib import protocols, workloads
-from lib.cluster.local import LocalCluster
-from lib.protocols.rule import Rule
-from lib.results.run import Run
-from lib.store.spec import RowStore
-from lib.training.train import Job
-from lib.workloads import Workload
-from tests.soak.pipelines import digest_of, serial
+from lib import Job, LocalCluster, RowStore, Rule, Run, Workload, protocols, workloads
+from notebooks.oac import replay
 
 _PAGEOUT = 21
 """Linux's MADV_PAGEOUT, for which Python's mmap has no name."""
@@ -76,7 +68,7 @@ def paces(run: Run) -> dict[str, float]:
 def equal(run: Run, task: Workload, device: str) -> bool:
     """Whether a pipeline left what one batch after another leaves there, in the order in which the device computed them."""
     with repeatable(device):
-        return run.digest == digest_of(serial(task, run.provenance["seed"], run.summary["order"], device))
+        return replay.equal(run, task, device)
 
 
 @contextmanager

@@ -4,8 +4,6 @@ The graph has FB15k-237's shape, or is FB15k-237. It is small, so that a batch o
 in the paper; a batch's size and the setup decide them, and the paper's two are points among others.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -13,11 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from lib import workloads
-from lib.results.run import Run
+from lib import Adagrad, Run, Workload, workloads
 from lib.seeds import tuning
-from lib.store.optim import Adagrad
-from lib.workloads import Workload
 from notebooks import study, tuned
 from notebooks.oac.replay import equal, replaced
 from notebooks.oac.tasks import SETUPS

@@ -4,14 +4,12 @@ The rule is the real one; store, device and cache are a few lines each, so that 
 and what a careless store or device does can be written down. What is told of an order is its history alone.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
+from lib import PipelineRule
 from lib.drivers.run.record import END, Access
-from lib.protocols.pipeline_rule import PipelineRule
 from notebooks.oac.anomalies import Anomaly, anomalies
 
 ROWS = "abcd"

@@ -8,8 +8,6 @@ How fast the machine is the paper does not say; its seconds do. Setup 1's are me
 device (`HOST`, `DEVICE`), and what either foretells of setup 2 was not fitted.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -17,11 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from lib import protocols, workloads
-from lib.cluster.spec import Link, Work
-from lib.cluster.virtual.cluster import VirtualCluster
-from lib.protocols.rule import Rule
-from lib.workloads import Workload
+from lib import Link, Rule, VirtualCluster, Work, Workload, protocols, workloads
 from notebooks import clusters
 
 ENTITIES = 10_000

@@ -1,13 +1,9 @@
 """A task of the shape of UCI's Adult, which Persia's tutorial begins with: small enough for a minute, planted, not downloaded."""
 
-from __future__ import annotations
-
 from typing import Any
 
-from lib import workloads
-from lib.cluster.local import LocalCluster
+from lib import LocalCluster, Workload, workloads
 from lib.protocols.persia import Hybrid
-from lib.workloads import Workload
 from notebooks.persia import tasks
 
 FIELDS = {

@@ -4,22 +4,15 @@ How busy the paper's servers are and how unlike its feature groups, it does not 
 the ids: groups of unlike vocabularies, of which a sample has unlike numbers of ids, by Zipf's law.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from lib import workloads
-from lib.cluster.slowdowns import Lognormal
-from lib.cluster.spec import Node
+from lib import Lognormal, Node, RowStore, Run, Workload, workloads
 from lib.data.clicks import FIELD_SHIFT
-from lib.results.run import Run
 from lib.store.placement import look_up_costs
-from lib.store.spec import RowStore
 from lib.streams import stream
-from lib.workloads import Workload
 from notebooks import clusters, loads
 from notebooks.persia import tasks
 

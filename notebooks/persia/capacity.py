@@ -4,18 +4,16 @@ Ranks are Zipf-distributed over the whole space, by the inverse of the distribut
 only time is asked here.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
 
-from lib.data.batch import Batch
+from lib import Adagrad, Batch
 from lib.data.clicks import FIELD_SHIFT
 from lib.models.ctr import TABLE
 from lib.options.checked import Count, Positive
-from lib.store.optim import Adagrad, Optimizer
+from lib.store.optim import Optimizer
 from lib.streams import uniform
 from lib.workloads.ctr import ClickThrough
 from lib.workloads.networks import Network

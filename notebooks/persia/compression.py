@@ -1,22 +1,16 @@
 """What Persia's compression saves, and what it costs: of indices nothing, of values a rounding (Sec. 4.2.3)."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from lib import workloads
-from lib.data.batch import Batch
+from lib import Batch, RowStore, Run, Workload, workloads
 from lib.models.flat import FlatModel
-from lib.results.run import Run
-from lib.store.spec import RowStore
 from lib.store.wire import ids as wire
 from lib.store.wire.codecs import Codec, Fp16, Fp32, Int8, ScaledFp16
 from lib.streams import stream
-from lib.workloads import Workload
 from lib.workloads.contract import drawn
 from notebooks import study
 from notebooks.persia.tasks import job

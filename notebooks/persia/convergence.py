@@ -1,7 +1,5 @@
 """How well and how fast Persia's modes learn: all at one pair of rates, and each at its own best, tried on seeds kept for it."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -11,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from lib.results.run import Run
+from lib import Run
 from notebooks import paired, regime, study, tuned
 from notebooks.advisor.trial import crossing
 from notebooks.persia.tasks import GPUS, TABLE_2, job

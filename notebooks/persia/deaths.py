@@ -5,8 +5,6 @@ AUC under readings of Sec. 4.2.4 that no driver has: who goes back to the last s
 the samples since then come again. There a run is parted at the save and at the death, and goes on with what each reading keeps.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -14,14 +12,10 @@ from typing import Any
 
 import pandas as pd
 
-from lib.cluster.faults.failures import Failure, Mishaps
+from lib import Failure, Mishaps, RowStore, Run, Workload, sweep
 from lib.protocols.persia import Hybrid
-from lib.results.run import Run
 from lib.store.placement import Uniform, place_rows
 from lib.store.rows import Rows
-from lib.store.spec import RowStore
-from lib.training.sweep import sweep
-from lib.workloads import Workload
 from notebooks import study
 from notebooks.deaths import books
 from notebooks.persia import tasks

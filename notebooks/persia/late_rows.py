@@ -3,17 +3,15 @@
 Each field's ids are equally frequent, so that an id is in one of so many samples as a field has ids: alpha is one over that.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import pandas as pd
 
+from lib import Run
 from lib.protocols.baselines import Frozen
 from lib.protocols.persia import Hybrid
-from lib.results.run import Run
 from notebooks import study
 from notebooks.persia import tasks
 

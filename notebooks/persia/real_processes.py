@@ -1,7 +1,5 @@
 """Persia among real processes of this machine: what reading ahead hides of a slow network, and a store that is killed."""
 
-from __future__ import annotations
-
 import time
 import uuid
 from dataclasses import replace
@@ -10,17 +8,10 @@ from multiprocessing.connection import Connection
 
 import numpy as np
 
-from lib import workloads
-from lib.cluster.faults.failures import Mishaps
-from lib.cluster.local import LocalCluster
-from lib.cluster.ray.cluster import RayCluster
-from lib.results.run import Run
-from lib.store.optim import Adagrad
+from lib import Adagrad, Job, LocalCluster, Mishaps, RayCluster, Run, Workload, workloads
 from lib.store.shared_memory import segment
 from lib.store.shared_memory.table import SharedTable
 from lib.store.table.table import Table
-from lib.training.train import Job
-from lib.workloads import Workload
 from notebooks.persia.tasks import MODES
 
 WIDTH = 16

@@ -4,8 +4,6 @@ Ids come from a space as large as the paper's; of rows there are as many at once
 What is real is the server, its table, the limit and the time; that all other rows exist is not.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,9 +13,8 @@ import numpy as np
 import pandas as pd
 import torch
 
+from lib import Batch, LocalCluster, RowStore
 from lib.cluster.base import Site, World
-from lib.cluster.local import LocalCluster
-from lib.data.batch import Batch
 from lib.drivers.run.plan import Plan
 from lib.drivers.run.record import Record
 from lib.drivers.servers.parameter_server import ParameterServer
@@ -26,7 +23,6 @@ from lib.drivers.servers.servers import Servers
 from lib.models.ctr import TABLE
 from lib.models.flat import StepResult
 from lib.protocols.baselines import Async
-from lib.store.spec import RowStore
 from notebooks.persia.capacity import CoinFlips, ids_of
 
 PERSIA = 3.9e6

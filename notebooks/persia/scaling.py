@@ -1,7 +1,5 @@
 """How Persia's modes grow with the GPUs, in timing runs."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate
@@ -9,13 +7,10 @@ from typing import Any
 
 import pandas as pd
 
-from lib.cluster.slowdowns import Lognormal
-from lib.cluster.spec import Work
+from lib import Lognormal, Run, Work, sweep
 from lib.drivers.replicas.overlap import FORWARD
 from lib.models.ctr import TABLE
 from lib.models.flat import FlatModel
-from lib.results.run import Run
-from lib.training.sweep import sweep
 from notebooks import study
 from notebooks.persia.tasks import MODES, speed_job
 

@@ -4,21 +4,14 @@ The paper names its machines, networks and dense parameters, and neither batches
 numbers is what Criteo's 540 million sparse parameters come to over its 34 million ids. Nothing here is fitted to a result.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from lib import workloads
-from lib.cluster.slowdowns import Lognormal
-from lib.cluster.spec import Device, Node, Uplink
-from lib.cluster.virtual.cluster import VirtualCluster
+from lib import Device, Lognormal, Node, Rule, Uplink, VirtualCluster, Workload, workloads
 from lib.protocols.all_reduce import AllReduce
 from lib.protocols.baselines import Async, Frozen, Sync
 from lib.protocols.persia import Hybrid
-from lib.protocols.rule import Rule
-from lib.workloads import Workload
 from lib.workloads.base import dense_parameters
 from notebooks import clusters
 

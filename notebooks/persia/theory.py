@@ -7,8 +7,6 @@ The problem is least squares: a sample contains each of `ROWS` ids with probabil
 rows over the root of how many ids a sample has on average. All parameters are rows: delay and alpha alone tell runs apart.
 """
 
-from __future__ import annotations
-
 from collections import deque
 
 import numpy as np

@@ -4,14 +4,12 @@ In a foreground mix a replica stands still, and nothing is lost by going all of 
 and what it learnt then is what a large alpha gives up. So one alpha for all is kinder to the one or to the other.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
 
-from lib.results.run import Run
+from lib import Run
 from notebooks import paired
 from notebooks.shadowsync import quality, tasks
 from reports.claims import interval

@@ -1,7 +1,5 @@
 """Table 1's features of a replica rule: as its values declare them, and as small runs in virtual time show them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -9,15 +7,8 @@ from typing import Any
 import pandas as pd
 
 import lib
-from lib import workloads
-from lib.cluster.faults.failures import Failure
-from lib.cluster.spec import Node
-from lib.cluster.virtual.cluster import VirtualCluster
-from lib.errors import BadOption
+from lib import BadOption, Failure, Node, ReplicaRule, Run, VirtualCluster, Workload, workloads
 from lib.protocols.mixing import Background, Centre, Gradients, Peer
-from lib.protocols.replica_rule import ReplicaRule
-from lib.results.run import Run
-from lib.workloads import Workload
 
 WORKERS, STEPS, HANG = 4, 60, 20
 """Workers of a run, steps of each, and how many of them one worker hangs in the middle."""

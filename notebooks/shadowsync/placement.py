@@ -4,22 +4,17 @@ How many tables a model has is the paper's ("hundreds", Sec. 3.1); how large the
 much faster the servers are than they need to be, are estimates of ours.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from lib.cluster.spec import Node
-from lib.cluster.virtual.cluster import VirtualCluster
+from lib import Node, RowStore, VirtualCluster, Workload
 from lib.data.clicks import FIELD_SHIFT
 from lib.drivers.run.plan import PROFILED
 from lib.store.placement import look_up_costs, packed
-from lib.store.spec import RowStore
 from lib.streams import stream
-from lib.workloads import Workload
 from notebooks import loads
 from notebooks.shadowsync import tasks
 

@@ -6,14 +6,12 @@ which seeds differ most, would decide it, so it is taken over the second half. S
 examples: the last few steps move a model's to and fro.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pandas as pd
 
-from lib.results.run import Run
+from lib import Run
 from notebooks import paired, regime, study
 
 TABLE_3 = {

@@ -1,10 +1,8 @@
 """How throughput grows with the trainers: how much of it each keeps, and until where."""
 
-from __future__ import annotations
-
 import pandas as pd
 
-from lib.results.run import Run
+from lib import Run
 
 
 def lines(data: pd.DataFrame) -> pd.DataFrame:

@@ -4,8 +4,6 @@ In the paper five trainers average 50 MB in some 20 seconds, in which each makes
 takes 30 ms, in which a trainer makes one or two: then a copy undoes next to nothing. Here what was sent first comes back last.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, ClassVar
 

@@ -4,22 +4,14 @@ The cluster's times follow from figures that the paper prints: 50 MB of dense pa
 trainer, and how many steps lie between two synchronisations of S-EASGD (Fig. 5's text), from which follows how long a step takes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache
 from typing import Any
 
 import lib
-from lib import protocols, workloads
-from lib.cluster.slowdowns import Lognormal
-from lib.cluster.virtual.cluster import VirtualCluster
-from lib.protocols.rule import Rule
+from lib import Adagrad, Lognormal, RowStore, Rule, VirtualCluster, Workload, protocols, workloads
 from lib.store.blank import BlankDense
-from lib.store.optim import Adagrad
-from lib.store.spec import RowStore
-from lib.workloads import Workload
 from lib.workloads.base import dense_parameters
 from notebooks import clusters
 

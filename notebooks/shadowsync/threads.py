@@ -3,24 +3,14 @@
 One trainer and its sync server in one process. Its rows stay with it, so that nothing but the dense parameters travels.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
-from lib import workloads
-from lib.cluster.faults.failures import Mishaps
-from lib.cluster.local import LocalCluster
-from lib.data.batch import Batch
-from lib.protocols.rule import Rule
+from lib import Batch, Job, LocalCluster, Mishaps, RowStore, Rule, Run, Workload, workloads
 from lib.protocols.shadowsync import ForegroundEASGD, ShadowEASGD
-from lib.results.run import Run
-from lib.store.spec import RowStore
-from lib.training.train import Job
-from lib.workloads import Workload
 from lib.workloads.base import TableSpec
 from notebooks.bench.pairs import at_once, best
 from notebooks.toys import Climb, Toy

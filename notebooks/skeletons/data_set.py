@@ -1,7 +1,5 @@
 """A data set to copy: a click log whose rows have a day, a label, two numbers and three categories."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any, ClassVar
 

@@ -1,15 +1,13 @@
 """A replica rule to copy: every worker trains a copy of its own; who mixes with whom, when, and what comes of it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
+from lib import ReplicaRule
 from lib.options.checked import Count, Share
 from lib.protocols.mixing import Loop, Mix
-from lib.protocols.replica_rule import ReplicaRule
 
 
 @dataclass(frozen=True, kw_only=True)

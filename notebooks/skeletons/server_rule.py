@@ -3,13 +3,11 @@
 The module's docstring names the paper, the rule in one sentence, what it guarantees, and where it departs from the paper.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from lib import Apply, Drop, ServerRule
 from lib.options.checked import Count
-from lib.protocols.server_rule import Apply, Drop, ServerRule
 
 
 @dataclass(frozen=True, kw_only=True)

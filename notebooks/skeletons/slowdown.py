@@ -1,7 +1,5 @@
 """A slowdown to copy: how the workers of a modelled cluster are slowed down."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -1,7 +1,5 @@
 """A workload to copy: a model, the stream that it is trained on, its optimisers and its metric."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -9,12 +7,11 @@ from typing import ClassVar
 import numpy as np
 import torch
 
-from lib.cluster.spec import Work
-from lib.data.batch import Batch
+from lib import SGD, Batch, Work, Workload
 from lib.options.checked import Count
-from lib.store.optim import SGD, Optimizer
+from lib.store.optim import Optimizer
 from lib.streams import stream
-from lib.workloads.base import TableSpec, Workload
+from lib.workloads.base import TableSpec
 
 UNSEEN = 2**40
 """Where the samples of the evaluation begin: the stream never comes so far."""

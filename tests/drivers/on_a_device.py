@@ -13,8 +13,8 @@ from lib.drivers.run.trainer import Trainer
 from lib.results.outcome import digest
 from lib.store.dense import DenseStore
 from lib.store.optim import SGD, Adagrad, Adam
+from notebooks.oac.replay import serial
 from tests import elsewhere
-from tests.soak.pipelines import serial
 from tests.toys import finals, records
 
 GRAPH = {"entities": 60, "triples": 600, "dim": 4, "batch_size": 16, "negatives": 4, "samples": 400}

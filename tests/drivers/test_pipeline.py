@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from lib import Link, LocalCluster, Node, VirtualCluster, protocols, workloads
 from lib.results.outcome import digest
 from lib.store.optim import SGD, Adagrad, Adam
-from tests.soak.pipelines import serial, stirred
+from notebooks.oac.replay import serial
+from tests.soak.pipelines import stirred
 from tests.toys import Letters, finals, records
 
 GRAPH = {"entities": 60, "triples": 600, "dim": 4, "batch_size": 16, "negatives": 4}

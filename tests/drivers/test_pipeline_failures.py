@@ -15,7 +15,7 @@ from lib.drivers.run.trainer import Trainer
 from lib.errors import NotFinite
 from lib.models.flat import FlatModel
 from notebooks.oac.anomalies import judged_run
-from tests.soak.pipelines import serial
+from notebooks.oac.replay import serial
 from tests.toys import records
 
 GRAPH = {"entities": 60, "triples": 600, "dim": 4, "batch_size": 16, "negatives": 4, "samples": 480}

@@ -11,31 +11,23 @@ import random
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
-import numpy as np
-import torch
-
 from lib import streams
 from lib.cluster.base import Site
 from lib.cluster.faults.wall_clock import InjectedDelays
 from lib.drivers import pipeline_loop
 from lib.drivers.run.plan import Plan
-from lib.models.flat import FlatModel, one_thread
 from lib.protocols.pipeline_rule import PipelineRule
-from lib.results.outcome import digest
 from lib.results.run import Run
-from lib.store.dense import DenseStore
-from lib.store.rows import Rows
 from lib.store.table import gate, table
-from lib.store.table.table import Table
-from lib.workloads import Workload
 from notebooks.oac.anomalies import judged_run
+from notebooks.oac.replay import digest_of, serial
 from tests.soak.cases import FLOPS, STEP, WORKLOADS, Case
 
 if TYPE_CHECKING:
@@ -190,34 +182,3 @@ def most_rows(plan: Plan) -> int:
     """Of a table in the device's cache."""
     sizes = (ids.size for index in range(plan.batches) for ids in plan.batch(index).ids.values())
     return plan.protocol.dense.most_cached * max(sizes)
-
-
-def digest_of(left: dict[str, Any]) -> str:
-    """A run's digest if that is what its parts left."""
-    return digest({part: {part.partition("/")[2]: content} for part, content in left.items()})
-
-
-@one_thread()
-def serial(workload: Workload, seed: int, order: Iterable[int], device: str = "cpu") -> dict[str, Any]:
-    """One batch after another in the given order: rows, optimiser state and timestamps, as a pipeline leaves them."""
-    tables = {
-        name: Table(spec.dim, workload.row_optimizer, seed=seed, scale=spec.scale)
-        for name, spec in workload.tables().items()
-    }
-    model = FlatModel(workload.model(seed), device, pooling=workload.bags())
-    dense = DenseStore(model.vector, workload.dense_optimizer, device=device)
-    samples = 0
-    for stamp, index in enumerate(order):
-        batch, rate = workload.batch(seed, index), workload.rate_at(samples)
-        samples += batch.size
-        rows = {name: table.read(batch.ids[name]) for name, table in tables.items()}
-        model.load(dense.values)
-        result = model.step(batch, {name: block.values for name, block in rows.items()})
-        dense.apply(result.dense, rate)
-        for name, block in rows.items():
-            values, state = (torch.from_numpy(part.copy()).to(device) for part in (block.values, block.state))
-            workload.row_optimizer.at(rate).update(values, state, torch.from_numpy(result.rows[name]).to(device))
-            stamps = np.full(block.ids.size, stamp)
-            tables[name].write(Rows(block.ids, values.cpu().numpy(), state.cpu().numpy(), stamps), newer=False)
-    rows = {name: table.export() for name, table in tables.items()}
-    return {"server0/rows": rows, "worker0/dense": {0: dense.export()}}
