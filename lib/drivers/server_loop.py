@@ -15,9 +15,9 @@ from lib.drivers.run.plan import Plan
 from lib.drivers.run.record import Finished, Mark, Record
 from lib.drivers.run.supply import Supply, open_supply
 from lib.drivers.run.trainer import Input, Trainer
+from lib.drivers.servers.cached_client import client_of
 from lib.drivers.servers.embedding_client import EmbeddingClient
 from lib.drivers.servers.pulling import Pull, pulled
-from lib.drivers.servers.server_client import ServerClient
 from lib.drivers.servers.servers import Servers, open_servers
 from lib.store.checkpoint import Kept
 
@@ -32,7 +32,7 @@ class ServerWorker(Kept):
             EmbeddingClient(site, plan, servers[-1], rank, self.record) if plan.embedding_workers else None
         )
         direct = servers[:-1] if self._embedding else servers
-        self._servers = [ServerClient(site, plan, each, rank, self._trainer.size, self.record) for each in direct]
+        self._servers = [client_of(site, plan, each, rank, self._trainer.size, self.record) for each in direct]
         self._servers += [self._embedding] if self._embedding else []
         self._plan = plan
         self._input = Input(site, plan, rank, supply, self._trainer, self._embedding and self._embedding.batch)

@@ -14,6 +14,7 @@ ALL = Registry(
         "frozen": "lib.protocols.baselines:Frozen",
         "bsp": "lib.protocols.baselines:BSP",
         "hop-bs": "lib.protocols.hop:HopBS",
+        "ssp": "lib.protocols.hop:SSP",
         "hop-bw": "lib.protocols.hop:HopBW",
         "gba": "lib.protocols.gba:GBA",
         "prague": "lib.protocols.gossip:Prague",

@@ -2,12 +2,13 @@
 Heterogeneity-aware Decentralized Training", ASPLOS 2019.
 
 Paper -> code: b1, the largest difference between two workers' versions -> `HopBS.bound`; b3, the stragglers that a step does
-not wait for -> `HopBW.spare`.
+not wait for -> `HopBW.spare`; s, the clocks by which a cached parameter may lag behind its reader -> `SSP.bound`.
 
 Special cases: HopBS with bound 0 and SGD is Sync with a learning rate `workers` times as large; HopBW with no spare is Sync.
 
 Departures: Hop itself has no server; here, as in GBA's comparison, gradients travel to one. A bound is counted in the steps
-that workers have finished, as in stale synchronous parallel (Ho et al., NIPS 2013).
+that workers have finished, as in stale synchronous parallel (Ho et al., NIPS 2013). SSP's cache there ages row by row; here all
+of it is as old as its oldest part, and is read again in one go.
 """
 
 from __future__ import annotations
@@ -83,6 +84,27 @@ class HopBS(ServerRule):
 
 def _with(steps: tuple[int, ...], worker: int, count: int) -> tuple[int, ...]:
     return (*steps[:worker], count, *steps[worker + 1 :])
+
+
+@dataclass(frozen=True, kw_only=True)
+class SSP(HopBS):
+    """Bounded staleness with a cache: a worker reads again only when its copy is older than the bound, and sees its own updates.
+
+    Guarantee: a worker that has done c steps sees all gradients of others' first c - b; with N workers no gradient is more than
+    (N - 1)(2 b + 1) + b updates old.
+    """
+
+    name: ClassVar = "ssp"
+    cite: ClassVar = (
+        "Ho et al., More Effective Distributed ML via a Stale Synchronous Parallel Parameter Server, NIPS 2013"
+    )
+
+    ahead: ClassVar = 0
+
+    @property
+    def cache_steps(self) -> int:
+        """The bound holds for reading as it does for starting."""
+        return self.bound
 
 
 @dataclass(frozen=True, kw_only=True)

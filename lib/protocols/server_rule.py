@@ -89,6 +89,10 @@ class ServerRule(Rule):
     """Batches whose parameters a worker reads before it comes to them; a rule that lets one choose has a field of that name. A
     worker's batches that were read and not yet pushed are then at most one more."""
 
+    cache_steps: ClassVar[int] = 0
+    """A worker trains on a copy of what it read, with its own updates of it, for at most so many steps more; fewer by as many as
+    it was ahead of the slowest worker when it read. 0: it reads before each step."""
+
     rows_divided_by: Literal["met", "all"] = "met"
     """A row's summed gradient is divided by the pushes that met its id (GBA, Algorithm 2), or by the update's divisor."""
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from lib.drivers.replicas.lent import lending, lent
+from lib.drivers.run.plan import Plan
 from lib.errors import BadOption
 from lib.protocols.server_rule import Apply, Decisions, Drop, Push, ServerRule, ServerState
 
@@ -67,6 +68,21 @@ def correction(
             f"gave {type(answer).__name__} of {shapes}"
         )
     return answer
+
+
+def check_cache(rule: ServerRule, plan: Plan) -> None:
+    """Refuse a cache where a worker's copy would not be what its gradients are computed from."""
+    if not isinstance(rule.cache_steps, int) or rule.cache_steps < 0:
+        raise BadOption(f"{rule.name}: cache_steps must be a number of steps, 0 or more, not {rule.cache_steps!r}")
+    obstacles = {
+        "compensate": rule.corrected is not None,
+        "reading ahead": rule.ahead > 0,
+        "embedding workers": plan.embedding_workers > 0,
+        "store.pooling='server'": bool(plan.pooled),
+    }
+    if rule.cache_steps and any(obstacles.values()):
+        first = next(name for name, stands in obstacles.items() if stands)
+        raise BadOption(f"{rule.name}: its workers train on a cached copy, which does not go with {first}")
 
 
 def settled(rule: ServerRule, state: ServerState, waiting: int) -> None:

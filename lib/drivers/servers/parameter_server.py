@@ -27,7 +27,7 @@ from lib.drivers.membership.members import Members
 from lib.drivers.run.plan import Plan
 from lib.drivers.run.record import Mark, Marks, Record, Snapshot
 from lib.drivers.servers.decided import check, received, settled
-from lib.drivers.servers.shard import Applied, Gradient, Shard
+from lib.drivers.servers.shard import Applied, Gradient, Read, Shard
 from lib.drivers.servers.steps import Pulled, Started, Update
 from lib.protocols.server_rule import Decisions, Drop, Push, ServerRule, ServerState
 from lib.store.checkpoint import Kept
@@ -47,6 +47,8 @@ class ParameterServer(Kept):
         what `_start` says, and None where the worker is lost."""
         self._started: dict[tuple[int, int], Started] = {}
         """(worker, batch) of steps that were started and not pushed."""
+        self._copies: dict[int, Read] = {}
+        """Worker -> what it keeps a copy of, where the rule lets it."""
         self._members = Members.of(plan.workers)
         self._waiting: dict[Push, Gradient] = {}
         self._under_way: list[Update] = []
@@ -59,8 +61,9 @@ class ParameterServer(Kept):
         """Begin with what another protocol has trained."""
         self._shard.inherit(dense, rows)
 
-    async def pull(self, worker: int, batch: int, asked: dict[str, Any]) -> Pulled | None:
+    async def pull(self, worker: int, batch: int, asked: dict[str, Any], whole: bool = True) -> Pulled | None:
         """The parameters, once the rule lets the worker start, with the token of its step; None: whoever asked is dead.
+        Not `whole`: only the rows that are asked for, since the worker computes from a copy of what it read before.
 
         Who asks again for the same step, since an embedding worker died with the answer, gets the same token."""
         came, generation, step = self._site.now(), self._members.generations[worker], (worker, batch)
@@ -91,12 +94,14 @@ class ParameterServer(Kept):
         token, before = started
         waited = self._site.now() - came
         ids = self._shard.asked(asked)
-        work = self._shard.reading(ids)
-        read, dense, rows = await self._site.compute(work, self._shard.read, ids, after=before)
+        work = self._shard.reading(ids, whole)
+        read, dense, rows = await self._site.compute(work, self._shard.read, ids, whole, after=before)
         step = self._started.get((worker, batch)) if self._members.generations[worker] == generation else None
         if step is not None:
+            if self._rule.cache_steps:
+                read = self._copies[worker] = read if whole else self._copies[worker]
             step.read = read
-        return Pulled(token, waited, dense, rows)
+        return Pulled(token, waited, dense, rows, step.lead if step is not None else 0)
 
     async def push(self, gradient: Gradient) -> None:
         """Take a gradient; what it sets off is in the store when this returns."""
@@ -208,7 +213,8 @@ class ParameterServer(Kept):
     def _start(self, worker: int, batch: int) -> tuple[int, list[asyncio.Future]]:
         """A step's token, and what must be in the store before its parameters are read."""
         self._state, token = self._rule.on_start(self._state, worker)
-        self._started[worker, batch] = Started(token)
+        slowest = min(self._state.clocks[other] for other in self._state.active) if self._rule.cache_steps else 0
+        self._started[worker, batch] = Started(token, lead=max(0, self._state.clocks[worker] - slowest))
         self.record.ledger["started"] += 1
         return self._told(worker, batch)
 

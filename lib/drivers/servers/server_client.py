@@ -46,9 +46,8 @@ class ServerClient:
         start = self._site.now()
         parts = self._parts(batch)
         asked = [self._asked(batch, share) for share in parts]
-        calls = [handle.pull(self._rank, batch.index, ids) for handle, ids in zip(self._handles, asked, strict=True)]
-        pulled = [await calls[0]] if len(calls) == 1 else await asyncio.gather(*calls)
-        if None in pulled:
+        pulled = await self._fetch(batch, asked)
+        if pulled is None:
             return None
         self._steps[batch.index] = pulled[0].token, parts  # tokens come from shard 0 alone
         waited = self._note(batch, start, asked, pulled)
@@ -74,6 +73,14 @@ class ServerClient:
         """What becomes of the worker: it leaves, or only pauses."""
         if self._blocks or change != "pauses":  # else nobody would wait for it
             await asyncio.gather(*(handle.tell(self._rank, change) for handle in self._handles))
+
+    async def _fetch(self, batch: Batch, asked: Sequence[object], *whole: bool) -> list[Pulled] | None:
+        """Each server's answer; None: the worker is taken for dead."""
+        calls = [
+            handle.pull(self._rank, batch.index, ids, *whole) for handle, ids in zip(self._handles, asked, strict=True)
+        ]
+        pulled = [await calls[0]] if len(calls) == 1 else await asyncio.gather(*calls)
+        return None if None in pulled else pulled
 
     def _note(self, batch: Batch, start: float, asked: Sequence[object], pulled: Sequence[Pulled]) -> float:
         """What came, since when; how long it waited for its turn."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from lib.cluster.base import Handle, World
 from lib.drivers.run.model_state import ModelState
 from lib.drivers.run.plan import Plan
+from lib.drivers.servers.decided import check_cache
 from lib.drivers.servers.parameter_server import ParameterServer
 from lib.protocols.server_rule import ServerRule
 
@@ -29,6 +30,7 @@ async def open_servers(
     world: World, plan: Plan, rule: ServerRule, holds: Iterable[str], model: ModelState | None = None
 ) -> Servers:
     """One server on each server node, holding "dense", "rows" or both."""
+    check_cache(rule, plan)
     holds = frozenset(holds)
     nodes = range(plan.servers)
     hosted = (world.host(ParameterServer, plan, rule, number, holds, node=f"server{number}") for number in nodes)

@@ -124,18 +124,18 @@ class Shard:
         """Table -> what a worker's message asks for."""
         return {table: self._store.asked(ids) for table, ids in message.items()}
 
-    def reading(self, asked: dict[str, Asked]) -> Work:
+    def reading(self, asked: dict[str, Asked], whole: bool) -> Work:
         """What `read` costs."""
-        dense = 0 if self._dense is None else 4 * len(self._dense)  # nobody reads the optimiser's state
+        dense = 0 if self._dense is None or not whole else 4 * len(self._dense)  # nobody reads the optimiser's state
         return Work(
             bytes=2 * (dense + sum(4 * self._tables[name].dim * _looked_up(asked[name]) for name in self._tables))
         )
 
-    def read(self, asked: dict[str, Asked]) -> tuple[Read, np.ndarray | None, dict[str, Any]]:
-        """What is to be remembered, the dense slice, and these rows, or their sums, as they travel."""
+    def read(self, asked: dict[str, Asked], whole: bool) -> tuple[Read, np.ndarray | None, dict[str, Any]]:
+        """What is to be remembered, the dense slice if `whole`, and these rows, or their sums, as they travel."""
         with self._lock:
             version = self._version
-        dense = self._dense.pull() if self._dense is not None else None
+        dense = self._dense.pull() if self._dense is not None and whole else None
         rows, sent, sums = {}, {}, {}
         for name, table in self._tables.items():
             if isinstance(each := asked[name], Bags):

@@ -16,13 +16,15 @@ from lib.protocols.server_rule import Apply
 class Pulled:
     """What a worker gets before a step."""
 
-    weightless: ClassVar = ("token", "waited")
+    weightless: ClassVar = ("token", "waited", "lead")
     token: int
     waited: float
     """Seconds at the gate."""
     dense: np.ndarray | None
     rows: dict[str, Any]
     """Table -> the rows, as their codec sends them."""
+    lead: int = 0
+    """Steps by which the worker was ahead of the slowest one, where its rule lets it keep a copy."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -43,5 +45,6 @@ class Started:
     """A step whose gradient is to come."""
 
     token: int
+    lead: int = 0
     read: Read | None = None
     """What it was computed from, once that has been read."""
