@@ -8,6 +8,6 @@
     python -m data_prep trace FILE                      fit a slowdown to a trace
 
 OUT then holds partitions (`data_prep.partitions`), manifest.json with the schema, counts and digests, and rejects.jsonl with
-every row that was set aside. `lib.data.prepared` reads them. A preparation that was interrupted goes on when it is asked for
-again; one that was refused leaves nothing that stands in the way of another.
+every row that was set aside. `lib.tasks.prepared_datasets` reads them. A preparation that was interrupted goes on when it is
+asked for again; one that was refused leaves nothing that stands in the way of another.
 """

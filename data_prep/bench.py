@@ -25,7 +25,7 @@ from data_prep import criteo, lines
 from data_prep.criteo_kaggle import CriteoKaggle
 from data_prep.job import Options
 from data_prep.parse import MISSING, code_of, parse
-from lib.data.prepared import PreparedClicks
+from lib.tasks.prepared_datasets import PreparedClicks
 
 BUCKETS = 1_000_000
 _BATCH = 4096

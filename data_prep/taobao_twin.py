@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from data_prep import truth
-from lib.data.zipf import alias_table, pick
 from lib.streams import stream
+from lib.tasks.sampling import alias_table, pick
 
 SEEN = 10
 PULL = 4.0

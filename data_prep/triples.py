@@ -18,10 +18,10 @@ from data_prep.dataset import Dataset
 from data_prep.job import Job
 from data_prep.lines import Span
 from data_prep.rejects import reject
-from lib.data.triples import Graph, PlantedGraph, graph
 from lib.paths import write_atomic
 from lib.progress import Progress
-from lib.workloads import metrics
+from lib.tasks import metrics
+from lib.tasks.graph_stream import Graph, PlantedGraph, draw_graph
 
 SPLITS = ("train", "valid", "test")
 SCHEMA = {"triples": ("<i4", (3,))}
@@ -174,7 +174,7 @@ def plant(full: tuple[int, int, int, int], rows: int, seed: int) -> tuple[Graph,
         sharpness=4.0,
         world=seed,
     )
-    drawn = graph(plan)
+    drawn = draw_graph(plan)
     places = []
     for side in (0, 2):
         query, relation, target = drawn.held_out[:, 2 - side], drawn.held_out[:, 1], drawn.held_out[:, side]

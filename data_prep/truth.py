@@ -18,10 +18,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from lib.data.zipf import alias_table
 from lib.paths import write_atomic, write_text_atomic
 from lib.streams import stream
-from lib.workloads import metrics
+from lib.tasks import metrics
+from lib.tasks.sampling import alias_table
 
 EMPTY = 0
 """The rank of an empty field; the values' ranks begin at 1."""

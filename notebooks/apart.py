@@ -16,7 +16,7 @@ import pandas as pd
 
 from lib import Adam, Pair, Rule, Run, VirtualCluster, protocols, sweep
 from lib.seeds import not_judging
-from lib.workloads.light import LightClicks
+from lib.tasks.clicks import LightClicks
 from notebooks import law, study
 from notebooks.ages import aged
 

@@ -7,10 +7,9 @@ from typing import ClassVar
 import numpy as np
 import torch
 
-from lib import SGD, Batch, Work, Workload
+from lib import SGD, Batch, TableSpec, Work, Workload
 from lib.options.checked import Count
 from lib.store.optim import Optimizer
-from lib.workloads.base import TableSpec
 
 NAMES = "abcdefgh"
 

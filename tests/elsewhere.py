@@ -18,7 +18,7 @@ import torch
 from torch.utils._pytree import tree_flatten, tree_map
 from torch.utils.backend_registration import _DummyBackendModule, _setup_privateuseone_for_python_backend
 
-from lib.models.flat import FlatModel
+from lib.tasks.flat_model import FlatModel
 
 NAME = "elsewhere"
 

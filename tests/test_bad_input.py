@@ -18,7 +18,7 @@ import lib
 from lib import LocalCluster, Run, VirtualCluster, paths, workloads
 from lib.errors import BadOption, LockstepError, NotFinite, NotSaved, UnknownName, UnknownOption
 from lib.protocols import ALL, Pair, get
-from lib.workloads.ctr import ClickThrough
+from lib.tasks.clicks import ClickThrough
 
 FAMILIES = {"server": "gba", "replica": "s-easgd", "pipeline": "oac"}
 TINY = {"batch_size": 32, "vocabulary": 20, "fields": 2, "hidden": (4,), "evaluation_samples": 100}

@@ -127,7 +127,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 from lib import Phase, Schedule
 from lib.protocols.baselines import BSP, Async
-from lib.workloads.quadratic import QuadraticBowl
+from lib.tasks.quadratic import QuadraticBowl
 
 @dataclass(frozen=True, kw_only=True)
 class Halves(BSP):

@@ -16,10 +16,10 @@ from data_prep import manifest
 from data_prep.criteo_kaggle import CriteoKaggle
 from data_prep.job import Options
 from lib.cluster.slowdowns import reading
-from lib.data.prepared import PreparedClicks
 from lib.errors import LockstepError
 from lib.results.run import Run
 from lib.store import checkpoint
+from lib.tasks.prepared_datasets import PreparedClicks
 from reports.claims import stored_verdicts as saved
 
 DAMAGE = {"place": st.floats(0, 1, exclude_max=True), "bit": st.one_of(st.none(), st.integers(0, 7))}

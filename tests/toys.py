@@ -12,10 +12,10 @@ from lib import protocols, workloads
 from lib.cluster.base import Cluster
 from lib.drivers.run.plan import Plan
 from lib.drivers.run.record import Record
-from lib.models.flat import FlatModel
 from lib.results.run import Run
+from lib.tasks.flat_model import FlatModel
+from lib.tasks.workload import Workload
 from lib.training.legs import driver
-from lib.workloads.base import Workload
 from notebooks.toys import Climb, Letters
 
 __all__ = ["FIELD", "Climb", "Letters", "days_of_clicks", "finals", "records", "rounds", "serial_dense", "weights"]

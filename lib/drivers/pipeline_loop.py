@@ -12,8 +12,7 @@ import torch
 
 from lib.cluster.base import Handle, Site, World
 from lib.cluster.spec import Work
-from lib.data.batch import Batch
-from lib.data.feed import Split
+from lib.drivers.feed import Split
 from lib.drivers.membership.workers import Workers
 from lib.drivers.pipelines.host_store import HostStore
 from lib.drivers.run.execution import carry_out
@@ -21,12 +20,13 @@ from lib.drivers.run.model_state import ModelState
 from lib.drivers.run.plan import Plan
 from lib.drivers.run.record import Access, Finished, Mark, Marks, Record, Snapshot
 from lib.drivers.run.trainer import Trainer
-from lib.models.flat import Launched, StepResult
 from lib.protocols.pipeline_rule import Admission, PipelineRule
 from lib.store.checkpoint import Kept
 from lib.store.device.cache import Cache
 from lib.store.device.road import Arrival, Road, uploaded
 from lib.store.rows import Rows
+from lib.tasks.batch import Batch
+from lib.tasks.flat_model import Launched, StepResult
 
 
 @dataclass(slots=True)

@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 
 from lib.cluster.base import Handle, Site, World
-from lib.data.batch import Batch
-from lib.data.feed import stretches
+from lib.drivers.feed import stretches
 from lib.drivers.membership.embedding_workers import EmbeddingWorkers
 from lib.drivers.membership.workers import Workers
 from lib.drivers.replicas.exchanges import WAYS, Here
@@ -32,10 +31,11 @@ from lib.drivers.servers.embedding_client import EmbeddingClient
 from lib.drivers.servers.pulling import Pull, pulled
 from lib.drivers.servers.servers import Servers, open_servers
 from lib.errors import BadOption
-from lib.models.flat import StepResult
 from lib.protocols.mixing import Background, Centre, Loop
 from lib.store.checkpoint import Kept
 from lib.store.rows import Rows
+from lib.tasks.batch import Batch
+from lib.tasks.flat_model import StepResult
 
 
 @dataclass(slots=True)

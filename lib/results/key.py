@@ -13,7 +13,6 @@ import ast
 import hashlib
 import inspect
 import json
-import re
 import sys
 import sysconfig
 from collections.abc import Iterable, Iterator, Mapping
@@ -30,14 +29,17 @@ from lib.results.provenance import PACKAGES, version
 from lib.results.run import plain
 
 LIB = Path(__file__).parents[1]
-CHOSEN = ("protocols", "workloads")
+CHOSEN = ("protocols", "tasks")
 """Folders of which a run counts only what its classes lead to."""
+SHARED = ("tasks/workload", "tasks/batch", "tasks/sized_batches", "tasks/flat_model", "tasks/metrics")
+"""Modules of these folders that every run uses."""
 SHOWN = (
     "errors",
     "options",
     "paths",
     "progress",
     "registry",
+    "workloads",
     "measure",
     "reporting",
     "results/key",
@@ -65,7 +67,8 @@ def key(configuration: Mapping[str, Any], things: Iterable[Any]) -> str:
 def engine() -> str:
     """A hash of the code and data of lib that carry every run out."""
     named = {path: path.relative_to(LIB).with_suffix("").as_posix() for path in sorted(LIB.rglob("*.py"))}
-    return _hash("".join(_parsed(path) for path, name in named.items() if not _within(name, (*CHOSEN, *SHOWN))))
+    counted = (path for path, name in named.items() if name in SHARED or not _within(name, (*CHOSEN, *SHOWN)))
+    return _hash("".join(map(_parsed, counted)))
 
 
 @cache
@@ -76,7 +79,9 @@ def _module(name: str) -> list[str]:
         path = LIB.parent / (left.pop().replace(".", "/") + ".py")
         if path not in found and path.is_file() and _within(path.relative_to(LIB).as_posix(), CHOSEN):
             found[path] = _parsed(path)
-            left += re.findall(r"^\s*from (lib\.\S+) import", path.read_text(encoding="utf-8"), re.MULTILINE)
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("lib."):
+                    left += [node.module, *(f"{node.module}.{name.name}" for name in node.names)]
     return sorted(found.values())
 
 

@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from lib.data.feed import account
+from lib.drivers.feed import account
 from lib.drivers.run.ledger import settle
 from lib.drivers.run.plan import Plan
 from lib.drivers.run.record import Access, Finished, Mark, Snapshot
-from lib.models.flat import FlatModel
 from lib.protocols.statistics import pooled
-from lib.workloads.contract import judged
-from lib.workloads.metrics import entropy
+from lib.tasks.flat_model import FlatModel
+from lib.tasks.metrics import entropy
+from lib.tasks.workload import evaluate
 
 STALENESS = ("staleness", "data_staleness")
 """By updates of the store, and by steps since the token."""
@@ -186,7 +186,7 @@ class Outcome:
 
     def _evaluate(self, shot: Snapshot) -> dict[str, float]:
         self._module.load(shot.dense[0])
-        return judged(self.plan.workload, self._module.module, shot.rows, self.plan.seed, shot.mark.day)
+        return evaluate(self.plan.workload, self._module.module, shot.rows, self.plan.seed, shot.mark.day)
 
     def _others(self) -> dict[str, float]:
         """The metrics at the end of what the model might have been besides: the first worker's replica, the average of all

@@ -15,8 +15,8 @@ from lib.errors import BadOption, UnknownOption, unknown_option
 from lib.options import own_file, units
 from lib.options.checked import Checked
 from lib.protocols.rule import Pair, Rule
+from lib.tasks.workload import Workload
 from lib.training.schedule import Choice, Schedule
-from lib.workloads import Workload
 
 KINDS = {"workload": (Workload,), "protocol": (Rule, Pair, Schedule, Choice), "cluster": (Cluster,)}
 REGISTRIES = {"workload": workloads.ALL, "protocol": protocols.ALL, "cluster": clusters.ALL}

@@ -13,8 +13,8 @@ from lib.errors import BadOption
 from lib.options.checked import Checked, Count, NotNegative, Positive
 from lib.protocols.rule import Pair, Rule
 from lib.store.optim import Optimizer
+from lib.tasks.workload import Workload
 from lib.training.controller import Automatic
-from lib.workloads import Workload
 
 
 @dataclass(frozen=True, kw_only=True)

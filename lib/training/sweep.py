@@ -14,10 +14,10 @@ from joblib.externals.loky.process_executor import BrokenProcessPool
 
 from lib import paths
 from lib.errors import BadOption, LockstepError
-from lib.models.flat import one_thread
 from lib.options.checked import Count, checked
 from lib.progress import Progress
 from lib.results.run import Run
+from lib.tasks.flat_model import one_thread
 from lib.training.train import Job
 
 NEEDED = {"workload", "protocol", "cluster"}

@@ -16,8 +16,7 @@ from annotated_types import Le
 
 from lib import paths
 from lib.cluster.base import Cluster
-from lib.data import source
-from lib.data.feed import stretches
+from lib.drivers.feed import stretches
 from lib.drivers.run.cuts import Cuts
 from lib.drivers.run.plan import Plan
 from lib.drivers.servers.sample_ids import MOST
@@ -31,10 +30,11 @@ from lib.results.provenance import machine
 from lib.results.run import Run
 from lib.seeds import not_sealed
 from lib.store.spec import RowStore
+from lib.tasks import prepared_datasets
+from lib.tasks.workload import Workload
 from lib.training.given import resolve
 from lib.training.legs import Course
 from lib.training.schedule import Choice, Phase, Schedule, single
-from lib.workloads import Workload
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -224,8 +224,12 @@ class Job:
     def _epochs(self, summary: dict[str, Any]) -> dict[str, Any]:
         """On real data, also how many times the run went through it."""
         data = getattr(self.course.plan.workload, "data", None)
-        told = data and source.digest(data)  # a class of the user's own may mean something else by it
-        return {"epochs": round(summary["samples"] / source.samples(data), 3), **summary} if told else summary
+        told = data and prepared_datasets.digest(data)  # a class of the user's own may mean something else by it
+        return (
+            {"epochs": round(summary["samples"] / prepared_datasets.training_samples(data), 3), **summary}
+            if told
+            else summary
+        )
 
 
 def _course(

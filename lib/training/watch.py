@@ -10,10 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lib.cluster.base import Site
-from lib.data.feed import WorkQueue
+from lib.drivers.feed import WorkQueue
+from lib.tasks.workload import Workload
 from lib.training.controller import Automatic, AutomaticState, Computation, Mode
 from lib.training.schedule import Choice
-from lib.workloads import Workload
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,12 +25,12 @@ from joblib import cpu_count
 
 import lib
 from lib import Job, RowStore, Workload
-from lib.data.triples import Graph
 from lib.options.checked import Count
 from lib.results import provenance
 from lib.store.table.table import Table
 from lib.streams import stream
-from lib.workloads.graph import LinkPrediction
+from lib.tasks.graph import LinkPrediction
+from lib.tasks.graph_stream import Graph
 from notebooks.calibration import fidelity
 from notebooks.calibration.calibrate import calibrate
 from notebooks.oac import on_disk

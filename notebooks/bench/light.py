@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 import lib
-from lib.workloads.light import LightClicks
+from lib.tasks.clicks import LightClicks
 from notebooks.bench.pairs import at_most
 
 LIMITS = {"sync": 0.35, "gba": 0.35, "s-easgd": 0.5}

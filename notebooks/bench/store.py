@@ -19,10 +19,10 @@ import pandas as pd
 import torch
 
 from lib import Adagrad, RowStore
-from lib.data.zipf import probabilities
 from lib.store.table import kernels
 from lib.store.table.table import Table
 from lib.streams import stream
+from lib.tasks.sampling import probabilities
 from notebooks.bench import checkpoint
 from notebooks.bench.pairs import Work, against, at_most, at_once, cores, timed
 from notebooks.bench.peers import FEATURES, Ceiling, Direct, Fbgemm, Torch

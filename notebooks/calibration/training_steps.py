@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from lib import Workload, streams, workloads
-from lib.models.flat import FlatModel
+from lib.tasks.flat_model import FlatModel
 from notebooks.calibration.measurement import Measurement, fit_line, median_seconds
 
 MODELS = ("deepfm", "dlrm")

@@ -15,14 +15,13 @@ import torch
 from torch.nn import functional as F
 
 from lib import BadOption, Batch, Momentum, Run
-from lib.data import epochs
-from lib.data.images import Images, RealImages, augmented, moments, scaled
-from lib.models.vision import Classifier
 from lib.options.checked import Count
 from lib.protocols.all_reduce import AllReduce
 from lib.protocols.dssync import DSSync
 from lib.streams import stream
-from lib.workloads.vision import ImageClasses
+from lib.tasks.sampling import epoch_rows
+from lib.tasks.vision import Classifier, ImageClasses
+from lib.tasks.vision_stream import Images, RealImages, augmented, moments, scaled
 from notebooks import regime, study
 from notebooks.dssync import quality
 
@@ -63,9 +62,9 @@ class ImagesAgain(ImageClasses):
     def chosen(self, seed: int, first: int, size: int, index: int) -> np.ndarray:
         """Which images a batch has."""
         if self.shards == "reshuffled":
-            return epochs.chosen(seed, first, size, self.images)
+            return epoch_rows(seed, first, size, self.images)
         turn, rank = divmod(index, self.workers)
-        part = epochs.chosen(seed, 0, self.images, self.images)[rank :: self.workers]
+        part = epoch_rows(seed, 0, self.images, self.images)[rank :: self.workers]
         return part.take(turn * self.batch_size + np.arange(size), mode="wrap")
 
     def evaluate(

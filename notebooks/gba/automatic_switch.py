@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from lib import Automatic, Choice, Link, Node, Phase, Run, Slowdown, VirtualCluster, Workload, workloads
 from lib.cluster.slowdowns import Shared, get
 from lib.protocols import get as protocol
-from lib.workloads.base import dense_parameters
+from lib.tasks.workload import dense_parameters
 from notebooks.gba.hindsight import best_fixed, oracle
 from notebooks.gba.tasks import trained
 from reports.palette import colour

@@ -22,7 +22,7 @@ from lib.protocols.baselines import BSP, Async, Frozen, Sync
 from lib.protocols.gba import GBA
 from lib.protocols.hop import HopBS, HopBW
 from lib.store.optim import Optimizer
-from lib.workloads.base import dense_parameters
+from lib.tasks.workload import dense_parameters
 from notebooks import clusters
 from notebooks.gba.throughput import SIGMA
 

@@ -14,12 +14,11 @@ import numpy as np
 import pandas as pd
 
 from lib import Phase, Rule, Schedule, ServerRule, VirtualCluster, Workload, train
-from lib.models.quadratic import Quadratic
 from lib.protocols import get as protocol
 from lib.protocols.baselines import Async, Sync
 from lib.protocols.gba import GBA
-from lib.workloads.base import dense_parameters
-from lib.workloads.quadratic import QuadraticBowl
+from lib.tasks.quadratic import Quadratic, QuadraticBowl
+from lib.tasks.workload import dense_parameters
 from notebooks.gba.tasks import Task
 
 

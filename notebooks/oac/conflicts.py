@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from lib import Run, Workload, protocols, workloads
-from lib.data.zipf import probabilities
+from lib.tasks.sampling import probabilities
 from notebooks.oac.replay import replaced
 from notebooks.oac.tasks import ESTIMATED, SETUPS
 

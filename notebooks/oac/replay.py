@@ -7,11 +7,11 @@ import numpy as np
 import torch
 
 from lib import Run, Workload
-from lib.models.flat import FlatModel, one_thread
 from lib.results.outcome import digest
 from lib.store.dense import DenseStore
 from lib.store.rows import Rows
 from lib.store.table.table import Table
+from lib.tasks.flat_model import FlatModel, one_thread
 
 
 def replaced(run: Run) -> float:

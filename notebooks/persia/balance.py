@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from lib import Lognormal, Node, RowStore, Run, Workload, workloads
-from lib.data.clicks import FIELD_SHIFT
 from lib.store.placement import look_up_costs
 from lib.streams import stream
+from lib.tasks.clicks_stream import FIELD_SHIFT
 from notebooks import clusters, loads
 from notebooks.persia import tasks
 

@@ -10,13 +10,13 @@ from typing import Any, ClassVar
 import numpy as np
 
 from lib import Adagrad, Batch
-from lib.data.clicks import FIELD_SHIFT
-from lib.models.ctr import TABLE
 from lib.options.checked import Count, Positive
 from lib.store.optim import Optimizer
 from lib.streams import uniform
-from lib.workloads.ctr import ClickThrough
-from lib.workloads.networks import Network
+from lib.tasks.click_models import TABLE
+from lib.tasks.clicks import ClickThrough
+from lib.tasks.clicks_stream import FIELD_SHIFT
+from lib.tasks.workload import Network
 from notebooks.persia.tasks import speed_job
 
 DIM = 128

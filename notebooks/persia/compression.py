@@ -7,11 +7,11 @@ import numpy as np
 import pandas as pd
 
 from lib import Batch, RowStore, Run, Workload, workloads
-from lib.models.flat import FlatModel
 from lib.store.wire import ids as wire
 from lib.store.wire.codecs import Codec, Fp16, Fp32, Int8, ScaledFp16
 from lib.streams import stream
-from lib.workloads.contract import drawn
+from lib.tasks.flat_model import FlatModel
+from lib.tasks.workload import draw_batch
 from notebooks import study
 from notebooks.persia.tasks import job
 
@@ -27,7 +27,7 @@ GRID = {
 def _batch(size: int, exponent: float, seed: int) -> tuple[Workload, Batch]:
     shape = {"exponent": exponent, "vocabulary": 50_000, "hidden": (64, 32)}
     task = workloads.get("criteo-ffnn", batch_size=size, samples=size, world=seed, **shape)
-    return task, drawn(task, seed, 0, size, 0)
+    return task, draw_batch(task, seed, 0, size, 0)
 
 
 def indices(size: int, exponent: float, seed: int) -> dict[str, float]:

@@ -20,9 +20,9 @@ from lib.drivers.run.record import Record
 from lib.drivers.servers.parameter_server import ParameterServer
 from lib.drivers.servers.server_client import ServerClient
 from lib.drivers.servers.servers import Servers
-from lib.models.ctr import TABLE
-from lib.models.flat import StepResult
 from lib.protocols.baselines import Async
+from lib.tasks.click_models import TABLE
+from lib.tasks.flat_model import StepResult
 from notebooks.persia.capacity import CoinFlips, ids_of
 
 PERSIA = 3.9e6

@@ -9,8 +9,8 @@ import pandas as pd
 
 from lib import Lognormal, Run, Work, sweep
 from lib.drivers.replicas.overlap import FORWARD
-from lib.models.ctr import TABLE
-from lib.models.flat import FlatModel
+from lib.tasks.click_models import TABLE
+from lib.tasks.flat_model import FlatModel
 from notebooks import study
 from notebooks.persia.tasks import MODES, speed_job
 

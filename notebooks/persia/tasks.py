@@ -12,7 +12,7 @@ from lib import Device, Lognormal, Node, Rule, Uplink, VirtualCluster, Workload,
 from lib.protocols.all_reduce import AllReduce
 from lib.protocols.baselines import Async, Frozen, Sync
 from lib.protocols.persia import Hybrid
-from lib.workloads.base import dense_parameters
+from lib.tasks.workload import dense_parameters
 from notebooks import clusters
 
 TAU = 4

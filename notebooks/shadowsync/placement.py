@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from lib import Node, RowStore, VirtualCluster, Workload
-from lib.data.clicks import FIELD_SHIFT
 from lib.drivers.run.plan import PROFILED
 from lib.store.placement import look_up_costs, packed
 from lib.streams import stream
+from lib.tasks.clicks_stream import FIELD_SHIFT
 from notebooks import loads
 from notebooks.shadowsync import tasks
 

@@ -12,7 +12,7 @@ from typing import Any
 import lib
 from lib import Adagrad, Lognormal, RowStore, Rule, VirtualCluster, Workload, protocols, workloads
 from lib.store.blank import BlankDense
-from lib.workloads.base import dense_parameters
+from lib.tasks.workload import dense_parameters
 from notebooks import clusters
 
 DENSE = 50e6

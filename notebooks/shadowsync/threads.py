@@ -9,9 +9,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from lib import Batch, Job, LocalCluster, Mishaps, RowStore, Rule, Run, Workload, workloads
+from lib import Batch, Job, LocalCluster, Mishaps, RowStore, Rule, Run, TableSpec, Workload, workloads
 from lib.protocols.shadowsync import ForegroundEASGD, ShadowEASGD
-from lib.workloads.base import TableSpec
 from notebooks.bench.pairs import at_once, best
 from notebooks.toys import Climb, Toy
 

@@ -7,11 +7,10 @@ from typing import ClassVar
 import numpy as np
 import torch
 
-from lib import SGD, Batch, Work, Workload
+from lib import SGD, Batch, TableSpec, Work, Workload
 from lib.options.checked import Count
 from lib.store.optim import Optimizer
 from lib.streams import stream
-from lib.workloads.base import TableSpec
 
 UNSEEN = 2**40
 """Where the samples of the evaluation begin: the stream never comes so far."""

@@ -21,7 +21,7 @@ from reports.claims.loading import file_of, parsed
 
 FIGURES = "notebooks."
 """Where notebooks find what they make figures of runs with."""
-ALWAYS = ("lib.results.outcome", "lib.results.outcomes", "lib.workloads.metrics")
+ALWAYS = ("lib.results.outcome", "lib.results.outcomes", "lib.tasks.metrics")
 """What makes a run's own summary."""
 
 

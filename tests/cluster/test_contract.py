@@ -16,9 +16,9 @@ from lib.drivers.run.plan import Plan
 from lib.drivers.servers.parameter_server import ParameterServer
 from lib.drivers.servers.shard import Gradient
 from lib.errors import BadOption, NotFinite
-from lib.models.flat import FlatModel
 from lib.protocols import get
 from lib.protocols.server_rule import Push
+from lib.tasks.flat_model import FlatModel
 
 LARGE = 2_000_000
 """Elements of an array that Ray carries through shared memory, and a thread copies for a while."""

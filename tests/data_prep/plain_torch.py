@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from lib.workloads import metrics
+from lib.tasks import metrics
 
 
 class DeepFM(nn.Module):

@@ -17,10 +17,10 @@ from pyarrow import parquet
 from data_prep.__main__ import main
 from data_prep.parse import MISSING, RARE, RESERVED, code_of, text_value
 from lib.command_line import main as lib_main
-from lib.data import source
-from lib.data.clicks import FIELD_SHIFT
-from lib.data.prepared import PreparedClicks
 from lib.store import sealed
+from lib.tasks import prepared_datasets
+from lib.tasks.clicks_stream import FIELD_SHIFT
+from lib.tasks.prepared_datasets import PreparedClicks
 
 HEADER = "click,who,what,price,tags,at"
 ROWS = [
@@ -129,7 +129,7 @@ def test_without_a_time_days_are_drawn_and_with_a_test_file_all_train(prepare, t
     (tmp_path / "later.csv").write_text(TEXT)
     made, log = prepare(many, "--label", "click", "--test", str(tmp_path / "later.csv"), name="earlier.csv")
     assert (made["train_days"], made["days"], log.rows(10)) == (10, 11, 40)
-    assert source.samples(str(log.folder)) == 10_000
+    assert prepared_datasets.training_samples(str(log.folder)) == 10_000
 
 
 def test_rare_values_share_a_code_and_buckets_hold_all(prepare):

@@ -15,8 +15,8 @@ from data_prep.criteo_1tb import Criteo1TB
 from data_prep.criteo_kaggle import CriteoKaggle
 from data_prep.job import Options
 from data_prep.rejects import TooManyRejects
-from lib.data.prepared import PreparedClicks
 from lib.errors import BadOption
+from lib.tasks.prepared_datasets import PreparedClicks
 
 
 def criteo(label=0, first="", value="", end="\n"):

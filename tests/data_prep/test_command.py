@@ -22,8 +22,8 @@ from data_prep.datasets import ALL
 from data_prep.fb15k237 import FB15k237
 from data_prep.job import Options
 from data_prep.squad import Squad
-from lib.data import source
-from lib.data.prepared import Partitions
+from lib.tasks import prepared_datasets
+from lib.tasks.prepared_datasets import Partitions
 
 ROOT = Path(__file__).parents[2]
 
@@ -164,7 +164,7 @@ def test_a_file_to_be_judged_by_can_be_given(name, tmp_path, capsys):
         assert main([name, str(tmp_path / folder), "--twin", "--rows", "200", "--seed", str(place)]) == 0
     train, test = (next(path for path in (tmp_path / f).iterdir() if "train" in path.name) for f in "ab")
     assert main([name, str(train), str(tmp_path / "out"), "--test", str(test), "--min-count", "2"]) == 0
-    log = source.clicks(str(tmp_path / "out"), behaviours=False)
+    log = prepared_datasets.read_clicks(str(tmp_path / "out"), behaviours=False)
     assert (log.samples, len(log.held_out(1_000).labels)) == (200, 200)
     assert main([name, str(train), str(tmp_path / "other"), "--test", str(train)]) == 2
     assert main([name, str(train), str(tmp_path / "other"), "--test", "nowhere"]) == 2
@@ -184,7 +184,7 @@ def test_so_it_can_of_images_and_questions(kind, tmp_path):
     assert sorted({part["split"] for part in made["partitions"]}) == sorted(
         ["train", "test" if kind is Cifar10 else "dev"]
     )
-    assert source.samples(str(tmp_path / "out")) == (40 if kind is Cifar10 else 216)
+    assert prepared_datasets.training_samples(str(tmp_path / "out")) == (40 if kind is Cifar10 else 216)
 
 
 @pytest.mark.slow

@@ -17,9 +17,9 @@ from data_prep.imagenet import ImageNet
 from data_prep.job import Options
 from data_prep.squad import Squad
 from lib import VirtualCluster, workloads
-from lib.data.encoded import EncodedImages, decoded
-from lib.data.prepared import Partitions
 from lib.errors import Damaged
+from lib.tasks.prepared_datasets import Partitions
+from lib.tasks.vision_stream import EncodedImages, decoded
 
 
 def rejected(out):

@@ -12,8 +12,8 @@ from data_prep import history, partitions
 from data_prep.job import Options
 from data_prep.taobao import ADS, BEHAVIOURS, CATE, FIELDS, MIDNIGHT, PROFILES, SAMPLES, Taobao
 from data_prep.taobao_twin import PULL, SEEN
-from lib.data.clicks import FIELD_SHIFT
-from lib.data.prepared import PreparedClicks
+from lib.tasks.clicks_stream import FIELD_SHIFT
+from lib.tasks.prepared_datasets import PreparedClicks
 
 DAY = 86_400
 

@@ -14,9 +14,9 @@ import lib
 from lib import LocalCluster, Lognormal, Node, VirtualCluster, workloads
 from lib.drivers.replicas.overlap import FORWARD
 from lib.errors import BadOption
-from lib.models.flat import FlatModel
 from lib.protocols.all_reduce import AllReduce
 from lib.protocols.dssync import DSSync
+from lib.tasks.flat_model import FlatModel
 
 CLICKS = workloads.get(
     "ctr-synthetic", samples=2_000, batch_size=50, vocabulary=40, fields=3, hidden=(32, 16), evaluation_samples=300

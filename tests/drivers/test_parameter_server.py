@@ -18,7 +18,7 @@ from lib.drivers.servers.parameter_server import ParameterServer
 from lib.drivers.servers.shard import Gradient
 from lib.protocols.server_rule import Push
 from lib.store.optim import SGD
-from lib.workloads.base import TableSpec
+from lib.tasks.workload import TableSpec
 from tests.toys import Letters
 
 FAST = {"latency": 0.0, "bandwidth": 1e30}

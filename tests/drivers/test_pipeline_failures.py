@@ -13,7 +13,7 @@ from lib.drivers.pipeline_loop import Pipeline
 from lib.drivers.pipelines.host_store import HostStore
 from lib.drivers.run.trainer import Trainer
 from lib.errors import NotFinite
-from lib.models.flat import FlatModel
+from lib.tasks.flat_model import FlatModel
 from notebooks.oac.anomalies import judged_run
 from notebooks.oac.replay import serial
 from tests.toys import records

@@ -10,10 +10,10 @@ import pytest
 
 import lib
 from lib import Failure, Node, VirtualCluster, protocols, workloads
-from lib.data.batch import Batch
 from lib.drivers.run.ledger import OUTCOMES
 from lib.drivers.servers.pulling import pulled
 from lib.protocols import Pair
+from lib.tasks.batch import Batch
 from tests.toys import records
 
 CLICKS = workloads.get(

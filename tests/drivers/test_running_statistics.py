@@ -13,11 +13,10 @@ from torch.nn import functional as F
 import lib
 from lib import LocalCluster, Phase, Schedule, VirtualCluster, workloads
 from lib.errors import BadOption
-from lib.models.quadratic import Quadratic
 from lib.protocols import get
 from lib.protocols.mixing import Centre
-from lib.workloads.contract import judged
-from lib.workloads.quadratic import QuadraticBowl
+from lib.tasks.quadratic import Quadratic, QuadraticBowl
+from lib.tasks.workload import evaluate
 from tests.drivers.composing import rule
 from tests.toys import finals, records
 from tests.training.stopping import assert_same, killed
@@ -150,7 +149,7 @@ def test_one_worker_is_plain_torch():
         decay = sum(parameter.square().sum() for parameter in model.parameters())
         (loss + 0.5 * IMAGES.weight_decay * decay).backward()
         optimizer.step()
-    expected = judged(IMAGES, model.eval(), {}, 0)
+    expected = evaluate(IMAGES, model.eval(), {}, 0)
     assert {name: run.summary[name] for name in expected} == pytest.approx(expected, abs=1e-6)
     final = finals(records(IMAGES, get("ds-sync"), VirtualCluster(workers=1)))["worker0/replica"]["values"]
     norms = [module for module in model.modules() if isinstance(module, torch.nn.BatchNorm2d)]

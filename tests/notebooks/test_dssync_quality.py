@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 import lib
-from lib.workloads.vision import ImageClasses
+from lib.tasks.vision import ImageClasses
 from notebooks.dssync import batch_norm, convergence, quality, theory
 
 SHORT = {"steps": 5, "evaluations": 2}

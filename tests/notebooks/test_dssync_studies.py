@@ -9,7 +9,7 @@ import pytest
 
 import lib
 from lib.protocols.dssync import DSSync
-from lib.workloads.contract import judged
+from lib.tasks.workload import evaluate
 from notebooks.dssync import cost, mixing, overhead, quality, real_collectives, smaller, tensors, topology
 
 
@@ -133,7 +133,7 @@ def test_a_block_has_the_tensors_of_a_model_and_is_judged_by_its_numbers_mean():
     block = real_collectives.Block(samples=4, size=1_000_000)
     sizes = [each.numel() for each in block.model(0).parameters()]
     assert len(sizes) == 142 and sum(sizes) == pytest.approx(1_000_000, rel=0.001)
-    assert judged(block, block.model(0), {}, seed=0) == {"mean": 0.0}
+    assert evaluate(block, block.model(0), {}, seed=0) == {"mean": 0.0}
 
 
 def test_a_whole_iteration_goes_from_one_exchange_to_the_next():

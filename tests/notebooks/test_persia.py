@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 import lib
-from lib.workloads.base import dense_parameters
+from lib.tasks.workload import dense_parameters
 from notebooks import study
 from notebooks.persia import compression, convergence, late_rows, scaling, tasks, theory
 

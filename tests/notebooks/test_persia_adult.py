@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 import lib
-from lib.workloads.ctr import TABLE
+from lib.tasks.clicks import TABLE
 from notebooks.persia import adult
 
 SAMPLES = 2_560

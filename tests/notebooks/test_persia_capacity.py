@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from lib.data.clicks import FIELD_SHIFT
 from lib.errors import BadOption
-from lib.models.ctr import TABLE
+from lib.tasks.click_models import TABLE
+from lib.tasks.clicks_stream import FIELD_SHIFT
 from notebooks.persia.capacity import CAPACITIES, DIM, CoinFlips
 from notebooks.persia.resident import served
 

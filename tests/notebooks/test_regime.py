@@ -8,7 +8,7 @@ import pytest
 
 import lib
 from lib import paths
-from lib.data.batch import Batch
+from lib.tasks.batch import Batch
 from notebooks import regime
 from notebooks.gba import tasks
 

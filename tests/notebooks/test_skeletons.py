@@ -8,7 +8,7 @@ import pytest
 
 import lib
 from data_prep.job import Options
-from lib.data.prepared import PreparedClicks
+from lib.tasks.prepared_datasets import PreparedClicks
 from notebooks.skeletons.data_set import Mine as MyClicks
 from notebooks.skeletons.slowdown import Mine as MySlowdown
 from reports import runner as notebooks

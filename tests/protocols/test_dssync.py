@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lib import Failure, VirtualCluster, train, workloads
-from lib.data import epochs
-from lib.data.batch import Batch
 from lib.drivers.membership.rendezvous import Rendezvous
 from lib.errors import BadOption
 from lib.protocols.dssync import DSSync, factors
+from lib.tasks.batch import Batch
+from lib.tasks.sampling import epoch_rows
 from notebooks.dssync.mixing import Push
 from tests.toys import finals, records
 
@@ -27,7 +27,7 @@ class Epochs(Push):
 
     def draw(self, seed: int, first: int, size: int, index: int) -> Batch:
         push = np.zeros((1, self.workers), np.float32)
-        push[0, epochs.chosen(seed, first, size, 5 * self.workers)[0] % self.workers] = 1
+        push[0, epoch_rows(seed, first, size, 5 * self.workers)[0] % self.workers] = 1
         return Batch.of(index=index, raw={}, size=1, features={"push": push})
 
 

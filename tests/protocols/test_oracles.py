@@ -16,8 +16,8 @@ import pytest
 import torch
 
 from lib import Node, VirtualCluster, protocols
-from lib.data.batch import Batch
 from lib.store.optim import SGD, Adagrad
+from lib.tasks.batch import Batch
 from tests.toys import Climb, Letters, finals, records
 
 

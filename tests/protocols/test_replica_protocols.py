@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 import lib
 from lib import Failure, LocalCluster, Node, RayCluster, VirtualCluster, workloads
 from lib.errors import BadOption
-from lib.models.flat import FlatModel
 from lib.protocols.decentralised import ADPSGD, DPSGD
 from lib.protocols.easgd import EASGD, Downpour
 from lib.protocols.local_sgd import DiLoCo, DynamicAveraging, LocalSGD, PostLocalSGD, SlowMo
 from lib.protocols.sparta import SPARTA
 from lib.store.optim import SGD, Adagrad, Adam, Momentum
+from lib.tasks.flat_model import FlatModel
 from tests.toys import FIELD, Letters, finals, records
 from tests.training.stopping import assert_same, killed
 

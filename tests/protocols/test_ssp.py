@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 import lib
 from lib import Failure, LocalCluster, Mishaps, Node, VirtualCluster, protocols, workloads
 from lib.errors import BadOption
-from lib.models.flat import FlatModel
 from lib.protocols.hop import SSP, HopBS
 from lib.store.optim import SGD
+from lib.tasks.flat_model import FlatModel
 from tests.protocols.test_oracles import noting
 from tests.toys import finals, records
 from tests.training.stopping import assert_same, killed

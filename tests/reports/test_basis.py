@@ -90,7 +90,7 @@ def test_each_part_that_changed_is_named(repository):
     remarks(repository)
     kept = json.loads((repository.reports / "claims" / "a.b.json").read_text())
     assert changed() == ()
-    assert {"the notebook", "notebooks.gba.switching", "notebooks.gba.tasks", "lib.workloads.metrics"} <= kept["parts"][
+    assert {"the notebook", "notebooks.gba.switching", "notebooks.gba.tasks", "lib.tasks.metrics"} <= kept["parts"][
         "code"
     ].keys()
     assert not any(name.startswith(("lib.drivers", "lib.training")) for name in kept["parts"]["code"])

@@ -8,14 +8,14 @@ from typing import ClassVar
 
 import lib
 from lib.results import files
+from lib.tasks.quadratic import QuadraticBowl
 from lib.training.train import Job
-from lib.workloads.quadratic import QuadraticBowl
 
 READS = '''
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
-from lib.workloads.quadratic import QuadraticBowl
+from lib.tasks.quadratic import QuadraticBowl
 
 @dataclass(frozen=True, kw_only=True)
 class Mine(QuadraticBowl):

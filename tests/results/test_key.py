@@ -180,7 +180,7 @@ def test_a_door_of_lib_leads_to_what_is_asked_for():
 
 MINE = '''
 from dataclasses import dataclass
-from lib.workloads.quadratic import QuadraticBowl
+from lib.tasks.quadratic import QuadraticBowl
 from {package} import helper
 LOADS = 2
 

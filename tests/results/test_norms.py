@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import lib
-from lib.models.flat import FlatModel
-from lib.workloads.quadratic import QuadraticBowl
+from lib.tasks.flat_model import FlatModel
+from lib.tasks.quadratic import QuadraticBowl
 
 BOWL = QuadraticBowl(samples=48, batch_size=8, dim=6)
 

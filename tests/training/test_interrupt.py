@@ -13,7 +13,7 @@ import pytest
 SCRIPT = """
 import dataclasses, pathlib, sys
 import lib
-from lib.workloads.ctr import ClickThrough
+from lib.tasks.clicks import ClickThrough
 
 class Endless(ClickThrough):
     def draw(self, seed, first, size, index):

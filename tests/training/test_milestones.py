@@ -9,9 +9,9 @@ import torch
 import lib
 from lib import Phase, Schedule
 from lib.errors import BadOption
-from lib.models.flat import FlatModel
 from lib.store.optim import SGD, Adagrad, Adam, Momentum
-from lib.workloads.quadratic import QuadraticBowl
+from lib.tasks.flat_model import FlatModel
+from lib.tasks.quadratic import QuadraticBowl
 from tests.toys import weights
 
 TINY = {"samples": 32 * 24, "batch_size": 32, "fields": 3, "vocabulary": 40, "dim": 4, "hidden": (8,)}

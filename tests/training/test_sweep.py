@@ -16,9 +16,9 @@ import pytest
 import lib
 from lib.errors import BadOption, UnknownOption
 from lib.progress import _open
+from lib.tasks.quadratic import QuadraticBowl
 from lib.training import sweep as sweeps
 from lib.training.sweep import SweepFailed
-from lib.workloads.quadratic import QuadraticBowl
 from tests.training.test_interrupt import alive, family, wait_for
 
 ROOT = Path(__file__).parents[2]

@@ -74,9 +74,9 @@ def test_workers_that_die_do_so_at_the_same_time():
 
 
 def test_nothing_is_computed_and_nothing_evaluated(monkeypatch):
-    monkeypatch.setattr("lib.models.flat.FlatModel.step", lambda *_: pytest.fail("a gradient was computed"))
+    monkeypatch.setattr("lib.tasks.flat_model.FlatModel.step", lambda *_: pytest.fail("a gradient was computed"))
     monkeypatch.setattr("lib.store.table.table.Table.pull", lambda *_: pytest.fail("a row was moved"))
-    monkeypatch.setattr("lib.workloads.ctr.ClickThrough.evaluate", lambda *_: pytest.fail("a model was evaluated"))
+    monkeypatch.setattr("lib.tasks.clicks.ClickThrough.evaluate", lambda *_: pytest.fail("a model was evaluated"))
     run = lib.train("ctr-synthetic", "gba", "virtual", gradients=False, save=False, **SMALL, **CLUSTER)
     assert "auc" not in run.summary and np.isnan(run.summary["train_loss"])
 
@@ -97,7 +97,7 @@ def test_neither_vectors_nor_rows_take_memory(protocol):
 
 
 def test_ids_are_drawn_once_for_all_modes(monkeypatch):
-    from lib.workloads.ctr import ClickThrough
+    from lib.tasks.clicks import ClickThrough
 
     drawn, draw = [], ClickThrough.draw
     monkeypatch.setattr(ClickThrough, "draw", lambda *given: drawn.append(given[1:]) or draw(*given))

@@ -21,10 +21,10 @@ import numpy as np
 
 from lib.drivers.run.plan import Plan
 from lib.drivers.run.record import Record
-from lib.models.flat import FlatModel
 from lib.protocols.statistics import pooled
 from lib.store.placement import Placement, Uniform, place_dense, place_rows
 from lib.store.rows import Rows
+from lib.tasks.flat_model import FlatModel
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,13 +8,9 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from lib.data.batch import Batch
-from lib.data.clicks import FIELD_SHIFT
-from lib.data.feed import stretches
-from lib.data.outline import Outlines, outlines
+from lib.drivers.feed import stretches
 from lib.drivers.run.cuts import Attempt, Cuts
 from lib.drivers.run.record import Finished, Mark
-from lib.models.flat import FlatModel
 from lib.protocols.rule import Pair, Rule
 from lib.store.blank import BlankDense, BlankTable, blank
 from lib.store.dense import DenseStore
@@ -23,8 +19,11 @@ from lib.store.placement import Placement, look_up_costs
 from lib.store.spec import RowStore
 from lib.store.table.table import Table
 from lib.store.wire.codecs import Fp32
-from lib.workloads import Workload
-from lib.workloads.contract import drawn, fresh
+from lib.tasks.batch import Batch
+from lib.tasks.clicks_stream import FIELD_SHIFT
+from lib.tasks.flat_model import FlatModel
+from lib.tasks.sized_batches import SizedBatches, sized_batches
+from lib.tasks.workload import Workload, draw_batch, fresh_model
 
 if TYPE_CHECKING:
     from lib.cluster.base import Site
@@ -119,12 +118,12 @@ class Plan:
         """The index-th batch of this plan."""
         done, size = index * self.workload.batch_size, self.size_of(index)
         if not self.gradients:
-            return self._outlines.batch(self.first + done, size, index)
-        return drawn(self.workload, self.seed, self.first + done, size, index)
+            return self._sized_batches.batch(self.first + done, size, index)
+        return draw_batch(self.workload, self.seed, self.first + done, size, index)
 
     @functools.cached_property
-    def _outlines(self) -> Outlines:
-        return outlines(self.workload, self.seed, places=self.store.ids != "distinct" or bool(self.summed))
+    def _sized_batches(self) -> SizedBatches:
+        return sized_batches(self.workload, self.seed, places=self.store.ids != "distinct" or bool(self.summed))
 
     @functools.cached_property
     def pooled(self) -> dict[str, tuple[int, ...]]:
@@ -172,7 +171,7 @@ class Plan:
         def made() -> np.ndarray:
             if not self.gradients:
                 return blank(FlatModel(self.workload.model(self.seed)).vector.numel())
-            start = fresh(self.workload, self.seed).vector.numpy()
+            start = fresh_model(self.workload, self.seed).vector.numpy()
             start.flags.writeable = False
             return start
 

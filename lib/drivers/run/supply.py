@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from lib.cluster.base import Handle, Site, World
-from lib.data.batch import Batch
-from lib.data.feed import WorkQueue
+from lib.drivers.feed import WorkQueue
 from lib.drivers.run.plan import Plan
 from lib.store.checkpoint import Kept
+from lib.tasks.batch import Batch
 
 
 class Reader(Kept):

@@ -11,15 +11,15 @@ from typing import Any, Literal
 import torch
 
 from lib.cluster.base import Handle, Site, nbytes
-from lib.data.batch import Batch
-from lib.data.feed import feed, read
+from lib.drivers.feed import feed, read
 from lib.drivers.replicas.overlap import Overlap
 from lib.drivers.run.plan import Plan
 from lib.drivers.run.record import Record
 from lib.drivers.run.supply import Supply
 from lib.errors import BadOption, NotFinite
-from lib.models.flat import FlatModel, Launched, StepResult
 from lib.store.blank import blank
+from lib.tasks.batch import Batch
+from lib.tasks.flat_model import FlatModel, Launched, StepResult
 from lib.training.controller import Computation
 
 
@@ -39,7 +39,7 @@ class Trainer:
             raise BadOption(
                 f"{plan.protocol.dense.name}: the model's running statistics ({self._models[0].running[0]!r}) would be no "
                 "part of what is exchanged and evaluated; replicas of ds-sync, all-reduce or hybrid have them, and "
-                "lib.models.layers.Norm does without"
+                "lib.tasks.layers.Norm does without"
             )
         self._cost = plan.workload.work()
         self._compute = self._run if plan.gradients else self._pretend

@@ -9,14 +9,14 @@ import numpy as np
 
 from lib.cluster.base import Site
 from lib.cluster.spec import Work
-from lib.data.batch import Batch
 from lib.drivers.run.plan import Plan
 from lib.drivers.run.record import Record
 from lib.drivers.servers.server_client import Parts, ServerClient
 from lib.drivers.servers.servers import Servers
 from lib.drivers.servers.steps import Pulled
-from lib.models.flat import StepResult
 from lib.store.spec import RowStore
+from lib.tasks.batch import Batch
+from lib.tasks.flat_model import StepResult
 
 
 class CachedClient(ServerClient):

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from lib.cluster.base import Handle, Site, nbytes
-from lib.data.batch import Batch
 from lib.drivers.run.plan import Plan
 from lib.drivers.run.record import Record
 from lib.drivers.servers.embedding_worker import Dispatched
@@ -19,8 +18,9 @@ from lib.drivers.servers.servers import Servers
 from lib.drivers.servers.shard import Gradient
 from lib.drivers.servers.steps import Pulled
 from lib.errors import NodeLost
-from lib.models.flat import StepResult
 from lib.protocols.server_rule import Push
+from lib.tasks.batch import Batch
+from lib.tasks.flat_model import StepResult
 
 
 class EmbeddingClient:

@@ -20,7 +20,6 @@ import torch
 
 from lib.cluster.base import Site, nbytes
 from lib.cluster.spec import Work
-from lib.data.batch import Batch
 from lib.drivers.run.plan import Plan
 from lib.drivers.run.record import Mark, Record
 from lib.drivers.run.supply import Supply
@@ -28,10 +27,11 @@ from lib.drivers.servers.sample_ids import first
 from lib.drivers.servers.server_client import ServerClient
 from lib.drivers.servers.servers import Servers
 from lib.drivers.servers.steps import Pulled
-from lib.models.flat import StepResult
 from lib.store.blank import blank
 from lib.store.checkpoint import Kept
 from lib.store.wire.bags import Bags
+from lib.tasks.batch import Batch
+from lib.tasks.flat_model import StepResult
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,8 @@ from functools import partial
 from itertools import zip_longest
 from typing import Any
 
-from lib.data.batch import Batch
 from lib.drivers.servers.server_client import ServerClient
+from lib.tasks.batch import Batch
 
 Pull = Callable[[], Awaitable[Any]]
 """What a worker calls for the parameters of its step; it may have been asked for before."""

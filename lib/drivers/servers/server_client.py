@@ -8,16 +8,16 @@ from collections.abc import Sequence
 import numpy as np
 
 from lib.cluster.base import Site, nbytes
-from lib.data.batch import Batch
 from lib.drivers.run.plan import Plan
 from lib.drivers.run.record import Record
 from lib.drivers.servers.servers import Servers
 from lib.drivers.servers.shard import Gradient
 from lib.drivers.servers.steps import Pulled
-from lib.models.flat import StepResult
 from lib.protocols.server_rule import Push
 from lib.store.blank import joined, taken
 from lib.store.placement import Partition
+from lib.tasks.batch import Batch
+from lib.tasks.flat_model import StepResult
 
 Parts = dict[str, np.ndarray | slice]
 """Table -> which of a batch's ids, or of its sums, are on one server."""

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 import lib
 from lib.cluster.base import nbytes
-from lib.data.batch import Batch
 from lib.store.wire.bags import Bags
+from lib.tasks.batch import Batch
 
 
 def batch(raw):

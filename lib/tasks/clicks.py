@@ -1,0 +1,292 @@
+"""Clicks, planted or real, for DeepFM, DLRM, Persia's FFNN and DIEN.
+
+Clicks for studies of synchronisation, where thousands of updates of many workers must take a minute (lib.tasks.click_models).
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, ClassVar, NamedTuple
+
+import numpy as np
+import torch
+from annotated_types import Gt, Lt
+
+from lib.cluster.spec import Work
+from lib.options.checked import Count, Natural, NotNegative
+from lib.store.optim import Adam, Optimizer
+from lib.tasks import metrics
+from lib.tasks.batch import Batch, share_ids
+from lib.tasks.behaviours import BehaviourStream, Catalogue, Remembered
+from lib.tasks.click_models import DIEN, DLRM, FFNN, TABLE, ClickModel, DeepFM, LightFM
+from lib.tasks.clicks_stream import FIELD_SHIFT, Clicks, ClickStream, HashedClicks
+from lib.tasks.layers import settled
+from lib.tasks.prepared_datasets import read_clicks
+from lib.tasks.workload import Network, TableSpec, Workload, build_network, dense_parameters, resolve_network
+
+MODELS: dict[str, type[ClickModel]] = {"deepfm": DeepFM, "dlrm": DLRM, "ffnn": FFNN, "dien": DIEN}
+
+Rate = Annotated[float, Gt(0), Lt(1)]
+
+_CHUNK = 4096  # samples evaluated at once, which bounds the memory
+_SETTLING = 4096  # training samples by which batch normalisation is settled for an evaluation
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClickThrough(Workload):
+    """Clicks of a teacher that turns slowly from day to day (lib.tasks.clicks_stream, lib.tasks.behaviours), or of a data folder.
+
+    Days: the planted pass is cut into `days` equal stretches of samples, in order. Each sample is as its own day is; a batch
+    is called by the day of its first. The evaluation's samples are of the day after the last, as in continual training, and
+    of no training batch.
+    """
+
+    name: str = "ctr-synthetic"
+    spelled: ClassVar[Mapping[str, str]] = {"model": "network"}
+    epochs: ClassVar[bool] = False
+
+    samples: Count = 400_000
+    batch_size: Count = 128
+    dense_optimizer: Optimizer = field(default=Adam(lr=0.01))
+    row_optimizer: Optimizer = field(default=Adam(lr=0.01))
+    network: Network = "deepfm"
+    """The model (option `model`): deepfm, dlrm, ffnn, dien, or a class of your own that extends
+    `lib.tasks.click_models.ClickModel` (in a file: "my_file.py:MyModel"). Its constructor names what it needs of fields, dim,
+    dense_features, hidden and seed."""
+    data: str | None = None
+    """Folder of prepared clicks; without it they are planted, by the options from `fields` to `world`."""
+    dim: Count = 8
+    """Width of an embedding."""
+    hidden: tuple[Count, ...] = (128, 64)
+    """Widths of the MLP's hidden layers."""
+    fields: Count = 10
+    """Number of categorical fields."""
+    vocabulary: Count = 2_000
+    """Ids of each field."""
+    vocabularies: tuple[Count, ...] = ()
+    """The same where fields differ, by field; (): they do not."""
+    pooling: tuple[Count, ...] = ()
+    """Ids of each field that a sample has, whose rows are summed (multi-hot), by field; (): one of each."""
+    exponent: NotNegative = 1.4
+    """Zipf's exponent of the ids."""
+    dense_features: Natural = 4
+    """Number of numeric inputs; may be 0."""
+    rank: Natural = 2
+    """Rank of the teacher's crosses between fields; 0 for none."""
+    first_order: NotNegative = 1.6
+    """Standard deviation of the teacher's first-order part, in logits."""
+    cross: NotNegative = 0.2
+    """Standard deviation of the teacher's crosses, in logits."""
+    linear: NotNegative = 0.8
+    """Standard deviation of the teacher's dense part, in logits."""
+    days: Count = 4
+    """Days in one pass."""
+    drift: NotNegative = 0.03
+    """Radians by which the teacher turns each day."""
+    base_rate: Rate = 0.25
+    """Share of clicks, every day."""
+    copies: Count = 1
+    """Ids that share one truth: each id is drawn among so many, which multiplies the vocabulary, not the teacher's memory."""
+    tasks: Count = 1
+    """FFNN: labels of a planted sample, each with an output of its own; the first is the click. Real ones have that alone."""
+    length: Count = 10
+    """DIEN: most behaviours of a user."""
+    topics: Count = 20
+    """DIEN: topics of the items."""
+    per_topic: Count = 50
+    """DIEN: items of each topic."""
+    novelty: NotNegative = 2.0
+    """DIEN: how readily a user turns to a new topic."""
+    affinity: NotNegative = 2.0
+    """DIEN: what a history of nothing but the target's topic adds to the teacher's logit."""
+    world: Natural = 0
+    """Seed of the teacher, apart from the runs' seed."""
+    scale: NotNegative = 0.01
+    """New rows are uniform in (-scale, scale)."""
+    evaluation_samples: Count = 20_000
+    """Samples of the evaluation."""
+
+    def __post_init__(self):
+        object.__setattr__(self, "network", resolve_network(self.network, MODELS, ClickModel, self.owner()))
+        if max(self.vocabularies or (self.vocabulary,)) * self.copies > 1 << FIELD_SHIFT:
+            self._reject("copies", f"so few that vocabulary * copies is at most 2^{FIELD_SHIFT}")
+        for option in ("vocabularies", "pooling"):
+            given = getattr(self, option)
+            if given and (self.data or len(given) != self.fields):
+                self._reject(
+                    option,
+                    "left out where data has fields of its own" if self.data else f"{self.fields} numbers, one a field",
+                )
+        if self.tasks > 1 and not issubclass(self._kind, FFNN):
+            self._reject("tasks", "1 but for ffnn")
+        if self.pooling and self._remembers:
+            self._reject("pooling", "left out for dien, which sums nothing")
+
+    def tables(self) -> dict[str, TableSpec]:
+        return {TABLE: TableSpec(self._kind.width(self.dim), self.scale, self._pooling)}
+
+    def model(self, seed: int) -> ClickModel:
+        return build_network(self._kind, **self._shape, seed=seed)
+
+    def day(self, place: int) -> int:
+        return self.clicks.day(place) if self.data else super().day(place)
+
+    def day_begins(self, day: int) -> int:
+        return self.clicks.day_begins(day) if self.data else super().day_begins(day)
+
+    def draw(self, seed: int, first: int, size: int, index: int) -> Batch:
+        origin = self.clicks
+        if self.data:
+            return _batch(origin.train(first, size, seed), index=index, day=self.day(first))
+        parts = [origin.draw(many, seed=seed, day=day, first=place) for day, place, many in self.by_day(first, size)]
+        clicks = parts[0] if len(parts) == 1 else type(parts[0])(*map(np.concatenate, zip(*parts, strict=True)))
+        return _batch(clicks, index=index, day=self.day(first))
+
+    def work(self) -> Work:
+        """The backward pass costs twice the forward pass; rows and parameters are read, and their gradients written."""
+        flops = 3 * self.batch_size * self._kind.flops(**self._shape)
+        rows = self.batch_size * self._columns * self._kind.width(self.dim)
+        return Work(flops=flops, bytes=4.0 * 3 * (rows + dense_parameters(self)))
+
+    def evaluation_ids(self, seed: int, day: int | None = None) -> dict[str, np.ndarray]:
+        return _evaluation(self, seed, day).batch.ids
+
+    def evaluate(
+        self, model: ClickModel, rows: Mapping[str, torch.Tensor], seed: int, day: int | None = None
+    ) -> dict[str, float]:
+        """auc, logloss, ne, calibration; and `auc_ceiling`, the AUC of the planted truth on the same samples. Of further labels
+        `auc_2`, ..."""
+        held_out = _evaluation(self, seed, day)
+        with settled(model, lambda: [_logits(model, batch, rows) for batch in held_out.settling]):
+            logits = _logits(model, held_out.batch, rows)
+        ceiling = {} if held_out.ceiling is None else {"auc_ceiling": held_out.ceiling}
+        labels = held_out.batch.labels
+        if self._labels == 1:
+            return metrics.clicks(labels, logits) | ceiling
+        others = {f"auc_{task + 1}": metrics.auc(labels[:, task], logits[:, task]) for task in range(1, self._labels)}
+        return metrics.clicks(labels[:, 0], logits[:, 0]) | others | ceiling
+
+    def observe(self, labels: np.ndarray, scores: np.ndarray) -> tuple[float, float]:
+        scores = self._kind.logits(scores).astype(np.float64)
+        if self._labels > 1:
+            labels, scores = labels[:, 0], scores[:, 0]
+        with np.errstate(invalid="ignore"):  # a nan stays one; whether it stops the run is the driver's choice
+            loss = np.logaddexp(0, scores) - scores * labels
+        return float(loss.sum()), float(labels.sum(dtype=np.float64))
+
+    @property
+    def clicks(self) -> Any:
+        """Where the samples come from."""
+        # An open folder is never kept on the workload itself, which travels to other processes.
+        return read_clicks(self.data, behaviours=self._remembers) if self.data else self._planted
+
+    @functools.cached_property
+    def _planted(self) -> ClickStream | BehaviourStream:
+        profile = self.plan(ClickStream)
+        return (
+            self.plan(BehaviourStream, profile=profile, catalogue=self.plan(Catalogue)) if self._remembers else profile
+        )
+
+    @property
+    def _kind(self) -> type[ClickModel]:
+        return MODELS.get(self.network, self.network)
+
+    @property
+    def _remembers(self) -> bool:
+        return issubclass(self._kind, DIEN)
+
+    @property
+    def _labels(self) -> int:
+        return 1 if self.data else self.tasks
+
+    @property
+    def _shape(self) -> dict:
+        shape = {"dim": self.dim, "hidden": self.hidden}
+        real = self.clicks if self.data else self
+        shape |= {"fields": real.fields, "dense_features": real.dense_features}
+        shape |= {"tasks": self._labels} if self._labels > 1 else {}
+        return shape | ({"length": real.length, "parts": 2} if self._remembers else {})
+
+    @property
+    def _pooling(self) -> tuple[int, ...]:
+        """Ids of each field that a sample has."""
+        return self.clicks.pooling if self.data else self.pooling
+
+    @property
+    def _columns(self) -> int:
+        """Ids of a sample."""
+        shape = self._shape
+        return sum(self._pooling or (shape["fields"],)) + (2 * (1 + 2 * shape["length"]) if self._remembers else 0)
+
+
+class _HeldOutClicks(NamedTuple):
+    batch: Batch
+    settling: list[Batch]
+    """Training batches by which batch normalisation is settled."""
+    ceiling: float | None
+
+
+@functools.lru_cache(maxsize=16)
+def _evaluation(workload: ClickThrough, seed: int, day: int | None) -> _HeldOutClicks:
+    end = workload.samples if day is None else workload.day_begins(day)
+    if workload.data:
+        clicks, ceiling = workload.clicks.held_out(workload.evaluation_samples, day), None
+        batch = _batch(clicks, index=0, day=day or 0)
+    else:
+        day = workload.days if day is None else day
+        clicks = workload.clicks.draw(workload.evaluation_samples, seed=seed, day=day, of=f"evaluation {day}")
+        truth = (each if workload.tasks == 1 else each[:, 0] for each in (clicks.labels, clicks.logits))
+        batch, ceiling = _batch(clicks, index=0, day=day), metrics.auc(*truth)
+    settling = []
+    if workload._kind.normed:
+        starts = range(max(0, end - _SETTLING), end, workload.batch_size)
+        settling = [workload.draw(seed, first, min(workload.batch_size, end - first), 0) for first in starts]
+    _, (batch, *settling) = share_ids([batch, *settling])
+    return _HeldOutClicks(batch, settling, ceiling)
+
+
+def _batch(clicks: Clicks | Remembered, *, index: int, day: int) -> Batch:
+    return Batch.of(
+        index=index,
+        day=day,
+        size=len(clicks.labels),
+        raw={TABLE: clicks.ids},
+        features={"dense": clicks.dense}
+        | ({"behaviours": clicks.behaviours} if isinstance(clicks, Remembered) else {}),
+        labels=clicks.labels,
+    )
+
+
+def _logits(model: ClickModel, batch: Batch, rows: Mapping[str, torch.Tensor]) -> np.ndarray:
+    return np.concatenate([model.logits(model(part, rows)).cpu().numpy() for part in batch.parts(_CHUNK)])
+
+
+@dataclass(frozen=True, kw_only=True)
+class LightClicks(ClickThrough):
+    """Clicks, planted or real, for a factorisation machine with a small dense network: what rows and what dense parameters do.
+
+    `hidden=[]` leaves the network out: rows alone, and a bias.
+    """
+
+    name: ClassVar[str] = "clicks-light"
+
+    batch_size: Count = 64
+    fields: Count = 8
+    hidden: tuple[Count, ...] = (16,)
+    dense_features: Natural = 0
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.network != "deepfm":
+            self._reject("network", "left out: its model is a factorisation machine with compiled gradients")
+        if len(self.hidden) > 1:
+            self._reject("hidden", "one width, or none for rows alone; ctr-synthetic takes more layers")
+
+    def model(self, seed: int) -> LightFM:
+        return LightFM(**self._shape, seed=seed)
+
+    @functools.cached_property
+    def _planted(self) -> HashedClicks:
+        return HashedClicks(**{name: getattr(self, name) for name in HashedClicks.__dataclass_fields__})

@@ -1,0 +1,248 @@
+"""Synthetic click-through data with a planted teacher, of which nothing is stored but the teacher.
+
+The teacher's logit is a bias, a first-order weight for every id, dot products between the low-rank vectors of all pairs
+of fields, and a linear part in the dense inputs. Where a sample has several ids of a field, their weights and vectors are
+summed, over the root of how many there are, so that no field says more than another. All weights turn slowly with the day:
+on day d they are cos(drift d) a + sin(drift d) b, two independent draws, so their spread never changes. The bias is set anew
+each day to keep the base rate. Since the truth is known, so is the best AUC that any model can reach.
+
+A sample may have several labels (Persia's Kwai): each has a teacher that is akin to the first one's, and is half as frequent as
+the one before. What chance decides is the same for all of a sample's, so that who does the rarer has mostly done the commoner.
+
+
+Planted clicks whose chances are hashes of their places, in a fifth of the time that a generator takes to find its place.
+
+Of a stream's key and a number's place in it, splitmix64 makes the number: a stream holds the same samples however it is cut.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numba
+import numpy as np
+from numba import njit
+from numba.types import float64, int64, uint64
+
+from lib.store.table.kernels import _GOLDEN, mix
+from lib.streams import key, stream, uniform
+from lib.tasks.sampling import alias_table, pick
+
+FIELD_SHIFT = 48
+"""An id is (field << FIELD_SHIFT) | rank, so that one table serves all the fields."""
+
+_RANK = (1 << FIELD_SHIFT) - 1
+_AKIN = 0.8  # correlation of another label's teacher with the first one's
+_PILOT = 16_384  # samples that set a day's bias; the day's base rate is then off by about 0.002
+
+
+class Clicks(NamedTuple):
+    """A block of samples."""
+
+    ids: np.ndarray
+    """int64 (samples, fields), or as many columns a field as it has ids, field by field."""
+    dense: np.ndarray
+    """float32 (samples, dense_features): uniform, mean 0, variance 1."""
+    labels: np.ndarray
+    """float32 (samples,), or (samples, tasks) where there are several: 1 is a click."""
+    logits: np.ndarray
+    """float64, in the same shape: the truth."""
+
+
+class Teacher(NamedTuple):
+    """The truth on one day."""
+
+    first: np.ndarray
+    """(ids of all fields,) first-order weights."""
+    factors: np.ndarray
+    """(ids of all fields, rank) vectors of the crosses."""
+    linear: np.ndarray
+    """(dense_features,) weights of the dense inputs."""
+    bias: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClickStream:
+    """The distribution; `draw` samples it. Equal streams draw equal samples."""
+
+    fields: int
+    """Number of categorical fields."""
+    vocabulary: int
+    """Ids of each field."""
+    vocabularies: tuple[int, ...] = ()
+    """The same where fields differ; (): they do not."""
+    pooling: tuple[int, ...] = ()
+    """Ids of each field that a sample has; (): one of each."""
+    exponent: float
+    """Zipf's exponent of the ids of a field; 0 is uniform."""
+    dense_features: int
+    """Number of numeric inputs; may be 0."""
+    rank: int
+    """Rank of the crosses between fields; 0 for none."""
+    first_order: float
+    """Standard deviation of the first-order part of the logit, over ids drawn uniformly."""
+    cross: float
+    """The same of the crosses."""
+    linear: float
+    """The same of the dense part."""
+    drift: float
+    """Radians by which the teacher turns each day."""
+    base_rate: float
+    """Share of clicks."""
+    copies: int = 1
+    """Ids that share the truth of one, among which each id is drawn: the vocabulary times this, at no cost in memory."""
+    tasks: int = 1
+    """Labels of a sample."""
+    world: int
+    """Seed of the teacher, apart from the samples' seed: runs with different seeds share one truth."""
+
+    def draw(self, size: int, *, seed: int, day: int, first: int = 0, of: object = "train") -> Clicks:
+        """Samples from place `first` on of the endless stream (seed, of), as they are on that day."""
+        clicks, *others = (self._sample(teacher(self, day, task), size, seed, first, of) for task in range(self.tasks))
+        if others:
+            labels, logits = (
+                np.stack([getattr(each, name) for each in (clicks, *others)], 1) for name in ("labels", "logits")
+            )
+            clicks = clicks._replace(labels=labels, logits=logits)
+        if self.copies > 1:
+            rank, field = clicks.ids & _RANK, clicks.ids & ~_RANK
+            copy = uniform(seed, "copies", of, first=first, shape=clicks.ids.shape) * self.copies
+            clicks = clicks._replace(ids=field | (rank * self.copies + copy.astype(np.int64)))
+        return clicks
+
+    def _sample(self, truth: Teacher, size: int, seed: int, first: int, of: object) -> Clicks:
+        rows, pooling, columns = self._columns
+        chances = self._chances(seed, of, first, (size, columns))
+        return Clicks(*_fill(chances, *_tables(self.sizes, self.exponent), rows, pooling, *truth))
+
+    def _chances(self, seed: int, of: object, first: int, shape: tuple[int, int]) -> np.ndarray:
+        """A uniform number for all that chance decides of each sample."""
+        return uniform(seed, "clicks", of, first=first, shape=shape)
+
+    @functools.cached_property
+    def _columns(self) -> tuple[np.ndarray, np.ndarray, int]:
+        """Where each field's ids begin among all, how many a sample has of each, and the numbers that decide a sample."""
+        pooling = np.array(self.pooling or (1,) * self.fields)
+        return np.cumsum([0, *self.sizes[:-1]]), pooling, int(pooling.sum()) + self.dense_features + 1
+
+    @functools.cached_property
+    def sizes(self) -> tuple[int, ...]:
+        """Ids of each field."""
+        return self.vocabularies or (self.vocabulary,) * self.fields
+
+
+@functools.lru_cache(maxsize=4)
+def _tables(sizes: tuple[int, ...], exponent: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The alias tables one after another, and where each field's begins and ends; fields of one size share one."""
+    distinct = list(dict.fromkeys(sizes))
+    tables = [alias_table(size, exponent) for size in distinct]
+    keep, alias = (np.concatenate([getattr(table, name) for table in tables]) for name in ("keep", "alias"))
+    begins = dict(zip(distinct, np.cumsum([0, *distinct[:-1]]).tolist(), strict=True))
+    return keep, alias, np.array([(begins[size], begins[size] + size) for size in sizes])
+
+
+@functools.lru_cache(maxsize=16)
+def teacher(clicks: ClickStream, day: int, task: int = 0) -> Teacher:
+    """The truth of a day, of one of the labels."""
+    angle = clicks.drift * day
+    poles = zip(_pole(clicks, "a", task), _pole(clicks, "b", task), strict=True)
+    truth = Teacher(*(a * math.cos(angle) + b * math.sin(angle) for a, b in poles))
+    logits = clicks._sample(truth, _PILOT, clicks.world, 0, "pilot").logits
+    return truth._replace(bias=shift(logits, clicks.base_rate / 2**task))
+
+
+@functools.lru_cache(maxsize=8)
+def _pole(clicks: ClickStream, name: str, task: int) -> Teacher:
+    """One of the two draws between which the teacher turns."""
+    generator = stream(clicks.world, "teacher", *([name, task] if task else [name]))
+    rows, pairs = sum(clicks.sizes), clicks.fields * (clicks.fields - 1) / 2
+    # The variance of one cross, a dot product of two independent vectors, is rank * scale^4; the pairs' variances add up.
+    scale = math.sqrt(clicks.cross / math.sqrt(max(1.0, pairs * clicks.rank)))
+    own = Teacher(
+        first=generator.standard_normal(rows) * (clicks.first_order / math.sqrt(clicks.fields)),
+        factors=generator.standard_normal((rows, clicks.rank)) * scale,
+        linear=generator.standard_normal(clicks.dense_features)
+        * (clicks.linear / math.sqrt(clicks.dense_features or 1)),
+    )
+    if not task:
+        return own
+    others = zip(own, _pole(clicks, name, 0), strict=True)
+    return Teacher(*(_AKIN * first + math.sqrt(1 - _AKIN**2) * mine for mine, first in others))
+
+
+def shift(logits: np.ndarray, rate: float) -> float:
+    """The shift at which the mean probability is `rate`, by bisection."""
+    low, high = -30.0 - logits.max(), 30.0 - logits.min()
+    for _ in range(50):
+        middle = (low + high) / 2
+        if np.mean(1 / (1 + np.exp(-(logits + middle)))) < rate:
+            low = middle
+        else:
+            high = middle
+    return (low + high) / 2
+
+
+@numba.njit(cache=True, nogil=True)
+def _fill(uniform, keep, alias, tables, rows, pooling, first, factors, linear, bias):
+    size, columns = uniform.shape
+    rank, numeric, slots = factors.shape[1], len(linear), pooling.sum()
+    ids = np.empty((size, slots), np.int64)
+    dense = np.empty((size, numeric), np.float32)
+    labels = np.empty(size, np.float32)
+    logits = np.empty(size)
+    total, pooled = np.empty(rank), np.empty(rank)
+    for n in range(size):
+        logit, squares, slot = bias, 0.0, 0
+        total[:] = 0
+        for f in range(len(pooling)):
+            start, end = tables[f]
+            share = 1 / math.sqrt(pooling[f])
+            pooled[:] = 0
+            for _ in range(pooling[f]):
+                place = pick(uniform[n, slot], keep[start:end], alias[start:end])
+                ids[n, slot] = (f << FIELD_SHIFT) | place
+                slot += 1
+                row = rows[f] + place
+                logit += share * first[row]
+                for k in range(rank):
+                    pooled[k] += share * factors[row, k]
+            for k in range(rank):
+                total[k] += pooled[k]
+                squares += pooled[k] ** 2
+        for k in range(rank):
+            logit += 0.5 * total[k] ** 2
+        logit -= 0.5 * squares
+        for k in range(numeric):
+            value = (2 * uniform[n, slots + k] - 1) * math.sqrt(3.0)
+            dense[n, k] = value
+            logit += linear[k] * value
+        logits[n] = logit
+        labels[n] = uniform[n, columns - 1] < 1 / (1 + math.exp(-logit))
+    return ids, dense, labels, logits
+
+
+class HashedClicks(ClickStream):
+    """The same distribution as a `ClickStream` of these options, and other samples."""
+
+    def _chances(self, seed: int, of: object, first: int, shape: tuple[int, int]) -> np.ndarray:
+        return _hashed(_key(seed, of), first * shape[1], *shape)
+
+
+@functools.lru_cache(maxsize=64)
+def _key(seed: int, of: object) -> np.uint64:
+    return np.uint64(key(seed, "hashed clicks", of) & (1 << 64) - 1)
+
+
+@njit(float64[:, ::1](uint64, int64, int64, int64), nogil=True, cache=True)
+def _hashed(key, place, samples, columns):
+    """Numbers in [0, 1) of 53 bits, from a place of the stream on."""
+    numbers = np.empty((samples, columns))
+    state = key + np.uint64(place) * _GOLDEN
+    for n in range(samples):
+        for column in range(columns):
+            state += _GOLDEN
+            numbers[n, column] = (mix(state) >> np.uint64(11)) * 2.0**-53
+    return numbers

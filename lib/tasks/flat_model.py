@@ -1,0 +1,268 @@
+"""A model whose parameters are one flat vector: what a worker pulls, and whose gradient it pushes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from lib.errors import BadOption
+from lib.tasks.batch import Batch, Pooling, pool
+
+Tell = Callable[[int, np.ndarray], None]
+"""Takes the number of a bucket and its gradient."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepResult:
+    """What one forward and backward pass leaves."""
+
+    loss: float
+    """Mean over the batch, before any update."""
+    dense: Tensor
+    """The dense parameters' flat gradient, a copy, on the model's device."""
+    rows: dict[str, np.ndarray]
+    """Table -> the gradient of each pulled row, on the host."""
+    scores: np.ndarray
+    """What the model's `forward` returned, on the host."""
+    statistics: Tensor | None = None
+    """By how much the forward pass moved the running statistics; None: the model has none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launched:
+    """The same on the model's device, which may not have come to it yet."""
+
+    loss: Tensor
+    dense: Tensor
+    rows: dict[str, Tensor]
+    scores: Tensor
+    statistics: Tensor | None = None
+
+    def finite(self) -> Tensor:
+        """Whether the loss and every gradient are finite; a sum is finite only if all that it sums is."""
+        sums = [self.loss, self.dense.sum(), *(gradient.sum() for gradient in self.rows.values())]
+        return torch.stack(sums).isfinite().all()
+
+
+class FlatModel:
+    """Holds a module whose parameters are views of `vector` and whose gradients are views of `gradient`.
+
+    Behind the parameters `vector` has the running statistics of batch normalisation: all means, then all variances. A forward
+    pass moves them, and no gradient does.
+
+    Guarantee: on `one_thread` of a CPU the same vector, batch and rows give the same bits; nothing is kept from one step to the
+    next but what is in the vector.
+    """
+
+    def __init__(self, module: nn.Module, device: str | torch.device = "cpu", pooling: Pooling | None = None):
+        """`pooling`: which columns of a batch are summed before the module sees them."""
+        self.device, self._pooling = torch.device(device), pooling or {}
+        self.module = module.to(self.device, torch.float32)
+        parameters = list(self.module.parameters())
+        running = running_statistics(self.module)
+        whole = [*(p.detach() for p in parameters), *(getattr(norm, which) for which, norm in running.values())]
+        self.vector = torch.cat([torch.empty(0, device=self.device), *(values.flatten() for values in whole)])
+        sizes = [p.numel() for p in parameters]
+        self.size = sum(sizes)
+        """Number of dense parameters."""
+        self.running = tuple(running)
+        """The names of the running statistics."""
+        self.gradient = torch.zeros(self.size, device=self.device)
+        views = zip(parameters, self.vector[: self.size].split(sizes), self.gradient.split(sizes), strict=True)
+        for parameter, values, gradient in views:
+            parameter.data = values.view(parameter.shape)
+            parameter.grad = gradient.view(parameter.shape)
+        widths = [values.numel() for values in whole[len(parameters) :]]
+        for (which, norm), values in zip(running.values(), self.vector[self.size :].split(widths), strict=True):
+            setattr(norm, which, values)
+        self._parameters = parameters
+        self._own = getattr(module, "gradients", None) if self.device.type == "cpu" and not self._pooling else None
+        """The module's own way to its gradients, of arrays and without autograd: `lib.tasks.click_models` has one."""
+        self._buffers: dict[str, tuple[Tensor, int]] | None = self._versions()
+        """As they were before the first step; None: they are known to stay."""
+
+    def load(self, vector: np.ndarray | Tensor) -> None:
+        """Copies the values of all parameters and running statistics in."""
+        self.vector.copy_(tensor(vector))
+
+    def buckets(self, count: int | Literal["tensor"]) -> list[slice]:
+        """The gradient in about so many parts of whole parameters, alike in size, in the order in which backward ends them; or a
+        part for each parameter."""
+        least, ends = 1 if count == "tensor" else self.size / count, [self.size]
+        start = self.size
+        for parameter in reversed(self._parameters):
+            start -= parameter.numel()
+            if ends[-1] - start >= least or start == 0:
+                ends.append(start)
+        return [slice(start, end) for end, start in pairwise(ends)]
+
+    def step(
+        self, batch: Batch, rows: Mapping[str, np.ndarray], buckets: Sequence[slice] = (), tell: Tell | None = None
+    ) -> StepResult:
+        """Forward, loss and backward at the loaded parameters, for a batch that still lies on the host.
+
+        `tell(k, part)` is called with each bucket of the gradient as soon as backward has all of it.
+        """
+        if self._own:
+            loss, gradient, of_rows, scores = self._owned(batch, rows, buckets, tell)
+            return StepResult(loss=loss, dense=torch.from_numpy(gradient), rows=of_rows, scores=scores)
+        blocks = {table: tensor(block).to(self.device) for table, block in rows.items()}
+        there = self.launch(batch.to(self.device), blocks, buckets, tell)
+        return StepResult(
+            loss=there.loss.item(),
+            dense=there.dense,
+            rows={table: gradient.cpu().numpy() for table, gradient in there.rows.items()},
+            scores=there.scores.cpu().numpy(),
+            statistics=there.statistics,
+        )
+
+    def launch(
+        self, batch: Batch, rows: Mapping[str, Tensor], buckets: Sequence[slice] = (), tell: Tell | None = None
+    ) -> Launched:
+        """The same for a batch and rows that are on the device, and nothing of it comes to the host."""
+        if self._own:
+            loss, gradient, of_rows, scores = self._owned(batch, rows, buckets, tell)
+            there = {table: torch.from_numpy(each) for table, each in of_rows.items()}
+            dense, scores = torch.from_numpy(gradient), torch.from_numpy(scores)
+            return Launched(loss=torch.tensor(loss), dense=dense, rows=there, scores=scores)
+        blocks = {table: block.detach().requires_grad_() for table, block in rows.items()}
+        self.gradient.zero_()
+        seen, vectors = pool(batch, blocks, self._pooling)
+        before = self.vector[self.size :].clone() if self.running else None
+        scores = self.module(seen, vectors)
+        loss = self.module.loss(seen, scores)
+        with _Told(self._parameters, self.gradient, buckets, tell) if tell else nullcontext():
+            loss.backward()
+        if self._buffers is not None:
+            self._check_buffers(self._buffers)
+        return Launched(
+            loss=loss.detach(),
+            dense=self.gradient.clone(),
+            rows={table: _gradient(block) for table, block in blocks.items()},
+            scores=scores.detach(),
+            statistics=None if before is None else self.vector[self.size :] - before,
+        )
+
+    def _owned(self, batch: Batch, rows: Mapping[str, Any], buckets: Sequence[slice], tell: Tell | None) -> tuple:
+        found = self._own(self.vector.numpy(), batch, rows)
+        for number, bucket in enumerate(buckets if tell else ()):
+            tell(number, found[1][bucket].copy())
+        return found
+
+    def _check_buffers(self, before: dict[str, tuple[Tensor, int]]) -> None:
+        """A step is a function of parameters, batch and rows, and only these go from node to node."""
+        for name, (buffer, version) in self._versions().items():
+            if name not in before or before[name][0] is not buffer or before[name][1] != version:
+                raise BadOption(
+                    f"the model's buffer {name!r} changes in a step: it would differ from worker to worker, and no evaluation "
+                    "would see it; lib.tasks.layers.Norm normalises batches without running statistics, and those that are "
+                    "called running_mean and running_var are part of what a replica holds"
+                )
+        self._buffers = None
+
+    def _versions(self) -> dict[str, tuple[Tensor, int]]:
+        """The other buffers, and how often each was changed in place; a norm's count of batches decides nothing."""
+        counted = {name.rpartition(".")[0] + ".num_batches_tracked" for name in self.running}
+        known = {*self.running, *(name.removeprefix(".") for name in counted)}
+        named = {name: buffer for name, buffer in self.module.named_buffers() if name not in known}
+        return {name: (buffer, buffer._version) for name, buffer in named.items()}
+
+
+def running_statistics(module: nn.Module) -> dict[str, tuple[str, nn.Module]]:
+    """Name -> which one it is of which norm: all running means, then all running variances in the same order."""
+    norms = {name: norm for name, norm in module.named_modules() if getattr(norm, "running_mean", None) is not None}
+    for name, norm in norms.items():
+        if getattr(norm, "momentum", 0.0) is None:
+            raise BadOption(
+                f"the model's norm {name!r} has momentum=None, which weighs a batch by how many a worker has met; "
+                "give it a number"
+            )
+    return {
+        f"{name}.{which}".removeprefix("."): (which, norm)
+        for which in ("running_mean", "running_var")
+        for name, norm in norms.items()
+    }
+
+
+class _Told:
+    """Tells the buckets of a gradient while backward runs; at the end those that it had no need to touch."""
+
+    def __init__(self, parameters: list[nn.Parameter], gradient: Tensor, buckets: Sequence[slice], tell: Tell):
+        self._parameters, self._gradient, self._buckets, self._tell = parameters, gradient, buckets, tell
+        self._missing = [0] * len(buckets)
+        self._next = 0
+        self._ready: list[torch.cuda.Event] = []
+        """On a CUDA device: when each bucket will be there, in the order of the buckets."""
+
+    def __enter__(self) -> None:
+        self._hooks, start = [], 0
+        for parameter in self._parameters:
+            owner = next(k for k, bucket in enumerate(self._buckets) if bucket.start <= start < bucket.stop)
+            self._missing[owner] += 1
+            start += parameter.numel()
+            self._hooks.append(parameter.register_post_accumulate_grad_hook(lambda _, owner=owner: self._came(owner)))
+
+    def __exit__(self, kind: type | None, *_: object) -> None:
+        for hook in self._hooks:
+            hook.remove()
+        if kind is None:
+            self._tell_until(len(self._buckets))
+            self._tell_as_they_land()
+
+    def _came(self, owner: int) -> None:
+        self._missing[owner] -= 1
+        ready = self._next
+        while ready < len(self._missing) and not self._missing[ready]:
+            ready += 1
+        self._tell_until(ready)
+
+    def _tell_until(self, end: int) -> None:
+        """In the same order on every worker, whatever its batch touches."""
+        for k in range(self._next, end):
+            if self._gradient.is_cuda:  # one thread launches all models' backward passes there, and may not wait in any
+                self._ready.append(torch.cuda.current_stream().record_event())
+            else:
+                self._tell(k, self._gradient[self._buckets[k]].cpu().numpy().copy())
+        self._next = max(self._next, end)
+
+    def _tell_as_they_land(self) -> None:
+        """All is launched, and the device may still be at the first of it."""
+        if not self._ready:
+            return
+        landed, down = [], torch.cuda.Stream(self._gradient.device)
+        with torch.cuda.stream(down):
+            for bucket, ready in zip(self._buckets, self._ready, strict=True):
+                down.wait_event(ready)
+                part = self._gradient[bucket]
+                host = torch.empty(part.shape, dtype=part.dtype, pin_memory=True).copy_(part, non_blocking=True)
+                landed.append((host, down.record_event()))
+        for k, (host, there) in enumerate(landed):
+            there.synchronize()
+            self._tell(k, host.numpy())
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Torch computes with one thread: with several, even small sums may have other bits."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def tensor(array: Any) -> Tensor:
+    """The array's own memory as a new tensor; unlike `from_numpy`, DLPack takes a read-only array without a warning."""
+    return array.detach() if isinstance(array, Tensor) else torch.from_dlpack(array)
+
+
+def _gradient(block: Tensor) -> Tensor:
+    return torch.zeros_like(block) if block.grad is None else block.grad

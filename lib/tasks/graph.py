@@ -1,0 +1,300 @@
+"""DistMult (Yang et al., 2015), alone or on top of GraphSage (Hamilton et al., 2017).
+
+The score of (head, relation, tail) is the sum over dimensions of h * r * t. Entities are rows of a table; relations are few,
+so their vectors are dense parameters and stay on the device.
+
+
+Link prediction with DistMult, alone or over GraphSage, on a planted or a real knowledge graph.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from lib.cluster.spec import Work
+from lib.options.checked import Count, Natural, NotNegative, Share
+from lib.store.optim import Adagrad, Optimizer
+from lib.streams import stream
+from lib.tasks import metrics
+from lib.tasks.batch import Batch
+from lib.tasks.flat_model import tensor
+from lib.tasks.graph_stream import Adjacency, Graph, Negatives, Planted, PlantedGraph, draw_graph, read_graph
+from lib.tasks.layers import Linear, generator
+from lib.tasks.sampling import epoch_rows
+from lib.tasks.workload import Network, TableSpec, Workload, build_network, resolve_network
+
+TABLE = "entity"
+
+
+class DistMult(nn.Module):
+    """Each true triple against the batch's shared negatives, as a head and as a tail.
+
+    `batch.where[TABLE]` is flat: the samples' heads, their tails, then the shared negatives. The scores have the shape
+    (samples, 2, 1 + negatives): side 0 replaces the tail, side 1 the head, and place 0 is the true triple.
+    """
+
+    def __init__(self, *, relations: int, dim: int, seed: int):
+        super().__init__()
+        # Of both signs: a relation that started near one would have to cross zero to change a dimension's sign.
+        self.relation = nn.Parameter(torch.randn(relations, dim, generator=generator(seed)))
+
+    def forward(self, batch: Batch, rows: Mapping[str, Tensor]) -> Tensor:
+        return self._score(F.embedding(batch.where[TABLE], rows[TABLE]), batch)
+
+    def loss(self, batch: Batch, scores: Tensor) -> Tensor:
+        """The true triple's cross-entropy among the negatives: the mean over the samples of the two sides' sum, as in Marius."""
+        return (torch.logsumexp(scores, 2) - scores[..., 0]).sum(1).mean()
+
+    def against(self, entities: Tensor, relations: Tensor, candidates: Tensor) -> Tensor:
+        """Scores (queries, candidates). DistMult is symmetric, so this ranks tails given heads and heads given tails."""
+        return (entities * self.relation[relations]) @ candidates.T
+
+    def _score(self, entities: Tensor, batch: Batch) -> Tensor:
+        n = batch.size
+        heads, tails, negatives = entities.split((n, n, len(entities) - 2 * n))
+        relations = F.embedding(batch.features["relation"], self.relation)
+        known = torch.stack((heads * relations, tails * relations), 1)
+        true = torch.linalg.vecdot(known[:, 0], tails)
+        return torch.cat((true.view(n, 1, 1).expand(n, 2, 1), known @ negatives.T), 2)
+
+
+class GraphSage(DistMult):
+    """DistMult over entities that have looked at a sample of their neighbours: W e + V (mean of the neighbours') + b.
+
+    `batch.where[TABLE]` goes on after DistMult's places with `neighbours` places for each of them, in the same order, of
+    which `batch.features["degree"]` are real.
+    """
+
+    def __init__(self, *, relations: int, dim: int, neighbours: int, seed: int):
+        super().__init__(relations=relations, dim=dim, seed=seed)
+        stream = generator(seed + 1)
+        self.own, self.theirs = Linear(dim, dim, stream), Linear(dim, dim, stream)
+        self.theirs.bias = None  # one is enough
+        self.neighbours = neighbours
+
+    def forward(self, batch: Batch, rows: Mapping[str, Tensor]) -> Tensor:
+        entities = F.embedding(batch.where[TABLE], rows[TABLE])
+        own, theirs = entities.tensor_split((len(entities) // (1 + self.neighbours),))
+        return self._score(self.encode(own, theirs, batch.features["degree"]), batch)
+
+    def encode(self, own: Tensor, theirs: Tensor, degree: Tensor) -> Tensor:
+        """Vectors of entities from their rows, those of their neighbours' places, and how many of these are real."""
+        theirs, degree = theirs.view(len(own), self.neighbours, -1), degree.unsqueeze(1)
+        real = (torch.arange(self.neighbours, device=own.device) < degree).to(own.dtype)
+        return self.own(own) + self.theirs((theirs * real.unsqueeze(2)).sum(1) / degree.clamp(min=1))
+
+
+MODELS: dict[str, type[DistMult]] = {"distmult": DistMult, "graphsage": GraphSage}
+
+_CHUNK = 1024  # queries ranked at once, which bounds the memory
+
+Score = Callable[[np.ndarray, np.ndarray], np.ndarray]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinkPrediction(Workload):
+    """A knowledge graph; the planted one is described in lib.tasks.graph_stream.
+
+    Epochs: the stream runs through the training triples again and again, each epoch in the order of a permutation that
+    belongs to (seed, epoch). A batch may end one epoch and begin the next, so every epoch holds every triple once.
+    Negatives: each batch draws `negatives` entities, shared by its triples on both sides.
+    """
+
+    name: str = "kg-synthetic"
+    spelled: ClassVar[Mapping[str, str]] = {"model": "network"}
+
+    samples: Count = 400_000
+    batch_size: Count = 256
+    dense_optimizer: Optimizer = field(default=Adagrad(lr=0.3))
+    row_optimizer: Optimizer = field(default=Adagrad(lr=0.3))
+    network: Network = "distmult"
+    """The model (option `model`): distmult, graphsage, or a class of your own that extends one of `lib.tasks.graph`; it gets
+    what its constructor names of relations, dim, neighbours and seed."""
+    data: str | None = None
+    """Folder of a real graph; without it the graph is planted, by the options from `entities` to `world`."""
+    entities: Count = 2_000
+    """Number of entities."""
+    relations: Count = 12
+    """Number of relations."""
+    triples: Count = 40_000
+    """Training triples: one epoch."""
+    exponent: NotNegative = 0.8
+    """Zipf's exponent of the heads' degrees."""
+    rank: Count = 8
+    """Dimension of the planted vectors."""
+    sharpness: NotNegative = 4.0
+    """Standard deviation of the planted scores: the higher, the fewer tails are likely."""
+    world: Natural = 0
+    """Seed of the graph, apart from the runs' seed."""
+    dim: Count = 32
+    """Width of an entity's vector."""
+    neighbours: Count = 10
+    """GraphSage: neighbours sampled for each entity."""
+    negatives: Count = 128
+    """Shared negatives of a batch."""
+    by_degree: Share = 0.0
+    """Share of the negatives that is drawn by degree; the others are uniform."""
+    scale: NotNegative = 0.3
+    """New entities are uniform in (-scale, scale)."""
+    held_out: Literal["test", "valid"] = "test"
+    """Triples of a real graph that the evaluation ranks: test, or valid to choose options by."""
+    evaluation_triples: Count = 1_000
+    """Most held-out triples that are ranked, on both sides."""
+    evaluation_candidates: Count | None = None
+    """Rank them against so many entities, drawn as the negatives are, as Marius does on large graphs; None: against all."""
+
+    def __post_init__(self):
+        object.__setattr__(self, "network", resolve_network(self.network, MODELS, DistMult, self.owner()))
+        if 2 * (self.triples + self.evaluation_triples) > self.entities**2 * self.relations:
+            self._reject("triples", "at most half of the possible ones (entities^2 * relations)")
+
+    def tables(self) -> dict[str, TableSpec]:
+        return {TABLE: TableSpec(self.dim, self.scale)}
+
+    def model(self, seed: int) -> DistMult:
+        return build_network(
+            self._kind, relations=self.graph.kinds, dim=self.dim, neighbours=self.neighbours, seed=seed
+        )
+
+    def draw(self, seed: int, first: int, size: int, index: int) -> Batch:
+        triples = self.graph.train
+        head, relation, tail = triples[epoch_rows(seed, first, size, len(triples))].T
+        negatives = _negatives(self).draw(stream(seed, "negatives", first), self.negatives)
+        ids, features = np.concatenate((head, tail, negatives)), {"relation": np.ascontiguousarray(relation)}
+        if self._looks_around:
+            near, features["degree"] = _adjacency(self).sample(ids, self.neighbours, stream(seed, "near", first))
+            ids = np.concatenate((ids, near.ravel()))
+        return Batch.of(index=index, size=size, raw={TABLE: ids}, features=features)
+
+    def work(self) -> Work:
+        """Two products of the batch with its negatives, three times for forward and backward; GraphSage's two products."""
+        places = 2 * self.batch_size + self.negatives
+        flops = 3 * 2.0 * self.batch_size * 2 * (self.negatives + 2) * self.dim
+        rows = places
+        if self._looks_around:
+            flops += 3.0 * places * self.dim * (4 * self.dim + 2 * self.neighbours)
+            rows += places * self.neighbours
+        return Work(flops=flops, bytes=4.0 * (3 * rows * self.dim + 6 * self.batch_size * self.negatives))
+
+    def evaluation_ids(self, seed: int, day: int | None = None) -> dict[str, np.ndarray]:
+        return {TABLE: _evaluation(self).ids}
+
+    def evaluate(
+        self, model: DistMult, rows: Mapping[str, torch.Tensor], seed: int, day: int | None = None
+    ) -> dict[str, float]:
+        """mrr and hits of the held-out triples, filtered and raw, over both sides.
+
+        `mrr_planted` is the filtered MRR of the planted scores: a reference, not a bound, for it ignores that some
+        entities head more triples than others.
+        """
+        vectors, judged = rows[TABLE], _evaluation(self)
+
+        def there(array: np.ndarray) -> torch.Tensor:
+            return tensor(array).to(vectors.device)
+
+        def score(entities: np.ndarray, relations: np.ndarray) -> np.ndarray:
+            chosen = candidates[there(np.searchsorted(judged.candidates, entities))]
+            return model.against(chosen, there(relations), candidates).cpu().numpy()
+
+        candidates = vectors[there(judged.own)]
+        if self._looks_around:
+            candidates = model.encode(candidates, vectors[there(judged.near)], there(judged.degree))
+        planted = {} if self.data else {"mrr_planted": _planted(self)}
+        return _ranking(self.graph, judged, score) | planted
+
+    @property
+    def graph(self) -> Graph:
+        """Training and held-out triples."""
+        return read_graph(self.data, self.held_out) if self.data else draw_graph(self._plan)
+
+    @property
+    def _kind(self) -> type[DistMult]:
+        return MODELS.get(self.network, self.network)
+
+    @property
+    def _looks_around(self) -> bool:
+        return issubclass(self._kind, GraphSage)
+
+    @functools.cached_property
+    def _plan(self) -> PlantedGraph:
+        return self.plan(PlantedGraph, held_out=self.evaluation_triples)
+
+
+@functools.lru_cache(maxsize=4)
+def _negatives(workload: LinkPrediction) -> Negatives:
+    return Negatives(workload.graph.train, workload.graph.nodes, workload.by_degree)
+
+
+@functools.lru_cache(maxsize=4)
+def _adjacency(workload: LinkPrediction) -> Adjacency:
+    return Adjacency(workload.graph.train, workload.graph.nodes)
+
+
+class _HeldOutTriples(NamedTuple):
+    triples: np.ndarray
+    candidates: np.ndarray
+    """Ascending: whom the triples' ends are ranked against, and these ends."""
+    drawn: np.ndarray
+    """Which candidates are more than a triple's end."""
+    ids: np.ndarray
+    """Ascending: the candidates, and the neighbours that they look at."""
+    own: np.ndarray
+    """Where the candidates stand in `ids`."""
+    near: np.ndarray
+    """Where their neighbours do, flat."""
+    degree: np.ndarray
+
+
+@functools.lru_cache(maxsize=4)
+def _evaluation(workload: LinkPrediction) -> _HeldOutTriples:
+    """The same for all seeds."""
+    truth = workload.graph
+    triples = truth.held_out
+    if len(triples) > workload.evaluation_triples:
+        chosen = stream(workload.world, "judged").permutation(len(triples))[: workload.evaluation_triples]
+        triples = triples[np.sort(chosen)]
+    candidates, drawn = np.arange(truth.nodes), np.ones(truth.nodes, bool)
+    if workload.evaluation_candidates is not None:
+        picked = _negatives(workload).draw(stream(workload.world, "candidates"), workload.evaluation_candidates)
+        candidates = np.union1d(picked, triples[:, [0, 2]])
+        drawn = np.isin(candidates, picked)
+    ids, near, degree = candidates, np.empty(0, np.int64), np.empty(0, np.int64)
+    if workload._looks_around:
+        near, degree = _adjacency(workload).sample(candidates, workload.neighbours, stream(workload.world, "near"))
+        ids = np.union1d(candidates, near)
+        near = np.searchsorted(ids, near.ravel())
+    return _HeldOutTriples(triples, candidates, drawn, ids, np.searchsorted(ids, candidates), near, degree)
+
+
+def _ranking(truth: Graph, judged: _HeldOutTriples, score: Score) -> dict[str, float]:
+    """Ranks both sides of the held-out triples by `score(entities, relations)` over the candidates."""
+    filtered, raw = [], []
+    for side in (0, 2):
+        for start in range(0, len(judged.triples), _CHUNK):
+            part = judged.triples[start : start + _CHUNK]
+            query, relation, target = (np.ascontiguousarray(part[:, column]) for column in (2 - side, 1, side))
+            scores, places = score(query, relation), np.searchsorted(judged.candidates, target)
+            raw.append(metrics.ranks(scores, places, np.broadcast_to(~judged.drawn, scores.shape)))
+            known = truth.known(query, relation, side=side, among=judged.candidates)
+            filtered.append(metrics.ranks(scores, places, known | ~judged.drawn))
+    result = metrics.ranking(np.concatenate(filtered))
+    return result | {f"{name}_raw": value for name, value in metrics.ranking(np.concatenate(raw)).items()}
+
+
+@functools.lru_cache(maxsize=4)
+def _planted(workload: LinkPrediction) -> float:
+    truth, judged = workload.graph, _evaluation(workload)
+    assert isinstance(truth, Planted)
+
+    def score(entities: np.ndarray, relations: np.ndarray) -> np.ndarray:
+        return (truth.entities[entities] * truth.relations[relations]) @ truth.entities[judged.candidates].T
+
+    return _ranking(truth, judged, score)["mrr"]

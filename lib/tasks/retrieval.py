@@ -1,0 +1,216 @@
+"""Which item comes next? YouTubeDNN, trained as a sampled softmax."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from lib.cluster.spec import Work
+from lib.options.checked import Count, Natural, NotNegative
+from lib.store.optim import Adam, Optimizer
+from lib.streams import stream
+from lib.tasks.batch import Batch
+from lib.tasks.behaviours import Catalogue, Histories, WatchStream, next_topic
+from lib.tasks.click_models import TABLE
+from lib.tasks.clicks_stream import FIELD_SHIFT
+from lib.tasks.layers import generator, mlp, mlp_flops
+from lib.tasks.sampling import alias_table, pick_many
+from lib.tasks.workload import TableSpec, Workload, dense_parameters
+
+ITEM = "item"
+
+
+class YouTubeDNN(nn.Module):
+    """A vector of the user against the vectors of items; trained as a softmax over all items, of which a sample is seen.
+
+    `batch.where[TABLE]` holds a sample's fields, then `length` items that were watched, of which
+    `batch.features["behaviours"]` are real; `batch.where[ITEM]` is flat: the samples' next items, then the batch's shared
+    negatives. Scores have the shape (samples, 1 + negatives), place 0 is the next item.
+    """
+
+    def __init__(self, *, fields: int, dim: int, dense_features: int, hidden: Sequence[int], length: int, seed: int):
+        super().__init__()
+        self.split = fields, length
+        self.tower = mlp((fields + 1) * dim + dense_features, hidden, dim, generator(seed))
+
+    @staticmethod
+    def flops(*, fields: int, dim: int, dense_features: int, hidden: Sequence[int], length: int) -> float:
+        """Of the user's vector, a sample."""
+        return mlp_flops((fields + 1) * dim + dense_features, hidden, dim) + 2 * length * dim
+
+    def users(self, batch: Batch, rows: Mapping[str, Tensor]) -> Tensor:
+        """The users' vectors (samples, dim)."""
+        profile, watched = F.embedding(batch.where[TABLE], rows[TABLE]).split(self.split, 1)
+        count = batch.features["behaviours"].unsqueeze(1)
+        real = (torch.arange(self.split[1], device=watched.device) < count).to(watched.dtype)
+        mean = (watched * real.unsqueeze(2)).sum(1) / count.clamp(min=1)
+        return self.tower(torch.cat((profile.flatten(1), mean, batch.features["dense"]), 1))
+
+    def forward(self, batch: Batch, rows: Mapping[str, Tensor]) -> Tensor:
+        users = self.users(batch, rows)
+        chosen, negatives = F.embedding(batch.where[ITEM], rows[ITEM]).tensor_split((batch.size,))
+        return torch.cat((torch.linalg.vecdot(users, chosen).unsqueeze(1), users @ negatives.T), 1)
+
+    def loss(self, batch: Batch, scores: Tensor) -> Tensor:
+        """Cross-entropy of the next item among the sampled ones, each score less the logarithm of how often its item is drawn
+        (Bengio and Senécal, 2008), `batch.features["log_chance"]`; a negative that is the next item itself does not count."""
+        items, chances = batch.where[ITEM], batch.features["log_chance"].to(scores.dtype)
+        chosen, negatives = items.tensor_split((batch.size,))
+        of_chosen, of_negatives = chances.tensor_split((batch.size,))
+        others = scores[:, 1:] - of_negatives
+        others = others.masked_fill(chosen.unsqueeze(1) == negatives, -torch.inf)
+        true = scores[:, 0] - of_chosen
+        return (torch.logaddexp(true, torch.logsumexp(others, 1)) - true).mean()
+
+
+@dataclass(frozen=True, kw_only=True)
+class NextItem(Workload):
+    """Users' groups and histories, and the item that they choose next; see lib.tasks.behaviours.
+
+    Days are those of lib.tasks.clicks. The two tables hold an item as what was watched, and as what may be chosen.
+    """
+
+    name: str = "next-item"
+
+    samples: Count = 200_000
+    batch_size: Count = 256
+    dense_optimizer: Optimizer = field(default=Adam(lr=0.003))
+    row_optimizer: Optimizer = field(default=Adam(lr=0.02))
+    dim: Count = 24
+    """Width of an item's and of a user's vector."""
+    hidden: tuple[Count, ...] = (128,)
+    """Widths of the hidden layers of the user's network."""
+    negatives: Count = 256
+    """Items that a batch's samples share as what was not chosen, drawn by popularity."""
+    topics: Count = 20
+    """Topics of the items."""
+    per_topic: Count = 50
+    """Items of each topic."""
+    exponent: NotNegative = 0.8
+    """Zipf's exponent of the items within a topic."""
+    length: Count = 10
+    """Most past items of a user."""
+    novelty: NotNegative = 2.0
+    """How readily a user turns to a new topic."""
+    groups: Count = 10
+    """Groups of users, which differ in their taste for new topics."""
+    spread: NotNegative = 1.0
+    """Standard deviation of a group's logits over the topics."""
+    days: Count = 4
+    """Days in one pass."""
+    drift: NotNegative = 0.03
+    """Radians by which the groups' tastes turn each day."""
+    world: Natural = 0
+    """Seed of the tastes, apart from the runs' seed."""
+    scale: NotNegative = 0.2
+    """New rows are uniform in (-scale, scale)."""
+    evaluation_samples: Count = 4_000
+    """Users of the evaluation."""
+    evaluation_negatives: Count = 20
+    """Items, drawn uniformly, above which each user's next item should score."""
+
+    def __post_init__(self):
+        if not self.novelty:
+            self._reject("novelty", "more than 0: a first item must come from somewhere")
+
+    def tables(self) -> dict[str, TableSpec]:
+        return {TABLE: TableSpec(self.dim, self.scale), ITEM: TableSpec(self.dim, self.scale)}
+
+    def model(self, seed: int) -> YouTubeDNN:
+        return YouTubeDNN(**self._shape, seed=seed)
+
+    def draw(self, seed: int, first: int, size: int, index: int) -> Batch:
+        parts = [
+            self._watch.draw(many, seed=seed, day=day, first=place) for day, place, many in self.by_day(first, size)
+        ]
+        groups, _, pasts = zip(*parts, strict=True)
+        group, past = np.concatenate(groups), Histories(*map(np.concatenate, zip(*pasts, strict=True)))
+        uniform = stream(seed, "negatives", first).random((self.negatives, 2))
+        rank = pick_many(uniform[:, 1], *alias_table(self.per_topic, self.exponent))
+        negatives = (uniform[:, 0] * self.topics).astype(np.int64) * self.per_topic + rank
+        items = np.concatenate((past.following, negatives))
+        return Batch.of(
+            index=index,
+            day=self.day(first),
+            size=size,
+            raw={TABLE: _places(group, past), ITEM: items},
+            features=_features(past) | {"log_chance": np.log(self._catalogue.chances())[items].astype(np.float32)},
+        )
+
+    def work(self) -> Work:
+        """The user's network, and the products with the sampled items."""
+        flops = YouTubeDNN.flops(**self._shape) + 2 * self.dim * (1 + self.negatives)
+        rows = self.batch_size * (2 + self.length) + self.negatives
+        return Work(flops=3.0 * self.batch_size * flops, bytes=4.0 * 3 * (rows * self.dim + dense_parameters(self)))
+
+    def evaluation_ids(self, seed: int, day: int | None = None) -> dict[str, np.ndarray]:
+        return _evaluation(self, seed, day).batch.ids
+
+    def evaluate(
+        self, model: YouTubeDNN, rows: Mapping[str, torch.Tensor], seed: int, day: int | None = None
+    ) -> dict[str, float]:
+        """`auc` is the chance that a user's next item scores above one drawn uniformly; `auc_ceiling` is that of the planted
+        chances of the items, which no other scores can exceed but by luck; `hit_1` is how often the next item is first."""
+        held_out = _evaluation(self, seed, day)
+        batch = held_out.batch.to(rows[ITEM].device)
+        items = rows[ITEM][batch.where[ITEM]].unflatten(0, (batch.size, -1))
+        scores = torch.linalg.vecdot(model.users(batch, rows).unsqueeze(1), items).cpu().numpy()
+        above = scores[:, :1] > scores[:, 1:]
+        return {
+            "auc": _above(scores),
+            "auc_ceiling": held_out.ceiling,
+            "hit_1": float(above.all(1).mean()),
+        }
+
+    @property
+    def _shape(self) -> dict:
+        return {"fields": 1, "dim": self.dim, "dense_features": 0, "hidden": self.hidden, "length": self.length}
+
+    @functools.cached_property
+    def _catalogue(self) -> Catalogue:
+        return self.plan(Catalogue)
+
+    @functools.cached_property
+    def _watch(self) -> WatchStream:
+        return self.plan(WatchStream, catalogue=self._catalogue)
+
+
+class _HeldOutUsers(NamedTuple):
+    batch: Batch
+    """The items of a user are the next one, then those that it is held against."""
+    ceiling: float
+
+
+@functools.lru_cache(maxsize=16)
+def _evaluation(workload: NextItem, seed: int, day: int | None) -> _HeldOutUsers:
+    size, catalogue = workload.evaluation_samples, workload._catalogue
+    day = workload.days if day is None else day
+    group, taste, past = workload._watch.draw(size, seed=seed, day=day, of=f"evaluation {day}")
+    others = stream(seed, "others", day).integers(catalogue.items, size=(size, workload.evaluation_negatives))
+    items = np.concatenate((past.following[:, None], others), 1)
+    topics = next_topic(catalogue, past, taste)
+    truth = np.take_along_axis(topics, items // catalogue.per_topic, 1) * catalogue.chances()[items]
+    raw = {TABLE: _places(group, past), ITEM: items.ravel()}
+    batch = Batch.of(index=0, day=day, size=size, raw=raw, features=_features(past))
+    return _HeldOutUsers(batch, _above(truth))
+
+
+def _above(scores: np.ndarray) -> float:
+    """How often the first of a row is above the others; ties count half, and so does the item itself among the others."""
+    first, others = scores[:, :1], scores[:, 1:]
+    return float(np.mean((first > others) + 0.5 * (first == others)))
+
+
+def _places(group: np.ndarray, past: Histories) -> np.ndarray:
+    return np.concatenate(((group | 1 << FIELD_SHIFT)[:, None], past.watched), 1)
+
+
+def _features(past: Histories) -> dict[str, np.ndarray]:
+    return {"behaviours": past.behaviours, "dense": np.empty((len(past.behaviours), 0), np.float32)}

@@ -1,0 +1,361 @@
+"""BERT (Devlin et al., 2019) for question answering: where in a passage does the answer begin, and where does it end?
+
+`BertQA` is the network itself, for what is trained from random weights; its parameters carry the names of Hugging Face's
+`BertForQuestionAnswering` and mean the same, which a test holds it to. `PretrainedQA` holds that class, with weights from a
+local folder; it needs the extra `text`.
+
+`batch.features` has `token` and `segment` (samples, length) and `tokens`, how many of a sample's places are real. Scores have
+the shape (samples, 2, length): each place's logit as the beginning and as the end. `batch.labels` (samples, 2) holds both.
+
+
+BERT on questions about a passage, planted or real.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, NamedTuple
+
+import numpy as np
+import torch
+from annotated_types import Ge
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from lib.cluster.spec import Work
+from lib.errors import BadOption, LockstepError
+from lib.options.checked import Count, Natural, Share
+from lib.store.optim import SGD, Adam, Optimizer
+from lib.streams import stream
+from lib.tasks.batch import Batch
+from lib.tasks.layers import generator
+from lib.tasks.sampling import epoch_rows
+from lib.tasks.text_stream import (
+    Cut,
+    PlantedQuestions,
+    Question,
+    Questions,
+    Words,
+    best_spans,
+    cut,
+    exact,
+    normal,
+    overlap,
+    read_questions,
+)
+from lib.tasks.workload import Workload, dense_parameters
+
+EPS = 1e-12
+
+
+class QuestionAnswering(nn.Module):
+    """The loss is the mean of the beginning's and the end's cross-entropy over the places."""
+
+    def loss(self, batch: Batch, scores: Tensor) -> Tensor:
+        return F.cross_entropy(scores.flatten(0, 1), batch.labels.flatten())
+
+
+class BertQA(QuestionAnswering):
+    """A BERT encoder without dropout, and a linear layer that reads off beginning and end."""
+
+    def __init__(self, *, words: int, dim: int, layers: int, heads: int, inner: int, length: int, seed: int):
+        super().__init__()
+        self.bert = nn.Module()
+        self.bert.embeddings = Embeddings(words, dim, length)
+        self.bert.encoder = nn.Module()
+        self.bert.encoder.layer = nn.ModuleList(Layer(dim, heads, inner) for _ in range(layers))
+        self.qa_outputs = _empty(nn.Linear, dim, 2)
+        start(self, dim, seed)
+
+    def forward(self, batch: Batch, rows: Mapping[str, Tensor]) -> Tensor:
+        features = batch.features
+        states = self.bert.embeddings(features["token"], features["segment"])
+        real = torch.arange(states.shape[1], device=states.device) < features["tokens"].unsqueeze(1)
+        for layer in self.bert.encoder.layer:
+            states = layer(states, real[:, None, None])
+        scores = self.qa_outputs(states).transpose(1, 2)
+        return scores.masked_fill(~real[:, None], torch.finfo(scores.dtype).min)
+
+
+class Embeddings(nn.Module):
+    """Word, position and segment, added and normalised."""
+
+    def __init__(self, words: int, dim: int, length: int):
+        super().__init__()
+        self.word_embeddings = _empty(nn.Embedding, words, dim)
+        self.position_embeddings = _empty(nn.Embedding, length, dim)
+        self.token_type_embeddings = _empty(nn.Embedding, 2, dim)
+        self.LayerNorm = nn.LayerNorm(dim, eps=EPS)
+
+    def forward(self, tokens: Tensor, segments: Tensor) -> Tensor:
+        places = self.position_embeddings.weight[: tokens.shape[1]]
+        return self.LayerNorm(self.word_embeddings(tokens) + places + self.token_type_embeddings(segments))
+
+
+class Layer(nn.Module):
+    """Attention and a two-layer network, each added to its input and then normalised."""
+
+    def __init__(self, dim: int, heads: int, inner: int):
+        super().__init__()
+        self.heads = heads
+        self.attention = nn.Module()
+        self.attention.self = nn.Module()
+        for name in ("query", "key", "value"):
+            setattr(self.attention.self, name, _empty(nn.Linear, dim, dim))
+        self.attention.output = Residual(dim, dim)
+        self.intermediate = nn.Module()
+        self.intermediate.dense = _empty(nn.Linear, dim, inner)
+        self.output = Residual(inner, dim)
+
+    def forward(self, states: Tensor, real: Tensor) -> Tensor:
+        project = self.attention.self
+        query, key, value = (
+            layer(states).unflatten(2, (self.heads, -1)).transpose(1, 2)
+            for layer in (project.query, project.key, project.value)
+        )
+        met = F.scaled_dot_product_attention(query, key, value, attn_mask=real).transpose(1, 2).flatten(2)
+        states = self.attention.output(met, states)
+        return self.output(F.gelu(self.intermediate.dense(states)), states)
+
+
+class Residual(nn.Module):
+    def __init__(self, inputs: int, dim: int):
+        super().__init__()
+        self.dense = _empty(nn.Linear, inputs, dim)
+        self.LayerNorm = nn.LayerNorm(dim, eps=EPS)
+
+    def forward(self, change: Tensor, states: Tensor) -> Tensor:
+        return self.LayerNorm(self.dense(change) + states)
+
+
+class PretrainedQA(QuestionAnswering):
+    """Hugging Face's BERT with the weights of a local folder; nothing is ever downloaded. Dropout is off: a step is pure."""
+
+    def __init__(self, folder: str | Path):
+        super().__init__()
+        transformers = extra("transformers")
+        if not (Path(folder) / "config.json").is_file():
+            raise BadOption(
+                f"{folder} holds no config.json; expected the folder of a BERT that was saved by transformers"
+            )
+        self.network = transformers.BertForQuestionAnswering.from_pretrained(folder, local_files_only=True).eval()
+
+    def forward(self, batch: Batch, rows: Mapping[str, Tensor]) -> Tensor:
+        features = batch.features
+        real = torch.arange(features["token"].shape[1], device=features["token"].device)
+        real = real < features["tokens"].unsqueeze(1)
+        found = self.network(
+            input_ids=features["token"], token_type_ids=features["segment"], attention_mask=real.long()
+        )
+        scores = torch.stack((found.start_logits, found.end_logits), 1)
+        return scores.masked_fill(~real[:, None], torch.finfo(scores.dtype).min)
+
+
+class PretrainedWords:
+    """The word pieces of a pretrained BERT, with the interface of lib.tasks.text_stream.Words."""
+
+    def __init__(self, folder: str | Path):
+        transformers = extra("transformers")
+        self._tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        if not self._tokenizer.is_fast:
+            raise BadOption(f"{folder}: its tokenizer cannot say where in a text its pieces stand; expected a fast one")
+        special = [self._tokenizer.pad_token_id, self._tokenizer.cls_token_id, self._tokenizer.sep_token_id]
+        self.pad, self.first, self.end = special
+
+    def __len__(self) -> int:
+        return len(self._tokenizer)
+
+    def cut(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+        pieces = self._tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
+        return pieces["input_ids"], pieces["offset_mapping"]
+
+
+def extra(name: str):
+    """A package of the extra `text`."""
+    import importlib
+
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise LockstepError(f"weights from a folder need {name} ({error}): pip install 'lockstep[text]'") from error
+
+
+def start(model: nn.Module, dim: int, seed: int) -> None:
+    """BERT's first weights: biases 0, matrices normal with deviation 0.02 at its width of 768. A narrower network's are
+    larger, so that what a layer adds has the same size."""
+    stream, spread = generator(seed), 0.02 * math.sqrt(768 / dim)
+    for name, parameter in model.named_parameters():
+        if "LayerNorm" not in name:
+            if parameter.ndim > 1:
+                nn.init.normal_(parameter, 0, spread, generator=stream)
+            else:
+                nn.init.zeros_(parameter)
+
+
+def _empty(kind: type[nn.Module], *sizes: int) -> nn.Module:
+    """A layer without first weights: torch would draw them from its global stream."""
+    return nn.utils.skip_init(kind, *sizes)
+
+
+_CHUNK = 64  # questions evaluated at once
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answers(Workload):
+    """Questions, planted (lib.tasks.text_stream) or of a data folder, whose passages are cut into words of their own vocabulary.
+
+    Real questions come in epochs, each in an order of its own that belongs to (seed, epoch).
+    """
+
+    name: str = "questions-synthetic"
+
+    samples: Count = 16_000
+    batch_size: Count = 16
+    dense_optimizer: Optimizer = field(default=Adam(lr=1e-3))
+    row_optimizer: Optimizer = field(default=SGD(lr=0.1))
+    weights: str | None = None
+    """Folder of a pretrained BERT, as transformers saves it; without it the network starts from random weights."""
+    dim: Count = 32
+    """Width of a word's state."""
+    layers: Count = 2
+    """Layers of the encoder."""
+    heads: Count = 2
+    """Heads of its attention."""
+    vocabulary: Annotated[int, Ge(8)] = 8_000
+    """Most words of a real data set's vocabulary; the others are unknown."""
+    length: Annotated[int, Ge(8)] = 192
+    """Places for a real question and its passage."""
+    data: str | None = None
+    """Folder of real questions; without it they are planted, by the options from `kinds` to `ambiguity`."""
+    kinds: Annotated[int, Ge(2)] = 8
+    """Kinds of words that are asked for."""
+    words: Count = 20
+    """Words of each kind."""
+    slots: Count = 8
+    """Slots of four words in a passage."""
+    distractors: Natural = 3
+    """Stretches of other kinds in a passage."""
+    ambiguity: Share = 0.2
+    """Share of the questions that have two equally good answers, of which one is meant."""
+    evaluation_samples: Count = 1_000
+    """Most questions of the evaluation."""
+
+    def __post_init__(self):
+        if self.dim % self.heads:
+            self._reject("heads", f"a divisor of dim ({self.dim})")
+        if self.distractors + 2 > self.slots:
+            self._reject("distractors", f"at most slots - 2 ({self.slots - 2})")
+        if self.weights and not self.data:
+            self._reject(
+                "weights", "None without data: planted questions are in no language that a BERT was trained on"
+            )
+
+    def model(self, seed: int) -> QuestionAnswering:
+        if self.weights:
+            return PretrainedQA(self.weights)
+        words, length = (
+            (len(_words(self)), self.length) if self.data else (self._planted.vocabulary, self._planted.length)
+        )
+        return BertQA(
+            words=words,
+            dim=self.dim,
+            layers=self.layers,
+            heads=self.heads,
+            inner=4 * self.dim,
+            length=length,
+            seed=seed,
+        )
+
+    def draw(self, seed: int, first: int, size: int, index: int) -> Batch:
+        if not self.data:
+            return _batch(self._planted.draw(size, seed=seed, first=first)[0], index)
+        pool = _cut(self).questions
+        rows = epoch_rows(seed, first, size, len(pool.tokens))
+        return _batch(Questions(*(part[rows] for part in pool)), index)
+
+    def work(self) -> Work:
+        """Six operations for each parameter of the encoder and each place, and the attention's products."""
+        length = self.length if self.data else self._planted.length
+        layer = 12 * self.dim**2 + 2 * length * self.dim
+        states = self.batch_size * length * self.dim * (1 + 12 * self.layers)
+        return Work(
+            flops=6.0 * self.batch_size * length * self.layers * layer, bytes=12.0 * (dense_parameters(self) + states)
+        )
+
+    def evaluate(
+        self, model: QuestionAnswering, rows: Mapping[str, torch.Tensor], seed: int, day: int | None = None
+    ) -> dict[str, float]:
+        """em and f1, by SQuAD's rules; planted questions have `em_ceiling`, what knowing the truth would reach."""
+        held_out = _evaluation(self, seed)
+        pool = held_out.questions
+        scores = [model(part, rows).cpu().numpy() for part in _batch(pool, 0).parts(_CHUNK)]
+        spans = best_spans(np.concatenate(scores), held_out.begins, pool.sizes)
+        given = [held_out.read(row, *span) for row, span in enumerate(spans.tolist())]
+        pairs = list(zip(given, held_out.right, strict=True))
+        result = {
+            "em": float(np.mean([exact(*pair) for pair in pairs])),
+            "f1": float(np.mean([overlap(*pair) for pair in pairs])),
+        }
+        return result if held_out.ceiling is None else result | {"em_ceiling": held_out.ceiling}
+
+    @functools.cached_property
+    def _planted(self) -> PlantedQuestions:
+        return self.plan(PlantedQuestions)
+
+
+class _HeldOutQuestions(NamedTuple):
+    questions: Questions
+    begins: np.ndarray
+    right: list[list[list]]
+    """Of each question, the words of all right answers."""
+    ceiling: float | None
+    texts: list[tuple[str, list[tuple[int, int]]]] | None
+    """Of each real question, the passage and where its words stand."""
+
+    def read(self, row: int, first: int, last: int) -> list:
+        """The words of a stretch."""
+        if self.texts is None:
+            return self.questions.tokens[row, first : last + 1].tolist()
+        passage, places = self.texts[row]
+        begin = int(self.begins[row])
+        return normal(passage[places[first - begin][0] : places[last - begin][1]])
+
+
+@functools.lru_cache(maxsize=4)
+def _evaluation(workload: Answers, seed: int) -> _HeldOutQuestions:
+    if not workload.data:
+        size = workload.evaluation_samples
+        questions, chance = workload._planted.draw(size, seed=seed, first="evaluation")
+        spans = questions.spans.tolist()
+        right = [[row[a : b + 1].tolist()] for row, (a, b) in zip(questions.tokens, spans, strict=True)]
+        return _HeldOutQuestions(questions, np.full(size, 3), right, float(chance.mean()), None)
+    asked = read_questions(workload.data).test
+    chosen = np.sort(stream(0, "judged").permutation(len(asked))[: workload.evaluation_samples])
+    asked = [asked[place] for place in chosen.tolist()]
+    questions, offsets, begins = cut(_words(workload), asked, workload.length, around=False)
+    right = [[normal(answer) for answer in question.answers] for question in asked]
+    texts = [(question.passage, places) for question, places in zip(asked, offsets, strict=True)]
+    return _HeldOutQuestions(questions, begins, right, None, texts)
+
+
+@functools.lru_cache(maxsize=2)
+def _words(workload: Answers) -> Words | PretrainedWords:
+    if workload.weights:
+        return PretrainedWords(workload.weights)
+    asked: list[Question] = read_questions(workload.data).train
+    passages = dict.fromkeys(question.passage for question in asked)
+    return Words([*passages, *(question.question for question in asked)], workload.vocabulary)
+
+
+@functools.lru_cache(maxsize=2)
+def _cut(workload: Answers) -> Cut:
+    return cut(_words(workload), read_questions(workload.data).train, workload.length, around=True)
+
+
+def _batch(questions: Questions, index: int) -> Batch:
+    features = {"token": questions.tokens, "segment": questions.segments, "tokens": questions.sizes}
+    return Batch.of(index=index, raw={}, size=len(questions.tokens), features=features, labels=questions.spans)

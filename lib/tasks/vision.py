@@ -1,0 +1,318 @@
+"""Wide residual networks (Zagoruyko and Komodakis, 2016) for small and for large images.
+
+Images are float tensors (samples, channels, height, width); a score is a class's logit.
+
+
+Wide residual networks on planted or real images.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from lib.cluster.spec import Work
+from lib.options.checked import Count, Natural, NotNegative
+from lib.store.optim import SGD, Momentum, Optimizer
+from lib.streams import stream
+from lib.tasks.batch import Batch
+from lib.tasks.layers import Conv, Linear, Norm, generator, settled
+from lib.tasks.sampling import epoch_rows
+from lib.tasks.vision_stream import Images, PlantedImages, RealImages, augmented, moments, read_images, scaled
+from lib.tasks.workload import Network, Workload, build_network, dense_parameters, resolve_network
+
+Normalise = Callable[[int], nn.Module]
+"""Makes a normalisation of so many channels."""
+
+
+class Classifier(nn.Module):
+    """Scores are logits of classes, the loss is the cross-entropy plus half of `weight_decay` times the squared weights."""
+
+    def __init__(self, weight_decay: float):
+        super().__init__()
+        self.weight_decay = weight_decay
+
+    def loss(self, batch: Batch, scores: Tensor) -> Tensor:
+        loss = F.cross_entropy(scores, batch.labels)
+        if self.weight_decay:
+            # In the loss, where it is what torch's SGD makes of it, whichever optimiser a server runs.
+            loss = loss + 0.5 * self.weight_decay * sum(p.square().sum() for p in self.parameters())
+        return loss
+
+
+class WideResNet(Classifier):
+    """WRN-depth-width for images of about 32 x 32: three stages of pre-activation blocks, 16, 32 and 64 times `width` wide.
+
+    `depth` counts 6 n + 2 layers for n blocks a stage, as DS-Sync's WRN-26-10 does; Zagoruyko and Komodakis count the two
+    convolutions of the shortcuts too and call the same network WRN-28-10.
+    """
+
+    def __init__(
+        self,
+        *,
+        depth: int,
+        width: int,
+        classes: int,
+        channels: int = 3,
+        weight_decay: float = 0.0,
+        norm: Normalise = Norm,
+        seed: int,
+    ):
+        super().__init__(weight_decay)
+        stream = generator(seed)
+        blocks = (depth - 2) // 6
+        self.first = Conv(channels, 16, 3, stream)
+        layers, inputs = [], 16
+        for stage, outputs in enumerate((16 * width, 32 * width, 64 * width)):
+            for block in range(blocks):
+                layers.append(Basic(inputs, outputs, stream, norm, stride=2 if stage and not block else 1))
+                inputs = outputs
+        self.blocks = nn.Sequential(*layers)
+        self.norm = norm(inputs)
+        self.last = Linear(inputs, classes, stream)
+
+    def forward(self, batch: Batch, rows: Mapping[str, Tensor]) -> Tensor:
+        maps = F.relu(self.norm(self.blocks(self.first(batch.features["image"]))))
+        return self.last(maps.mean((2, 3)))
+
+
+class Basic(nn.Module):
+    """Two 3 x 3 convolutions, each after a normalisation and a ReLU, around an identity or a 1 x 1 convolution."""
+
+    def __init__(self, inputs: int, outputs: int, stream: torch.Generator, norm: Normalise, *, stride: int):
+        super().__init__()
+        self.norms = nn.ModuleList([norm(inputs), norm(outputs)])
+        self.convs = nn.ModuleList([Conv(inputs, outputs, 3, stream, stride=stride), Conv(outputs, outputs, 3, stream)])
+        same = inputs == outputs and stride == 1
+        self.shortcut = None if same else Conv(inputs, outputs, 1, stream, stride=stride)
+
+    def forward(self, maps: Tensor) -> Tensor:
+        active = F.relu(self.norms[0](maps))
+        straight = self.shortcut(active) if self.shortcut else maps
+        return straight + self.convs[1](F.relu(self.norms[1](self.convs[0](active))))
+
+
+class WideResNet50(Classifier):
+    """WRN-50-width for ImageNet: ResNet-50 (He et al., 2016) whose 3 x 3 convolutions are `width` times as wide."""
+
+    def __init__(
+        self, *, width: int = 2, classes: int = 1000, weight_decay: float = 0.0, norm: Normalise = Norm, seed: int
+    ):
+        super().__init__(weight_decay)
+        stream = generator(seed)
+        self.first, self.norm = Conv(3, 64, 7, stream, stride=2), norm(64)
+        layers, inputs = [], 64
+        for stage, (blocks, base) in enumerate(((3, 64), (4, 128), (6, 256), (3, 512))):
+            for block in range(blocks):
+                stride = 2 if stage and not block else 1
+                layers.append(Bottleneck(inputs, base * width, 4 * base, stream, norm, stride=stride))
+                inputs = 4 * base
+        self.blocks = nn.Sequential(*layers)
+        self.last = Linear(inputs, classes, stream)
+
+    def forward(self, batch: Batch, rows: Mapping[str, Tensor]) -> Tensor:
+        maps = F.relu(self.norm(self.first(batch.features["image"])))
+        maps = self.blocks(F.max_pool2d(maps, 3, stride=2, padding=1))
+        return self.last(maps.mean((2, 3)))
+
+
+class Bottleneck(nn.Module):
+    """1 x 1, 3 x 3 and 1 x 1 convolutions, each before a normalisation; the ReLU of the last comes after the addition."""
+
+    def __init__(
+        self, inputs: int, middle: int, outputs: int, stream: torch.Generator, norm: Normalise, *, stride: int
+    ):
+        super().__init__()
+        self.convs = nn.ModuleList(
+            [
+                Conv(inputs, middle, 1, stream),
+                Conv(middle, middle, 3, stream, stride=stride),
+                Conv(middle, outputs, 1, stream),
+            ]
+        )
+        self.norms = nn.ModuleList([norm(middle), norm(middle), norm(outputs)])
+        same = inputs == outputs and stride == 1
+        self.shortcut = None if same else nn.Sequential(Conv(inputs, outputs, 1, stream, stride=stride), norm(outputs))
+
+    def forward(self, maps: Tensor) -> Tensor:
+        straight = self.shortcut(maps) if self.shortcut else maps
+        for place, (conv, norm) in enumerate(zip(self.convs, self.norms, strict=True)):
+            maps = norm(conv(maps)) if place == 2 else F.relu(norm(conv(maps)))
+        return F.relu(straight + maps)
+
+
+def cost(model: nn.Module, channels: int, side: int) -> tuple[float, int]:
+    """Floating-point operations of the convolutions, and values that they give, for one square image: one is passed through."""
+    total, values, hooks = 0.0, 0, []
+
+    def count(conv: Conv, inputs: tuple[Tensor, ...], maps: Tensor) -> None:
+        nonlocal total, values
+        total += 2.0 * conv.weight.numel() * maps.shape[2] * maps.shape[3]
+        values += maps.numel()
+
+    for module in model.modules():
+        if isinstance(module, Conv):
+            hooks.append(module.register_forward_hook(count))
+    image = torch.zeros(1, channels, side, side, device=next(model.parameters()).device)
+    with torch.inference_mode():
+        model(Batch(index=0, size=1, ids={}, where={}, features={"image": image}), {})
+    for hook in hooks:
+        hook.remove()
+    return total, values
+
+
+MODELS: dict[str, type[Classifier]] = {"wrn": WideResNet, "wrn50": WideResNet50}
+
+_MEASURED = 10_000  # training images by which colours are scaled
+_CHUNK = 256  # images evaluated at once
+_SETTLING = 1024  # training images by which batch normalisation is settled for an evaluation
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageClasses(Workload):
+    """Images of classes, planted (lib.tasks.vision_stream) or of a data folder.
+
+    Real images come in epochs, each in an order of its own that belongs to (seed, epoch), mirrored and moved at random.
+    """
+
+    name: str = "images-synthetic"
+    spelled: ClassVar[Mapping[str, str]] = {"model": "network"}
+
+    samples: Count = 8_000
+    batch_size: Count = 32
+    dense_optimizer: Optimizer = field(default=Momentum(lr=0.1))
+    row_optimizer: Optimizer = field(default=SGD(lr=0.1))
+    network: Network = "wrn"
+    """The model (option `model`): wrn for small images, wrn50, or a class of your own, a `lib.tasks.vision.Classifier`;
+    it gets what its constructor names of depth, width, classes, channels, weight_decay, norm and seed."""
+    depth: int = 8
+    """wrn: layers, 6 n + 2."""
+    width: Count = 1
+    """How many times wider than the plain residual network."""
+    weight_decay: NotNegative = 1e-4
+    """Weight of the squared parameters."""
+    norm: Literal["settled", "running"] = "settled"
+    """Moments of an evaluation's batch normalisation: of training batches at the parameters that it judges, or torch's running
+    ones, which a replica rule mixes."""
+    data: str | None = None
+    """Folder of real images; without it they are planted, by the options from `classes` to `world`."""
+    classes: Count = 10
+    """Number of classes."""
+    side: Count = 16
+    """Pixels of a side."""
+    channels: Count = 3
+    """Colours."""
+    shift: Natural = 1
+    """Most pixels by which a pattern is moved."""
+    noise: NotNegative = 6.0
+    """Standard deviation of a pixel's noise, over a pattern's."""
+    world: Natural = 0
+    """Seed of the patterns, apart from the runs' seed."""
+    evaluation_samples: Count = 1_000
+    """Most images of the evaluation."""
+
+    def __post_init__(self):
+        object.__setattr__(self, "network", resolve_network(self.network, MODELS, Classifier, self.owner()))
+        if self.network == "wrn" and (self.depth < 8 or self.depth % 6 != 2):
+            self._reject("depth", "6 n + 2 layers: 8, 14, 20, 26, ...")
+        if not self.noise:
+            self._reject("noise", "more than 0, or the best accuracy is 1 by definition")
+
+    def model(self, seed: int) -> Classifier:
+        classes, channels = (
+            (self._real.classes, self._real.train.shape[1]) if self.data else (self.classes, self.channels)
+        )
+        return build_network(
+            MODELS.get(self.network, self.network),
+            depth=self.depth,
+            width=self.width,
+            classes=classes,
+            channels=channels,
+            weight_decay=self.weight_decay,
+            norm=nn.BatchNorm2d if self.norm == "running" else Norm,
+            seed=seed,
+        )
+
+    def draw(self, seed: int, first: int, size: int, index: int) -> Batch:
+        images = self._epoch(seed, first, size) if self.data else self._planted.draw(size, seed=seed, first=first)
+        return Batch.of(index=index, raw={}, size=size, features={"image": images.pixels}, labels=images.labels)
+
+    def work(self) -> Work:
+        """The backward pass costs twice the forward pass; maps and parameters are read, and their gradients written."""
+        forward, maps = _cost(self)
+        return Work(flops=3 * self.batch_size * forward, bytes=12.0 * (dense_parameters(self) + self.batch_size * maps))
+
+    def evaluate(
+        self, model: Classifier, rows: Mapping[str, torch.Tensor], seed: int, day: int | None = None
+    ) -> dict[str, float]:
+        """accuracy and loss on unseen images; planted ones have `accuracy_ceiling`, what the likeliest class would reach."""
+        held_out = _evaluation(self, seed)
+
+        def logits(pixels: np.ndarray) -> torch.Tensor:
+            return model(Batch.of(index=0, raw={}, size=len(pixels), features={"image": pixels}), rows)
+
+        def settle() -> None:
+            last, count = self.batches(), max(1, _SETTLING // self.batch_size)
+            for index in range(max(0, last - count), last):
+                logits(self.batch(seed, index).features["image"])
+
+        chunks = [slice(at, at + _CHUNK) for at in range(0, len(held_out.labels), _CHUNK)]
+        with settled(model, settle):
+            scores = torch.cat([logits(held_out.pixels(chunk)).cpu() for chunk in chunks])
+        labels = torch.from_numpy(held_out.labels)
+        result = {
+            "accuracy": float((scores.argmax(1) == labels).double().mean()),
+            "loss": float(F.cross_entropy(scores.double(), labels)),
+        }
+        return result if held_out.ceiling is None else result | {"accuracy_ceiling": held_out.ceiling}
+
+    @functools.cached_property
+    def _planted(self) -> PlantedImages:
+        return self.plan(PlantedImages)
+
+    @property
+    def _real(self) -> RealImages:
+        return read_images(self.data, self.side)
+
+    def _epoch(self, seed: int, first: int, size: int) -> Images:
+        rows = epoch_rows(seed, first, size, len(self._real.train))
+        pixels = scaled(self._real.train[rows], _moments(self.data, self.side))
+        return Images(augmented(pixels, stream(seed, "augment", first)), self._real.train_labels[rows])
+
+
+class _HeldOutImages(NamedTuple):
+    pixels: Callable[[slice], np.ndarray]
+    labels: np.ndarray
+    ceiling: float | None
+
+
+@functools.lru_cache(maxsize=4)
+def _evaluation(workload: ImageClasses, seed: int) -> _HeldOutImages:
+    if not workload.data:
+        images = workload._planted.draw(workload.evaluation_samples, seed=seed, first="evaluation")
+        ceiling = float(np.mean(workload._planted.best(images.pixels) == images.labels))
+        return _HeldOutImages(lambda chunk: images.pixels[chunk], images.labels, ceiling)
+    real = workload._real
+    chosen = stream(workload.world, "judged").permutation(len(real.test))[: workload.evaluation_samples]
+    colours = _moments(workload.data, workload.side)
+    return _HeldOutImages(lambda chunk: scaled(real.test[chosen[chunk]], colours), real.test_labels[chosen], None)
+
+
+@functools.lru_cache(maxsize=4)
+def _moments(folder: str, side: int) -> tuple[np.ndarray, np.ndarray]:
+    """Of the first so many training images in an order of its own: encoded ones are not decoded all for this."""
+    train = read_images(folder, side).train
+    return moments(train[stream(0, "moments").permutation(len(train))[:_MEASURED]])
+
+
+@functools.lru_cache(maxsize=8)
+def _cost(workload: ImageClasses) -> tuple[float, int]:
+    shape = workload._real.train.shape[1:3] if workload.data else (workload.channels, workload.side)
+    return cost(workload.model(0), *shape)

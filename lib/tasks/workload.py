@@ -1,0 +1,262 @@
+"""The contract of a workload.
+
+A workload held to its contract where a run meets it, so that a mistake is named when it is made and not trained on.
+
+The network of a workload: one by its registered name, or a class of the user's own, also as "my_file.py:MyNetwork".
+"""
+
+from __future__ import annotations
+
+import functools
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+from inspect import signature
+from numbers import Real
+from typing import Any, ClassVar, TypeVar
+
+import numpy as np
+import torch
+from torch import nn
+
+from lib.cluster.spec import Work
+from lib.errors import BadField, BadOption
+from lib.options import own_file
+from lib.options.checked import Checked, Count, Positive, Share, shown
+from lib.store.optim import Optimizer
+from lib.tasks.batch import Batch, pool
+from lib.tasks.flat_model import FlatModel, tensor
+
+Plan = TypeVar("Plan")
+
+
+@dataclass(frozen=True, slots=True)
+class TableSpec:
+    """What the rows of a table look like."""
+
+    dim: int
+    """Width of a row."""
+    scale: float
+    """A new row is uniform in (-scale, scale)."""
+    pooling: tuple[int, ...] = ()
+    """How many columns of a batch's places are summed into each of the vectors that the model sees; (): none."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workload(Checked, ABC):
+    """A model, its data stream, its optimisers and its evaluation.
+
+    Frozen: its fields are its configuration, and everything it makes is a pure function of them and of the arguments.
+    """
+
+    name: ClassVar[str]
+    """A kind that `named.yaml` gives several names to makes a field of it."""
+    epochs: ClassVar[bool] = True
+    """Whether its full profile goes through real data again and again, as papers do; a click log is passed once."""
+    days: ClassVar[int] = 0
+    """A kind that has days makes an option of it: into how many a pass is cut."""
+
+    samples: Count
+    """Samples in one pass; the last batch may be smaller."""
+    batch_size: Count
+    """Samples of a worker's step."""
+    dense_optimizer: Optimizer
+    """Updates the dense parameters."""
+    row_optimizer: Optimizer
+    """Updates the tables' rows."""
+    lr_milestones: tuple[Share, ...] = ()
+    """Shares of the pass after each of which both learning rates are multiplied by `lr_gamma`: epoch 60 of 200 is 0.3."""
+    lr_gamma: Positive = 0.1
+    """What a learning rate is multiplied by at a milestone."""
+
+    def owner(self) -> str:
+        return f"workload {self.name!r}"
+
+    def plan(self, kind: type[Plan], **more: Any) -> Plan:
+        """Planted data of that kind; each field of it is the option of its name, or one of `more`."""
+        own = {field.name: getattr(self, field.name) for field in fields(kind) if field.name not in more}
+        return kind(**own, **more)
+
+    def tables(self) -> dict[str, TableSpec]:
+        """Table -> its rows; empty for a workload without sparse features."""
+        return {}
+
+    def rate_at(self, sample: float) -> float:
+        """What the learning rates are multiplied by at this place of the pass."""
+        return self.lr_gamma ** sum(sample >= share * self.samples for share in self.lr_milestones)
+
+    def bags(self) -> dict[str, tuple[int, ...]]:
+        """Table -> `TableSpec.pooling`, of those whose rows are pooled."""
+        return {name: spec.pooling for name, spec in self.tables().items() if max(spec.pooling, default=1) > 1}
+
+    @abstractmethod
+    def model(self, seed: int) -> torch.nn.Module:
+        """A fresh model, initialised from the seed alone: `forward(batch, rows) -> scores`, `loss(batch, scores)`."""
+
+    @abstractmethod
+    def draw(self, seed: int, first: int, size: int, index: int) -> Batch:
+        """Samples `first`, `first` + 1, ... of the endless stream that belongs to the seed, as batch `index`.
+
+        A stream of days holds the same samples however it is cut into batches, so that protocols with batches of other sizes
+        train on the same data; what a batch's samples share (negatives, another order of an epoch) goes with `first`.
+        """
+
+    def batch(self, seed: int, index: int, size: int | None = None) -> Batch:
+        """The index-th batch of a pass in batches of one size; `size` overrides `size_of(index)`.
+
+        The stream does not end with the pass: later indices go on, with whole batches.
+        """
+        return self.draw(seed, index * self.batch_size, self.size_of(index) if size is None else size, index)
+
+    @abstractmethod
+    def work(self) -> Work:
+        """The modelled cost of one training step, forward and backward, on one batch."""
+
+    def evaluation_ids(self, seed: int, day: int | None = None) -> dict[str, np.ndarray]:
+        """Table -> the unique ids whose rows the evaluation needs."""
+        return {}
+
+    @abstractmethod
+    def evaluate(
+        self, model: torch.nn.Module, rows: Mapping[str, torch.Tensor], seed: int, day: int | None = None
+    ) -> dict[str, float]:
+        """The metrics of a model that holds its dense parameters, with rows aligned with `evaluation_ids`.
+
+        It gets what a step gets: rows are tensors on the model's device, `model(batch, rows)` takes a batch as `Batch.of` makes
+        it, moves it there and pools it, and no gradient is kept (`lib.tasks.workload.judged`).
+        On samples that are never trained on: of a stream's `day`, by default the one after the pass."""
+
+    def day(self, place: int) -> int:
+        """The day of a sample; days go on after the pass."""
+        return place * self._days() // self.samples
+
+    def day_begins(self, day: int) -> int:
+        """The first sample of a day."""
+        return -(-day * self.samples // self._days())
+
+    def by_day(self, first: int, size: int) -> Iterator[tuple[int, int, int]]:
+        """Of the samples from a place on: each day that has some, its first of them, and how many."""
+        while size:
+            day = self.day(first)
+            many = min(size, self.day_begins(day + 1) - first)
+            yield day, first, many
+            first, size = first + many, size - many
+
+    def _days(self) -> int:
+        if not self.days:
+            raise BadOption(f"workload {self.name!r} has no days; click streams and next-item have")
+        return self.days
+
+    def observe(self, labels: np.ndarray, scores: np.ndarray) -> tuple[float, float] | None:
+        """Sum of the log loss and sum of the labels of a batch of binary labels; None for other workloads."""
+        return None
+
+    def batches(self, samples: int | None = None) -> int:
+        """Batches in that many samples, or in one pass."""
+        return -(-(self.samples if samples is None else samples) // self.batch_size)
+
+    def size_of(self, index: int) -> int:
+        """Samples of the index-th batch: short only where the pass ends."""
+        left = self.samples - index * self.batch_size
+        return left if 0 < left < self.batch_size else self.batch_size
+
+
+@functools.lru_cache(maxsize=16)
+def dense_parameters(workload: Workload) -> int:
+    """How many parameters its model has beside the tables."""
+    return sum(parameter.numel() for parameter in workload.model(0).parameters())
+
+
+def fresh_model(workload: Workload, seed: int) -> FlatModel:
+    """The model of a seed, from which alone it follows: where it has drawn from a global stream, a second one has to be equal."""
+    before = _global_streams()
+    module = workload.model(seed)
+    if not isinstance(module, torch.nn.Module):
+        raise BadOption(f"{workload.owner()}: model must return a torch.nn.Module, not {shown(module)}")
+    model = FlatModel(module)
+    if _global_streams() != before and not torch.equal(model.vector, FlatModel(workload.model(seed)).vector):
+        raise BadOption(
+            f"{workload.owner()}: model(seed={seed}) gives another model each time; the layers of lib.tasks.layers take a "
+            "generator of the seed, and torch.manual_seed(seed) first thing serves torch's own"
+        )
+    return model
+
+
+def draw_batch(workload: Workload, seed: int, first: int, size: int, index: int) -> Batch:
+    """`workload.draw`, with as many samples as were asked for, and ids of its own tables."""
+    what = f"{workload.owner()}: draw(first={first}, size={size})"
+    try:
+        batch = workload.draw(seed, first, size, index)
+    except (StopIteration, IndexError) as error:
+        raise BadOption(
+            f"{what} ran dry: {error!r}; a stream has no end: begin it again, or train on what there is, with samples={first}"
+        ) from error
+    if not isinstance(batch, Batch):
+        raise BadOption(f"{what} must return a Batch, as Batch.of(...) makes one, not {shown(batch)}")
+    given = {batch.size, len(batch.labels)} if batch.labels is not None else {batch.size}
+    if given != {size}:
+        labels = "no" if batch.labels is None else len(batch.labels)
+        raise BadOption(f"{what} returned a batch of size {batch.size} with {labels} labels")
+    if unknown := batch.ids.keys() - workload.tables().keys():
+        known = ", ".join(workload.tables()) or "none"
+        raise BadOption(f"{what} has ids of a table {min(unknown)!r}, which tables() does not name; there: {known}")
+    return batch
+
+
+def evaluate(
+    workload: Workload, model: torch.nn.Module, rows: Mapping[str, np.ndarray], seed: int, day: int | None = None
+) -> dict[str, Any]:
+    """`workload.evaluate` with what a step gets, as metrics by their names.
+
+    The rows are tensors on the model's device, and `model(batch, rows)` takes a batch as it was drawn: it goes to the device and
+    is pooled on the way, as a step's does. No gradient is kept.
+    """
+    device = next((each.device for each in model.parameters()), torch.device("cpu"))
+    bags = workload.bags()
+
+    def as_in_a_step(_: torch.nn.Module, given: tuple[Batch, Mapping[str, torch.Tensor]]) -> tuple:
+        batch, blocks = given
+        return pool(batch.to(device), blocks, bags)
+
+    blocks = {table: tensor(block).to(device) for table, block in rows.items()}
+    hook = model.register_forward_pre_hook(as_in_a_step)
+    try:
+        with torch.inference_mode():
+            metrics = workload.evaluate(model, blocks, seed, day)
+    finally:
+        hook.remove()
+    if not isinstance(metrics, Mapping) or not all(isinstance(value, Real) for value in metrics.values()):
+        raise BadOption(
+            f"{workload.owner()}: evaluate must return metrics by name, as {{'auc': 0.7}}, not {shown(metrics)}"
+        )
+    return dict(metrics)
+
+
+def _global_streams() -> tuple[bytes, ...]:
+    numpys = np.random.get_state(legacy=False)["state"]  # noqa: NPY002 - a model's author may have drawn from it
+    return torch.get_rng_state().numpy().tobytes(), numpys["key"].tobytes(), bytes(str(numpys["pos"]), "ascii")
+
+
+Network = str | type[nn.Module]
+
+
+def resolve_network(
+    network: Network, known: Mapping[str, type[nn.Module]], base: type[nn.Module], owner: str
+) -> Network:
+    """The name of a known one, or the user's own class, which extends `base`."""
+    if network in known:
+        return network
+    if isinstance(network, str):
+        if not own_file.is_file(network):
+            *others, last = map(repr, known)
+            own = f"a class that extends {base.__module__}.{base.__name__} may stand there too, or its file"
+            raise BadField(owner, ("model",), f" must be {', '.join(others)} or {last}, not {network!r}; {own}")
+        network = own_file.load(network, "model", base)
+    if not isinstance(network, type) or not issubclass(network, base):
+        raise BadOption(f"{owner}: model {network!r} does not extend {base.__module__}.{base.__name__}")
+    return network
+
+
+def build_network(kind: type[nn.Module], **shape: Any) -> nn.Module:
+    """A network, which gets of its shape what its constructor names."""
+    return kind(**{name: shape[name] for name in signature(kind).parameters if name in shape})

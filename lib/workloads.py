@@ -1,0 +1,91 @@
+"""What is trained: a model, its data stream, its optimisers and its evaluation, under one name.
+
+`ALL` says of which kind each is; `named.yaml` has the options of those that are a kind with options of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lib.errors import unknown, unknown_option
+from lib.registry import Registry
+
+if TYPE_CHECKING:
+    from lib.tasks.workload import Workload
+
+PROFILES = ("smoke", "laptop", "full")
+"""How large a workload is: for a look at every experiment in minutes, for results on a laptop, for a GPU or a cluster."""
+
+
+class _Workloads(Registry):
+    """Several names may stand for one class, and say themselves what they are."""
+
+    def sentence(self, name: str) -> str:
+        return named()[name]["about"] if name in named() else super().sentence(name)
+
+
+ALL = _Workloads(
+    "workload",
+    {
+        "quadratic": "lib.tasks.quadratic:QuadraticBowl",
+        "ctr-synthetic": "lib.tasks.clicks:ClickThrough",
+        "clicks-light": "lib.tasks.clicks:LightClicks",
+        "kg-synthetic": "lib.tasks.graph:LinkPrediction",
+        "criteo-deepfm": "lib.tasks.clicks:ClickThrough",
+        "criteo-dlrm": "lib.tasks.clicks:ClickThrough",
+        "criteo-ffnn": "lib.tasks.clicks:ClickThrough",
+        "criteo-syn": "lib.tasks.clicks:ClickThrough",
+        "alimama-dien": "lib.tasks.clicks:ClickThrough",
+        "private-youtubednn": "lib.tasks.retrieval:NextItem",
+        "taobao-ffnn": "lib.tasks.clicks:ClickThrough",
+        "avazu-ffnn": "lib.tasks.clicks:ClickThrough",
+        "kwai-ffnn": "lib.tasks.clicks:ClickThrough",
+        "fb15k-237-distmult": "lib.tasks.graph:LinkPrediction",
+        "freebase86m-distmult": "lib.tasks.graph:LinkPrediction",
+        "freebase86m-graphsage": "lib.tasks.graph:LinkPrediction",
+        "cifar10-wrn": "lib.tasks.vision:ImageClasses",
+        "cifar100-wrn": "lib.tasks.vision:ImageClasses",
+        "imagenet-wrn50-2": "lib.tasks.vision:ImageClasses",
+        "squad-bert": "lib.tasks.text:Answers",
+    },
+)
+
+
+def get(name: str, profile: str = "smoke", **given) -> Workload:
+    """The workload registered under `name` at the size of a profile, with its options set.
+
+    On real data (`data=`) the profile's samples are at most one pass over the folder, and more only where `samples` says so;
+    but the full profile of images, graphs and questions keeps the papers' epochs."""
+    valid = options(name)
+    if profile not in PROFILES:
+        raise unknown("profile", profile, PROFILES)
+    for option in given:
+        if option not in valid:
+            raise unknown_option(f"workload {name!r}", option, valid)
+    from lib.tasks import prepared_datasets  # not for a list of names
+
+    kind, layers = ALL[name], [given]
+    if entry := named().get(name):
+        layers = [{"name": name}, entry["smoke"], entry[profile], given]
+    made = kind(**{kind.spelled.get(option, option): value for layer in layers for option, value in layer.items()})
+    if given.get("data") and "samples" not in given and not (kind.epochs and profile == "full"):
+        made = replace(made, samples=min(made.samples, prepared_datasets.training_samples(made.data)))
+    return made
+
+
+@cache
+def named() -> Mapping[str, Mapping[str, Any]]:
+    """Name -> a sentence about it, and its options at smoke, which hold for all profiles, laptop and full."""
+    from lib.options.document import load  # not for a list of names
+
+    return load(Path(__file__).with_name("tasks") / "named.yaml").data
+
+
+def options(name: str) -> set[str]:
+    """All that `get` takes for that workload."""
+    kind = ALL[name]
+    return {"profile", *(field.name for field in fields(kind)), *kind.spelled} - {"name"}

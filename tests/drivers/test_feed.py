@@ -1,0 +1,202 @@
+import asyncio
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import lib
+from lib import LocalCluster, VirtualCluster, workloads
+from lib.cluster.virtual.loop import VirtualLoop
+from lib.drivers.feed import KINDS, Split, Stream, WorkQueue, account, read, stretches
+from lib.errors import BadOption, LockstepError
+
+BOWL = workloads.get("quadratic", samples=32 * 61)
+
+
+def feeds(kind, workers, batches, parts=()):
+    if kind == "queue":
+        return [WorkQueue(None, batches)] * workers
+    if kind == "stream":
+        return [Stream(*stretch, workers) for stretch in stretches(batches, workers, parts)]
+    return [Split(rank, workers, batches) for rank in range(workers)]
+
+
+@settings(derandomize=True, max_examples=150, deadline=None)
+@given(
+    kind=st.sampled_from(KINDS),
+    workers=st.integers(1, 7),
+    batches=st.integers(0, 40),
+    pauses=st.lists(st.integers(0, 40), max_size=3),
+    order=st.randoms(use_true_random=False),
+    parts=st.lists(st.integers(0, 5), min_size=7, max_size=7),
+)
+def test_every_batch_is_taken_exactly_once_whoever_asks_when(kind, workers, batches, pauses, order, parts):
+    shares = parts[:workers] if kind == "stream" and sum(parts[:workers]) else ()
+    given, taken = feeds(kind, workers, batches, shares), []
+    end = workers * max(size for _, size in stretches(batches, workers, shares)) if kind == "stream" else batches
+
+    async def drain():
+        for until in [*sorted(min(pause, end) for pause in pauses), end]:
+            asking = list(range(workers))
+            while asking:
+                rank = order.choice(asking)
+                index = await given[rank].take(until) if batches else None
+                if index is None:
+                    asking.remove(rank)
+                else:
+                    taken.append(index)
+            assert len(taken) <= until if kind != "split" else max(taken, default=0) < max(until, 1)
+
+    asyncio.run(drain())
+    account(taken, batches)
+
+
+def test_stretches_by_hand():
+    assert stretches(10, 3) == [(0, 3), (3, 4), (7, 3)]
+    assert stretches(10, 3, (1, 0, 4)) == [(0, 2), (2, 0), (2, 8)]
+    with pytest.raises(BadOption, match="a share of 0 or more for each of the 3 workers"):
+        stretches(10, 3, (1, 2))
+
+
+@pytest.mark.parametrize(
+    "taken, sentence",
+    [
+        ([0, 2], r"never: \[1\]"),
+        ([0, 1, 1, 2], r"more than once: \[1\]"),
+        ([0, 1, 2, 3], r"though there are none: \[3\]"),
+        ([0, 1, 2], None),
+    ],
+)
+def test_accounting_catches_what_is_lost_and_what_is_doubled(taken, sentence):
+    if sentence is None:
+        assert account(taken, 3) is None
+    else:
+        with pytest.raises(LockstepError, match=sentence):
+            account(taken, 3)
+
+
+def consume(seconds_to_make, seconds_to_use, ahead, count=20):
+    """Indices as they came, and the share of its time that the consumer waited."""
+
+    async def make(index):
+        await asyncio.sleep(seconds_to_make)
+        return index
+
+    async def run():
+        came, waited, now = [], 0.0, asyncio.get_running_loop().time
+        start = asked = now()
+        async with asyncio.TaskGroup() as tasks:
+            async for index in read(Split(0, 1, count), make, count, ahead, tasks):
+                waited += now() - asked
+                await asyncio.sleep(seconds_to_use)
+                came.append(index)
+                asked = now()
+        return came, waited / (now() - start)
+
+    return VirtualLoop().run_until_complete(run())
+
+
+def test_reading_ahead_hides_the_making_of_batches():
+    plain, share_plain = consume(0.004, 0.008, 0)
+    ahead, share_ahead = consume(0.004, 0.008, 2)
+    assert plain == ahead == list(range(20))
+    assert share_plain == pytest.approx(4 / 12)
+    assert share_ahead == pytest.approx(4 / (4 + 20 * 8))  # the first is waited for
+
+
+@pytest.mark.parametrize("ahead", [1, 3])
+def test_no_more_than_asked_for_is_made_ahead(ahead):
+    made, most = 0, 0
+
+    async def make(index):
+        nonlocal made
+        made += 1
+        return index
+
+    async def run():
+        nonlocal most
+        used = 0
+        async with asyncio.TaskGroup() as tasks:
+            async for _ in read(Split(0, 1, 12), make, 12, ahead, tasks):
+                await asyncio.sleep(0.001)
+                most = max(most, made - used)
+                used += 1
+
+    asyncio.run(run())
+    # What is used now, what lies ready, and the one that waits for room.
+    assert made == 12 and most == ahead + 2
+
+
+def test_an_error_while_reading_ahead_comes_through():
+    async def make(index):
+        raise ZeroDivisionError
+
+    async def run():
+        async with asyncio.TaskGroup() as tasks:
+            async for _ in read(Split(0, 1, 5), make, 5, 2, tasks):
+                pass
+
+    with pytest.raises(ExceptionGroup) as caught:
+        asyncio.run(run())
+    assert caught.group_contains(ZeroDivisionError)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("rule", ["sync", "async", "gba", "ds-sync", "s-easgd"])
+def test_any_rule_takes_any_feed(kind, rule):
+    run = lib.train(BOWL, rule, VirtualCluster(workers=5, slowdown=0.5), feed=kind, save=False)
+    assert run.summary["samples"] == BOWL.samples and run.summary["issued"] == 61
+
+
+def counts(run):
+    computed = run.trace[run.trace["kind"] == "compute"]
+    return computed.groupby("node").size().reindex([f"worker{rank}" for rank in range(4)], fill_value=0).tolist()
+
+
+def test_a_queue_gives_fast_workers_more_and_nobody_all():
+    speeds = (4.0, 2.0, 1.0, 1.0)
+    workload = workloads.get("ctr-synthetic", samples=128 * 160, hidden=(512, 256), evaluation_samples=200)
+    run = lib.train(workload, "async", VirtualCluster(workers=4, speeds=speeds), feed="queue", save=False)
+    fast, middle, *slow = counts(run)
+    assert fast > 1.5 * middle > 2 * max(slow) and min(slow) > 5 and fast < 120
+    even = lib.train(workload, "async", VirtualCluster(workers=4, speeds=speeds), feed="split", save=False)
+    assert counts(even) == [40] * 4
+
+
+def test_stretches_may_differ_and_end_early():
+    cluster = VirtualCluster(workers=4)
+    for rule in ("sync", "ds-sync"):
+        run = lib.train(BOWL, rule, cluster, feed="stream", partitions=(1, 0, 2, 3), save=False)
+        assert counts(run) == [10, 0, 20, 31]
+        assert run.trace.query("kind == 'compute' and node == 'worker2'")["batch"].tolist() == list(range(10, 30))
+
+
+def test_reading_ahead_changes_no_bit():
+    workload = workloads.get(
+        "ctr-synthetic", samples=2_000, vocabulary=40, fields=3, hidden=(8,), evaluation_samples=200
+    )
+    runs = [lib.train(workload, "sync", VirtualCluster(workers=3), prefetch=ahead, save=False) for ahead in (0, 3)]
+    real = lib.train(workload, "sync", LocalCluster(workers=3), prefetch=2, save=False)
+    assert runs[0].digest == runs[1].digest and real.summary["input_seconds"] >= 0
+    assert runs[0].summary["auc"] == pytest.approx(real.summary["auc"], abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    "options, sentence",
+    [
+        ({"feed": "random"}, "feed must be 'rule', 'split', 'stream' or 'queue', not 'random'"),
+        ({"partitions": (1, 2)}, "partitions are for feed='stream'"),
+        ({"feed": "stream", "partitions": (1, 2)}, "for each of the 4 workers"),
+        ({"feed": "stream", "partitions": "12"}, "partitions must be a list"),
+        ({"prefetch": -1}, "prefetch must be 0 or more"),
+    ],
+)
+def test_bad_options(options, sentence):
+    with pytest.raises(BadOption, match=sentence):
+        lib.train(BOWL, "sync", "virtual", save=False, **options)
+
+
+@pytest.mark.parametrize("options", [{"feed": "queue"}, {"prefetch": 2}, {"reader_nodes": 1}])
+def test_a_pipeline_says_that_it_has_readers_of_its_own(options):
+    with pytest.raises(BadOption, match="oac drives one device, whose readers take the batches in order"):
+        lib.train("kg-synthetic", "oac", "virtual", save=False, **options)

@@ -1,0 +1,148 @@
+import numpy as np
+import pytest
+import torch
+
+from lib.tasks.batch import Batch
+from lib.tasks.click_models import DLRM, FFNN, TABLE, DeepFM
+
+SHAPE = {"fields": 3, "dim": 2, "dense_features": 2, "hidden": (4,)}
+
+
+def batch_of(ids, dense, labels=None):
+    labels = np.zeros(len(ids), np.float32) if labels is None else np.asarray(labels, np.float32)
+    features = {"dense": np.asarray(dense, np.float32)}
+    raw = {TABLE: np.asarray(ids)}
+    return Batch.of(index=0, size=len(ids), raw=raw, features=features, labels=labels).to(torch.device("cpu"))
+
+
+def in_double(batch):
+    batch.features["dense"] = batch.features["dense"].double()
+    return batch
+
+
+@pytest.fixture
+def batch():
+    return batch_of([[1, 2, 3], [1, 5, 3], [2, 2, 2]], np.random.default_rng(0).normal(size=(3, 2)), [1, 0, 1])
+
+
+def plain_deepfm(model, vectors, first, dense):
+    """The textbook's loops over samples and pairs."""
+    scores = []
+    for v, w, x in zip(vectors, first, dense, strict=True):
+        score = w.sum() + model.linear(x) + model.deep(torch.cat((v.flatten(), x)))
+        for a in range(len(v)):
+            for b in range(a):
+                score = score + v[a] @ v[b]
+        scores.append(score)
+    return torch.cat(scores)
+
+
+def plain_dlrm(model, vectors, dense):
+    scores = []
+    for v, x in zip(vectors, dense, strict=True):
+        bottom = model.bottom(x)
+        everything = [bottom, *v]
+        dots = [everything[a] @ everything[b] for a in range(len(everything)) for b in range(a)]
+        scores.append(model.top(torch.cat((bottom, torch.stack(dots)))))
+    return torch.cat(scores)
+
+
+@pytest.mark.parametrize("kind", [DeepFM, DLRM])
+def test_equals_the_plain_reference(kind, batch):
+    model = kind(**SHAPE, seed=0)
+    rows = torch.randn(len(batch.ids[TABLE]), kind.width(2))
+    block = rows[batch.where[TABLE]]
+    dense = batch.features["dense"]
+    expected = (
+        plain_deepfm(model, block[..., :2], block[..., 2], dense) if kind is DeepFM else plain_dlrm(model, block, dense)
+    )
+    scores = model(batch, {TABLE: rows})
+    assert scores.shape == (3,)
+    torch.testing.assert_close(scores, expected)
+
+
+@pytest.mark.parametrize("kind", [DeepFM, DLRM, FFNN])
+def test_gradients(kind, batch):
+    model = kind(**SHAPE | {"hidden": ()}, seed=0).double()  # without hidden layers there is no kink at which to fail
+    rows = torch.randn(len(batch.ids[TABLE]), kind.width(2), dtype=torch.float64, requires_grad=True)
+    names = [name for name, _ in model.named_parameters()]
+    batch = in_double(batch)
+
+    def scores(rows, *parameters):
+        named = dict(zip(names, parameters, strict=True))
+        return torch.func.functional_call(model, named, (batch, {TABLE: rows}))
+
+    assert torch.autograd.gradcheck(scores, (rows, *model.parameters()))
+
+
+def test_deepfm_by_hand():
+    model = DeepFM(fields=2, dim=2, dense_features=1, hidden=(), seed=0)
+    for parameter in model.parameters():
+        torch.nn.init.zeros_(parameter)
+    model.linear.weight.data.fill_(3.0)
+    rows = torch.tensor([[1.0, 2.0, 0.5], [3.0, -1.0, 0.25]])
+    score = model(batch_of([[7, 8]], [[2.0]]), {TABLE: rows})
+    # first order 0.5 + 0.25, the pair 1 * 3 - 2 * 1, the dense part 3 * 2
+    assert score.item() == 7.75
+
+
+def test_dlrm_by_hand():
+    model = DLRM(fields=2, dim=2, dense_features=1, hidden=(), seed=0)
+    model.bottom.weight.data = torch.tensor([[1.0], [0.0]])
+    model.bottom.bias.data.zero_()
+    model.top[0].weight.data = torch.tensor([[1.0, 1.0, 1.0, 10.0, 100.0]])
+    model.top[0].bias.data.zero_()
+    rows = torch.tensor([[1.0, 2.0], [3.0, -1.0]])
+    score = model(batch_of([[7, 8]], [[2.0]]), {TABLE: rows})
+    # bottom (2, 0); its dots with the rows 2 and 6; the rows' own 1
+    assert score.item() == 2 + 0 + 2 + 60 + 100
+
+
+@pytest.mark.parametrize("kind", [DeepFM, DLRM, FFNN])
+def test_needs_no_dense_inputs(kind):
+    model = kind(**SHAPE | {"dense_features": 0}, seed=0)
+    scores = model(batch_of([[1, 2, 3]], np.empty((1, 0))), {TABLE: torch.randn(3, kind.width(2))})
+    assert scores.shape == (1,)
+
+
+@pytest.mark.parametrize("kind", [DeepFM, DLRM, FFNN])
+def test_parameters_come_from_the_seed_alone(kind):
+    torch.manual_seed(1)
+    before = torch.random.get_rng_state()
+    first, again, other = (list(kind(**SHAPE, seed=seed).parameters()) for seed in (5, 5, 6))
+    assert torch.equal(torch.random.get_rng_state(), before)
+    assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
+    assert not torch.equal(first[0], other[0])
+
+
+def test_loss_is_the_mean_cross_entropy(batch):
+    model = DeepFM(**SHAPE, seed=0)
+    assert model.loss(batch, torch.zeros(3)).item() == pytest.approx(np.log(2))
+
+
+def test_flops_count_the_mlp():
+    assert DeepFM.flops(**SHAPE) == 2 * (8 * 4 + 4) + 4 * 3 * 3 + 2 * 2
+    assert DLRM.flops(**SHAPE) == 2 * (8 * 4 + 4) + 2 * 2 * (16 + 2)
+    assert FFNN.flops(**SHAPE) == 2 * (8 * 4 + 4) + 8 * 4
+
+
+def test_ffnn_equals_torch_with_its_own_batch_norm(batch):
+    model = FFNN(**SHAPE | {"hidden": (4, 3)}, seed=0)
+    rows = torch.randn(len(batch.ids[TABLE]), 2)
+    plain = torch.cat((rows[batch.where[TABLE]].flatten(1), batch.features["dense"]), 1)
+    for place in (0, 3):
+        linear = model.deep[place]
+        norm = torch.nn.BatchNorm1d(len(linear.weight))
+        plain = torch.relu(norm(torch.nn.functional.linear(plain, linear.weight, linear.bias)))
+    last = model.deep[-1]
+    torch.testing.assert_close(model(batch, {TABLE: rows}), (plain @ last.weight.T + last.bias).squeeze(1))
+
+
+def test_ffnn_by_hand():
+    model = FFNN(fields=1, dim=1, dense_features=0, hidden=(1,), seed=0)
+    for layer, weight in ((model.deep[0], 2.0), (model.deep[-1], 10.0)):
+        layer.weight.data.fill_(weight)
+        layer.bias.data.zero_()
+    scores = model(batch_of([[1], [2]], np.empty((2, 0))), {TABLE: torch.tensor([[1.0], [3.0]])})
+    # 2 and 6 have mean 4 and deviation 2, so -1 and 1 after normalisation, of which the ReLU leaves 0 and 1
+    torch.testing.assert_close(scores, torch.tensor([0.0, 10.0]), rtol=1e-4, atol=1e-4)

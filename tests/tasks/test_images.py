@@ -1,0 +1,64 @@
+import numpy as np
+import pytest
+
+from lib.streams import stream
+from lib.tasks.vision_stream import PlantedImages, _patterns, augmented, moments, scaled
+
+PLAN = PlantedImages(classes=4, side=8, channels=2, shift=1, noise=3.0, world=0)
+
+
+def test_images_are_patterns_and_noise_of_unit_variance():
+    drawn = PLAN.draw(2_000, seed=1, first=0)
+    assert drawn.pixels.shape == (2_000, 2, 8, 8) and drawn.pixels.dtype == np.float32
+    assert drawn.pixels.std() == pytest.approx(1, abs=0.01) and set(drawn.labels) == {0, 1, 2, 3}
+    mean = drawn.pixels[drawn.labels == 2].mean(0)
+    expected = _patterns(PLAN)[2].mean(0) / np.sqrt(10)
+    np.testing.assert_allclose(mean, expected, atol=0.15)
+
+
+def test_patterns_move_around_a_torus():
+    patterns = _patterns(PLAN)
+    assert patterns.shape == (4, 9, 2, 8, 8)
+    np.testing.assert_array_equal(np.roll(patterns[0, 0], (1, 1), (1, 2)), patterns[0, 4])
+    assert patterns[:, 4].std() == pytest.approx(1, rel=1e-4)
+
+
+def test_the_likeliest_class_is_bayes_rule():
+    images = PLAN.draw(50, seed=1, first=0).pixels
+    patterns, raw = _patterns(PLAN).astype(np.float64), images.astype(np.float64) * np.sqrt(10)
+    chances = np.zeros((50, 4))
+    for row in range(50):
+        for kind in range(4):
+            for move in range(9):
+                chances[row, kind] += np.exp(-np.square(raw[row] - patterns[kind, move]).sum() / 18 + 60)
+    assert (PLAN.best(images) == chances.argmax(1)).all()
+
+
+def test_nothing_beats_it_and_less_noise_is_easier():
+    accuracies = []
+    for noise in (8.0, 3.0, 1.0):
+        plan = PlantedImages(classes=4, side=8, channels=2, shift=1, noise=noise, world=0)
+        drawn = plan.draw(2_000, seed=1, first=0)
+        accuracies.append(np.mean(plan.best(drawn.pixels) == drawn.labels))
+    assert accuracies == sorted(accuracies) and accuracies[0] > 0.3 and accuracies[-1] > 0.99
+
+
+def test_real_images_are_scaled_by_the_training_colours():
+    images = np.random.default_rng(0).integers(256, size=(40, 3, 8, 8)).astype(np.uint8)
+    result = scaled(images, moments(images))
+    np.testing.assert_allclose(result.mean((0, 2, 3)), 0, atol=1e-5)
+    np.testing.assert_allclose(result.std((0, 2, 3)), 1, atol=1e-5)
+
+
+def test_augmented_images_are_windows_of_the_padded_ones():
+    images = np.arange(1, 65, dtype=np.float32).reshape(1, 1, 8, 8).repeat(200, 0)
+    moved = augmented(images, stream(0, "augment"))
+    padded = np.pad(images[0, 0], 4)
+    windows = {
+        picture[down : down + 8, right : right + 8].tobytes()
+        for picture in (padded, padded[:, ::-1])
+        for down in range(9)
+        for right in range(9)
+    }
+    found = {picture.tobytes() for picture in moved[:, 0]}
+    assert found <= windows and len(found) > 60

@@ -1,0 +1,121 @@
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lib.tasks import metrics
+
+
+def test_auc_counts_ordered_pairs():
+    # of the four (positive, negative) pairs, one is ordered wrongly and one is tied
+    assert metrics.auc([1, 1, 0, 0], [0.9, 0.5, 0.5, 0.95]) == (0 + 1 + 0 + 0.5) / 4
+
+
+@given(
+    st.lists(st.tuples(st.booleans(), st.integers(-3, 3)), min_size=2, max_size=40),
+    st.sampled_from([np.float32, float]),
+)
+def test_auc_is_the_share_of_pairs_that_are_ordered(samples, kind):
+    """Counted pair by pair, with as many ties as there may be."""
+    won = [(a > b) + (a == b) / 2 for label, a in samples if label for other, b in samples if not other]
+    labels, scores = (np.array(column, kind) for column in zip(*samples, strict=True))
+    assert metrics.auc(labels, scores) == (pytest.approx(np.mean(won)) if won else pytest.approx(math.nan, nan_ok=True))
+
+
+def test_probabilities_that_leave_no_chance_cost_what_the_type_can_tell_from_it():
+    for kind in (np.float32, np.float64):
+        least = np.finfo(kind).eps
+        assert metrics.logloss([1, 0], np.array([0, 1], kind)) == pytest.approx(-math.log(least))
+        assert 0 < metrics.logloss([1, 0], np.array([1, 0], kind)) < 2 * least
+
+
+def test_logloss_by_hand():
+    assert metrics.logloss([1, 0], np.array([0.5, 0.2])) == pytest.approx(-(math.log(0.5) + math.log(0.8)) / 2)
+
+
+def test_the_mean_label_has_normalised_entropy_one():
+    labels = np.array([1, 0, 0, 0])
+    assert metrics.normalised_entropy(metrics.logloss(labels, np.full(4, 0.25)), 0.25) == pytest.approx(1)
+
+
+def test_calibration_by_hand():
+    assert metrics.calibration([1, 0, 0], np.array([0.5, 0.5, 0.5])) == 1.5
+
+
+def test_clicks_from_logits():
+    logits = np.array([2.0, -1.0, 0.0])
+    result = metrics.clicks(np.array([1, 0, 1]), logits)
+    chance = 1 / (1 + np.exp(-logits))
+    loss = -(np.log(chance[0]) + np.log(1 - chance[1]) + np.log(chance[2])) / 3
+    assert result == pytest.approx(
+        {
+            "auc": 1.0,
+            "logloss": loss,
+            "ne": loss / metrics.entropy(2 / 3),
+            "calibration": chance.sum() / 2,
+        }
+    )
+
+
+@pytest.mark.parametrize("label", [0, 1])
+def test_one_class_leaves_auc_and_ne_undefined(label):
+    result = metrics.clicks(np.full(3, label), np.array([0.1, -2.0, 3.0]))
+    assert math.isnan(result["auc"]) and math.isnan(result["ne"])
+    assert math.isfinite(result["logloss"])
+    assert math.isnan(result["calibration"]) == (label == 0)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_diverged_model_has_no_auc(value):
+    result = metrics.clicks(np.array([0, 1]), np.array([value, 0.0]))
+    assert math.isnan(result["auc"])
+
+
+def test_nothing_at_all_is_nan():
+    assert all(math.isnan(value) for value in metrics.clicks(np.empty(0), np.empty(0)).values())
+    assert all(math.isnan(value) for value in metrics.ranking(np.empty(0)).values())
+
+
+def plain_rank(scores, target, excluded):
+    """Mean place of the target over all orders of its ties."""
+    others = [s for i, s in enumerate(scores) if i != target and not excluded[i]]
+    better = sum(s > scores[target] for s in others)
+    ties = sum(s == scores[target] for s in others)
+    return np.mean([better + 1 + place for place in range(ties + 1)])
+
+
+@st.composite
+def rankings(draw):
+    rows, candidates = draw(st.integers(1, 6)), draw(st.integers(1, 12))
+    scores = draw(
+        st.lists(st.lists(st.integers(0, 4), min_size=candidates, max_size=candidates), min_size=rows, max_size=rows)
+    )
+    targets = draw(st.lists(st.integers(0, candidates - 1), min_size=rows, max_size=rows))
+    excluded = draw(
+        st.lists(st.lists(st.booleans(), min_size=candidates, max_size=candidates), min_size=rows, max_size=rows)
+    )
+    return np.array(scores, float), np.array(targets), np.array(excluded)
+
+
+@settings(derandomize=True, max_examples=100)
+@given(rankings())
+def test_ranks_equal_brute_force(case):
+    scores, targets, excluded = case
+    before = excluded.copy()
+    filtered = [plain_rank(*row) for row in zip(scores, targets, excluded, strict=True)]
+    raw = [plain_rank(*row) for row in zip(scores, targets, np.zeros_like(excluded), strict=True)]
+    np.testing.assert_array_equal(metrics.ranks(scores, targets, excluded), filtered)
+    np.testing.assert_array_equal(metrics.ranks(scores, targets), raw)
+    np.testing.assert_array_equal(excluded, before)
+
+
+def test_a_nan_ranks_last():
+    scores = np.array([[math.nan, 1.0, 2.0], [1.0, math.nan, 0.0]])
+    assert metrics.ranks(scores, np.array([0, 0])).tolist() == [3, 2]
+
+
+def test_ranking_by_hand():
+    result = metrics.ranking(np.array([1.0, 2.0, 4.0, 20.0]))
+    assert result == {"mrr": (1 + 0.5 + 0.25 + 0.05) / 4, "hits_1": 0.25, "hits_3": 0.5, "hits_10": 0.75}

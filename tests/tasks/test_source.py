@@ -1,0 +1,222 @@
+"""Workloads on prepared folders, which are written here by hand."""
+
+import json
+import pickle
+
+import numpy as np
+import pytest
+
+import lib
+from lib import VirtualCluster, workloads
+from lib.errors import BadOption
+from lib.store import sealed
+from lib.tasks import graph_stream, prepared_datasets, text_stream, vision_stream
+from lib.tasks.clicks_stream import FIELD_SHIFT
+
+
+def prepared(folder, kind, parts, schema, **facts):
+    """A folder as data_prep leaves it: one part for each day or split."""
+    listed = []
+    for (axis, name), arrays in parts.items():
+        place = folder / f"{axis}={name}" / "part-00000"
+        place.mkdir(parents=True)
+        for array, values in arrays.items():
+            np.save(place / f"{array}.npy", values.astype(schema[array][0]))
+        rows = len(next(iter(arrays.values())))
+        listed.append({axis: name, "folder": f"{axis}={name}/part-00000", "rows": rows, "files": {}})
+    manifest = {"plan": {"format": 2}, "kind": kind, "schema": schema, "partitions": listed, **facts}
+    (folder / "manifest.json").write_text(sealed.text(manifest))
+    return str(folder)
+
+
+def clicks_folder(folder, sizes=(50, 30, 20), train_days=2, behaviours=False):
+    """Sample n of all has the codes n and n + 1, the number n - 1, and is a click where n is even."""
+    parts, first = {}, 0
+    for day, size in enumerate(sizes):
+        n = np.arange(first, first + size)
+        arrays = {"ids": np.stack((n, n + 1), 1), "dense": (n - 1)[:, None], "labels": n % 2 == 0}
+        if behaviours:
+            arrays |= {"history": np.tile(n[:, None, None], (1, 3, 2)), "history_length": n % 4}
+        parts["day", day] = arrays
+        first += size
+    schema = {"ids": ["<u4", [2]], "dense": ["<i4", [1]], "labels": ["|u1", []]}
+    facts = {"fields": ["a", "b"], "dense": ["x"], "days": len(sizes), "train_days": train_days}
+    if behaviours:
+        schema |= {"history": ["<u4", [3, 2]], "history_length": ["<u2", []]}
+        facts["history"] = {"length": 3, "fields": ["a", "b"]}
+    return prepared(folder, "clicks", parts, schema, **facts)
+
+
+def codes(ids):
+    return ids & ((1 << FIELD_SHIFT) - 1)
+
+
+def test_a_pass_over_clicks_holds_every_training_sample_once_day_after_day(tmp_path):
+    log = prepared_datasets.read_clicks(clicks_folder(tmp_path), behaviours=False)
+    assert (log.samples, log.fields, log.dense_features) == (80, 2, 1)
+    epoch = np.concatenate([codes(log.train(place, 16, seed=1).ids)[:, 0] for place in range(0, 80, 16)])
+    assert sorted(epoch[:50].tolist()) == list(range(50)) and sorted(epoch[50:].tolist()) == list(range(50, 80))
+    assert epoch.tolist() != sorted(epoch.tolist())
+    again, other, later = (codes(log.train(place, 80, seed=s).ids)[:, 0] for place, s in ((0, 1), (0, 2), (80, 1)))
+    assert (again == epoch).all() and not (other == epoch).all() and not (later == epoch).all()
+    assert [log.day(place) for place in (0, 49, 50, 79, 80, 130)] == [0, 0, 1, 1, 2, 3]
+
+
+def test_a_sample_is_what_the_file_holds(tmp_path):
+    drawn = prepared_datasets.read_clicks(clicks_folder(tmp_path), behaviours=False).train(0, 80, seed=0)
+    n = codes(drawn.ids)[:, 0]
+    assert (drawn.ids[:, 1] == (n + 1) | 1 << FIELD_SHIFT).all() and (drawn.labels == (n % 2 == 0)).all()
+    np.testing.assert_allclose(drawn.dense[:, 0], np.log1p(np.maximum(n - 1, 0)), rtol=1e-6)
+
+
+def test_blocks_are_shuffled_and_nothing_is_lost_between_them(tmp_path, monkeypatch):
+    monkeypatch.setattr(prepared_datasets, "_BLOCK", 7)
+    log = prepared_datasets.ClickPass(prepared_datasets.PreparedClicks(clicks_folder(tmp_path)), False)
+    epoch = np.concatenate([codes(log.train(place, 1, seed=5).ids)[:, 0] for place in range(80)])
+    assert sorted(epoch.tolist()) == list(range(80)) and len(set(epoch[:7].tolist()) - set(range(7))) > 0
+    prepared_datasets._blocks.cache_clear()
+    prepared_datasets._inside.cache_clear()
+
+
+@pytest.mark.parametrize("most, expected", [(100, list(range(80, 100))), (3, [80, 89, 99])])
+def test_the_days_after_training_are_held_out(tmp_path, most, expected):
+    log = prepared_datasets.read_clicks(clicks_folder(tmp_path), behaviours=False)
+    assert codes(log.held_out(most).ids)[:, 0].tolist() == expected
+
+
+def test_without_such_days_the_last_tenth_is(tmp_path):
+    log = prepared_datasets.read_clicks(clicks_folder(tmp_path, (50, 30), 2), behaviours=False)
+    assert log.samples == 77 and codes(log.held_out(100).ids)[:, 0].tolist() == [77, 78, 79]
+
+
+@pytest.mark.parametrize("train_days", [0, 3])
+def test_days_that_lie_all_on_one_side_of_training_s_end_are_trained_on(train_days, tmp_path):
+    """As those of a single file of a set of days are."""
+    log = prepared_datasets.read_clicks(clicks_folder(tmp_path, (0, 0, 40), train_days), behaviours=False)
+    assert log.samples == 36 and codes(log.held_out(100).ids)[:, 0].tolist() == [36, 37, 38, 39]
+
+
+def test_too_few_rows_are_told(tmp_path):
+    with pytest.raises(BadOption, match="has 1 rows; expected at least one to train on and one to be judged by"):
+        prepared_datasets.read_clicks(clicks_folder(tmp_path, (1,), 1), behaviours=False)
+
+
+@pytest.mark.parametrize("options, epochs", [({}, 1.0), ({"samples": 240}, 3.0), ({"profile": "full"}, 1.0)])
+def test_a_click_log_is_passed_once_unless_more_is_asked_for_and_the_run_says_so(options, epochs, tmp_path):
+    data = clicks_folder(tmp_path)
+    if "profile" in options:
+        assert workloads.get("criteo-deepfm", data=data, **options).samples == 80
+        return
+    run = lib.train("criteo-deepfm", "sync", VirtualCluster(workers=2), data=data, batch_size=16, save=False, **options)
+    assert run.summary["epochs"] == epochs and run.summary["samples"] == 80 * epochs
+
+
+def test_the_papers_epochs_stand_at_full_and_smoke_stays_small(tmp_path, monkeypatch):
+    monkeypatch.setattr(prepared_datasets, "training_samples", lambda path: 10_000_000_000 if path == "large" else 20)
+    assert workloads.get("cifar10-wrn", data="small", profile="full").samples == 200 * 50_000
+    assert workloads.get("cifar10-wrn", data="small").samples == 20
+    assert workloads.get("criteo-deepfm", data="large").samples == workloads.get("criteo-deepfm").samples
+
+
+def test_behaviours_come_with_the_target_and_with_what_others_were_shown(tmp_path):
+    log = prepared_datasets.read_clicks(clicks_folder(tmp_path, behaviours=True), behaviours=True)
+    drawn = log.train(0, 40, seed=0)
+    n, columns = codes(drawn.ids)[:, 0], codes(drawn.ids)
+    assert columns.shape == (40, 2 + 2 + 6 + 6) and (drawn.behaviours == n % 4).all()
+    assert (columns[:, 2:4] == columns[:, :2]).all() and (columns[:, 4:10] == n[:, None]).all()
+    assert (drawn.ids[:, 4:10] >> FIELD_SHIFT == np.array([0, 1] * 3)).all()
+    passed = drawn.ids[:, 10:].reshape(40, 3, 2)
+    assert set(map(tuple, passed.reshape(-1, 2).tolist())) <= set(map(tuple, drawn.ids[:, :2].tolist()))
+
+
+def test_behaviours_that_are_not_there_are_an_error(tmp_path):
+    with pytest.raises(BadOption, match="holds no past behaviours"):
+        prepared_datasets.read_clicks(clicks_folder(tmp_path), behaviours=True)
+
+
+@pytest.mark.parametrize("name", ["criteo-deepfm", "taobao-ffnn", "kwai-ffnn", "alimama-dien"])
+def test_a_workload_trains_on_prepared_clicks(name, tmp_path):
+    data = clicks_folder(tmp_path, behaviours=name == "alimama-dien")
+    run = lib.train(name, "gba", VirtualCluster(workers=3), data=data, samples=170, batch_size=16, save=False)
+    assert run.summary["samples"] == 170 and run.summary["auc"] >= 0 and "auc_ceiling" not in run.summary
+    workload = workloads.get(name, data=data, batch_size=16, samples=170)
+    assert [workload.batch(0, index).day for index in (0, 4, 5, 9)] == [0, 1, 2, 3]
+
+
+def test_a_graph_is_read_with_what_must_be_filtered(tmp_path):
+    rng = np.random.default_rng(0)
+    parts = {("split", name): {"triples": rng.integers(9, size=(size, 3)) % (9, 2, 9)}
+             for name, size in (("train", 40), ("valid", 5), ("test", 6))}  # fmt: skip
+    data = prepared(tmp_path, "triples", parts, {"triples": ["<i4", [3]]}, entities=9, relations=2)
+    graph = graph_stream.read_graph(data, "test")
+    assert (len(graph.train), len(graph.held_out), len(graph.apart), graph.nodes, graph.kinds) == (40, 6, 5, 9, 2)
+    assert len(graph_stream.read_graph(data, "valid").held_out) == 5
+    run = lib.train("fb15k-237-distmult", "sync", VirtualCluster(workers=2), data=data, samples=80, batch_size=8,
+                    negatives=4, save=False)  # fmt: skip
+    assert 0 < run.summary["mrr_raw"] <= run.summary["mrr"] <= 1 and "mrr_planted" not in run.summary
+
+
+def test_images_come_in_epochs_and_their_colours_are_scaled(tmp_path):
+    rng = np.random.default_rng(0)
+    arrays = {"images": rng.integers(256, size=(40, 3, 8, 8)), "fine": np.arange(40) % 4}
+    schema = {"images": ["|u1", [3, 8, 8]], "fine": ["|u1", []]}
+    data = prepared(tmp_path, "images", {("split", "train"): arrays}, schema, classes={"coarse": 2, "fine": 4})
+    real = vision_stream.read_images(data, 32)
+    assert (len(real.train), len(real.test), real.classes) == (36, 4, 4)
+    workload = workloads.get("cifar10-wrn", data=data, samples=72, batch_size=12)
+    labels = np.concatenate([workload.batch(0, index).labels for index in range(6)])
+    assert np.bincount(labels[:36]).tolist() == np.bincount(labels[36:]).tolist() == [9] * 4
+    run = lib.train(workload, "ds-sync", VirtualCluster(workers=2), save=False)
+    assert 0 <= run.summary["accuracy"] <= 1 and "accuracy_ceiling" not in run.summary
+
+
+def test_questions_are_read_from_parquet(tmp_path):
+    pa, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    listed = []
+    for split, count in (("train", 12), ("dev", 3)):
+        place = tmp_path / f"split={split}" / "part-00000"
+        place.mkdir(parents=True)
+        text = "Rex barked at the cat ."
+        columns = {
+            "question": ["Who barked?"] * count,
+            "context": [text] * count,
+            "answers": [["Rex", "rex"]] * count,
+            "starts": [[0, 0]] * count,
+        }
+        parquet.write_table(pa.table(columns), place / "rows.parquet")
+        listed.append({"split": split, "folder": f"split={split}/part-00000", "rows": count, "files": {}})
+    manifest = {"plan": {"format": 2}, "kind": "questions", "schema": {}, "partitions": listed}
+    (tmp_path / "manifest.json").write_text(sealed.text(manifest))
+    found = text_stream.read_questions(str(tmp_path))
+    assert (len(found.train), len(found.test)) == (12, 3) and found.train[0].answers == ("Rex", "rex")
+    options = {"samples": 96, "batch_size": 4, "length": 16}
+    run = lib.train("squad-bert", "sync", VirtualCluster(workers=1), data=str(tmp_path), save=False, **options)
+    assert run.summary["em"] == run.summary["f1"] == 1.0  # one question is soon learnt
+
+
+@pytest.mark.parametrize("name", ["criteo-deepfm", "fb15k-237-distmult", "cifar10-wrn", "squad-bert"])
+def test_a_folder_without_a_manifest_says_what_would_be_right(name, tmp_path):
+    with pytest.raises(BadOption, match=r"manifest\.json; expected a folder that `python -m data_prep` wrote"):
+        workloads.get(name, data=str(tmp_path)).batch(0, 0)
+
+
+def test_a_folder_that_is_prepared_anew_is_another_run(tmp_path, reports):
+    data = clicks_folder(tmp_path / "data")
+    options = {"data": data, "samples": 64, "batch_size": 16}
+    first = lib.train("criteo-deepfm", "sync", VirtualCluster(workers=1), **options)
+    assert len(list((reports / "runs").iterdir())) == 1 and [
+        len(each) for each in first.provenance["files"].values()
+    ] == [64]
+    manifest = tmp_path / "data" / "manifest.json"
+    facts = sealed.load(manifest)
+    manifest.write_text(sealed.text(json.loads(json.dumps(facts).replace('"x"', '"y"'))))
+    prepared_datasets.read_clicks.cache_clear()
+    lib.train("criteo-deepfm", "sync", VirtualCluster(workers=1), **options)
+    assert len(list((reports / "runs").iterdir())) == 2
+
+
+def test_a_workload_travels_light_whatever_it_has_read(tmp_path):
+    workload = workloads.get("taobao-ffnn", data=clicks_folder(tmp_path, (5_000, 10)), samples=64, batch_size=16)
+    workload.batch(0, 0)
+    workload.evaluation_ids(0)
+    assert len(pickle.dumps(workload)) < 2_000
