@@ -43,7 +43,7 @@ PICTURE = "which_protocol.svg"
 MADE = "`python -m notebooks.reference` writes what stands here"
 BLOCKS = ("protocols", "verdicts")
 """What is made in the README, each between two comments."""
-BY_HAND = ("mutate.json", "soak.json", "gpu", "real", "sealed", "pilots")
+BY_HAND = ("soak.json", "gpu", "real", "sealed", "pilots")
 """What is in the reference and no notebook makes."""
 TOLD = ("short", "explanations")
 """Of a claim, what tells of its verdict: no rule rests on it, and the paper's own page has it from the record."""

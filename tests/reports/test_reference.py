@@ -99,7 +99,7 @@ def test_a_second_time_changes_no_byte(ran):
 
 def test_what_no_notebook_makes_stays(ran):
     reference.publish()
-    by_hand = {"soak.json": b"{}", "mutate.json": b"[]", "gpu/speed.csv": b"a,b"}
+    by_hand = {"soak.json": b"{}", "gpu/speed.csv": b"a,b"}
     for name, data in by_hand.items():
         (paths.reference() / name).parent.mkdir(exist_ok=True)
         (paths.reference() / name).write_bytes(data)

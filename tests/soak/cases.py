@@ -1,6 +1,7 @@
 """Random runs: a small workload, any protocol or schedule of them, and everything that may befall the cluster.
 
-A case is plain data, the arguments of `lib.train` by their names, so that it can be printed as a call and made smaller.
+A case is plain data, the arguments of `lib.train` by their names, so that it can be printed as a call. `cases` is a strategy of
+hypothesis, which makes a case that breaks something smaller: the first of several choices is the simplest.
 """
 
 from __future__ import annotations
@@ -8,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
+from hypothesis import strategies as st
 
-from lib import streams, workloads
+from lib import workloads
 from lib.protocols import ALL, get
 from lib.store.wire.codecs import CODECS
 
@@ -52,15 +53,13 @@ STEP = {"local": 5e-3, "ray": 2e-2}
 """About the seconds that a step takes on a wall clock."""
 START = 8.0
 """Seconds in which Ray has started processes again, on a slow machine too."""
-OTHERS = 0.4
-"""Share of the cases with cuts that go on with other numbers of servers, and of whoever else may be others."""
 RUNNING = 0.5
 """Share of the cases of rules that read running statistics that have some."""
 LIGHT = 0.25
 """Share of the cases of clicks whose model brings its gradients itself."""
 OPTIONS: dict[str, dict[str, tuple[Any, ...]]] = {
     "bsp": {"size": (1, 2, 5)},
-    "async": {"ahead": (0, 0, 2), "fetch": (1, 1, 3), "sums": (1, 1, 2)},
+    "async": {"ahead": (0, 0, 2)},
     "ssp": {"bound": (0, 1, 3)},
     "dynamic-averaging": {"every": (1, 2), "distance": (0.0, 0.05, 0.3)},
     "downpour": {"every": (1, 2), "sync_servers": (1, 2), "optimizer": (None, {"name": "adagrad", "lr": 0.1})},
@@ -87,44 +86,14 @@ REPLICA = [name for name in ALL if ALL[name].family == "replica"]
 PIPELINE = [name for name in ALL if ALL[name].family == "pipeline"]
 
 
-def draw(seed: int, number: int, cluster: str = "virtual") -> Case:
-    """The case of that number."""
-    case = _Draw(streams.stream(seed, "soak", cluster, number), cluster).case()
-    # By streams of their own, so that all else is drawn as it was before there was such a model, or went on so.
-    light = streams.stream(seed, "soak", "light", cluster, number).random() < LIGHT
-    case |= {"workload": "clicks-light"} if light and case["workload"] == "ctr-synthetic" else {}
-    case = _running(case, streams.stream(seed, "soak", "running", cluster, number))
-    return case | _other_numbers(case, streams.stream(seed, "soak", "other numbers", cluster, number))
-
-
-def _other_numbers(case: Case, stream: np.random.Generator) -> Case:
-    """With which numbers of servers, readers and embedding workers it goes on once it has been stopped; never with fewer than its
-    failures name."""
-    if "checkpoint_every" not in case or "pipeline" in families(case) or stream.random() >= OTHERS:
-        return {}
-    named = " ".join(each["node"] for each in case.get("failures", ()))
-    numbers = {}
-    for option, role in (("servers", "server"), ("reader_nodes", "reader"), ("embedding_workers", "embedding")):
-        least = case.get(option, 0) if role in named else 1
-        if others := [number for number in range(least, 5) if option in case and number != case[option]]:
-            numbers[option] = int(stream.choice(others))
-    return {"other": numbers}
-
-
-def _running(case: Case, stream: np.random.Generator) -> Case:
-    """The same weather over a network with batch normalisation, whose statistics go with the mixes or in a mean of their own."""
-    name = case["protocol"] if isinstance(case["protocol"], str) else ""
-    others = {"days", "embedding_workers"} & case.keys()
-    if name not in ("all-reduce", "ds-sync") or others or stream.random() >= RUNNING:
-        return case
-    old = WORKLOADS["ctr-synthetic" if case["workload"] == "clicks-light" else case["workload"]]
-    found = {key: each for key, each in case.items() if key not in old and not key.startswith(("store.", "pooling"))}
-    found |= {"workload": "cifar10-wrn", **WORKLOADS["cifar10-wrn"]}
-    if "worker.flops" in found:  # that steps take as long as the weather expects
-        found["worker.flops"] *= _flops("cifar10-wrn") / _flops(case["workload"], **old)
-    options: dict[str, tuple[Any, ...]] = {"statistics": ("naive", "pooled", "none"), "buckets": (1, 3, "tensor")}
-    options |= {"overlapped": (False, True)} if name == "all-reduce" else {}
-    return found | {key: values[int(stream.integers(len(values)))] for key, values in options.items()}
+@st.composite
+def cases(draw: st.DrawFn, cluster: str = "virtual") -> Case:
+    """A run on that cluster."""
+    source = _Draw(draw, cluster)
+    case = source.case()
+    if case["workload"] == "ctr-synthetic" and source.chance(LIGHT):
+        case["workload"] = "clicks-light"
+    return source.with_statistics(case)
 
 
 def _flops(name: str, **options: Any) -> float:
@@ -155,8 +124,8 @@ def batches(case: Case) -> int:
 
 
 class _Draw:
-    def __init__(self, stream: np.random.Generator, cluster: str):
-        self._stream, self._cluster = stream, cluster
+    def __init__(self, draw: st.DrawFn, cluster: str):
+        self._draw, self._cluster = draw, cluster
 
     def case(self) -> Case:
         virtual = self._cluster == "virtual"
@@ -187,6 +156,24 @@ class _Draw:
             self.embedding(case, workers)
         return case
 
+    def with_statistics(self, case: Case) -> Case:
+        """The case, or the same over a network with batch normalisation, whose statistics go with the mixes or in a mean of
+        their own."""
+        name = case["protocol"] if isinstance(case["protocol"], str) else ""
+        others = {"days", "embedding_workers"} & case.keys()
+        if name not in ("all-reduce", "ds-sync") or others or not self.chance(RUNNING):
+            return case
+        old = WORKLOADS["ctr-synthetic" if case["workload"] == "clicks-light" else case["workload"]]
+        found = {
+            key: each for key, each in case.items() if key not in old and not key.startswith(("store.", "pooling"))
+        }
+        found |= {"workload": "cifar10-wrn", **WORKLOADS["cifar10-wrn"]}
+        if "worker.flops" in found:  # that steps take as long as the weather expects
+            found["worker.flops"] *= _flops("cifar10-wrn") / _flops(case["workload"], **old)
+        options: dict[str, tuple[Any, ...]] = {"statistics": ("naive", "pooled", "none"), "buckets": (1, 3, "tensor")}
+        options |= {"overlapped": (False, True)} if name == "all-reduce" else {}
+        return found | {key: self.one(values) for key, values in options.items()}
+
     def training(self, case: Case, pipeline: bool) -> None:
         """How it is trained, shared out and kept."""
         case["dense_optimizer"], case["row_optimizer"] = (
@@ -198,8 +185,6 @@ class _Draw:
             case["lr_milestones"] = [self.one((0.0, 0.3, 0.9)), 0.5]
         if not pipeline and self.chance(0.5):
             case["feed"] = self.one(("split", "stream", "queue"))
-            if case["feed"] == "stream" and self.chance(0.7):
-                case["partitions"] = [self.below(0, 4) for _ in range(case["workers"] - 1)] + [1]
         if not pipeline and self.chance(0.2):
             case["prefetch"] = self.below(0, 3)
         if case["workload"] == "ctr-synthetic" and self.chance(0.15):
@@ -333,22 +318,21 @@ class _Draw:
         return phase
 
     def options(self, name: str) -> Case:
-        bound = {"bound": (0, 1, 3)} if name in REPLICA else {}
-        options = {**OPTIONS.get(name, {}), **bound}
-        return {option: self.one(values) for option, values in options.items() if self.chance(0.5)}
+        return {option: self.one(values) for option, values in OPTIONS.get(name, {}).items() if self.chance(0.5)}
 
     def one(self, things: Sequence[Any]) -> Any:
-        return things[self._stream.integers(len(things))]
+        return self._draw(st.sampled_from(things))
 
     def below(self, first: int, last: int) -> int:
-        return int(self._stream.integers(first, last))
+        return self._draw(st.integers(first, last - 1))
 
     def chance(self, share: float) -> bool:
-        return bool(self._stream.random() < share)
+        """True in about that share of the cases; False is simpler."""
+        return self._draw(st.integers(0, 99)) >= 100 * (1 - share)
 
     def seconds(self, most: float) -> float:
         """In few digits, so that a case is easy to read."""
-        return max(1e-5, float(f"{most * self._stream.random():.2g}"))
+        return max(1e-5, float(f"{most * self._draw(st.integers(0, 50)) / 50:.2g}"))
 
 
 def _phase_name(phase: Case) -> str:

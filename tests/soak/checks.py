@@ -5,7 +5,6 @@ from __future__ import annotations
 import _thread
 import os
 import re
-import shutil
 import signal
 import threading
 import time
@@ -25,12 +24,11 @@ import lib
 from lib import streams
 from lib.errors import BadOption, Deadlock, NodeLost, NotFinite
 from lib.results.run import Run
-from lib.training import resuming
 from lib.training.train import Job
 from tests.soak import pipelines
 from tests.soak.cases import Case
 
-APART = ("workload", "protocol", "cluster", "other")
+APART = ("workload", "protocol", "cluster")
 """What is no keyword of a case's call."""
 HANG = {"virtual": 30.0, "local": 60.0, "ray": 180.0}
 """Seconds after which a run of a case is taken to hang, where no more processes want a core than there are."""
@@ -79,13 +77,12 @@ def call(case: Case, finding: Finding | None = None) -> str:
     protocol = repr(protocol) if isinstance(protocol, str) else f"lib.Schedule({_keywords(protocol)})"
     text = f"lib.train({case['workload']!r}, {protocol}, {case['cluster']!r}, save=False, {_keywords(named)})"
     if finding and finding.stopped:
-        also = "".join(f" and {name}={number}" for name, number in case.get("other", {}).items())
-        text += f"  # stopped after {' and '.join(map(str, finding.stopped))} samples, then with resume=True{also}"
+        text += f"  # stopped after {' and '.join(map(str, finding.stopped))} samples, then with resume=True"
     return text
 
 
 def _check(case: Case, stops: list[int]) -> None:
-    """Run it twice, then stop it once or twice and resume it, with other numbers of servers and the like where they are drawn."""
+    """Run it twice, then stop it once or twice and resume it."""
     whole = _run(case)
     _sound(case, whole)
     if case["cluster"] == "virtual":
@@ -96,13 +93,6 @@ def _check(case: Case, stops: list[int]) -> None:
     for _ in range(draw.integers(1, 3)):
         stops.append(int(draw.integers(1, max(2, 1 + case["samples"] - sum(stops)))))
         _run(case, stop=stops[-1], resume=len(stops) > 1)
-    if other := case.get("other"):
-        resumed = _run(case | other, resume=True)
-        _sound(case | other, resumed)
-        if case["cluster"] == "virtual":  # the cut that it went on from is still there
-            _same("resumed with other numbers, and again", _run(case | other, resume=True), resumed)
-        shutil.rmtree(_job(case).cuts, ignore_errors=True)
-        return
     resumed = _run(case, resume=True)
     _sound(case, resumed)
     if case["cluster"] == "virtual":
@@ -124,12 +114,9 @@ def _run(case: Case, *, stop: int | None = None, resume: bool = False) -> Run | 
             raise Stopped
 
     job = _job(case, resume=resume)
-    if resume:
-        with warnings.catch_warnings():  # it may have been stopped before its first cut
-            warnings.simplefilter("ignore", UserWarning)
-            resuming.find(job.cuts, job.configuration, job.named)
     try:
-        with _awake(HANG[case["cluster"]]), pipelines.stirred(case):
+        with warnings.catch_warnings(), _awake(HANG[case["cluster"]]), pipelines.stirred(case):
+            warnings.simplefilter("ignore", UserWarning)  # it may have been stopped before its first checkpoint
             return job.run(progress)
     except Stopped:
         return None
@@ -137,7 +124,7 @@ def _run(case: Case, *, stop: int | None = None, resume: bool = False) -> Run | 
 
 def _job(case: Case, **options: Any) -> Job:
     given = {**case, "save": False, **options}
-    for name in ("detour", "hesitation", "wide", "other"):  # none of the run's own
+    for name in ("detour", "hesitation", "wide"):  # none of the run's own
         given.pop(name, None)
     if not isinstance(given["protocol"], str):
         given["protocol"] = lib.Schedule(**given["protocol"])
@@ -178,7 +165,7 @@ def _sound(case: Case, run: Run) -> None:
     if "accesses" in case:
         for kind, detail in pipelines.wrong(_job(case).course.plan, run):
             raise _Broken(kind, detail)
-        if (calls := run.summary["calls_at_once"]) < (least := case.get("wide", 0)):
+        if (calls := pipelines.calls_at_once(run)) < (least := case.get("wide", 0)):
             raise Refused(f"at most {calls} calls of a table met, and not {least}")
     seconds = run.summary[f"{run.summary['clock']}_seconds"]
     times = run.history["time"].to_numpy() if len(run.history) else np.empty(0)

@@ -18,6 +18,8 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
+from hypothesis import strategies as st
+
 from lib import streams
 from lib.cluster.base import Site
 from lib.cluster.faults.wall_clock import InjectedDelays
@@ -34,28 +36,31 @@ if TYPE_CHECKING:
     from tests.soak.checks import Finding
 
 
-def draw(seed: int, number: int, cluster: str = "virtual") -> Case:
-    """The case of that number."""
-    stream = streams.stream(seed, "soak", "pipelines", cluster, number)
+@st.composite
+def cases(draw: st.DrawFn, cluster: str = "virtual") -> Case:
+    """A pipeline on that cluster."""
 
     def one(things: Sequence[Any]) -> Any:
-        return things[stream.integers(len(things))]
+        return draw(st.sampled_from(things))
+
+    def below(first: int, last: int) -> int:
+        return draw(st.integers(first, last - 1))
 
     def seconds(most: float) -> float:
-        return max(1e-5, float(f"{most * stream.random():.2g}"))
+        return max(1e-5, float(f"{most * below(0, 51) / 50:.2g}"))
 
     workload = one(("ctr-synthetic", "kg-synthetic"))
     case: Case = {"protocol": one(("oac", "oac", "oac", "pipelined", "sequential")), "cluster": cluster}
-    case |= {"accesses": True, "workload": workload, **WORKLOADS[workload], "seed": int(stream.integers(1000))}
+    case |= {"accesses": True, "workload": workload, **WORKLOADS[workload], "seed": below(0, 1000)}
     case |= {"vocabulary": one((6, 40, 400))} if workload == "ctr-synthetic" else {"entities": one((25, 40, 400))}
-    batches, size = int(stream.integers(2, 60)), case["batch_size"]
-    case["samples"] = size * batches - int(stream.integers(8))
+    batches, size = below(2, 60), case["batch_size"]
+    case["samples"] = size * batches - below(0, 8)
     if cluster == "local":  # large batches with many conflicts, whose calls meet
         batches, size = 1 + batches // 3, one((64, 256))
-        case |= {"batch_size": size, "samples": size * batches - int(stream.integers(size)), "threads": 12}
+        case |= {"batch_size": size, "samples": size * batches - below(0, size), "threads": 12}
         case |= {"hesitation": one((1e-4, 1e-3))}
     case["row_optimizer"] = {"name": one(("sgd", "momentum", "adagrad", "adam")), "lr": one((0.1, 0.01))}
-    if one((True, False, False)):
+    if one((False, False, True)):
         case["lr_milestones"] = [0.4]
     if case["protocol"] != "sequential":
         case |= {option: one((1, 2, 3, 5, 12)) for option in ("in_flight", "readers", "writers", "queue")}
@@ -65,31 +70,26 @@ def draw(seed: int, number: int, cluster: str = "virtual") -> Case:
         case |= {f"{node}.bandwidth": one((1e5, 1e6, 1e9)) for node in ("worker", "server")}
         case |= {"server.cores": one((1, 3, 8)), "server.core_memory": one((1e4, 1e5, 1e9))}
         lasts = batches * 3e5 / case["worker.flops"]
-    if one((True, True, False)):
+    if one((False, True, True)):
         case["detour"] = seconds(one((1.0, 5.0, 20.0)) * lasts / batches)
-    if one((True, False)):
+    if one((False, True)):
         case["slowdown"] = one((0.3, 1.0, 2.0))
-    if one((True, False)):
-        case["checkpoint_every"] = size * int(stream.integers(1, batches + 2))
-    if one((True, False, False)):
+    if one((False, True)):
+        case["checkpoint_every"] = size * below(1, batches + 2)
+    if one((False, False, True)):
         node, kind = one(("worker0", "server0")), one(("dies", "hangs", "slows"))
         failure = {"node": node, "kind": kind, "at": seconds(lasts), "lasts": seconds(lasts)}
         case["failures"] = [failure | ({"factor": 20.0} if kind == "slows" else {})]
     return case
 
 
-def busy(seed: int, number: int, cluster: str) -> Case:
-    """One whose calls of the store meet all the time, on the same rows."""
-    stream = streams.stream(seed, "soak", "histories", cluster, number)
-    rows = {
-        "workload": "kg-synthetic",
-        **WORKLOADS["kg-synthetic"],
-        "batch_size": 128,
-        "entities": 600,
-        "triples": 5000,
-    }
+@st.composite
+def busy(draw: st.DrawFn, cluster: str) -> Case:
+    """One whose calls of the store overlap all the time, on the same rows."""
+    workload = {"workload": "kg-synthetic", **WORKLOADS["kg-synthetic"]}
+    rows = {**workload, "batch_size": 128, "entities": 600, "triples": 5000}
     most = dict.fromkeys(("in_flight", "readers", "writers", "queue"), 12)
-    case = {"protocol": "oac", **most, **rows, "dim": 8, "samples": 128 * 20, "seed": int(stream.integers(2**31))}
+    case = {"protocol": "oac", **most, **rows, "dim": 8, "samples": 128 * 20, "seed": draw(st.integers(0, 2**31 - 1))}
     return case | {"cluster": "local", "threads": 12, "accesses": True, "hesitation": 1e-3, "wide": 6}
 
 
@@ -176,6 +176,11 @@ def wrong(plan: Plan, run: Run) -> Iterator[tuple[str, str]]:
         left = digest_of(serial(workload, plan.seed, run.summary["order"]))
         if left != run.digest:
             yield f"{name}: no serial run", f"it left {run.digest[:12]}, and one batch after another {left[:12]}"
+
+
+def calls_at_once(run: Run) -> int:
+    """The most calls of one table that were under way at once."""
+    return judged_run(run)[0]["calls_at_once"]
 
 
 def most_rows(plan: Plan) -> int:
