@@ -19,7 +19,7 @@ import torch
 
 import lib
 from lib import protocols
-from lib.cluster.faults.failures import Failure, Mishaps
+from lib.cluster.failures import Failure, Mishaps
 
 TABLE = Path(__file__).parent / "golden.json"
 CLICKS = {"samples": 1600, "batch_size": 32, "workers": 4, "servers": 2, "slowdown": 0.6, "evaluation_samples": 500}

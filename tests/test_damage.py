@@ -15,7 +15,7 @@ import lib
 from data_prep import manifest
 from data_prep.criteo_kaggle import CriteoKaggle
 from data_prep.job import Options
-from lib.cluster.slowdowns import reading
+from lib.cluster.slowdowns import Slowdown
 from lib.errors import LockstepError
 from lib.results.run import Run
 from lib.store import checkpoint
@@ -140,7 +140,7 @@ slowdown:
 @SETTINGS
 @given(kind=st.sampled_from(["cluster", "slowdown"]), **DAMAGE)
 def test_yaml(tmp_path, kind, place, bit):
-    text, read = {"cluster": (CLUSTER, lib.VirtualCluster.load), "slowdown": (SLOWDOWN, reading.read)}[kind]
+    text, read = {"cluster": (CLUSTER, lib.VirtualCluster.load), "slowdown": (SLOWDOWN, Slowdown.read)}[kind]
     path = tmp_path / f"{kind}.yaml"
     path.write_text(text)
     read(str(path))

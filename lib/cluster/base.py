@@ -1,8 +1,8 @@
-"""The contract that every cluster keeps, so that drivers and protocols never know which one carries them.
+"""The contract of every cluster, by which drivers and protocols run on any of them.
 
-A cluster is a description. `cluster.open(seed)` makes a `World` of it; `world.run(main)` runs the coroutine function `main`
-in it. `main` hosts parts on nodes and calls them through handles. A part is a plain class whose first argument is its
-`Site`: the node that it stands on. Background tasks, locks, events and queues are asyncio's own, in every world.
+A cluster is a description. `cluster.open(seed, workers)` makes a `World` of it; `world.run(main)` runs the coroutine function
+`main` in it. `main` hosts parts on nodes and calls them through handles. A part is a plain class whose first argument is its
+`Site`, the node that it runs on. Background tasks, locks, events and queues are asyncio's own, in every world.
 """
 
 from __future__ import annotations
@@ -22,9 +22,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import torch
 
-from lib.cluster.board import Meeting
-from lib.cluster.faults.failures import ROLES, Failure, Mishaps, NodeFailures
-from lib.cluster.faults.nodes import FailureSchedule
+from lib.cluster.failures import ROLES, Failure, FailureSchedule, Mishaps, NodeFailures
 from lib.cluster.slowdowns import Lognormal, Slowdown
 from lib.cluster.spec import Usage, Work
 from lib.errors import BadOption, NodeLost, first_cause
@@ -34,8 +32,8 @@ Main = Callable[["World"], Awaitable[Any]]
 
 
 class Handle:
-    """A part somewhere else. `handle.method(...)` issues the call at once and returns an awaitable of its result; calls
-    from one node to one part start there in the order in which they were issued."""
+    """A reference to a part. `handle.method(...)` issues a call at once and returns an awaitable of its result; calls from one
+    node to one part start in the order in which they were issued."""
 
     def __getattr__(self, method: str) -> Callable[..., Awaitable[Any]]:
         if method.startswith("__"):
@@ -50,16 +48,34 @@ class Handle:
     def _call(self, method: str, args: tuple) -> Awaitable[Any]: ...
 
 
+@dataclass(frozen=True, slots=True)
+class Meeting:
+    """Workers that mix together once."""
+
+    key: str
+    """Unique in the run."""
+    members: tuple[int, ...]
+    """Their ranks, ascending."""
+    round: int = 0
+    """The round of the rule."""
+    generations: tuple[int, ...] = ()
+    """Each member's `Site.generation`; () if every one is 0."""
+
+
 def rank_of(node: str) -> int | None:
     """A worker's rank; None for other nodes."""
     return int(node.removeprefix("worker")) if node.startswith("worker") else None
 
 
 class Site(ABC):
-    """Where a part stands, and all that it may ask of its world."""
+    """The node that a part runs on, and all that the part may use of its world."""
 
     node: str
+    rank: int | None
+    """A worker's rank; None for other nodes."""
     device: torch.device
+    objects: dict[str, Any]
+    """What its parts share: of one node where computations of several run at the same time, else of all."""
     generation: int = 0
     """How many times this node had died before its current start."""
 
@@ -74,54 +90,56 @@ class Site(ABC):
     async def compute(
         self, work: Work | None, function: Callable, *args, after: Collection[asyncio.Future] = ()
     ) -> Any:
-        """Run a function on this node's processor. `work` is its modelled cost; None: it is not modelled.
+        """Run a function on this node's processor. `work` is its modelled cost; None: it has none.
 
-        It begins when all of `after` is done, and in virtual time takes its place among the node's computations at once."""
+        It begins when all of `after` are done; in virtual time it takes its place among the node's computations at once."""
 
     async def prepare(self, samples: int, function: Callable, *args) -> Any:
-        """Run a function that makes so many samples of raw data."""
+        """Run a function that reads so many samples of raw data."""
         return await self.compute(None, function, *args)
 
     async def launch(self, work: Work | None, function: Callable, *args) -> Any:
-        """`compute`, which on a device need not be over when this returns: what is launched next comes after it there, and who
-        takes a result to the host waits for it."""
+        """`compute`, which on a device may still run when this returns: later launches come after it, and a copy of its result to
+        the host waits for it."""
         return await self.compute(work, function, *args)
 
     async def staged(
         self, work: Work, shares: Sequence[float], emit: Callable[[int, Any], None], function: Callable, *args
     ) -> Any:
-        """`compute`, for a function that tells its parts while it runs: `function(*args, tell)` calls `tell(k, part)`, and
+        """`compute`, for a function that delivers its result in stages: `function(*args, deliver)` calls `deliver(k, part)`, and
         `emit(k, part)` follows on the event loop; in virtual time as soon as that share of the work is done."""
         loop = asyncio.get_running_loop()
         return await self.compute(work, function, *args, lambda k, part: loop.call_soon_threadsafe(emit, k, part))
 
     @abstractmethod
     async def mean(self, meeting: Meeting, mine: np.ndarray) -> np.ndarray:
-        """The members' element-wise mean; every member calls it, and gets an array of its own."""
+        """Return the members' element-wise mean; every member calls it and gets an array of its own."""
 
     @abstractmethod
     async def gather(self, meeting: Meeting, mine: np.ndarray) -> list[np.ndarray]:
-        """Every member's one-dimensional array, by ascending rank; they may differ in length."""
+        """Return every member's one-dimensional array, by ascending rank; they may differ in length."""
 
-    @abstractmethod
     def shared(self, key: str, make: Callable[[], Any]) -> Any:
-        """An object that parts may share as long as they use it inside `compute` alone."""
+        """Return an object that parts share, and that they use inside `compute` alone; `make` makes it at first."""
+        if key not in self.objects:
+            self.objects[key] = make()
+        return self.objects[key]
 
     @abstractmethod
     def progress(self, samples: int) -> None:
-        """Samples that were trained on since the last call."""
+        """Report samples that were trained on since the last call: one more batch."""
 
 
 class World(ABC):
     """A cluster that is running.
 
-    A call to a node that is dead, or dies before it answers, raises `NodeLost`; a mean or gathering that a member can no
-    longer come to raises `MemberLost`. A part's attribute `record`, if it has one, outlives its node: see `take_records`.
+    A call to a node that is dead, or dies before it answers, raises `NodeLost`; a mean or gather that a member can no longer
+    join raises `MemberLost`. A part's attribute `record`, if it has one, outlives its node: see `take_records`.
     """
 
     failure_schedule: FailureSchedule
     records: dict[str, list[Any]]
-    """What the parts of nodes that died had written down."""
+    """Node -> the records of its parts that died with it."""
 
     @abstractmethod
     async def host(self, part: type, *args, node: str) -> Handle:
@@ -176,16 +194,16 @@ class World(ABC):
         """Continue from that state, at its time, in a fresh world with no call under way."""
 
     def events(self) -> int | None:
-        """Callbacks that a modelled world has run; None on a wall clock."""
+        """The number of callbacks that a modelled world has run; None on a wall clock."""
         return None
 
     def usage(self) -> list[Usage]:
-        """How much each node and link did, where the world can tell."""
+        """What each node and link did, if the world knows."""
         return []
 
     @abstractmethod
     def run(self, main: Main, progress: Callable[[int], None] | None = None) -> Any:
-        """The result of `await main(self)`. Ctrl-C stops everything that the world started, then comes through."""
+        """Return the result of `await main(self)`. Ctrl-C stops everything that the world started, then is raised."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,7 +214,7 @@ class Cluster(Checked, ABC):
     clock: ClassVar[Literal["virtual", "wall"]]
 
     workers: Count | None = None
-    """Number of workers; None: as many as there are speeds, else 4, or the one device of a pipeline."""
+    """Number of workers; None: as many as there are speeds, else 4; a pipeline has one device."""
     servers: Count = 1
     """Number of parameter servers."""
     slowdown: Slowdown = field(default=Lognormal(sigma=0.0))
@@ -205,11 +223,11 @@ class Cluster(Checked, ABC):
     speeds: tuple[Positive, ...] = ()
     """Steady speed of each worker relative to the others, by rank; empty: all equal."""
     failures: tuple[Failure, ...] = ()
-    """What goes wrong with nodes and connections."""
+    """Failures of nodes and connections."""
     mishaps: Mishaps = field(default=Mishaps())
-    """What goes wrong with single messages."""
+    """Late and lost messages."""
     patience: NotNegative = 1.0
-    """Seconds for which the others hear nothing of a node until they go on without it."""
+    """Seconds of silence after which the others continue without a node."""
 
     @classmethod
     def owner(cls) -> str:
@@ -226,26 +244,26 @@ class Cluster(Checked, ABC):
 
     @property
     def fails(self) -> bool:
-        """Whether anything goes wrong here."""
+        """Whether anything may go wrong in this cluster."""
         return bool(self.failures or self.mishaps)
 
     @abstractmethod
     def open(self, seed: int, workers: int) -> World: ...
 
     def stretch(self, seed: int, node: str) -> Callable[[float, float], float] | None:
-        """How long a worker's computation of `seconds` takes when it begins at `start`; None: other nodes are not slowed."""
+        """Return the function of a start and seconds that says how long a worker takes; None for other nodes."""
         if (rank := rank_of(node)) is None:
             return None
         speed = self.speeds[rank] if self.speeds else 1.0
         path = self.slowdown.sample_path(seed, node, rank)
         return lambda start, seconds: path.stretch(start, seconds / speed)
 
-    def failures_of(self, seed: int, node: str) -> NodeFailures:
-        """What is to befall a node."""
-        return NodeFailures.of(self.failures, seed, node, self.patience)
+    def failures_of(self, seed: int, node: str, batches: int = 0) -> NodeFailures:
+        """A node's failures; `batches`: the number that it has computed in its generations before."""
+        return NodeFailures(self.failures, seed, node, self.patience, batches)
 
     def _check_node(self, where: str, name: str, *, many: bool = False) -> None:
-        """An error for a node that there is not; `many`: "worker*" and "*" stand for several."""
+        """Raise an error if there is no such node; `many`: "worker*" and "*" stand for several."""
         role = name.rstrip("*0123456789" if many else "0123456789")
         number = name[len(role) :]
         last = {**dict.fromkeys(ROLES, math.inf), "worker": self.workers or 4, "server": self.servers}
@@ -260,14 +278,14 @@ class Cluster(Checked, ABC):
 
 
 def nbytes(message: Any) -> int:
-    """The bytes of all arrays in a message: what it weighs on the way, and what is counted of it."""
+    """Return the bytes of all arrays in a message: its size on the network and in the books."""
     kind = type(message)
     if kind is np.ndarray:
         return message.nbytes
     if kind is dict:
         message = message.values()
     elif kind is not tuple and kind is not list:
-        message = [getattr(message, name) for name in _names(kind)]
+        message = [getattr(message, name) for name in _array_fields(kind)]
     total = 0
     for part in message:
         if type(part) is np.ndarray:
@@ -281,8 +299,8 @@ _WEIGHTLESS = frozenset((int, float, NoneType, bool, str))
 
 
 @cache
-def _names(kind: type) -> tuple[str, ...]:
-    """The fields of a message that may hold arrays, but for those that it calls `weightless`."""
+def _array_fields(kind: type) -> tuple[str, ...]:
+    """The fields of a message that may hold arrays, without those that its class lists as `weightless`."""
     weightless = getattr(kind, "weightless", ())
     return tuple(each.name for each in fields(kind) if each.name not in weightless) if is_dataclass(kind) else ()
 
@@ -291,7 +309,7 @@ def in_thread(target: Callable[[], Any], interrupt: Callable[[], None]) -> Any:
     """Run `target` in a thread of its own (in Jupyter this one already runs an event loop) and return its result.
 
     Ctrl-C calls `interrupt`, waits for the thread to clean up, and is raised here."""
-    running: Future = Future()  # a join that Ctrl-C interrupts takes the thread for ended (CPython 3.11's bpo-45274)
+    running: Future = Future()  # an interrupted join would take the thread for ended (CPython 3.11's bpo-45274)
 
     def body() -> None:
         try:
@@ -308,7 +326,7 @@ def in_thread(target: Callable[[], Any], interrupt: Callable[[], None]) -> Any:
         except KeyboardInterrupt:
             interrupted = True
             interrupt()
-    thread.join()  # a process that ends while it lets go of torch's memory is aborted
+    thread.join()  # a process that ends while a thread frees torch's memory is aborted
     if interrupted:
         raise KeyboardInterrupt
     if (error := running.exception()) is not None:

@@ -13,8 +13,8 @@ from scipy import integrate, stats
 from lib import Lognormal, Node, Uplink, VirtualCluster, protocols, train, workloads
 from lib.cluster.spec import Work
 from lib.cluster.virtual import collectives
+from lib.cluster.virtual.cluster import HEADER
 from lib.cluster.virtual.network import Interface, Queue, carry_out, send
-from lib.cluster.virtual.site import HEADER
 from lib.store.optim import SGD
 from notebooks.dssync import cost
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from lib import LocalCluster, RayCluster, VirtualCluster, workloads
-from lib.cluster.board import Meeting
+from lib.cluster.base import Meeting
 from lib.cluster.spec import Work
 from lib.drivers.run.plan import Plan
 from lib.drivers.servers.parameter_server import ParameterServer

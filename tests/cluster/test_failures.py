@@ -12,12 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import lib
-from lib import Failure, LocalCluster, Lognormal, Mishaps, Node, Phase, Schedule, VirtualCluster, workloads
-from lib.cluster.faults.failures import TICK, Connection, Degradation, NodeFailures, windows
-from lib.cluster.faults.wall_clock import MessageDelays
+from lib import Failure, LocalCluster, Lognormal, Mishaps, Node, Phase, Schedule, VirtualCluster, protocols, workloads
+from lib.cluster.failures import TICK, Connection, NodeFailures, Outages
+from lib.cluster.wall_clock import MessageDelays
 from lib.drivers.membership.workers import Workers
 from lib.errors import BadOption, Deadlock, NodeLost
 from lib.protocols import ALL
+from lib.protocols.baselines import Async
+from lib.protocols.replica_rule import ReplicaRule
+from tests.drivers.composing import rule
 
 CLICKS = workloads.get(
     "ctr-synthetic", samples=4_000, batch_size=50, vocabulary=40, fields=3, hidden=(8,), evaluation_samples=300
@@ -44,17 +47,17 @@ def seconds(run):
 
 def test_a_time_and_an_end():
     failure = Failure(node="worker0", kind="slows", at=2, lasts=3, factor=4)
-    assert list(windows(failure, 0, "worker0", 0)) == [(2, 5, 4)]
-    assert list(windows(Failure(node="worker0", kind="dies", at=2), 0, "worker0", 0)) == [(2, math.inf, math.inf)]
+    assert list(failure.windows(0, "worker0", 0)) == [(2, 5, 4)]
+    assert list(Failure(node="worker0", kind="dies", at=2).windows(0, "worker0", 0)) == [(2, math.inf, math.inf)]
 
 
 def test_again_and_again_at_the_mean_rate():
     failure = Failure(node="worker*", kind="dies", every=10, lasts=2)
-    first = list(itertools.islice(windows(failure, 7, "worker3", 0), 4000))
+    first = list(itertools.islice(failure.windows(7, "worker3", 0), 4000))
     healthy = np.diff([0.0, *(window.end for window in first)]) - 2
     assert healthy.min() > 0 and abs(healthy.mean() - 10) < 4 * 10 / math.sqrt(4000)
-    assert first[:5] == list(itertools.islice(windows(failure, 7, "worker3", 0), 5))
-    assert first[0] != next(windows(failure, 7, "worker4", 0)) != next(windows(failure, 8, "worker4", 0))
+    assert first[:5] == list(itertools.islice(failure.windows(7, "worker3", 0), 5))
+    assert first[0] != next(failure.windows(7, "worker4", 0)) != next(failure.windows(8, "worker4", 0))
 
 
 @pytest.mark.parametrize(
@@ -69,7 +72,11 @@ def test_again_and_again_at_the_mean_rate():
         ({"kind": "dies", "every": 5}, "must come back; set lasts"),
         ({"kind": "slows", "at": 1, "factor": 0.5}, "factor must be at least 1"),
         ({"kind": "dies", "at_batch": 3, "node": "server0"}, "at_batch counts a worker's batches"),
-        ({"kind": "hangs", "at": 1, "lasts": 1, "node": "worker0 - server0"}, "a connection dies or slows"),
+        (
+            {"kind": "hangs", "at": 1, "lasts": 1, "node": "worker0 - server0"},
+            "a connection dies, 'worker0 - server0' cannot be of kind 'hangs'",
+        ),
+        ({"kind": "slows", "at": 1, "node": "worker0 - server0"}, "mishaps=Mishaps(late="),
         ({"kind": "dies", "at": 1, "node": "worker0 - server0"}, "must come back; set lasts"),
         ({"kind": "dies", "at": 1, "node": "werker0"}, "no node 'werker0'"),
     ],
@@ -85,12 +92,6 @@ def test_a_node_that_is_not_there(node):
     lasting = {"lasts": 1} if " - " in node else {}
     with pytest.raises(BadOption, match=r"failures\[0\].node: no node"):
         VirtualCluster(workers=4, failures=[Failure(node=node, kind="dies", at=1, **lasting)])
-
-
-def test_a_real_network_cannot_be_slowed():
-    slow = Failure(node="worker0 - server0", kind="slows", at=1)
-    with pytest.raises(BadOption, match="cannot be slowed on a real machine"):
-        LocalCluster(failures=[slow])
 
 
 def test_plain_data_is_a_plan_too():
@@ -126,9 +127,9 @@ def test_as_yaml_and_back(tmp_path):
 
 def test_a_long_hang_is_a_death():
     hang = Failure(node="worker0", kind="hangs", at=1, lasts=3)
-    patient, impatient = (NodeFailures.of([hang], 0, "worker0", patience) for patience in (5, 2))
-    assert not list(patient.deaths()) and patient.degradation()
-    assert list(impatient.deaths()) == [(1, 4, math.inf)] and impatient.degradation() is None
+    patient, impatient = (NodeFailures([hang], 0, "worker0", patience) for patience in (5, 2))
+    assert not list(patient.deaths()) and patient.outages
+    assert list(impatient.deaths()) == [(1, 4, math.inf)] and impatient.outages is None
 
 
 # What they do to a computation and to a message.
@@ -149,8 +150,7 @@ def test_hangs_and_slowness_by_hand(start, work, takes):
         Failure(node="worker0", kind="hangs", at=2, lasts=3),
         Failure(node="worker0", kind="slows", at=10, lasts=4, factor=2),
     ]
-    degradation = NodeFailures.of(plan, 0, "worker0", 10).degradation()
-    assert degradation.stretch(start, work) == pytest.approx(takes, abs=1e-9)
+    assert NodeFailures(plan, 0, "worker0", 10).stretch(start, work) == pytest.approx(takes, abs=1e-9)
 
 
 @settings(max_examples=50, deadline=None)
@@ -158,11 +158,11 @@ def test_hangs_and_slowness_by_hand(start, work, takes):
 def test_no_work_is_lost_in_illness(computations, seed):
     """A computation that takes so long did the work that its windows let it do."""
     failure = Failure(node="worker0", kind="slows", every=5, lasts=3, factor=4)
-    degradation = Degradation([windows(failure, seed, "worker0", 0)])
+    outages = Outages([failure.windows(seed, "worker0", 0)])
     for start, work in sorted(computations):
-        takes = degradation.stretch(start, work)
+        takes = outages.stretch(start, work)
         slow, end = 0.0, start + takes
-        for window in windows(failure, seed, "worker0", 0):
+        for window in failure.windows(seed, "worker0", 0):
             if window.start >= end:
                 break
             slow += max(0.0, min(end, window.end) - max(start, window.start))
@@ -344,6 +344,35 @@ def test_a_crew_that_tells_nobody_is_found_out(monkeypatch):
         train("sync", VirtualCluster(workers=4, failures=plan, **EVEN))
 
 
+# What a replica alone held is lost with it.
+
+
+@pytest.mark.parametrize(
+    "protocol, lost",
+    [
+        (protocols.get("fr-easgd", every=4), 3),  # two updates since the mix of step 8, and the batch that was not used
+        (protocols.get("fr-ma", every=4), 3),
+        (protocols.get("fr-easgd", every=1), 1),
+        (protocols.get("s-easgd"), 1),  # messages are much faster than steps
+        (protocols.get("all-reduce"), 1),
+        (rule(groups=lambda self, round, workers: tuple((rank,) for rank in range(workers)), rows=Async()), 11),
+    ],
+    ids=lambda value: value.name if isinstance(value, ReplicaRule) else str(value),
+)
+def test_what_a_lost_replica_alone_held_is_lost(protocol, lost):
+    """Worker 1 dies with its eleventh batch computed."""
+    plan = [Failure(node="worker1", kind="dies", at_batch=11)]
+    run = train(protocol, VirtualCluster(workers=4, failures=plan, patience=STEP, **EVEN))
+    assert run.summary["lost"] == lost
+
+
+def test_a_replica_that_is_there_again_counts_its_gap_from_then_on():
+    """It takes another's copy, whose steps before are none of its own."""
+    plan = [Failure(node="worker1", kind="dies", at_batch=11, lasts=3 * STEP)]
+    run = train(protocols.get("fr-easgd", every=4), VirtualCluster(workers=4, failures=plan, patience=STEP, **EVEN))
+    assert 3.8 < run.summary["sync_gap"] <= 4 and run.summary["lost"] == 3
+
+
 # On a wall clock.
 
 
@@ -397,10 +426,10 @@ def test_nothing_befalls_messages_before_the_training_and_delays_are_counted_fro
     async def main():
         loop = asyncio.get_running_loop()
         cluster = lib.LocalCluster(workers=1, mishaps=lib.Mishaps(late=1.0, delay=0.01))
-        road = MessageDelays(cluster, 0, "master")
-        assert road.there("worker0") is None and road.back("worker0") is None
-        road.begin()
-        assert all(loop.time() < road.there("worker0") < loop.time() + 1 for _ in range(5))
+        delays = MessageDelays(cluster, 0, "master")
+        assert delays.request_arrival("worker0") is None and delays.answer_arrival("worker0") is None
+        delays.start_clock()
+        assert all(loop.time() < delays.request_arrival("worker0") < loop.time() + 1 for _ in range(5))
 
     asyncio.run(main())
 

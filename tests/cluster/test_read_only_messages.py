@@ -45,10 +45,10 @@ def read_only(message: Any) -> Any:
     return message
 
 
-async def _carried(self, arrival, life, function, args):
-    await self._here.until(arrival)
-    result = await self._run(life, function, tuple(map(read_only, args)))
-    await self._here.until(self._there.book(self._here, nbytes(result)))
+async def _carried(self, arrival, function, args):
+    await self._caller.sleep_until(arrival)
+    result = await self._run(function, tuple(map(read_only, args)))
+    await self._caller.sleep_until(self._site.send(self._caller, nbytes(result)))
     return read_only(result)
 
 

@@ -1,4 +1,4 @@
-"""Slowdowns: closed forms, and what each kind declares."""
+"""Slowdowns: closed forms, what each kind declares, and errors that name the field."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lib import streams
+from lib import VirtualCluster, streams
 from lib.cluster.slowdowns import (
-    SLOWDOWNS,
+    KINDS,
     Diurnal,
     Empirical,
     Lognormal,
@@ -23,8 +23,10 @@ from lib.cluster.slowdowns import (
     Slowdown,
     Steady,
     Transient,
+    get,
     presets,
 )
+from lib.errors import BadOption, UnknownName
 from lib.options.checked import to_plain
 from lib.options.document import parse
 
@@ -70,7 +72,7 @@ def back_to_back(slowdown, lengths, rank=0, seed=0):
 
 
 def test_every_kind_has_an_example():
-    assert {type(example) for example in EXAMPLES.values()} == set(SLOWDOWNS.values())
+    assert {type(example) for example in EXAMPLES.values()} == set(KINDS.values())
 
 
 # What every kind promises
@@ -300,3 +302,163 @@ def test_the_next_life_of_a_node_begins_before_what_the_dead_one_had_queued():
     later = [z(course.stretch(2.0, 1.0)) for course in courses]
     earlier = [z(course.stretch(1.5, 1.0)) for course in courses]
     assert np.corrcoef(later, earlier)[0, 1] == pytest.approx(math.exp(-0.5), abs=0.03)
+
+
+# Machines that others use too.
+
+
+def test_shares_are_beta_distributed_about_the_cluster_mean():
+    # a = m c = 2, b = (1 - m) c = 2: the share that is left is x with the distribution 3 x^2 - 2 x^3
+    kind = Shared(curve=(0.5,), concentration=4.0, hold=1.0)
+    each = course(kind)
+    left = np.sort([each.speed(float(step))[0] for step in range(20_000)])
+    empirical = np.arange(1, left.size + 1) / left.size
+    assert np.abs(empirical - (3 * left**2 - 2 * left**3)).max() < 1.63 / left.size**0.5  # KS at 1 %
+
+
+@pytest.mark.parametrize("mean, concentration", [(0.05, 17.0), (0.3, 17.0), (0.6, 17.0), (0.6, 3.0)])
+def test_the_long_run_speed_is_what_is_left_and_its_spread_follows_the_concentration(mean, concentration):
+    kind = Shared(curve=(mean,), concentration=concentration, hold=2.0)
+    assert 40_000 * (1 - mean) / course(kind).stretch(0.0, 40_000 * (1 - mean)) == pytest.approx(1 - mean, rel=0.01)
+    at_once = [course(kind, rank).speed(0.0)[0] for rank in range(4_000)]
+    assert np.std(at_once) == pytest.approx(math.sqrt(mean * (1 - mean) / (concentration + 1)), rel=0.06)
+
+
+def test_a_busy_cluster_has_stragglers_and_a_vacant_one_has_not():
+    def slowest_over_mean(mean):
+        kind = Shared(curve=(mean,), concentration=17.0, hold=1.0)
+        steps = np.array([1 / course(kind, rank).speed(0.0)[0] for rank in range(32)])
+        return steps.max() / steps.mean()
+
+    ratios = [slowest_over_mean(mean) for mean in (0.0, 0.1, 0.4, 0.7)]
+    assert ratios[0] == 1 and ratios == sorted(ratios) and ratios[-1] > 2
+
+
+def test_a_share_is_held_for_its_time_and_workers_change_at_moments_of_their_own():
+    kind, begins = Shared(curve=(0.1, 0.6), concentration=8.0, hold=1.5, period=10.0), []
+    for rank in range(500):
+        each, time, changes = course(kind, rank), 0.0, []
+        for _ in range(4):
+            speed, until = each.speed(time)
+            assert each.speed((time + until) / 2) == (speed, until)
+            changes.append(until)
+            time = until
+        assert np.diff(changes) == pytest.approx(1.5)
+        begins.append(changes[0] / 1.5)
+    assert np.abs(np.sort(begins) - np.linspace(0, 1, 500)).max() < 1.63 / 500**0.5
+
+
+def test_a_draw_follows_the_mean_at_the_middle_of_its_stretch():
+    day = Shared(curve=(0.0, 1.0), concentration=8.0, hold=0.25, least=0.125, period=4.0, begin=1.0)
+    for rank in range(20):
+        each = course(day, rank)
+        speeds = [each.speed(time)[0] for time in (0.5, 1.5, 2.5, 3.5, 4.5)]
+        assert speeds == [1.0, 0.125, 0.125, 1.0, 1.0]  # the run begins a quarter into the vacant half
+
+
+def test_a_worker_never_stops():
+    busy = Shared(curve=(0.99,), concentration=0.5, hold=1.0, least=0.02)
+    speeds = [course(busy, rank).speed(0.0)[0] for rank in range(300)]
+    assert min(speeds) == 0.02 and course(busy).stretch(0.0, 1.0) <= 50
+
+
+# Errors name the field and what would be right.
+
+
+@pytest.mark.parametrize(
+    "make, words",
+    [
+        (lambda: Lognormal(sigma=-1), "slowdown 'lognormal': sigma must be 0 or more, not -1"),
+        (lambda: Lognormal(sigma=math.inf), "sigma must be finite"),
+        (lambda: Lognormal(sigma=True), "sigma must be"),
+        (lambda: Steady(sigma=0.1, factors=(1.0,)), "sigma must be 0 where factors are given"),
+        (lambda: Steady(factors=(1.0, 0)), r"factors\[1\] must be positive, not 0"),
+        (lambda: Steady(factors=2.0), "factors must be a list"),
+        (lambda: Transient(mean_on=0, mean_off=1, factor=2), "mean_on must be at least 1e-06, not 0"),
+        (lambda: Transient(mean_on=1, mean_off=math.nan, factor=2), "mean_off must be"),
+        (lambda: Transient(mean_on=1, mean_off=1, factor="2x"), "factor must be"),
+        (lambda: Transient(mean_on=1, mean_off=1, factor=()), "factor must be a number or a longer list"),
+        (lambda: Transient(mean_on=1, mean_off=1, factor=(2, 0)), r"factor\[1\] must be positive, not 0"),
+        (lambda: Diurnal(curve=(0.5, 0)), r"curve\[1\] must be at least 1e-09"),
+        (lambda: Diurnal(curve=()), "curve must be a longer list"),
+        (lambda: Diurnal(curve="alibaba"), "curve must be a list, not 'alibaba'"),
+        (lambda: Diurnal(curve=(1,), period=0), "period must be"),
+        (lambda: Diurnal(curve=(1,), begin=-1), "begin must be"),
+        (lambda: Shared(curve=(1,), concentration=0, hold=1), "concentration must be positive, not 0"),
+        (lambda: Shared(curve=(1,), concentration=9, hold=0), "hold must be at least 1e-06, not 0"),
+        (lambda: Shared(concentration=9, hold=1, curve=(0.5, 1.2)), r"curve\[1\] must be at most 1"),
+        (lambda: Shared(concentration=9, hold=1, curve=()), "curve must be a longer list"),
+        (lambda: Shared(curve=(1,), concentration=9, hold=1, least=0), "least must be at least 1e-09"),
+        (lambda: Shared(curve=(1,), concentration=9, hold=1, period=0), "period must be"),
+        (lambda: Shared(curve=(1,), concentration=9, hold=1e-3).scaled(1e-4), "hold must be at least"),
+        (lambda: Empirical(quantiles=(2.0, 1.0)), "quantiles must be at least two in ascending order"),
+        (
+            lambda: Empirical(quantiles=(1.0, 2.0), levels=(0, 0.9)),
+            "levels must be as many as the 2 quantiles, from 0 to 1",
+        ),
+        (
+            lambda: Empirical(quantiles=(1, 2, 3, 4), levels=(0, 0.5, 0.5, 1)),
+            "levels must be in strictly ascending order",
+        ),
+        (
+            lambda: Empirical(quantiles=(1, 2), seconds=(1,), shares=(0.5, 0.2)),
+            "shares must be as many as the 1 seconds",
+        ),
+        (lambda: Empirical(quantiles=(1, 2), seconds=(1, 2), shares=(0.5, 0.7)), "at most 1 together"),
+        (lambda: Product(parts=()), "parts must be a list of at least one slowdown"),
+        (lambda: Product(parts=(DAY, [0.6])), r"parts\[1\] must be the name of a slowdown"),
+        (lambda: DAY.scaled(0), "scale must be positive, not 0"),
+        (lambda: Diurnal(curve=24 * (1,), period=1.0).scaled(1e-9), "period must be at least"),
+    ],
+)
+def test_a_slowdown_that_cannot_be_names_the_field(make, words):
+    with pytest.raises(BadOption, match=words):
+        make()
+
+
+@pytest.mark.parametrize(
+    "text, words",
+    [
+        (
+            "{name: product, parts: [0.1, {name: transient, mean_on: 1, mean_off: 1, factor: 0}]}",
+            "cluster.yaml:1:83: slowdown.parts[1].factor must be positive or a list, not 0",
+        ),
+        (
+            "{name: product, parts: [{name: day, curve: [1], periode: 3}]}",
+            "slowdown.parts[0].periode: Diurnal has no such field; did you mean 'period'?",
+        ),
+        (
+            "{name: product, parts: [{name: product, parts: [{name: steady, factors: [1, x]}]}]}",
+            "slowdown.parts[0].parts[0].factors[1] must be a number, not 'x'",
+        ),
+        ("{name: product, parts: 3}", "slowdown.parts must be a list, not 3"),
+        ("{name: transient, mean_on: 1, mean_off: 2}", "slowdown.factor: missing; Transient needs it"),
+        ("{name: transiant}", "slowdown.name: no slowdown is called 'transiant'; did you mean 'transient'?"),
+        ("{name: [1]}", "slowdown.name: no slowdown is called [1]"),
+        ("{sigma: 1}", "slowdown.name: missing; one of"),
+        ("alibaba-pai", "did you mean 'alibaba-pai-job-"),
+        ("{name: alibaba-pai-job-1, scale: -1}", "slowdown.scale must be positive, not -1"),
+        ("{name: alibaba-pai-job-1, sigma: 1}", "slowdown.sigma: a preset has no such field"),
+        ("[1]", "slowdown must be the name of a slowdown, or its name and fields, not [1]"),
+        ("true", "not True"),
+        ("null", "not None"),
+        ("-0.5", "slowdown.sigma must be 0 or more, not -0.5"),
+    ],
+)
+def test_reading_names_the_path(text, words):
+    with pytest.raises(BadOption) as caught:
+        parse(f"slowdown: {text}", "cluster.yaml").read(VirtualCluster)
+    assert words in str(caught.value)
+
+
+def test_a_number_a_name_and_fields_are_read():
+    assert Slowdown.read(0.6) == Lognormal(sigma=0.6) == VirtualCluster(slowdown=0.6).slowdown
+    assert VirtualCluster(slowdown="bytedance-64-gpus").slowdown == get("bytedance-64-gpus")
+    scaled = parse("{name: alibaba-pai-job-1, scale: 1e-3}", "it")
+    assert scaled.read(Slowdown) == get("alibaba-pai-job-1", scale=1e-3)
+    assert VirtualCluster(slowdown=DAY).slowdown is DAY and Slowdown.read(to_plain(DAY)) == DAY
+
+
+def test_a_preset_that_is_not_there_names_the_nearest():
+    with pytest.raises(UnknownName, match="did you mean 'alibaba-machines-2018'"):
+        get("alibaba-machines")

@@ -10,10 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lib import Lognormal, Node, VirtualCluster, protocols, train, workloads
-from lib.cluster.base import nbytes
-from lib.cluster.board import Meeting
+from lib.cluster.base import Meeting, nbytes
 from lib.cluster.spec import Work
-from lib.cluster.virtual.site import HEADER
+from lib.cluster.virtual.cluster import HEADER
 from lib.errors import BadOption
 from lib.protocols.server_rule import Push
 

@@ -57,9 +57,9 @@ def test_the_host_never_waits_in_the_hot_path(model, monkeypatch):
     waits, waited = [], []
     for owner, name in HOT:
         monkeypatch.setattr(owner, name, elsewhere.watch.watched(getattr(owner, name), waits))
-    computed = LocalSite._computed
+    finished = LocalSite._finish
     monkeypatch.setattr(
-        LocalSite, "_computed", lambda site, *call: waited.append(call[0].__name__) or computed(site, *call)
+        LocalSite, "_finish", lambda site, *call: waited.append(call[0].__name__) or finished(site, *call)
     )
     name, options = MODELS[model]
     trained(workloads.get(name, **options), "oac")

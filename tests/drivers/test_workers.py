@@ -48,7 +48,7 @@ def crew(gone, planned=(), workers=3):
         return Worker()
 
     cluster = SimpleNamespace(patience=0.0, fails=bool(planned))
-    world = SimpleNamespace(cluster=cluster, lost=lambda node: int(node.removeprefix("worker")) in planned)
+    world = SimpleNamespace(cluster=cluster, is_dead=lambda node: int(node.removeprefix("worker")) in planned)
     plan = SimpleNamespace(workers=workers, attempt=Attempt(), protocol=SimpleNamespace(dense=GBA()))
     server = Server()
     return Workers(world, plan, host, [server]), plan.attempt, server

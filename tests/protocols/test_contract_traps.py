@@ -12,7 +12,7 @@ import lib
 from lib import Failure, Node, VirtualCluster, workloads
 from lib.errors import BadOption
 from lib.protocols import Pair
-from lib.protocols.baselines import BSP, Async
+from lib.protocols.baselines import Async
 from lib.protocols.easgd import EASGD, Downpour
 from lib.protocols.hop import HopBS
 from lib.protocols.local_sgd import DiLoCo, LocalSGD
@@ -195,9 +195,3 @@ def test_a_gate_for_rows_needs_rows():
         BadOption, match=r"workers would wait .* where 'hop-bs' keeps the rows, and 'quadratic' has none"
     ):
         trained(pair)
-
-
-def test_a_worker_has_a_node_of_its_own():
-    with pytest.raises(BadOption, match="places: worker1 is a worker, whose node is its rank"):
-        VirtualCluster(workers=2, places={"worker1": "worker0"})
-    assert trained(BSP(), cluster=VirtualCluster(workers=2, places={"server0": "worker0"})).summary["issued"] == 36

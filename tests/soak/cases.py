@@ -265,9 +265,7 @@ class _Draw:
         roles = (worker,) * 4 + ("worker*", server, f"{worker} - {server}")
         node = self.one(roles)
         connection, alone = " - " in node, families(case) == {"pipeline"}
-        kinds = ("dies", "slows") if connection else ("dies", "dies", "hangs", "slows")
-        if connection and self._cluster != "virtual":
-            kinds = ("dies",)
+        kinds = ("dies",) if connection else ("dies", "dies", "hangs", "slows")
         failure: Case = {"node": node, "kind": self.one(kinds)}
         when = ("at", "at", "every") if connection or node == server else ("at", "at_batch", "every")
         which = self.one(when)

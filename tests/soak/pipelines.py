@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from lib import streams
 from lib.cluster.base import Site
-from lib.cluster.faults.wall_clock import InjectedDelays
+from lib.cluster.wall_clock import WallSite
 from lib.drivers import pipeline_loop
 from lib.drivers.run.plan import Plan
 from lib.protocols.pipeline_rule import PipelineRule
@@ -111,7 +111,7 @@ def stirred(case: Case) -> Iterator[None]:
 
             stack.enter_context(patch.object(pipeline_loop, "HostStore", store))
         if "hesitation" in case:
-            stack.enter_context(patch.object(InjectedDelays, "at_once", lambda self, work: False))
+            stack.enter_context(patch.object(WallSite, "_inline", lambda self, work: False))
             for module, held in ((gate, 0.0), (table, case["hesitation"])):  # who keeps the gate keeps the others apart
                 lock = partial(_Hesitant, case["hesitation"], held)
                 locks = SimpleNamespace(Lock=lock, Condition=threading.Condition)

@@ -127,7 +127,7 @@ FOUND = {
         "patience": 0.0007,
         "failures": [
             dies("worker5", at=0.00031, lasts=0.0016),
-            {"node": "worker5 - server0", "kind": "slows", "at": 0.0055, "lasts": 0.006, "factor": 2.0},
+            {"node": "worker5 - server0", "kind": "dies", "at": 0.0055, "lasts": 0.003},
         ],
     },
     "a server was dead when the leg of the cut began": {

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 import lib
-from lib.cluster.faults.failures import Connection
+from lib.cluster.failures import Connection
 from lib.cluster.local import in_loop
 from lib.protocols import ALL
 from tests.soak import KINDS, Found, checks, soak

@@ -18,17 +18,15 @@ import numpy as np
 import torch
 import torch.distributed as distributed
 
-from lib.cluster.base import Cluster, Handle
-from lib.cluster.board import Meeting
-from lib.cluster.faults.wall_clock import MessageDelays, until
+from lib.cluster.base import Cluster, Handle, Meeting
 from lib.cluster.spec import Work
-from lib.cluster.wall_site import WallSite
+from lib.cluster.wall_clock import MessageDelays, WallSite, sleep_until
 from lib.errors import MemberLost, NodeLost, first_cause
 
 COLLECTIVE = timedelta(minutes=5)
-"""A member of a group that has not come by then is taken for lost."""
+"""How long a group waits for a member before it counts as lost."""
 MORTAL_COLLECTIVE = timedelta(seconds=30)
-"""The same where members may die while their group forms: nothing else tells the others."""
+"""The same where members may die while their group forms: the others have no other sign of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +34,10 @@ class Start:
     """What a node's process starts from."""
 
     generation: int
-    """Which of the node's processes it is, from 1 on."""
     batches: int
-    """Computed in those before."""
-    ahead: float
-    """By how much the run's clock says more than this machine's."""
+    """Computed in the generations before."""
+    clock_offset: float
+    """Seconds to add to this machine's clock for the run's."""
 
 
 class Host:
@@ -60,7 +57,7 @@ class Host:
 
     async def clear(self) -> None:
         self._parts.clear()
-        gc.collect()  # what outlives this process outlives its parts no longer
+        gc.collect()  # rows in shared memory go with their parts
 
     async def call(self, caller: str, turn: int, number: int, method: str, *args) -> Any:
         # Ray may start an actor's async calls out of order; a pull must not overtake the push before it.
@@ -75,27 +72,28 @@ class Host:
             waiting.set_result(None)
         return await running
 
-    async def begin(self, ago: float) -> None:
-        self.site.begin(ago)
+    async def start_clock(self, ago: float) -> None:
+        """The training started so many seconds ago."""
+        self.site.start_clock(ago)
 
-    async def set_clock(self, ahead: float) -> None:
-        self.site.ahead = ahead
+    async def set_clock(self, clock_offset: float) -> None:
+        self.site.clock_offset = clock_offset
 
-    async def doomed(self) -> int:
-        """The number of batches after which this node stops."""
+    async def last_batch(self) -> int:
+        """Wait until this node has computed the batch after which it dies; the number of its batches."""
         return await self.site.stopped
 
     async def freeze(self) -> tuple[int, list[Any]]:
-        """Stop here and now; the batches that were computed, and what the parts have written down."""
-        self.site.frozen = True
-        return self.site.batches, [part.record for part in self._parts.values() if hasattr(part, "record")]
+        """Stop all messages from here; the number of batches that were computed, and the records of the parts."""
+        self.site.caller.frozen = True
+        return self.site.failures.batches, [part.record for part in self._parts.values() if hasattr(part, "record")]
 
     async def take_progress(self) -> int:
         samples, self.site.samples = self.site.samples, 0
         return samples
 
     async def join(self, where: tuple[str, int]) -> None:
-        """Know the store at which the workers' process groups form."""
+        """Connect to the store through which the workers' process groups form."""
         self.site.store = distributed.TCPStore(*where)
 
     async def meet(self, meeting: Meeting) -> None:
@@ -103,12 +101,13 @@ class Host:
 
 
 class Caller:
-    """Who calls, and how often it has called each actor."""
+    """A caller's name, the number of its calls to each actor, and the delays of its messages."""
 
-    def __init__(self, name: str, road: MessageDelays | None = None):
-        self.name, self.road = name, road
-        """`road`: what befalls its messages, where nodes may die."""
+    def __init__(self, name: str, delays: MessageDelays | None = None):
+        """`delays`: None where nothing may go wrong."""
+        self.name, self.delays = name, delays
         self.frozen = False
+        """Whether its node has died, though its process still runs: no message leaves it any more."""
         self.turns: defaultdict[str, int] = defaultdict(int)
 
 
@@ -116,43 +115,21 @@ class RaySite(WallSite):
     """A node's process."""
 
     store: distributed.Store
-    """Where this worker's process groups find their members."""
+    """Through which this worker's process groups find their members."""
 
     def __init__(self, cluster: Cluster, seed: int, node: str, start: Start, device: str):
         super().__init__(cluster, seed, node, torch.device(device), start.batches)
-        self.generation, self.ahead = start.generation - 1, start.ahead
+        self.generation, self.clock_offset = start.generation, start.clock_offset
         self.samples = 0
-        self.caller = Caller(
-            f"{node}/{start.generation}", MessageDelays(cluster, seed, node) if cluster.fails else None
-        )
+        self.caller = Caller(f"{node}/{start.generation}", self.delays if cluster.fails else None)
         self.stopped = asyncio.get_running_loop().create_future()
         self._groups: dict[tuple, Any] = {}
         self._threads = ThreadPoolExecutor(2, initializer=torch.set_num_threads, initargs=(1,))
         # Collectives of one process must run in one order, so they have one thread.
         self._collectives = ThreadPoolExecutor(1)
 
-    @property
-    def frozen(self) -> bool:
-        """Whether this node has died, though its process is still there: nothing leaves it any more."""
-        return self.caller.frozen
-
-    @frozen.setter
-    def frozen(self, frozen: bool) -> None:
-        self.caller.frozen = frozen
-
-    @property
-    def batches(self) -> int:
-        """Computed in this generation and those before."""
-        return self._delay.health.batches
-
-    def begin(self, ago: float) -> None:
-        """The training started so many seconds ago."""
-        self._delay.begin(ago)
-        if self.caller.road:
-            self.caller.road.begin(ago)
-
     def now(self) -> float:
-        return time.time() + self.ahead
+        return time.time() + self.clock_offset
 
     def _pool(self, work: Work | None) -> ThreadPoolExecutor:
         return self._threads
@@ -171,9 +148,9 @@ class RaySite(WallSite):
         try:
             return await asyncio.get_running_loop().run_in_executor(self._collectives, function, meeting, *args)
         except RuntimeError as error:
-            if self.caller.road is None:
+            if self.caller.delays is None:
                 raise
-            # Closing the group's connections tells the members who wait for this one.
+            # It closes the group's connections, which ends the wait of the other members.
             self._groups.pop(_identity(meeting), None)
             raise MemberLost(f"a member of {meeting.members} died: {error}") from error
 
@@ -205,16 +182,16 @@ class RaySite(WallSite):
             kind = distributed.ProcessGroupNCCL if self.device.type == "cuda" else distributed.ProcessGroupGloo
             store = distributed.PrefixStore("-".join(map(str, identity)), self.store)
             rank = meeting.members.index(self.rank)
-            patience = COLLECTIVE if self.caller.road is None else MORTAL_COLLECTIVE
+            patience = COLLECTIVE if self.caller.delays is None else MORTAL_COLLECTIVE
             self._groups[identity] = kind(store, rank, len(meeting.members), patience)
         return self._groups[identity]
 
     def progress(self, samples: int) -> None:
         self.samples += samples
-        if self.caller.road is not None:
-            batches = self._delay.computed()
-            if self._delay.health.dies_after(batches):
-                self.frozen = True
+        if self.caller.delays is not None:
+            batches = self.count_batch()
+            if self.failures.deaths_at_batch(batches):
+                self.caller.frozen = True
                 self.stopped.set_result(batches)
 
 
@@ -222,44 +199,40 @@ class RayHandle(Handle):
     """A part in an actor. Arrays travel as numpy's, which Ray moves without pickling them."""
 
     def __init__(self, actor: Any, number: int, node: str, generation: int, caller: Caller):
-        self._actor, self._number, self._node, self._generation, self._caller = (
-            actor,
-            number,
-            node,
-            generation,
-            caller,
-        )
+        self._target, self._caller = (actor, number, node, generation), caller
 
     def __reduce__(self):
-        return RayHandle, (self._actor, self._number, self._node, self._generation, Caller("unbound"))
+        return RayHandle, (*self._target, Caller("unbound"))
 
     def bind(self, site: RaySite) -> RayHandle:
-        return RayHandle(self._actor, self._number, self._node, self._generation, site.caller)
+        return RayHandle(*self._target, site.caller)
 
-    def _call(self, method: str, args: tuple):
-        caller, to = self._caller, f"{self._node}/{self._generation}"
-        ask = partial(self._actor.call.remote, caller.name, caller.turns[to], self._number, method, *args)
-        caller.turns[to] += 1
-        answer = self._answer(ask()) if caller.road is None else self._send(caller.road.there(self._node), ask)
-        return asyncio.ensure_future(answer)
+    def _call(self, method: str, args: tuple) -> Awaitable[Any]:
+        (actor, number, node, generation), caller = self._target, self._caller
+        target = f"{node}/{generation}"
+        ask = partial(actor.call.remote, caller.name, caller.turns[target], number, method, *args)
+        caller.turns[target] += 1
+        if caller.delays is None:
+            return asyncio.ensure_future(self._answer(node, ask()))
+        return asyncio.ensure_future(self._send(node, caller.delays.request_arrival(node), ask))
 
-    async def _answer(self, asked: Awaitable) -> Any:
+    async def _answer(self, node: str, asked: Awaitable) -> Any:
         import ray
 
         try:
             return await asked
         except ray.exceptions.RayActorError as error:
-            raise NodeLost(self._node) from error
+            raise NodeLost(node) from error
         except ray.exceptions.RayTaskError as error:
             raise cause_of(error) from error
 
-    async def _send(self, arrival: float | None, ask: Callable[[], Awaitable]) -> Any:
-        """Call a node that may die when it is planned, from one that may."""
-        await until(arrival)
+    async def _send(self, node: str, arrival: float | None, ask: Callable[[], Awaitable]) -> Any:
+        """Call a node that may die when its plan says so, from one that may."""
+        await sleep_until(arrival)
         if self._caller.frozen:
             await asyncio.Event().wait()
-        result = await self._answer(ask())
-        await until(self._caller.road.back(self._node))
+        result = await self._answer(node, ask())
+        await sleep_until(self._caller.delays.answer_arrival(node))
         return result
 
 
@@ -271,5 +244,5 @@ def cause_of(error: BaseException) -> BaseException:
 
 
 def _identity(meeting: Meeting) -> tuple:
-    """What a process group is known by: its members, each in one of its generations."""
+    """The name of a process group: its members, each in one of its generations."""
     return (*meeting.members, "generations", *meeting.generations) if any(meeting.generations) else meeting.members

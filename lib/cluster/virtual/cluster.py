@@ -1,8 +1,13 @@
-"""A modelled cluster in virtual time: real gradients, modelled seconds, the same bits every time."""
+"""A modelled cluster in virtual time: real gradients, modelled seconds, the same bits every time.
+
+A node has lanes that compute and an interface that sends and receives, each a queue in virtual time.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+import asyncio
+import heapq
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -13,18 +18,19 @@ import numpy as np
 import torch
 import yaml
 
-from lib.cluster.base import Cluster, Main, in_thread, nbytes
-from lib.cluster.faults.failures import Connection
-from lib.cluster.faults.nodes import NodeContext
-from lib.cluster.one_process import ProcessHandle, ProcessWorld
-from lib.cluster.spec import Link, Node, Uplink, Usage
+from lib.cluster.base import Cluster, Main, Meeting, in_thread, nbytes, rank_of
+from lib.cluster.failures import Connection
+from lib.cluster.in_process import ProcessHandle, ProcessSite, ProcessWorld, mean, own
+from lib.cluster.spec import Link, Node, Uplink, Usage, Work
 from lib.cluster.virtual.collectives import ALGORITHMS
 from lib.cluster.virtual.loop import VirtualLoop
-from lib.cluster.virtual.network import Network, usage
-from lib.cluster.virtual.site import VirtualSite
+from lib.cluster.virtual.network import Network, Transfer, carry_out, usage
 from lib.errors import BadOption, unknown
 from lib.options.checked import to_plain
 from lib.options.document import load
+
+HEADER = 64
+"""Bytes of a message beside its arrays."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,8 +51,6 @@ class VirtualCluster(Cluster):
     """Private connections, beside everybody's network interface."""
     uplinks: tuple[Uplink, ...] = ()
     """What several nodes share on their way to the others: of a machine of several GPUs, or of a rack."""
-    places: Mapping[str, str] = field(default_factory=dict)
-    """Roles that share another's node: {"sync0": "server0"}. A worker has a node of its own, which others may share."""
     collective: str = "ring"
     """How groups average: ring or tree, in chunks; whole-ring or whole-tree, hop by hop as DS-Sync counts; hierarchical, in
     chunks, those behind one uplink first, then between uplinks."""
@@ -57,7 +61,6 @@ class VirtualCluster(Cluster):
             raise unknown("collective", self.collective, ALGORITHMS)
         for where, names in (
             ("nodes", self.nodes),
-            ("places", [*self.places, *self.places.values()]),
             ("links.ends", [end for link in self.links for end in link.ends]),
             ("uplinks.nodes", behind := [node for uplink in self.uplinks for node in uplink.nodes]),
         ):
@@ -65,17 +68,6 @@ class VirtualCluster(Cluster):
                 self._check_node(where, name)
         if twice := [node for node in behind if behind.count(node) > 1]:
             raise BadOption(f"virtual cluster: uplinks: {twice[0]} is behind one uplink, and not behind two")
-        for name in self.places:
-            if name.startswith("worker"):
-                raise BadOption(
-                    f"virtual cluster: places: {name} is a worker, whose node is its rank in every group, so it stands nowhere "
-                    f"else; what is no worker may stand with it, as in {{'server0': {name!r}}}"
-                )
-        for failure in self.failures:
-            if failure.node in self.places:
-                raise BadOption(
-                    f"virtual cluster: failures: {failure.node} stands on {self.places[failure.node]}: let that fail"
-                )
 
     @classmethod
     def load(cls, path: str | Path) -> VirtualCluster:
@@ -103,23 +95,23 @@ class VirtualCluster(Cluster):
 class VirtualHandle(ProcessHandle):
     """Arguments travel to the part's node and the result travels back, at the cost of their bytes."""
 
-    def _ask(self, method: str, args: tuple):
-        function, context = getattr(self._stand.part, method), self._stand.context
-        if self._here is self._there:
+    def _call(self, method: str, args: tuple) -> Awaitable[Any]:
+        function = getattr(self._part, method)
+        if self._caller is self._site:
             return function(*args)
-        if self._here.world.clock_paused:
-            return self._run(context, function, args)
-        return self._carry(self._here.book(self._there, nbytes(args)), context, function, args)
+        if self._caller.world.clock_paused:
+            return self._run(function, args)
+        return self._carry(self._caller.send(self._site, nbytes(args)), function, args)
 
-    async def _carry(self, arrival: float, context: NodeContext, function: Callable, args: tuple) -> Any:
-        await self._here.until(arrival)
-        result = await self._run(context, function, args)
-        await self._here.until(self._there.book(self._here, nbytes(result)))
+    async def _carry(self, arrival: float, function: Callable, args: tuple) -> Any:
+        await self._caller.sleep_until(arrival)
+        result = await self._run(function, args)
+        await self._caller.sleep_until(self._site.send(self._caller, nbytes(result)))
         return result
 
-    def _run(self, context: NodeContext, function: Callable, args: tuple) -> Awaitable[Any]:
+    def _run(self, function: Callable, args: tuple) -> Awaitable[Any]:
         call = function(*args)
-        return context.call(call) if self._there.fails else call
+        return self._context.call(call) if self._site.fails else call
 
 
 class VirtualWorld(ProcessWorld):
@@ -130,17 +122,15 @@ class VirtualWorld(ProcessWorld):
     def __init__(self, cluster: VirtualCluster, seed: int, workers: int):
         super().__init__(cluster, seed)
         self.loop = VirtualLoop()
-        befalls = partial(Connection, cluster.failures, cluster.mishaps, seed) if cluster.fails else None
-        self.network = Network(cluster.links, cluster.uplinks, befalls)
+        failures_between = partial(Connection, cluster.failures, cluster.mishaps, seed) if cluster.fails else None
+        self.network = Network(cluster.links, cluster.uplinks, failures_between)
+        self.average = ALGORITHMS[cluster.collective]
         self.clock_paused = False
-        self._objects: dict[str, Any] = {}
+        self.objects: dict[str, Any] = {}
 
     def site(self, node: str) -> VirtualSite:
-        node = self.cluster.places.get(node, node)
         if node not in self._sites:
-            average = ALGORITHMS[self.cluster.collective]
-            spec = self.cluster.node(node)
-            self._sites[node] = VirtualSite(self, node, spec, self.loop, self.network, average, self._objects)
+            self._sites[node] = VirtualSite(self, node)
         return self._sites[node]
 
     def now(self) -> float:
@@ -153,6 +143,7 @@ class VirtualWorld(ProcessWorld):
             yield
         finally:
             self.clock_paused = False
+        self.objects: dict[str, Any] = {}
 
     def state(self) -> dict[str, Any]:
         """Interfaces are idle and the lanes free, so beside what fails their books, the clock and the slowdowns are all.
@@ -160,14 +151,14 @@ class VirtualWorld(ProcessWorld):
         A slowdown is what its calls made it, so the calls are kept and made again.
         """
         sites = {name: {"computed": site.computed, "calls": np.array(site.calls)} for name, site in self._sites.items()}
-        return {**super().state(), "sites": sites, "network": self.network.save()}
+        return {**super().state(), "sites": sites, "network": self.network.state()}
 
     async def restore(self, state: dict[str, Any]) -> None:
         for name, kept in state["sites"].items():
             site = self.site(name)
             site.computed = kept["computed"]
             site.repeat(kept["calls"])
-        self.network.load(state["network"])
+        self.network.restore(state["network"])
         self.failure_schedule.pause()
         self.loop.set_time(state["now"])
         await super().restore(state)
@@ -189,3 +180,130 @@ class VirtualWorld(ProcessWorld):
         # One thread of torch: reductions split over threads would make the bits depend on their number.
         torch.set_num_threads(1)
         return self.loop.run_until_complete(main(self))
+
+
+class VirtualSite(ProcessSite):
+    """What a node's parts see, and what the node has done."""
+
+    device = torch.device("cpu")
+
+    def __init__(self, world: VirtualWorld, node: str):
+        super().__init__(world.cluster, node)
+        self.world, self.node, self.rank = world, node, rank_of(node)
+        self.spec = world.cluster.node(node)
+        self.failures = world.cluster.failures_of(world.seed, node)
+        self.interface = world.network.join(node, self.spec.bandwidth, self.spec.latency)
+        self.computed = 0.0
+        """Seconds that its lanes were busy, summed."""
+        self.calls: list[tuple[float, float]] = []
+        """The slowdown's calls so far, in a run with checkpoints."""
+        self.objects = world.objects  # of the whole world: `compute` runs a function to its end before any other
+        self._loop, self._lanes = world.loop, [0.0] * self.spec.lanes
+        self._slow_down = world.cluster.stretch(world.seed, node)
+
+    def now(self) -> float:
+        return self._loop.time()
+
+    async def sleep(self, seconds: float) -> None:
+        await self.sleep_until(self._loop.time() + seconds)
+
+    async def compute(
+        self, work: Work | None, function: Callable, *args, after: Collection[asyncio.Future] = ()
+    ) -> Any:
+        if work is None:
+            return function(*args)
+        start, seconds = self._occupy(work)
+        # The function sees its node's memory as it is when its turn comes.
+        if start > self._loop.time():
+            await self.sleep_until(start)
+        if after:
+            await asyncio.wait(after)
+            if (now := self._loop.time()) > start:
+                start, seconds = now, self._seconds(work, now)
+        result = function(*args)
+        if seconds:
+            await self.sleep_until(start + seconds)
+        return result
+
+    async def prepare(self, samples: int, function: Callable, *args) -> Any:
+        return await self.compute(Work(samples=samples) if self.spec.reading else None, function, *args)
+
+    async def staged(
+        self, work: Work, shares: Sequence[float], emit: Callable[[int, Any], None], function: Callable, *args
+    ) -> Any:
+        start, seconds = self._occupy(work)
+        if start > self._loop.time():
+            await self.sleep_until(start)
+        result = function(*args, lambda k, part: self._loop.call_at(start + shares[k] * seconds, emit, k, part))
+        await self.sleep_until(start + seconds)
+        return result
+
+    def _occupy(self, work: Work) -> tuple[float, float]:
+        """Take the lane that is free first; from when, and for how long."""
+        start = max(heapq.heappop(self._lanes), self._loop.time())
+        seconds = self._seconds(work, start)
+        heapq.heappush(self._lanes, start + seconds)
+        self.computed += seconds
+        return start, seconds
+
+    def _seconds(self, work: Work, start: float) -> float:
+        """How long it takes from then on, beside what the other lanes do."""
+        running = 1 + sum(free > start for free in self._lanes) if self.spec.memory else 1
+        seconds = self.spec.seconds(work, running)
+        if self._slow_down:
+            if self.world.checkpoints:
+                self.calls.append((start, seconds))
+            seconds = self._slow_down(start, seconds)
+        return self.failures.stretch(start - self.world.failure_schedule.start, seconds)
+
+    def repeat(self, calls: np.ndarray) -> None:
+        """Bring an idle node to where these calls of its slowdown have brought another."""
+        for start, seconds in calls[len(self.calls) :].tolist():
+            self.calls.append((start, seconds))
+            self._slow_down(start, seconds)
+        self._lanes = [0.0] * self.spec.lanes
+
+    async def mean(self, meeting: Meeting, mine: np.ndarray) -> np.ndarray:
+        if len(meeting.members) == 1:
+            return own(mine)
+        steps = self.world.average(self.world.network.machines(meeting.members), mine.nbytes)
+        result, done = await self._meet(meeting, "mean", mine, mean, steps)
+        await self.sleep_until(done[meeting.members.index(self.rank)])
+        return own(result)
+
+    async def gather(self, meeting: Meeting, mine: np.ndarray) -> list[np.ndarray]:
+        everyone = np.arange(len(meeting.members))
+        arrays, _ = await self._meet(meeting, "gather", mine, list, [])
+        step = everyone, np.roll(everyone, -1), sum(array.nbytes for array in arrays) / everyone.size
+        _, done = await self._meet(meeting, "gathered", mine, list, [step] * (everyone.size - 1))
+        await self.sleep_until(done[meeting.members.index(self.rank)])
+        return arrays
+
+    def progress(self, samples: int) -> None:
+        self.world.report(samples)
+        if self.fails:
+            failure_schedule = self.world.failure_schedule
+            failure_schedule.count_batch(
+                self.node, self.failures.count_batch(self._loop.time() - failure_schedule.start)
+            )
+
+    def _forget(self) -> None:
+        self._lanes = [0.0] * self.spec.lanes
+
+    def send(self, other: VirtualSite, size: int) -> float:
+        """Queue a message to another node and return when it has arrived."""
+        start = self.world.failure_schedule.start
+        return self.world.network.send(self.node, other.node, self._loop.time(), size + HEADER, start)
+
+    def sleep_until(self, when: float) -> asyncio.Future:
+        return self._loop.sleep_until(when)
+
+    async def _meet(self, meeting: Meeting, kind: str, mine: np.ndarray, function: Callable, steps: list[Transfer]):
+        """What `function` makes of the members' arrays, and when each member is done with the transfers."""
+
+        def together(arrays: list[np.ndarray]):
+            members = [self.world.network.interfaces[f"worker{rank}"] for rank in meeting.members]
+            ready = np.full(len(members), self._loop.time())
+            return function(arrays), carry_out(steps, members, ready)
+
+        return await self.world.collectives.reduce(meeting, kind, self.rank, mine, together)

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from lib.cluster.faults.failures import Connection
+from lib.cluster.failures import Connection
 from lib.cluster.spec import Link, Uplink, Usage
 
 
@@ -175,13 +175,15 @@ def carry_out(
 
 
 class Network:
-    """The interfaces of all nodes, the private links between some, the uplinks that some share, and what befalls the messages
-    from one to another."""
+    """The interfaces of all nodes, the private links of some, the shared uplinks, and the failures of messages."""
 
     def __init__(
-        self, links: Sequence[Link], uplinks: Sequence[Uplink], befalls: Callable[[str, str], Connection] | None
+        self,
+        links: Sequence[Link],
+        uplinks: Sequence[Uplink],
+        failures_between: Callable[[str, str], Connection] | None,
     ):
-        """`befalls`: what it is, of a sender and a receiver; None: nothing ever."""
+        """`failures_between` returns what happens to messages from one node to another; None: nothing ever."""
         self.links: dict[tuple[str, str], tuple[Interface, Interface]] = {}
         """A link is two pairs of interfaces, one pair a direction, which share nothing."""
         for link in links:
@@ -191,7 +193,7 @@ class Network:
         behind = zip(uplinks, self.uplinks.values(), strict=True)
         self._uplink_of = {node: uplink for each, uplink in behind for node in each.nodes}
         self.interfaces: dict[str, Interface] = {}
-        self._befalls = befalls
+        self._failures_between = failures_between
         self._connections: dict[tuple[str, str], Connection] = {}
 
     def join(self, node: str, bandwidth: float, latency: float) -> Interface:
@@ -210,28 +212,28 @@ class Network:
         """Queue a message; when it has arrived. Failures count from `start` on."""
         ends = self.links.get((source, target)) or (self.interfaces[source], self.interfaces[target])
         arrival = send(*ends, now, size)
-        if self._befalls is None:
+        if self._failures_between is None:
             return arrival
         return start + self._connection(source, target).arrival(now - start, arrival - start)
 
-    def save(self) -> dict[str, Any]:
+    def state(self) -> dict[str, Any]:
         """The books of interfaces that are idle, and how far the chances have come."""
         books = {name: [_book(queue) for queue in queues] for name, queues in self._queues().items()}
-        connections = [(*ends, connection.save()) for ends, connection in self._connections.items()]
+        connections = [(*ends, connection.state()) for ends, connection in self._connections.items()]
         return {"books": books, "connections": connections}
 
-    def load(self, state: dict[str, Any]) -> None:
+    def restore(self, state: dict[str, Any]) -> None:
         """Be as when that was saved; what there was not then has done nothing."""
         for name, queues in self._queues().items():
             for queue, book in zip(queues, state["books"].get(name, ()), strict=False):
                 for entry, value in book.items():
                     setattr(queue, entry, value)
         for source, target, kept in state["connections"]:
-            self._connection(source, target).load(kept)
+            self._connection(source, target).restore(kept)
 
     def _connection(self, source: str, target: str) -> Connection:
         if (source, target) not in self._connections:
-            self._connections[source, target] = self._befalls(source, target)
+            self._connections[source, target] = self._failures_between(source, target)
         return self._connections[source, target]
 
     def _queues(self) -> dict[str, list[Queue]]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from lib.cluster.base import Handle, Site
-from lib.cluster.board import Meeting
+from lib.cluster.base import Handle, Meeting, Site
 from lib.drivers.membership.members import Members
 from lib.drivers.run.plan import Plan
 from lib.errors import BadOption

@@ -11,8 +11,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from lib.cluster.base import Handle, Site
-from lib.cluster.board import Meeting
+from lib.cluster.base import Handle, Meeting, Site
 from lib.cluster.spec import Work
 from lib.drivers.membership.rendezvous import Neighbourhoods, Rendezvous
 from lib.drivers.replicas.overlap import Overlap

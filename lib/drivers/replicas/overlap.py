@@ -9,8 +9,7 @@ from itertools import accumulate
 
 import numpy as np
 
-from lib.cluster.base import Site
-from lib.cluster.board import Meeting
+from lib.cluster.base import Meeting, Site
 from lib.store.blank import joined
 
 FORWARD = 1 / 3

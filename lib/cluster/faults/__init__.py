@@ -1,1 +1,0 @@
-"""What goes wrong with nodes, connections and messages, and how each world carries it out."""
