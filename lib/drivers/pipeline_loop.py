@@ -14,11 +14,12 @@ from lib.cluster.base import Handle, Site, World
 from lib.cluster.spec import Work
 from lib.drivers.feed import Split
 from lib.drivers.membership.workers import Workers
+from lib.drivers.pipelines.access_log import AccessLog
 from lib.drivers.pipelines.host_store import HostStore
 from lib.drivers.run.execution import carry_out
 from lib.drivers.run.model_state import ModelState
 from lib.drivers.run.plan import Plan
-from lib.drivers.run.record import Access, Finished, Mark, Marks, Record, Snapshot
+from lib.drivers.run.record import Finished, Mark, Marks, Record, Snapshot
 from lib.drivers.run.trainer import Trainer
 from lib.protocols.pipeline_rule import Admission, PipelineRule
 from lib.store.checkpoint import Kept
@@ -37,42 +38,47 @@ class InFlight:
     admission: Admission
     rows: dict[str, Rows]
     """As they were read."""
-    there: Arrival
-    """The batch on the device, and of each table its rows' [values | state]."""
+    nbytes: int
+    """Bytes of these rows."""
+    upload: Arrival
+    """The batch on the device, and each table's rows there, [values | state]."""
     versions: dict[str, np.ndarray]
     """The timestamps of the rows that it computes from."""
     found: dict[str, np.ndarray] = field(default_factory=dict)
-    """Where the caches know its rows."""
+    """Positions of its rows in the caches' indices."""
     stamp: int = -1
-    """Its own."""
+    """Its own timestamp."""
     place: int = -1
-    """How many batches were computed before."""
+    """The number of batches computed before it."""
     end: float = math.nan
-    """When it was computed."""
+    """The time at which it was computed."""
     blocks: dict[str, torch.Tensor] = field(default_factory=dict)
-    """These rows: as they were read, then as they are to be written."""
-    back: Arrival = field(default=Arrival({}))
+    """Its rows on the device: as they were read, then as they are to be written."""
+    download: Arrival = field(default=Arrival({}))
     """What the host gets of it."""
 
 
 class Pipeline(Kept):
     """Readers fetch batches, the device computes them one by one and stamps them, writers bring them back.
 
-    Guaranteed: from a batch's arrival until it is on its way back the host never waits for the device. What is decided meanwhile,
-    which rows give way and which leave the cache, follows from ids and timestamps, and these are on the host too. A step that is
-    not finite changes nothing there, and the host hears of it with its rows.
+    Guaranteed: from a batch's arrival until it is on its way back the host never waits for the device. Ids and timestamps, which
+    are on the host too, decide alone which rows are replaced and which leave the cache. A step that is not finite changes nothing
+    on the device, and the host learns of it with its rows.
     """
 
     def __init__(self, site: Site, plan: Plan, rule: PipelineRule, store: Handle):
         self._site, self._plan, self._rule = site, plan, rule
         self._store = store.bind(site)
-        self.record = Record(site.node, [] if plan.trace else None, accesses=[] if plan.accesses else None)
+        self.record = Record(site.node, [] if plan.trace else None)
+        self._log = AccessLog(self.record) if plan.accesses else None
         self._trainer = Trainer(site, plan, 0, self.record)
         self._feed = Split(0, 1, plan.batches)
         self._dense = plan.dense_store(plan.start(site), site.device)
         self._optimizer = plan.workload.row_optimizer
-        widths = {name: spec.dim + self._optimizer.columns(spec.dim) for name, spec in plan.workload.tables().items()}
-        self._caches = {name: Cache(width, site.device) for name, width in widths.items()} if rule.validates else {}
+        self._dims = {name: spec.dim for name, spec in plan.workload.tables().items()}
+        self._caches: dict[str, Cache] = {}
+        for name, dim in self._dims.items() if rule.validates else ():
+            self._caches[name] = Cache(dim + self._optimizer.columns(dim), site.device)
         self._road = Road(site.device)
         self._stamp = self._samples = 0
         self._marks = Marks(map(plan.mark, plan.marks))
@@ -80,7 +86,7 @@ class Pipeline(Kept):
         self._done: asyncio.Queue[InFlight | None] = asyncio.Queue(rule.queue)
 
     async def inherit(self, dense: dict[str, np.ndarray]) -> None:
-        """Begin with what another protocol has trained."""
+        """Begin with another protocol's dense parameters."""
         self._dense.load(dense)
 
     async def run(self, until: int) -> None:
@@ -89,7 +95,7 @@ class Pipeline(Kept):
             stages.create_task(self._read_all(until), name="readers")
             stages.create_task(self._compute_all(), name="device")
             for number in range(self._rule.writers):
-                stages.create_task(self._writer(), name=f"writer {number}")
+                stages.create_task(self._write_all(), name=f"writer {number}")
         for cache in self._caches.values():
             cache.evict(self._stamp - 1)
 
@@ -119,52 +125,63 @@ class Pipeline(Kept):
         while (index := await self._feed.take(until)) is not None:
             batch = await self._trainer.batch(index)
             admission, rows, left = await self._store.read(index, batch.ids)
-            there = await self._site.launch(None, self._send, batch, rows)
+            upload = await self._site.launch(None, self._upload, batch, rows)
             self.record.span("transfer", left, self._site.now(), index)
-            self.record.bytes["pull rows"] += sum(block.nbytes for block in rows.values())
-            versions = {name: block.stamps for name, block in rows.items()}
-            await self._ready.put(InFlight(batch, admission, rows, there, versions))
+            nbytes, versions = 0, {}
+            for name, block in rows.items():
+                nbytes += block.nbytes
+                versions[name] = block.stamps
+            self.record.bytes["pull rows"] += nbytes
+            await self._ready.put(InFlight(batch, admission, rows, nbytes, upload, versions))
 
     async def _compute_all(self) -> None:
         while (work := await self._ready.get()) is not None:
-            start = self._site.now()
-            seen, values = await self._site.launch(self._validation_cost(work), self._validated, work)
+            start, index = self._site.now(), work.batch.index
+            # At worst validation replaces every row; an update reads, computes and writes each.
+            validation = Work(bytes=work.nbytes) if self._rule.validates else None
+            batch, values = await self._site.launch(validation, self._validate, work)
             if self._rule.validates:
-                self.record.span("validate", start, self._site.now(), work.batch.index)
-            result = await self._trainer.launch(seen, self._dense.values, values)
-            work.end = self._site.now()
+                self.record.span("validate", start, self._site.now(), index)
+            result = await self._trainer.launch(batch, self._dense.values, values)
+            work.end, work.place = self._site.now(), len(self.record.order)
             work.stamp, self._stamp = self._stamp, self._stamp + 1
-            self._account(work)
-            await self._site.launch(self._update_cost(work), self._update, work, result)
-            self.record.span("update", work.end, self._site.now(), work.batch.index)
+            self.record.order.append(index)
+            cost = Work(bytes=3 * (self._dense.nbytes + work.nbytes))
+            await self._site.launch(cost, self._update, work, result)
+            self.record.span("update", work.end, self._site.now(), index)
             await self._done.put(work)
             self._samples += work.batch.size
             self.record.snapshots += map(self._snapshot, self._marks.crossed(self._samples))
         for _ in range(self._rule.writers):
             await self._done.put(None)
 
-    async def _writer(self) -> None:
+    async def _write_all(self) -> None:
         while (work := await self._done.get()) is not None:
-            rows, *told = await self._site.launch(None, self._landed, work)
-            self._note(work, *told)
+            rows, loss, scores, sound = await self._site.launch(None, self._landed, work)
+            if self._trainer.note(work.batch, work.end, loss, scores, sound):
+                self.record.ledger["applied"] += 1
+                unseen = 0 if self._rule.validates else work.stamp - work.admission.seen
+                self.record.staleness.append((work.end, unseen))
+            else:
+                self.record.ledger["dropped"] += 1
             start = self._site.now()
-            self.record.bytes["push rows"] += sum(block.nbytes for block in rows.values())
-            came = await self._store.write(work.batch.index, work.stamp, work.batch.size, rows)
-            self.record.span("push", start, came, work.batch.index)
+            self.record.bytes["push rows"] += work.nbytes
+            arrival = await self._store.write(work.batch.index, work.stamp, work.batch.size, rows)
+            self.record.span("push", start, arrival, work.batch.index)
 
-    def _send(self, batch: Batch, rows: dict[str, Rows]) -> Arrival:
+    def _upload(self, batch: Batch, rows: dict[str, Rows]) -> Arrival:
         if not self._plan.gradients:
             return Arrival((batch, {}))
-        joined = {name: block.block for name, block in rows.items()}
+        blocks = {name: each.block for name, each in rows.items()}
         device = self._site.device
         return self._road.up(
-            lambda: (batch.to(device), {name: uploaded(block, device) for name, block in joined.items()})
+            lambda: (batch.to(device), {name: uploaded(block, device) for name, block in blocks.items()})
         )
 
-    def _validated(self, work: InFlight) -> tuple[Batch, dict[str, torch.Tensor]]:
-        """The batch and its rows' values: what nobody will need again leaves the cache, and what that has newer replaces what was
-        read."""
-        seen, work.blocks = work.there.on_device()
+    def _validate(self, work: InFlight) -> tuple[Batch, dict[str, torch.Tensor]]:
+        """The batch and its rows' values on the device. Rows that no batch will need leave the cache, and its newer rows replace
+        those that were read."""
+        batch, work.blocks = work.upload.on_device()
         for name, cache in self._caches.items() if self._plan.gradients else ():
             read = work.rows[name]
             self.record.extra["rows evicted"] += cache.evict(work.admission.safe)
@@ -178,73 +195,48 @@ class Pipeline(Kept):
                 work.versions[name][conflicts] = cached[conflicts]
             self.record.extra["rows read"] += read.ids.size
             self.record.extra["rows validated away"] += conflicts.size
-        return seen, {name: block[:, : self._dim(name)].contiguous() for name, block in work.blocks.items()}
-
-    def _dim(self, name: str) -> int:
-        return self._plan.workload.tables()[name].dim
-
-    def _validation_cost(self, work: InFlight) -> Work | None:
-        """Every row is compared, and replaced at worst."""
-        return Work(bytes=sum(block.nbytes for block in work.rows.values())) if self._rule.validates else None
-
-    def _update_cost(self, work: InFlight) -> Work:
-        return Work(bytes=3 * (self._dense.nbytes + sum(block.nbytes for block in work.rows.values())))
+        return batch, {name: block[:, : self._dims[name]].contiguous() for name, block in work.blocks.items()}
 
     def _update(self, work: InFlight, result: Launched | StepResult) -> None:
-        """The optimiser's step on the device, where the gradients are finite: dense parameters in place, rows with the new
+        """Make the optimiser's step on the device, where the gradients are finite: dense parameters in place, rows with the new
         timestamp, also in the cache."""
         if not self._plan.gradients:
             return self._dense.apply(result.dense)
-        sound = result.finite()
-        told = {"loss": result.loss, "scores": result.scores, "sound": sound}
-        rate = self._plan.rate_after(self._samples)
+        sound, rate = result.finite(), self._plan.rate_after(self._samples)
+        sent = {"/loss": result.loss, "/scores": result.scores, "/sound": sound}
         self._dense.apply(result.dense, rate, where=sound)
         for name, before in work.blocks.items():
-            dim, after = self._dim(name), before.clone()
+            dim, after = self._dims[name], before.clone()
             self._optimizer.at(rate).update(after[:, :dim], after[:, dim:], result.rows[name])
             cache = self._caches.get(name)
             into = None if cache is None else cache.room(work.rows[name].ids, work.found.pop(name), work.stamp)
             work.blocks[name] = torch.where(sound, after, before, out=into)
-            told |= {f"{name} before": before} if self.record.accesses is not None else {}
+            if self._log:
+                sent[f"/{name} before"] = before
             if cache is not None:
                 self.record.extra["largest cache"] = max(self.record.extra["largest cache"], len(cache))
-        work.back = self._road.down({**work.blocks, **{f"/{name}": tensor for name, tensor in told.items()}})
+        work.download = self._road.down({**work.blocks, **sent})
 
     def _landed(self, work: InFlight) -> tuple[dict[str, Rows], float, Any, bool]:
         """A batch's rows as they are to be written, its loss and scores, and whether its gradients were finite."""
         if not self._plan.gradients:
             return work.rows, math.nan, None, True
-        back = {name: tensor.numpy() for name, tensor in work.back.on_host().items()}
-        rows = {}
+        arrived, rows = work.download.on_host(), {}
         for name, read in work.rows.items():
-            rows[name] = Rows.of(read.ids, back[name], self._dim(name), np.full(len(read), work.stamp))
-            if self.record.accesses is not None:
-                before = Rows.of(read.ids, back[f"/{name} before"], self._dim(name), work.versions[name])
-                self.record.accesses.append(self._access(work, name, before, rows[name]))
-        return rows, float(back["/loss"]), back["/scores"], bool(back["/sound"])
-
-    def _account(self, work: InFlight) -> None:
-        work.place = len(self.record.order)
-        self.record.order.append(work.batch.index)
-
-    def _access(self, work: InFlight, name: str, before: Rows, after: Rows) -> Access:
-        seen = {"order": np.full(len(before), work.place), "values": before.fingerprints, "made": after.fingerprints}
-        stamps = {"stamp": work.stamp, "safe": work.admission.safe}
-        return Access("compute", work.batch.index, name, before.ids, before.stamps, **stamps, **seen)
-
-    def _note(self, work: InFlight, loss: float, scores: Any, sound: bool) -> None:
-        if not self._trainer.note(work.batch, work.end, loss, scores, sound):
-            self.record.ledger["dropped"] += 1
-            return
-        self.record.ledger["applied"] += 1
-        unseen = 0 if self._rule.validates else work.stamp - work.admission.seen
-        self.record.staleness.append((work.end, unseen))
+            dim = self._dims[name]
+            rows[name] = Rows.of(read.ids, arrived[name].numpy(), dim, np.full(len(read), work.stamp))
+            if self._log:
+                before = Rows.of(read.ids, arrived[f"/{name} before"].numpy(), dim, work.versions[name])
+                stamps = {"stamp": work.stamp, "safe": work.admission.safe}
+                self._log.compute(work.batch.index, name, before, rows[name], work.place, **stamps)
+        return rows, float(arrived["/loss"]), arrived["/scores"].numpy(), bool(arrived["/sound"])
 
     def _snapshot(self, mark: Mark) -> Snapshot:
         return Snapshot(mark, self._site.now(), self._samples, {0: self._dense.pull()}, {})
 
 
 async def drive(world: World, plan: Plan, model: ModelState | None = None) -> Finished:
+    """Host the store and the device, and carry the plan out."""
     rule = plan.protocol.dense
     store = await world.host(HostStore, plan, rule, node="server0")
     if model:

@@ -28,8 +28,8 @@ from lib.drivers.run.supply import Supply, open_supply
 from lib.drivers.run.trainer import Input, Trainer
 from lib.drivers.servers.cached_client import client_of
 from lib.drivers.servers.embedding_client import EmbeddingClient
-from lib.drivers.servers.pulling import Pull, pulled
-from lib.drivers.servers.servers import Servers, open_servers
+from lib.drivers.servers.parameter_server import Servers, open_servers
+from lib.drivers.servers.prefetch import Pull, with_pulls
 from lib.errors import BadOption
 from lib.protocols.mixing import Background, Centre, Loop
 from lib.store.checkpoint import Kept
@@ -191,7 +191,7 @@ class ReplicaWorker(Kept):
     async def _train_all(self, thread: int, until: int, beside: asyncio.TaskGroup) -> None:
         count = self._counts[thread % len(self._counts)]
         batches, servers = self._input.batches(until, beside), [self._servers] if self._servers else []
-        async for batch, pulls in pulled(batches, servers, beside):
+        async for batch, pulls in with_pulls(batches, servers, beside):
             await self._train(batch, pulls, count, beside)
 
     async def _train(self, batch: Batch, pulls: Sequence[Pull], count: Count, beside: asyncio.TaskGroup) -> None:
@@ -293,7 +293,7 @@ class ReplicaWorker(Kept):
 
     async def _pull(self, batch: Batch, pulls: Sequence[Pull]) -> dict[str, np.ndarray]:
         if pulls:
-            return (await pulls[0]())[1]
+            return (await pulls[0]()).rows
         return {name: table.pull(batch.ids[name]) for name, table in self.replica.tables.items()}
 
     async def _push(self, batch: Batch, result: StepResult | None, rate: float, beside: asyncio.TaskGroup) -> None:

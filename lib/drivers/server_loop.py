@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable
 from typing import Any
 
 from lib.cluster.base import Handle, Site, World
@@ -17,8 +17,8 @@ from lib.drivers.run.supply import Supply, open_supply
 from lib.drivers.run.trainer import Input, Trainer
 from lib.drivers.servers.cached_client import client_of
 from lib.drivers.servers.embedding_client import EmbeddingClient
-from lib.drivers.servers.pulling import Pull, pulled
-from lib.drivers.servers.servers import Servers, open_servers
+from lib.drivers.servers.parameter_server import Servers, open_servers
+from lib.drivers.servers.prefetch import with_pulls
 from lib.store.checkpoint import Kept
 
 
@@ -32,35 +32,42 @@ class ServerWorker(Kept):
             EmbeddingClient(site, plan, servers[-1], rank, self.record) if plan.embedding_workers else None
         )
         direct = servers[:-1] if self._embedding else servers
-        self._servers = [client_of(site, plan, each, rank, self._trainer.size, self.record) for each in direct]
-        self._servers += [self._embedding] if self._embedding else []
+        self._clients = [client_of(site, plan, each, rank, self._trainer.size, self.record) for each in direct]
+        self._clients += [self._embedding] if self._embedding else []
         self._plan = plan
         self._input = Input(site, plan, rank, supply, self._trainer, self._embedding and self._embedding.batch)
 
     async def run(self, until: int) -> None:
-        """Train on all batches before `until`, then leave, unless that is a pause."""
+        """Train on all batches before `until`, then leave, or pause if it is not the end."""
         async with asyncio.TaskGroup() as sending:
             batches = self._input.batches(until, sending)
-            async for batch, pulls in pulled(batches, self._servers, sending):
-                dense, rows = await self._pull(pulls)
+            async for batch, pulls in with_pulls(batches, self._clients, sending):
+                if len(pulls) == 1:
+                    reply = await pulls[0]()
+                    dense, rows = reply.dense, reply.rows
+                else:
+                    dense, rows = None, {}
+                    for reply in await asyncio.gather(*(pull() for pull in pulls)):
+                        dense = reply.dense if reply.dense is not None else dense
+                        rows |= reply.rows
                 result = await self._trainer.step(batch, dense, rows)
-                for servers in self._servers:
-                    # The worker goes on at once; whether the next pull must wait for this push is the rule's affair.
-                    sending.create_task(servers.push(batch, result), name=f"push of batch {batch.index}")
-                await asyncio.sleep(0)  # the pushes leave before the next pull asks
-        for servers in self._servers:
-            await servers.tell("pauses" if until < self._plan.end else "leaves")
+                for client in self._clients:
+                    # The worker goes on at once; whether its next pull must wait for this push is the rule's affair.
+                    sending.create_task(client.push(batch, result), name=f"push of batch {batch.index}")
+                await asyncio.sleep(0)  # the pushes leave before the next pull
+        for client in self._clients:
+            await client.tell("pauses" if until < self._plan.end else "leaves")
 
     async def find(self, there: tuple[Handle | None, ...], patience: float | None) -> None:
-        """Which embedding workers are there."""
+        """Take note of the embedding workers that live."""
         await self._embedding.find(there, patience)
 
     async def copy(self) -> None:
-        """A worker that is there again needs nothing of this one: the servers have it all."""
+        """What a worker that comes back needs of this one: nothing, since the servers have all."""
 
     async def take_over(self, step: int, copy: None, beyond: int) -> None:
-        """Be a worker that was lost and is there again, at a step of its own that comes after the batch `beyond`; its share of
-        what the others trained on meanwhile is left out."""
+        """Take the place of a lost worker, at a step that comes after the batch `beyond`; its share of what the others trained
+        on meanwhile is left out."""
         await self._input.skip(step, beyond)
 
     async def save(self) -> dict[str, Any]:
@@ -73,27 +80,21 @@ class ServerWorker(Kept):
     async def report(self, end: Mark) -> Record:
         return self.record
 
-    async def _pull(self, pulls: Sequence[Pull]) -> tuple[Any, dict[str, Any]]:
-        if len(pulls) == 1:
-            return await pulls[0]()
-        parts = await asyncio.gather(*(pull() for pull in pulls))
-        dense = next(dense for dense, _ in parts if dense is not None)
-        return dense, {table: block for _, rows in parts for table, block in rows.items()}
-
 
 async def drive(world: World, plan: Plan, model: ModelState | None = None) -> Finished:
+    """Host the servers, the batches' sources and the workers, and carry the plan out."""
     sparse, dense = plan.protocol.sparse, plan.protocol.dense
     if sparse is dense and not plan.embedding_workers:
-        sets = (await open_servers(world, plan, dense, ("dense", "rows"), model),)
+        servers = (await open_servers(world, plan, dense, ("dense", "rows"), model),)
     else:
         first = await open_servers(world, plan, dense, ("dense",), model)
-        sets = (first, await open_servers(world, plan.behind, sparse, ("rows",), model))
+        servers = (first, await open_servers(world, plan.behind, sparse, ("rows",), model))
     supply = await open_supply(world, plan)
-    embedding = EmbeddingWorkers(world, plan, sets[-1], supply) if plan.embedding_workers else None
+    embedding = EmbeddingWorkers(world, plan, servers[-1], supply) if plan.embedding_workers else None
 
     def host(rank: int) -> Awaitable[Handle]:
-        return world.host(ServerWorker, plan, rank, sets, supply, node=f"worker{rank}")
+        return world.host(ServerWorker, plan, rank, servers, supply, node=f"worker{rank}")
 
-    servers = {name: handle for each in sets for name, handle in each.named().items()}
-    told = [*servers.values(), *([supply.queue] if plan.watch else [])]
-    return await carry_out(world, plan, Workers(world, plan, host, told, embedding), servers, supply.named())
+    named = {name: handle for each in servers for name, handle in each.named().items()}
+    listeners = [*named.values(), *([supply.queue] if plan.watch else [])]
+    return await carry_out(world, plan, Workers(world, plan, host, listeners, embedding), named, supply.named())

@@ -1,4 +1,4 @@
-"""The protocols that the papers measure themselves against."""
+"""The protocols that the papers compare theirs with."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from lib.protocols.server_rule import Apply, Decisions, Drop, Push, ServerRule, 
 
 @dataclass(frozen=True, kw_only=True)
 class Sync(ServerRule):
-    """Every update is the mean of one gradient from each worker; nobody starts the next step before it.
+    """Every update is the mean of one gradient from each worker; no worker starts the next step before it.
 
     Guarantee: staleness 0; the result is that of one worker with the joined batch (with `rows_divided_by="all"`).
-    A worker that leaves shrinks the barrier, so the last step of uneven data is the mean of those who are left.
+    A worker that leaves shrinks the barrier, so the last step of uneven data is the mean over the workers that are left.
     """
 
     name: ClassVar = "sync"
@@ -51,7 +51,7 @@ class Sync(ServerRule):
 class Async(ServerRule):
     """Every gradient is applied the moment it arrives (Hogwild over a parameter server). No bound on staleness.
 
-    Reading ahead hides the transfers behind the computation, and makes each gradient older by as many steps of all workers.
+    Pulling ahead hides the transfers behind the computation, and makes each gradient older by as many steps of all workers.
     """
 
     name: ClassVar = "async"
@@ -60,8 +60,8 @@ class Async(ServerRule):
     drops: ClassVar = False
     data: ClassVar = "queue"
 
-    ahead: Natural = 0
-    """Batches whose parameters a worker reads before it comes to them."""
+    pull_ahead: Natural = 0
+    """Batches whose parameters a worker pulls before it comes to them."""
 
     def on_push(self, state: ServerState, push: Push) -> tuple[ServerState, Decisions]:
         return state.receive(push).release(), (Apply((push,), (1.0,), 1),)
@@ -93,12 +93,12 @@ class BSP(ServerRule):
         return self._apply(state) if len(state.held) >= self.batches_a_step(len(state.clocks)) else (state, ())
 
     def on_leave(self, state: ServerState, worker: int) -> tuple[ServerState, Decisions]:
-        """What is left when the last worker leaves is one more update."""
+        """Make one more update of the rest when the last worker leaves."""
         state = replace(state, active=state.active - {worker})
         return self._apply(state) if state.held and not state.active else (state, ())
 
     def weights(self, state: ServerState) -> tuple[float, ...]:
-        """Of the gradients that are held, in the update that follows."""
+        """Weights of the waiting gradients in their update."""
         return (1.0,) * len(state.held)
 
     def _apply(self, state: ServerState) -> tuple[ServerState, Decisions]:
@@ -107,7 +107,7 @@ class BSP(ServerRule):
 
 @dataclass(frozen=True, kw_only=True)
 class Frozen(ServerRule):
-    """Every gradient is thrown away: the model stays what it was. What another protocol is better by is all that can be lost."""
+    """Every gradient is thrown away, so the model stays as it was: the difference to another protocol is all that can be lost."""
 
     name: ClassVar = "frozen"
     cite: ClassVar = "none: the control of every figure of quality"

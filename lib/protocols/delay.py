@@ -1,12 +1,12 @@
-"""Asynchrony that knows how old a gradient is: a smaller rate, or a gradient that is corrected for what happened since.
+"""Asynchrony that knows how old a gradient is: a smaller rate, or a gradient that is compensated for updates since.
 
 Zhang et al., "Staleness-aware Async-SGD for Distributed Deep Learning", IJCAI 2016; Zheng et al., "Asynchronous Stochastic
 Gradient Descent with Delay Compensation", ICML 2017.
 
-Paper -> code: the rate alpha / tau -> `Apply.rate`; g + lambda g g (w_now - w_read) -> `DCASGD.corrected`;
+Paper -> code: the rate alpha / tau -> `Apply.rate`; g + lambda g g (w_now - w_read) -> `DCASGD.compensate`;
 the adaptive lambda_0 / sqrt(MeanSquare + 1e-7), whose m is `decay` -> the same, with what it remembers.
 
-Special cases: with nobody beside it a worker's tau is 0, and both are Async; lambda = 0 is Async. A row's moving mean moves when
+Special cases: with one worker tau is 0, and both are Async; lambda = 0 is Async. A row's moving mean moves when
 the row has a gradient.
 """
 
@@ -36,7 +36,7 @@ class StalenessAware(Async):
 
 @dataclass(frozen=True, kw_only=True)
 class DCASGD(Async):
-    """Async whose gradient is corrected, to first order, for what others have changed since its parameters were read."""
+    """Async whose gradient is compensated, to first order, for others' updates since its parameters were read."""
 
     name: ClassVar = "dc-asgd"
     cite: ClassVar = "Zheng et al., Asynchronous SGD with Delay Compensation, ICML 2017, Equation 10 and Section 5"
@@ -48,7 +48,7 @@ class DCASGD(Async):
     """Of the moving mean of g g by whose root lambda is divided (m; the adaptive variant, of which the paper has 0.95); None:
     lambda is constant."""
 
-    def corrected(self, gradient: np.ndarray, now: np.ndarray, read: np.ndarray, memory: np.ndarray):
+    def compensate(self, gradient: np.ndarray, now: np.ndarray, read: np.ndarray, memory: np.ndarray):
         square, scale = gradient * gradient, np.float32(self.compensation)
         if self.decay is None:
             return gradient + scale * square * (now - read), None

@@ -22,19 +22,19 @@ from lib.protocols.server_rule import Apply, Decisions, Drop, Push, ServerRule, 
 
 @dataclass(frozen=True, slots=True)
 class Begun(ServerState):
-    """What bounded staleness remembers beside the rest: steps since the last cut of the run, from where all go on together."""
+    """Bounded staleness also counts steps since the run's last checkpoint, from which all workers go on together."""
 
     begun: tuple[int, ...] = ()
-    """Those that each worker has been let start; beyond those it has done where it reads ahead."""
+    """Steps that each worker started; more than `done` where it pulls ahead."""
     done: tuple[int, ...] = ()
-    """Those whose gradients came."""
+    """Steps of each worker whose gradients arrived."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class HopBS(ServerRule):
-    """Bounded staleness: gradients are applied at arrival, and nobody is more than some steps ahead of the slowest.
+    """Bounded staleness: gradients are applied on arrival, and no worker is more than some steps ahead of the slowest.
 
-    Guarantee: with a bound of b, N workers' gradients are at most (N - 1)(2 b + 1) updates old; min(a, b) more where they read
+    Guarantee: with a bound of b, N workers' gradients are at most (N - 1)(2 b + 1) updates old; min(a, b) more where they pull
     a batches ahead.
     """
 
@@ -46,9 +46,9 @@ class HopBS(ServerRule):
     states: ClassVar = (Begun, Push)
 
     bound: Natural = 2
-    """b1: a worker starts no step if it has begun more than so many steps more than the slowest has finished."""
-    ahead: Natural = 0
-    """Batches whose parameters a worker reads before it comes to them, as far as the bound lets it."""
+    """b1: a worker may have started at most so many steps more than the slowest has finished when it starts the next."""
+    pull_ahead: Natural = 0
+    """Batches whose parameters a worker pulls before it comes to them, as far as the bound permits."""
 
     def init(self, workers: int) -> Begun:
         none = (0,) * workers
@@ -71,12 +71,12 @@ class HopBS(ServerRule):
         return replace(state.receive(push).release(), done=done), (Apply((push,), (1.0,), 1),)
 
     def on_cut(self, state: Begun) -> Begun:
-        """Who waited at the gate for one that made fewer steps could keep it waiting in an all-reduce."""
+        """Count anew: a worker that waits here for one with fewer steps could keep that one waiting in an all-reduce."""
         none = (0,) * len(state.done)
         return replace(state, begun=none, done=none)
 
     def on_join(self, state: Begun, worker: int) -> Begun:
-        """What it had begun is lost, and it is level with the slowest of the others."""
+        """Count its lost steps as neither started nor done, level with the slowest of the others."""
         level = max(state.done[worker], min((state.done[other] for other in state.active), default=0))
         begun, done = (_with(steps, worker, level) for steps in (state.begun, state.done))
         return replace(super().on_join(state, worker), begun=begun, done=done)
@@ -88,7 +88,7 @@ def _with(steps: tuple[int, ...], worker: int, count: int) -> tuple[int, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class SSP(HopBS):
-    """Bounded staleness with a cache: a worker reads again only when its copy is older than the bound, and sees its own updates.
+    """Bounded staleness with a cache: a worker pulls all again only when its copy is too old, and sees its own updates.
 
     Guarantee: a worker that has done c steps sees all gradients of others' first c - b; with N workers no gradient is more than
     (N - 1)(2 b + 1) + b updates old.
@@ -99,11 +99,11 @@ class SSP(HopBS):
         "Ho et al., More Effective Distributed ML via a Stale Synchronous Parallel Parameter Server, NIPS 2013"
     )
 
-    ahead: ClassVar = 0
+    pull_ahead: ClassVar = 0
 
     @property
     def cache_steps(self) -> int:
-        """The bound holds for reading as it does for starting."""
+        """The bound holds for what a worker reads as it does for its start."""
         return self.bound
 
 

@@ -76,7 +76,7 @@ class Pipelined(PipelineRule):
 
 @dataclass(frozen=True, slots=True)
 class OptimisticState:
-    """What is known of finished updates, and by batches under way."""
+    """Finished updates, and those that each batch in flight was read with."""
 
     finished: int = -1
     """MFT: the largest timestamp such that it and all before it are written."""
@@ -106,20 +106,20 @@ class OAC(PipelineRule):
 
     @property
     def most_cached(self) -> int:
-        """Updates that the cache may need at once."""
+        """Most updates in the cache at once."""
         return max(2 * self.most - 1, 4 * self.most - 4)
 
     def init(self) -> OptimisticState:
         return OptimisticState()
 
     def may_read(self, state: OptimisticState) -> bool:
-        """Besides, not so far ahead of STE that the cache would grow beyond its bound."""
+        """Admit a batch also only while the cache stays within its bound."""
         safe = min(state.outstanding.values(), default=state.finished)
         beyond = state.seen + len(state.outstanding) - (safe + 1)
         return super().may_read(state) and beyond < 2 * self.most - 1
 
     def on_read(self, state: OptimisticState, batch: int) -> tuple[OptimisticState, Admission]:
-        """Atomic with the reading of MFT: the batch becomes outstanding and learns STE, the least MFT of all that are."""
+        """In one turn read MFT, make the batch outstanding and give it STE, the least MFT of all outstanding batches."""
         outstanding = {**state.outstanding, batch: state.finished}
         return replace(state, outstanding=outstanding), Admission(state.seen, safe=min(outstanding.values()))
 

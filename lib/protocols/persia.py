@@ -11,7 +11,7 @@ The paper's other modes have names of their own here: fully synchronous is `all-
 
 Special cases: with tau = 0 read "own" it is all-reduce over rows that follow Async, to the bit; read "all" it is all-reduce over
 rows of Hop-BS with a bound of 0, which with SGD is Sync with its rows' gradients summed and not averaged. One worker with tau = 0
-is Sync. Asynchronous training with a large staleness, as we read what the paper says of PaddlePaddle, is `Async(ahead=...)`.
+is Sync. Asynchronous training with a large staleness, as we read what the paper says of PaddlePaddle, is `Async(pull_ahead=...)`.
 
 Where the text leaves a choice: tau bounds "samples", and it is not said whose, nor how. The released code counts batches of each
 worker, from before the look-up until the gradient was applied (`counts="own"`, the default); the theorem bounds updates
@@ -63,7 +63,7 @@ class Hybrid(ReplicaRule):
 
     @property
     def rows(self) -> ServerRule:
-        return Async(ahead=self.tau) if self.counts == "own" else HopBS(bound=self.tau, ahead=self.tau)
+        return Async(pull_ahead=self.tau) if self.counts == "own" else HopBS(bound=self.tau, pull_ahead=self.tau)
 
     @property
     def exchange(self) -> Gradients:

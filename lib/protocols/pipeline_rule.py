@@ -1,4 +1,4 @@
-"""Pipeline rules: one device, many batches in flight over a host store, and the rule says how many and what is validated."""
+"""Pipeline rules: one device, many batches in flight over a host store; the rule says how many, and which rows are validated."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lib.protocols.rule import Rule
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """What a batch learns on the host just before its rows are read."""
+    """The rule's answer to a batch whose rows are about to be read."""
 
     seen: int
     """Updates that are in the store."""
@@ -23,10 +23,10 @@ class Admission:
 
 @dataclass(frozen=True, slots=True)
 class HostState:
-    """What a pipeline rule remembers beside the host store."""
+    """The state of a pipeline rule, next to the host store."""
 
     outstanding: frozenset[int] = frozenset()
-    """Batches from their reading to their writing."""
+    """Batches that are read and not yet written."""
     written: int = 0
     """Updates that are in the store."""
 
@@ -41,8 +41,8 @@ class PipelineRule(Rule):
     data: ClassVar = "queue"
     states: ClassVar = (HostState,)
     validates: ClassVar[bool]
-    """The device caches its updates; before compute, values that a batch read give way to newer ones there (`stale`), and the
-    store takes nothing older than what it has."""
+    """The device caches its updates. Before compute, newer values in the cache replace those that a batch read (`stale`), and
+    the store takes no row that is older than its own."""
 
     in_flight: Count = 8
     """Most batches between the start of their reading and the end of their writing."""
@@ -73,5 +73,5 @@ class PipelineRule(Rule):
         return HostState(state.outstanding - {batch}, state.written + 1)
 
     def stale(self, read: np.ndarray, cached: np.ndarray) -> np.ndarray:
-        """Which values of a batch must give way, by the timestamp that was read and the cache's (-1: not cached)."""
+        """Which rows of a batch the cache replaces, by the timestamps that were read and the cache's (-1: not cached)."""
         return np.zeros(len(read), dtype=bool)

@@ -18,11 +18,11 @@ class Push:
 
     worker: int
     token: int
-    """What `on_start` gave its worker."""
+    """The answer of `on_start` when its step began."""
     batch: int
     read: int = 0
-    """Updates that were in this server's store when its parameters were read: where reading takes time, or who starts is told
-    later what to read, more than there were when the worker started."""
+    """Updates that were in this server's store when the step's parameters were read. Reading takes time, so these can be more
+    than when the step began."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,14 +38,14 @@ class Apply:
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """These pushes are thrown away. A push that is in no decision is held."""
+    """These pushes are thrown away. A push that is in no decision waits."""
 
     pushes: tuple[Push, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class ServerState:
-    """What a server rule remembers; the same for all, so that one protocol can take over from another."""
+    """The state of a server rule; the same fields for all, so that one protocol can take over from another."""
 
     active: frozenset[int]
     """Workers that have not left."""
@@ -58,14 +58,14 @@ class ServerState:
     held: tuple[Push, ...] = ()
     """Pushes that wait for their update."""
     holders: frozenset[int] = frozenset()
-    """Their workers, since a barrier asks for them often."""
+    """The workers of the waiting pushes; a barrier needs them often."""
 
     def receive(self, push: Push) -> ServerState:
         clocks = (*self.clocks[: push.worker], self.clocks[push.worker] + 1, *self.clocks[push.worker + 1 :])
         return replace(self, clocks=clocks, held=(*self.held, push), holders=self.holders | {push.worker})
 
     def release(self) -> ServerState:
-        """All that was held is applied as one update."""
+        """Apply all waiting pushes as one update."""
         return replace(self, step=self.step + 1, held=(), holders=frozenset())
 
 
@@ -81,23 +81,22 @@ class ServerRule(Rule):
     row_weights: ClassVar[Callable[..., np.ndarray] | None] = None
     """`row_weights(token, stamps)`: a weight for each row of one push, given the step at which each was last updated; None:
     the push's own weight."""
-    corrected: ClassVar[Callable[..., tuple[np.ndarray, np.ndarray | None]] | None] = None
-    """`corrected(gradient, now, read, memory)`: what an update takes in place of a gradient, given the values that it changes,
-    those that the worker read, dense ones or rows, and what it gave beside the last one of the same parameters, zeros at first;
-    and what is to be remembered now, an array of the gradient's shape, or None. None: the gradient as it is."""
-    ahead: ClassVar[int] = 0
-    """Batches whose parameters a worker reads before it comes to them; a rule that lets one choose has a field of that name. A
-    worker's batches that were read and not yet pushed are then at most one more."""
-
+    compensate: ClassVar[Callable[..., tuple[np.ndarray, np.ndarray | None]] | None] = None
+    """`compensate(gradient, now, read, memory)`: the gradient that an update takes in place of a worker's, dense or of rows, and
+    the new memory, an array of the same shape or None. `now` are the values that the update changes, `read` those that the
+    worker read, `memory` the last memory of the same parameters, zeros at first. None: the gradient as it is."""
+    pull_ahead: ClassVar[int] = 0
+    """Batches whose parameters a worker pulls before it comes to them; a rule with a choice has a field of that name. At most
+    one more of a worker's batches are then pulled and not pushed."""
     cache_steps: ClassVar[int] = 0
-    """A worker trains on a copy of what it read, with its own updates of it, for at most so many steps more; fewer by as many as
-    it was ahead of the slowest worker when it read. 0: it reads before each step."""
+    """Further steps for which a worker trains on a copy of what it pulled, with its own updates; fewer by as many steps as it
+    was ahead of the slowest worker at the pull. 0: it pulls before each step."""
 
     rows_divided_by: Literal["met", "all"] = "met"
     """A row's summed gradient is divided by the pushes that met its id (GBA, Algorithm 2), or by the update's divisor."""
 
     def ordered(self, workers: int) -> bool:
-        """Whether an update must find all before it in the store. Those of one gradient at arrival run side by side."""
+        """Whether an update waits for those before it. Updates of one gradient each, on arrival, run side by side."""
         return self.batches_a_step(workers) > 1
 
     def init(self, workers: int) -> ServerState:
@@ -107,23 +106,23 @@ class ServerRule(Rule):
         return True
 
     def on_start(self, state: ServerState, worker: int) -> tuple[ServerState, int]:
-        """The token of a starting worker: by default the global step at which it starts; `Push.read` tells what it reads."""
+        """Give a starting worker its token, by default the global step; `Push.read` says which version it then reads."""
         return replace(state, issued=state.issued + 1), state.step
 
     @abstractmethod
     def on_push(self, state: ServerState, push: Push) -> tuple[ServerState, Decisions]: ...
 
     def on_leave(self, state: ServerState, worker: int) -> tuple[ServerState, Decisions]:
-        """A worker has no more data, or died: whoever waited for it must not wait for ever."""
+        """A worker has no more data, or died: others must not wait for it."""
         return replace(state, active=state.active - {worker}), ()
 
     def on_cut(self, state: ServerState) -> ServerState:
-        """Nothing is under way, and all workers go on together: from a queue, after unlike numbers of steps."""
+        """The run pauses for a checkpoint; all workers go on together, if they share a queue after different numbers of steps."""
         return state
 
     def on_join(self, state: ServerState, worker: int) -> ServerState:
-        """A worker that died is there again: level with the slowest of the others, so that it is nobody's straggler, but not
-        behind itself, so that it makes no step twice."""
+        """A worker that died is back, level with the slowest of the others, so that none waits for it, but not behind its own
+        clock, so that it makes no step twice."""
         level = max(state.clocks[worker], min((state.clocks[other] for other in state.active), default=0))
         clocks = (*state.clocks[:worker], level, *state.clocks[worker + 1 :])
         return replace(state, active=state.active | {worker}, clocks=clocks)

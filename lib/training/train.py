@@ -19,7 +19,7 @@ from lib.cluster.base import Cluster
 from lib.drivers.feed import stretches
 from lib.drivers.run.cuts import Cuts
 from lib.drivers.run.plan import Plan
-from lib.drivers.servers.sample_ids import MOST
+from lib.drivers.servers.embedding_worker import MOST_EMBEDDING_WORKERS
 from lib.errors import BadOption
 from lib.options.checked import Checked, Count, Natural, NotNegative, checked
 from lib.progress import Progress
@@ -64,7 +64,7 @@ class Options(Checked):
     reader_nodes: Natural = 0
     """Nodes "reader0", "reader1", ... that make the batches and send them to the workers that ask (ShadowSync, Section 3.1); 0:
     each worker makes its own. Who gets which batch is the feed's affair either way."""
-    embedding_workers: Annotated[Natural, Le(MOST)] = 0
+    embedding_workers: Annotated[Natural, Le(MOST_EMBEDDING_WORKERS)] = 0
     """Nodes "embedding0", "embedding1", ... between workers and the servers of the rows, which hold the batches' ids and look up,
     sum and update their rows by sample ID (Persia, Section 4.1); 0: each worker asks the servers itself."""
     store: RowStore = field(default_factory=RowStore)

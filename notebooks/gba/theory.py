@@ -94,7 +94,7 @@ def watched(kind: type[ServerRule], model: Quadratic, **options) -> tuple[Server
     seen: list[tuple[float, float, float]] = []
 
     class Watched(kind):
-        def corrected(
+        def compensate(
             self, gradient: np.ndarray, now: np.ndarray, read: np.ndarray, memory: np.ndarray
         ) -> tuple[np.ndarray, None]:
             new, old = ((at - optimum) @ matrix for at in (now, read))

@@ -17,9 +17,8 @@ from lib import Batch, LocalCluster, RowStore
 from lib.cluster.base import Site, World
 from lib.drivers.run.plan import Plan
 from lib.drivers.run.record import Record
-from lib.drivers.servers.parameter_server import ParameterServer
+from lib.drivers.servers.parameter_server import ParameterServer, Servers
 from lib.drivers.servers.server_client import ServerClient
-from lib.drivers.servers.servers import Servers
 from lib.protocols.baselines import Async
 from lib.tasks.click_models import TABLE
 from lib.tasks.flat_model import StepResult
@@ -35,7 +34,8 @@ _FILLING = 500_000
 class Weighed(ParameterServer):
     async def holds(self) -> tuple[int, int, int]:
         """Rows, the bytes that they take, and how many rows went for want of room so far."""
-        return self._shard.rows, self._shard.nbytes, self._shard.evicted
+        tables = self._shard.tables.values()
+        return sum(map(len, tables)), sum(table.nbytes for table in tables), sum(table.evicted for table in tables)
 
 
 class Caller:
@@ -51,7 +51,7 @@ class Caller:
 
     async def run(self, batches: Sequence[Batch]) -> None:
         for batch in batches:
-            _, rows = await self._client.pull(batch)
+            rows = (await self._client.pull(batch)).rows
             gradients = {table: np.full_like(block, 0.01) for table, block in rows.items()}
             result = StepResult(loss=0.0, dense=torch.empty(0), rows=gradients, scores=np.empty(0))
             await self._client.push(batch, result)

@@ -26,8 +26,8 @@ MODES: Mapping[str, Rule] = {
     "sync on servers": Sync(),
     "hybrid (raw)": Hybrid(tau=TAU, buckets=1),
     "hybrid": Hybrid(tau=TAU),
-    "async": Async(ahead=TAU),
-    "async (32)": Async(ahead=FAR),
+    "async": Async(pull_ahead=TAU),
+    "async (32)": Async(pull_ahead=FAR),
     "frozen": Frozen(),
 }
 """Figure 3's four modes, sync with the dense part on servers as XDL has it, PaddlePaddle's as we read it, and what trains

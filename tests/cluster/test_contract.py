@@ -13,11 +13,10 @@ from lib import LocalCluster, RayCluster, VirtualCluster, workloads
 from lib.cluster.base import Meeting
 from lib.cluster.spec import Work
 from lib.drivers.run.plan import Plan
+from lib.drivers.servers.messages import Gradient
 from lib.drivers.servers.parameter_server import ParameterServer
-from lib.drivers.servers.shard import Gradient
 from lib.errors import BadOption, NotFinite
 from lib.protocols import get
-from lib.protocols.server_rule import Push
 from lib.tasks.flat_model import FlatModel
 
 LARGE = 2_000_000
@@ -192,7 +191,7 @@ class Puller:
         first = await self.server.pull(0, 0, {})
         kept = first.dense.copy()
         gradient = np.ones(size, np.float32)
-        pushing = asyncio.ensure_future(self.server.push(Gradient(Push(0, first.token, 0), 1, gradient, {})))
+        pushing = asyncio.ensure_future(self.server.push(Gradient(0, first.token, 0, 1, gradient)))
         await asyncio.sleep(0)
         second = await self.server.pull(0, 1, {})
         await pushing

@@ -14,7 +14,7 @@ import lib
 from lib import Failure, LocalCluster, Node, VirtualCluster, protocols, workloads
 from lib.cluster.base import nbytes
 from lib.drivers.run.execution import KINDS
-from lib.drivers.servers.sample_ids import first, holder
+from lib.drivers.servers.embedding_worker import first_sample, rank_of
 from lib.errors import BadOption, NodeLost
 from lib.protocols import Pair
 from lib.store import checkpoint
@@ -46,9 +46,9 @@ def train(workload, protocol, cluster=None, embedding_workers=2, **options):
 
 
 def test_the_first_byte_of_a_sample_id_says_who_holds_it():
-    assert first(3, 0).to_bytes(8) == bytes([3, 0, 0, 0, 0, 0, 0, 0])
-    assert (first(255, 2) + 5).to_bytes(8) == bytes([255, 0, 2, 0, 0, 0, 0, 5])
-    assert holder(first(255, 0xFFFF) + 2**40 - 1) == 255
+    assert first_sample(3, 0).to_bytes(8) == bytes([3, 0, 0, 0, 0, 0, 0, 0])
+    assert (first_sample(255, 2) + 5).to_bytes(8) == bytes([255, 0, 2, 0, 0, 0, 0, 5])
+    assert rank_of(first_sample(255, 0xFFFF) + 2**40 - 1) == 255
 
 
 @settings(deadline=None, max_examples=8)

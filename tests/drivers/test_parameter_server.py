@@ -14,9 +14,8 @@ import lib
 from lib import LocalCluster, Node, RowStore, VirtualCluster, protocols
 from lib.drivers.run.plan import Plan
 from lib.drivers.run.record import Mark
+from lib.drivers.servers.messages import Gradient
 from lib.drivers.servers.parameter_server import ParameterServer
-from lib.drivers.servers.shard import Gradient
-from lib.protocols.server_rule import Push
 from lib.store.optim import SGD
 from lib.tasks.workload import TableSpec
 from tests.toys import Letters
@@ -44,7 +43,7 @@ def plan(workload, rule, workers, **options):
 
 def pushed(worker, batch, ids, dim, token=0):
     """Ones for these rows."""
-    return Gradient(Push(worker, token, batch), 1, None, {"letter": (ids, np.ones((ids.size, dim), np.float32))})
+    return Gradient(worker, token, batch, 1, None, {"letter": (ids, np.ones((ids.size, dim), np.float32))})
 
 
 class TestAServerOfSeveralLanes:
@@ -159,7 +158,7 @@ class TestHogwild:
             for batch in range(pushes):
                 await part.pull(0, batch, {"letter": ids})
             one = pushed(0, 0, ids, workload.dim)
-            gradients = [replace(one, push=Push(0, 0, batch)) for batch in range(pushes)]
+            gradients = [replace(one, batch=batch) for batch in range(pushes)]
             await asyncio.gather(*(part.push(gradient) for gradient in gradients))
             return await part.report(Mark(0, None))
 
@@ -232,18 +231,6 @@ class TestAWorkerThatAsksAgain:
         ledger = self.after(protocols.get("sync"), steps, workers=2).ledger
         assert (ledger["started"], ledger["abandoned"], ledger["applied"], ledger["dropped"]) == (2, 1, 1, 0)
 
-    def test_has_a_sum_taken_once_that_it_sends_again(self):
-        """A worker under SSP keeps what it read, so its gradients are of steps that the server has not heard of."""
-        ids = np.array([97])
-
-        async def steps(part):
-            await part.pull(0, 0, {"letter": ids})
-            for batch in (0, 1, 1, 0):
-                await part.push(replace(pushed(0, batch, ids, 1), losses=0))
-
-        record = self.after(protocols.get("ssp"), steps, workers=1)
-        assert record.used == [0, 1] and record.ledger["started"] == record.ledger["applied"] == 2
-
 
 class TestALostWorker:
     """Two workers under Sync; worker 0 dies, and the other goes on."""
@@ -284,17 +271,3 @@ class TestALostWorker:
         record = self.after(steps)
         assert (record.ledger["lost"], record.ledger["applied"], record.used) == (1, 1, [1])
         assert record.ledger["in_flight"] == 0
-
-    def test_what_it_computed_from_what_it_had_kept_is_taken_of_its_present_life_alone(self):
-        """The server was not asked to start these steps: the gradient says how often its worker had been lost."""
-
-        async def steps(part):
-            await self.step(part, 0, 0)
-            await part.tell(0, "dies")
-            await part.tell(0, "comes back")
-            await self.step(part, 0, 2)
-            for batch, losses in ((5, 0), (3, 1)):  # the late one is of a batch that is newer than all that came
-                await part.push(replace(pushed(0, batch, np.array([97]), 1), losses=losses))
-
-        record = self.after(steps, "async", fetch=2)
-        assert record.used == [0, 2, 3] and record.ledger["started"] == record.ledger["applied"] == 3

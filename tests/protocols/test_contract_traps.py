@@ -136,11 +136,6 @@ def test_a_slip_of_on_push_is_told(on_push, words):
         trained(push_only(on_push))
 
 
-def test_sums_that_are_never_decided_of_are_told_as_so_many_gradients():
-    with pytest.raises(BadOption, match="on_push never decided what becomes of a gradient, and 36 are held"):
-        trained(push_only(lambda self, s, p: (s.receive(p), ()), sums=2, fetch=2))
-
-
 def test_a_rule_says_what_it_declares():
     @dataclass(frozen=True, kw_only=True)
     class Silent(lib.protocols.server_rule.ServerRule):

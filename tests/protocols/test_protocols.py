@@ -162,7 +162,7 @@ def test_backup_workers_by_hand():
 
 def test_bounded_staleness_that_reads_ahead_by_hand():
     """With a bound of 1 a worker begins its third step when all have finished one; what was begun is lost with its worker."""
-    rule = protocols.get("hop-bs", bound=1, ahead=3)
+    rule = protocols.get("hop-bs", bound=1, pull_ahead=3)
     state = rule.init(2)
     for begun in (1, 2):
         assert rule.may_start(state, 0)

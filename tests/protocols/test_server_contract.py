@@ -78,18 +78,18 @@ def test_what_a_correction_remembers_goes_on_after_a_cut(reports, monkeypatch):
 @pytest.mark.parametrize("answer", [np.zeros(1, np.float32), (np.zeros(3, np.float32), None), (None, None)])
 def test_a_correction_of_another_form_is_told(answer):
     class Mine(DCASGD):
-        def corrected(self, gradient, now, read, memory):
+        def compensate(self, gradient, now, read, memory):
             return answer
 
-    with pytest.raises(BadOption, match=r"dc-asgd: corrected must return two things, gradient and memory"):
+    with pytest.raises(BadOption, match=r"dc-asgd: compensate must return two things, gradient and memory"):
         trained(Mine())
 
 
 def test_a_correction_that_writes_into_what_it_was_given_is_told():
     class Mine(DCASGD):
-        def corrected(self, gradient, now, read, memory):
+        def compensate(self, gradient, now, read, memory):
             memory += 1
             return gradient, memory
 
-    with pytest.raises(BadOption, match="dc-asgd: corrected writes into an array"):
+    with pytest.raises(BadOption, match="dc-asgd: compensate writes into an array"):
         trained(Mine())

@@ -172,7 +172,7 @@ def test_misuse_is_refused():
         with pytest.raises(BadOption, match=r"mine: cache_steps must be a number of steps, 0 or more, not"):
             lib.train(CLICKS, mine(cache_steps=steps), there, save=False)
     with pytest.raises(BadOption, match=r"mine: its workers train on a cached copy, .* not go with compensate"):
-        lib.train(CLICKS, mine(cache_steps=1, corrected=lambda *arrays: arrays), there, save=False)
+        lib.train(CLICKS, mine(cache_steps=1, compensate=lambda *arrays: arrays), there, save=False)
     with pytest.raises(BadOption, match=r"ssp: its workers train on a cached copy, .* not go with embedding workers"):
         lib.train(CLICKS, "ssp", there, embedding_workers=1, save=False)
     pooled = workloads.get("ctr-synthetic", samples=16 * 40, model="dlrm", pooling=(1, 4, 1), **SMALL)

@@ -59,12 +59,12 @@ LIGHT = 0.25
 """Share of the cases of clicks whose model brings its gradients itself."""
 OPTIONS: dict[str, dict[str, tuple[Any, ...]]] = {
     "bsp": {"size": (1, 2, 5)},
-    "async": {"ahead": (0, 0, 2)},
+    "async": {"pull_ahead": (0, 0, 2)},
     "ssp": {"bound": (0, 1, 3)},
     "dynamic-averaging": {"every": (1, 2), "distance": (0.0, 0.05, 0.3)},
     "downpour": {"every": (1, 2), "sync_servers": (1, 2), "optimizer": (None, {"name": "adagrad", "lr": 0.1})},
     "dc-asgd": {"decay": (None, 0.0, 0.9)},
-    "hop-bs": {"bound": (0, 1, 2), "ahead": (0, 0, 1, 3)},
+    "hop-bs": {"bound": (0, 1, 2), "pull_ahead": (0, 0, 1, 3)},
     "hop-bw": {"spare": (0, 1, 2)},
     "gba": {"size": (1, 2, 5), "iota": (0, 1, 4)},
     "all-reduce": {"buckets": (1, 3)},

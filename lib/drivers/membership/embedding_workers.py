@@ -16,7 +16,7 @@ from lib.drivers.run.plan import Plan
 from lib.drivers.run.record import Record
 from lib.drivers.run.supply import Supply
 from lib.drivers.servers.embedding_worker import EmbeddingWorker
-from lib.drivers.servers.servers import Servers
+from lib.drivers.servers.parameter_server import Servers
 from lib.errors import NodeLost
 
 

@@ -28,13 +28,13 @@ from lib.drivers.membership.workers import Workers
 from lib.drivers.run.cuts import Cut, issued
 from lib.drivers.run.plan import Plan
 from lib.drivers.run.record import Access, Finished, Mark, Record, Snapshot
-from lib.drivers.servers.shard import Gradient, Read
+from lib.drivers.servers.messages import Gradient, StepInput
 from lib.protocols.server_rule import Push
 from lib.store.rows import Dump, Rows
 from lib.store.wire.bags import Bags
 from lib.store.wire.codecs import Scaled
 
-KINDS = (Gradient, Read, Bags, Scaled, Push, Members, Record, Access, Mark, Snapshot, Rows, Dump)
+KINDS = (Gradient, StepInput, Bags, Scaled, Push, Members, Record, Access, Mark, Snapshot, Rows, Dump)
 """The dataclasses that a cut may hold, beside the rules' states."""
 
 

@@ -11,16 +11,16 @@ from lib.cluster.base import Site
 from lib.cluster.spec import Work
 from lib.drivers.run.plan import Plan
 from lib.drivers.run.record import Record
-from lib.drivers.servers.server_client import Parts, ServerClient
-from lib.drivers.servers.servers import Servers
-from lib.drivers.servers.steps import Pulled
+from lib.drivers.servers.messages import PullReply
+from lib.drivers.servers.parameter_server import Servers
+from lib.drivers.servers.server_client import ServerClient, Share
 from lib.store.spec import RowStore
 from lib.tasks.batch import Batch
 from lib.tasks.flat_model import StepResult
 
 
 class CachedClient(ServerClient):
-    """A `ServerClient` that fetches only the rows that its copy lacks, and everything again when the copy is too old.
+    """A `ServerClient` that pulls only the rows that its copy lacks, and everything again when the copy is too old.
 
     Guaranteed: the copy has all gradients of this worker, as its own optimisers step; servers hear of each step when it begins.
     A pause ends the copy.
@@ -29,28 +29,30 @@ class CachedClient(ServerClient):
     def __init__(self, site: Site, plan: Plan, servers: Servers, rank: int, size: int, record: Record):
         super().__init__(site, plan, servers, rank, size, record)
         self._plan = plan
-        self._starts: dict[int, tuple[asyncio.Future, list[Parts]]] = {}
-        """Batch -> the call that starts its step at the servers, and where its ids are."""
+        self._starts: dict[int, tuple[asyncio.Future, list[Share]]] = {}
+        """Batch -> the request that starts its step at the servers, and where its ids are."""
         self._sending: set[asyncio.Future] = set()
         """Pushes whose own update is in the copy."""
         self._turn = asyncio.Lock()
         self._clear()
 
-    async def pull(self, batch: Batch) -> tuple[np.ndarray | None, dict[str, np.ndarray]]:
+    async def pull(self, batch: Batch) -> PullReply:
         async with self._turn:
             if expired := self._steps_left == 0:
                 if self._sending:  # the new copy must have all of this worker's gradients
                     await asyncio.wait(self._sending)
                 self._cached = {table: np.empty(0, np.int64) for table in self._tables}
-            parts = self._parts(batch)
-            missing = [{table: self._missing(table, batch, part) for table, part in share.items()} for share in parts]
-            start = asyncio.ensure_future(self._start(batch, missing, expired))
-            self._starts[batch.index] = start, parts
+            shares = self._shares(batch)
+            missing = [{table: self._missing(table, batch, part) for table, part in each.items()} for each in shares]
+            start = asyncio.ensure_future(self._ask(batch, missing, expired))
+            self._starts[batch.index] = start, shares
             if expired or any(places.size for share in missing for places in share.values()):
                 self._keep(batch, missing, await start, expired)
             self._steps_left -= 1
             dense = self._vector.pull() if self._dense else None
-            return dense, {table: self._tables[table].pull(batch.ids[table]) for table in self._tables}
+            return PullReply(
+                0, 0.0, dense, {table: self._tables[table].pull(batch.ids[table]) for table in self._tables}
+            )
 
     async def push(self, batch: Batch, result: StepResult | None) -> None:
         async with self._turn:
@@ -80,23 +82,16 @@ class CachedClient(ServerClient):
         places = np.arange(batch.ids[table].size)[part]
         return places[~np.isin(batch.ids[table][places], self._cached[table])]
 
-    async def _start(self, batch: Batch, missing: list[Parts], whole: bool) -> list[Pulled]:
-        began = self._site.now()
-        asked = [self._asked(batch, share) for share in missing]
-        pulled = await self._fetch(batch, asked, whole)
-        self._note(batch, began, asked, pulled)
-        return pulled
-
-    def _keep(self, batch: Batch, missing: list[Parts], pulled: list[Pulled], whole: bool) -> None:
-        """Take what the servers sent into the copy."""
+    def _keep(self, batch: Batch, missing: list[Share], replies: list[PullReply], whole: bool) -> None:
+        """Take the servers' replies into the copy."""
         if whole:
-            self._steps_left = max(1, 1 + self._rule.cache_steps - max(part.lead for part in pulled))
+            self._steps_left = max(1, 1 + self._rule.cache_steps - max(reply.lead for reply in replies))
             if self._dense and self._plan.gradients:
-                self._vector.assign(np.concatenate([part.dense for part in pulled]))
-        for share, part in zip(missing, pulled, strict=True):
+                self._vector.assign(np.concatenate([reply.dense for reply in replies]))
+        for share, reply in zip(missing, replies, strict=True):
             for table, places in share.items():
                 ids = batch.ids[table][places]
-                self._tables[table].assign(ids, self._store.rows.decode(part.rows[table]))
+                self._tables[table].assign(ids, self._store.rows.decode(reply.rows[table]))
                 self._cached[table] = np.concatenate([self._cached[table], ids])
 
     def _update(self, batch: Batch, result: StepResult) -> None:
@@ -108,8 +103,8 @@ class CachedClient(ServerClient):
             self._tables[table].push(batch.ids[table], gradient, batch.index + 1, distinct=True, rate=rate)
 
     async def _send(self, batch: Batch, result: StepResult | None) -> None:
-        start, parts = self._starts.pop(batch.index)
-        self._steps[batch.index] = (await start)[0].token, parts
+        start, shares = self._starts.pop(batch.index)
+        self._steps[batch.index] = (await start)[0].token, shares
         await super().push(batch, result)
 
 

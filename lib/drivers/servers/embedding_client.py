@@ -1,4 +1,4 @@
-"""A worker's view of the embedding workers, behind which are the servers of the rows: it never sees an id."""
+"""A worker's client of the embedding workers, which stand before the rows' servers: the worker never sees an id."""
 
 from __future__ import annotations
 
@@ -12,119 +12,111 @@ import numpy as np
 from lib.cluster.base import Handle, Site, nbytes
 from lib.drivers.run.plan import Plan
 from lib.drivers.run.record import Record
-from lib.drivers.servers.embedding_worker import Dispatched
-from lib.drivers.servers.sample_ids import holder
-from lib.drivers.servers.servers import Servers
-from lib.drivers.servers.shard import Gradient
-from lib.drivers.servers.steps import Pulled
+from lib.drivers.servers.embedding_worker import DispatchedBatch, rank_of
+from lib.drivers.servers.messages import Gradient, PullReply
+from lib.drivers.servers.parameter_server import Servers
 from lib.errors import NodeLost
-from lib.protocols.server_rule import Push
 from lib.tasks.batch import Batch
 from lib.tasks.flat_model import StepResult
 
 
 class EmbeddingClient:
-    """It makes a worker's batches and, in a `ServerClient`'s place, pulls and pushes their rows.
+    """It makes a worker's batches and, in place of a `ServerClient`, pulls and pushes their rows.
 
-    Guaranteed: what a worker has pushed has come to the servers before they see what it pulls later, though it goes another way.
-    Where an embedding worker dies, a batch whose rows have not come is held anew by another one, or by its next
-    generation; the rows' gradients that it was to take are given up, and the servers told so.
+    Guaranteed: a worker's pushes come to the servers before they see its later pulls, though these go another way.
+    If an embedding worker dies, a batch whose rows have not come is held anew by another one, or by its next generation; rows'
+    gradients that it was to take are abandoned, and the servers hear so.
     """
 
     def __init__(self, site: Site, plan: Plan, servers: Servers, rank: int, record: Record):
         self._site, self._rank, self._record, self._store = site, rank, record, plan.store
-        rule = plan.protocol.sparse
-        self._blocks, self.ahead = rule.blocks, rule.ahead
+        self._blocks, self.pull_ahead = plan.protocol.sparse.blocks, plan.protocol.sparse.pull_ahead
         self._servers = [handle.bind(site) for handle in servers.handles]
-        self._there: list[Handle | None] = [None] * plan.embedding_workers
+        self._embedding: list[Handle | None] = [None] * plan.embedding_workers
+        """The embedding workers; None for a dead one."""
         self._patience: float | None = None
-        self._found = asyncio.Event()
+        self._changed = asyncio.Event()
         self._samples: dict[int, int] = {}
-        """Batch -> the ID under which its ids are held,"""
+        """Batch -> its sample ID."""
         self._tokens: dict[int, int] = {}
-        """and the token of its step, once it has its rows."""
+        """Batch -> the token of its step, once it has its rows."""
         self._sending: set[asyncio.Future] = set()
         """Pushes under way."""
 
-    async def find(self, there: Sequence[Handle | None], patience: float | None) -> None:
-        """Who of the embedding workers is there, and for how long one is to be silent until it is taken for dead; None: no
-        death is planned, and one takes the run back."""
-        self._there = [handle and handle.bind(self._site) for handle in there]
+    async def find(self, embedding: Sequence[Handle | None], patience: float | None) -> None:
+        """Take note of the embedding workers that live; `patience` are the seconds of silence after which one counts as dead,
+        None if no death is planned, so that any death takes the run back."""
+        self._embedding = [handle and handle.bind(self._site) for handle in embedding]
         self._patience = patience
-        self._found.set()
+        self._changed.set()
 
     async def batch(self, index: int) -> Batch:
-        """The batch, whose ids are held somewhere: an id is here the place of its row among those that will come."""
-        while True:
-            held: Dispatched | None = await self._ask(await self._whose(index), "hold", self._rank, index)
-            if held is not None:
-                break
+        """The batch, whose ids an embedding worker holds; in their place stand the positions of the rows that will come."""
+        held: DispatchedBatch | None = None
+        while held is None:
+            held = await self._ask(await self._holder(index), "hold", self._rank, index)
         self._samples[index] = held.sample
         self._record.bytes["dispatched"] += nbytes(held)
         return replace(held.batch, ids={table: np.arange(count) for table, count in held.rows.items()})
 
-    async def pull(self, batch: Batch) -> tuple[None, dict[str, np.ndarray]]:
+    async def pull(self, batch: Batch) -> PullReply:
         if self._sending:  # they take other ways, and might come later
             await asyncio.wait(self._sending)
         start = self._site.now()
-        found = await self._rows(batch.index)
-        self._tokens[batch.index] = found.token
-        self._record.span("wait", start, start + found.waited, batch.index)
-        self._record.span("pull", start + found.waited, self._site.now(), batch.index)
-        self._record.bytes["embeddings"] += nbytes(found)
-        return None, {table: self._store.rows.decode(block) for table, block in found.rows.items()}
+        while True:
+            sample = self._samples[batch.index]
+            reply: PullReply | None = await self._ask(rank_of(sample), "pull", sample)
+            if reply is not None:
+                break
+            await self.batch(batch.index)  # its holder died
+        self._tokens[batch.index] = reply.token
+        self._record.span("wait", start, start + reply.waited, batch.index)
+        self._record.span("pull", start + reply.waited, self._site.now(), batch.index)
+        self._record.bytes["embeddings"] += nbytes(reply)
+        return replace(reply, rows={table: self._store.rows.decode(block) for table, block in reply.rows.items()})
 
     async def push(self, batch: Batch, result: StepResult | None) -> None:
-        """Send the gradients; awaiting it is waiting for the servers to have taken them, or to know that they will not come."""
+        """Send the gradients; return when the servers have taken them, or know that they will not come."""
         start, done = self._site.now(), asyncio.get_running_loop().create_future()
         self._sending.add(done)
         try:
             sample, token = self._samples.pop(batch.index), self._tokens.pop(batch.index)
             sent = result and {table: self._store.gradients.encode(block) for table, block in result.rows.items()}
             self._record.bytes["embedding gradients"] += nbytes([sent])
-            if not await self._ask(holder(sample), "push", sample, sent):
-                push = Push(self._rank, token, batch.index)
-                given_up = Gradient(push, batch.size, None, {}, void="abandoned")
-                await asyncio.gather(*(server.push(given_up) for server in self._servers))
+            if not await self._ask(rank_of(sample), "push", sample, sent):
+                abandoned = Gradient(self._rank, token, batch.index, batch.size, void="abandoned")
+                await asyncio.gather(*(server.push(abandoned) for server in self._servers))
         finally:
             self._sending.remove(done)
             done.set_result(None)
         self._record.span("push", start, self._site.now(), batch.index)
 
     async def tell(self, change: str) -> None:
-        """What becomes of the worker: it leaves, or only pauses."""
-        if self._blocks or change != "pauses":  # else nobody would wait for it
+        """Tell the servers that the worker leaves, or pauses, where that matters to the rule."""
+        if self._blocks or change != "pauses":
             await asyncio.gather(*(server.tell(self._rank, change) for server in self._servers))
 
-    async def _rows(self, index: int) -> Pulled:
+    async def _holder(self, index: int) -> int:
+        """The rank of the embedding worker that is to hold a batch: each in turn, without the dead ones. Where the rule blocks,
+        one holds all batches of a worker, so that they come to its gate in their order."""
+        first, count = self._rank if self._blocks else index, len(self._embedding)
         while True:
-            sample = self._samples[index]
-            found: Pulled | None = await self._ask(holder(sample), "pull", sample)
-            if found is not None:
-                return found
-            await self.batch(index)  # where it was held, it is no more
+            for rank in ((first + step) % count for step in range(count)):
+                if self._embedding[rank] is not None:
+                    return rank
+            self._changed.clear()
+            await self._changed.wait()
 
-    async def _whose(self, index: int) -> int:
-        """Who holds a batch: each in turn, or the next of those that are there; where the rule blocks, one for all of a worker's
-        batches, so that these come to its gate in their order."""
-        first, many = self._rank if self._blocks else index, len(self._there)
-        while True:
-            for number in ((first + step) % many for step in range(many)):
-                if self._there[number] is not None:
-                    return number
-            self._found.clear()
-            await self._found.wait()
-
-    async def _ask(self, number: int, method: str, *args: Any) -> Any:
-        """An embedding worker's answer; None where it is dead, once it has been silent for so long."""
-        if (handle := self._there[number]) is None:
+    async def _ask(self, rank: int, method: str, *args: Any) -> Any:
+        """An embedding worker's answer; None if it is dead, after so long a silence."""
+        if (handle := self._embedding[rank]) is None:
             return None
         try:
             return await getattr(handle, method)(*args)
         except NodeLost as lost:
-            if lost.node != f"embedding{number}" or self._patience is None:
+            if lost.node != f"embedding{rank}" or self._patience is None:
                 raise
         await self._site.sleep(self._patience)
-        if self._there[number] is handle:
-            self._there[number] = None
+        if self._embedding[rank] is handle:
+            self._embedding[rank] = None
         return None

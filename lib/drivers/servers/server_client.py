@@ -1,131 +1,118 @@
-"""A worker's view of parameter servers: one vector and one block a table, however many servers hold them."""
+"""A worker's client of parameter servers: one vector and one block a table, however many servers hold them."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 
 import numpy as np
 
 from lib.cluster.base import Site, nbytes
 from lib.drivers.run.plan import Plan
 from lib.drivers.run.record import Record
-from lib.drivers.servers.servers import Servers
-from lib.drivers.servers.shard import Gradient
-from lib.drivers.servers.steps import Pulled
-from lib.protocols.server_rule import Push
+from lib.drivers.servers.messages import Gradient, PullReply
+from lib.drivers.servers.parameter_server import Servers
 from lib.store.blank import joined, taken
 from lib.store.placement import Partition
 from lib.tasks.batch import Batch
 from lib.tasks.flat_model import StepResult
 
-Parts = dict[str, np.ndarray | slice]
-"""Table -> which of a batch's ids, or of its sums, are on one server."""
+Share = dict[str, np.ndarray | slice]
+"""Table -> positions of a batch's ids, or of its sums, that are on one server."""
 
 
 class ServerClient:
-    """A worker's view: it pulls one vector and one block a table, however many servers hold them, and counts what travels."""
+    """It pulls parameters and pushes gradients, and counts what travels."""
 
     def __init__(self, site: Site, plan: Plan, servers: Servers, rank: int, size: int, record: Record):
         self._handles = [handle.bind(site) for handle in servers.handles]
         self._site, self._rank, self._record = site, rank, record
         self._dense, self._rows = "dense" in servers.holds, "rows" in servers.holds
-        rule = plan.protocol.dense if self._dense else plan.protocol.sparse
-        self._rule, self._blocks, self.ahead = rule, rule.blocks, rule.ahead
-        self._store, self._partition = plan.store, Partition(size, plan.placement)
-        self._pooled = plan.pooled
-        self._steps: dict[int, tuple[int, list[Parts]]] = {}
+        self._rule = plan.protocol.dense if self._dense else plan.protocol.sparse
+        self.pull_ahead = self._rule.pull_ahead
+        self._store, self._partition, self._pooled = plan.store, Partition(size, plan.placement), plan.pooled
+        self._steps: dict[int, tuple[int, list[Share]]] = {}
         """Batch -> its token, and where its ids, or its sums, are."""
 
-    async def pull(self, batch: Batch) -> tuple[np.ndarray | None, dict[str, np.ndarray]]:
-        found = await self.ask(batch)
-        return found.dense, found.rows
-
-    async def ask(self, batch: Batch) -> Pulled | None:
-        """`pull`, with the step's token and how long it waited for its turn; None: the worker is taken for dead."""
-        start = self._site.now()
-        parts = self._parts(batch)
-        asked = [self._asked(batch, share) for share in parts]
-        pulled = await self._fetch(batch, asked)
-        if pulled is None:
+    async def pull(self, batch: Batch) -> PullReply | None:
+        """The batch's parameters, once the servers' rule lets the worker start; None if the worker is taken for dead."""
+        shares = self._shares(batch)
+        replies = await self._ask(batch, shares)
+        if replies is None:
             return None
-        self._steps[batch.index] = pulled[0].token, parts  # tokens come from shard 0 alone
-        waited = self._note(batch, start, asked, pulled)
-        dense = joined([part.dense for part in pulled]) if self._dense else None
-        for share, messages in zip(parts, asked, strict=True):
-            share.update({table: messages[table].bags for table in self._pooled if table in share})
-        rows = {table: self._block(table, batch, pulled, parts) for table in parts[0]}
-        return Pulled(pulled[0].token, waited, dense, rows)
+        self._steps[batch.index] = replies[0].token, shares  # tokens come from the first server alone
+        rows = {}
+        for table in shares[0]:
+            rows[table] = self._block(table, batch, replies, shares)
+        dense = joined([reply.dense for reply in replies]) if self._dense else None
+        return PullReply(replies[0].token, max(reply.waited for reply in replies), dense, rows)
 
     async def push(self, batch: Batch, result: StepResult | None) -> None:
-        """Send the gradients; awaiting it is waiting for the servers to have taken them."""
-        start = self._site.now()
-        token, parts = self._steps.pop(batch.index)
-        push = Push(self._rank, token, batch.index)
-        gradients = [self._share(push, batch, result, *each) for each in enumerate(parts)]
-        self._count("push dense", [gradient.dense for gradient in gradients])
-        self._count("push rows", [gradient.rows for gradient in gradients])
-        calls = [handle.push(gradient) for handle, gradient in zip(self._handles, gradients, strict=True)]
+        """Send the gradients, or that the batch is skipped; return when the servers have taken them."""
+        start, record = self._site.now(), self._record
+        token, shares = self._steps.pop(batch.index)
+        calls = []
+        for shard, share in enumerate(shares):
+            gradient = self._gradient(token, batch, result, shard, share)
+            record.bytes["push dense"] += nbytes((gradient.dense,))
+            record.bytes["push rows"] += nbytes(gradient.rows)
+            calls.append(self._handles[shard].push(gradient))
         await (calls[0] if len(calls) == 1 else asyncio.gather(*calls))
-        self._record.span("push", start, self._site.now(), batch.index)
+        record.span("push", start, self._site.now(), batch.index)
 
     async def tell(self, change: str) -> None:
-        """What becomes of the worker: it leaves, or only pauses."""
-        if self._blocks or change != "pauses":  # else nobody would wait for it
+        """Tell the servers that the worker leaves, or pauses, where that matters to the rule."""
+        if self._rule.blocks or change != "pauses":
             await asyncio.gather(*(handle.tell(self._rank, change) for handle in self._handles))
 
-    async def _fetch(self, batch: Batch, asked: Sequence[object], *whole: bool) -> list[Pulled] | None:
-        """Each server's answer; None: the worker is taken for dead."""
-        calls = [
-            handle.pull(self._rank, batch.index, ids, *whole) for handle, ids in zip(self._handles, asked, strict=True)
-        ]
-        pulled = [await calls[0]] if len(calls) == 1 else await asyncio.gather(*calls)
-        return None if None in pulled else pulled
-
-    def _note(self, batch: Batch, start: float, asked: Sequence[object], pulled: Sequence[Pulled]) -> float:
-        """What came, since when; how long it waited for its turn."""
-        waited, end = max(part.waited for part in pulled), self._site.now()
-        self._record.span("wait", start, start + waited, batch.index)
-        self._record.span("pull", start + waited, end, batch.index)
-        self._count("pull ids", asked)
-        self._count("pull dense", [part.dense for part in pulled])
-        self._count("pull rows", [part.rows for part in pulled])
-        return waited
-
-    def _parts(self, batch: Batch) -> list[Parts]:
+    def _shares(self, batch: Batch) -> list[Share]:
         """Each server's share of a batch's rows."""
-        split = {table: self._partition.split(table, ids) for table, ids in batch.ids.items()} if self._rows else {}
-        return [{table: part[shard] for table, part in split.items()} for shard in range(len(self._handles))]
+        shares: list[Share] = [{} for _ in self._handles]
+        for table, ids in batch.ids.items() if self._rows else ():
+            for share, part in zip(shares, self._partition.split(table, ids), strict=False):
+                share[table] = part
+        return shares
 
-    def _asked(self, batch: Batch, share: Parts) -> dict[str, object]:
-        """The message that asks a server for its share."""
-        return {
-            table: self._store.ask(batch.ids[table], batch.where.get(table), part, self._pooled.get(table, ()))
-            for table, part in share.items()
-        }
+    async def _ask(self, batch: Batch, shares: list[Share], *whole: bool) -> list[PullReply] | None:
+        """Each server's reply; in `shares`, positions of ids give way to those of sums where servers sum."""
+        start, record = self._site.now(), self._record
+        wanted, calls = [], []
+        for handle, share in zip(self._handles, shares, strict=True):
+            messages = {}
+            for table, part in share.items():
+                pooling = self._pooled.get(table, ())
+                messages[table] = self._store.ask(batch.ids[table], batch.where.get(table), part, pooling)
+                if pooling:
+                    share[table] = messages[table].bags
+            wanted.append(messages)
+            calls.append(handle.pull(self._rank, batch.index, messages, *whole))
+        replies = [await calls[0]] if len(calls) == 1 else await asyncio.gather(*calls)
+        if None in replies:
+            return None
+        waited = start + max(reply.waited for reply in replies)
+        record.span("wait", start, waited, batch.index)
+        record.span("pull", waited, self._site.now(), batch.index)
+        record.bytes["pull ids"] += nbytes(wanted)
+        for reply in replies:
+            record.bytes["pull dense"] += nbytes((reply.dense,))
+            record.bytes["pull rows"] += nbytes(reply.rows)
+        return replies
 
-    def _block(self, table: str, batch: Batch, pulled: list[Pulled], parts: list[Parts]) -> np.ndarray:
-        blocks = [self._store.rows.decode(part.rows[table]) for part in pulled]
-        if table in self._pooled and len(blocks) > 1:  # servers may each have a part of a sum
+    def _block(self, table: str, batch: Batch, replies: list[PullReply], shares: list[Share]) -> np.ndarray:
+        blocks = [self._store.rows.decode(reply.rows[table]) for reply in replies]
+        if table in self._pooled and len(blocks) > 1:  # each server may have a part of a sum
             whole = np.zeros((len(batch.where[table]) * len(self._pooled[table]), blocks[0].shape[1]), np.float32)
-            for part, block in zip(parts, blocks, strict=True):
-                whole[part[table]] += block
+            for share, block in zip(shares, blocks, strict=True):
+                whole[share[table]] += block
             return whole
-        return joined(blocks, [part[table] for part in parts])
+        return joined(blocks, [share[table] for share in shares])
 
-    def _share(self, push: Push, batch: Batch, result: StepResult | None, shard: int, parts: Parts) -> Gradient:
-        """What one server gets of a step's gradients."""
+    def _gradient(self, token: int, batch: Batch, result: StepResult | None, shard: int, share: Share) -> Gradient:
+        """One server's part of a step's gradients."""
         if result is None:
-            return Gradient(push, batch.size, None, {}, void="dropped")
+            return Gradient(self._rank, token, batch.index, batch.size, void="dropped")
         dense = result.dense.cpu().numpy()[self._partition.slice(shard)] if self._dense else None
-        rows = {
-            table: (
-                None if table in self._pooled else batch.ids[table][part],
-                self._store.gradients.encode(taken(result.rows[table], part)),
-            )
-            for table, part in parts.items()
-        }
-        return Gradient(push, batch.size, dense, rows)
-
-    def _count(self, kind: str, messages: list) -> None:
-        self._record.bytes[kind] += nbytes(messages)
+        rows = {}
+        for table, part in share.items():
+            ids = None if table in self._pooled else batch.ids[table][part]
+            rows[table] = ids, self._store.gradients.encode(taken(result.rows[table], part))
+        return Gradient(self._rank, token, batch.index, batch.size, dense, rows)

@@ -11,7 +11,7 @@ import pytest
 import lib
 from lib import Failure, Node, VirtualCluster, protocols, workloads
 from lib.drivers.run.ledger import OUTCOMES
-from lib.drivers.servers.pulling import pulled
+from lib.drivers.servers.prefetch import with_pulls
 from lib.protocols import Pair
 from lib.tasks.batch import Batch
 from tests.toys import records
@@ -25,7 +25,7 @@ CLICKS = workloads.get(
 class Asked:
     """A set of servers that answers at once and notes who asked."""
 
-    ahead: int
+    pull_ahead: int
     batches: list[int] = field(default_factory=list)
 
     async def pull(self, batch):
@@ -45,7 +45,7 @@ def test_each_set_of_servers_is_asked_as_far_ahead_as_its_rule_says(aheads):
     async def train():
         async with asyncio.TaskGroup() as tasks:
             done = 0
-            async for batch, pulls in pulled(batches(9), sets, tasks):
+            async for batch, pulls in with_pulls(batches(9), sets, tasks):
                 assert batch.index == done
                 assert [await pull() for pull in pulls] == [done] * len(sets)
                 for _ in range(20):  # whatever is to be asked ahead is asked by now
@@ -100,7 +100,7 @@ def test_rows_that_a_worker_had_read_ahead_are_lost_with_it_once(counts):
 
 
 def test_a_pair_reads_rows_ahead_and_dense_parameters_as_the_step_begins():
-    pair = Pair(sparse=protocols.get("async", ahead=3), dense=protocols.get("async"))
+    pair = Pair(sparse=protocols.get("async", pull_ahead=3), dense=protocols.get("async"))
     parts = records(CLICKS, pair, VirtualCluster(workers=1))
     ages = {"dense" in part.final: {age for _, age in part.staleness} for part in parts if part.ledger["started"]}
     assert ages[True] == {0} and max(ages[False]) == 3
