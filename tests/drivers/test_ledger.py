@@ -36,18 +36,3 @@ def test_what_was_started_was_computed_unless_a_worker_was_lost():
     with pytest.raises(LockstepError, match="7 started, 6 computed"):
         settle([server(7, applied=7), worker(6)])
     assert settle([server(7, applied=6, lost=1), worker(6)])["lost"] == 1
-
-
-def test_of_what_a_worker_kept_nobody_else_knows():
-    """It has computed two batches from what it read for others, and died before it could send their gradients."""
-    nothing = {"decayed": 0, "dropped": 0, "in_flight": 0}
-    assert settle([server(5, applied=5), worker(7, kept=2)]) == {"issued": 7, "applied": 5, "lost": 2, **nothing}
-    for computed in (4, 8):
-        with pytest.raises(LockstepError, match=f"5 started, {computed} computed"):
-            settle([server(5, applied=5), worker(computed, kept=2)])
-
-
-@pytest.mark.parametrize("computed, issued", [(5, 6), (6, 6), (7, 7), (9, 8)])
-def test_what_was_kept_and_what_was_started_are_lost_together(computed, issued):
-    told = settle([server(6, applied=5, lost=1), worker(computed, kept=2)])
-    assert (told["issued"], told["applied"], told["lost"]) == (issued, 5, issued - 5)

@@ -40,11 +40,18 @@ class ServerClient:
         if replies is None:
             return None
         self._steps[batch.index] = replies[0].token, shares  # tokens come from the first server alone
-        rows = {}
+        slices, waited, rows = [], 0.0, {}
+        for reply in replies:
+            slices.append(reply.dense)
+            waited = max(waited, reply.waited)
         for table in shares[0]:
-            rows[table] = self._block(table, batch, replies, shares)
-        dense = joined([reply.dense for reply in replies]) if self._dense else None
-        return PullReply(replies[0].token, max(reply.waited for reply in replies), dense, rows)
+            blocks, places = [], []
+            for share, reply in zip(shares, replies, strict=True):
+                blocks.append(self._store.rows.decode(reply.rows[table]))
+                places.append(share[table])
+            sums = len(batch.where[table]) * len(self._pooled[table]) if table in self._pooled else 0
+            rows[table] = _added(blocks, places, sums) if sums and len(blocks) > 1 else joined(blocks, places)
+        return PullReply(replies[0].token, waited, joined(slices) if self._dense else None, rows)
 
     async def push(self, batch: Batch, result: StepResult | None) -> None:
         """Send the gradients, or that the batch is skipped; return when the servers have taken them."""
@@ -88,23 +95,15 @@ class ServerClient:
         replies = [await calls[0]] if len(calls) == 1 else await asyncio.gather(*calls)
         if None in replies:
             return None
-        waited = start + max(reply.waited for reply in replies)
-        record.span("wait", start, waited, batch.index)
-        record.span("pull", waited, self._site.now(), batch.index)
+        began = start
         record.bytes["pull ids"] += nbytes(wanted)
         for reply in replies:
+            began = max(began, start + reply.waited)
             record.bytes["pull dense"] += nbytes((reply.dense,))
             record.bytes["pull rows"] += nbytes(reply.rows)
+        record.span("wait", start, began, batch.index)
+        record.span("pull", began, self._site.now(), batch.index)
         return replies
-
-    def _block(self, table: str, batch: Batch, replies: list[PullReply], shares: list[Share]) -> np.ndarray:
-        blocks = [self._store.rows.decode(reply.rows[table]) for reply in replies]
-        if table in self._pooled and len(blocks) > 1:  # each server may have a part of a sum
-            whole = np.zeros((len(batch.where[table]) * len(self._pooled[table]), blocks[0].shape[1]), np.float32)
-            for share, block in zip(shares, blocks, strict=True):
-                whole[share[table]] += block
-            return whole
-        return joined(blocks, [share[table] for share in shares])
 
     def _gradient(self, token: int, batch: Batch, result: StepResult | None, shard: int, share: Share) -> Gradient:
         """One server's part of a step's gradients."""
@@ -116,3 +115,11 @@ class ServerClient:
             ids = None if table in self._pooled else batch.ids[table][part]
             rows[table] = ids, self._store.gradients.encode(taken(result.rows[table], part))
         return Gradient(self._rank, token, batch.index, batch.size, dense, rows)
+
+
+def _added(blocks: list[np.ndarray], places: list[np.ndarray], size: int) -> np.ndarray:
+    """Sums of which each server sent a part."""
+    whole = np.zeros((size, blocks[0].shape[1]), np.float32)
+    for place, block in zip(places, blocks, strict=True):
+        whole[place] += block
+    return whole
