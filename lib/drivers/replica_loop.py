@@ -26,7 +26,7 @@ from lib.drivers.run.plan import Plan
 from lib.drivers.run.record import Finished, Mark, Marks, Record, Snapshot
 from lib.drivers.run.supply import Supply, open_supply
 from lib.drivers.run.trainer import Input, Trainer
-from lib.drivers.servers.cached_client import client_of
+from lib.drivers.servers.cached_client import make_client
 from lib.drivers.servers.embedding_client import EmbeddingClient
 from lib.drivers.servers.parameter_server import Servers, open_servers
 from lib.drivers.servers.prefetch import Pull, with_pulls
@@ -70,7 +70,7 @@ class ReplicaWorker(Kept):
         self._embedding = EmbeddingClient(site, plan, servers, rank, self.record) if plan.embedding_workers else None
         self._servers = self._embedding
         if servers and not self._embedding:
-            self._servers = client_of(site, plan, servers, rank, self.replica.size, self.record)
+            self._servers = make_client(site, plan, servers, rank, self.replica.size, self.record)
         self._input = Input(site, plan, rank, supply, self._trainer, self._embedding and self._embedding.batch)
         self._rendezvous = rendezvous.bind(site)
         exchange, when = self.rule.exchange, self.rule.when

@@ -15,7 +15,7 @@ from lib.drivers.run.plan import Plan
 from lib.drivers.run.record import Finished, Mark, Record
 from lib.drivers.run.supply import Supply, open_supply
 from lib.drivers.run.trainer import Input, Trainer
-from lib.drivers.servers.cached_client import client_of
+from lib.drivers.servers.cached_client import make_client
 from lib.drivers.servers.embedding_client import EmbeddingClient
 from lib.drivers.servers.parameter_server import Servers, open_servers
 from lib.drivers.servers.prefetch import with_pulls
@@ -32,7 +32,7 @@ class ServerWorker(Kept):
             EmbeddingClient(site, plan, servers[-1], rank, self.record) if plan.embedding_workers else None
         )
         direct = servers[:-1] if self._embedding else servers
-        self._clients = [client_of(site, plan, each, rank, self._trainer.size, self.record) for each in direct]
+        self._clients = [make_client(site, plan, each, rank, self._trainer.size, self.record) for each in direct]
         self._clients += [self._embedding] if self._embedding else []
         self._plan = plan
         self._input = Input(site, plan, rank, supply, self._trainer, self._embedding and self._embedding.batch)

@@ -108,7 +108,7 @@ class CachedClient(ServerClient):
         await super().push(batch, result)
 
 
-def client_of(site: Site, plan: Plan, servers: Servers, rank: int, size: int, record: Record) -> ServerClient:
+def make_client(site: Site, plan: Plan, servers: Servers, rank: int, size: int, record: Record) -> ServerClient:
     """The client that the servers' rule needs."""
     rule = plan.protocol.dense if "dense" in servers.holds else plan.protocol.sparse
     return (CachedClient if rule.cache_steps else ServerClient)(site, plan, servers, rank, size, record)
