@@ -143,9 +143,7 @@ class Pipeline(Kept):
             if self._rule.validates:
                 self.record.span("validate", start, self._site.now(), index)
             result = await self._trainer.launch(batch, self._dense.values, values)
-            work.end, work.place = self._site.now(), len(self.record.order)
-            work.stamp, self._stamp = self._stamp, self._stamp + 1
-            self.record.order.append(index)
+            self._stamp_batch(work)
             cost = Work(bytes=3 * (self._dense.nbytes + work.nbytes))
             await self._site.launch(cost, self._update, work, result)
             self.record.span("update", work.end, self._site.now(), index)
@@ -157,7 +155,7 @@ class Pipeline(Kept):
 
     async def _write_all(self) -> None:
         while (work := await self._done.get()) is not None:
-            rows, loss, scores, sound = await self._site.launch(None, self._landed, work)
+            rows, loss, scores, sound = await self._site.launch(None, self._receive, work)
             if self._trainer.note(work.batch, work.end, loss, scores, sound):
                 self.record.ledger["applied"] += 1
                 unseen = 0 if self._rule.validates else work.stamp - work.admission.seen
@@ -168,6 +166,12 @@ class Pipeline(Kept):
             self.record.bytes["push rows"] += work.nbytes
             arrival = await self._store.write(work.batch.index, work.stamp, work.batch.size, rows)
             self.record.span("push", start, arrival, work.batch.index)
+
+    def _stamp_batch(self, work: InFlight) -> None:
+        """Give a computed batch its timestamp and its place in the order."""
+        work.end, work.place = self._site.now(), len(self.record.order)
+        work.stamp, self._stamp = self._stamp, self._stamp + 1
+        self.record.order.append(work.batch.index)
 
     def _upload(self, batch: Batch, rows: dict[str, Rows]) -> Arrival:
         if not self._plan.gradients:
@@ -217,7 +221,7 @@ class Pipeline(Kept):
                 self.record.extra["largest cache"] = max(self.record.extra["largest cache"], len(cache))
         work.download = self._road.down({**work.blocks, **sent})
 
-    def _landed(self, work: InFlight) -> tuple[dict[str, Rows], float, Any, bool]:
+    def _receive(self, work: InFlight) -> tuple[dict[str, Rows], float, Any, bool]:
         """A batch's rows as they are to be written, its loss and scores, and whether its gradients were finite."""
         if not self._plan.gradients:
             return work.rows, math.nan, None, True

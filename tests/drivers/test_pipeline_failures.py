@@ -23,10 +23,10 @@ CLUSTERS = {"virtual": VirtualCluster(), "local": LocalCluster(threads=8)}
 WHERE = {
     "a reader": (HostStore, "_read"),
     "its input": (workloads.get("kg-synthetic", **GRAPH).__class__, "draw"),
-    "validation": (Pipeline, "_validated"),
+    "validation": (Pipeline, "_validate"),
     "the device": (Trainer, "_launch"),
     "the update": (Pipeline, "_update"),
-    "the way back": (Pipeline, "_landed"),
+    "the way back": (Pipeline, "_receive"),
     "a writer": (HostStore, "_write"),
 }
 

@@ -89,8 +89,8 @@ def test_the_host_waits_for_nothing_until_a_batch_is_on_its_way_back(name, monke
 
         return inside
 
-    strict = ((Pipeline, "_send"), (Pipeline, "_validated"), (Trainer, "_launch"), (Pipeline, "_update"))
-    others = ((Pipeline, "_landed"), (LocalSite, "_computed"), (DenseStore, "pull"), (DenseStore, "export"))
+    strict = ((Pipeline, "_upload"), (Pipeline, "_validate"), (Trainer, "_launch"), (Pipeline, "_update"))
+    others = ((Pipeline, "_receive"), (LocalSite, "_computed"), (DenseStore, "pull"), (DenseStore, "export"))
     for owner, method in (*strict, *others):
         mode = "error" if (owner, method) in strict else None
         monkeypatch.setattr(owner, method, within(getattr(owner, method), mode))

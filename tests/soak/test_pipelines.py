@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -13,6 +12,7 @@ import lib
 import tests.soak
 from lib import workloads
 from lib.drivers.pipeline_loop import Pipeline
+from lib.drivers.pipelines.access_log import AccessLog
 from lib.drivers.pipelines.host_store import HostStore
 from lib.drivers.run.plan import Plan
 from lib.drivers.run.record import Access, Record
@@ -76,13 +76,13 @@ class Faults:
 
     @staticmethod
     def two_batches_read_the_counter_at_once(plant):
-        account = Pipeline._account
+        stamp = Pipeline._stamp_batch
 
         def again(self, work):
-            account(self, work)
+            stamp(self, work)
             self._stamp -= work.batch.index % 2
 
-        plant.setattr(Pipeline, "_account", again)
+        plant.setattr(Pipeline, "_stamp_batch", again)
         return "lost update"
 
     @staticmethod
@@ -151,15 +151,15 @@ class Faults:
     @staticmethod
     def the_cache_gives_first_rows_under_its_timestamps(plant):
         """Timestamps move without their data: who believes them sees nothing."""
-        validated = Pipeline._validated
+        validated = Pipeline._validate
 
         def stamps_alone(self, work):
             before = {name: block.block.copy() for name, block in work.rows.items()}
             seen, _ = validated(self, work)
             work.blocks = {name: torch.from_numpy(block) for name, block in before.items()}
-            return seen, {name: block[:, : self._dim(name)].contiguous() for name, block in work.blocks.items()}
+            return seen, {name: block[:, : self._dims[name]].contiguous() for name, block in work.blocks.items()}
 
-        plant.setattr(Pipeline, "_validated", stamps_alone)
+        plant.setattr(Pipeline, "_validate", stamps_alone)
         return "stamp without data"
 
     @staticmethod
@@ -261,7 +261,8 @@ def test_a_write_that_is_interrupted_is_noted_as_one_that_may_have_happened(monk
     """Its first row is there, and nobody comes to the second."""
     store = HostStore.__new__(HostStore)
     store._tables, store._rule = {"t": Table(1, SGD(lr=1.0), seed=0)}, OAC()
-    store._calls, store.record = itertools.count(), Record("server0", None, accesses=[])
+    store.record = Record("server0", None)
+    store._log = AccessLog(store.record)
     store._read(0, {"t": np.array([1, 2])})
     replaced = kernels.replace_rows
 
