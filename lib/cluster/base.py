@@ -149,7 +149,7 @@ class World(ABC):
     def now(self) -> float: ...
 
     def start_clock(self) -> None:  # noqa: B027 - most worlds need nothing where nothing fails
-        """Start the clock of the failures, unless it runs; training starts or goes on now on the nodes that are up."""
+        """Start the clock of the failures, unless it runs: training starts or continues now on the nodes that are up."""
 
     async def dead_node_in(self, error: BaseException) -> str | None:
         """The node whose death led to that error; None if the cause was another."""

@@ -254,7 +254,7 @@ class Connection:
 
 
 class FailureSchedule:
-    """Kills nodes when their plans say so, and tells when a dead node is up again."""
+    """The deaths of all nodes: it kills each when its plan says so, and knows when it is up again."""
 
     def __init__(self, plan_of: Callable[[str], NodeFailures], kill: Callable[[str], None]):
         """`plan_of` returns a node's failures, `kill` ends a node at once."""

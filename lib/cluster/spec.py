@@ -43,17 +43,18 @@ class Device(Checked):
 class Node(Checked):
     """A machine, or a worker's share of one.
 
-    How old gradients are follows from it. A worker makes its batch (`reading`), then reads parameters and holds them until their
-    gradient is in the store: the answer's way, the computation (its operations over `flops`), the gradient's way, and the
-    server's time for both, where requests queue for its `cores`. So `reading` makes ages less and `flops` too, and `latency`
-    more; `launch` is paid by either half, where there is one to pay it. Without a barrier, the age in updates is what the
-    others update meanwhile. `notebooks/ages.py` finds the workers of a wanted age. GBA's Table 5.3 has 0.12 to 0.21 on average.
+    The age of gradients follows from these figures. A worker reads its batch (`reading`), then reads parameters, whose age grows
+    until the gradient is in the store: while the answer travels, the computation runs (its operations over `flops`), the
+    gradient travels, and the server serves both requests, which queue for its `cores`. So larger `reading` and `flops` lower the
+    ages, and `latency` raises them; `launch` counts in each half that has such a node. Without a barrier, the age in updates is
+    the number of the others' updates meanwhile. `notebooks/ages.py` finds the workers of a wanted age. GBA's Table 5.3 has 0.12
+    to 0.21 on average.
     """
 
     flops: Positive = 2e9
     """Operations per second of one core."""
     launch: NotNegative = 0.0
-    """Seconds that any computation takes beside its operations: the framework's own time, which small batches feel."""
+    """Seconds that any computation takes in addition: the framework's own time, which matters for small batches."""
     cores: Count = 1
     """Computations that run at the same time; others queue."""
     memory: Positive | None = None
@@ -65,7 +66,7 @@ class Node(Checked):
     latency: NotNegative = 50e-6
     """Seconds from this node to any other, after the last byte has left."""
     reading: NotNegative = 0.0
-    """Seconds that a core takes to make a sample of raw data; 0: batches are there when they are asked for."""
+    """Seconds that a core takes to read a sample of raw data; 0: batches are always ready."""
     device: Device | None = None
     """An accelerator that computes instead of the cores."""
 

@@ -113,7 +113,7 @@ def test_a_part_is_hosted_called_and_computes_where_it_stands(cluster):
     assert squares == (49, 49) and 0.05 <= slept < 60 and elapsed >= slept
 
 
-def test_who_goes_on_from_a_cut_has_its_clock_again(cluster):
+def test_a_restored_world_has_the_clock_of_its_state(cluster):
     async def main(world):
         part = await world.host(Part, node="worker0")
         state = world.state()

@@ -1,4 +1,4 @@
-"""Failures: when they come, what they cost, and that nobody waits for the dead."""
+"""Failures: when they come, what they cost, and that no run waits for a dead node."""
 
 from __future__ import annotations
 
@@ -207,7 +207,7 @@ def test_a_failure_that_never_comes_changes_nothing():
 
 
 def test_hangs_cost_what_they_last():
-    """Sync on equal workers waits for whoever hangs: a second for the worker; for the server what is left of its second
+    """Sync on equal workers waits for a node that hangs: a second for the worker; for the server what is left of its second
     when the step's gradients reach it."""
     base = seconds(train("sync", VirtualCluster(workers=4, **EVEN)))
     plan = [
@@ -234,7 +234,7 @@ def test_the_others_go_on_without_a_worker_that_died_for_good():
 
 
 @pytest.mark.parametrize("name", SHARING)
-def test_workers_die_and_return_and_nobody_waits_for_ever(name):
+def test_workers_die_and_return_and_the_run_ends(name):
     base = seconds(train(name, VirtualCluster(workers=6, slowdown=0.5)))
     plan = [
         Failure(node="worker0", kind="dies", at=base / 3),
@@ -253,7 +253,7 @@ def test_workers_die_and_return_and_nobody_waits_for_ever(name):
 
 
 @pytest.mark.parametrize("name", ["sync", "gba", "ds-sync"])
-def test_nobody_waits_for_a_worker_that_returns_when_all_is_done(name):
+def test_a_worker_that_returns_after_the_end_is_not_waited_for(name):
     base = seconds(train(name, VirtualCluster(workers=4, **EVEN)))
     plan = [Failure(node="worker1", kind="dies", at=base / 2, lasts=100 * base)]
     cluster = VirtualCluster(workers=4, failures=plan, patience=base / 50, **EVEN)
@@ -300,7 +300,7 @@ def test_a_worker_that_comes_with_a_later_phase_fails_when_it_is_to():
 
 @pytest.mark.parametrize("name", ["sync", "all-reduce"])
 @pytest.mark.parametrize("every", [None, 1_000])
-def test_who_loses_a_server_goes_back_and_ends_where_it_would_have(name, every):
+def test_a_run_that_loses_a_server_returns_and_ends_as_without_the_loss(name, every):
     base = train(name, VirtualCluster(workers=4, **EVEN))
     options = {} if every is None else {"checkpoint_every": every}
     plan = [Failure(node="server0", kind="dies", at=0.6 * seconds(base), lasts=0.5)]
@@ -331,7 +331,7 @@ def test_what_cannot_come_back_ends_the_run():
         train("gba", VirtualCluster(workers=4, failures=plan, **EVEN))
 
 
-def test_a_crew_that_tells_nobody_is_found_out(monkeypatch):
+def test_servers_that_do_not_learn_of_a_death_deadlock(monkeypatch):
     """The planted fault: a worker dies, and its servers hear nothing of it."""
 
     async def lose(self, rank):
@@ -420,7 +420,7 @@ def test_ray_kills_processes(name, plan, joined_ray):
     assert run.summary["lost"] >= 1 and math.isfinite(run.summary["auc"])
 
 
-def test_nothing_befalls_messages_before_the_training_and_delays_are_counted_from_its_start():
+def test_no_message_is_late_before_the_training_and_delays_count_from_its_start():
     """The loop's clock has run for long when a training starts: a message of before would hold up all after it by as much."""
 
     async def main():

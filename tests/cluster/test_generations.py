@@ -25,8 +25,8 @@ class Answers:
         return 7
 
 
-def test_who_is_dead_and_has_not_ended_yet_gets_no_answer():
-    """It got None, with which it went on until its end reached it: an error out of a run that may lose workers."""
+def test_a_dead_caller_gets_no_answer():
+    """It got None and continued with that until it was cancelled: an error in a run that may lose workers."""
     cluster = LocalCluster(workers=1, failures=[Failure(node="worker0", kind="dies", at=100.0, lasts=1.0)])
 
     async def main(world):
@@ -40,8 +40,8 @@ def test_who_is_dead_and_has_not_ended_yet_gets_no_answer():
     assert cluster.open(0, 1).run(main)
 
 
-def test_who_is_to_end_does_so_though_whom_it_waits_for_is_dead_as_well():
-    """A keeper that was to end went on with a worker that had died at that moment, and waited for ever."""
+def test_a_cancelled_caller_of_a_dead_node_ends_as_cancelled():
+    """A supervisor that was cancelled continued with a worker that had died at that moment, and waited for ever."""
 
     async def never():
         await asyncio.Event().wait()
@@ -59,8 +59,8 @@ def test_who_is_to_end_does_so_though_whom_it_waits_for_is_dead_as_well():
 
 
 @pytest.mark.parametrize("kind", [LocalCluster, VirtualCluster])
-def test_who_calls_a_dead_node_among_others_hears_of_it_where_it_waits(kind):
-    """The call itself raised: a worker that came back while another was dead was made known to nobody."""
+def test_a_call_of_a_dead_node_fails_where_it_is_awaited(kind):
+    """The call itself raised: then a worker that came back while another was dead was announced to no other."""
     cluster = kind(workers=2, failures=[Failure(node="worker0", kind="dies", at=100.0, lasts=1.0)])
 
     async def main(world):
@@ -73,7 +73,7 @@ def test_who_calls_a_dead_node_among_others_hears_of_it_where_it_waits(kind):
     assert isinstance(lost, NodeLost) and seven == 7
 
 
-def test_who_is_being_started_cannot_die():
+def test_a_node_that_is_being_started_cannot_die():
     """Processes take seconds to start: a run whose workers die every second would never see one that is there."""
     plan = [Failure(node="worker0", kind="dies", at=at, lasts=1.0) for at in (2, 5, 6, 9)]
     deaths = []
@@ -95,7 +95,7 @@ def test_who_is_being_started_cannot_die():
 
 
 def test_calls_of_a_dead_node_end_in_the_order_in_which_they_began():
-    """Those who wait for them go on in that order, and in none of chance."""
+    """Their callers continue in that order, and not at random."""
     ended = []
 
     async def call(number):
@@ -115,7 +115,7 @@ def test_calls_of_a_dead_node_end_in_the_order_in_which_they_began():
     assert ended == list(range(50))
 
 
-def test_the_thread_has_let_go_of_all_when_its_result_is_there():
+def test_the_thread_has_freed_its_memory_when_its_result_is_returned():
     """What a thread keeps to itself goes when it ends, after its work: a process that ends meanwhile is aborted by torch."""
     own, gone = threading.local(), []
 

@@ -33,7 +33,7 @@ def test_the_clock_jumps_to_the_next_timer_and_stands_still_between():
     assert run(main()) == [0, 0, 1e6, 1e6 + 2.5]
 
 
-def test_a_lock_is_handed_on_in_the_order_of_asking():
+def test_a_lock_is_passed_on_in_the_order_of_requests():
     lock, log = asyncio.Lock(), []
 
     async def worker(name):
@@ -48,7 +48,7 @@ def test_a_lock_is_handed_on_in_the_order_of_asking():
     assert log == [("a", 2), ("b", 4), ("c", 6)]
 
 
-def test_an_event_wakes_all_and_a_condition_wakes_whom_its_predicate_lets():
+def test_an_event_wakes_all_and_a_condition_wakes_those_that_its_predicate_lets():
     event, condition, log, level = asyncio.Event(), asyncio.Condition(), [], 0
 
     async def waits(name):
@@ -200,7 +200,7 @@ def test_an_error_in_a_task_comes_through_and_the_others_clean_up():
     assert cleaned == [1]
 
 
-def test_an_error_that_nobody_awaits_stops_the_loop():
+def test_an_error_of_a_task_without_a_waiter_stops_the_loop():
     async def fails():
         raise ZeroDivisionError("unseen")
 

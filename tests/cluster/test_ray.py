@@ -69,7 +69,7 @@ def test_nodes_other_than_workers_and_servers_have_no_share():
 
 
 @pytest.mark.parametrize("fails, tries", [(RuntimeError("timed out"), 2), (ValueError("an option"), 1)])
-def test_ray_that_does_not_start_is_tried_again_and_told_of(monkeypatch, fails, tries):
+def test_ray_that_does_not_start_is_started_once_more_and_reported(monkeypatch, fails, tries):
     pytest.importorskip("ray")
     met = []
 
@@ -88,7 +88,7 @@ def test_ray_that_does_not_start_is_tried_again_and_told_of(monkeypatch, fails, 
         world._start()
 
 
-@pytest.mark.ray  # beside others' Ray it was ended twice, by whom is not known
+@pytest.mark.ray  # next to the Ray of other tests it was killed twice
 def test_a_start_that_fails_leaves_nothing_running(monkeypatch, tmp_path):
     """Ray's own way to fail: its server runs, then what should wait for it gives up. What ran before is left alone."""
     pytest.importorskip("ray")
@@ -174,10 +174,49 @@ print(json.dumps({**summary, "killed": killed, "machines": len({*stood.values()}
 """
 
 
+LISTENING = """
+import json
+import os
+
+import psutil
+
+import lib
+
+found = set()
+
+
+def progress(samples):
+    for process in [psutil.Process(), *psutil.Process().children(recursive=True)]:
+        try:
+            connections = process.net_connections("tcp")
+        except psutil.Error:  # it has ended
+            continue
+        found.update(each.laddr.ip for each in connections if each.status == psutil.CONN_LISTEN)
+
+
+job = lib.Job.of("ctr-synthetic", "ds-sync", "ray", samples=400, workers=2, save=False, **json.loads(os.environ["TASK"]))
+job.run(progress)
+print(json.dumps(sorted(found)))
+"""
+
+
+@pytest.mark.ray
+def test_on_one_machine_everything_listens_on_the_loopback_address(reports):
+    """Torch's store and Ray's servers listened on all addresses; the store has no authentication."""
+    pytest.importorskip("ray")
+    environment = os.environ | {"TASK": json.dumps(TASK)}
+    done = subprocess.run(
+        [sys.executable, "-c", LISTENING], capture_output=True, text=True, timeout=300, env=environment
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    addresses = {each.removeprefix("::ffff:") for each in json.loads(done.stdout.strip().splitlines()[-1])}
+    assert addresses == {"127.0.0.1"}
+
+
 @pytest.mark.ray
 @READS_PROC
 def test_a_machine_is_lost(reports):
-    """Each server stands on a machine of its own, of one core; the run returns to its last cut on those that are left,
+    """Each server stands on a machine of its own, of one core; the run returns to its last checkpoint on those that are left,
     since the rows of the third are gone with it."""
     pytest.importorskip("ray")
     environment = os.environ | {"TASK": json.dumps(TASK)}

@@ -294,7 +294,7 @@ def test_two_parts_of_one_kind_draw_apart():
     assert once / 30_000 == pytest.approx((5 / (4 + 1 / 3)) ** 2, rel=0.03)
 
 
-def test_the_next_life_of_a_node_begins_before_what_the_dead_one_had_queued():
+def test_the_next_generation_of_a_node_begins_before_what_the_dead_one_had_queued():
     """An earlier moment is as much like the one that is known as a later one as far away: exp(-d / seconds)."""
     z = NormalDist().inv_cdf
     kind = Empirical(quantiles=(1e-9, 1.0), seconds=(1.0,), shares=(1.0,))  # about Phi(z)

@@ -94,8 +94,8 @@ class RayWorld(World):
         if self.cluster.address is not None:
             options |= {"address": self.cluster.address}
         else:
-            # "local", or it joins a Ray of somebody else that runs here, which refuses to be told its cores. They also say how
-            # many processes Ray starts at the same time.
+            # "local", or it joins another Ray that runs on this machine, which refuses these options. The number of cores is also
+            # the number of processes that Ray starts at the same time.
             cores = min(cpu_count(), self.workers + self.cluster.servers)
             options |= {"address": "local", "num_cpus": cores, "include_dashboard": False}
             options |= {"object_store_memory": OBJECT_STORE}

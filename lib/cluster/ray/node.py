@@ -216,11 +216,11 @@ class RayHandle(Handle):
             return asyncio.ensure_future(self._answer(node, ask()))
         return asyncio.ensure_future(self._send(node, caller.delays.request_arrival(node), ask))
 
-    async def _answer(self, node: str, asked: Awaitable) -> Any:
+    async def _answer(self, node: str, call: Awaitable) -> Any:
         import ray
 
         try:
-            return await asked
+            return await call
         except ray.exceptions.RayActorError as error:
             raise NodeLost(node) from error
         except ray.exceptions.RayTaskError as error:

@@ -30,7 +30,7 @@ from lib.options.checked import to_plain
 from lib.options.document import load
 
 HEADER = 64
-"""Bytes of a message beside its arrays."""
+"""Bytes of a message in addition to its arrays."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +48,7 @@ class VirtualCluster(Cluster):
     """Nodes that differ, by name: "worker3", "server0", "sync0", "reader0", "embedding0",
     "master"."""
     links: tuple[Link, ...] = ()
-    """Private connections, beside everybody's network interface."""
+    """Private connections of two nodes, in addition to their network interfaces."""
     uplinks: tuple[Uplink, ...] = ()
     """What several nodes share on their way to the others: of a machine of several GPUs, or of a rack."""
     collective: str = "ring"
@@ -76,7 +76,7 @@ class VirtualCluster(Cluster):
 
     @classmethod
     def read(cls, data: Any) -> VirtualCluster:
-        if isinstance(data, Mapping):  # `calibrate` writes beside the nodes what they were made of
+        if isinstance(data, Mapping):  # `calibrate` adds to the nodes what they were made of
             data = {name: value for name, value in data.items() if name not in ("measured", "provenance")}
         return super().read({} if data is None else data)
 
@@ -146,9 +146,9 @@ class VirtualWorld(ProcessWorld):
         self.objects: dict[str, Any] = {}
 
     def state(self) -> dict[str, Any]:
-        """Interfaces are idle and the lanes free, so beside what fails their books, the clock and the slowdowns are all.
+        """The clock, the failures, the books of idle interfaces, and the calls of each slowdown.
 
-        A slowdown is what its calls made it, so the calls are kept and made again.
+        A slowdown's state follows from its calls, so `restore` makes them again.
         """
         sites = {name: {"computed": site.computed, "calls": np.array(site.calls)} for name, site in self._sites.items()}
         return {**super().state(), "sites": sites, "network": self.network.state()}
@@ -247,7 +247,7 @@ class VirtualSite(ProcessSite):
         return start, seconds
 
     def _seconds(self, work: Work, start: float) -> float:
-        """How long it takes from then on, beside what the other lanes do."""
+        """How long it takes from that start on, next to the computations of the other lanes."""
         running = 1 + sum(free > start for free in self._lanes) if self.spec.memory else 1
         seconds = self.spec.seconds(work, running)
         if self._slow_down:
@@ -257,7 +257,7 @@ class VirtualSite(ProcessSite):
         return self.failures.stretch(start - self.world.failure_schedule.start, seconds)
 
     def repeat(self, calls: np.ndarray) -> None:
-        """Bring an idle node to where these calls of its slowdown have brought another."""
+        """Make these calls of the slowdown again, on an idle node."""
         for start, seconds in calls[len(self.calls) :].tolist():
             self.calls.append((start, seconds))
             self._slow_down(start, seconds)

@@ -1,4 +1,4 @@
-"""How a group of W nodes, whose machines are told, averages a vector of D bytes, as steps of transfers.
+"""How a group of W nodes on known machines averages a vector of D bytes, as steps of transfers.
 
 Each algorithm comes in two ways of counting. `whole`: the vector travels as one piece, hop after hop, as DS-Sync's Table 1
 counts it. `chunked`: it travels in W pieces, so that all links work at the same time, as NCCL and gloo run it; there a ring
@@ -48,13 +48,13 @@ def whole_tree(machines: Sequence[int], size: float) -> list[Transfer]:
     """A binary tree, level by level: a parent takes its two children one after the other (2 hops a level), and shows both
     the result at once (1 hop). Levels are whole numbers: log W is rounded up."""
     levels = math.ceil(math.log2(len(machines)))
-    # Which pair stands for a level does not matter to the time: a level is over when its last parent is served.
+    # Any pair may represent its level: a level ends when its last parent is served, and all parents take equally long.
     return [_hop(hop % 2, (hop + 1) % 2, size) for hop in range(3 * levels)]
 
 
 def hierarchical(machines: Sequence[int], size: float) -> list[Transfer]:
     """Chunked: reduce-scatter inside each machine, a ring between machines for each chunk, all-gather
-    inside. A ring of all where machines have unlike many: then no chunk has an owner in each."""
+    inside. A ring of all nodes where machines differ in size: then no chunk has an owner on each."""
     places, counts = np.unique(machines, return_counts=True)
     if (counts != counts[0]).any():
         return ring(machines, size)
@@ -75,7 +75,7 @@ ALGORITHMS: dict[str, Algorithm] = {
     "whole-tree": whole_tree,
     "hierarchical": hierarchical,
 }
-"""What a virtual cluster may be told to average with."""
+"""The values of `VirtualCluster.collective`."""
 
 
 def _hop(sender: int, receiver: int, size: float) -> Transfer:

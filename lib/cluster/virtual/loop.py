@@ -37,7 +37,7 @@ class _Handle:
 
 
 class _Alarm:
-    """A timer that does nothing but end somebody's sleep: most of them are, and they need no callback and no context."""
+    """A timer that only ends a sleep, as most timers do; it needs no callback and no context."""
 
     __slots__ = ("future",)
 
@@ -68,7 +68,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         return self._now
 
     def set_time(self, now: float) -> None:
-        """Go to a time, also backwards; only where no timer is set that anybody waits for."""
+        """Set the clock, also backwards; no timer may be waited for."""
         if any(not handle.cancelled() for _, _, handle in self._timers):
             raise RuntimeError("time cannot be set while timers are waited for")
         self._timers.clear()
@@ -137,7 +137,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
             if self._error is not None:
                 raise self._error
             if not ready:
-                while timers and timers[0][2].cancelled():  # a timer that nobody waits for moves no clock
+                while timers and timers[0][2].cancelled():  # a cancelled timer moves no clock
                     heapq.heappop(timers)
                 if not timers:
                     raise Deadlock(self._who_waits(main))
@@ -168,7 +168,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
 
 
 def _where(task: asyncio.Task) -> str:
-    """A task's name and the coroutines that it stands in, outermost first."""
+    """A task's name and the coroutines that it is in, outermost first."""
     chain, awaited = [], task.get_coro()
     while hasattr(awaited, "cr_code"):
         chain.append(f"{awaited.cr_code.co_qualname}:{awaited.cr_frame.f_lineno}" if awaited.cr_frame else "?")

@@ -3,8 +3,8 @@
 A message leaves its sender at the sender's bandwidth once what the sender sent before has left; its first byte arrives a
 latency later; it enters the receiver at the receiver's bandwidth once what arrived before has entered. Both overlap, so a
 lone message takes size / min(bandwidths) + latency. Messages from one node to another arrive in the order of sending.
-What waits at a busy receiver does not hold its sender's interface: a switch stands between them and has room. An uplink that
-several nodes share is a queue more, out of their switch and into it; what crosses it waits there in the order of coming.
+A message that waits at a busy receiver does not block its sender's interface: the switch between them has room. An uplink that
+several nodes share is one more queue, out of their switch and into it; messages wait there in the order of arrival.
 
 Collectives and messages are two flows through an interface, which packets share. While messages are queued where a collective
 comes, each has half of the bandwidth; messages that come while a collective passes have what it leaves. In a queue of whole
@@ -34,7 +34,7 @@ class Queue:
     passed: float = 0.0
     """When the collectives that came so far are through."""
     passing: list[tuple[float, float, float]] = field(default_factory=list)
-    """Of collectives, one after the other: from when to when, and the share of the bandwidth that they take from messages."""
+    """The start and end of each collective, and the share of the bandwidth that it takes from messages."""
     busy: float = 0.0
     """Seconds of transmission."""
     waited: float = 0.0
@@ -43,18 +43,18 @@ class Queue:
     messages: int = 0
 
     def enter(self, ready: float, size: float) -> float:
-        """Queue a message that is ready at a time; when its transmission starts. It is over when the queue is `free`."""
+        """Queue a message that is ready at a time and return when its transmission starts; it ends when the queue is `free`."""
         start = max(ready, self.free)
         seconds = size / self.bandwidth
         self.waited += start - ready
         self.busy += seconds
         self.bytes += size
         self.messages += 1
-        self.free = self._beside(start, seconds) if self.passing else start + seconds
+        self.free = self._end_next_to_collectives(start, seconds) if self.passing else start + seconds
         return start
 
-    def _beside(self, start: float, seconds: float) -> float:
-        """When so many seconds of transmission from a start on are over, beside the collectives that pass."""
+    def _end_next_to_collectives(self, start: float, seconds: float) -> float:
+        """When a transmission ends that starts then, takes so many seconds alone, and shares with the collectives that pass."""
         self.passing = [each for each in self.passing if each[1] > start]
         for begin, end, share in self.passing:
             before = max(begin - start, 0.0)
@@ -93,7 +93,7 @@ class Passage:
         return start, end
 
     def close(self, now: float) -> None:
-        """Tell the queues, none of which is asked of a time before now any more."""
+        """Enter the passage in the books of the queues; none of them will be used before `now` any more."""
         for place in np.flatnonzero(self._moved):
             queue, end = self._queues[place], float(self._passed[place])
             queue.passed, queue.free = end, float(self._free[place])
@@ -107,13 +107,13 @@ class Passage:
 
 @dataclass(slots=True, eq=False)
 class Interface:
-    """A node's connection: it sends and receives at the same time. It is no other, however alike."""
+    """A node's connection, which sends and receives at the same time; compared by identity."""
 
     out: Queue
     into: Queue
     latency: float
     uplink: Interface | None = None
-    """What it shares with others on the way to those that do not share it."""
+    """The uplink that it shares with others, on the way to nodes that do not share it."""
 
 
 def usage(name: str, interface: Interface, computed: float = 0.0, lanes: int = 0) -> Usage:
