@@ -21,7 +21,7 @@ V100 = Device(
 )
 
 
-def scaled(part: Part, by: float, *fields: str) -> Part:
+def scale(part: Part, by: float, *fields: str) -> Part:
     """A node or a device that is so many times as fast, or large, in some of its figures."""
     return replace(part, **{name: by * getattr(part, name) for name in fields})
 

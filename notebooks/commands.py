@@ -65,7 +65,7 @@ def _advise(options: argparse.Namespace) -> None:
     other, why = ("quality", "the end") if options.priority == "time" else ("time", "the time to the goal alone")
     if (more := found.comparison.choice(other)) != choice:
         print(f"where {why} counts (--priority {other}): {more}")
-    for each in found.hangs(options.priority):
+    for each in found.depends_on(options.priority):
         print(f"- {each}")
     for each in found.doubts():
         print(f"doubt: {each}")
@@ -76,7 +76,7 @@ def _asked(options: argparse.Namespace, protocols: Sequence[str]) -> tuple[str, 
     workload = cli_options.workload(options)
     for protocol in protocols:
         check_names(workload, protocol, options.cluster)
-    return workload, cli_options.given(options, protocols[0], dict(pair(text) for text in options.option))
+    return workload, cli_options.comparison_options(options, protocols[0], dict(pair(text) for text in options.option))
 
 
 def _told(found: "Comparison", figure: str | None) -> None:
@@ -91,10 +91,10 @@ def _check(options: argparse.Namespace) -> int:
     from notebooks.oac import access_history as history
     from notebooks.oac import anomalies
 
-    legs = {leg: anomalies.judged(accesses) for leg, accesses in history.load(options.history).items()}
-    for leg, judged in legs.items():
-        print(f"leg {leg}: " * (len(legs) > 1) + anomalies.verdict(judged))
-    return int(any(judged["anomalies"] for judged in legs.values()))
+    legs = {leg: anomalies.check(accesses) for leg, accesses in history.load(options.history).items()}
+    for leg, found in legs.items():
+        print(f"leg {leg}: " * (len(legs) > 1) + anomalies.report(found))
+    return int(any(found["anomalies"] for found in legs.values()))
 
 
 def _calibrate(options: argparse.Namespace) -> None:

@@ -1,8 +1,8 @@
 """All protocols on a grid of conditions: the clusters, combinations that no paper tried, and what is said of their runs.
 
-tried = tuned.tried(conditions.job, conditions.auc, {"rate": RATES}, claims.tuning(1), samples=[n], protocol=conditions.MODES)
-data, runs = study.swept(conditions.job, places, conditions.figures)
-found = conditions.compared(data)  # condition -> notebooks.advisor.comparison.Comparison
+curve = grid_search.curve(conditions.job, conditions.auc, {"rate": RATES}, seeds, samples=[n], protocol=conditions.MODES)
+data, runs = study.run_grid(conditions.job, cases, conditions.figures)
+found = conditions.compare(data)  # condition -> notebooks.advisor.comparison.Comparison
 """
 
 import math
@@ -44,7 +44,7 @@ CONDITIONS = {
     "many workers": replace(EQUAL, workers=32),
     "failures": replace(EQUAL, failures=(Failure(node="worker*", kind="dies", every=1.0, lasts=0.1),), patience=0.01),
 }
-UNTRIED = (
+COMBINATIONS = (
     "gba+ds-sync",
     "gba+s-easgd",
     "gba+diloco",
@@ -54,12 +54,12 @@ UNTRIED = (
     "dc-asgd+local-sgd",
 )
 """Rows under one paper's rule, dense parameters under another's: none of the papers has them."""
-NAMED = 3
+MOST_NAMES = 3
 """Marks that have their names in a panel, the soonest; and most protocols of a line whose names a sentence has."""
 MODES = (
     "sync",
     *(name for name, kind in ALL.items() if kind.family != "pipeline" and name not in ("sync", "frozen")),
-    *UNTRIED,
+    *COMBINATIONS,
 )
 
 
@@ -68,11 +68,11 @@ def job(protocol: str, samples: int, seed: int, rate: float = 1.0, condition: st
     return Trial.of("clicks-light", protocol, CONDITIONS[condition], options).job(rate, seed)
 
 
-def auc(run: Run, **place: Any) -> float:
+def auc(run: Run, **case: Any) -> float:
     return float(np.nan_to_num(run.summary["auc"]))
 
 
-def possible(condition: str, protocol: str, samples: int) -> bool:
+def can_run(condition: str, protocol: str, samples: int) -> bool:
     """Whether the protocol can run there; who cannot is told by the job itself."""
     try:
         Job.of(**job(protocol, samples, 0, condition=condition))
@@ -81,19 +81,19 @@ def possible(condition: str, protocol: str, samples: int) -> bool:
     return True
 
 
-def figures(run: Run, **place: Any) -> dict[str, Any]:
+def figures(run: Run, **case: Any) -> dict[str, Any]:
     """What a comparison asks of a run, and its course."""
-    told = {"metric": run.summary["auc"], "samples/s": run.summary["qps"], "age": run.summary["staleness_mean"]}
-    return {**told, "bytes/sample": run.summary["bytes"] / run.summary["samples"], "digest": run.digest, "run": run}
+    text = {"metric": run.summary["auc"], "samples/s": run.summary["qps"], "age": run.summary["staleness_mean"]}
+    return {**text, "bytes/sample": run.summary["bytes"] / run.summary["samples"], "digest": run.digest, "run": run}
 
 
-def busy(data: pd.DataFrame) -> pd.DataFrame:
+def shared_cluster_runs(data: pd.DataFrame) -> pd.DataFrame:
     """The shared cluster's runs as `reports.front_figure` takes them: what the kit registers, without the combinations."""
-    here = data[(data["condition"] == BUSY) & ~data["protocol"].isin(UNTRIED)]
+    here = data[(data["condition"] == BUSY) & ~data["protocol"].isin(COMBINATIONS)]
     return here[["protocol", "seed", "metric", "samples/s"]].rename(columns={"metric": "auc", "samples/s": "qps"})
 
 
-def compared(data: pd.DataFrame) -> dict[str, Comparison]:
+def compare(data: pd.DataFrame) -> dict[str, Comparison]:
     """Each condition's runs beside Sync's there; frozen tells where a course begins."""
     found = {}
     for condition, here in data.groupby("condition", sort=False):
@@ -106,7 +106,7 @@ def compared(data: pd.DataFrame) -> dict[str, Comparison]:
     return found
 
 
-def ranked(found: Comparison) -> pd.DataFrame:
+def rank(found: Comparison) -> pd.DataFrame:
     """A line for those that the condition cannot tell apart, the soonest first: neither paired times nor paired metrics of a
     line's members differ measurably from those of its first, which in Sync's line is Sync."""
     own = found.paired().drop_duplicates(["protocol", "seed"])
@@ -139,23 +139,23 @@ def _lines(lines: list[list[str]], times: pd.DataFrame, ends: pd.DataFrame) -> I
         yield row
 
 
-def shown(lines: pd.DataFrame) -> pd.DataFrame:
+def table(lines: pd.DataFrame) -> pd.DataFrame:
     """A ranking as a person reads it: each figure with its interval."""
 
-    def told(name: str, factor: float) -> list[str]:
+    def text(name: str, factor: float) -> list[str]:
         ends = factor * lines[[name, f"{name}, low", f"{name}, high"]].to_numpy()
-        places = [decimals([mean], mean - low) if mean == mean else 0 for mean, low, _ in ends]
-        kept = zip(ends, places, strict=True)
+        digits = [decimals([mean], mean - low) if mean == mean else 0 for mean, low, _ in ends]
+        kept = zip(ends, digits, strict=True)
         return [
             "{} [{}, {}]".format(*(rounded(x, of) for x in each)) if each[0] == each[0] else "never"
             for each, of in kept
         ]
 
-    columns = {"time, Sync's = 1": told("time", 1), "AUC less Sync's, 10⁻³": told("AUC less sync's", 1e3)}
+    columns = {"time, Sync's = 1": text("time", 1), "AUC less Sync's, 10⁻³": text("AUC less sync's", 1e3)}
     return lines[["rank", "protocols"]].assign(**columns).set_index("rank")
 
 
-def decides(found: Comparison) -> dict[str, float]:
+def variance_shares(found: Comparison) -> dict[str, float]:
     """How much of the differences in the time to the goal is in samples a second, and how much in the samples that are needed:
     shares of the variance of the logarithm, which add up to one. Those that are never at the goal count nowhere."""
     own = found.paired().groupby("protocol")[["seconds", "samples/s"]].agg(lambda of: of.mean(skipna=False)).dropna()
@@ -164,35 +164,39 @@ def decides(found: Comparison) -> dict[str, float]:
     return {"in samples a second": share, "in samples needed": 1 - share, "at the goal": len(own)}
 
 
-def told(found: Mapping[str, Comparison]) -> list[str]:
+def sentences(found: Mapping[str, Comparison]) -> list[str]:
     """Two sentences a condition: who is soonest of those that lose nothing, who is sooner and loses; and what decides."""
     sentences = []
     for condition, comparison in found.items():
-        lines, share = ranked(comparison), decides(comparison)
+        lines, share = rank(comparison), variance_shares(comparison)
         kept = lines[lines["AUC less sync's, high"] >= 0]
         first, sound = lines.iloc[0], (kept if len(kept) else lines).iloc[0]
-        said = f"{condition.capitalize()}: soonest without a measurable loss: {_named(sound)} Sync's time"
-        said += "" if sound["rank"] == first["rank"] else f"; {_named(first)}, and measurably lower in the end"
+        sentence = (
+            f"{condition.capitalize()}: soonest without a measurable loss: {_protocols_and_time(sound)} Sync's time"
+        )
+        sentence += (
+            "" if sound["rank"] == first["rank"] else f"; {_protocols_and_time(first)}, and measurably lower in the end"
+        )
         what, other = sorted(("in samples a second", "in samples needed"), key=lambda name: -share[name])
         much, rest = ("All", "") if share[what] >= 1 else (f"{100 * share[what]:.0f} % of the", f", the rest {other}")
-        sentences.append(f"{said}. {much} differences between protocols in this time lie {what}{rest}.")
+        sentences.append(f"{sentence}. {much} differences between protocols in this time lie {what}{rest}.")
     return sentences
 
 
 def in_short(found: Mapping[str, Comparison]) -> Fragment:
     """The same as the block that stands below a page's question."""
-    return Fragment(parts().short((), (), (), told(found)), "short")
+    return Fragment(parts().short((), (), (), sentences(found)), "short")
 
 
-def _named(line: pd.Series) -> str:
+def _protocols_and_time(line: pd.Series) -> str:
     *names, last = line["protocols"].split(", ")
-    if len(names) >= NAMED:
+    if len(names) >= MOST_NAMES:
         names, last = names[:1], f"{len(names)} others"
-    told = f"{', '.join(names)} and {last}" if names else last
-    return f"{told}, in {line['time']:.2f} times"
+    text = f"{', '.join(names)} and {last}" if names else last
+    return f"{text}, in {line['time']:.2f} times"
 
 
-def picture(found: Mapping[str, Comparison]) -> Figure:
+def figure(found: Mapping[str, Comparison]) -> Figure:
     """A panel a condition: time to the goal against the metric beside Sync's, a mark a line; hollow: no paper tried its first."""
     with plots.style():
         rows = math.ceil(len(found) / 3)
@@ -200,11 +204,11 @@ def picture(found: Mapping[str, Comparison]) -> Figure:
         panels = fig.subplots(rows, min(3, len(found)), squeeze=False)
         shown: list[tuple[Axes, list[str], list[tuple[float, float]]]] = []
         for ax, (condition, comparison) in zip(panels.flat, found.items(), strict=False):
-            lines = ranked(comparison).dropna(subset=["time"])
+            lines = rank(comparison).dropna(subset=["time"])
             firsts = [name.split(", ")[0] for name in lines["protocols"]]
             at = list(zip(lines["time"], 1e3 * lines["AUC less sync's"], strict=True))
             for name, mark in zip(firsts, at, strict=True):
-                inner = "white" if name in UNTRIED else front.tone(name)
+                inner = "white" if name in COMBINATIONS else front.tone(name)
                 ax.plot(*mark, "o", color=front.tone(name), mfc=inner, markersize=6)
             ax.axhline(0, color=plots.BLACK, linewidth=0.8)
             ax.set(title=condition, xscale="log")
@@ -220,5 +224,5 @@ def picture(found: Mapping[str, Comparison]) -> Figure:
         fig.supylabel("AUC less Sync's, 10⁻³", fontsize=9)
         front.legend(fig, [name for _, firsts, _ in shown for name in firsts])
         for ax, firsts, at in shown:
-            front.name_marks(ax, firsts[:NAMED], at, [front.tone(name) for name in firsts], size=8)
+            front.name_marks(ax, firsts[:MOST_NAMES], at, [front.tone(name) for name in firsts], size=8)
     return fig

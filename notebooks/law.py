@@ -110,7 +110,7 @@ def _along(curve: pd.Series, updates: int) -> float:
     return float(costs[-1] * math.exp(np.clip(power, *POWERS["updates"]) * (math.log(updates) - lengths[-1])))
 
 
-def fitted(there: pd.DataFrame, smaller: np.ndarray) -> dict[str, Law]:
+def fit(there: pd.DataFrame, smaller: np.ndarray) -> dict[str, Law]:
     """Family -> its law, by those of the cells that have not collapsed, nor have by smaller updates alone."""
     there = there.assign(smaller=smaller)
     there = there[(there["cost"] < COLLAPSE) & (there["smaller"].abs() < COLLAPSE)]
@@ -133,7 +133,7 @@ def _law(family: str, there: pd.DataFrame) -> Law:
     return Law(scale, dict(zip(names, powers, strict=True)), span)
 
 
-def foretold(laws: Mapping[str, Law], there: pd.DataFrame, smaller: np.ndarray) -> pd.DataFrame:
+def predict(laws: Mapping[str, Law], there: pd.DataFrame, smaller: np.ndarray) -> pd.DataFrame:
     """The cells with what the laws say of them, and whether it lies in the measured interval; beside it what says no more than
     that nothing is lost, and what says that the cost stays as it was in the next shorter runs."""
     there = there.assign(foretold=np.nan)
@@ -157,10 +157,10 @@ def stable(old: float, momentum: float = 0.9) -> float:
     return min([*bounds, *([2 * (1 + momentum) / ((1 - momentum) * (1 - 2 * old))] if old < 0.5 else [])])
 
 
-def begins(data: pd.DataFrame) -> pd.DataFrame:
+def collapse_rates(data: pd.DataFrame) -> pd.DataFrame:
     """For each way, its age in its own updates, and the rate, in Sync's best, from which on it loses `COLLAPSE` to Sync at its
     best: between two rates that were tried it is where a line in the rate's logarithm says, infinite where none was enough."""
-    best = study.beside(data, "auc", ["updates", "seed"], way="sync", rate=1)
+    best = study.baseline(data, "auc", ["updates", "seed"], way="sync", rate=1)
     rows = []
     for way, runs in data.assign(lost=best - data["auc"]).groupby("way", sort=False):
         lost = runs.groupby("rate")["lost"].mean().sort_index().loc[1 / 2 :]

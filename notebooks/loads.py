@@ -19,7 +19,7 @@ def fields(
     return {"vocabularies": tuple(draws.choice(sizes, count).tolist()), "pooling": tuple(pooling.tolist())}
 
 
-def work(there: Placement, servers: int, batches: Iterable[Mapping[str, np.ndarray]]) -> np.ndarray:
+def look_ups(there: Placement, servers: int, batches: Iterable[Mapping[str, np.ndarray]]) -> np.ndarray:
     """Rows that each server is asked for by batches, table -> ids."""
     owners = (
         np.bincount(there.owner(table, ids), minlength=servers) for batch in batches for table, ids in batch.items()
@@ -27,11 +27,11 @@ def work(there: Placement, servers: int, batches: Iterable[Mapping[str, np.ndarr
     return sum(owners, start=np.zeros(servers))
 
 
-def worked(run: Run, role: str = "server") -> np.ndarray:
+def measured(run: Run, role: str = "server") -> np.ndarray:
     """What each server of a run did; an embedding server's is the bytes that it looked up, since its cores share nothing."""
     return run.usage.loc[run.usage["name"].str.startswith(role), "computed"].to_numpy()
 
 
-def uneven(loads: np.ndarray) -> float:
+def imbalance(loads: np.ndarray) -> float:
     """The largest over the mean."""
     return float(loads.max() / loads.mean())

@@ -52,16 +52,18 @@ OPTIMISERS = {"dense": "dense_optimizer", "rows": "row_optimizer"}
 
 def cells(run: Run, before: Sequence[Run] = (), workload: Workload | None = None, brings: float | None = None) -> dict:
     """What the run says of its regime: `before` are the runs that led to it; ids are counted in the workload's stream."""
-    phase, told = _phase(run), run.summary
+    phase, summary = _phase(run), run.summary
     batch = _batches(phase) * phase["batch_size"]
     found = {"updates before": sum(map(_updates, before)), "updates judged": _updates(run), "global batch": batch}
     if workload is not None and workload.tables():
-        samples = told["samples"] + sum(each.summary["samples"] for each in before)
+        samples = summary["samples"] + sum(each.summary["samples"] for each in before)
         found |= ids(workload, run.provenance["seed"], batch, samples)
     found |= {f"rate of {of}": phase[optimiser]["lr"] for of, optimiser in OPTIMISERS.items()}
-    found |= {cell: float(told[name]) for cell, name in FIGURES.items() if math.isfinite(told.get(name, math.nan))}
-    if told.get("rows_read"):
-        found["conflicts"] = told["rows_validated_away"] / told["rows_read"]
+    found |= {
+        cell: float(summary[name]) for cell, name in FIGURES.items() if math.isfinite(summary.get(name, math.nan))
+    }
+    if summary.get("rows_read"):
+        found["conflicts"] = summary["rows_validated_away"] / summary["rows_read"]
     return found | ({} if brings is None else {"brings": brings})
 
 
@@ -98,7 +100,7 @@ def ids(workload: Workload, seed: int, batch: int, samples: int) -> dict[str, fl
     return {"samples per id": counted / sum(map(len, seen.values())), "rows in most batches": share}
 
 
-def printed(paper: str) -> dict[str, dict[str, float]]:
+def paper_regime(paper: str) -> dict[str, dict[str, float]]:
     """What a paper says of its own: column -> cell -> figure."""
     return load(paths.notebooks() / paper / "regime.yaml").data
 
@@ -111,24 +113,24 @@ def table(ours: Mapping[str, Iterable[Mapping[str, float]]], paper: Mapping[str,
     columns = {}
     for name, mean in means.items():
         theirs = paper.get(name, {})
-        columns[name, "here"] = [marked(mean.get(cell), theirs.get(cell)) for cell in shown]
+        columns[name, "here"] = [mark(mean.get(cell), theirs.get(cell)) for cell in shown]
         if any(cell in theirs for cell in shown):
             columns[name, "paper"] = [number(theirs.get(cell)) for cell in shown]
     rows = pd.Index([CELLS[cell] for cell in shown], name="regime")
     return pd.DataFrame(columns, index=rows)
 
 
-def of(data: pd.DataFrame, runs: Sequence[Run], paper: str, column: str = "task") -> pd.DataFrame:
+def comparison(data: pd.DataFrame, runs: Sequence[Run], paper: str, column: str = "task") -> pd.DataFrame:
     """The table of a page's rows, each of the run at its place in its index: a column for each value of `column`, whose ids are
     counted in its first run. What training brings is the rows' own `brings`."""
     found: dict[str, list[dict]] = {}
-    for place, name, brings in data[[column, "brings"]].itertuples(name=None):
-        counted = None if name in found else workloads.get(**runs[place].provenance["workload"])
-        found.setdefault(name, []).append(cells(runs[place], (), counted, brings))
-    return table(found, printed(paper))
+    for row, name, brings in data[[column, "brings"]].itertuples(name=None):
+        counted = None if name in found else workloads.get(**runs[row].provenance["workload"])
+        found.setdefault(name, []).append(cells(runs[row], (), counted, brings))
+    return table(found, paper_regime(paper))
 
 
-def marked(here: float | None, there: float | None) -> str:
+def mark(here: float | None, there: float | None) -> str:
     """A figure of ours, with an arrow and how many times it is apart where it strays from the paper's."""
     if here is None or not math.isfinite(here) or there is None or not strays(here, there):
         return number(here)

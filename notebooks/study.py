@@ -1,8 +1,8 @@
 """A study: axes in, a table of runs out, then paired by seed.
 
-    places = study.grid(task=TASKS, protocol=("sync", "gba"), seed=claims.judging(5))
-    data, runs = study.swept(job, places, auc="auc", qps=study.pace)
-    data["less sync's"] = data["auc"] - study.beside(data, "auc", ["task", "seed"], protocol="sync")
+    cases = study.grid(task=TASKS, protocol=("sync", "gba"), seed=claims.judging(5))
+    data, runs = study.run_grid(job, cases, auc="auc", qps=study.pace)
+    data["less sync's"] = data["auc"] - study.baseline(data, "auc", ["task", "seed"], protocol="sync")
 
 A *place* is a dict, axis -> value: what `job` takes by name, and the columns by which the table knows the run.
 """
@@ -18,46 +18,46 @@ import pandas as pd
 
 from lib import Run, sweep
 
-Place = Mapping[str, Any]
+Case = Mapping[str, Any]
 Key = TypeVar("Key")
 pace = attrgetter("steady_qps")
 """Samples a second, a figure like others."""
 
 
-def grid(**axes: Iterable[Any]) -> list[Place]:
+def grid(**axes: Iterable[Any]) -> list[Case]:
     """Every combination of the axes' values, those of the last axis next to each other."""
     return [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
 
 
-def made(jobs: Mapping[Key, Mapping[str, Any]]) -> dict[Key, Run]:
+def run(jobs: Mapping[Key, Mapping[str, Any]]) -> dict[Key, Run]:
     """Each job's run, by what the job is known by."""
     return dict(zip(jobs, sweep(jobs.values()), strict=True))
 
 
-def swept(job: Callable[..., Mapping[str, Any]], places: Iterable[Place], *several, **figures) -> Any:
+def run_grid(job: Callable[..., Mapping[str, Any]], cases: Iterable[Case], *several, **figures) -> Any:
     """The table of the runs of `job(**place)`, as `told` makes it, and the runs."""
-    places = list(places)
-    runs = sweep([job(**place) for place in places])
-    return told(places, runs, *several, **figures), runs
+    cases = list(cases)
+    runs = sweep([job(**case) for case in cases])
+    return table(cases, runs, *several, **figures), runs
 
 
-def told(
-    places: Iterable[Place],
+def table(
+    cases: Iterable[Case],
     runs: Iterable[Run],
-    *several: Callable[..., Place],
+    *several: Callable[..., Case],
     **figures: str | Callable[[Run], Any],
 ) -> pd.DataFrame:
     """A row for each run: its place, the figures (names of its summary, or functions of it), and what each of `several` says of
-    the run, given its place."""
+    the run, given its case."""
     rows = []
-    for place, run in zip(places, runs, strict=True):
+    for case, run in zip(cases, runs, strict=True):
         own = {name: run.summary[of] if isinstance(of, str) else of(run) for name, of in figures.items()}
-        rows.append({**place, **own, **{name: value for each in several for name, value in each(run, **place).items()}})
+        rows.append({**case, **own, **{name: value for each in several for name, value in each(run, **case).items()}})
     return pd.DataFrame(rows)
 
 
-def climbed(
-    measured: Callable[[list[Place]], Sequence[float]],
+def climb(
+    measured: Callable[[list[Case]], Sequence[float]],
     axes: Mapping[str, Sequence[float]],
     seeds: Iterable[int],
     most: int = 6,
@@ -68,36 +68,38 @@ def climbed(
     `limits`; one with a single value is not tuned. `inside`: nothing beside the best is left to be tried."""
     axes, seeds = {name: sorted(values) for name, values in axes.items()}, list(seeds)
     tried: dict[tuple[float, ...], list[float]] = {}
-    wanted = [tuple(place.values()) for place in grid(**axes)]
+    wanted = [tuple(case.values()) for case in grid(**axes)]
     for _ in range(most + 1):
-        places = [dict(zip(axes, each, strict=True)) | {"seed": seed} for each in wanted for seed in seeds]
-        values = np.reshape(measured(places), (len(wanted), len(seeds))).tolist()
+        cases = [dict(zip(axes, each, strict=True)) | {"seed": seed} for each in wanted for seed in seeds]
+        values = np.reshape(measured(cases), (len(wanted), len(seeds))).tolist()
         tried |= dict(zip(wanted, values, strict=True))
         wanted = [each for each in _around(_best(tried), axes, limits) if each not in tried]
         if not wanted:
             break
-    rows = [(*place, seed, x) for place, values in tried.items() for seed, x in zip(seeds, values, strict=True)]
+    rows = [(*case, seed, x) for case, values in tried.items() for seed, x in zip(seeds, values, strict=True)]
     return pd.DataFrame(rows, columns=[*axes, "seed", "value"]).assign(inside=not wanted)
 
 
 def _best(tried: Mapping[tuple[float, ...], Sequence[float]]) -> tuple[float, ...]:
     """The setting with the best mean; one that failed on a seed is worse than all others."""
-    return max(tried, key=lambda place: np.nan_to_num(np.mean(tried[place]), nan=-np.inf))
+    return max(tried, key=lambda case: np.nan_to_num(np.mean(tried[case]), nan=-np.inf))
 
 
 def _around(
     best: tuple[float, ...], axes: dict[str, list[float]], limits: Mapping[str, tuple[float, float]]
 ) -> Iterator[tuple[float, ...]]:
     """The settings beside it on each axis, which is made longer where it ends there."""
-    for place, (name, values) in enumerate(axes.items()):
+    for position, (name, values) in enumerate(axes.items()):
         if len(values) < 2:
             continue
         least, most = limits.get(name, (-np.inf, np.inf))
-        longer = [_next(values[::way]) for way in (1, -1) if values[::way][-1] == best[place]]
+        longer = [_next(values[::way]) for way in (1, -1) if values[::way][-1] == best[position]]
         values += [x for x in longer if least <= x <= most]
         values.sort()
-        at = values.index(best[place])
-        yield from ((*best[:place], x, *best[place + 1 :]) for x in values[max(at - 1, 0) : at + 2] if x != best[place])
+        at = values.index(best[position])
+        yield from (
+            (*best[:position], x, *best[position + 1 :]) for x in values[max(at - 1, 0) : at + 2] if x != best[position]
+        )
 
 
 def _next(values: Sequence[float]) -> float:
@@ -107,14 +109,22 @@ def _next(values: Sequence[float]) -> float:
     return float(f"{before * last / third:.6g}")
 
 
-def beside(data: pd.DataFrame, column: str, same: Sequence[str], **base: Any) -> np.ndarray:
+def baseline(data: pd.DataFrame, column: str, same: Sequence[str], **base: Any) -> np.ndarray:
     """For each row, the column of the row that is the `base` (protocol="sync") and has the `same` values (task, seed)."""
     there = data[(data[[*base]] == pd.Series(base)).all(axis=1)].set_index([*same])[column]
-    places = pd.MultiIndex.from_frame(data[[*same]]) if len(same) > 1 else data[same[0]]
-    return there.reindex(places).to_numpy()
+    keys = pd.MultiIndex.from_frame(data[[*same]]) if len(same) > 1 else data[same[0]]
+    return there.reindex(keys).to_numpy()
 
 
-def courses(places: Iterable[Place], runs: Iterable[Run], *columns: str) -> pd.DataFrame:
+def differences(data: pd.DataFrame, columns: Sequence[str], same: Sequence[str], **base: Any) -> pd.DataFrame:
+    """The data, and each of the columns less that of the row that is the `base` and has the `same` values, by a name that says
+    so; not a number where there is no such row."""
+    whose = ", ".join(map(str, base.values()))
+    apart = {f"{name} less {whose}'s": data[name] - baseline(data, name, same, **base) for name in columns}
+    return data.assign(**apart)
+
+
+def histories(cases: Iterable[Case], runs: Iterable[Run], *columns: str) -> pd.DataFrame:
     """The rows of the runs' histories that have all the columns, each with its run's place."""
     histories = (run.history.dropna(subset=[*columns])[[*columns]] for run in runs)
-    return pd.concat([each.assign(**place) for place, each in zip(places, histories, strict=True)], ignore_index=True)
+    return pd.concat([each.assign(**case) for case, each in zip(cases, histories, strict=True)], ignore_index=True)

@@ -47,8 +47,8 @@ class Node(Checked):
     until the gradient is in the store: while the answer travels, the computation runs (its operations over `flops`), the
     gradient travels, and the server serves both requests, which queue for its `cores`. So larger `reading` and `flops` lower the
     ages, and `latency` raises them; `launch` counts in each half that has such a node. Without a barrier, the age in updates is
-    the number of the others' updates meanwhile. `notebooks/ages.py` finds the workers of a wanted age. GBA's Table 5.3 has 0.12
-    to 0.21 on average.
+    the number of the others' updates meanwhile. `notebooks/gradient_age.py` finds the workers of a wanted age. GBA's Table 5.3
+    has 0.12 to 0.21 on average.
     """
 
     flops: Positive = 2e9

@@ -21,8 +21,8 @@ from lib.options.checked import Count, Share, checked
 from lib.protocols import ALL
 from lib.seeds import tuning
 from lib.training.sweep import SweepFailed
-from notebooks.advisor import what_if as elsewhere
-from notebooks.advisor.compare import best, compared, judged, told, tuned
+from notebooks.advisor import what_if
+from notebooks.advisor.compare import best_rate, check_options, compare_trials, measure, tune
 from notebooks.advisor.comparison import Comparison, Priority
 from notebooks.advisor.trial import Trial, metric_of, seconds_to
 
@@ -52,16 +52,16 @@ class Advice:
     refused: dict[str, str]
     """Protocols that cannot run there, and why."""
     comparison: Comparison
-    elsewhere: pd.DataFrame
+    what_if: pd.DataFrame
     """Seconds to the goal of each that was compared (columns), where one thing is otherwise (rows)."""
     updates: float
     """Of a run: samples over those of a batch of every worker."""
 
     def doubts(self) -> list[str]:
         """A sentence for each reason not to trust it."""
-        told = []
+        sentences = []
         if self.updates < FEW:
-            told.append(
+            sentences.append(
                 f"a run here is {self.updates:,.0f} batches of every worker; below {FEW} whoever updates most often is the "
                 f"soonest, and who loses what later is not seen: give {math.ceil(FEW / self.updates)} times the samples"
             )
@@ -69,31 +69,31 @@ class Advice:
         once = self.tried.set_index("protocol")
         sooner = once[(once["time"] < once.loc[choice, "time"]) & ~once["as"].isin(compared)]
         if len(sooner):
-            told.append(
+            sentences.append(
                 f"sooner than {choice} on the seed of the trials, and not compared on all: {', '.join(sooner.index)}"
             )
-        return told
+        return sentences
 
-    def hangs(self, priority: Priority = "time") -> list[str]:
+    def depends_on(self, priority: Priority = "time") -> list[str]:
         """A sentence for each condition: whether the choice is the soonest there too, and what it costs if not; one for all
         where it always is."""
-        choice, told, ahead = self.comparison.choice(priority), [], []
-        for where, row in self.elsewhere.iterrows():
+        choice, sentences, ahead = self.comparison.choice(priority), [], []
+        for where, row in self.what_if.iterrows():
             best, more, rest = row.idxmin(), row[choice] / row.min() - 1, row.drop(choice).dropna()
             if more >= CLOCK:
-                told.append(f"where {where}: {best}; {choice} would take {100 * more:.0f} % longer")
+                sentences.append(f"where {where}: {best}; {choice} would take {100 * more:.0f} % longer")
                 continue
             ahead.append(rest.min() / row[choice] if len(rest) else math.inf)
             beside = f"{ahead[-1]:.2f} times as soon as {rest.idxmin()}" if len(rest) else "alone at the goal"
-            told.append(f"where {where}: {choice} still, {beside}")
-        if 1 < len(told) == len(ahead):
+            sentences.append(f"where {where}: {choice} still, {beside}")
+        if 1 < len(sentences) == len(ahead):
             least = (
                 f"{min(ahead):.2f} times as soon as the next at least" if min(ahead) < math.inf else "alone at the goal"
             )
             return [
-                f"in all {len(told)} places that were asked, with other workers, networks and steps: {choice}, {least}"
+                f"in all {len(sentences)} places that were asked, with other workers, networks and steps: {choice}, {least}"
             ]
-        return told
+        return sentences
 
 
 def advise(
@@ -113,7 +113,7 @@ def advise(
         first,
         *(name for name, kind in ALL.items() if kind.family != "pipeline" and name not in (first, "frozen")),
     ]
-    told(options, names, workload, cluster)
+    check_options(options, names, workload, cluster)
     (seed,) = tuning(1)
     present = Trial.of(workload, first, cluster, options)
     batch = _batch_of_all(present, seed)
@@ -132,8 +132,8 @@ def advise(
     blank, once, lost = _once(trials, seed)
     refused |= lost
     metric = metric_of(blank)
-    runs = {name: {1.0: run} for name, run in once.items()} | tuned({first: trials[first]})
-    start, end = blank.summary[metric], runs[first][best(runs[first])].summary[metric]
+    runs = {name: {1.0: run} for name, run in once.items()} | tune({first: trials[first]})
+    start, end = blank.summary[metric], runs[first][best_rate(runs[first])].summary[metric]
     until = partial(seconds_to, metric=metric, start=start, goal=start + goal * (end - start))
     lossless = [name for name in once if once[name].summary[metric] >= once[first].summary[metric] - CLOSE]
     safe = min(
@@ -142,17 +142,19 @@ def advise(
         default=first,
     )
     able = dict.fromkeys([first, *_could_be_first(runs, until), safe])
-    runs |= tuned({name: trials[name] for name in able})
-    own = {name: best(tried) for name, tried in runs.items()}
+    runs |= tune({name: trials[name] for name in able})
+    own = {name: best_rate(tried) for name, tried in runs.items()}
     tried = _table({name: (rate, runs[name][rate]) for name, rate in own.items()}, first, metric, until)
     soonest = [name for name in dict.fromkeys(tried.dropna()["as"]) if name in able and name != first]
     heat = dict.fromkeys([first, *soonest[: 2 * keep], safe])
-    heats = judged({name: trials[name] for name in heat}, {name: (own[name],) for name in heat}, min(HEAT, seeds), goal)
+    heats = measure(
+        {name: trials[name] for name in heat}, {name: (own[name],) for name in heat}, min(HEAT, seeds), goal
+    )
     order = _mean_seconds(heats).drop(first).sort_values(na_position="last").index
     few = {name: trials[name] for name in dict.fromkeys([first, *order[:keep], safe])}
-    comparison = compared(few, seeds, goal, own)
+    comparison = compare_trials(few, seeds, goal, own)
     updates = once[first].summary["samples"] / batch
-    return Advice(tried, refused, comparison, elsewhere.seconds(few, _mean_seconds(comparison), seed), updates)
+    return Advice(tried, refused, comparison, what_if.seconds(few, _mean_seconds(comparison), seed), updates)
 
 
 def _batch_of_all(trial: Trial, seed: int) -> int:

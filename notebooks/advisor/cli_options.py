@@ -44,7 +44,7 @@ def workload(options: argparse.Namespace) -> str:
     return "ctr-synthetic" if options.model and options.workload == "clicks-light" else options.workload
 
 
-def given(options: argparse.Namespace, protocol: str, pairs: Mapping[str, Any]) -> dict[str, Any]:
+def comparison_options(options: argparse.Namespace, protocol: str, pairs: Mapping[str, Any]) -> dict[str, Any]:
     """The options of a comparison: what was said in short, then the `pairs` of what was given by name."""
     if options.figure and not options.figure.endswith((".png", ".svg", ".pdf")):
         raise BadOption(f"--figure is {options.figure!r}; expected a file that ends with .png, .svg or .pdf")
@@ -55,7 +55,7 @@ def given(options: argparse.Namespace, protocol: str, pairs: Mapping[str, Any]) 
     if options.slow:
         given["speeds"] = _speeds(options.slow, options.workers)
     if options.trace:
-        given["slowdown"] = _fitted(options.trace, options.columns)
+        given["slowdown"] = _fitted_slowdown(options.trace, options.columns)
     given |= pairs
     if options.step:
         given["worker.flops"] = _a_step(options, protocol, given)
@@ -63,14 +63,14 @@ def given(options: argparse.Namespace, protocol: str, pairs: Mapping[str, Any]) 
 
 
 def _speeds(slow: str, workers: int | None) -> list[float]:
-    told = re.fullmatch(r"(\d+)@([\d.]+)x?", slow)
-    if not told or not int(told[1]) or not float(told[2]):
+    match = re.fullmatch(r"(\d+)@([\d.]+)x?", slow)
+    if not match or not int(match[1]) or not float(match[2]):
         raise BadOption(f"--slow is {slow!r}; expected as 4@2x: 4 of the --workers take twice as long")
     if workers is None:
         raise BadOption(f"--slow is {slow!r}, of how many? Give --workers too")
-    if (some := int(told[1])) > workers:
+    if (some := int(match[1])) > workers:
         raise BadOption(f"--slow is {slow!r}, but there are {workers} --workers")
-    return [1.0] * (workers - some) + [1 / float(told[2])] * some
+    return [1.0] * (workers - some) + [1 / float(match[2])] * some
 
 
 def _a_step(options: argparse.Namespace, protocol: str, given: dict[str, Any]) -> float:
@@ -84,7 +84,7 @@ def _a_step(options: argparse.Namespace, protocol: str, given: dict[str, Any]) -
     return Trial.of(workload(options), protocol, options.cluster, given).workload.work().flops / seconds
 
 
-def _fitted(trace: str, columns: str | None) -> str:
+def _fitted_slowdown(trace: str, columns: str | None) -> str:
     """The slowdown's file. It is another program that fits one, since lib needs nothing of what prepares data."""
     out = paths.reports() / f"{Path(trace).stem}.slowdown.yaml"
     fit = [sys.executable, "-m", "data_prep", "trace", trace, str(out), *(["--columns", columns] if columns else [])]

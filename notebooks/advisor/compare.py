@@ -38,31 +38,31 @@ def compare(
     of = {each if isinstance(each, str) else each.name: each for each in protocols}
     if len(of) < 2:
         raise BadOption("compare: give two protocols at least; the others are held against the first")
-    told(options, of.values(), workload, cluster)
-    return compared({name: Trial.of(workload, each, cluster, options) for name, each in of.items()}, seeds, goal)
+    check_options(options, of.values(), workload, cluster)
+    return compare_trials({name: Trial.of(workload, each, cluster, options) for name, each in of.items()}, seeds, goal)
 
 
-def compared(
+def compare_trials(
     trials: Mapping[str, Trial], seeds: int, goal: float, own: Mapping[str, float] | None = None
 ) -> Comparison:
     """The same of protocols that are settled, by their names, and at multiples of their `own` where these are known."""
     seeds = checked(Count, seeds, "compare", "seeds")
     goal = checked(Share, goal, "compare", "goal")
-    own = own or {name: best(runs) for name, runs in tuned(trials, evaluations=1).items()}
-    return judged(trials, {name: (own[name], 1.0) for name in trials}, seeds, goal)
+    own = own or {name: best_rate(runs) for name, runs in tune(trials, evaluations=1).items()}
+    return measure(trials, {name: (own[name], 1.0) for name in trials}, seeds, goal)
 
 
-def judged(trials: Mapping[str, Trial], rates: Mapping[str, Sequence[float]], seeds: int, goal: float) -> Comparison:
+def measure(trials: Mapping[str, Trial], rates: Mapping[str, Sequence[float]], seeds: int, goal: float) -> Comparison:
     """Each at its multiples of the rates, of which the first is its own, on so many seeds."""
-    places = [(name, rate, seed) for name in trials for rate in dict.fromkeys(rates[name]) for seed in judging(seeds)]
-    runs = dict(zip(places, sweep([trials[name].job(rate, seed) for name, rate, seed in places]), strict=True))
+    cases = [(name, rate, seed) for name in trials for rate in dict.fromkeys(rates[name]) for seed in judging(seeds)]
+    runs = dict(zip(cases, sweep([trials[name].job(rate, seed) for name, rate, seed in cases]), strict=True))
     first = next(iter(trials))
     untrained = sweep([trials[first].untrained(seed) for seed in judging(seeds)])
     metric = metric_of(untrained[0])
     rows = []
     for seed, blank in zip(judging(seeds), untrained, strict=True):
         start, end = blank.summary[metric], runs[first, rates[first][0], seed].summary[metric]
-        for name, rate in dict.fromkeys(place[:2] for place in places):
+        for name, rate in dict.fromkeys(case[:2] for case in cases):
             run = runs[name, rate, seed]
             figures = {"metric": run.summary[metric]}
             figures["seconds"] = seconds_to(run, metric, start, start + goal * (end - start))
@@ -72,7 +72,9 @@ def judged(trials: Mapping[str, Trial], rates: Mapping[str, Sequence[float]], se
     return Comparison(pd.DataFrame(rows), metric, goal)
 
 
-def told(options: Mapping[str, Any], protocols: Iterable[Rule | Pair | str], workload: Any, cluster: Any) -> None:
+def check_options(
+    options: Mapping[str, Any], protocols: Iterable[Rule | Pair | str], workload: Any, cluster: Any
+) -> None:
     """Say which option nothing of any run has."""
     protocols = list(protocols)
     lost = options.keys() - {name for each in protocols for name in taken(Options, workload, each, cluster, options)}
@@ -80,7 +82,7 @@ def told(options: Mapping[str, Any], protocols: Iterable[Rule | Pair | str], wor
         resolve(Options, workload, protocols[0], cluster, {name: options[name] for name in lost})
 
 
-def tuned(trials: Mapping[str, Trial], **changed: Any) -> dict[str, dict[float, Run]]:
+def tune(trials: Mapping[str, Trial], **changed: Any) -> dict[str, dict[float, Run]]:
     """Each protocol's runs by the multiple of the rates, on the seed that is kept for that, with other options where some are
     `changed`."""
     found: dict[str, dict[float, Run]] = {name: {} for name in trials}
@@ -90,7 +92,7 @@ def tuned(trials: Mapping[str, Trial], **changed: Any) -> dict[str, dict[float, 
         runs = sweep([trials[name].job(rate, seed, **changed) for name, rate in wanted])
         for (name, rate), run in zip(wanted, runs, strict=True):
             found[name][rate] = run
-        beside = [(name, best(tried) * step) for name, tried in found.items() for step in (1 / STEP, STEP)]
+        beside = [(name, best_rate(tried) * step) for name, tried in found.items() for step in (1 / STEP, STEP)]
         wanted = [
             (name, rate)
             for name, rate in beside
@@ -99,7 +101,7 @@ def tuned(trials: Mapping[str, Trial], **changed: Any) -> dict[str, dict[float, 
     return found
 
 
-def best(tried: Mapping[float, Run]) -> float:
+def best_rate(tried: Mapping[float, Run]) -> float:
     """The multiple at which a protocol ends highest."""
     metric = metric_of(next(iter(tried.values())))
     return max(tried, key=lambda rate: np.nan_to_num(tried[rate].summary[metric], nan=-math.inf))

@@ -64,16 +64,16 @@ class Comparison:
         """The summary as a person reads it."""
         table = self.summary()
 
-        def told(name: str, factor: float) -> list[str]:
+        def cells(name: str, factor: float) -> list[str]:
             ends = table[[name, f"{name}, low", f"{name}, high"]].itertuples(index=False)
-            return [_told(*(factor * x for x in each)) for each in ends]
+            return [_interval(*(factor * x for x in each)) for each in ends]
 
         shown = {
             "protocol": table["protocol"],
             "rates": [f"{rate:.3g}×" for rate in table["rate"]],
-            f"time to goal / {self.first}'s": told("time", 1),
-            f"{self.unit} less {self.first}'s, 10⁻³": told("difference", 1e3),
-            "at one rate": told("at one rate", 1e3),
+            f"time to goal / {self.first}'s": cells("time", 1),
+            f"{self.unit} less {self.first}'s, 10⁻³": cells("difference", 1e3),
+            "at one rate": cells("at one rate", 1e3),
         }
         return pd.DataFrame(shown | {name: table[name].map(_short) for name in ("samples/s", "bytes/sample", "age")})
 
@@ -91,21 +91,21 @@ class Comparison:
         share = f"{100 * self.goal:g} % of what {first} learns"
         best = table.iloc[0]
         if best["time, high"] < 1:
-            said = [
-                f"{best['protocol']} is first at {share}, in {_told(*best[_ENDS['time']])} of {first}'s time; it ends "
+            sentences = [
+                f"{best['protocol']} is first at {share}, in {_interval(*best[_ENDS['time']])} of {first}'s time; it ends "
             ]
-            said[0] += self._ends(best) + "."
+            sentences[0] += self._ends(best) + "."
         else:
-            said = [f"Nobody is measurably sooner than {first} at {share}."]
+            sentences = [f"Nobody is measurably sooner than {first} at {share}."]
             best = table[self._mine(table)].iloc[0]
         others = table[table["protocol"] != best["protocol"]]
         if near := [*others.loc[others["time, low"] <= best["time, high"], "protocol"]]:
-            said.append(f"As soon, within the intervals: {', '.join(near)}.")
+            sentences.append(f"As soon, within the intervals: {', '.join(near)}.")
         if lost := [*others.loc[others["difference, high"] < 0, "protocol"]]:
-            said.append(f"Measurably below {first} in the end: {', '.join(lost)}.")
+            sentences.append(f"Measurably below {first} in the end: {', '.join(lost)}.")
         if never := [*table.loc[~np.isfinite(table["time"]), "protocol"]]:
-            said.append(f"Not at the goal on every seed: {', '.join(never)}.")
-        return " ".join(said)
+            sentences.append(f"Not at the goal on every seed: {', '.join(never)}.")
+        return " ".join(sentences)
 
     def _mine(self, table: pd.DataFrame) -> pd.Series:
         """Which row is the first's."""
@@ -113,8 +113,8 @@ class Comparison:
 
     def _ends(self, row: pd.Series) -> str:
         mean, low, high = row[_ENDS["difference"]]
-        told = f"{_told(1e3 * mean, 1e3 * low, 1e3 * high)} × 10⁻³ {self.unit} from {self.first}"
-        return f"{told}, measurably {'below' if high < 0 else 'above'}" if high < 0 or low > 0 else told
+        change = f"{_interval(1e3 * mean, 1e3 * low, 1e3 * high)} × 10⁻³ {self.unit} from {self.first}"
+        return f"{change}, measurably {'below' if high < 0 else 'above'}" if high < 0 or low > 0 else change
 
     def figure(self) -> Figure:
         """Time to the goal against the difference in the metric, a mark a protocol with the intervals of both."""
@@ -138,12 +138,12 @@ class Comparison:
 _ENDS = {name: [name, f"{name}, low", f"{name}, high"] for name in ("time", "difference")}
 
 
-def _told(mean: float, low: float, high: float) -> str:
+def _interval(mean: float, low: float, high: float) -> str:
     if not math.isfinite(mean):
         return "never"
-    places = decimals([mean], mean - low)
-    told = [rounded(x, places) for x in (mean, low, high)]
-    return f"{told[0]} [{told[1]}, {told[2]}]" if low < high else told[0]
+    digits = decimals([mean], mean - low)
+    ends = [rounded(x, digits) for x in (mean, low, high)]
+    return f"{ends[0]} [{ends[1]}, {ends[2]}]" if low < high else ends[0]
 
 
 def _short(x: float) -> str:

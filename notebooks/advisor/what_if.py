@@ -19,7 +19,7 @@ STEP = 4
 GIVEN = "all is as given"
 
 
-def others(cluster: Cluster) -> dict[str, Cluster]:
+def conditions(cluster: Cluster) -> dict[str, Cluster]:
     """What to call it -> the cluster; none where nothing is modelled."""
     if not isinstance(cluster, VirtualCluster):
         return {}
@@ -53,11 +53,11 @@ def seconds(trials: Mapping[str, Trial], known: Mapping[str, float], seed: int) 
     """Seconds to the goal of each protocol (columns) in each condition (rows), from the `known` ones of the given cluster, which
     is the first row."""
     first = next(iter(trials.values()))
-    places = {GIVEN: first.cluster, **others(first.cluster)}
+    cases = {GIVEN: first.cluster, **conditions(first.cluster)}
     samples = max(first.workload.batch_size, first.settings.get("samples", first.workload.samples) // STEP)
     timed = {"gradients": False, "evaluations": 1, "samples": samples}
-    asked = [(name, trial) for name in places for trial in trials.values()] if len(places) > 1 else []
-    runs = sweep([replace(trial, cluster=places[name]).job(1.0, seed, **timed) for name, trial in asked])
+    pairs = [(name, trial) for name in cases for trial in trials.values()] if len(cases) > 1 else []
+    runs = sweep([replace(trial, cluster=cases[name]).job(1.0, seed, **timed) for name, trial in pairs])
     speeds = np.reshape([run.summary["qps"] for run in runs], (-1, len(trials)))
     found = np.array([known[name] for name in trials]) * speeds[:1] / speeds
-    return pd.DataFrame(found, [*places][: len(found)], [*trials])
+    return pd.DataFrame(found, [*cases][: len(found)], [*trials])

@@ -21,7 +21,7 @@ from lib import Lognormal, Node, paths
 from lib.command_line import carried_out
 from lib.workloads import PROFILES
 from notebooks.advisor.advice import FEW
-from notebooks.advisor.compare import best, judged, tuned
+from notebooks.advisor.compare import best_rate, measure, tune
 from notebooks.advisor.trial import Trial
 from notebooks.clusters import GBIT
 
@@ -32,7 +32,7 @@ HOPELESS = 0.5
 """Who takes so much longer than the soonest on one seed, each at its best rate, is not run on others."""
 SIZES = {"smoke": (40, 2, 1), "laptop": (FEW, 5, 30), "full": (10 * FEW, 8, 30)}
 """Batches of every worker in a run, seeds, conditions. With fewer than FEW an advice doubts itself."""
-KEPT = Path(__file__).with_suffix(".csv")
+TABLE = Path(__file__).with_suffix(".csv")
 LEAST = 640
 """Samples for each of these batches, at least: few workers with small ones have as many more, or they learn little."""
 
@@ -52,19 +52,19 @@ def condition(commit: str, number: int) -> dict[str, Any]:
     node = {"bandwidth": between(0.3, 40) * GBIT, "latency": between(20e-6, 2e-3)}
     worker = Node(flops=step / between(0.5e-3, 20e-3), **node)
     slowdown = Lognormal(sigma=chance.choice((0.0, between(0.1, 1.0))))
-    places = {"workers": workers, "speeds": speeds, "slowdown": slowdown, "worker": worker}
-    return {"batch_size": batch, **model, **places, "server": Node(cores=8, **node)}
+    cases = {"workers": workers, "speeds": speeds, "slowdown": slowdown, "worker": worker}
+    return {"batch_size": batch, **model, **cases, "server": Node(cores=8, **node)}
 
 
-def held(number: int, updates: int, seeds: int, keep: int = 4) -> dict[str, Any]:
+def row(number: int, updates: int, seeds: int, keep: int = 4) -> dict[str, Any]:
     """One condition's row: the choice, who was soonest, how much longer the choice takes, its time as foretold and found."""
-    asked = condition(DRAWN_BY, number)
-    asked |= {"samples": updates * max(LEAST, asked["workers"] * asked["batch_size"])}
-    advice = lib.advise("clicks-light", "virtual", keep=keep, seeds=seeds, goal=GOAL, **asked)
+    setting = condition(DRAWN_BY, number)
+    setting |= {"samples": updates * max(LEAST, setting["workers"] * setting["batch_size"])}
+    advice = lib.advise("clicks-light", "virtual", keep=keep, seeds=seeds, goal=GOAL, **setting)
     choice = advice.comparison.choice()
     able = ["sync", *(name for name in advice.tried["protocol"] if name != "sync")]
-    trials = {name: Trial.of("clicks-light", name, "virtual", asked) for name in able}
-    rates = {name: (best(runs),) for name, runs in tuned(trials).items()}
+    trials = {name: Trial.of("clicks-light", name, "virtual", setting) for name in able}
+    rates = {name: (best_rate(runs),) for name, runs in tune(trials).items()}
     once = _over_sync(trials, rates, 1)
     near = {choice, *once.index[once <= (1 + HOPELESS) * once.iloc[0]]}
     over = _over_sync({name: trial for name, trial in trials.items() if name in {"sync", *near}}, rates, seeds)
@@ -82,57 +82,57 @@ def held(number: int, updates: int, seeds: int, keep: int = 4) -> dict[str, Any]
 
 def described(number: int) -> dict[str, Any]:
     """A condition in numbers: the workers, how much longer each of the slow ones takes, jitter, network, step and model."""
-    asked = condition(DRAWN_BY, number)
-    slow = [1 / speed for speed in asked["speeds"] if speed < 1]
-    step = lib.workloads.get("clicks-light", **{name: asked[name] for name in ("batch_size", "dim", "hidden")}).work()
+    setting = condition(DRAWN_BY, number)
+    slow = [1 / speed for speed in setting["speeds"] if speed < 1]
+    step = lib.workloads.get("clicks-light", **{name: setting[name] for name in ("batch_size", "dim", "hidden")}).work()
     return {
         "drawn by": DRAWN_BY[:7],
         "condition": number,
-        "workers": asked["workers"],
+        "workers": setting["workers"],
         "slow": f"{len(slow)}\u00a0×\u00a0{slow[0]:.2g}" if slow else "0",
-        "sigma": round(asked["slowdown"].sigma, 2),
-        "Gbit/s": round(asked["worker"].bandwidth / GBIT, 2),
-        "step, ms": round(1e3 * step.flops / asked["worker"].flops, 2),
-        "batch": asked["batch_size"],
-        "dim": asked["dim"],
-        "hidden": asked["hidden"][0],
+        "sigma": round(setting["slowdown"].sigma, 2),
+        "Gbit/s": round(setting["worker"].bandwidth / GBIT, 2),
+        "step, ms": round(1e3 * step.flops / setting["worker"].flops, 2),
+        "batch": setting["batch_size"],
+        "dim": setting["dim"],
+        "hidden": setting["hidden"][0],
     }
 
 
 def _over_sync(trials: Mapping[str, Trial], rates: Mapping[str, Sequence[float]], seeds: int) -> pd.Series:
     """Protocol -> its time to the goal over Sync's, the soonest first, of those that come there on every seed."""
-    found = judged(trials, rates, seeds, GOAL).paired()
+    found = measure(trials, rates, seeds, GOAL).paired()
     times = found.groupby("protocol")["seconds"].agg(lambda of: of.mean(skipna=False))
     return (times / times["sync"]).dropna().sort_values()
 
 
-TOLD = (
+CAPTION = (
     "Slow: how many workers take how much longer. Sigma: of each step's lognormal jitter. Takes longer: the choice, and Sync, "
     "than the soonest, each at its own best rate. Foretold by one run, and found: the choice's time over Sync's."
 )
 """Below the table."""
 
 
-def kept() -> pd.DataFrame:
+def load() -> pd.DataFrame:
     """The laptop's table, with the commit whose advice it judges."""
-    return pd.read_csv(KEPT)
+    return pd.read_csv(TABLE)
 
 
-def shown(table: pd.DataFrame) -> pd.DataFrame:
+def table(table: pd.DataFrame) -> pd.DataFrame:
     """As a person reads it: first what became of the choice, then where."""
     first = ["choice", "soonest", "takes longer", "Sync takes longer", "foretold", "found", "workers", "slow", "sigma"]
     return table.set_index("condition")[[*first, "Gbit/s", "step, ms", "batch"]].round(3)
 
 
-def said(table: pd.DataFrame) -> str:
+def sentence(table: pd.DataFrame) -> str:
     right, off = (table["takes longer"] <= NEAR).sum(), (table["foretold"] / table["found"] - 1).abs()
     more, sync = 100 * table["takes longer"], 100 * table["Sync takes longer"].mean()
     longer = (
         f"takes {more.mean():.1f} % longer on average, {more.max():.0f} % at most, where Sync takes {sync:.0f} % longer"
     )
     first = f"the first choice is within {100 * NEAR:.0f} % of the soonest in {right} of {len(table)} conditions, and {longer}"
-    told = f"{100 * off.median():.0f} % (median), {100 * off.max():.0f} % at most"
-    return f"{first}; the time that one run foretold is off by {told}"
+    errors = f"{100 * off.median():.0f} % (median), {100 * off.max():.0f} % at most"
+    return f"{first}; the time that one run foretold is off by {errors}"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -151,13 +151,13 @@ def _bench(options: argparse.Namespace) -> None:
     updates, seeds, count = SIZES[options.profile]
     rows = []
     for number in range(options.conditions or count):
-        rows.append(held(number, updates, seeds))
+        rows.append(row(number, updates, seeds))
         table = pd.DataFrame(rows)
         paths.write_text_atomic(paths.results() / "advised" / f"{options.profile}.csv", table.to_csv(index=False))
         if options.profile == "laptop" and len(rows) == count:
-            paths.write_text_atomic(KEPT, table.to_csv(index=False))
+            paths.write_text_atomic(TABLE, table.to_csv(index=False))
         print(table.tail(1).round(3).to_string(index=False, header=not number), flush=True)
-    print(said(table))
+    print(sentence(table))
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from lib.store.rows import Rows
 from lib.store.shared_memory import segment
 from lib.store.shared_memory.table import SharedTable
 from lib.store.table.table import Table
-from notebooks.bench.pairs import against, at_most, timed
+from notebooks.bench.pairs import against, at_most, time_in_turn
 
 
 def checkpoints(rows: int, rounds: int) -> Iterator[dict[str, Any]]:
@@ -30,7 +30,7 @@ def checkpoints(rows: int, rounds: int) -> Iterator[dict[str, Any]]:
         size = save(table, cut)
         works = {"table to checkpoint": partial(save, table, cut), "checkpoint to table": partial(restored, cut)}
         for what, work in works.items():
-            pairs = timed(partial(plain_copy, cut, copy), work, rounds)
+            pairs = time_in_turn(partial(plain_copy, cut, copy), work, rounds)
             where = {"claim": "checkpoint", "what": what, "peer": "file copy", "rows": rows, "dim": 16}
             yield where | against(0.6, pairs, size / 1e9, "GB/s")
 

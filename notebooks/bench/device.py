@@ -133,23 +133,25 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--share", type=float, default=1.0, help="of all sizes; 0.01 shows that it runs")
     parser.add_argument("--only", choices=PARTS, action="append")
     parser.add_argument("--turns", type=int, default=3)
-    asked = parser.parse_args(arguments)
-    asked.folder.mkdir(parents=True, exist_ok=True)
-    only = asked.only or PARTS
-    (asked.folder / "machine.json").write_text(json.dumps(provenance.machine(), indent=1) + "\n")
+    settings = parser.parse_args(arguments)
+    settings.folder.mkdir(parents=True, exist_ok=True)
+    only = settings.only or PARTS
+    (settings.folder / "machine.json").write_text(json.dumps(provenance.machine(), indent=1) + "\n")
     if "calibration" in only:
-        calibrate(asked.folder / "calibration.yaml", quick=asked.share < 1)
+        calibrate(settings.folder / "calibration.yaml", quick=settings.share < 1)
     if "fidelity" in only:
-        _noted(asked.folder / "fidelity.csv", foretold(asked.device, int(max(16, 200 * asked.share))))
+        _noted(settings.folder / "fidelity.csv", foretold(settings.device, int(max(16, 200 * settings.share))))
     if "pipelines" in only:
-        least, entities = int(50_000 * asked.share), int(4e6 * asked.share)
+        least, entities = int(50_000 * settings.share), int(4e6 * settings.share)
         tasks = (setup_2(least, 60, entities), setup_2(10 * least, 16, entities))
-        turned = (pipelines(task, asked.device, turns) for task, turns in zip(tasks, (asked.turns, 1), strict=True))
-        _noted(asked.folder / "pipelines.csv", itertools.chain.from_iterable(turned))
+        turned = (
+            pipelines(task, settings.device, turns) for task, turns in zip(tasks, (settings.turns, 1), strict=True)
+        )
+        _noted(settings.folder / "pipelines.csv", itertools.chain.from_iterable(turned))
     if "threads" in only:
-        size = {"samples": int(4e5 * asked.share), "batch_size": int(2048 * min(1.0, 10 * asked.share))}
+        size = {"samples": int(4e5 * settings.share), "batch_size": int(2048 * min(1.0, 10 * settings.share))}
         task = lib.workloads.get("criteo-dlrm", "laptop", dim=64, hidden=(512, 256), evaluation_samples=2048, **size)
-        _noted(asked.folder / "threads.csv", threads(task, dict.fromkeys((asked.device, "cpu"))))
+        _noted(settings.folder / "threads.csv", threads(task, dict.fromkeys((settings.device, "cpu"))))
 
 
 def _noted(path: Path, rows: Iterable[dict[str, Any]]) -> None:

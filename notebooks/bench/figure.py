@@ -14,10 +14,10 @@ def headroom(table: pd.DataFrame) -> Figure:
     """Of the benchmark `store`; a mark's form is a size of tables, and a bar goes from the least ratio to the greatest."""
     table = table.dropna(subset=["measured"])
     names = [_name(row) for row in table.itertuples()]
-    places = {name: place for place, name in enumerate(dict.fromkeys(names))}
-    table = table.assign(place=[places[name] for name in names], colour=table["holds"].map(COLOURS))
+    lines = {name: line for line, name in enumerate(dict.fromkeys(names))}
+    table = table.assign(place=[lines[name] for name in names], colour=table["holds"].map(COLOURS))
     with style():
-        fig = Figure(figsize=(WIDTH, 0.21 * len(places) + 1.2), layout="constrained")
+        fig = Figure(figsize=(WIDTH, 0.21 * len(lines) + 1.2), layout="constrained")
         ax = fig.subplots()
         ax.axvline(1, color="black", linewidth=1)
         ends = (table[end] / table["demanded"] for end in ("least", "greatest"))
@@ -28,7 +28,7 @@ def headroom(table: pd.DataFrame) -> Figure:
             mark, label = MARKS[min(number, len(MARKS) - 1)], f"{rows / 1e6:g} M × {dim:g}"
             ax.scatter(sized["headroom"], sized["place"], c=sized["colour"], marker=mark, s=20, zorder=3)
             ax.scatter([], [], color="black", marker=mark, label=label)
-        ax.set_yticks(range(len(places)), list(places), fontsize=8)
+        ax.set_yticks(range(len(lines)), list(lines), fontsize=8)
         ax.set_xscale("log", base=2)
         ax.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
         ax.invert_yaxis()

@@ -42,7 +42,7 @@ def best(work: Work, rounds: int) -> float:
     return min(seconds_of(work) for _ in range(rounds))
 
 
-def timed(theirs: Work, mine: Work, rounds: int) -> list[tuple[float, float]]:
+def time_in_turn(theirs: Work, mine: Work, rounds: int) -> list[tuple[float, float]]:
     """Both in turn, each right after a turn of its own that is not counted.
 
     So the other's data is out of the caches, and its threads no longer wait awake on a core that this one needs. A rest would do

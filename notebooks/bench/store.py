@@ -24,7 +24,7 @@ from lib.store.table.table import Table
 from lib.streams import stream
 from lib.tasks.sampling import probabilities
 from notebooks.bench import checkpoint
-from notebooks.bench.pairs import Work, against, at_most, at_once, cores, timed
+from notebooks.bench.pairs import Work, against, at_most, at_once, cores, time_in_turn
 from notebooks.bench.peers import FEATURES, Ceiling, Direct, Fbgemm, Torch
 
 EXPONENT = 1.05
@@ -168,9 +168,9 @@ class Setting:
         """A peer that is no work to do is the seconds that it takes."""
         free = cores(self.patience) if threads > 1 else None
         if isinstance(theirs, float):
-            pairs = [(theirs, seconds) for seconds, _ in timed(mine, mine, self.rounds)]
+            pairs = [(theirs, seconds) for seconds, _ in time_in_turn(mine, mine, self.rounds)]
         else:
-            pairs = timed(theirs, mine, self.rounds)
+            pairs = time_in_turn(theirs, mine, self.rounds)
         free = free and min(free, cores())
         return {
             "what": "look-up + update" + ", LRU" * (table.max_rows is not None),

@@ -16,45 +16,45 @@ from lib.protocols.dssync import DSSync
 from notebooks import study
 from notebooks.dssync import quality
 
-SETTLED = "settled"
+RECOMPUTED = "settled"
 """No running statistics: an evaluation takes the moments of training batches at the parameters that it judges."""
 
-WAYS = (SETTLED, "naive", "pooled", "none")
+WAYS = (RECOMPUTED, "naive", "pooled", "none")
 """The others are what an average makes of running statistics; BSP's may leave them each worker's own or average them, as the
 released code does."""
 
 
-def places(seeds: Sequence[int]) -> list[study.Place]:
+def cases(seeds: Sequence[int]) -> list[study.Case]:
     """Mode, way and seed of each run."""
-    bsp = study.grid(mode=["BSP"], way=(SETTLED, "naive", "none"), seed=seeds)
+    bsp = study.grid(mode=["BSP"], way=(RECOMPUTED, "naive", "none"), seed=seeds)
     return bsp + study.grid(mode=["DS-Sync"], way=WAYS, seed=seeds)
 
 
 def job(mode: str, way: str, seed: int, **shape: Any) -> dict[str, Any]:
     """As in the tables of accuracy, whose run it is where there are no running statistics."""
     made = quality.job("images", mode, seed, **shape)
-    if way == SETTLED:
+    if way == RECOMPUTED:
         return made
     made["workload"] = replace(made["workload"], norm="running")
     return made | {"protocol": (DSSync if mode == "DS-Sync" else AllReduce)(statistics=way)}
 
 
-def measured(found: Sequence[study.Place], runs: Sequence[Run]) -> pd.DataFrame:
+def claim_table(found: Sequence[study.Case], runs: Sequence[Run]) -> pd.DataFrame:
     """What claims read: accuracy, and how far it is above that of BSP's run with the same seed, evaluated the same way."""
-    data = study.told(found, runs, best=lambda run: quality.best(run, "images"), last="accuracy")
+    data = study.table(found, runs, best=lambda run: quality.best(run, "images"), last="accuracy")
     data["train loss"] = [run.summary["train_loss"] for run in runs]
     data["read"] = data["way"].replace("pooled", "naive")  # of which BSP has a run
     for name in ("best", "last"):
-        data[f"{name} over BSP"] = data[name] - study.beside(data, name, ["read", "seed"], mode="BSP")
+        data[f"{name} over BSP"] = data[name] - study.baseline(data, name, ["read", "seed"], mode="BSP")
     data["by the best"] = data["best over BSP"] - data["last over BSP"]
     return data.assign(subject=data["mode"] + ", " + data["way"])
 
 
-def courses(found: Sequence[study.Place], runs: Sequence[Run]) -> pd.DataFrame:
+def histories(found: Sequence[study.Case], runs: Sequence[Run]) -> pd.DataFrame:
     """Accuracy by samples, a panel for each way; BSP's averaged statistics stand beside pooled ones."""
-    told = quality.courses([{"task": "images", **place} for place in found], runs)
-    averaged = told[(told["protocol"] == "BSP") & (told["way"] == "naive")]
-    return pd.concat([told, averaged.assign(way="pooled")]).assign(all="")
+    curves = quality.histories([{"task": "images", **case} for case in found], runs)
+    averaged = curves[(curves["protocol"] == "BSP") & (curves["way"] == "naive")]
+    return pd.concat([curves, averaged.assign(way="pooled")]).assign(all="")
 
 
 def spread(data: pd.DataFrame) -> pd.DataFrame:

@@ -29,13 +29,13 @@ def seconds(tasks: Iterable[str], seeds: Iterable[int], **network: float) -> tup
     return found.set_index(["task", "nodes", "mode", "seed"])["seconds"], runs
 
 
-def timed(courses: pd.DataFrame, step: pd.Series) -> pd.DataFrame:
+def with_seconds(courses: pd.DataFrame, step: pd.Series) -> pd.DataFrame:
     """Courses with their seconds; a mode whose steps are not modelled has none."""
     keys = courses[["task", "workers", "protocol", "seed"]].itertuples(index=False, name=None)
     return courses.assign(seconds=courses["step"] * [step.get(key, math.nan) for key in keys])
 
 
-def reached(courses: pd.DataFrame) -> pd.DataFrame:
+def steps_to_target(courses: pd.DataFrame) -> pd.DataFrame:
     """Steps and seconds of each run until its metric first is at the target, between two evaluations on a straight line. One that
     never is there counts as if it were at its end, which is too good for it; `there` is 0 then. `course` is how high a curve
     runs: the mean of its evaluations, which are equally far apart."""
@@ -43,18 +43,18 @@ def reached(courses: pd.DataFrame) -> pd.DataFrame:
     bests = courses[courses["protocol"] == "BSP"].groupby(keys)["metric"].max()
     floor = bests - bests.groupby(["task", "workers"]).transform("std").fillna(0.0)
     rows = []
-    for (*place, mode), course in courses.groupby([*keys, "protocol"], sort=False):
-        target, points = floor[tuple(place)], course.sort_values("step")[["step", "seconds", "metric"]].to_numpy(float)
+    for (*case, mode), course in courses.groupby([*keys, "protocol"], sort=False):
+        target, points = floor[tuple(case)], course.sort_values("step")[["step", "seconds", "metric"]].to_numpy(float)
         found = crossing(points, target)
         steps, seconds = points[-1, :2] if found is None else found
-        about = {"subject": f"{mode}, {place[0]}, {place[1]}", **dict(zip(keys, place, strict=True)), "mode": mode}
+        about = {"subject": f"{mode}, {case[0]}, {case[1]}", **dict(zip(keys, case, strict=True)), "mode": mode}
         about |= {"target": target, "above target": course["metric"].max() - target}
         about |= {"course": course["metric"].mean(), "steps of a worker": points[-1, 0]}
         rows.append(about | {"steps": steps, "seconds": seconds, "there": float(found is not None)})
     return pd.DataFrame(rows)
 
 
-def beside(found: pd.DataFrame) -> pd.DataFrame:
+def beside_paper(found: pd.DataFrame) -> pd.DataFrame:
     """BSP's seconds and steps to the target over DS-Sync's, in the mean over the seeds, beside Table 4's."""
     wide = found.pivot_table(index=["task", "workers", "seed"], columns="mode", values=["seconds", "steps"], sort=False)
     times = pd.DataFrame({name: wide[name]["BSP"] / wide[name]["DS-Sync"] for name in ("seconds", "steps")})

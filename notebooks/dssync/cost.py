@@ -72,8 +72,8 @@ def costs(seeds: Iterable[int], worlds: Sequence[int] = WORLDS) -> tuple[pd.Data
         there = vector.cluster(workers, UNIT, collective=WAYS[way][0], latency=1e-6)
         return vector.job(rules[rule], there, seed, seconds=STEP, steps=STEPS)
 
-    places = study.grid(way=WAYS, workers=worlds, seed=seeds, rule=rules)
-    flat, runs = study.swept(job, places, units=lambda run: (run.summary["virtual_seconds"] / STEPS - STEP) / UNIT)
+    cases = study.grid(way=WAYS, workers=worlds, seed=seeds, rule=rules)
+    flat, runs = study.run_grid(job, cases, units=lambda run: (run.summary["virtual_seconds"] / STEPS - STEP) / UNIT)
     found = flat.pivot(index=["way", "workers", "seed"], columns="rule", values="units").reset_index()
     for rule, members in (("bsp", int), ("ds", math.isqrt)):
         found[f"{rule}, formula"] = [WAYS[each.way][1](members(each.workers)) for each in found.itertuples()]

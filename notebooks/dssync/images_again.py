@@ -128,20 +128,20 @@ def job(
     return made | {"evaluations": passes, "trace": False}
 
 
-def courses(found: Sequence[study.Place], runs: Sequence[Run], images: int) -> pd.DataFrame:
+def histories(found: Sequence[study.Case], runs: Sequence[Run], images: int) -> pd.DataFrame:
     """Accuracy after each epoch, on unseen images and on seen ones."""
-    told = study.courses(found, runs, "samples", "accuracy", "seen")
-    return told.assign(epoch=told.pop("samples") / images)
+    histories_of_runs = study.histories(found, runs, "samples", "accuracy", "seen")
+    return histories_of_runs.assign(epoch=histories_of_runs.pop("samples") / images)
 
 
-def measured(told: pd.DataFrame) -> pd.DataFrame:
+def claim_table(histories_of_runs: pd.DataFrame) -> pd.DataFrame:
     """What claims read of courses: the best accuracy, how far that of seen images is above it at the end, and both less those of
     BSP's run with the same shards and seed."""
-    runs = told.sort_values("epoch", kind="stable").groupby(["shards", "mode", "seed"], sort=False)
+    runs = histories_of_runs.sort_values("epoch", kind="stable").groupby(["shards", "mode", "seed"], sort=False)
     data = runs.agg(best=("accuracy", "max"), last=("accuracy", "last"), seen=("seen", "last")).reset_index()
     data["gap"] = data["seen"] - data["last"]
     for name in ("best", "gap"):
-        data[f"{name} over BSP"] = data[name] - study.beside(data, name, ["shards", "seed"], mode="BSP")
+        data[f"{name} over BSP"] = data[name] - study.baseline(data, name, ["shards", "seed"], mode="BSP")
     return data.assign(subject=data["mode"] + ", " + data["shards"])
 
 
@@ -151,26 +151,31 @@ def regimes(data: pd.DataFrame, runs: Sequence[Run]) -> pd.DataFrame:
     here = [
         regime.cells(run, brings=best - 0.1) for run, best, its in zip(runs, data["best"], ours, strict=True) if its
     ]
-    return regime.table({"images, 4": here}, regime.printed("dssync"))
+    return regime.table({"images, 4": here}, regime.paper_regime("dssync"))
 
 
-def plateaus(told: pd.DataFrame) -> pd.DataFrame:
+def plateaus(histories_of_runs: pd.DataFrame) -> pd.DataFrame:
     """The accuracy at the end of each stretch of one rate, the mean of its last three epochs: a column for each stretch, named
     after the epoch at which it ends."""
-    epochs, parts = told["epoch"].max(), []
+    epochs, parts = histories_of_runs["epoch"].max(), []
     for end in dict.fromkeys(round(share * epochs) for share in FALLS):
-        late = told[told["epoch"].round().between(end - 2, end)]
+        late = histories_of_runs[histories_of_runs["epoch"].round().between(end - 2, end)]
         parts.append(
             late.groupby(["shards", "mode", "seed"], sort=False)["accuracy"].mean().rename(f"until epoch {end}")
         )
     return pd.concat(parts, axis=1).reset_index()
 
 
-def reached(told: pd.DataFrame) -> pd.DataFrame:
+def epochs_to_target(histories_of_runs: pd.DataFrame) -> pd.DataFrame:
     """Table 4's way: epochs until a run first is at BSP's mean best less one deviation, and how many runs ever are."""
-    bests = told[told["mode"] == "BSP"].groupby(["shards", "seed"])["accuracy"].max().groupby("shards")
+    bests = (
+        histories_of_runs[histories_of_runs["mode"] == "BSP"]
+        .groupby(["shards", "seed"])["accuracy"]
+        .max()
+        .groupby("shards")
+    )
     target = (bests.mean() - bests.std().fillna(0.0)).rename("target")
-    there = told[told["accuracy"] >= told["shards"].map(target)]
+    there = histories_of_runs[histories_of_runs["accuracy"] >= histories_of_runs["shards"].map(target)]
     first = there.groupby(["shards", "mode", "seed"])["epoch"].min().groupby(["shards", "mode"])
     return pd.DataFrame({"epochs": first.mean(), "least": first.min(), "most": first.max(), "runs": first.size()}).join(
         target, on="shards"

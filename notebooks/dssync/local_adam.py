@@ -12,7 +12,7 @@ import pandas as pd
 from lib import Run
 from lib.protocols.all_reduce import AllReduce
 from lib.protocols.dssync import DSSync
-from notebooks import paired, regime, study
+from notebooks import regime, study
 from notebooks.dssync import quality
 
 WORKERS = 16
@@ -24,7 +24,7 @@ RATES, ENDS = (1.0, 3.0), (1 / 3, 9.0)
 """Over the workload's own, which all modes have alike; and what is beyond them, where one seed shows that the best is between."""
 
 
-def places(seeds: Sequence[int]) -> list[study.Place]:
+def cases(seeds: Sequence[int]) -> list[study.Case]:
     """Mode, rate and seed of each run: groups at the workload's own rate alone."""
     found = study.grid(mode=("BSP", "one group"), rate=RATES, seed=seeds) + study.grid(
         mode=["DS-Sync"], rate=RATES[:1], seed=seeds
@@ -37,17 +37,17 @@ def job(mode: str, rate: float, seed: int, **shape: int) -> dict[str, Any]:
     return quality.job("clicks", "BSP", seed, rate=rate, workers=WORKERS, **shape) | {"protocol": RULES[mode]}
 
 
-def measured(places: list[study.Place], **shape: int) -> tuple[pd.DataFrame, list[Run]]:
+def run(places: list[study.Case], **shape: int) -> tuple[pd.DataFrame, list[Run]]:
     """What claims read: the best AUC of each run, also less that of BSP and of one group at the same rate and seed."""
-    data, runs = study.swept(
-        lambda **place: job(**place, **shape), places, best=lambda run: quality.best(run, "clicks")
+    data, runs = study.run_grid(
+        lambda **case: job(**case, **shape), places, best=lambda run: quality.best(run, "clicks")
     )
     for mode in ("BSP", "one group"):
-        data = paired.less(data, ["best"], ["rate", "seed"], mode=mode)
+        data = study.differences(data, ["best"], ["rate", "seed"], mode=mode)
     return data.assign(subject=data["mode"] + ", " + data["rate"].map("{:.2g}".format)), runs
 
 
 def regimes(data: pd.DataFrame, runs: Sequence[Run]) -> pd.DataFrame:
     """DS-Sync's regime at the workload's own rate beside the paper's; what training brings is the best over a half."""
     ours = data[(data["mode"] == "DS-Sync") & (data["rate"] == 1)]
-    return regime.of(ours.assign(brings=ours["best"] - 0.5, task=f"clicks, {WORKERS}"), runs, "dssync")
+    return regime.comparison(ours.assign(brings=ours["best"] - 0.5, task=f"clicks, {WORKERS}"), runs, "dssync")

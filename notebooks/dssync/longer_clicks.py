@@ -16,7 +16,7 @@ from lib.protocols.all_reduce import AllReduce
 from lib.protocols.dssync import DSSync
 from lib.protocols.hop import HopBS
 from lib.results.provenance import commit
-from notebooks import paired, study
+from notebooks import study
 from notebooks.dssync import quality
 
 RULES = {"BSP": AllReduce(), "SSP": HopBS(), "DS-Sync": DSSync(), "one group": DSSync(size=quality.WORKERS)}
@@ -24,10 +24,10 @@ BEST, OWN = 1 / 9, 1 / 3
 """BSP's and SSP's best rates over the workload's own, and DS-Sync's, on seeds kept for trials."""
 TIMES = {1: 250, 4: 1_000}
 """Times the page's length -> steps of images, of which clicks have five times as many: 1,250 and the paper's 5,000."""
-KEPT = Path(__file__).with_suffix(".csv")
+TABLE = Path(__file__).with_suffix(".csv")
 
 
-def places(seeds: Iterable[int], times: Iterable[int] = TIMES) -> list[study.Place]:
+def cases(seeds: Iterable[int], times: Iterable[int] = TIMES) -> list[study.Case]:
     """At BSP's rate all four; at its own DS-Sync in groups, and on the page's length in one."""
     seeds, times = list(seeds), list(times)
     found = study.grid(times=times, mode=RULES, rate=[BEST], seed=seeds)
@@ -40,20 +40,20 @@ def job(times: int, mode: str, rate: float, seed: int, evaluations: int = 10) ->
     return made | {"protocol": RULES[mode]}
 
 
-def measured(run: Run, **place: Any) -> dict[str, float]:
+def figures(run: Run, **case: Any) -> dict[str, float]:
     """The best AUC of a run's evaluations, and their mean: how high its curve runs."""
     return {"best": quality.best(run, "clicks"), "course": float(run.history["auc"].dropna().mean())}
 
 
-def less(data: pd.DataFrame) -> pd.DataFrame:
+def differences(data: pd.DataFrame) -> pd.DataFrame:
     """Beside each run what it has less BSP's and less SSP's of the same length and seed."""
     for mode in ("BSP", "SSP"):
-        data = paired.less(data, ["best", "course"], ["times", "seed"], mode=mode)
+        data = study.differences(data, ["best", "course"], ["times", "seed"], mode=mode)
     return data
 
 
 if __name__ == "__main__":
-    data, _ = study.swept(job, places(seeds.PILOT[:5]), measured)
-    paths.write_text_atomic(KEPT, data.assign(commit=commit()).to_csv(index=False, lineterminator="\n"))
-    shown = less(data).drop(columns="seed").groupby(["times", "mode", "rate"], sort=False).mean()
+    data, _ = study.run_grid(job, cases(seeds.PILOT[:5]), figures)
+    paths.write_text_atomic(TABLE, data.assign(commit=commit()).to_csv(index=False, lineterminator="\n"))
+    shown = differences(data).drop(columns="seed").groupby(["times", "mode", "rate"], sort=False).mean()
     print(shown.round(5).to_string())

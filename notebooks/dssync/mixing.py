@@ -15,7 +15,7 @@ from notebooks import study
 from notebooks.toys import Toy
 
 
-class Pushed(torch.nn.Module):
+class PushModel(torch.nn.Module):
     """Every step of SGD(lr=1) adds its batch's push."""
 
     def __init__(self, size: int):
@@ -39,8 +39,8 @@ class Push(Toy):
     workers: Count
     """Workers, and parameters."""
 
-    def model(self, seed: int) -> Pushed:
-        return Pushed(self.workers)
+    def model(self, seed: int) -> PushModel:
+        return PushModel(self.workers)
 
     def draw(self, seed: int, first: int, size: int, index: int) -> Batch:
         push = np.zeros((1, self.workers), np.float32)
@@ -49,7 +49,7 @@ class Push(Toy):
         return Batch.of(index=index, raw={}, size=1, features={"push": push})
 
     def evaluate(
-        self, model: Pushed, rows: Mapping[str, np.ndarray], seed: int, day: int | None = None
+        self, model: PushModel, rows: Mapping[str, np.ndarray], seed: int, day: int | None = None
     ) -> dict[str, float]:
         """`distance` of worker 0's replica from the average of all first pushes, over that of one that met nobody."""
         return {"distance": _distance(model.weights.detach().numpy())}
@@ -61,7 +61,7 @@ def job(rule: DSSync, workers: int, seed: int, steps: int) -> dict[str, Any]:
     return {"workload": task, "protocol": rule, "cluster": there, "seed": seed}
 
 
-def held(rule: DSSync, workers: int, steps: int) -> np.ndarray:
+def weights(rule: DSSync, workers: int, steps: int) -> np.ndarray:
     """The weights of the workers' first updates in worker 0's replica after so many steps, by the matrices."""
     product = np.eye(workers)
     for round in range(steps):
@@ -69,23 +69,23 @@ def held(rule: DSSync, workers: int, steps: int) -> np.ndarray:
     return product[0]
 
 
-def predicted(rule: DSSync, workers: int, steps: int) -> float:
+def predicted_distance(rule: DSSync, workers: int, steps: int) -> float:
     """What `Push` calls distance, by the matrices."""
-    return _distance(held(rule, workers, steps))
+    return _distance(weights(rule, workers, steps))
 
 
-def measured(cases: Mapping[str, tuple[DSSync, int]], seeds: Iterable[int]) -> tuple[pd.DataFrame, list[Run]]:
+def run(cases: Mapping[str, tuple[DSSync, int]], seeds: Iterable[int]) -> tuple[pd.DataFrame, list[Run]]:
     """A run of each case, a rule and a number of workers, until it is to be at the average, or for four steps: how far it is from
     it and should be, and the rule's gap."""
     steps = {name: rule.steps_to_average(workers) or 4 for name, (rule, workers) in cases.items()}
-    said = {name: predicted(*case, steps[name]) for name, case in cases.items()}
+    predictions = {name: predicted_distance(*case, steps[name]) for name, case in cases.items()}
     gaps = {name: rule.gap(workers) for name, (rule, workers) in cases.items()}
     places = study.grid(subject=cases, seed=seeds)
-    data, runs = study.swept(
+    data, runs = study.run_grid(
         lambda subject, seed: job(*cases[subject], seed, steps[subject]), places, distance="distance"
     )
     data = data.assign(
-        **{name: data["subject"].map(of) for name, of in (("steps", steps), ("predicted", said), ("gap", gaps))}
+        **{name: data["subject"].map(of) for name, of in (("steps", steps), ("predicted", predictions), ("gap", gaps))}
     )
     return data.assign(off=(data["distance"] - data["predicted"]).abs()), runs
 
@@ -97,13 +97,13 @@ def schedules(worlds: Iterable[int], rule: DSSync) -> pd.DataFrame:
         rounds = [rule.groups(round, workers) for round in range(2)]
         own = {"groups": ", then ".join(dict.fromkeys(map(_counted, rounds)))}
         own["steps to the average"], own["gap"] = rule.steps_to_average(workers), rule.gap(workers)
-        own |= {f"left after {told}": rule.left(many, workers) for many, told in ((2, "two rounds"), (4, "four"))}
+        own |= {f"left after {when}": rule.left(many, workers) for many, when in ((2, "two rounds"), (4, "four"))}
         own["hops"] = sum(2 * max(map(len, groups)) - 1 for groups in rounds) / 2
         found.append({"workers": workers, **own, "hops of all-reduce": 2 * workers - 1})
     return pd.DataFrame(found)
 
 
-def course(rules: Mapping[str, DSSync], worlds: Iterable[int], rounds: int) -> pd.DataFrame:
+def disagreements(rules: Mapping[str, DSSync], worlds: Iterable[int], rounds: int) -> pd.DataFrame:
     """What is left of a disagreement, at worst, after each round."""
     data = pd.DataFrame(study.grid(protocol=rules, workers=worlds, round=range(rounds + 1)))
     data["left"] = [rules[at.protocol].left(at.round, at.workers) for at in data.itertuples()]

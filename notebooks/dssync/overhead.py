@@ -103,7 +103,7 @@ def iterations(
     **options: Any,
 ) -> tuple[pd.DataFrame, list[Run]]:
     """Seconds of an iteration and BSP's over them, for each model, number of nodes, rule and seed; and the runs."""
-    found, runs = study.swept(
+    found, runs = study.run_grid(
         partial(job, **options),
         study.grid(model=models, nodes=nodes, protocol=protocols, seed=seeds),
         seconds=_seconds,
@@ -113,11 +113,11 @@ def iterations(
         ("against buckets", "bsp, buckets"),
         ("against overlap", "bsp, overlapped"),
     ):
-        found[name] = study.beside(found, "seconds", ["model", "nodes", "seed"], protocol=base) / found["seconds"]
+        found[name] = study.baseline(found, "seconds", ["model", "nodes", "seed"], protocol=base) / found["seconds"]
     return found.assign(subject=found["protocol"] + ", " + found["model"] + ", " + found["nodes"].astype(str)), runs
 
 
-def printed() -> pd.DataFrame:
+def paper_table() -> pd.DataFrame:
     """Table 4's seconds of an iteration, what DS-Sync saves of them in units of D / B, and how many times as long BSP's takes;
     beside what chunked rings and hops of the whole vector save; and its seconds with sixteen nodes over BSP's with four."""
     rows = pd.DataFrame(TABLE_4).T.to_numpy().T
@@ -137,37 +137,37 @@ def by_size(found: pd.DataFrame) -> pd.DataFrame:
     """DS-Sync's speed-up with four nodes by the model's size, the largest first, beside Table 4's; and how many numbers a model
     of so many tensors would have, for a ring of two to save what Table 4's does beside a ring of four."""
     ours = found[(found["protocol"] == "ds-sync") & (found["nodes"] == 4)].groupby("model")["speed-up"].mean()
-    said = printed().query("nodes == 4").set_index("model").loc[ours.index]
+    printed = paper_table().query("nodes == 4").set_index("model").loc[ours.index]
     latencies = pd.Series({model: 4 * LATENCY * len(MODELS[model]) for model in ours.index})
-    told = {"numbers": pd.Series({model: sum(MODELS[model]) for model in ours.index}) / 1e6}
-    told |= {"speed-up": ours, "paper": said["speed-up"]}
-    saved = 2 * (said["bsp"] - said["ds-sync"] - latencies)
-    told["numbers for the paper's"] = told["numbers"] * saved / [unit(model) for model in ours.index]
-    return pd.DataFrame(told).sort_values("numbers", ascending=False)
+    columns = {"numbers": pd.Series({model: sum(MODELS[model]) for model in ours.index}) / 1e6}
+    columns |= {"speed-up": ours, "paper": printed["speed-up"]}
+    saved = 2 * (printed["bsp"] - printed["ds-sync"] - latencies)
+    columns["numbers for the paper's"] = columns["numbers"] * saved / [unit(model) for model in ours.index]
+    return pd.DataFrame(columns).sort_values("numbers", ascending=False)
 
 
-def refitted(model: str, seed: int, options: Options) -> float:
+def refit(model: str, seed: int, options: Options) -> float:
     """Seconds that a step has to compute, so that an iteration of BSP with four nodes takes Table 4's in another world; an
     iteration is what is sent, and a barrier's factor times that. Not a number where what is sent alone takes longer."""
     tries = {seconds: job(model, "bsp", 4, seed, seconds=seconds, **options) for seconds in (0.0, 1.0)}
-    sent, one = (_seconds(run) for run in study.made(tries).values())
+    sent, one = (_seconds(run) for run in study.run(tries).values())
     iterations, wall, *_ = TABLE_4[model, 4]
     left = (wall / iterations - sent) / (one - sent)
     return left if left > 0 else float("nan")
 
 
-def explained(models: Iterable[str], seeds: Iterable[int], tried: Mapping[str, Options]) -> pd.DataFrame:
+def in_other_worlds(models: Iterable[str], seeds: Iterable[int], tried: Mapping[str, Options]) -> pd.DataFrame:
     """DS-Sync's speed-up in other worlds by model and nodes, each with what its steps compute fitted anew."""
     models, seeds, found = list(models), list(seeds), {}
-    for told, options in tried.items():
+    for columns, options in tried.items():
         for model in models:
-            seconds = refitted(model, seeds[0], options)
+            seconds = refit(model, seeds[0], options)
             if not seconds > 0:
                 continue
             data, _ = iterations([model], seeds, ("bsp", "ds-sync"), seconds=seconds, **options)
             ours = data[data["protocol"] == "ds-sync"]
             for nodes, mean in ours.groupby("nodes")["speed-up"].mean().items():
-                found[model, nodes, told] = mean
+                found[model, nodes, columns] = mean
     keys = pd.MultiIndex.from_product([models, NODES], names=["model", "nodes"])
     return pd.Series(found).unstack().reindex(index=keys, columns=[*tried])
 

@@ -14,7 +14,7 @@ import pandas as pd
 
 from lib import Lognormal, Node, Run, VirtualCluster, Workload, workloads
 from lib.seeds import not_judging
-from notebooks import regime, study, tuned
+from notebooks import grid_search, regime, study
 
 MODES = {"BSP": "all-reduce", "ASP": "async", "SSP": "hop-bs", "DS-Sync": "ds-sync"}
 """The paper's names -> the kit's. SSP's bound is not said."""
@@ -86,7 +86,7 @@ def cluster(workload: Workload, workers: int = WORKERS) -> VirtualCluster:
     return VirtualCluster(workers=workers, worker=node, slowdown=Lognormal(sigma=0.1))
 
 
-def steady(made: dict[str, Any]) -> dict[str, Any]:
+def with_constant_rate(made: dict[str, Any]) -> dict[str, Any]:
     """The same run, whose rates stay what they are at first."""
     return made | {"workload": replace(made["workload"], lr_milestones=())}
 
@@ -96,7 +96,7 @@ def best(run: Run, task: str) -> float:
     return float(run.history[TASKS[task].metric].max())
 
 
-def ends(run: Run, task: str, **place: Any) -> dict[str, float]:
+def ends(run: Run, task: str, **case: Any) -> dict[str, float]:
     """The best metric of a run and its last, what its last fifth brought, the best of what the paper has beside it, and how long
     it was. Where the last fifth brings as much as a margin, a curve is too steep to be judged by it."""
     steps = run.summary["issued"] / run.provenance["cluster"]["workers"]
@@ -106,32 +106,34 @@ def ends(run: Run, task: str, **place: Any) -> dict[str, float]:
     return found | {"log loss or EM": float(other.max() if BESIDE[task] == "em" else other.min())}
 
 
-def tried(
+def tune(
     tasks: Iterable[str], modes: Sequence[str], seeds: Iterable[int], rates: Sequence[float] = RATES, **shape: int
 ) -> pd.DataFrame:
     """The curve of each mode's best metric on each task over its rate, on tuning seeds."""
     seeds = not_judging(seeds, "the learning rates of DS-Sync's tables")
     made = partial(job, **shape)
-    return tuned.tried(made, lambda run, task, **_: best(run, task), {"rate": rates}, seeds, task=tasks, mode=modes)
+    return grid_search.curve(
+        made, lambda run, task, **_: best(run, task), {"rate": rates}, seeds, task=tasks, mode=modes
+    )
 
 
 def at_best(curve: pd.DataFrame, alike: Container[str] = (), **shape: Any) -> Callable[..., dict[str, Any]]:
     """A place's job, at its task and mode's best rate of those that were tried; those that are to be `alike` have BSP's."""
-    return tuned.at_best(partial(job, **shape), curve, "BSP", alike)
+    return grid_search.at_best(partial(job, **shape), curve, "BSP", alike)
 
 
-def courses(places: Iterable[study.Place], runs: Sequence[Run]) -> pd.DataFrame:
+def histories(cases: Iterable[study.Case], runs: Sequence[Run]) -> pd.DataFrame:
     """The metric at each evaluation, by samples and by steps of each worker."""
     parts = []
-    for place, run in zip(places, runs, strict=True):
-        task, workers = TASKS[place["task"]], run.provenance["cluster"]["workers"]
-        found = study.courses([place], [run], "samples", task.metric).rename(columns={task.metric: "metric"})
+    for case, run in zip(cases, runs, strict=True):
+        task, workers = TASKS[case["task"]], run.provenance["cluster"]["workers"]
+        found = study.histories([case], [run], "samples", task.metric).rename(columns={task.metric: "metric"})
         step = (found["samples"] / (workers * task.workload.batch_size)).round(2)
         parts.append(found.assign(step=step, workers=workers, protocol=found["mode"]))
     return pd.concat(parts, ignore_index=True)
 
 
-def judged(data: pd.DataFrame, own: str = "") -> pd.DataFrame:
+def claim_table(data: pd.DataFrame, own: str = "") -> pd.DataFrame:
     """What claims read: each run's best and last metric; `own` tells modes at their own rates from the same at BSP's."""
     return data.assign(subject=data["task"] + ", " + data["mode"] + own)
 
@@ -140,7 +142,7 @@ def regimes(data: pd.DataFrame, runs: Sequence[Run], workers: int) -> pd.DataFra
     """DS-Sync's regime beside the paper's with so many workers; what training brings is BSP's best less frozen's."""
     frozen = data[data["mode"] == FROZEN].groupby("task")["best"].mean()
     ours = data[data["mode"] == "DS-Sync"]
-    brings = study.beside(data, "best", ["task", "seed"], mode="BSP")[data["mode"] == "DS-Sync"] - ours["task"].map(
+    brings = study.baseline(data, "best", ["task", "seed"], mode="BSP")[data["mode"] == "DS-Sync"] - ours["task"].map(
         frozen
     )
-    return regime.of(ours.assign(brings=brings, task=ours["task"] + f", {workers}"), runs, "dssync")
+    return regime.comparison(ours.assign(brings=brings, task=ours["task"] + f", {workers}"), runs, "dssync")

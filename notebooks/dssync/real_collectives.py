@@ -50,7 +50,7 @@ class Block(Toy):
         return {"mean": float(sum(each.detach().mean() for each in model.parameters()))}
 
 
-def trained(protocol: str, seed: int, *, steps: int, processes: bool, size: int, workers: int = 4) -> Run:
+def train(protocol: str, seed: int, *, steps: int, processes: bool, size: int, workers: int = 4) -> Run:
     """A run; `processes`: workers are some of their own, and not threads, which start sooner."""
     there = (RayCluster if processes else LocalCluster)(workers=workers)
     job = Job.of(Block(samples=steps * workers, size=size), RULES[protocol], there, seed=seed, save=False)
@@ -67,7 +67,7 @@ def seconds(run: Run) -> dict[str, float]:
     return {name: float(each.median()) for name, each in spans.items()}
 
 
-def alone(size: int, rounds: int, workers: int = 4) -> dict[str, float]:
+def gloo_alone(size: int, rounds: int, workers: int = 4) -> dict[str, float]:
     """Seconds of gloo's own all-reduces of so many numbers, tensor after tensor, among all workers, and in pairs at the same
     time: the median."""
     with TemporaryDirectory() as folder, ProcessPoolExecutor(workers, get_context("spawn")) as pool:

@@ -19,23 +19,23 @@ from reports import claims
 SHAPE = {"passes": 60, "images": 8_000}
 """Epochs, and images to learn from; a quarter as many judge."""
 
-KEPT = Path(__file__).with_suffix(".csv")
+TABLE = Path(__file__).with_suffix(".csv")
 
 
-def kept() -> pd.DataFrame | None:
+def load() -> pd.DataFrame | None:
     """The courses that were made last, with the commit that made them; None where there are none."""
-    return pd.read_csv(KEPT) if KEPT.exists() else None
+    return pd.read_csv(TABLE) if TABLE.exists() else None
 
 
-def keep(folder: str, seeds: Sequence[int], **shape: int) -> pd.DataFrame:
+def save(folder: str, seeds: Sequence[int], **shape: int) -> pd.DataFrame:
     """Train on the images of a folder, and keep the courses."""
     shape = {**SHAPE, **shape}
-    places = study.grid(shards=images_again.SHARDS, mode=images_again.MODES, seed=seeds)
-    runs = sweep([images_again.job(**place, **shape, data=folder) for place in places])
-    told = images_again.courses(places, runs, shape["images"]).assign(commit=commit())
-    paths.write_text_atomic(KEPT, told.to_csv(index=False, lineterminator="\n"))
-    return told
+    cases = study.grid(shards=images_again.SHARDS, mode=images_again.MODES, seed=seeds)
+    runs = sweep([images_again.job(**case, **shape, data=folder) for case in cases])
+    curves = images_again.histories(cases, runs, shape["images"]).assign(commit=commit())
+    paths.write_text_atomic(TABLE, curves.to_csv(index=False, lineterminator="\n"))
+    return curves
 
 
 if __name__ == "__main__":
-    print(images_again.measured(keep(sys.argv[1], claims.judging(5))).to_string())
+    print(images_again.claim_table(save(sys.argv[1], claims.judging(5))).to_string())

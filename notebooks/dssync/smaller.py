@@ -41,8 +41,8 @@ def exchanges(seeds: Iterable[int]) -> tuple[pd.DataFrame, list[Run]]:
         return vector.job(rule, there, seed, seconds=STEP, steps=STEPS)
 
     crews = (study.grid(workers=[n], group=sizes, half=(False, True), seed=seeds) for n, sizes in GROUPS.items())
-    places = [place for each in crews for place in each]
-    found, runs = study.swept(job, places, cost=lambda run: (run.summary["virtual_seconds"] / STEPS - STEP) / UNIT)
+    places = [case for each in crews for case in each]
+    found, runs = study.run_grid(job, places, cost=lambda run: (run.summary["virtual_seconds"] / STEPS - STEP) / UNIT)
     formula = 2 * (found["group"] - 1) / found["group"] / (1 + found["half"])
     found["over formula"] = found["cost"] / formula
     numbers = found["half"].map({False: "whole", True: "half"})
@@ -61,7 +61,7 @@ def levels(found: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(own, index=costs.index)
 
 
-def places(tasks: Sequence[str], seeds: Sequence[int]) -> list[study.Place]:
+def cases(tasks: Sequence[str], seeds: Sequence[int]) -> list[study.Case]:
     """Four workers on all tasks, sixteen on one; and a model that learns nothing, once for each."""
     found = []
     for mode, (workers, _) in RULES.items():

@@ -57,8 +57,8 @@ def rate(step: float) -> float:
 
 def courses(rules: Iterable[str], crews: Iterable[int], steps: int, seeds: Iterable[int], noise: float) -> pd.DataFrame:
     """All runs, with gradients whose noise has that deviation over all parameters."""
-    places = study.grid(rule=rules, workers=crews, seed=seeds)
-    return pd.concat([course(**place, steps=steps, noise=noise) for place in places], ignore_index=True)
+    cases = study.grid(rule=rules, workers=crews, seed=seeds)
+    return pd.concat([course(**case, steps=steps, noise=noise) for case in cases], ignore_index=True)
 
 
 def bounds(found: pd.DataFrame, workers: int, noise: float) -> pd.DataFrame:
@@ -74,7 +74,7 @@ def bounds(found: pd.DataFrame, workers: int, noise: float) -> pd.DataFrame:
     return pd.DataFrame(limits | {"apart": 4 * rate(steps) ** 2 * most})
 
 
-def judged(data: pd.DataFrame, noise: float) -> pd.DataFrame:
+def claim_table(data: pd.DataFrame, noise: float) -> pd.DataFrame:
     """What claims read of each run: by which power of the steps the distance falls in the last nine tenths, its own and the mean
     over the seeds; its mean over the last tenth, and that over BSP's on the seeds that BSP has; and the largest ratios of what
     was found, in the mean over seeds, to each bound."""
@@ -93,8 +93,8 @@ def judged(data: pd.DataFrame, noise: float) -> pd.DataFrame:
             rows.append(about | {"power": power, "end": float(end)} | above)
     found = pd.DataFrame(rows)
     over = ends(found)["over bsp"]
-    places = pd.MultiIndex.from_frame(found[["workers", "rule"]])
-    return found.assign(**{"end over bsp": over.reindex(places).to_numpy()})
+    cases = pd.MultiIndex.from_frame(found[["workers", "rule"]])
+    return found.assign(**{"end over bsp": over.reindex(cases).to_numpy()})
 
 
 def ends(found: pd.DataFrame) -> pd.DataFrame:

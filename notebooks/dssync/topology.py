@@ -37,8 +37,8 @@ def costs(seeds: Iterable[int]) -> tuple[pd.DataFrame, list[Run]]:
         there = replace(own, uplinks=() if network == "flat" else tuple(uplinks))
         return vector.job(RULES[protocol], there, seed, seconds=STEP, steps=STEPS)
 
-    places = study.grid(network=FORMULA, protocol=RULES, seed=seeds)
-    found, runs = study.swept(job, places, cost=lambda run: (run.summary["virtual_seconds"] / STEPS - STEP) / UNIT)
+    cases = study.grid(network=FORMULA, protocol=RULES, seed=seeds)
+    found, runs = study.run_grid(job, cases, cost=lambda run: (run.summary["virtual_seconds"] / STEPS - STEP) / UNIT)
     found["over formula"] = [each.cost / FORMULA[each.network][each.protocol] for each in found.itertuples()]
-    found["gain"] = study.beside(found, "cost", ["network", "seed"], protocol="bsp") / found["cost"]
+    found["gain"] = study.baseline(found, "cost", ["network", "seed"], protocol="bsp") / found["cost"]
     return found.assign(subject=found["protocol"] + " on " + found["network"]), runs

@@ -26,7 +26,7 @@ UNEQUAL = 1.5
 """Spread of the slowdowns under which some tokens are older than iota."""
 
 
-def mapped(
+def by_length(
     task: Task, profile: str, seeds: Iterable[int], lengths: Sequence[int], helds: Sequence[float], days: int
 ) -> tuple[pd.DataFrame, list[Run]]:
     """GBA's and BSP's AUC less Sync's over so many days, after bases of these days and with parameters held for these shares of a
@@ -38,12 +38,12 @@ def mapped(
         def job(protocol: str, held: float, seed: int, starts=starts, until=length + days) -> dict[str, Any]:
             return switching.days(task, profile, protocol, starts[seed], until, held=held)
 
-        places = study.grid(protocol=["sync"], held=helds[:1], seed=starts)
-        places += study.grid(protocol=("gba", "bsp"), held=helds, seed=starts)
+        cases = study.grid(protocol=["sync"], held=helds[:1], seed=starts)
+        cases += study.grid(protocol=("gba", "bsp"), held=helds, seed=starts)
         figures = {"mean": switching.mean_auc, "first": switching.first_auc, "age": "staleness_mean"}
-        data, runs = study.swept(job, places, **figures)
+        data, runs = study.run_grid(job, cases, **figures)
         for figure in ("mean", "first"):
-            data[figure] -= study.beside(data, figure, ["seed"], protocol="sync")
+            data[figure] -= study.baseline(data, figure, ["seed"], protocol="sync")
         updates = length * task.sizes[profile].day // (task.sync[0] * task.sync[1])
         parts.append(data[data["protocol"] != "sync"].assign(updates=updates))
         made += runs
@@ -58,12 +58,12 @@ def by_part(task: Task, profile: str, seeds: Iterable[int], days: int, held: flo
     def job(part: str, protocol: str, seed: int) -> dict[str, Any]:
         return switching.days(task, profile, protocol, starts[seed], until, held=held, **PARTS.get(part, {}))
 
-    places = study.grid(part=PARTS, protocol=("sync", "bsp"), seed=starts)
-    places += study.grid(part=["none"], protocol=["frozen"], seed=starts)
-    data, runs = study.swept(job, places, mean=switching.mean_auc, age="staleness_mean")
-    data["brings"] = study.beside(data, "mean", ["part", "seed"], protocol="sync")
+    cases = study.grid(part=PARTS, protocol=("sync", "bsp"), seed=starts)
+    cases += study.grid(part=["none"], protocol=["frozen"], seed=starts)
+    data, runs = study.run_grid(job, cases, mean=switching.mean_auc, age="staleness_mean")
+    data["brings"] = study.baseline(data, "mean", ["part", "seed"], protocol="sync")
     data["lost"] = data["brings"] - data["mean"]
-    data["brings"] -= study.beside(data, "mean", ["seed"], protocol="frozen")
+    data["brings"] -= study.baseline(data, "mean", ["seed"], protocol="frozen")
     data = data[data["protocol"] == "bsp"].drop(columns=["protocol", "mean"])
     return data.assign(share=data["lost"] / data["brings"], subject=data["part"] + " alone"), runs
 
@@ -90,7 +90,7 @@ def variants(task: Task) -> dict[str, tuple[str, dict[str, Any]]]:
     }
 
 
-def varied(task: Task, profile: str, seeds: Iterable[int], days: int) -> tuple[pd.DataFrame, list[Run]]:
+def run_variants(task: Task, profile: str, seeds: Iterable[int], days: int) -> tuple[pd.DataFrame, list[Run]]:
     """So many days of each variant after Sync's base: the mean AUC, the first day's, ages, and gradients left out."""
     starts, until, kinds = switching.bases(task, profile, seeds), task.sizes[profile].base + days, variants(task)
 
@@ -99,10 +99,10 @@ def varied(task: Task, profile: str, seeds: Iterable[int], days: int) -> tuple[p
         return switching.days(task, profile, mode, starts[seed], until, **changed)
 
     figures = {"mean": switching.mean_auc, "first": switching.first_auc, "age": "staleness_mean"}
-    return study.swept(job, study.grid(subject=kinds, seed=starts), left_out="decayed", **figures)
+    return study.run_grid(job, study.grid(subject=kinds, seed=starts), left_out="decayed", **figures)
 
 
-def drawn(ax: Axes, table: pd.DataFrame, mode: str) -> None:
+def draw(ax: Axes, table: pd.DataFrame, mode: str) -> None:
     """A panel of the map: the mean of the seeds and its 95 % interval over the updates before, and the paper's tasks."""
     for held, tone in zip(sorted(table["held"].unique()), plots.shades(mode, table["held"].nunique()), strict=True):
         mine = table[table["held"] == held].groupby("updates")
@@ -111,7 +111,7 @@ def drawn(ax: Axes, table: pd.DataFrame, mode: str) -> None:
         bars = [found["mean"] - found["low"], found["high"] - found["mean"]]
         label = f"{table.loc[table['held'] == held, 'age'].mean():.2g} updates old"
         ax.errorbar(found.index, found["mean"], bars, color=tone, marker="o", label=label)
-    for task, figures in regime.printed("gba").items():
+    for task, figures in regime.paper_regime("gba").items():
         lost = switching.PAPER[task, "from sync", mode][2] - switching.PAPER[task, "from sync", "sync"][2]
         ax.plot(figures["updates before"], 1e3 * lost, "o", mfc="none", mec=plots.BLACK)
         ax.annotate(task, (figures["updates before"], 1e3 * lost), (4, 4), textcoords="offset points", fontsize=8)

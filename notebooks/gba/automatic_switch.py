@@ -18,7 +18,7 @@ from lib.cluster.slowdowns import Shared, get
 from lib.protocols import get as protocol
 from lib.tasks.workload import dense_parameters
 from notebooks.gba.hindsight import best_fixed, oracle
-from notebooks.gba.tasks import trained
+from notebooks.gba.tasks import samples_by
 from reports.palette import colour
 from reports.plots import WIDTH, style
 from reports.quantities import label
@@ -82,7 +82,7 @@ class Day:
         width = self.seconds / WINDOWS
         count = int(min(run.summary["virtual_seconds"] for run in runs.values()) / width)
         edges = np.arange(count + 1) * width
-        rates = {mode: np.diff(trained(run, edges)) / width for mode, run in runs.items()}
+        rates = {mode: np.diff(samples_by(run, edges)) / width for mode, run in runs.items()}
         table = np.array([rates[mode] for mode in MODES])
         seconds, choice = count * width, self.choice(case, 1)
         hindsight = oracle(table, choice.restart, width).samples
@@ -120,7 +120,7 @@ def stretches(run: Run, day: float) -> pd.DataFrame:
     return pd.DataFrame({"protocol": [leg["protocol"] for leg in legs], "start": starts, "end": np.array(ends) / day})
 
 
-def drawn(data: pd.DataFrame, chosen: pd.DataFrame) -> Figure:
+def figure(data: pd.DataFrame, chosen: pd.DataFrame) -> Figure:
     """A panel for each case: every protocol's throughput over time, and below it a band with the protocol chosen from `start` to
     `end`."""
     names = list(dict.fromkeys(data["case"]))

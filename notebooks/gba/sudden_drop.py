@@ -44,12 +44,12 @@ def controls(
     """What a drop takes: the same switch at the paper's rates times a factor, and with parameters held for another share of a
     batch's time, so that gradients are older; one thing at a time, and both."""
 
-    def asked(protocol: str, rate: float, share: float, seed: int) -> dict[str, Any]:
+    def control_job(protocol: str, rate: float, share: float, seed: int) -> dict[str, Any]:
         own = switching.at_factor(task, rate)
         return job(own, profile, protocol, seed) | {"cluster": own.cluster(profile, "gba", held=share)}
 
     places = study.grid(protocol=cases, rate=rates, share=held, seed=seeds)
-    data, runs = study.swept(asked, places, age="staleness_mean")
+    data, runs = study.run_grid(control_job, places, age="staleness_mean")
     keys = [*places[0]]
     return data.merge(drops(curves(places, runs), keys), on=keys)
 
@@ -60,7 +60,7 @@ def phase(task: Task, mode: str, name: str) -> Phase:
     return task.phase(mode, batch_size=task.others[1] if mode == "gba" else batch, **at_rate(kind))
 
 
-def late(task: Task, profile: str, start: Run, mode: str, name: str) -> dict[str, Any]:
+def late_job(task: Task, profile: str, start: Run, mode: str, name: str) -> dict[str, Any]:
     """The job of a day in a mode with a set of hyper-parameters after another run, evaluated after every 5 % of it."""
     size = task.sizes[profile]
     job = switching.days(task, profile, "sync", start, size.base + 1)
@@ -69,10 +69,10 @@ def late(task: Task, profile: str, start: Run, mode: str, name: str) -> dict[str
     return job | here | {"evaluations": 40 * size.days, "keep": False}
 
 
-def curves(places: Iterable[study.Place], runs: Sequence[Run]) -> pd.DataFrame:
+def curves(places: Iterable[study.Case], runs: Sequence[Run]) -> pd.DataFrame:
     """AUC against progress in per cent."""
     whole = ({**place, "samples of all": run.summary["samples"]} for place, run in zip(places, runs, strict=True))
-    found = study.courses(whole, runs, "samples", "auc")
+    found = study.histories(whole, runs, "samples", "auc")
     return found.assign(progress=100 * found.pop("samples") / found.pop("samples of all"))
 
 
@@ -86,7 +86,7 @@ def drops(curves: pd.DataFrame, keys: Sequence[str] = ("task", "protocol", "seed
     return pd.DataFrame({"before": before, "lowest": lowest, "end": end, "drop": before - lowest}).reset_index()
 
 
-def below(after: pd.DataFrame, stays: Mapping[str, str]) -> pd.DataFrame:
+def drops_below(after: pd.DataFrame, stays: Mapping[str, str]) -> pd.DataFrame:
     """By how much a mode falls below the one that stays, by where it starts: each seed's most at the first three evaluations."""
     keys = ["start", "protocol", "seed"]
     own = after[after["protocol"] == after["start"].map(stays)]
@@ -96,7 +96,7 @@ def below(after: pd.DataFrame, stays: Mapping[str, str]) -> pd.DataFrame:
     return most.groupby(["start", "protocol"], sort=False).agg(["mean", "min", "max"])
 
 
-def judged(table: pd.DataFrame) -> pd.DataFrame:
+def claim_table(table: pd.DataFrame) -> pd.DataFrame:
     """Drops as claims read them: `criteo, async S` is the switch to Async with set S, `criteo, from sync` what stayed there."""
     stays = table["protocol"].map({"sync": "from sync", "async": "from async"})
     case = stays.fillna(table["protocol"].str.replace(r"[()]", "", regex=True))

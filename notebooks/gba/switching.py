@@ -46,7 +46,7 @@ def base(task: Task, profile: str, seed: int, **phase) -> dict[str, Any]:
 
 
 def bases(task: Task, profile: str, seeds: Iterable[int], **phase) -> dict[int, Run]:
-    return study.made({seed: base(task, profile, seed, **phase) for seed in seeds})
+    return study.run({seed: base(task, profile, seed, **phase) for seed in seeds})
 
 
 def days(task: Task, profile: str, mode: str, start: Run, until: int | None = None, **more) -> dict[str, Any]:
@@ -63,13 +63,15 @@ def switching(task: Task, profile: str, seeds: Iterable[int], others: int = 5) -
     All have one rate, the paper's, but Async, whose Adagrad has its own; Sync after it begins with a fresh Adam. No parity is
     claimed of modes beside Sync and GBA: they take the first `others` of the seeds."""
     size, starts = task.sizes[profile], bases(task, profile, seeds)
-    asked = {mode: [*starts][: None if mode in PAIR else others] for mode in (*size.modes, "frozen")}
-    away = study.made({(mode, seed): days(task, profile, mode, starts[seed]) for mode in asked for seed in asked[mode]})
+    seeds_of = {mode: [*starts][: None if mode in PAIR else others] for mode in (*size.modes, "frozen")}
+    away = study.run(
+        {(mode, seed): days(task, profile, mode, starts[seed]) for mode in seeds_of for seed in seeds_of[mode]}
+    )
     jobs = {}
     for (mode, seed), run in away.items():
         goes_on, start = ("frozen", away["sync", seed]) if mode == "frozen" else ("sync", run)
         jobs[mode, seed] = days(task, profile, goes_on, start, size.base + 2 * size.days)
-    return Study(away=away, back=study.made(jobs))
+    return Study(away=away, back=study.run(jobs))
 
 
 def at_factor(task: Task, factor: float) -> Task:
@@ -78,29 +80,29 @@ def at_factor(task: Task, factor: float) -> Task:
     return replace(task, printed=replace(task.printed, **own))
 
 
-def joined(task: Task) -> Task:
+def with_joined_rows(task: Task) -> Task:
     """With a row's sum divided by all workers, by Sync's too, in place of those that met its id as Algorithm 2 prints it."""
     return replace(task, name=f"{task.name}, joined rows", rows_divided_by="all")
 
 
-def at_rates(task: Task, profile: str, seeds: Iterable[int], factors: Iterable[float], length: int) -> pd.DataFrame:
+def by_rate(task: Task, profile: str, seeds: Iterable[int], factors: Iterable[float], length: int) -> pd.DataFrame:
     """At the paper's rates times each factor, base included, which all have: the AUC on the last of so many days, and on average,
     of Sync, of GBA and BSP, and of what trains no more, as claims read them."""
     parts = []
     for factor in factors:
         own = at_factor(task, factor)
         starts, until = bases(own, profile, seeds), task.sizes[profile].base + length
-        places = study.grid(task=[task.name], rates=[factor], protocol=(*PAIR, "bsp"), seed=starts)
-        jobs = {tuple(at.values()): days(own, profile, at["protocol"], starts[at["seed"]], until) for at in places}
-        found = study.told(places, study.made(jobs).values(), mean=mean_auc, last=last_auc)
+        cases = study.grid(task=[task.name], rates=[factor], protocol=(*PAIR, "bsp"), seed=starts)
+        jobs = {tuple(at.values()): days(own, profile, at["protocol"], starts[at["seed"]], until) for at in cases}
+        found = study.table(cases, study.run(jobs).values(), mean=mean_auc, last=last_auc)
         parts.append(found.assign(subject=f"{task.name}, rate x {factor:g} " + found["protocol"]))
     return pd.concat(parts, ignore_index=True)
 
 
-def beside_bsp(rates: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
+def against_bsp(rates: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
     """What GBA loses against what BSP does at each factor, the mean of the seeds and its interval, and the paper's tasks; and the
     numbers."""
-    less = rates["mean"] - study.beside(rates, "mean", ["task", "rates", "seed"], protocol="sync")
+    less = rates["mean"] - study.baseline(rates, "mean", ["task", "rates", "seed"], protocol="sync")
     table = rates.assign(loses=1e3 * less).query("protocol in ['bsp', 'gba']")
     drawn = table.pivot_table(index=["task", "rates", "seed"], columns="protocol", values="loses").reset_index()
     with plots.style():
@@ -134,10 +136,10 @@ def asynchrony(task: Task, profile: str, seeds: Iterable[int], factors: Iterable
     def job(rate: float, mode: str, seed: int) -> dict[str, Any]:
         return days(task, profile, mode, starts[seed], until, **at_rate(at_factor(task, rate).adagrad))
 
-    return study.swept(job, study.grid(rate=factors, mode=("async", "one worker"), seed=starts), mean=mean_auc)[0]
+    return study.run_grid(job, study.grid(rate=factors, mode=("async", "one worker"), seed=starts), mean=mean_auc)[0]
 
 
-def at_own_rates(
+def by_own_rates(
     task: Task, profile: str, seeds: Iterable[int], rates: Mapping[str, Mapping[str, Any]]
 ) -> tuple[pd.DataFrame, list[Run]]:
     """Each mode's mean AUC over the days after Sync's base, less Sync's with the same seed: all at the paper's rates; and each,
@@ -147,9 +149,9 @@ def at_own_rates(
     def job(at: str, mode: str, seed: int) -> dict[str, Any]:
         return days(task, profile, mode, starts[seed], **(rates[mode] if at == OWN else {}))
 
-    data, runs = study.swept(job, study.grid(at=(PAPERS, OWN), mode=rates, seed=starts), mean=mean_auc)
-    data["less"] = data["mean"] - study.beside(data, "mean", ["at", "seed"], mode="sync")
-    data["above the paper's"] = data["mean"] - study.beside(data, "mean", ["mode", "seed"], at=PAPERS)
+    data, runs = study.run_grid(job, study.grid(at=(PAPERS, OWN), mode=rates, seed=starts), mean=mean_auc)
+    data["less"] = data["mean"] - study.baseline(data, "mean", ["at", "seed"], mode="sync")
+    data["above the paper's"] = data["mean"] - study.baseline(data, "mean", ["mode", "seed"], at=PAPERS)
     return data, runs
 
 
@@ -173,10 +175,10 @@ def daily(study_of: Study) -> pd.DataFrame:
     """A row for each direction, protocol, seed and day: the AUC on that day's unseen samples."""
     ways = zip(DIRECTIONS, (study_of.away, study_of.back), strict=True)
     parts = [_placed(runs, direction=way) for way, runs in ways]
-    return pd.concat([study.courses(*part, "day", "auc") for part in parts], ignore_index=True).astype({"day": int})
+    return pd.concat([study.histories(*part, "day", "auc") for part in parts], ignore_index=True).astype({"day": int})
 
 
-def _placed(runs: Runs, **more: str) -> tuple[list[study.Place], Iterable[Run]]:
+def _placed(runs: Runs, **more: str) -> tuple[list[study.Case], Iterable[Run]]:
     return [{**more, "protocol": mode, "seed": seed} for mode, seed in runs], runs.values()
 
 
@@ -189,15 +191,17 @@ def regimes(tasks: Iterable[Task], profile: str, studies: Mapping[str, Study]) -
         for seed, start in starts.items():
             brings = mean_auc(away["sync", seed]) - mean_auc(away["frozen", seed])
             counted = None if task.name in found else stream
-            told = regime.cells(away["gba", seed], [start], counted, brings)
-            found.setdefault(task.name, []).append(told)
+            row = regime.cells(away["gba", seed], [start], counted, brings)
+            found.setdefault(task.name, []).append(row)
     return found
 
 
-def calibrating(table: pd.DataFrame) -> pd.DataFrame:
+def baselines(table: pd.DataFrame) -> pd.DataFrame:
     """BSP's and Hop-BS's days after Sync's base less Sync's, in thousandths of AUC, the paper's beside them, and how many times
     ours that is: whether this is the regime of the paper's baselines, before GBA is looked at."""
-    found = beside(table[(table["direction"] == DIRECTIONS[0]) & table["protocol"].isin(("sync", "bsp", "hop-bs"))])
+    found = beside_paper(
+        table[(table["direction"] == DIRECTIONS[0]) & table["protocol"].isin(("sync", "bsp", "hop-bs"))]
+    )
     found = found.drop(index="sync", level="protocol").droplevel("direction")
     return found.assign(**{"paper / here": (found["mean, paper"] / found["mean"]).round(1)})
 
@@ -219,23 +223,23 @@ PAPER = {
 """Task, direction, mode -> the paper's AUC on the first day, on the last, and on average."""
 
 
-def beside(table: pd.DataFrame) -> pd.DataFrame:
+def beside_paper(table: pd.DataFrame) -> pd.DataFrame:
     """Tables 6.1 to 6.8: each mode's AUC less Sync's on the first day, the last and on average, in thousandths, here and as the
     paper has it."""
     own = quality(table)
     order = [*dict.fromkeys(table["task"]), *DIRECTIONS, *MODES, "frozen"]
     own = own.sort_values(["task", "direction", "protocol"], key=lambda column: column.map(order.index))
     for name in FIGURES:
-        own[name] = 1000 * (own[name] - study.beside(own, name, ["task", "direction", "seed"], protocol="sync"))
+        own[name] = 1000 * (own[name] - study.baseline(own, name, ["task", "direction", "seed"], protocol="sync"))
     found = own.groupby(["task", "direction", "protocol"], sort=False)[[*FIGURES]].mean().round(1)
-    for place, name in enumerate(FIGURES):
+    for case, name in enumerate(FIGURES):
         keys = [(task, direction.lower(), mode) for task, direction, mode in found.index]
-        less = [1000 * (PAPER[at][place] - PAPER[*at[:2], "sync"][place]) if at in PAPER else None for at in keys]
-        found.insert(2 * place + 1, f"{name}, paper", pd.Series(less, found.index, dtype=float).round(1))
+        less = [1000 * (PAPER[at][case] - PAPER[*at[:2], "sync"][case]) if at in PAPER else None for at in keys]
+        found.insert(2 * case + 1, f"{name}, paper", pd.Series(less, found.index, dtype=float).round(1))
     return found
 
 
-def printed(table: pd.DataFrame) -> pd.DataFrame:
+def paper_points(table: pd.DataFrame) -> pd.DataFrame:
     """What the paper's modes are above Sync on the first and on the last day, with the columns of a table of ours."""
     rows = []
     for (task, direction, mode), group in table.groupby(["task", "direction", "protocol"], sort=False):
@@ -246,11 +250,11 @@ def printed(table: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def judged(table: pd.DataFrame, regimes: Mapping[str, Iterable[Mapping[str, float]]]) -> pd.DataFrame:
+def claim_table(table: pd.DataFrame, regimes: Mapping[str, Iterable[Mapping[str, float]]]) -> pd.DataFrame:
     """What the claims read: each mode's AUC in each direction, and of the regime, how many updates were before and BSP's loss."""
     own = quality(table)
     before = {task: pd.DataFrame(list(cells))["updates before"].mean() for task, cells in regimes.items()}
-    loses = own["mean"] - study.beside(own, "mean", ["task", "direction", "seed"], protocol="sync")
+    loses = own["mean"] - study.baseline(own, "mean", ["task", "direction", "seed"], protocol="sync")
     loses = loses[own["protocol"] == "bsp"].groupby([own["task"], own["direction"]]).mean().rename("BSP's loss")
     own = own.merge(loses.reset_index(), how="left")
     subjects = own["task"] + " " + own["direction"].str.lower() + " " + own["protocol"]

@@ -176,8 +176,8 @@ class Task(Checked):
             cluster,
             workers=workers,
             servers=self.servers,
-            worker=replace(clusters.scaled(worker, share, "flops", "bandwidth"), reading=reading / share),
-            server=clusters.scaled(server, fold, "flops", "memory", "core_memory", "bandwidth"),
+            worker=replace(clusters.scale(worker, share, "flops", "bandwidth"), reading=reading / share),
+            server=clusters.scale(server, fold, "flops", "memory", "core_memory", "bandwidth"),
             slowdown=Lognormal(sigma=slowdown) if isinstance(slowdown, (int, float)) else slowdown,
         )
 
@@ -211,7 +211,7 @@ def at_rate(kind: Optimizer) -> dict[str, Optimizer]:
 
 _FILE = load(Path(__file__).with_suffix(".yaml"))
 
-TASKS: Mapping[str, Task] = {task.name: task for task in (_FILE.read(Task, place) for place in range(len(_FILE.data)))}
+TASKS: Mapping[str, Task] = {task.name: task for task in (_FILE.read(Task, case) for case in range(len(_FILE.data)))}
 
 
 def settings(tasks: Iterable[Task], profile: str) -> pd.DataFrame:
@@ -239,19 +239,19 @@ def settings(tasks: Iterable[Task], profile: str) -> pd.DataFrame:
     return found.rename_axis(["task", None], axis=1).sort_index(axis=1)
 
 
-def figures(run: Run, **place: Any) -> dict[str, Any]:
+def figures(run: Run, **case: Any) -> dict[str, Any]:
     """How old its gradients were, and how many were left out; frozen applies nothing."""
     ages = [f"{name}_{figure}" for name in ("staleness", "data_staleness") for figure in ("mean", "max")]
     return {name: run.summary.get(name) for name in (*ages, "decayed", "dropped")}
 
 
-def days_of(run: Run, **place: Any) -> dict[str, Any]:
+def daily_figures(run: Run, **case: Any) -> dict[str, Any]:
     """Of a run that was evaluated daily: the mean AUC over its days and that of the first, its speed and the same figures."""
     daily = run.history["auc"].dropna()
     return {"auc": daily.mean(), "first": daily.iloc[0], "qps": run.summary.get("qps"), **figures(run)}
 
 
-def trained(run: Run, times: Sequence[float]) -> np.ndarray:
+def samples_by(run: Run, times: Sequence[float]) -> np.ndarray:
     """Samples computed by each of these times; a batch counts as it is being computed."""
     start, end = run.trace.loc[run.trace["kind"] == "compute", ["start", "end"]].to_numpy().T
     done = ((np.asarray(times)[:, None] - start) / (end - start)).clip(0, 1).sum(axis=1)

@@ -33,7 +33,7 @@ def bound(task: QuadraticBowl, eta: float, batch: float, updates, start: float, 
     return least + (1 - eta * share / task.condition) ** updates * (start - least)
 
 
-def judged(task: QuadraticBowl, curve: pd.DataFrame) -> dict[str, Any]:
+def figures(task: QuadraticBowl, curve: pd.DataFrame) -> dict[str, Any]:
     """What claims read of one run's curve (update, loss and bound, from the start on): the floor over the second half; that over
     the one which a quadratic has without staleness, where a direction of curvature a has eta s^2 / (2 batch (2 - eta a)); the
     largest ratio of the loss to the bound; and the logarithm of the decay before the floor over that of 1 - eta c."""
@@ -87,7 +87,7 @@ def after_switch(task: QuadraticBowl, eta: float, workers: int, at: Mapping[str,
     }
 
 
-def watched(kind: type[ServerRule], model: Quadratic, **options) -> tuple[ServerRule, list[tuple[float, float, float]]]:
+def watch(kind: type[ServerRule], model: Quadratic, **options) -> tuple[ServerRule, list[tuple[float, float, float]]]:
     """The rule, and a list that fills as it trains: of each gradient that is applied, the squared norms of the true gradient's
     change since its parameters were read, of the true gradient now, and of that then. The training is not changed."""
     matrix, optimum = model.matrix.numpy(), model.optimum.numpy()
@@ -112,7 +112,7 @@ def one_step(
     rows, size = [], task.batch_size * crew.workers
     for mode, kind in (("sync", Sync), ("async", Async)):
         own = replace(crew, workers=1) if alone and mode == "async" else crew
-        rule, seen = watched(kind, task.model(seed))
+        rule, seen = watch(kind, task.model(seed))
         before = train(task, _phase(rule, own, until * size), own, seed=seed, trace=False, keep=True, save=False)
         change, now, then = np.array(seen)[-50 * crew.workers :].mean(axis=0)
         at = {name: before.summary[name] for name in ("loss", "squared")} | {"gamma": change / now, "stale": then}

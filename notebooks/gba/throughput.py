@@ -43,13 +43,13 @@ STATUS = {
 the normal time trains as much as one of Tab. 5.2."""
 
 
-def fitted(ratios: Mapping[float, float], wanted: float) -> float:
+def fit_sigma(ratios: Mapping[float, float], wanted: float) -> float:
     """The spread at which Sync has `wanted` of Async's throughput, given what it has at some spreads: log-linear between two."""
     logs = {math.log(share): sigma for sigma, share in ratios.items()}
     return float(np.interp(math.log(wanted), sorted(logs), [logs[x] for x in sorted(logs)]))
 
 
-def behind(run: Run, **place: Any) -> dict[str, float]:
+def lags(run: Run, **case: Any) -> dict[str, float]:
     """Mean and maximum of how many steps fewer than the fastest a worker has finished when it finishes one; the first quarter
     of the batches, in which nobody has to wait yet, is left out of the mean."""
     done = run.trace[run.trace["kind"] == "compute"].sort_values("end")

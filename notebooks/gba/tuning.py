@@ -7,7 +7,7 @@ import pandas as pd
 
 from lib import Adagrad, Adam, Run
 from lib.seeds import not_judging
-from notebooks import study, tuned
+from notebooks import grid_search, study
 from notebooks.gba import switching
 from notebooks.gba.tasks import Task
 
@@ -34,7 +34,7 @@ def grid(
         return switching.mean_auc(run)
 
     curves = [
-        tuned.tried(job, mean_auc, dict.fromkeys(AXES, rates[_kind(mode)]), seeds, most, mode=[mode])
+        grid_search.curve(job, mean_auc, dict.fromkeys(AXES, rates[_kind(mode)]), seeds, most, mode=[mode])
         for mode in task.sizes[profile].modes
     ]
     return pd.concat(curves, ignore_index=True).rename(columns={"value": "auc"}).assign(task=task.name)
@@ -49,9 +49,9 @@ def _kind(mode: str) -> type:
     return Adagrad if mode == "async" else Adam
 
 
-def _rates(mode: str, place: study.Place) -> dict[str, Any]:
+def _rates(mode: str, case: study.Case) -> dict[str, Any]:
     kind = _kind(mode)
-    return {"dense_optimizer": kind(lr=place["dense"]), "row_optimizer": kind(lr=place["rows"])}
+    return {"dense_optimizer": kind(lr=case["dense"]), "row_optimizer": kind(lr=case["rows"])}
 
 
 def best(table: pd.DataFrame) -> dict[str, tuple[float, float]]:

@@ -80,14 +80,14 @@ def _read(path: Path) -> pd.DataFrame:
 def _whole(path: str | Path, lines: pd.DataFrame, name: str, matters: np.ndarray) -> np.ndarray:
     """The column's numbers, where they matter."""
     numbers = np.full(len(lines), DEFAULTS.get(name, -1))
-    for place, cell in enumerate(lines[name]):
+    for at, cell in enumerate(lines[name]):
         try:
-            if matters[place]:
-                numbers[place] = int(cell) if isinstance(cell, str) else index(cell)
+            if matters[at]:
+                numbers[at] = int(cell) if isinstance(cell, str) else index(cell)
         except (ValueError, TypeError, OverflowError):
-            raise _wrong(path, lines, name, place, "is no whole number of 64 bits") from None
+            raise _wrong(path, lines, name, at, "is no whole number of 64 bits") from None
     return numbers
 
 
-def _wrong(path: str | Path, lines: pd.DataFrame, name: str, place: int, why: str) -> BadOption:
-    return BadOption(f"{path}: row {place + 1}, column {name!r}: {lines[name].iloc[place]!r} {why}")
+def _wrong(path: str | Path, lines: pd.DataFrame, name: str, at: int, why: str) -> BadOption:
+    return BadOption(f"{path}: row {at + 1}, column {name!r}: {lines[name].iloc[at]!r} {why}")

@@ -109,23 +109,23 @@ def anomalies(accesses: Iterable[Access]) -> list[Anomaly]:
     return [Anomaly(*each[:5], makers.get(each[4], END), *each[5:]) for each in found]
 
 
-def judged_run(run: Run) -> dict[int, dict[str, Any]]:
+def check_run(run: Run) -> dict[int, dict[str, Any]]:
     """What `judged` finds in each leg of a run that noted its accesses."""
-    return {leg: judged(accesses) for leg, accesses in access_history.legs(run.accesses, "run.accesses").items()}
+    return {leg: check(accesses) for leg, accesses in access_history.legs(run.accesses, "run.accesses").items()}
 
 
-def judged(accesses: Sequence[Access]) -> dict[str, Any]:
+def check(accesses: Sequence[Access]) -> dict[str, Any]:
     """The anomalies of a history, and how many calls of one table were under way at once."""
-    return {"anomalies": told(anomalies(accesses)), "calls_at_once": widest(accesses)}
+    return {"anomalies": summary(anomalies(accesses)), "calls_at_once": most_at_once(accesses)}
 
 
-def told(found: Sequence[Anomaly]) -> dict[str, Any]:
+def summary(found: Sequence[Anomaly]) -> dict[str, Any]:
     """For a summary: of each kind how many, and the first."""
     first = {each.kind: {"first": str(each), "cycle": each.cycle} for each in reversed(found)}
     return {kind: {"count": count, **first[kind]} for kind, count in Counter(each.kind for each in found).items()}
 
 
-def verdict(judged: Mapping[str, Any]) -> str:
+def report(judged: Mapping[str, Any]) -> str:
     """That, to be read."""
     found = [
         f"{each['count']} x {each['first']}\n    {each['cycle']}".rstrip() for each in judged["anomalies"].values()
@@ -134,7 +134,7 @@ def verdict(judged: Mapping[str, Any]) -> str:
     return "\n".join([*(found or ["no anomaly"]), *[f"at most {at_once} calls of a table at once"] * bool(at_once)])
 
 
-def widest(accesses: Iterable[Access]) -> int:
+def most_at_once(accesses: Iterable[Access]) -> int:
     """The most calls of one table that were under way at once."""
     ends: dict[str, list[tuple[int, int]]] = defaultdict(list)
     for access in accesses:

@@ -5,7 +5,7 @@ from typing import Any
 
 from lib import Run, Workload, protocols, workloads
 from lib.tasks.sampling import probabilities
-from notebooks.oac.replay import replaced
+from notebooks.oac.replay import replaced_share
 from notebooks.oac.tasks import ESTIMATED, SETUPS
 
 FIELDS = 4
@@ -34,9 +34,9 @@ def expected(workload: Workload, in_flight: int) -> float:
     return float((q * (1 - (1 - q) ** (in_flight - 1))).sum() / q.sum())
 
 
-def measured(run: Run, **place: Any) -> dict[str, float]:
+def figures(run: Run, **case: Any) -> dict[str, float]:
     """The share of rows that validation replaced, and the cache's size in batches, beside its bound."""
-    told, rule = run.summary, run.provenance["protocol"]
+    summary, rule = run.summary, run.provenance["protocol"]
     most = protocols.get("oac", **{k: rule[k] for k in ("in_flight", "readers", "writers", "queue")}).most_cached
-    cached = told["largest_cache"] * told["applied"] / told["rows_read"]
-    return {"conflicts": replaced(run), "cache, in batches": cached, "bound": most}
+    cached = summary["largest_cache"] * summary["applied"] / summary["rows_read"]
+    return {"conflicts": replaced_share(run), "cache, in batches": cached, "bound": most}

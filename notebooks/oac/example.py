@@ -24,7 +24,7 @@ ORDERS = {
 STAGES = ("read", "validated", "computed", "written")
 
 
-def followed(rule: Rule, seed: int = 0) -> list[Record]:
+def record(rule: Rule, seed: int = 0) -> list[Record]:
     """What store and device wrote down, with every access to a row."""
     cluster, task = VirtualCluster(), Letters()
     course = {"workload": task, "protocol": rule, "seed": seed, "workers": 1, "servers": 1, "on_nan": "stop"}
@@ -51,13 +51,13 @@ def steps(records: list[Record]) -> pd.DataFrame:
             primes |= {(letter, access.stamp): primes.get((letter, of), 0) + 1 for letter, of in _versions(access)}
             made = [(letter, access.stamp) for letter, _ in _versions(access)]
             stages = {"validated": _versions(access), "computed": made}
-            rows += [(access.batch, stage, _told(held, primes)) for stage, held in stages.items()]
+            rows += [(access.batch, stage, _shown(held, primes)) for stage, held in stages.items()]
         elif access.batch == END:
             untouched = [(letter, -1) for letter in NAMES if ord(letter) not in access.ids]
-            rows.append(("store", "written", _told(sorted(_versions(access) + untouched), primes)))
+            rows.append(("store", "written", _shown(sorted(_versions(access) + untouched), primes)))
         else:
             stage = "read" if access.kind == "read" else "written"
-            rows.append((access.batch, stage, _told(_versions(access), primes)))
+            rows.append((access.batch, stage, _shown(_versions(access), primes)))
     table = pd.DataFrame(rows, columns=["batch", "stage", "parameters"]).set_index(["batch", "stage"])["parameters"]
     return table.unstack()[list(STAGES)].fillna("")
 
@@ -68,13 +68,13 @@ def updates(records: list[Record]) -> dict[str, float]:
     return {chr(number): float(value) for number, value in zip(rows.ids, rows.values[:, 0], strict=True)}
 
 
-def as_printed(records: list[Record]) -> float:
+def matches_paper(records: list[Record]) -> float:
     """1 where all eight parameters end as the paper says."""
     found = updates(records)
     return float(all(found.get(letter, 0) == AFTER.get(letter, 0) for letter in NAMES))
 
 
-def stepped(rule: PipelineRule, order: Sequence[int]) -> pd.DataFrame:
+def step_table(rule: PipelineRule, order: Sequence[int]) -> pd.DataFrame:
     """Figure 4, a row for each step: what the batch has, then the store, the cache, MFT, and STE of the batch."""
     play, done, rows = Play(rule, BATCHES, NAMES), [0, 0], []
     for batch in order:
@@ -92,7 +92,7 @@ def stepped(rule: PipelineRule, order: Sequence[int]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=columns).set_index("batch")
 
 
-def finished(rule: PipelineRule, stamps: Sequence[int]) -> pd.DataFrame:
+def finished_table(rule: PipelineRule, stamps: Sequence[int]) -> pd.DataFrame:
     """MFT after each of these timestamps is written, in this order (Sec. 3.3)."""
     state, rows = rule.init(), []
     for stamp in stamps:
@@ -107,7 +107,7 @@ def _known(play: Play, batch: int) -> tuple[int, int]:
 
 def _primed(versions: Mapping[str, int]) -> str:
     """a'' (1) has had two updates: those of the batches with it, up to that timestamp; batches are computed by number here."""
-    return _told(
+    return _shown(
         list(versions.items()),
         {(row, stamp): sum(row in reads for reads in BATCHES[: stamp + 1]) for row, stamp in versions.items()},
     )
@@ -117,6 +117,6 @@ def _versions(access: Access) -> list[tuple[str, int]]:
     return [(chr(number), int(version)) for number, version in zip(access.ids, access.versions, strict=True)]
 
 
-def _told(held: list[tuple[str, int]], primes: Mapping[tuple[str, int], int]) -> str:
+def _shown(held: list[tuple[str, int]], primes: Mapping[tuple[str, int], int]) -> str:
     stamps = (f" ({version})" if version >= 0 else "" for _, version in held)
     return ", ".join(each[0] + "'" * primes.get(each, 0) + stamp for each, stamp in zip(held, stamps, strict=True))

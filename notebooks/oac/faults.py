@@ -147,7 +147,7 @@ def all_plays(play: type[Play] = Play) -> Iterator[list[Anomaly]]:
     return (play(OAC(), READS).go(order) for order in orders(3, play.STAGES))
 
 
-def seen(most: int) -> pd.DataFrame:
+def detect(most: int) -> pd.DataFrame:
     """Each fault with what shows it: of so many orders, or of more until one does, how many do, and what the first says."""
     many = max(most, ENOUGH)
     cases = {"none, in random orders": random_plays(OAC(), many), "none, in all orders": all_plays()}

@@ -39,7 +39,7 @@ def task(batches: int) -> Workload:
     return workloads.get("freebase86m-distmult", **size, samples=4096 * batches, evaluation_triples=100)
 
 
-def trained(
+def train(
     workload: Workload, folder: Path, protocol: str, seed: int, *, beyond_memory: bool = False, device: str = "cpu"
 ) -> dict[str, object]:
     """A run over a new store in that folder, its paces, and for a batch MB from the disk and milliseconds of all cores, some of
@@ -47,7 +47,7 @@ def trained(
     store = RowStore(mapped=str(folder), journal=False)  # nobody goes on with its rows
     job = Job.of(workload, RULES[protocol], LocalCluster(device=device, threads=4), seed=seed, store=store, save=False)
     before, busy = _read_from_disk(), time.process_time()
-    with repeatable(device), taken_out(folder) if beyond_memory else nullcontext(lambda samples: None) as progress:
+    with repeatable(device), evicted(folder) if beyond_memory else nullcontext(lambda samples: None) as progress:
         run = job.run(progress)
     came, busy = (_read_from_disk() - before) / 1e6, 1e3 * (time.process_time() - busy)
     batches = run.summary["applied"]
@@ -82,21 +82,21 @@ def repeatable(device: str) -> Iterator[None]:
         torch.use_deterministic_algorithms(before)
 
 
-def possible() -> bool:
+def can_evict() -> bool:
     """Whether this system takes pages out of memory when it is asked to."""
     return sys.platform == "linux"
 
 
 def _read_from_disk() -> float:
     """Bytes that this process had the disk read; not known but on Linux."""
-    if not possible():
+    if not can_evict():
         return math.nan
     fields = dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())
     return float(fields["read_bytes"])
 
 
 @contextmanager
-def taken_out(folder: Path, every: int = 4) -> Iterator[Callable[[int], None]]:
+def evicted(folder: Path, every: int = 4) -> Iterator[Callable[[int], None]]:
     """To be called after each batch: after so many, the pages of the folder's files that are mapped here leave the memory."""
     due, over, batches = threading.Event(), threading.Event(), itertools.count(1)
     advise = ctypes.CDLL(None, use_errno=True).madvise

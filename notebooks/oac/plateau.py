@@ -13,8 +13,8 @@ import pandas as pd
 
 from lib import Adagrad, Run, Workload, workloads
 from lib.seeds import tuning
-from notebooks import study, tuned
-from notebooks.oac.replay import equal, replaced
+from notebooks import grid_search, study
+from notebooks.oac.replay import equal, replaced_share
 from notebooks.oac.tasks import SETUPS
 from reports.claims import interval
 
@@ -78,7 +78,7 @@ AROUND: Mapping[str, Setting] = {
 SETTINGS = {**POINTS, **AROUND}
 
 
-def met(setup: str) -> float:
+def paper_conflicts(setup: str) -> float:
     """The share of a batch's rows that another in flight has too, in the paper, if all rows were met alike."""
     there = SETUPS[setup]
     return 1 - (1 - there.rows / NODES) ** (there.cores - 1)
@@ -117,14 +117,14 @@ class Study(NamedTuple):
     def by_rate(self) -> pd.DataFrame:
         """The plateau of one batch after another, and of untuned asynchrony, by the rate, on a seed kept for tuning."""
         axes = {"rate": (0.03, 0.1, 0.3)}
-        return tuned.tried(self.job, _height, axes, tuning(1), setting=POINTS, mode=("sequential", "pipelined"))
+        return grid_search.curve(self.job, _height, axes, tuning(1), setting=POINTS, mode=("sequential", "pipelined"))
 
     def by_hand(self, found: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
         """How soon tuned asynchrony is near sequential's plateau, by batches in flight; and in setup 1 by these and the rate.
         `found` are the best of `by_rate`."""
 
-        def job(setting: str, mode: str, many: float, rate: float | None = None, **place: Any) -> dict:
-            return self.job(setting, mode, rate=rate or found["rate"][setting, "sequential"], many=many, **place)
+        def job(setting: str, mode: str, many: float, rate: float | None = None, **case: Any) -> dict:
+            return self.job(setting, mode, rate=rate or found["rate"][setting, "sequential"], many=many, **case)
 
         def soon(run: Run, setting: str, mode: str) -> float:
             curve = run.history.dropna(subset=["mrr"])
@@ -133,8 +133,8 @@ class Study(NamedTuple):
         flights, limits = {"many": (2, 4, 8)}, {"many": (2, max(setup.cores for setup in SETUPS.values()))}
         both = flights | {"rate": (0.03, 0.1, 0.3)}
         return (
-            tuned.tried(job, soon, flights, tuning(1), limits=limits, setting=POINTS, mode=[TUNED]),
-            tuned.tried(job, soon, both, tuning(1), limits=limits, setting=["setup 1"], mode=[BOTH]),
+            grid_search.curve(job, soon, flights, tuning(1), limits=limits, setting=POINTS, mode=[TUNED]),
+            grid_search.curve(job, soon, both, tuning(1), limits=limits, setting=["setup 1"], mode=[BOTH]),
         )
 
 
@@ -160,37 +160,39 @@ def plateau(curve: Sequence[float]) -> float:
     return float(np.mean(curve[-max(1, len(curve) // 3) :]))
 
 
-def judged(places: Sequence[study.Place], runs: Sequence[Run], jobs: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+def claim_table(cases: Sequence[study.Case], runs: Sequence[Run], jobs: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     """A row for each run, as claims read it: `mrr` is the plateau, `early` where sequential with the same seed first has
     `EARLY` of its own, `speed` one over the seconds to `NEAR` of that, 0 where it is never reached. The runs of OAC that claims
     read, at `POINTS`, are replayed."""
     curves = [run.history.dropna(subset=["mrr"]) for run in runs]
-    data = pd.DataFrame(list(places)).assign(
+    data = pd.DataFrame(list(cases)).assign(
         mrr=[plateau(curve["mrr"].to_list()) for curve in curves],
         ms=[1e3 * run.provenance["workload"]["batch_size"] / study.pace(run) for run in runs],
-        conflicts=[replaced(run) for run in runs],
+        conflicts=[replaced_share(run) for run in runs],
     )
     same = ["setting", "seed"]
-    high = study.beside(data, "mrr", same, mode="sequential")
+    high = study.baseline(data, "mrr", same, mode="sequential")
     data["at"] = [int(np.argmax(curve["mrr"] >= EARLY * each)) for curve, each in zip(curves, high, strict=True)]
-    at = study.beside(data, "at", same, mode="sequential")
-    data["early"] = [curve["mrr"].iloc[min(place, len(curve) - 1)] for curve, place in zip(curves, at, strict=True)]
+    at = study.baseline(data, "at", same, mode="sequential")
+    data["early"] = [
+        curve["mrr"].iloc[min(position, len(curve) - 1)] for curve, position in zip(curves, at, strict=True)
+    ]
     wanted = NEAR * high
     data["seconds"] = [
         seconds_to(curve["time"], curve["mrr"], each) for curve, each in zip(curves, wanted, strict=True)
     ]
     data["speed"] = 1 / data["seconds"]
-    data["brings"] = high - study.beside(data, "mrr", same, mode=UNTRAINED)
+    data["brings"] = high - study.baseline(data, "mrr", same, mode=UNTRAINED)
     data["mrr over sequential's"] = data["mrr"] / high
-    data["met"] = study.beside(data, "conflicts", same, mode="oac")
+    data["met"] = study.baseline(data, "conflicts", same, mode="oac")
     data["equal"] = [
-        float(equal(run, job["workload"])) if place["mode"] == "oac" and place["setting"] in POINTS else np.nan
-        for place, run, job in zip(places, runs, jobs, strict=True)
+        float(equal(run, job["workload"])) if case["mode"] == "oac" and case["setting"] in POINTS else np.nan
+        for case, run, job in zip(cases, runs, jobs, strict=True)
     ]
     return data.assign(subject=data["setting"] + ", " + data["mode"])
 
 
-def breaks(data: pd.DataFrame) -> pd.DataFrame:
+def by_conflicts(data: pd.DataFrame) -> pd.DataFrame:
     """Untuned asynchrony by how often batches meet: MRR over sequential's with the same seed, its 95 % interval, and whether it
     is measurably worse."""
     rows = []

@@ -14,7 +14,7 @@ from lib.store.table.table import Table
 from lib.tasks.flat_model import FlatModel, one_thread
 
 
-def replaced(run: Run) -> float:
+def replaced_share(run: Run) -> float:
     """The share of rows that validation replaced."""
     return run.summary.get("rows_validated_away", 0) / run.summary.get("rows_read", 1)
 

@@ -82,15 +82,15 @@ class Setup:
         """The paper's machine, smaller."""
         here = clusters.oac(self.cores)
         less = _bytes(task) / (4 * machine.width * self.rows)
-        device = clusters.scaled(here.worker.device, machine.device * task.work().flops / self._work().flops, "flops")
-        device = replace(clusters.scaled(device, less, "memory"), pcie=less * machine.pcie)
+        device = clusters.scale(here.worker.device, machine.device * task.work().flops / self._work().flops, "flops")
+        device = replace(clusters.scale(device, less, "memory"), pcie=less * machine.pcie)
         link = Link(ends=("server0", "worker0"), bandwidth=device.pcie, latency=10e-6)
         server = replace(here.server, memory=less * machine.memory, core_memory=less * machine.memory)
         return replace(here, worker=replace(here.worker, device=device), server=server, links=(link,))
 
     def seconds(self, machine: Machine = HOST) -> dict[str, float]:
         """How long each stage of a batch of the paper's size takes, and alone."""
-        device = clusters.scaled(clusters.V100, machine.device, "flops")
+        device = clusters.scale(clusters.V100, machine.device, "flops")
         moved = 4 * machine.width * self.rows
         host = 2 * moved / machine.memory  # out of the table and into the batch, or back
         step = device.seconds(self._work()) + device.seconds(Work(bytes=3 * moved))
@@ -135,7 +135,7 @@ def paces(seconds: Mapping[str, float]) -> dict[str, float]:
     return {"one after another": 1e3 * alone, "pipelined": 1e3 * longest, "times as fast": alone / longest}
 
 
-def foretold() -> pd.DataFrame:
+def predicted_speedups() -> pd.DataFrame:
     """Setup 2 by the machines that meet setup 1's seconds. A quarter of the cores may have all of the memory's bandwidth or a
     quarter of it; of the longest stage's time in setup 1, a share may be GraphSage's own (its sampling on the host, its
     gathering on the device), which setup 2 does not have."""

@@ -31,7 +31,7 @@ POOLING = 1.0
 """Sigma of the logarithm of how many ids of a group a sample has."""
 MOST = 30
 """Ids of a group that a sample has."""
-FORETOLD = 16
+PREDICTED_FROM = 16
 """Batches by whose ids the work of each server is foretold."""
 
 
@@ -43,26 +43,26 @@ def workload(seed: int, batch: int, steps: int, width: int) -> Workload:
     return workloads.get("criteo-ffnn", fields=GROUPS, **groups, **size, **samples, world=seed)
 
 
-def asked(task: Workload, seed: int) -> list[dict[str, np.ndarray]]:
+def distinct_ids(task: Workload, seed: int) -> list[dict[str, np.ndarray]]:
     """The distinct ids of the first batches, which is what servers are asked for."""
-    return [task.batch(seed, index, task.batch_size).ids for index in range(FORETOLD)]
+    return [task.batch(seed, index, task.batch_size).ids for index in range(PREDICTED_FROM)]
 
 
 def requests(placement: str, servers: int, seed: int, task: Workload) -> np.ndarray:
     """Rows that each server is asked for in the first batches, from ids and the placement alone."""
-    batches, widths = asked(task, seed), {name: spec.dim for name, spec in task.tables().items()}
+    batches, widths = distinct_ids(task, seed), {name: spec.dim for name, spec in task.tables().items()}
     costs = look_up_costs(batches, widths, shift=FIELD_SHIFT)
     there = RowStore(placement=PLACEMENTS[placement]).place(servers, shift=FIELD_SHIFT, costs=lambda: costs)
-    return loads.work(there, servers, batches)
+    return loads.look_ups(there, servers, batches)
 
 
-def foretold(work: np.ndarray) -> dict[str, float]:
+def predict(work: np.ndarray) -> dict[str, float]:
     """The busiest server's work over the mean, and throughput over the GPUs' own, which set the pace until a server is full."""
-    uneven = loads.uneven(work)
+    uneven = loads.imbalance(work)
     return {"imbalance": uneven, "pace": min(1.0, 1 / (loads.LOAD * uneven))}
 
 
-def free(seed: int, **shape: int) -> dict[str, Any]:
+def free_job(seed: int, **shape: int) -> dict[str, Any]:
     """A timing run of the hybrid on the paper's servers, which have far more to spare than they need: the GPUs' own pace."""
     there = replace(clusters.persia(tasks.GPUS), slowdown=Lognormal(sigma=0.05))  # the spread: estimate
     made = {"workload": workload(seed, **shape), "protocol": tasks.MODES["hybrid"], "cluster": there}
@@ -71,9 +71,9 @@ def free(seed: int, **shape: int) -> dict[str, Any]:
 
 def job(placement: str, servers: int, seed: int, pace: float, **shape: int) -> dict[str, Any]:
     """The same run on servers that are all together a quarter faster than so many samples a second need."""
-    made = free(seed, **shape)
+    made = free_job(seed, **shape)
     task, here = made["workload"], made["cluster"]
-    rows = np.mean([sum(ids.size for ids in each.values()) for each in asked(task, seed)])
+    rows = np.mean([sum(ids.size for ids in each.values()) for each in distinct_ids(task, seed)])
     moved = 5 * 4 * task.dim * rows  # of a batch: read twice, and three times for an update, as a server counts it
     each = moved * pace / task.batch_size / loads.LOAD / servers
     server = Node(cores=8, core_memory=each / 8, bandwidth=here.server.bandwidth)
@@ -81,24 +81,24 @@ def job(placement: str, servers: int, seed: int, pace: float, **shape: int) -> d
     return made | {"cluster": replace(here, servers=servers, server=server), "store": store}
 
 
-def late(run: Run) -> float:
+def late_pace(run: Run) -> float:
     """Samples per second between half and nine tenths of the samples: before, what GPUs have read ahead hides a full server."""
     history = run.history.dropna(subset=["step"])[["time", "samples"]].to_numpy()
     first, last = (history[(history[:, 1] >= share * history[-1, 1]).argmax()] for share in (0.5, 0.9))
     return float((last - first)[1] / (last - first)[0])
 
 
-def told(placement: str, servers: int, seed: int, run: Run, pace: float, **shape: int) -> dict[str, float]:
+def figures(placement: str, servers: int, seed: int, run: Run, pace: float, **shape: int) -> dict[str, float]:
     """What a run shows of its servers, and what was foretold.
 
     `busiest`: the share of the time in which the busiest server's cores work; `queue`: look-ups under way at once, of all GPUs'.
     """
-    work, pulls = loads.worked(run), run.trace[run.trace["kind"] == "pull"]
-    ahead = foretold(requests(placement, servers, seed, workload(seed, **shape)))
+    work, pulls = loads.measured(run), run.trace[run.trace["kind"] == "pull"]
+    ahead = predict(requests(placement, servers, seed, workload(seed, **shape)))
     return {
-        "qps": late(run),
-        "pace": late(run) / pace,
-        "imbalance": loads.uneven(work),
+        "qps": late_pace(run),
+        "pace": late_pace(run) / pace,
+        "imbalance": loads.imbalance(work),
         "busiest": float(work.max()),
         "queue": float((pulls["end"] - pulls["start"]).sum() / run.summary["virtual_seconds"]),
         **{f"{name} foretold": value for name, value in ahead.items()},

@@ -58,7 +58,7 @@ def errors(size: int, seed: int) -> pd.DataFrame:
     return pd.DataFrame(found)
 
 
-def compressed(subject: str, seed: int, *, samples: int) -> dict[str, Any]:
+def compressed_job(subject: str, seed: int, *, samples: int) -> dict[str, Any]:
     """A run of the hybrid whose rows and gradients travel in that codec, or of what trains nothing."""
     if subject == "frozen":
         return job("criteo", "frozen", seed, samples=samples)
@@ -66,16 +66,16 @@ def compressed(subject: str, seed: int, *, samples: int) -> dict[str, Any]:
     return job("criteo", "hybrid", seed, samples=samples) | {"store": sent}
 
 
-PROMISED = {"fp32": 4.0, "fp16": 2.0, "scaled fp16": 2 + 4 / 8, "int8": 1 + 4 / 8}
+BYTES = {"fp32": 4.0, "fp16": 2.0, "scaled fp16": 2 + 4 / 8, "int8": 1 + 4 / 8}
 """Bytes of a number of a row of eight; a row's norm is one of float32."""
 
 
-def judged(places: Sequence[study.Place], runs: Sequence[Run]) -> pd.DataFrame:
+def claim_table(cases: Sequence[study.Case], runs: Sequence[Run]) -> pd.DataFrame:
     """Runs as claims read them: AUC, bytes of rows and their gradients over those of fp32, and over what the codec promises: 8
     numbers to a worker, and 8 with the id of 8 bytes back."""
     moved = {"bytes": lambda run: sum(run.summary["bytes_by_kind"][kind] for kind in ("pull rows", "push rows"))}
-    data = study.told(places, runs, auc="auc", **moved)
-    data["bytes over fp32"] = data["bytes"] / study.beside(data, "bytes", ["seed"], subject="fp32")
-    promised = data["subject"].map(PROMISED).fillna(PROMISED["fp32"])
-    data["over the promise"] = data["bytes over fp32"] / ((16 * promised + 8) / (16 * PROMISED["fp32"] + 8))
+    data = study.table(cases, runs, auc="auc", **moved)
+    data["bytes over fp32"] = data["bytes"] / study.baseline(data, "bytes", ["seed"], subject="fp32")
+    promised = data["subject"].map(BYTES).fillna(BYTES["fp32"])
+    data["over the promise"] = data["bytes over fp32"] / ((16 * promised + 8) / (16 * BYTES["fp32"] + 8))
     return data.drop(columns="bytes")

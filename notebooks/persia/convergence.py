@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from lib import Run
-from notebooks import paired, regime, study, tuned
+from notebooks import grid_search, regime, study
 from notebooks.advisor.trial import crossing
 from notebooks.persia.tasks import GPUS, TABLE_2, job
 
@@ -22,34 +22,34 @@ AVERAGE = "average"
 """Of the tasks, in the place of a task's name."""
 
 
-def tried(
+def tune(
     tasks: Sequence[str], modes: Sequence[str], rates: Sequence[float], seeds: Iterable[int], samples: int
 ) -> pd.DataFrame:
     """The curve of each mode's AUC on each task over the network's rate and the rows'."""
     axes, made = dict.fromkeys(("dense", "rows"), rates), partial(job, samples=samples)
-    return tuned.tried(made, lambda run, **_: run.summary["auc"], axes, seeds, task=tasks, protocol=modes)
+    return grid_search.curve(made, lambda run, **_: run.summary["auc"], axes, seeds, task=tasks, protocol=modes)
 
 
-def judged(places: Sequence[study.Place], runs: Sequence[Run]) -> pd.DataFrame:
+def claim_table(cases: Sequence[study.Case], runs: Sequence[Run]) -> pd.DataFrame:
     """A row for each run, as claims read it; then, under the task's name *average*, what the tasks come to of a mode and seed."""
-    data = study.told(places, runs, auc="auc", staleness="staleness_mean")
+    data = study.table(cases, runs, auc="auc", staleness="staleness_mean")
     whole = (
         data.groupby(["protocol", "seed"], sort=False)[["auc", "staleness"]].mean().reset_index().assign(task=AVERAGE)
     )
     data = pd.concat([data, whole], ignore_index=True)
-    data = paired.less(data, ["auc"], SEED, protocol="sync")
+    data = study.differences(data, ["auc"], SEED, protocol="sync")
     return data.assign(subject=data["task"] + ", " + data["protocol"])
 
 
-def courses(places: Sequence[study.Place], runs: Sequence[Run]) -> pd.DataFrame:
+def histories(cases: Sequence[study.Case], runs: Sequence[Run]) -> pd.DataFrame:
     """AUC of the test day in the course of a pass, of what trains; one evaluation's seconds are a mean over the seeds."""
-    data = study.courses(places, runs, "time", "samples", "auc").query("protocol != 'frozen'").assign(all="")
+    data = study.histories(cases, runs, "time", "samples", "auc").query("protocol != 'frozen'").assign(all="")
     data["part"] = (data["samples"] / data.groupby([*SEED, "protocol"])["samples"].transform("max")).round(2)
     data["time"] = data.groupby(["task", "protocol", "part"])["time"].transform("mean")
     return data
 
 
-def rarer(modes: Sequence[str], times: Sequence[int], seeds: Iterable[int], samples: int) -> pd.DataFrame:
+def by_rareness(modes: Sequence[str], times: Sequence[int], seeds: Iterable[int], samples: int) -> pd.DataFrame:
     """AUC less sync's on Criteo's task with so many times as many ids of a field, a column for each mode, by how many samples
     there are for an id."""
 
@@ -58,15 +58,15 @@ def rarer(modes: Sequence[str], times: Sequence[int], seeds: Iterable[int], samp
         task = run["workload"]
         return run | {"workload": replace(task, vocabulary=times * task.vocabulary)}
 
-    data, _ = study.swept(made, study.grid(times=times, protocol=modes, seed=seeds), auc="auc")
+    data, _ = study.run_grid(made, study.grid(times=times, protocol=modes, seed=seeds), auc="auc")
     batch = GPUS * job("criteo", modes[0], 0, samples=samples)["workload"].batch_size
     met = [regime.ids(made(each, modes[0], 0)["workload"], 0, batch, samples)["samples per id"] for each in times]
     data["samples for an id"] = data["times"].map(dict(zip(times, met, strict=True)))
-    data = paired.less(data, ["auc"], ["times", "seed"], protocol="sync")
+    data = study.differences(data, ["auc"], ["times", "seed"], protocol="sync")
     return data.groupby(["samples for an id", "protocol"], sort=False)["auc less sync's"].mean().unstack()
 
 
-def beside(data: pd.DataFrame) -> pd.DataFrame:
+def beside_paper(data: pd.DataFrame) -> pd.DataFrame:
     """Each mode's AUC less sync's of the same seed, the mean in hundredths, beside Table 2's."""
     ours = 100 * data.groupby(["task", "protocol"], sort=False)["auc less sync's"].mean().unstack().drop(columns="sync")
     paper = pd.DataFrame(TABLE_2).T.loc[lambda t: t.index.isin(ours.index)]
@@ -75,8 +75,8 @@ def beside(data: pd.DataFrame) -> pd.DataFrame:
     return ours.round(2).rename(columns="{}".format).join(theirs.round(2).rename(columns="paper, {}".format))
 
 
-def waited(
-    places: Sequence[study.Place], runs: Sequence[Run], same: Sequence[str] = SEED, share: float = 0.1
+def time_to_auc(
+    cases: Sequence[study.Case], runs: Sequence[Run], same: Sequence[str] = SEED, share: float = 0.1
 ) -> pd.DataFrame:
     """A row for each run but the frozen ones: what it took to sync's AUC of the `same` task and seed, less a `share` of what sync
     brought: by default a tenth, parity's margin.
@@ -84,8 +84,8 @@ def waited(
     `times as fast as sync` is 0 where that is never reached. It is how many samples sync needs over the mode's own, times how
     many more of them the mode trains in a second.
     """
-    data = study.told(places, runs, auc="auc")
-    sync, frozen = (study.beside(data, "auc", same, protocol=mode) for mode in ("sync", "frozen"))
+    data = study.table(cases, runs, auc="auc")
+    sync, frozen = (study.baseline(data, "auc", same, protocol=mode) for mode in ("sync", "frozen"))
     data["brings"] = sync - frozen
     data["goal"] = sync - share * data["brings"]
     took = []
@@ -94,12 +94,12 @@ def waited(
         found = crossing(np.vstack([(0, 0, start), points]), goal)
         took.append((math.inf, math.inf) if found is None else found)
     data = data.assign(**pd.DataFrame(took, columns=["seconds", "samples"])).query("protocol != 'frozen'")
-    data["times as fast as sync"] = study.beside(data, "seconds", same, protocol="sync") / data["seconds"]
-    data["samples, of sync's"] = data["samples"] / study.beside(data, "samples", same, protocol="sync")
+    data["times as fast as sync"] = study.baseline(data, "seconds", same, protocol="sync") / data["seconds"]
+    data["samples, of sync's"] = data["samples"] / study.baseline(data, "samples", same, protocol="sync")
     return data.assign(subject=data["task"] + ", " + data["protocol"])
 
 
-def slow(task: str, protocol: str, seed: int, wait: float, **shape: Any) -> dict[str, Any]:
+def slow_server_job(task: str, protocol: str, seed: int, wait: float, **shape: Any) -> dict[str, Any]:
     """The same run where a server takes `wait` seconds more for whatever it is asked, many things at once; but frozen."""
     made = job(task, protocol, seed, **shape)
     server = replace(made["cluster"].server, launch=0.0 if protocol == "frozen" else wait)

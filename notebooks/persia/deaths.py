@@ -17,7 +17,7 @@ from lib.protocols.persia import Hybrid
 from lib.store.placement import Uniform, place_rows
 from lib.store.rows import Rows
 from notebooks import study
-from notebooks.deaths import books
+from notebooks.deaths import account
 from notebooks.persia import tasks
 
 DAYS = 20
@@ -25,9 +25,9 @@ DAYS = 20
 SAVE, DEATH = 12, 14
 """Days after which the newest save was made, of one in every three days, and after which somebody dies."""
 
-BEHIND = "hybrid, embedding workers"
+WITH_EMBEDDING_WORKERS = "hybrid, embedding workers"
 """The hybrid whose rows come by way of embedding workers, one for each server."""
-MODES = ("hybrid", BEHIND, "sync", "frozen")
+MODES = ("hybrid", WITH_EMBEDDING_WORKERS, "sync", "frozen")
 """What nothing befalls."""
 
 CASES = {
@@ -45,7 +45,7 @@ READINGS = ("a PS alone goes back", "NN workers go back", "NN workers go back, d
 
 
 def task(samples: int, seed: int) -> Workload:
-    made = tasks.learning("criteo", samples, world=seed)
+    made = tasks.learning_task("criteo", samples, world=seed)
     return replace(made, days=DAYS, drift=made.drift * made.days / DAYS)
 
 
@@ -54,19 +54,19 @@ def job(samples: int, seed: int, subject: str = "hybrid") -> dict[str, Any]:
     made = task(samples, seed)
     there = tasks.small(made)
     here = {"workload": made, "protocol": tasks.MODES[subject.split(",")[0]], "cluster": there, "seed": seed}
-    between = {"embedding_workers": there.servers} if subject == BEHIND else {}
+    between = {"embedding_workers": there.servers} if subject == WITH_EMBEDDING_WORKERS else {}
     return here | between | {"checkpoint_every": samples * 3 // DAYS}
 
 
-def without(case: str) -> str:
+def mode_of(case: str) -> str:
     """The mode of a case, in which nothing befalls it."""
-    return BEHIND if "embedding worker" in case else "hybrid"
+    return WITH_EMBEDDING_WORKERS if "embedding worker" in case else "hybrid"
 
 
-def befallen(case: str, samples: int, seed: int, whole: Run, outage: int = 20) -> dict[str, Any]:
+def fault_job(case: str, samples: int, seed: int, whole: Run, outage: int = 20) -> dict[str, Any]:
     """The run that is `whole` without it. After `outage` steps a process is there again: as long as a server with a million rows
     takes on this machine (its page)."""
-    made = job(samples, seed, without(case))
+    made = job(samples, seed, mode_of(case))
     step = pace(whole)
     there = replace(made["cluster"], patience=2 * step)
     if case == "an NN worker takes all back":
@@ -81,12 +81,12 @@ def befallen(case: str, samples: int, seed: int, whole: Run, outage: int = 20) -
     return made | {"cluster": replace(there, failures=(failure,))}
 
 
-def told(case: str, seed: int, run: Run, whole: Run, samples: int, outage: int = 20) -> dict[str, Any]:
+def outcome(case: str, seed: int, run: Run, whole: Run, samples: int, outage: int = 20) -> dict[str, Any]:
     """Its books, and its time over that without a death. A worker that leaves leaves out its share of the batches, meanwhile and
     until the others notice, and what it had read ahead. What rows never got, an embedding worker had buffered when it died, or a
     PS had taken and not brought into its store."""
     away = outage + 2 + Hybrid().tau + 2
-    found = books(run, task(samples, seed), hands=away if case == "an NN worker leaves" else 0)
+    found = account(run, task(samples, seed), hands=away if case == "an NN worker leaves" else 0)
     abandoned, buffered = (run.summary.get(name, 0) for name in ("abandoned", "batches_abandoned"))
     return found | {
         "abandoned": abandoned,
@@ -110,19 +110,19 @@ def readings(samples: int, seeds: Sequence[int]) -> tuple[pd.DataFrame, list[Run
     dead = _parts(samples, saved, DEATH)
 
     def on(subject: str, seed: int) -> dict[str, Any]:
-        return _part(samples, seed, DAYS, left(subject, saved[seed], dead[seed]))
+        return _part(samples, seed, DAYS, restored(subject, saved[seed], dead[seed]))
 
-    data, runs = study.swept(on, study.grid(subject=("nobody dies", *READINGS), seed=seeds), auc="auc")
+    data, runs = study.run_grid(on, study.grid(subject=("nobody dies", *READINGS), seed=seeds), auc="auc")
     return data, [*saved.values(), *dead.values(), *runs]
 
 
-def left(reading: str, saved: Run, dead: Run) -> Run:
+def restored(reading: str, saved: Run, dead: Run) -> Run:
     """A run whose model is what a death leaves of `dead` where `saved` is the newest save."""
     if reading == "nobody dies":
         return dead
     old, new = saved.model, dead.model
     model = {
-        "a PS alone goes back": lambda: replace(new, rows=one_back(old.rows, new.rows)),
+        "a PS alone goes back": lambda: replace(new, rows=restore_one_server(old.rows, new.rows)),
         "NN workers go back": lambda: replace(new, dense=old.dense),
         "NN workers go back, data again": lambda: replace(new, dense=old.dense, place=old.place),
         "all go back": lambda: replace(old, place=new.place),
@@ -131,7 +131,7 @@ def left(reading: str, saved: Run, dead: Run) -> Run:
     return replace(dead, kept=model, digest=named)
 
 
-def one_back(old: Mapping[str, Rows], new: Mapping[str, Rows], servers: int = 2) -> dict[str, Rows]:
+def restore_one_server(old: Mapping[str, Rows], new: Mapping[str, Rows], servers: int = 2) -> dict[str, Rows]:
     """The first server's rows as they were, the others' as they are."""
     spread, found = Uniform(shards=servers), {}
     for table, rows in new.items():

@@ -24,16 +24,16 @@ FROZEN = -1
 
 def job(ids: int, tau: int, seed: int, samples: int) -> dict[str, Any]:
     """Criteo's task with ids so frequent, on the paper's eight GPUs."""
-    made = replace(tasks.learning("criteo", samples, world=seed), vocabulary=ids, exponent=0.0)
+    made = replace(tasks.learning_task("criteo", samples, world=seed), vocabulary=ids, exponent=0.0)
     rule = Frozen() if tau == FROZEN else Hybrid(tau=tau)
     return {"workload": made, "protocol": rule, "cluster": tasks.small(made), "seed": seed, "trace": False}
 
 
-def judged(places: Sequence[study.Place], runs: Sequence[Run]) -> pd.DataFrame:
+def claim_table(cases: Sequence[study.Case], runs: Sequence[Run]) -> pd.DataFrame:
     """What claims read: the share that is lost of what training without delay brings, which is `brings`."""
     figures = {"auc": "auc", "updates late": "staleness_mean", "issued": "issued"}
-    data = study.told(places, runs, **figures)
-    none, least = (study.beside(data, "auc", ["ids", "seed"], tau=tau) for tau in (0, FROZEN))
+    data = study.table(cases, runs, **figures)
+    none, least = (study.baseline(data, "auc", ["ids", "seed"], tau=tau) for tau in (0, FROZEN))
     data["brings"] = none - least
     data["lost"] = (none - data["auc"]) / data["brings"]
     data["alpha tau / T"] = data["updates late"] / data["ids"] / data.pop("issued")

@@ -24,7 +24,7 @@ def task(steps: int, workers: int = 2) -> Workload:
     return replace(made, samples=512 * workers * steps)
 
 
-def trained(workload: Workload, protocol: str, seed: int, *, processes: bool, delay: float, workers: int = 2) -> Run:
+def train(workload: Workload, protocol: str, seed: int, *, processes: bool, delay: float, workers: int = 2) -> Run:
     """A run in which every message is late by `delay` on average: embedding workers, buffers and servers in between. With
     `processes` workers and server are some of their own, and not threads, which start sooner."""
     kind = RayCluster if processes else LocalCluster
@@ -32,7 +32,7 @@ def trained(workload: Workload, protocol: str, seed: int, *, processes: bool, de
     return Job.of(workload, MODES[protocol], there, seed=seed, save=False).run(lambda samples: None)
 
 
-def killed(rows: int, seed: int) -> dict[str, float]:
+def kill_and_restart(rows: int, seed: int) -> dict[str, float]:
     """Kill the process that holds so many rows in shared memory while it updates them, and start another.
 
     `back`: seconds from the kill until the next one has answered a look-up; `same`: whether all that it has is what so many

@@ -31,7 +31,7 @@ _FILLING = 500_000
 """Rows of a call that fills the table."""
 
 
-class Weighed(ParameterServer):
+class MeasuredServer(ParameterServer):
     async def holds(self) -> tuple[int, int, int]:
         """Rows, the bytes that they take, and how many rows went for want of room so far."""
         tables = self._shard.tables.values()
@@ -57,7 +57,7 @@ class Caller:
             await self._client.push(batch, result)
 
 
-def served(
+def serve(
     tasks: Mapping[str, CoinFlips], rows: int, *, turns: int, batches: int = 8, callers: int = 2, seed: int = 0
 ) -> pd.DataFrame:
     """Fill one server with so many of the likeliest rows, then let workers pull and push batches of each task, turn by turn.
@@ -71,7 +71,7 @@ def served(
 
     async def main(world: World) -> list[dict[str, Any]]:
         holds = frozenset({"rows"})
-        handle = await world.host(Weighed, plan, Async(), 0, holds, node="server0")
+        handle = await world.host(MeasuredServer, plan, Async(), 0, holds, node="server0")
         servers = Servers((handle,), holds)
         workers = [await world.host(Caller, plan, servers, rank, node=f"worker{rank}") for rank in range(callers)]
         for ranks in _ranks(min(rows, largest.fields * largest.each)):
@@ -83,11 +83,11 @@ def served(
                 begin = time.perf_counter()
                 await asyncio.gather(*(worker.run(drawn[rank::callers]) for rank, worker in enumerate(workers)))
                 seconds = time.perf_counter() - begin
-                asked, sent = (sum(getattr(each, of)[TABLE].size for each in drawn) for of in ("where", "ids"))
+                looked_up, sent = (sum(getattr(each, of)[TABLE].size for each in drawn) for of in ("where", "ids"))
                 before, (held, size, gone) = gone, await handle.holds()
-                told = {"rate": asked / seconds, "sent": sent / asked, "new": (gone - before) / sent}
-                told |= {"capacity": name, "seed": turn, "rows": held, "bytes": size}
-                found += [told] if turn >= 0 else []
+                row = {"rate": looked_up / seconds, "sent": sent / looked_up, "new": (gone - before) / sent}
+                row |= {"capacity": name, "seed": turn, "rows": held, "bytes": size}
+                found += [row] if turn >= 0 else []
         return found
 
     return pd.DataFrame(LocalCluster(workers=callers, threads=callers).open(seed, callers).run(main))

@@ -15,7 +15,7 @@ from notebooks import study
 from notebooks.persia.tasks import MODES, speed_job
 
 
-def alone(job: Mapping[str, Any]) -> dict[str, float]:
+def step_parts(job: Mapping[str, Any]) -> dict[str, float]:
     """Seconds of the parts of a step, from operations, bytes and latencies alone: to compute, to average the network, both where
     buckets are averaged beside backward, how much of it crosses what rows cross, to step the network, to bring a machine's rows,
     or to take their gradients back, one GPU's part of that, and how long servers answer the other machines before the last."""
@@ -42,7 +42,7 @@ def alone(job: Mapping[str, Any]) -> dict[str, float]:
     return part | {"rows": size / interface, "own": size / each / interface, "answer": answer}
 
 
-def foretold(job: Mapping[str, Any]) -> dict[str, float]:
+def predict(job: Mapping[str, Any]) -> dict[str, float]:
     """How many times as fast as sync the hybrid is, by hand.
 
     The bound is what no system can pass, (C + A + 2 R) / max(C, A + R): sync does one part after the other, and all rows of a
@@ -54,7 +54,7 @@ def foretold(job: Mapping[str, Any]) -> dict[str, float]:
     - The last buckets are averaged after backward, beside whatever rows are queued then.
     - Servers answer one machine after the other, and the network takes its step.
     """
-    part = alone(job)
+    part = step_parts(job)
     sync, network = part["compute"] + part["average"] + 2 * part["rows"], part["average"] + part["rows"]
     back = max(part["average"] + min(part["between"], part["own"]), part["own"])
     hybrid = max(part["both"] + min(part["between"], part["rows"]), network)
@@ -64,17 +64,19 @@ def foretold(job: Mapping[str, Any]) -> dict[str, float]:
     }
 
 
-def held(settings: Mapping[str, Mapping[str, Any]], seed: int) -> tuple[pd.DataFrame, list[Run]]:
+def check_predictions(settings: Mapping[str, Mapping[str, Any]], seed: int) -> tuple[pd.DataFrame, list[Run]]:
     """What is foretold of each setting beside what runs have in which all steps take equally long."""
     even = [job | {"cluster": replace(job["cluster"], slowdown=Lognormal(sigma=0.0))} for job in settings.values()]
     runs = sweep([job | {"protocol": MODES[mode]} for mode in ("sync", "hybrid") for job in even])
     pairs = zip(runs[: len(even)], runs[len(even) :], strict=True)
-    data = pd.DataFrame([foretold(job) for job in even]).assign(subject=[*settings], seed=seed)
+    data = pd.DataFrame([predict(job) for job in even]).assign(subject=[*settings], seed=seed)
     data["run"] = [hybrid.steady_qps / sync.steady_qps for sync, hybrid in pairs]
     return data.assign(**{"over foretold": data["run"] / data["foretold"]}), runs
 
 
-def hung(modes: Sequence[str], sizes: Sequence[int], waits: Sequence[float], seed: int, width: int) -> pd.DataFrame:
+def with_slow_servers(
+    modes: Sequence[str], sizes: Sequence[int], waits: Sequence[float], seed: int, width: int
+) -> pd.DataFrame:
     """Throughput over sync's with eight GPUs on Kwai's data, by samples of a GPU's step, where servers take some milliseconds
     more for whatever they are asked; and where embedding workers stand between."""
     spots = study.grid(protocol=modes, samples=sizes, wait=waits, between=(False,), seed=[seed])
@@ -84,12 +86,12 @@ def hung(modes: Sequence[str], sizes: Sequence[int], waits: Sequence[float], see
         shape = {"batch": samples, "steps": 16, "width": width}
         return speed_job("kwai", protocol, 8, seed, wait=wait / 1e3, between=between, **shape)
 
-    data, _ = study.swept(job, spots, qps=study.pace)
-    base = study.beside(data, "qps", ["samples", "wait", "between", "seed"], protocol="sync")
+    data, _ = study.run_grid(job, spots, qps=study.pace)
+    base = study.baseline(data, "qps", ["samples", "wait", "between", "seed"], protocol="sync")
     return data.assign(**{"over sync": data["qps"] / base})
 
 
-def busy(run: Run) -> float:
+def utilisation(run: Run) -> float:
     """The share of its time, from its first gradient to its last, in which a GPU computes gradients."""
     work = run.trace[run.trace["kind"] == "compute"].assign(computed=lambda t: t["end"] - t["start"])
     each = work.groupby("node", observed=True).agg({"computed": "sum", "start": "min", "end": "max"})

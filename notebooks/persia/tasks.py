@@ -49,7 +49,7 @@ TABLE_2 = {
 """Final test AUC; PaddlePaddle's column stands under the mode that we read it as."""
 
 
-def learning(task: str, samples: int, *, world: int, dense: float = 1.0, rows: float = 1.0) -> Workload:
+def learning_task(task: str, samples: int, *, world: int, dense: float = 1.0, rows: float = 1.0) -> Workload:
     """A task that learns, in one pass over five days, Kwai's over seven, and is tested on the day after, as by the paper's splits
     of 80/20 and 85/15; at so many times its usual learning rates of the network and of the rows."""
     made = workloads.get(f"{task}-ffnn", samples=samples, batch_size=64, world=world, hidden=(64, 32))
@@ -65,14 +65,14 @@ def small(task: Workload, gpus: int = GPUS) -> VirtualCluster:
     shrink = dense_parameters(task) / DENSE
     device = clusters.V100
     device = replace(device, flops=device.flops * shrink * task.batch_size / 4096, memory=device.memory * shrink)
-    worker = replace(clusters.scaled(here.worker, shrink, "bandwidth"), device=device)
-    server = clusters.scaled(here.server, shrink, "bandwidth")
+    worker = replace(clusters.scale(here.worker, shrink, "bandwidth"), device=device)
+    server = clusters.scale(here.server, shrink, "bandwidth")
     return replace(here, servers=2, worker=worker, server=server, slowdown=Lognormal(sigma=0.1))  # the spread: estimate
 
 
 def job(task: str, protocol: str, seed: int, *, samples: int, evaluations: int = 1, **rates: float) -> dict[str, Any]:
     """A run that learns."""
-    made = learning(task, samples, world=seed, **rates)
+    made = learning_task(task, samples, world=seed, **rates)
     run = {"workload": made, "protocol": MODES[protocol], "cluster": small(made), "seed": seed, "trace": False}
     return run | {"evaluations": evaluations}
 
@@ -115,12 +115,12 @@ class Scale:
         here = clusters.persia(workers)
         worker, server, each = here.worker, here.server, 100 / 64  # CPU machines for each GPU
         if self.cloud:
-            eight = clusters.scaled(A100, 8, "flops", "memory", "pcie")
+            eight = clusters.scale(A100, 8, "flops", "memory", "pcie")
             worker = replace(worker, device=eight)  # a2-highgpu-8g: 100 Gbit/s
             server = Node(cores=416, flops=server.flops, memory=server.memory, bandwidth=32 * clusters.GBIT)
             each = 30 / 8  # m2-ultramem-416, 32 Gbit/s each
         fold = max(1.0, workers * each / PLACES)
-        wide = clusters.scaled(server, fold, "memory", "bandwidth")
+        wide = clusters.scale(server, fold, "memory", "bandwidth")
         # A store has a part for each thread (Sec. 4.2.2), so that all cores work at what one worker asks.
         wide = replace(wide, cores=round(server.cores * fold), core_memory=wide.memory, launch=wait)
         spread = Lognormal(sigma=0.05)  # estimate

@@ -34,15 +34,15 @@ def rate(updates: int, tau: int, alpha: float, lipschitz: float, sigma: float) -
     return 1 / (lipschitz + np.sqrt(updates * lipschitz) * sigma + 4 * tau * lipschitz * alpha)
 
 
-def descend(alpha: float, tau: int, seed: int, updates: int, told: bool = True) -> dict[str, float]:
+def descend(alpha: float, tau: int, seed: int, updates: int, delay_known: bool = True) -> dict[str, float]:
     """The mean squared gradient over a run, what it is bounded by, and the learning rate: the theorem's, or where it is not
-    `told` of the delay, what the theorem gives training without any."""
+    known, what the theorem gives training without any."""
     random = stream(seed, "theorem 1", int(1e6 * alpha))
     truth = random.standard_normal(ROWS)
     scale = np.sqrt(alpha * ROWS)
     matrix = curvature(alpha)
     sigma = _deviation(alpha, truth, random)
-    step = rate(updates, tau if told else 0, alpha, L, sigma)
+    step = rate(updates, tau if delay_known else 0, alpha, L, sigma)
     rows, olds = np.zeros(ROWS), deque(maxlen=tau + 1)
     start, squared = 0.5 * truth @ matrix @ truth, 0.0
     for _ in range(updates):
@@ -56,11 +56,13 @@ def descend(alpha: float, tau: int, seed: int, updates: int, told: bool = True) 
     return {"squared": squared / updates, "bound": bounded, "gamma": step}
 
 
-def swept(alphas: list[float], taus: list[int], updates: int, seeds: range, told: bool = True) -> pd.DataFrame:
+def run_grid(
+    alphas: list[float], taus: list[int], updates: int, seeds: range, delay_known: bool = True
+) -> pd.DataFrame:
     """A row for each run, with its squared gradient over that of the same samples without delay."""
-    places = study.grid(alpha=alphas, tau=taus, seed=seeds)
-    data = pd.DataFrame([at | descend(**at, updates=updates, told=told) for at in places])
-    data["over no delay"] = data["squared"] / study.beside(data, "squared", ["alpha", "seed"], tau=0)
+    cases = study.grid(alpha=alphas, tau=taus, seed=seeds)
+    data = pd.DataFrame([at | descend(**at, updates=updates, delay_known=delay_known) for at in cases])
+    data["over no delay"] = data["squared"] / study.baseline(data, "squared", ["alpha", "seed"], tau=0)
     subject = "alpha " + data["alpha"].astype(str) + ", tau " + data["tau"].astype(str)
     return data.assign(subject=subject, **{"of the bound": data["squared"] / data["bound"]})
 

@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from lib import Run
-from notebooks import paired
+from notebooks import study
 from notebooks.shadowsync import quality, tasks
 from reports.claims import interval
 from reports.claims.statistics import least
@@ -34,23 +34,23 @@ def job(trainers: int, mode: str, seed: int, *, samples: int, alpha: float = 0.5
     return tasks.job(tasks.rule(SHADOW if mode == NEVER else mode, threads=4, **here), trainers, seed, **made)
 
 
-def figure(run: Run, **place: Any) -> float:
+def figure(run: Run, **case: Any) -> float:
     """What is tuned: NE of new examples over the second half of a pass, of which less is better."""
     return -quality.half(run)[quality.HALF]
 
 
-def less(data: pd.DataFrame, same: Sequence[str], *bases: str) -> pd.DataFrame:
+def differences(data: pd.DataFrame, same: Sequence[str], *bases: str) -> pd.DataFrame:
     """The data, and NE of new examples less that of each base with the `same` values."""
     for base in bases:
-        data = paired.less(data, ["ne"], same, mode=base)
+        data = study.differences(data, ["ne"], same, mode=base)
     return data
 
 
-def told(data: pd.DataFrame, columns: Sequence[str], by: Sequence[str]) -> pd.DataFrame:
+def intervals(data: pd.DataFrame, columns: Sequence[str], by: Sequence[str]) -> pd.DataFrame:
     """By place and column: the mean over the seeds, half its 95 % interval, the smallest effect that so many seeds can tell."""
     rows = {}
-    for place, part in data.groupby(list(by), sort=False):
+    for case, part in data.groupby(list(by), sort=False):
         for column in columns:
             mean, low, _ = interval(part[column].to_list())
-            rows[*place, column] = {"mean": mean, "+-": mean - low, "tells": least(mean - low, len(part))}
+            rows[*case, column] = {"mean": mean, "+-": mean - low, "tells": least(mean - low, len(part))}
     return pd.DataFrame.from_dict(rows, "index").rename_axis([*by, "of"])

@@ -26,7 +26,7 @@ WORDS = {
 """Feature -> what the paper calls it where it is there, and where not."""
 
 
-def declared(rule: ReplicaRule) -> dict[str, bool]:
+def declared_features(rule: ReplicaRule) -> dict[str, bool]:
     """What its values say.
 
     background: a shadow mixes, and not the training loop. Hogwild: several threads may train on one replica. synchronous: a mix
@@ -47,20 +47,23 @@ def table(rules: Sequence[ReplicaRule], seeds: Sequence[int]) -> tuple[pd.DataFr
     """One row for each rule, feature and seed: declared, measured, and whether they agree; and the bytes of a mix."""
     begins = STEPS / 2 + 0.3
     hang = Failure(node="worker1", kind="hangs", at=begins * STEP, lasts=HANG * STEP)
-    places = [(rule, seed) for rule in rules for seed in seeds]
-    crews = {place: crew for place in places if (crew := _with_two_threads(place[0]))}
-    jobs = [_job(*place, failures=failures) for failures in ([], [hang]) for place in places]
+    cases = [(rule, seed) for rule in rules for seed in seeds]
+    crews = {case: crew for case in cases if (crew := _with_two_threads(case[0]))}
+    jobs = [_job(*case, failures=failures) for failures in ([], [hang]) for case in cases]
     runs = lib.sweep([*jobs, *(_job(crew, seed) for (_, seed), crew in crews.items())])
-    several, rows = dict(zip(crews, runs[2 * len(places) :], strict=True)), []
-    for (rule, seed), one, late in zip(places, runs, runs[len(places) :], strict=False):
-        says, shows = declared(rule), measured(one, several.get((rule, seed)), late.trace, begins * STEP)
+    several, rows = dict(zip(crews, runs[2 * len(cases) :], strict=True)), []
+    for (rule, seed), one, late in zip(cases, runs, runs[len(cases) :], strict=False):
+        says, shows = (
+            declared_features(rule),
+            measured_features(one, several.get((rule, seed)), late.trace, begins * STEP),
+        )
         about = {"rule": rule.name, "seed": seed, "bytes of a mix": _bytes(one)}
         rows += [about | {"feature": name, "declared": says[name], "measured": shows[name]} for name in WORDS]
     found = pd.DataFrame(rows)
     return found.assign(agrees=found["declared"] == found["measured"]), runs
 
 
-def measured(alone: Run, several: Run | None, hung: pd.DataFrame, begins: float) -> dict[str, bool]:
+def measured_features(alone: Run, several: Run | None, hung: pd.DataFrame, begins: float) -> dict[str, bool]:
     """The same of a run with one thread a worker, of one with two if it can have them, and of the trace of one where worker 1
     hangs from then on."""
     late = hung[hung["node"] != "worker1"]  # those who wait have come to a stand long before its end

@@ -64,21 +64,21 @@ def cluster(task: Workload, servers: int, faster: float = 1.0) -> VirtualCluster
     return replace(there, servers=servers, nodes={f"server{each}": embedding for each in range(servers)})
 
 
-def promised(placement: str, servers: int, seed: int, tables: int) -> float:
+def predicted_imbalance(placement: str, servers: int, seed: int, tables: int) -> float:
     """The imbalance that a run's profiling pass foretells."""
     costs = _profile(workload(seed, tables), seed, range(PROFILED))
     there = RowStore(placement=_placed(placement)).place(servers, shift=FIELD_SHIFT, costs=lambda: costs)
-    return loads.uneven(there.loads(costs))
+    return loads.imbalance(there.loads(costs))
 
 
-def after(batches: int, servers: int, seed: int, tables: int, pooling: str) -> float:
+def later_imbalance(batches: int, servers: int, seed: int, tables: int, pooling: str) -> float:
     """The imbalance of later batches where that many were profiled, and rows are summed by the "server" or the "worker"."""
     task = workload(seed, tables)
     there = packed(_profile(task, seed, range(batches), pooling), servers, shift=FIELD_SHIFT)
-    return loads.uneven(loads.work(there, servers, _looked_up(task, seed, LATER, pooling)))
+    return loads.imbalance(loads.look_ups(there, servers, _looked_up(task, seed, LATER, pooling)))
 
 
-def read_by(milliseconds: float, readers: int, seed: int, *, each: int) -> dict[str, Any]:
+def reader_job(milliseconds: float, readers: int, seed: int, *, each: int) -> dict[str, Any]:
     """A timing run of S-EASGD in which a sample costs a core so many milliseconds to read, a reader's or, without any, the
     trainer's; either way a batch is made ahead for each thread."""
     made = tasks.speed_job(tasks.rule("s-easgd"), TRAINERS, seed, each=each)

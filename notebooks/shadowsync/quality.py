@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 
 from lib import Run
-from notebooks import paired, regime, study
+from notebooks import regime, study
 
 TABLE_3 = {
     ("s-easgd", 10): (0.084, 0.062),
@@ -29,7 +29,7 @@ HALF = "ne over half"
 """NE of new examples over the second half of a pass: what is tuned by, and shown beside the final model's."""
 
 
-def half(run: Run, **place: Any) -> dict[str, float]:
+def half(run: Run, **case: Any) -> dict[str, float]:
     """Both figures, NE of new examples by trainer 1's copy at the end of the pass and over its second half; and at the end by the
     average of all copies, and by the servers'. What stays as it was is evaluated once."""
     late, end = run.history[run.history["samples"] > run.summary["samples"] / 2], run.summary["ne"]
@@ -39,13 +39,13 @@ def half(run: Run, **place: Any) -> dict[str, float]:
     return found | {name: run.summary.get(name) for name in ends} | {"eps": run.steady_qps}
 
 
-def course(places: Iterable[study.Place], runs: Iterable[Run], **base: Any) -> pd.DataFrame:
+def relative_histories(cases: Iterable[study.Case], runs: Iterable[Run], **base: Any) -> pd.DataFrame:
     """NE of new examples in the course of a pass, over the `base`'s (protocol="s-easgd") where all else is the same."""
-    places = list(places)
-    found, axes = study.courses(places, runs, "samples", "ne"), [*places[0]]
+    cases = list(cases)
+    found, axes = study.histories(cases, runs, "samples", "ne"), [*cases[0]]
     found["part"] = (found["samples"] / found.groupby(axes)["samples"].transform("last")).round(2)
     same = [axis for axis in axes if axis not in base]
-    found["over the base's"] = found["ne"] / study.beside(found, "ne", [*same, "part"], **base)
+    found["over the base's"] = found["ne"] / study.baseline(found, "ne", [*same, "part"], **base)
     return found.drop(columns="samples")
 
 
@@ -63,22 +63,22 @@ def rises(models: pd.DataFrame) -> pd.DataFrame:
     """How far each protocol's NE with more trainers is above that with the fewest, in per cent, beside Table 3."""
     few, columns = models["trainers"].min(), {"train_ne": "train", "ne": "eval"}
     above = {
-        told: models[name] / study.beside(models, name, ["protocol", "seed"], trainers=few)
-        for name, told in columns.items()
+        column: models[name] / study.baseline(models, name, ["protocol", "seed"], trainers=few)
+        for name, column in columns.items()
     }
-    found = models[["protocol", "trainers"]].assign(**{told: 100 * (ratio - 1) for told, ratio in above.items()})
+    found = models[["protocol", "trainers"]].assign(**{column: 100 * (ratio - 1) for column, ratio in above.items()})
     means = found[found["trainers"] > few].groupby(["protocol", "trainers"], sort=False).mean()
     printed = pd.DataFrame(TABLE_3, index=["paper, train", "paper, eval"]).T.rename_axis(["protocol", "trainers"])
     return means.join(printed)
 
 
-def subjects(models: pd.DataFrame, one: str = "", others: Iterable[str] = ()) -> pd.DataFrame:
+def claim_table(models: pd.DataFrame, one: str = "", others: Iterable[str] = ()) -> pd.DataFrame:
     """As claims read them: a subject for each protocol with each number of trainers; and for each of the `others` the `one` that
     is beside it once more, so that each pair is a case. Rises are above the fewest trainers', as shares."""
     pairs = [models[models["protocol"] == one].assign(protocol=f"{one} beside {other}") for other in others]
     found = pd.concat([models, *pairs], ignore_index=True)
     for name, rise in (("train_ne", "train rise"), ("ne", "rise")):
-        few = study.beside(found, name, ["protocol", "seed"], trainers=found["trainers"].min())
+        few = study.baseline(found, name, ["protocol", "seed"], trainers=found["trainers"].min())
         found[rise] = found[name] / few - 1
     subject = found["protocol"] + " with " + found["trainers"].astype(str)
     return found.assign(subject=subject)[["subject", "seed", "train_ne", "ne", "train rise", "rise"]]
@@ -89,11 +89,11 @@ def regimes(models: pd.DataFrame, runs: Sequence[Run], base: str = "s-easgd") ->
     1, and training brings what is below it."""
     ours = models[models["protocol"] == base]
     crews = base + ", " + ours["trainers"].astype(str) + " trainers"
-    return regime.of(ours.assign(brings=1 - ours["ne"], crew=crews), runs, "shadowsync", "crew")
+    return regime.comparison(ours.assign(brings=1 - ours["ne"], crew=crews), runs, "shadowsync", "crew")
 
 
-def less(models: pd.DataFrame, base: str) -> pd.DataFrame:
+def differences(models: pd.DataFrame, base: str) -> pd.DataFrame:
     """The entropies of the others less the `base` protocol's with the same trainers and seed: worlds differ by far more than
     protocols do."""
-    found = paired.less(models, ["train_ne", "ne", HALF], ["trainers", "seed"], protocol=base)
+    found = study.differences(models, ["train_ne", "ne", HALF], ["trainers", "seed"], protocol=base)
     return found[found["protocol"] != base]

@@ -98,7 +98,7 @@ LARGER = 2 * ALPHA
 """Figure 7's larger alpha of S-BMUF; how much larger is not said."""
 
 
-def compared(threads: int, alpha: float = ALPHA) -> dict[str, Rule]:
+def compared_rules(threads: int, alpha: float = ALPHA) -> dict[str, Rule]:
     """What is compared for quality in Table 3, Figure 6 and Figure 7. A foreground average is interpolated as Algorithms 3 and 4
     do it, and copied as MA and BMUF have it: threads stand still, so a copy loses nothing."""
     pause, part = {"seconds": PAUSE}, {"eta": ETA}
@@ -111,7 +111,7 @@ def compared(threads: int, alpha: float = ALPHA) -> dict[str, Rule]:
     return rules | copied | {"s-bmuf larger": rule("s-bmuf", threads=threads, eta=ETA, alpha=LARGER)}
 
 
-def learns(protocol: Rule, trainers: int, seed: int, *, samples: int, **options) -> dict[str, Any]:
+def learning_job(protocol: Rule, trainers: int, seed: int, *, samples: int, **options) -> dict[str, Any]:
     """A run that learns on light clicks, whose passes are long for their time."""
     return job(protocol, trainers, seed, samples=samples, made=light, **options)
 
@@ -127,14 +127,14 @@ def cluster(task: Workload, trainers: int, *, steps: float = STEPS) -> VirtualCl
     replica.apply(replica.values)
     core = (task.work().bytes + 3 * replica.nbytes) * steps / THREADS  # gradients, then the optimiser's step
     worker = replace(
-        clusters.scaled(here.worker, shrink, "bandwidth"),
+        clusters.scale(here.worker, shrink, "bandwidth"),
         cores=40,  # hyperthreads
         flops=1e30,  # the interaction is bound by memory (Sec. 4.3)
         memory=THREADS * core,
         core_memory=core,
     )
-    sync = clusters.scaled(here.server, shrink, "memory", "core_memory", "bandwidth")
-    larger = clusters.scaled(sync, trainers / EMBEDDING, "memory", "bandwidth")
+    sync = clusters.scale(here.server, shrink, "memory", "core_memory", "bandwidth")
+    larger = clusters.scale(sync, trainers / EMBEDDING, "memory", "bandwidth")
     nodes = {f"server{each}": larger for each in range(EMBEDDING)}
     slowdown = Lognormal(sigma=0.1)  # an estimate: hyperthreads and networks are not quite even
     here = replace(here, workers=trainers, servers=EMBEDDING, nodes=nodes)
@@ -154,13 +154,13 @@ def speed_job(protocol: Rule, trainers: int, seed: int, *, each: int, **pace) ->
     return timing(alone, protocol, cluster(alone, trainers, **pace), seed)
 
 
-def copied(job: Mapping[str, Any]) -> int:
+def copy_bytes(job: Mapping[str, Any]) -> int:
     """Bytes of a trainer's copy of the dense parameters in a job."""
     return 4 * dense_parameters(job["workload"])
 
 
 @cache
-def paced(
+def paced_cluster(
     trainers: int, threads: int, servers: int, steps: float, made: Callable[..., Workload] = workload
 ) -> VirtualCluster:
     """A cluster on which a trainer of so many threads makes `steps` a second, to a few per cent, beside S-EASGD's shadow: with
@@ -197,7 +197,7 @@ def job(
     """A run that learns, in one pass, on machines on which `threads` of a trainer, all of them unless told, make `steps` a second
     beside the shadow of S-EASGD with so many sync servers; `options` are the workload's."""
     there, task = (
-        paced(trainers, threads or protocol.worker_threads, servers, steps, made),
+        paced_cluster(trainers, threads or protocol.worker_threads, servers, steps, made),
         made(samples, world=seed, **options),
     )
     here = {"workload": task, "protocol": protocol, "cluster": there, "seed": seed}

@@ -48,7 +48,7 @@ def task(steps: int, *, batch: int = 512, hidden: tuple[int, ...] = (1024, 1024)
     return workloads.get("ctr-synthetic", samples=steps * batch, batch_size=batch, hidden=hidden, **small)
 
 
-def trained(workload: Workload, rule: Rule, seed: int, *, wire: float = 0.0, threads: int = 2, **options) -> Run:
+def train(workload: Workload, rule: Rule, seed: int, *, wire: float = 0.0, threads: int = 2, **options) -> Run:
     """A run of one trainer; `wire`: mean seconds that a message to the sync server, or its answer, is under way."""
     mishaps = Mishaps(late=1.0, delay=wire) if wire else Mishaps()
     there = LocalCluster(workers=1, threads=threads, mishaps=mishaps)
@@ -94,7 +94,7 @@ class Counting(Toy):
         return {name: 1 - float(mean) / self.samples for name, mean in means.items()}
 
 
-def lost(locking: str, threads: int, seed: int) -> dict[str, float]:
+def lost_updates(locking: str, threads: int, seed: int) -> dict[str, float]:
     """What so many Hogwild threads lose of rows on a server, with or without its locks, and of the dense parameters."""
     rule = ForegroundEASGD(every=5, seconds=1e9, worker_threads=threads)
     store, there = RowStore(locking=locking), LocalCluster(workers=1, threads=4)

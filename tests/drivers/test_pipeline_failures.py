@@ -14,7 +14,7 @@ from lib.drivers.pipelines.host_store import HostStore
 from lib.drivers.run.trainer import Trainer
 from lib.errors import NotFinite
 from lib.tasks.flat_model import FlatModel
-from notebooks.oac.anomalies import judged_run
+from notebooks.oac.anomalies import check_run
 from notebooks.oac.replay import serial
 from tests.toys import records
 
@@ -121,7 +121,7 @@ def infinite(monkeypatch):
 def test_a_batch_that_is_not_finite_changes_nothing(infinite):
     workload = workloads.get("kg-synthetic", **GRAPH)
     run = lib.train(workload, "oac", "virtual", on_nan="skip", keep=True, accesses=True, save=False)
-    assert run.summary["dropped"] == 1 and judged_run(run)[0]["anomalies"] == {}
+    assert run.summary["dropped"] == 1 and check_run(run)[0]["anomalies"] == {}
     order = run.summary["order"]
     left = serial(workload, 0, [*order[:9], *order[10:]])
     rows, expected = run.model.rows["entity"], left["server0/rows"]["entity"]

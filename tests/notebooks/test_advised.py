@@ -26,7 +26,7 @@ def test_conditions_are_drawn_by_the_commit_and_their_number_alone():
 def test_conditions_are_drawn_anew_when_advice_changes():
     """`advised.DRAWN_BY` is the commit that last changed what an advice is. If this digest changes, draw anew with the commit of
     the change; if the change leaves every advice as it was, store the new digest alone."""
-    assert identity(advice, compare, comparison, trial) == "c94cc2cb7141"
+    assert identity(advice, compare, comparison, trial) == "7880bf8d72da"
     assert is_a_commit(advised.DRAWN_BY) in (True, None)
 
 
@@ -47,17 +47,17 @@ def test_a_row_holds_the_choice_against_the_soonest_of_all(monkeypatch):
         mine = [row for row in rows if row["protocol"] in trials and row["seed"] < seeds]
         return SimpleNamespace(paired=lambda: pd.DataFrame(mine))
 
-    monkeypatch.setattr(advised, "judged", judged)
-    monkeypatch.setattr(advised, "tuned", lambda trials: {name: {3.0: None} for name in trials})
-    monkeypatch.setattr(advised, "best", lambda runs: next(iter(runs)))
-    row = advised.held(0, 100, 2)
+    monkeypatch.setattr(advised, "measure", judged)
+    monkeypatch.setattr(advised, "tune", lambda trials: {name: {3.0: None} for name in trials})
+    monkeypatch.setattr(advised, "best_rate", lambda runs: next(iter(runs)))
+    row = advised.row(0, 100, 2)
     drawn = advised.condition(advised.DRAWN_BY, 0)
     assert samples == {100 * max(640, drawn["workers"] * drawn["batch_size"])}
     assert asked == [(["sync", "gba", "async", "bsp", "hop-bs"], 1), (["sync", "gba", "async", "bsp"], 2)]
     assert (row["choice"], row["soonest"], row["foretold"]) == ("gba", "async", 0.5)
     assert (row["takes longer"], row["found"]) == (pytest.approx(0.25), pytest.approx(0.5))
     table = pd.DataFrame([row, {**row, "takes longer": 0.03, "found": 0.4}])
-    assert advised.said(table) == (
+    assert advised.sentence(table) == (
         "the first choice is within 3 % of the soonest in 1 of 2 conditions, and takes 14.0 % longer on average, 25 % at "
         "most, where Sync takes 150 % longer; the time that one run foretold is off by 12 % (median), 25 % at most"
     )

@@ -64,6 +64,6 @@ def test_the_figure_has_a_band_for_each_case():
     chosen = automatic_switch.stretches(run([("all-reduce", 0, 1, 1), ("gba", 2, 4, 2)]), 2.0)
     assert chosen.to_numpy().tolist() == [["all-reduce", 0.0, 1.0], ["gba", 1.0, 2.0]]
     both = pd.concat([rates.assign(case=case) for case in ("one", "two")])
-    fig = automatic_switch.drawn(both, pd.concat([chosen.assign(case=case) for case in ("one", "two")]))
+    fig = automatic_switch.figure(both, pd.concat([chosen.assign(case=case) for case in ("one", "two")]))
     assert [len(ax.lines) for ax in fig.axes] == [3, 0, 3, 0]
     assert [len(ax.collections) for ax in fig.axes] == [0, 2, 0, 2]

@@ -118,8 +118,8 @@ class Peaked:
 @pytest.mark.parametrize("best, found", [(1, 1), (30, 27), (1 / 30, 1 / 27), (1e6, 81)])
 def test_the_best_rate_has_worse_ones_on_either_side_or_is_the_last_that_may_be(best, found, monkeypatch):
     monkeypatch.setattr(comparison, "sweep", list)
-    tried = comparison.tuned({"a": Peaked(best), "b": Peaked(1)})
-    assert {name: comparison.best(of) for name, of in tried.items()} == pytest.approx({"a": found, "b": 1})
+    tried = comparison.tune({"a": Peaked(best), "b": Peaked(1)})
+    assert {name: comparison.best_rate(of) for name, of in tried.items()} == pytest.approx({"a": found, "b": 1})
     assert sorted(tried["b"]) == pytest.approx([1 / 3, 1, 3])
 
 
@@ -151,8 +151,8 @@ def test_advice_tries_every_protocol_and_compares_the_soonest(capsys):
     assert rates.to_dict() == tried.loc[rates.index, "rate"].to_dict(), "they are compared at the rates that were tried"
     assert rates["sync"] < 1
     own = found.comparison.paired().groupby("protocol")["seconds"].agg(lambda of: of.mean(skipna=False))
-    assert found.elsewhere.loc["all is as given"].to_dict() == pytest.approx(own.to_dict(), nan_ok=True)
-    assert len(found.elsewhere) == 7 and found.hangs() and found.updates == 6_400 / (4 * 64)
+    assert found.what_if.loc["all is as given"].to_dict() == pytest.approx(own.to_dict(), nan_ok=True)
+    assert len(found.what_if) == 7 and found.depends_on() and found.updates == 6_400 / (4 * 64)
     assert "a run here is 25 batches of every worker" in found.doubts()[0]
 
 

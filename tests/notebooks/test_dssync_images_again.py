@@ -93,7 +93,7 @@ def told(runs):
 def test_a_run_and_what_is_told_of_it():
     place = {"shards": "fixed", "mode": "DS-Sync before", "seed": 7}
     run = lib.train(**images_again.job(**place, **SHORT), save=False)
-    course = images_again.courses([place], [run], 256)
+    course = images_again.histories([place], [run], 256)
     assert course["epoch"].tolist() == [1, 2] and course["accuracy"].max() == quality.best(run, "images")
     assert {"accuracy", "loss", "seen"} <= run.summary.keys() and course["seen"].iloc[-1] == run.summary["seen"]
     here = images_again.regimes(pd.DataFrame({"mode": ["DS-Sync"], "best": [0.3]}), [run])["images, 4"]
@@ -102,7 +102,7 @@ def test_a_run_and_what_is_told_of_it():
 
 
 def test_what_claims_read_of_courses_by_hand():
-    data = images_again.measured(told({("BSP", 0): (0.5, 0.4), ("DS-Sync", 0): (0.2, 0.7)})).set_index("subject")
+    data = images_again.claim_table(told({("BSP", 0): (0.5, 0.4), ("DS-Sync", 0): (0.2, 0.7)})).set_index("subject")
     assert data.loc["DS-Sync, fixed", "best over BSP"] == pytest.approx(0.2)
     assert data.loc["BSP, fixed", ["best", "last", "gap"]].tolist() == pytest.approx([0.5, 0.4, 0.5])
     assert data.loc["DS-Sync, fixed", "gap over BSP"] == pytest.approx(-0.3)
@@ -120,7 +120,7 @@ def test_the_ends_of_stretches_by_hand():
 def test_epochs_to_the_target_by_hand():
     """BSP's bests of 0.8 and 0.6 have a mean of 0.7 and a deviation of 0.1414."""
     courses = {("BSP", 0): (0.5, 0.8), ("BSP", 1): (0.6, 0.6), ("DS-Sync", 0): (0.7, 0.2), ("DS-Sync", 1): (0.1, 0.5)}
-    found = images_again.reached(told(courses))
+    found = images_again.epochs_to_target(told(courses))
     assert found.loc[("fixed", "BSP"), ["epochs", "runs"]].tolist() == [1.5, 2]
     assert found.loc[("fixed", "DS-Sync"), ["epochs", "runs"]].tolist() == [1, 1]
     assert found["target"].tolist() == pytest.approx([0.7 - 0.02**0.5] * 2)
@@ -129,17 +129,17 @@ def test_epochs_to_the_target_by_hand():
 def test_runs_on_real_images_are_kept_with_their_commit(monkeypatch, tmp_path):
     """What is kept is what the page reads; the runs are those of the planted page, on the folder's images."""
     asked = []
-    monkeypatch.setattr(real_images, "KEPT", tmp_path / "real.csv")
+    monkeypatch.setattr(real_images, "TABLE", tmp_path / "real.csv")
     monkeypatch.setattr(real_images, "sweep", lambda jobs: asked.extend(jobs))
     course = told({(mode, 1000): (0.1, 0.2) for mode in images_again.MODES})
     monkeypatch.setattr(real_images.images_again, "courses", lambda places, runs, images: course)
     monkeypatch.setattr(images_again.ImagesAgain, "work", lambda self: lib.workloads.get("cifar10-wrn").work())
-    assert real_images.kept() is None
-    real_images.keep("cifar", [1000])
+    assert real_images.load() is None
+    real_images.save("cifar", [1000])
     assert len(asked) == 6 and {job["workload"].data for job in asked} == {"cifar"}
     assert {(job["workload"].images, job["workload"].evaluation_samples, job["evaluations"]) for job in asked} == {
         (8_000, 2_000, 60)
     }
-    kept = real_images.kept()
+    kept = real_images.load()
     pd.testing.assert_frame_equal(kept.drop(columns="commit"), course)
     assert kept["commit"].nunique() == 1

@@ -21,7 +21,7 @@ def test_the_rule_and_the_rate_alone_differ():
 
 
 def test_what_is_told_is_less_the_same_rate_and_seed():
-    data, runs = local_adam.measured(study.grid(mode=local_adam.RULES, rate=[1.0, 3.0], seed=[7]), **SHORT)
+    data, runs = local_adam.run(study.grid(mode=local_adam.RULES, rate=[1.0, 3.0], seed=[7]), **SHORT)
     best = data.set_index("subject")["best"]
     less = data.set_index("subject")["best less BSP's"]
     assert less["one group, 3"] == pytest.approx(best["one group, 3"] - best["BSP, 3"]) and less["BSP, 1"] == 0
@@ -29,7 +29,7 @@ def test_what_is_told_is_less_the_same_rate_and_seed():
 
 
 def test_all_seeds_are_at_the_rates_that_are_judged_and_one_beyond():
-    places = pd.DataFrame(local_adam.places(range(1000, 1005)))
+    places = pd.DataFrame(local_adam.cases(range(1000, 1005)))
     counts = places.groupby(["mode", "rate"]).size()
     assert counts["DS-Sync"].to_dict() == {1.0: 5}
     for mode in ("BSP", "one group"):

@@ -58,14 +58,14 @@ def test_what_is_judged_of_the_theory_by_hand():
         each.assign(rule=rule, seed=seed, workers=4, apart=0.0, loss=0.0, gradient=1.0)
         for (rule, seed), each in rows.items()
     ]
-    found = theory.judged(pd.concat(parts), 4.0).set_index(["rule", "seed"])
+    found = theory.claim_table(pd.concat(parts), 4.0).set_index(["rule", "seed"])
     assert found["power"].tolist() == pytest.approx([-1] * 3) == found["power of the mean"].tolist()
     assert found["end over bsp"].tolist() == pytest.approx([2, 2, 1])
 
 
 def test_workers_who_never_average_fall_as_fast_and_end_further():
     data = theory.courses(["ds-sync", "bsp", "alone"], [9], 2_000, range(4), 4.0)
-    found = theory.judged(data, 4.0).groupby("rule").first()
+    found = theory.claim_table(data, 4.0).groupby("rule").first()
     assert found.loc["alone", "power of the mean"] < -0.8
     assert found.loc["ds-sync", "end over bsp"] < 1.05 < 5 < found.loc["alone", "end over bsp"]
 
@@ -100,7 +100,7 @@ def test_images_of_a_folder_take_the_place_of_planted_ones_and_nothing_else_chan
 def test_courses_count_steps_of_each_worker():
     place = {"task": "clicks", "mode": "BSP", "seed": 7}
     run = lib.train(**quality.job(**place, steps=4, evaluations=2, workers=2), save=False)
-    course = quality.courses([place], [run])
+    course = quality.histories([place], [run])
     assert course["step"].tolist() == [10, 20] and course["metric"].max() == quality.best(run, "clicks")
     ends = quality.ends(run, **place)
     assert ends["last"] == run.summary["auc"] and ends["log loss or EM"] == run.history["logloss"].min()
@@ -117,7 +117,7 @@ def test_what_the_last_fifth_of_a_run_brought_by_hand():
 
 
 def test_ways_of_batch_norm_share_their_training_with_the_tables():
-    jobs = {tuple(place.values()): batch_norm.job(**place, **SHORT) for place in batch_norm.places([7])}
+    jobs = {tuple(place.values()): batch_norm.job(**place, **SHORT) for place in batch_norm.cases([7])}
     assert len(jobs) == 7 and jobs["BSP", "naive", 7]["protocol"].statistics == "naive"
     assert jobs["DS-Sync", "settled", 7] == quality.job("images", "DS-Sync", 7, **SHORT)
     assert {jobs["DS-Sync", way, 7]["protocol"].statistics for way in ("naive", "pooled", "none")} == {
@@ -129,7 +129,7 @@ def test_ways_of_batch_norm_share_their_training_with_the_tables():
 
 
 def test_what_a_way_gains_over_bsp_by_hand():
-    places = batch_norm.places([7, 8])
+    places = batch_norm.cases([7, 8])
     bests = {"BSP, settled": 0.5, "BSP, none": 0.2, "BSP, naive": 0.4, "DS-Sync, naive": 0.45, "DS-Sync, settled": 0.52}
     runs = [
         Made(
@@ -139,7 +139,7 @@ def test_what_a_way_gains_over_bsp_by_hand():
         for mode, way, seed in map(dict.values, places)
         for best in [bests.get(f"{mode}, {way}", 0.3)]
     ]
-    data = batch_norm.measured(places, runs).set_index(["subject", "seed"])
+    data = batch_norm.claim_table(places, runs).set_index(["subject", "seed"])
     row = data.loc["DS-Sync, naive", 7]
     assert row["best over BSP"] == pytest.approx(0.05) and row["last over BSP"] == pytest.approx(0.03)
     assert row["by the best"] == pytest.approx(0.02)
@@ -162,7 +162,9 @@ def test_steps_and_seconds_to_the_target_by_hand():
     step = pd.Series(
         {("images", 4, mode, seed): pace for (mode, pace) in (("BSP", 2.0), ("DS-Sync", 1.0)) for seed in (0, 1)}
     )
-    found = convergence.reached(convergence.timed(pd.DataFrame(rows), step)).set_index(["subject", "seed"])
+    found = convergence.steps_to_target(convergence.with_seconds(pd.DataFrame(rows), step)).set_index(
+        ["subject", "seed"]
+    )
     deviation = np.std([0.8, 0.6], ddof=1)
     steps = 10 + 10 * (0.4 - deviation) / 0.4
     assert found.loc[("BSP, images, 4", 0), "steps"] == pytest.approx(steps)
@@ -173,7 +175,7 @@ def test_steps_and_seconds_to_the_target_by_hand():
     assert (never["steps"], never["seconds"], never["there"]) == (20, 20, 0)
     assert (never["course"], never["steps of a worker"]) == (pytest.approx(0.3), 20)
     assert found.loc[("DS-Sync, images, 4", 1), "above target"] == pytest.approx(0.4 - 0.6 + deviation)
-    beside = convergence.beside(found.reset_index()).loc[("images", 4)]
+    beside = convergence.beside_paper(found.reset_index()).loc[("images", 4)]
     first = steps / (10 + 10 * (0.2 - deviation) / 0.1)
     assert beside["paper's seconds"] == pytest.approx(2.837, abs=5e-4) and beside["steps"] == pytest.approx(
         (first + 10 / 20) / 2
@@ -190,5 +192,5 @@ def test_images_rates_fall_where_the_papers_do_and_questions_take_longer():
     assert batches == {
         task: times * 100 * quality.WORKERS for task, times in {"images": 1, "questions": 2, "clicks": 5}.items()
     }
-    steady = quality.steady(quality.job("images", "BSP", 500, steps=100, evaluations=1))["workload"]
+    steady = quality.with_constant_rate(quality.job("images", "BSP", 500, steps=100, evaluations=1))["workload"]
     assert steady.rate_at(steady.samples) == 1 and replace(steady, lr_milestones=images.lr_milestones) == images

@@ -37,7 +37,7 @@ def test_runs_cost_what_the_formulas_say():
 def test_a_run_is_as_far_from_the_average_as_its_matrices_say(workers, steps, left):
     """After a round of pairs worker 0 holds halves of two: (1/4, 1/4, -1/4, -1/4) beside (3/4, -1/4, -1/4, -1/4)."""
     run = lib.train(**mixing.job(DSSync(), workers, 0, steps), save=False)
-    assert run.summary["distance"] == pytest.approx(mixing.predicted(DSSync(), workers, steps), abs=1e-6)
+    assert run.summary["distance"] == pytest.approx(mixing.predicted_distance(DSSync(), workers, steps), abs=1e-6)
     assert left is None or run.summary["distance"] == pytest.approx(left, abs=1e-6)
 
 
@@ -50,7 +50,7 @@ def test_schedules_by_hand():
 
 def test_what_is_fitted_follows_from_table_4():
     """CIFAR-10: 1704.69 s over 1833 iterations less 4011.83 over 6566, less 3/8 of D / B; what is left is computed."""
-    said = overhead.printed().set_index(["model", "nodes"])
+    said = overhead.paper_table().set_index(["model", "nodes"])
     more = said.loc[("CIFAR-10", 16), "bsp"] - said.loc[("CIFAR-10", 4), "bsp"] - 0.375 * overhead.unit("CIFAR-10")
     assert more / 142 / 24 == pytest.approx(overhead.LATENCY, abs=0.5e-6)
     sent = {name: 1.5 * overhead.unit(name) + 6 * len(each) * overhead.LATENCY for name, each in tensors.MODELS.items()}
@@ -92,8 +92,8 @@ def test_which_size_would_give_the_papers_speed_up():
 
 def test_another_world_is_fitted_anew():
     there = {"buckets": 1, "latency": 50e-6, "sigma": 0.0}
-    assert overhead.refitted("CIFAR-10", 0, there) == pytest.approx(4011.83 / 6566 - 1.5 * 0.1168, abs=0.003)
-    assert not overhead.refitted("SQuAD", 0, there | {"collective": "whole-ring"}) > 0
+    assert overhead.refit("CIFAR-10", 0, there) == pytest.approx(4011.83 / 6566 - 1.5 * 0.1168, abs=0.003)
+    assert not overhead.refit("SQuAD", 0, there | {"collective": "whole-ring"}) > 0
 
 
 def test_smaller_groups_and_messages_cost_what_a_ring_of_them_does():
@@ -109,7 +109,7 @@ def test_smaller_groups_and_messages_cost_what_a_ring_of_them_does():
 
 
 def test_what_is_compared_differs_in_the_rule_alone():
-    places = smaller.places(["images", "clicks"], [0, 1])
+    places = smaller.cases(["images", "clicks"], [0, 1])
     assert {place["task"] for place in places if place["workers"] == 16} == {smaller.ALONE}
     short = {"steps": 5, "evaluations": 1}
     whole, half = (smaller.job("images", 4, mode, 0, **short) for mode in ("whole numbers", "half precision"))
@@ -150,8 +150,7 @@ def test_a_whole_iteration_goes_from_one_exchange_to_the_next():
 
 def test_real_exchanges_are_one_a_tensor_and_end_alike():
     runs = {
-        mode: real_collectives.trained(mode, 0, steps=4, processes=False, size=20_000)
-        for mode in real_collectives.RULES
+        mode: real_collectives.train(mode, 0, steps=4, processes=False, size=20_000) for mode in real_collectives.RULES
     }
     assert len({run.summary["mean"] for run in runs.values()}) == 1
     assert all(rule.buckets == "tensor" for rule in real_collectives.RULES.values())

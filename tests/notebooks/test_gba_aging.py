@@ -10,7 +10,7 @@ TASK = TASKS["criteo"].at("smoke")
 
 
 def test_the_longer_parameters_are_held_the_older_gradients_are_and_syncs_have_no_age():
-    table, runs = aging.mapped(TASK, "smoke", [500], (1,), (0.2, 1.0), 1)
+    table, runs = aging.by_length(TASK, "smoke", [500], (1,), (0.2, 1.0), 1)
     ages = table.set_index(["protocol", "held"])["age"]
     assert ages["gba", 0.2] < ages["gba", 1.0] and ages["bsp", 0.2] < ages["bsp", 1.0]
     assert (table["updates"] == 4).all(), "a day of 3,200 samples in batches of 800"

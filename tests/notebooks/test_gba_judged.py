@@ -15,14 +15,14 @@ def test_the_switching_study_gives_every_modes_auc_on_the_first_day_the_last_and
         for day in (5, 6, 7)
     ]
     daily = pd.DataFrame(rows, columns=["task", "direction", "protocol", "seed", "day", "auc"])
-    judged = switching.judged(
+    judged = switching.claim_table(
         daily, {"a": [{"updates before": 3}, {"updates before": 5}], "b": [{"updates before": 7}]}
     )
     assert judged["BSP's loss"].isna().all(), "it was not run"
     judged = judged.set_index("subject")[["first", "last", "mean", "updates before"]].round(6)
     assert judged.loc["a from sync gba"].tolist() == [0.85, 0.87, 0.86, 4]
     assert judged.loc["b from sync sync"].tolist() == [0.85, 0.87, 0.86, 7]
-    less = switching.beside(daily)["mean"]
+    less = switching.beside_paper(daily)["mean"]
     assert less.to_dict() == {
         (task, "from Sync", mode): ours for task in "ab" for mode, ours in (("sync", 0.0), ("gba", 100.0))
     }
@@ -32,14 +32,14 @@ def test_what_bsp_loses_says_whether_the_regime_is_the_papers():
     auc = {"sync": 0.7, "bsp": 0.691, "gba": 0.699}
     rows = [("a", "from Sync", mode, 1000 + s, 5, x + s / 10) for mode, x in auc.items() for s in range(2)]
     daily = pd.DataFrame(rows, columns=["task", "direction", "protocol", "seed", "day", "auc"])
-    assert switching.judged(daily, {})["BSP's loss"].round(6).tolist() == [-0.009] * 6
+    assert switching.claim_table(daily, {})["BSP's loss"].round(6).tolist() == [-0.009] * 6
 
 
 def test_what_the_baselines_lose_is_set_beside_the_papers_before_gba_is_looked_at():
     auc = {"sync": 0.7, "bsp": 0.697, "hop-bs": 0.65, "gba": 0.6}
     rows = [("criteo", way, mode, 1000, 5, auc[mode]) for way in switching.DIRECTIONS for mode in auc]
     daily = pd.DataFrame(rows, columns=["task", "direction", "protocol", "seed", "day", "auc"])
-    found = switching.calibrating(daily)
+    found = switching.baselines(daily)
     assert found.index.tolist() == [("criteo", "hop-bs"), ("criteo", "bsp")]
     bsp = found.loc["criteo", "bsp"]
     assert (bsp["mean"], bsp["mean, paper"], bsp["paper / here"]) == (-3.0, -9.0, 3.0)
@@ -48,7 +48,7 @@ def test_what_the_baselines_lose_is_set_beside_the_papers_before_gba_is_looked_a
 def test_the_drops_have_a_subject_for_every_case_of_the_claims():
     found = [(task, case, 1000, 0.1) for task in ("criteo", "private") for case in sudden_drop.CASES]
     table = pd.DataFrame(found, columns=["task", "protocol", "seed", "drop"])
-    judged = sudden_drop.judged(table)
+    judged = sudden_drop.claim_table(table)
     assert judged["subject"].is_unique and {"criteo, from sync", "private, async S"} <= set(judged["subject"])
     mine = [claim for claim in claims.load().values() if claim.notebook == "gba/figure_2_sudden_drop"]
     wanted = {name for claim in mine for each in claim.comparisons for name in each.subjects}
@@ -91,7 +91,7 @@ def test_a_mode_is_held_against_what_stayed_at_the_same_progress():
         for mode, each in curve.items()
         for place, auc in enumerate(each)
     ]
-    below = sudden_drop.below(pd.DataFrame(rows), {"from sync": "sync S"})["mean"].round(6)
+    below = sudden_drop.drops_below(pd.DataFrame(rows), {"from sync": "sync S"})["mean"].round(6)
     assert below["from sync", "async S"] == 0.05 and below["from sync", "sync S"] == 0.0
 
 
@@ -101,7 +101,7 @@ def test_the_papers_tables_agree_with_its_averages():
         (task, way, mode, 1, 0, 0.7) for task in tasks.TASKS for way in switching.DIRECTIONS for mode in tasks.MODES
     ]
     daily = pd.DataFrame(rows, columns=["task", "direction", "protocol", "seed", "day", "auc"])
-    paper = switching.beside(daily)["mean, paper"].unstack("protocol").groupby("direction").mean()
+    paper = switching.beside_paper(daily)["mean, paper"].unstack("protocol").groupby("direction").mean()
     less = paper.sub(paper["gba"], axis=0)[["hop-bw", "hop-bs", "bsp", "async"]]
     assert less.loc["from Sync"].tolist() == pytest.approx([-2.5, -71.6, -3.4, -151.8], abs=0.11)
     assert less.loc["to Sync"].tolist() == pytest.approx([-3.6, -0.9, -4.0, -87.5], abs=0.11)

@@ -38,7 +38,7 @@ def test_bounds_of_the_next_step_by_hand():
 
 @pytest.mark.parametrize("kind", [Sync, Async, GBA])
 def test_watching_changes_nothing(kind):
-    rule, seen = theory.watched(kind, TASK.model(1))
+    rule, seen = theory.watch(kind, TASK.model(1))
     watched = lib.train(TASK, rule, CREW, seed=1, save=False)
     plain = lib.train(TASK, kind(), CREW, seed=1, save=False)
     assert watched.digest == plain.digest
@@ -76,7 +76,7 @@ def test_what_is_updated_twice():
 def test_the_table_takes_each_mode_once_and_sync_swept():
     curve = {"update": [0.0, 1, 2, 3], "loss": [100.0, 10, 1, 1], "bound": [100.0, 20, 2, 2], "seed": 1}
     runs = [("sync", 0.1, 8), ("async", 0.1, 2), ("sync", 0.1, 32), ("sync", 0.4, 8)]
-    rows = [theory.judged(TASK, pd.DataFrame(curve | {"protocol": n, "eta": e, "batch": b})) for n, e, b in runs]
+    rows = [theory.figures(TASK, pd.DataFrame(curve | {"protocol": n, "eta": e, "batch": b})) for n, e, b in runs]
     assert rows[0]["floor"] == 1 and rows[0]["above"] == 0.5
     stepped = pd.DataFrame({"subject": ["after sync", "after sync to async"], "seed": 1, "after": [1.0, 2.0]})
     means = pd.DataFrame({"bound": [2.0, 3.0]}, index=stepped["subject"])

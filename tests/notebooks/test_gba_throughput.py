@@ -14,9 +14,9 @@ from notebooks.gba.tasks import TASKS
 
 def test_a_spread_is_found_between_two_that_were_tried():
     tried = {0.2: math.exp(-1), 0.4: math.exp(-2), 0.6: math.exp(-4)}
-    assert throughput.fitted(tried, math.exp(-2)) == pytest.approx(0.4)
-    assert throughput.fitted(tried, math.exp(-3)) == pytest.approx(0.5)
-    assert throughput.fitted(tried, math.exp(-1.5)) == pytest.approx(0.3)
+    assert throughput.fit_sigma(tried, math.exp(-2)) == pytest.approx(0.4)
+    assert throughput.fit_sigma(tried, math.exp(-3)) == pytest.approx(0.5)
+    assert throughput.fit_sigma(tried, math.exp(-1.5)) == pytest.approx(0.3)
 
 
 def test_at_the_three_times_a_worker_of_async_is_as_fast_as_the_paper_says():
@@ -34,10 +34,10 @@ def test_how_far_a_worker_is_behind_the_fastest():
     rows = [("fast", end) for end in (1, 2, 3, 4)] + [("slow", 2.5), ("slow", 4.5)]
     trace = pd.DataFrame(rows, columns=["node", "end"]).assign(kind="compute")
     run = SimpleNamespace(trace=pd.concat([trace, trace.assign(kind="push")]))
-    assert throughput.behind(run) == {"mean": pytest.approx(3 / 5), "max": 2}
+    assert throughput.lags(run) == {"mean": pytest.approx(3 / 5), "max": 2}
 
 
 def test_under_hop_bs_nobody_is_more_steps_behind_than_its_bound():
     job = TASKS["criteo"].at("smoke").speed_job("smoke", "hop-bs", 1, 1.0, 6) | {"trace": True, "save": False}
-    mean, most = throughput.behind(lib.train(**job)).values()
+    mean, most = throughput.lags(lib.train(**job)).values()
     assert 0 < mean < most == TASKS["criteo"].bound

@@ -10,7 +10,7 @@ from notebooks.oac import conflicts, example, faults, tasks
 
 
 def followed(name):
-    records = example.followed(protocols.get(name))
+    records = example.record(protocols.get(name))
     return example.steps(records), example.updates(records)
 
 
@@ -35,7 +35,7 @@ def test_under_oac_the_second_batch_is_validated():
 
 def test_all_letters_end_as_printed():
     found = {
-        name: example.as_printed(example.followed(protocols.get(name))) for name in ("sequential", "oac", "pipelined")
+        name: example.matches_paper(example.record(protocols.get(name))) for name in ("sequential", "oac", "pipelined")
     }
     assert found == {"sequential": 1, "oac": 1, "pipelined": 0}
 
@@ -43,7 +43,7 @@ def test_all_letters_end_as_printed():
 @pytest.mark.parametrize("name", example.ORDERS)
 def test_step_by_step_whoever_writes_first(name):
     """The second batch has a as it was read, then a' of the cache; a' never covers a'' in the store (Fig. 4)."""
-    table = example.stepped(protocols.get("oac"), example.ORDERS[name])
+    table = example.step_table(protocols.get("oac"), example.ORDERS[name])
     second = table.loc[1].set_index("stage")["the batch has"]
     assert second[["read", "validate", "compute"]].to_list() == ["a, b, h", "a' (0), b, h", "a'' (1), b' (1), h' (1)"]
     stored = table["the store has"]
@@ -54,11 +54,11 @@ def test_step_by_step_whoever_writes_first(name):
 
 def test_finished_over_gaps():
     """Section 3.3's own numbers."""
-    assert example.finished(protocols.get("oac"), (0, 1, 2, 5, 6, 3, 4))["MFT"].to_list() == [0, 1, 2, 2, 2, 3, 6]
+    assert example.finished_table(protocols.get("oac"), (0, 1, 2, 5, 6, 3, 4))["MFT"].to_list() == [0, 1, 2, 2, 2, 3, 6]
 
 
 def test_stages_are_in_their_order():
-    spans = example.spans(example.followed(protocols.get("oac")))
+    spans = example.spans(example.record(protocols.get("oac")))
     one = spans[spans["node"] == "batch 1"].drop_duplicates("kind").set_index("kind")
     assert (
         one.loc["read", "end"] <= one.loc["compute", "start"] < one.loc["compute", "end"] <= one.loc["write", "start"]
@@ -66,7 +66,7 @@ def test_stages_are_in_their_order():
 
 
 def test_every_fault_is_seen_and_oac_shows_nothing():
-    found = faults.seen(1).set_index("fault")
+    found = faults.detect(1).set_index("fault")
     none = found.index.str.startswith("none")
     assert (found.loc[none, "show it"] == 0).all() and (found.loc[~none, "show it"] > 0).all()
     assert found.loc["no validation", "the first says"].startswith("stale read: batch ")
@@ -94,7 +94,7 @@ def test_data_sheets_contradict_the_papers_seconds():
 
 def test_what_setup_2_is_foretold():
     """By hand, all of the host's memory: 2 x 26.8 of copies, 2 x 22.9 on the way, 43.8 of a step, over 53.5."""
-    found = tasks.foretold().set_index(["longest", "GraphSage's share", "memory"])["times as fast"]
+    found = tasks.predicted_speedups().set_index(["longest", "GraphSage's share", "memory"])["times as fast"]
     assert found["host", 0.0, 1.0] == pytest.approx((53.5 + 45.8 + 43.8) / 53.5, rel=0.01)
     assert found["host", 0.0, 0.25] == pytest.approx((214 + 45.8 + 43.8) / 214, rel=0.01)
     over = found[found > 3]  # copies of 42.8 ms, a step of 43.8

@@ -12,7 +12,7 @@ from lib.errors import BadOption
 from lib.results.outcomes import access_table
 from lib.results.run import Run
 from notebooks.oac import access_history as history
-from notebooks.oac.anomalies import anomalies, judged, judged_run
+from notebooks.oac.anomalies import anomalies, check, check_run
 from tests.toys import Letters
 
 STRANGER = """kind,batch,table,id,version,stamp,value,made
@@ -45,7 +45,7 @@ def test_a_run_keeps_its_history(protocol, tmp_path, reports):
     for path in (tmp_path / "kept" / "accesses.parquet", tmp_path / "kept.csv"):
         legs = history.load(path)
         pd.testing.assert_frame_equal(access_table(list(legs.values())), run.accesses, check_dtype=False)
-        assert judged(legs[0]) == judged_run(run)[0]
+        assert check(legs[0]) == check_run(run)[0]
         assert main(["check", str(path)]) == (protocol == "pipelined")
     last = run.accesses[run.accesses["batch"] == END]
     assert {*last["kind"]} == {"read"} and {*run.accesses["kind"]} == {"read", "compute", "write"}
@@ -63,7 +63,7 @@ def test_each_leg_is_judged_by_itself(tmp_path):
     run.accesses.to_parquet(tmp_path / "both.parquet")
     legs = history.load(tmp_path / "both.parquet")
     assert [*legs] == [0, 1] and [bool(anomalies(leg)) for leg in legs.values()] == [
-        bool(leg["anomalies"]) for leg in judged_run(run).values()
+        bool(leg["anomalies"]) for leg in check_run(run).values()
     ]
 
 

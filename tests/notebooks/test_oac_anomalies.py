@@ -8,7 +8,7 @@ import pytest
 import lib
 from lib.drivers.run.record import END, Access
 from lib.errors import BadOption
-from notebooks.oac.anomalies import anomalies, judged_run, told, widest
+from notebooks.oac.anomalies import anomalies, check_run, most_at_once, summary
 from tests.toys import Letters
 
 
@@ -43,7 +43,7 @@ def test_a_stale_read_and_the_update_that_it_loses():
         "stale read: batch 1 had version -1 of t 1, and not 0 by batch 0",
         "lost update: at the end the store has version 1 of t 1, which was not made from 0 by batch 0",
     ]
-    assert told(found)["lost update"] == {"count": 1, "first": str(found[1]), "cycle": found[1].cycle}
+    assert summary(found)["lost update"] == {"count": 1, "first": str(found[1]), "cycle": found[1].cycle}
 
 
 def test_a_stale_read_that_loses_nothing_since_it_is_lost_itself():
@@ -206,10 +206,10 @@ def test_calls_at_once():
     def call(began, ended, table="t"):
         return Access("read", 0, table, np.array([1]), np.array([-1]), began=began, ended=ended)
 
-    assert widest([call(0, 1), call(2, 3)]) == 1
-    assert widest([call(0, 3), call(1, 2), call(4, 7), call(5, -1), call(6, 8)]) == 2
-    assert widest([call(0, 2), call(1, 3, "another")]) == 1
-    assert widest([]) == 0
+    assert most_at_once([call(0, 1), call(2, 3)]) == 1
+    assert most_at_once([call(0, 3), call(1, 2), call(4, 7), call(5, -1), call(6, 8)]) == 2
+    assert most_at_once([call(0, 2), call(1, 3, "another")]) == 1
+    assert most_at_once([]) == 0
 
 
 @pytest.mark.parametrize(
@@ -218,7 +218,7 @@ def test_calls_at_once():
 def test_a_run_tells_what_its_history_shows(protocol, found):
     """The paper's example: both batches read a."""
     run = lib.train(Letters(), protocol, "virtual", accesses=True, save=False)
-    assert (shown := judged_run(run)[0]["anomalies"]).keys() == found
+    assert (shown := check_run(run)[0]["anomalies"]).keys() == found
     if found:
         assert shown["stale read"]["first"].startswith("stale read: batch 1 had version -1 of letter 97")
     assert "anomalies" not in lib.train(Letters(), protocol, "virtual", save=False).summary
@@ -238,5 +238,5 @@ def test_no_update_is_lost_after_a_switch(protocol):
     """What an earlier protocol had trained was of timestamp 0, which the first batch after the switch has too."""
     phases = [{"protocol": {"name": "async"}, "steps": 1}, {"protocol": {"name": protocol}}]
     run = lib.train(Letters(samples=5), lib.Schedule(phases=phases), "virtual", workers=1, accesses=True, save=False)
-    assert judged_run(run)[1]["anomalies"] == {}
+    assert check_run(run)[1]["anomalies"] == {}
     assert [run.summary[letter] for letter in "abcfh"] == [5, 2, 3, 3, 2]

@@ -33,8 +33,8 @@ def test_the_plateau_is_the_last_third():
 
 def test_rows_that_meet_in_the_paper():
     """2 of 86 million rows and 79 other batches; 1 of 86 and 19."""
-    assert plateau.met("setup 1") == pytest.approx(1 - (84 / 86) ** 79)
-    assert plateau.met("setup 2") == pytest.approx(1 - (85 / 86) ** 19)
+    assert plateau.paper_conflicts("setup 1") == pytest.approx(1 - (84 / 86) ** 79)
+    assert plateau.paper_conflicts("setup 2") == pytest.approx(1 - (85 / 86) ** 19)
 
 
 def test_rows_of_the_table():
@@ -42,7 +42,7 @@ def test_rows_of_the_table():
     made = plateau.Study(1, None, plateau.SMALL)
     places = study.grid(seed=[3], setting=["setup 2"], mode=("sequential", "pipelined", "oac", plateau.UNTRAINED))
     jobs = [made.job(**place) for place in places]
-    data = plateau.judged(places, lib.sweep(jobs), jobs).set_index("mode")
+    data = plateau.claim_table(places, lib.sweep(jobs), jobs).set_index("mode")
     assert data.loc["oac", "equal"] == 1 and data["equal"].notna().sum() == 1
     assert data.loc["sequential", "mrr over sequential's"] == 1
     assert data.loc["oac", "seconds"] < data.loc["sequential", "seconds"]
@@ -63,7 +63,7 @@ def test_where_asynchrony_is_measurably_worse():
         for name, met in (("often", 0.8), ("seldom", 0.2))
         for x in ratios[name]
     ]
-    found = plateau.breaks(pd.DataFrame(rows))
+    found = plateau.by_conflicts(pd.DataFrame(rows))
     assert list(found.index) == ["seldom", "often"]
     assert found["measurably worse"].to_list() == [False, True]
     half = 4.303 * 0.01 / np.sqrt(3)
@@ -87,7 +87,7 @@ def test_early_is_where_sequential_has_what_the_paper_has_after_an_epoch():
         )
         for mrr in curves.values()
     ]
-    data = plateau.judged(places, runs, [{}, {}]).set_index("mode")
+    data = plateau.claim_table(places, runs, [{}, {}]).set_index("mode")
     assert data["early"].to_dict() == {"sequential": 0.99, "pipelined": 0.7}
     assert data["seconds"].to_dict() == pytest.approx({"sequential": 1.816, "pipelined": 4.0}, abs=1e-3)
 
@@ -105,7 +105,7 @@ def test_tuned_asynchrony_is_tuned_by_how_soon_it_is_near(monkeypatch):
         return figure(run, setting="setup 1", mode=whose["mode"][0])
 
     asked = []
-    monkeypatch.setattr(plateau.tuned, "tried", tried)
+    monkeypatch.setattr(plateau.grid_search, "curve", tried)
     index = pd.MultiIndex.from_product([["setup 1"], ["sequential"]])
     found = pd.DataFrame({"rate": 0.3, "value": 0.5}, index=index)
     values = plateau.Study(1, None, plateau.SMALL).by_hand(found)

@@ -22,7 +22,7 @@ def test_networks_have_the_papers_dense_parameters(task, millions):
 
 def test_a_small_network_takes_as_long_as_the_papers():
     """4096 samples of 12 million parameters: 6 operations each, on a device of 7 TFLOP/s; and 48 MB over 100 Gbit/s."""
-    made = tasks.learning("criteo", 1000, world=0)
+    made = tasks.learning_task("criteo", 1000, world=0)
     there = tasks.small(made)
     assert there.worker.device.seconds(made.work()) == pytest.approx(6 * 12e6 * 4096 / 7e12, rel=0.1)
     assert 4 * dense_parameters(made) / there.worker.bandwidth == pytest.approx(48e6 / 12.5e9)
@@ -41,7 +41,7 @@ def test_the_parts_of_a_step_by_hand(workers, hops):
     """Of D bytes each GPU sends 7/8 twice at NVLink's rate, and a machine half twice over its interface; rows of 16 numbers with
     an id of 8 bytes come for eight at a time, one GPU's after the other's, of which the last one's go back beside the average."""
     job = tasks.speed_job("taobao", "sync", workers, 0, batch=256, steps=10)
-    part, task = scaling.foretold(job), job["workload"]
+    part, task = scaling.predict(job), job["workload"]
     size, ids = 4 * dense_parameters(task), task.batch(0, 0).ids["feature"].size
     between = size / 12.5e9 if workers > 8 else 0
     assert part["average"] == pytest.approx(2 * 7 / 8 * size / 100e9 + between + hops * 50e-6)
@@ -63,7 +63,7 @@ def test_the_parts_of_a_step_by_hand(workers, hops):
 
 def test_runs_keep_to_what_is_foretold_of_even_steps():
     settings = {"few": tasks.speed_job("taobao", "sync", 8, 0, batch=4096, steps=10)}
-    data, runs = scaling.held(settings, 0)
+    data, runs = scaling.check_predictions(settings, 0)
     assert data["subject"].tolist() == ["few"] and len(runs) == 2
     assert data["over foretold"].item() == pytest.approx(1, abs=0.02)
 
@@ -76,7 +76,7 @@ def test_all_cores_of_a_server_work_at_what_one_worker_asks():
 
 
 def test_embedding_workers_stand_between_where_they_are_asked_for():
-    data = scaling.hung(["sync", "hybrid"], [16], [0], 0, width=64)
+    data = scaling.with_slow_servers(["sync", "hybrid"], [16], [0], 0, width=64)
     assert data["between"].tolist() == [False, False, True, True] and (data["over sync"][::2] == 1).all()
     assert data["qps"][2] < data["qps"][0], "a way more"
 
@@ -93,10 +93,10 @@ def test_eight_gpus_share_a_machines_interface():
 def test_modes_learn_and_are_judged_beside_table_2():
     places = study.grid(task=["taobao"], protocol=("sync", "hybrid", "frozen"), seed=[0])
     runs = [lib.train(**tasks.job(**place, samples=6_000), save=False) for place in places]
-    data = convergence.judged(places, runs)
+    data = convergence.claim_table(places, runs)
     assert list(data["subject"][:3]) == ["taobao, sync", "taobao, hybrid", "taobao, frozen"]
     assert data["staleness"][0] == 0 < data["staleness"][1]
-    beside = convergence.beside(data)
+    beside = convergence.beside_paper(data)
     assert beside.loc["taobao", "paper, hybrid"] == -0.07 and beside.loc["taobao", "paper, async"] == -0.27
 
 
@@ -107,7 +107,7 @@ def test_the_average_of_the_tasks_is_of_one_seed():
         SimpleNamespace(summary={"auc": auc[at["task"], at["protocol"]] + at["seed"], "staleness_mean": 0.0})
         for at in places
     ]
-    data = convergence.judged(places, runs).set_index(["subject", "seed"])
+    data = convergence.claim_table(places, runs).set_index(["subject", "seed"])
     assert data.loc[("average, hybrid", 2), "auc"] == pytest.approx(2.625)
     assert data.loc[("average, hybrid", 2), "auc less sync's"] == pytest.approx(-0.075)
 
@@ -128,14 +128,14 @@ def test_the_mean_loss_is_as_curved_as_is_said():
 
 def test_delay_shows_where_every_sample_has_every_id_and_not_where_few_have():
     """At the rate that the theorem gives SGD: by its own for a delay, that shows in the rate as well."""
-    data = theory.swept([0.01, 1.0], [0, 32], 1000, range(2), told=False).set_index(["alpha", "tau", "seed"])
+    data = theory.run_grid([0.01, 1.0], [0, 32], 1000, range(2), delay_known=False).set_index(["alpha", "tau", "seed"])
     over, gamma = data["over no delay"], data["gamma"]
     assert (over[0.01, 0] == 1).all() and abs(over[0.01, 32] - 1).max() < 0.05 and over[1.0, 32].min() > 1.5
     assert (gamma[1.0, 32] == gamma[1.0, 0]).all(), "whatever the delay"
 
 
 def test_learning_rates_of_the_theorem_keep_its_bound():
-    data = theory.swept([0.1, 1.0], [0, 16], 500, range(2))
+    data = theory.run_grid([0.1, 1.0], [0, 16], 500, range(2))
     assert (data["of the bound"] < 1).all()
     assert theory.rate(100, 0, 1.0, 1.0, 0.0) == 1 and theory.rate(100, 2, 0.5, 1.0, 0.2) == 1 / (1 + 2 + 4)
 
@@ -149,8 +149,8 @@ def test_indices_are_as_many_bytes_as_is_said_and_lose_nothing(size):
 
 def test_codecs_promise_their_bytes():
     places = study.grid(subject=[*compression.CODECS, "frozen"], seed=[0])
-    runs = [lib.train(**compression.compressed(**place, samples=2_000), save=False) for place in places]
-    found = compression.judged(places, runs)
+    runs = [lib.train(**compression.compressed_job(**place, samples=2_000), save=False) for place in places]
+    found = compression.claim_table(places, runs)
     assert found["over the promise"].tolist() == pytest.approx([1] * len(places))
     assert found["bytes over fp32"].iloc[1] == pytest.approx(40 / 72)
     lost = compression.errors(4096, 0).set_index("codec")
@@ -164,7 +164,7 @@ def test_what_late_rows_lose_is_a_share_of_what_training_brings():
         SimpleNamespace(summary={"auc": auc, "staleness_mean": late, "issued": 1600})
         for auc, late in ((0.8, 0.0), (0.74, 480.0), (0.5, 0.0))
     ]
-    found = late_rows.judged(places, runs).set_index("tau")
+    found = late_rows.claim_table(places, runs).set_index("tau")
     assert found["lost"].tolist() == pytest.approx([0, 0.2]) and found.loc[64, "alpha tau / T"] == pytest.approx(0.01)
     assert found.loc[64, "subject"] == "one of 30, tau 64"
 

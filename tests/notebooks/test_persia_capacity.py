@@ -9,7 +9,7 @@ from lib.errors import BadOption
 from lib.tasks.click_models import TABLE
 from lib.tasks.clicks_stream import FIELD_SHIFT
 from notebooks.persia.capacity import CAPACITIES, DIM, CoinFlips
-from notebooks.persia.resident import served
+from notebooks.persia.resident import serve
 
 
 def ranks(task, batch):
@@ -45,7 +45,7 @@ def test_more_ids_than_a_field_can_number_are_refused():
 def test_a_served_table_holds_as_many_rows_as_it_may(parameters):
     """Of a million parameters all 7,800 ids have room; of a hundred trillion 20,000 stay, and memory with them."""
     task = CoinFlips(parameters=parameters, batch_size=256)
-    found = served({"some": task, "more": task}, 20_000, turns=2, batches=3)
+    found = serve({"some": task, "more": task}, 20_000, turns=2, batches=3)
     most = min(20_000, task.each * task.fields)
     assert found["rows"].between(most - 26, most).all()
     assert (found["bytes"] <= 1.1 * 20_000 * (4 * (16 + 1 + 4) + 4 * 1.85 + 0.25)).all()

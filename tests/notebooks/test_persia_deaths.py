@@ -27,8 +27,8 @@ def whole():
 def test_what_a_death_loses_is_what_was_trained_since_the_save(whole, case, lost):
     """20 steps of 8 batches, a save after each third of them, a death after 14: two steps since the save are lost, 16
     batches, and at most one more that had begun."""
-    run = lib.train(**deaths.befallen(case, SAMPLES, 0, whole), save=False)
-    told = deaths.told(case, 0, run, whole, SAMPLES)
+    run = lib.train(**deaths.fault_job(case, SAMPLES, 0, whole), save=False)
+    told = deaths.outcome(case, 0, run, whole, SAMPLES)
     assert told["applied"] == 160 and told["unaccounted"] == 0 and told["returns"] == lost
     assert told["issued"] - 160 == told["lost"] and (0 < told["lost"] <= 24 if lost else told["lost"] == 0)
     assert run.summary.get("servers_attached_again", 0) == (not lost) and told["lost at a PS"] <= 8
@@ -36,21 +36,21 @@ def test_what_a_death_loses_is_what_was_trained_since_the_save(whole, case, lost
 
 
 def test_without_a_return_the_others_go_on_without_a_dead_worker(whole):
-    run = lib.train(**deaths.befallen("an NN worker leaves", SAMPLES, 0, whole), save=False)
-    told = deaths.told("an NN worker leaves", 0, run, whole, SAMPLES)
+    run = lib.train(**deaths.fault_job("an NN worker leaves", SAMPLES, 0, whole), save=False)
+    told = deaths.outcome("an NN worker leaves", 0, run, whole, SAMPLES)
     assert told["returns"] == 0 and told["left out"] > 0 == told["unaccounted"] and told["standstill, steps"] < 10
 
 
 def test_an_embedding_workers_death_costs_rows_what_it_had_buffered_and_no_batch():
     """Of the eight workers' batches at most five each are under way, and two more are made."""
-    whole = lib.train(**deaths.job(SAMPLES, 0, deaths.BEHIND), save=False)
-    run = lib.train(**deaths.befallen("an embedding worker dies", SAMPLES, 0, whole), save=False)
-    told = deaths.told("an embedding worker dies", 0, run, whole, SAMPLES)
+    whole = lib.train(**deaths.job(SAMPLES, 0, deaths.WITH_EMBEDDING_WORKERS), save=False)
+    run = lib.train(**deaths.fault_job("an embedding worker dies", SAMPLES, 0, whole), save=False)
+    told = deaths.outcome("an embedding worker dies", 0, run, whole, SAMPLES)
     assert told["applied"] == told["issued"] == 160 and told["returns"] == told["left out"] == told["unaccounted"] == 0
     assert 0 < told["abandoned"] <= told["buffered"] <= 8 * 7
     assert told["standstill, steps"] < 10 and told["times as long"] < 1.5
     run.summary["abandoned"] = told["buffered"] + 1
-    assert deaths.told("an embedding worker dies", 0, run, whole, SAMPLES)["unaccounted"] == 1
+    assert deaths.outcome("an embedding worker dies", 0, run, whole, SAMPLES)["unaccounted"] == 1
 
 
 def test_where_a_death_takes_all_back_no_batch_is_left_out():
@@ -74,7 +74,7 @@ def test_readings_put_a_model_together_by_hand():
     new = Rows(
         *(np.concatenate([getattr(each, name) for each in (new, met)]) for name in ("ids", "values", "state", "stamps"))
     )
-    back = deaths.one_back({"t": old}, {"t": new})["t"]
+    back = deaths.restore_one_server({"t": old}, {"t": new})["t"]
     owner = Uniform(shards=2).owner("t", np.arange(16))
     assert (np.diff(back.ids) > 0).all()
     values = dict(zip(back.ids.tolist(), back.values[:, 0].tolist(), strict=True))
@@ -87,5 +87,5 @@ def test_readings_go_on_from_the_save_and_the_death():
     saved, dead, whole, *rest = runs
     assert saved.summary["samples"] == 12 * 512 and dead.summary["samples"] == 2 * 512
     assert [run.summary["samples"] for run in (whole, *rest)] == [6 * 512, 6 * 512, 6 * 512, 8 * 512, 6 * 512]
-    left = deaths.left("NN workers go back, data again", saved, dead).model
+    left = deaths.restored("NN workers go back, data again", saved, dead).model
     assert left.place == saved.model.place and left.rows is dead.model.rows and left.dense is saved.model.dense

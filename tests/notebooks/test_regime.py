@@ -86,7 +86,7 @@ def test_ids_are_counted_in_the_stream(monkeypatch):
     ],
 )
 def test_what_strays_is_marked(here, there, told):
-    assert regime.marked(here, there) == told
+    assert regime.mark(here, there) == told
 
 
 def test_the_table_has_ours_beside_the_papers():
@@ -112,8 +112,10 @@ def test_a_real_run_tells_its_regime():
 def test_what_the_paper_has_are_cells_of_tasks():
     """Sec. 5.1 and Tab. 5.1: days of the base and of the study, samples of a day over Sync's global batch."""
     for path in paths.notebooks().glob("*/regime.yaml"):
-        assert all(cells.keys() <= regime.CELLS.keys() for cells in regime.printed(path.parent.name).values()), path
-    paper = regime.printed("gba")
+        assert all(cells.keys() <= regime.CELLS.keys() for cells in regime.paper_regime(path.parent.name).values()), (
+            path
+        )
+    paper = regime.paper_regime("gba")
     assert paper.keys() == tasks.TASKS.keys()
     for name, task in tasks.TASKS.items():
         batch = task.sync[0] * task.printed.sync
@@ -125,12 +127,12 @@ def test_what_the_paper_has_are_cells_of_tasks():
 
 
 def test_a_pages_runs_stand_beside_a_papers(monkeypatch):
-    monkeypatch.setattr(regime, "printed", lambda paper: {"a": {"brings": 0.5}})
+    monkeypatch.setattr(regime, "paper_regime", lambda paper: {"a": {"brings": 0.5}})
     runs = [run("sync", 400), run("sync", 80)]
     monkeypatch.setattr(regime.workloads, "get", lambda **given: None)
     data = pd.DataFrame({"task": ["a", "a"], "brings": [0.1, 0.3]}, index=[0, 1])
-    table = regime.of(data, runs, "paper")
+    table = regime.comparison(data, runs, "paper")
     assert table.loc[regime.CELLS["brings"], ("a", "here")] == "0.2"
     assert table.loc[regime.CELLS["brings"], ("a", "paper")] == "0.5"
-    second = regime.of(data.iloc[1:], runs, "paper").loc[regime.CELLS["updates judged"], ("a", "here")]
+    second = regime.comparison(data.iloc[1:], runs, "paper").loc[regime.CELLS["updates judged"], ("a", "here")]
     assert second == "10", "80 batches of eight workers"

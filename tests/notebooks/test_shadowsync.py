@@ -13,7 +13,7 @@ import lib
 from lib.protocols.mixing import Mix
 from lib.protocols.shadowsync import ForegroundEASGD, ShadowBMUF
 from notebooks import loads, study
-from notebooks.shadowsync import placement, quality, scaling, slow, tasks
+from notebooks.shadowsync import placement, quality, scaling, slow_all_reduce, tasks
 from notebooks.toys import Letters
 from reports import runner as notebooks
 
@@ -51,7 +51,7 @@ def test_runs_that_learn_mix_as_far_apart_as_calibrated(trainers, servers, steps
 
 def test_threads_that_are_too_few_for_the_pace_are_told():
     with pytest.raises(ValueError, match=r"1 threads cannot make 74\.9 steps a second: rows alone take"):
-        tasks.paced(5, 1, 2, tasks.STEPS)
+        tasks.paced_cluster(5, 1, 2, tasks.STEPS)
 
 
 def test_a_rule_by_its_name():
@@ -73,11 +73,11 @@ def test_what_trainers_keep_and_where_growth_ends():
 
 
 def test_names_as_pages_write_them():
-    rules = tasks.compared(threads=2)
+    rules = tasks.compared_rules(threads=2)
     assert [rules[f"{how}fr-ma"].alpha for how in ("", "copied ")] == [0.25, 1.0] and rules["copied fr-bmuf"].eta == 0.5
     assert (rules["fr-easgd (30)"].every, rules["s-bmuf larger"].alpha, rules["s-bmuf"].alpha) == (30, 0.5, 0.25)
     assert (rules["fr-bmuf"].seconds, rules["copied fr-bmuf"].seconds) == (tasks.PAUSE, tasks.PAUSE)
-    assert {rule.alpha for name, rule in tasks.compared(2, 0.1).items() if "copied" not in name} == {0.1, 0.5}
+    assert {rule.alpha for name, rule in tasks.compared_rules(2, 0.1).items() if "copied" not in name} == {0.1, 0.5}
 
 
 @pytest.mark.parametrize("page", ["table_2_sync_gap", "figure_8_hogwild_threads"])
@@ -105,7 +105,7 @@ def past(ne, end=0.7):
 
 
 def test_quality_is_that_of_the_second_half_and_of_the_final_model():
-    found = study.told([{"protocol": "a", "seed": 1}], [past([9.0, 9.0, 0.8, 0.6], end=0.65)], quality.half).iloc[0]
+    found = study.table([{"protocol": "a", "seed": 1}], [past([9.0, 9.0, 0.8, 0.6], end=0.65)], quality.half).iloc[0]
     assert found[["ne", "train_ne", quality.HALF, "sync_gap", "eps"]].tolist() == pytest.approx([0.65, 0.8, 0.7, 3, 5])
     assert found["protocol"] == "a" and found["ne_of_centre"] is None
 
@@ -113,7 +113,7 @@ def test_quality_is_that_of_the_second_half_and_of_the_final_model():
 def test_the_course_is_told_over_the_base_at_the_same_place_and_seed():
     places = study.grid(seed=(1, 2), protocol=("base", "other"))
     runs = [past([1, 1, 0.5, 0.5]), past([2, 1, 1, 0.5]), past([1, 1, 1, 1]), past([3, 3, 3, 3])]
-    course = quality.course(places, runs, protocol="base")
+    course = quality.relative_histories(places, runs, protocol="base")
     assert quality.trend(course, "protocol", (0.25, 1.0)).loc["other"].to_dict() == {0.25: 150, 1.0: 100}
     found = course.pivot_table(index=["seed", "protocol"], columns="part", values="over the base's")
     assert found.loc[(1, "other")].to_dict() == {0.25: 2, 0.5: 1, 0.75: 2, 1.0: 1}
@@ -127,7 +127,7 @@ def test_how_far_entropy_rises_with_trainers_beside_the_papers():
     )
     rise = quality.rises(models).loc[("s-easgd", 20)]
     assert rise.tolist() == pytest.approx([0, 2, 0.23, 0.177])
-    found = quality.subjects(models).set_index(["subject", "seed"])
+    found = quality.claim_table(models).set_index(["subject", "seed"])
     assert found.loc[("s-easgd with 20", 2), ["train rise", "rise"]].tolist() == pytest.approx([0, 0.02])
     assert found.loc[("s-easgd with 5", 2), "rise"] == 0
     assert {name for name, _ in found.index} == {f"s-easgd with {crew}" for crew in (5, 10, 20)}
@@ -136,19 +136,21 @@ def test_how_far_entropy_rises_with_trainers_beside_the_papers():
 def test_who_is_beside_several_is_there_once_for_each():
     rows = [(mode, crew, 1, ne, 2 * ne) for crew in (5, 20) for mode, ne in (("a", 0.5), ("b", 0.6), ("c", 0.7))]
     models = pd.DataFrame(rows, columns=["protocol", "trainers", "seed", "train_ne", "ne"])
-    found = quality.subjects(models, "a", ("b", "c")).set_index("subject")["ne"]
+    found = quality.claim_table(models, "a", ("b", "c")).set_index("subject")["ne"]
     assert {found[f"a beside {other} with {crew}"] for other in "bc" for crew in (5, 20)} == {1.0}
     assert found["c with 20"] == 1.4 and len(found) == 10
 
 
 def test_a_slow_average_is_merged_when_it_is_there_and_nothing_in_between():
     """Of three rings that are one slow one the first sends: its mean is merged with the third, whatever these bring."""
-    rule, mine, memory = slow.SlowMA(lasts=3, alpha=0.25), np.array([8.0]), None
+    rule, mine, memory = slow_all_reduce.SlowMA(lasts=3, alpha=0.25), np.array([8.0]), None
     for round, theirs in enumerate((4.0, 100.0, -100.0, 0.0, 100.0, 1.0)):
         mix = Mix(round=round, members=(0, 1), sent=mine, theirs=np.array([theirs]))
         memory, mine = rule.merge(memory, mine, mix)
         assert mine == {0: 8, 1: 8, 2: 7, 3: 7, 4: 7, 5: 5.25}[round]
-    once = slow.SlowMA(lasts=1, alpha=0.25).merge(None, np.array([8.0]), Mix(7, (0, 1), mine, np.array([4.0])))
+    once = slow_all_reduce.SlowMA(lasts=1, alpha=0.25).merge(
+        None, np.array([8.0]), Mix(7, (0, 1), mine, np.array([4.0]))
+    )
     assert once[1] == 7, "S-MA"
 
 
@@ -156,8 +158,8 @@ def test_under_a_slow_average_a_copy_undoes_what_was_learnt_meanwhile():
     """Each of 240 batches adds 1: a copy keeps about one step of each slow average, half of the way about half of them."""
     found = {}
     there = lib.VirtualCluster(workers=3, slowdown=0.5, worker=lib.Node(cores=3))
-    for way in slow.WAYS:
-        rule = slow.SlowMA(lasts=8, alpha=slow.WAYS[way])
+    for way in slow_all_reduce.WAYS:
+        rule = slow_all_reduce.SlowMA(lasts=8, alpha=slow_all_reduce.WAYS[way])
         found[way] = lib.train(Letters(samples=240), rule, there, seed=4, save=False).summary["w"]
     assert found["copied"] < found["half"] / 2 < found["never"]
 
@@ -165,7 +167,7 @@ def test_under_a_slow_average_a_copy_undoes_what_was_learnt_meanwhile():
 def test_entropies_less_a_bases_are_of_the_same_crew_and_seed():
     rows = [(mode, crew, 1, ne, ne + crew) for mode, ne in (("s-ma", 0.5), ("fr-ma", 0.6)) for crew in (5, 20)]
     data = pd.DataFrame(rows, columns=["protocol", "trainers", "seed", "train_ne", "ne"])
-    found = quality.less(data.assign(**{quality.HALF: data["ne"] ** 2}), "s-ma")
+    found = quality.differences(data.assign(**{quality.HALF: data["ne"] ** 2}), "s-ma")
     theirs = found[found["protocol"] == "fr-ma"]
     assert theirs["train_ne less s-ma's"].tolist() == pytest.approx([0.1, 0.1])
     assert theirs["ne less s-ma's"].tolist() == pytest.approx([0.1, 0.1]) and set(theirs["trainers"]) == {5, 20}
@@ -186,10 +188,12 @@ def test_what_a_run_measures_of_its_servers_is_what_they_look_up():
     by_name, by_cost = (
         lib.train(**placement.job(how, 3, 1000, tables=12, each=1), save=False) for how in ("by-group", "by-cost")
     )
-    assert loads.uneven(loads.worked(by_name)) == pytest.approx(max(work) / sum(work) * 3, rel=1e-9)
-    assert loads.uneven(loads.worked(by_name)) == pytest.approx(placement.promised("by-group", 3, 1000, 12), rel=1e-9)
-    assert loads.uneven(loads.worked(by_cost)) < loads.uneven(loads.worked(by_name))
-    assert loads.uneven(loads.worked(by_name, "sync")) == pytest.approx(1, abs=0.01), "slices of one length"
+    assert loads.imbalance(loads.measured(by_name)) == pytest.approx(max(work) / sum(work) * 3, rel=1e-9)
+    assert loads.imbalance(loads.measured(by_name)) == pytest.approx(
+        placement.predicted_imbalance("by-group", 3, 1000, 12), rel=1e-9
+    )
+    assert loads.imbalance(loads.measured(by_cost)) < loads.imbalance(loads.measured(by_name))
+    assert loads.imbalance(loads.measured(by_name, "sync")) == pytest.approx(1, abs=0.01), "slices of one length"
     free = lib.train(**placement.job(placement.FREE, 3, 1000, tables=12, each=1), save=False)
     assert free.summary["virtual_seconds"] < by_cost.summary["virtual_seconds"]
-    assert loads.uneven(loads.worked(free)) == pytest.approx(loads.uneven(loads.worked(by_cost)))
+    assert loads.imbalance(loads.measured(free)) == pytest.approx(loads.imbalance(loads.measured(by_cost)))

@@ -39,13 +39,13 @@ def test_entropy_less_a_modes_is_of_the_same_place():
         (crew, mode, seed, ne + seed) for crew in (5, 20) for seed in (1, 2) for mode, ne in (("a", 0.5), ("b", 0.75))
     ]
     data = pd.DataFrame(rows, columns=["trainers", "mode", "seed", "ne"])
-    found = alphas.less(data, ["trainers", "seed"], "a", "b")
+    found = alphas.differences(data, ["trainers", "seed"], "a", "b")
     assert set(found.loc[found["mode"] == "b", "ne less a's"]) == {0.25}
     assert set(found.loc[found["mode"] == "a", "ne less b's"]) == {-0.25}
 
 
 def test_the_mean_its_interval_and_the_smallest_effect_stand_together():
     data = pd.DataFrame({"trainers": [5] * 3, "x": [1.0, 2.0, 3.0]})
-    found = alphas.told(data, ["x"], ["trainers"]).loc[(5, "x")]
+    found = alphas.intervals(data, ["x"], ["trainers"]).loc[(5, "x")]
     mean, low, _ = interval([1.0, 2.0, 3.0])
     assert found.tolist() == pytest.approx([2, mean - low, least(mean - low, 3)]) and found["tells"] > found["+-"]

@@ -46,16 +46,16 @@ def test_a_death_is_in_the_books_and_what_is_not_shows():
     plan = [lib.Failure(node="sync0", kind="dies", at=5.5, lasts=3)]
     cluster = lib.VirtualCluster(workers=4, worker=node, failures=plan)
     run = lib.train(task, "s-easgd", cluster, save=False, checkpoint_every=800)
-    found = deaths.books(run, task, hands=0)
+    found = deaths.account(run, task, hands=0)
     assert found["unaccounted"] == 0 and found["returns"] == 1 and found["applied"] == 40
     assert found["lost"] == found["issued"] - 40 and 0 < found["lost"] <= 8
     assert found["standstill"] == pytest.approx(
         3 + 1.5, abs=0.1
     )  # the outage, and what was done since the cut of step 4
     run.summary["lost"] -= 1
-    assert deaths.books(run, task, hands=0)["unaccounted"] == 1
+    assert deaths.account(run, task, hands=0)["unaccounted"] == 1
     cut = run.trace.drop(run.trace[run.trace["kind"] == "compute"].index[:3])
-    assert deaths.books(replace(run, trace=cut), task, hands=2)["unaccounted"] == 1 + 1
+    assert deaths.account(replace(run, trace=cut), task, hands=2)["unaccounted"] == 1 + 1
 
 
 def test_the_pace_is_that_of_the_median_stretch():
@@ -68,4 +68,4 @@ def test_the_pace_is_that_of_the_median_stretch():
 def test_the_counting_rows_count():
     """Nothing is lost by one thread, nor behind locks."""
     for count, locking in ((1, "none"), (4, "striped")):
-        assert threads.lost(locking, count, 0) == {"lost of rows": 0, "lost of dense": 0}
+        assert threads.lost_updates(locking, count, 0) == {"lost of rows": 0, "lost of dense": 0}

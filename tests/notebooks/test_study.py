@@ -28,7 +28,7 @@ def test_a_study_s_table_tells_of_each_place_s_run():
         return {"workload": "quadratic", "protocol": protocol, "cluster": cluster, "seed": seed, "samples": 640}
 
     cluster, places = lib.VirtualCluster(workers=2), study.grid(protocol=("sync", "async"), seed=(0, 1))
-    data, runs = study.swept(
+    data, runs = study.run_grid(
         job, places, lambda run, protocol, seed: {"where": f"{protocol} {seed}"}, loss="loss", qps=study.pace
     )
     assert [(run.provenance["protocol"]["name"], run.provenance["seed"]) for run in runs] == [
@@ -42,9 +42,9 @@ def test_a_study_s_table_tells_of_each_place_s_run():
     assert data["loss"].tolist() == [run.summary["loss"] for run in runs]
     assert data["qps"].tolist() == [run.steady_qps for run in runs]
     with pytest.raises(ValueError, match="shorter"):
-        study.told(places, runs[:-1], loss="loss")
+        study.table(places, runs[:-1], loss="loss")
     with pytest.raises(LockstepError):
-        study.swept(lambda seed: {"protocol": "sync", "seed": seed}, study.grid(seed=[0]))
+        study.run_grid(lambda seed: {"protocol": "sync", "seed": seed}, study.grid(seed=[0]))
 
 
 def hill(dense=0.03, rows=0.001):
@@ -63,7 +63,7 @@ AXES = {"dense": (0.01, 0.001, 0.003), "rows": (0.003, 0.01)}
 
 def test_a_grid_goes_on_until_its_best_is_inside():
     measured, asked = hill()
-    curve = study.climbed(measured, AXES, seeds=(0, 1))
+    curve = study.climb(measured, AXES, seeds=(0, 1))
     assert curve["inside"].all() and list(curve) == ["dense", "rows", "seed", "value", "inside"]
     assert len(asked[0]) == 2 * 6, "first the grid"
     best = curve.groupby(["dense", "rows"])["value"].mean().idxmax()
@@ -75,7 +75,7 @@ def test_a_grid_goes_on_until_its_best_is_inside():
 
 def test_axes_are_tuned_apart_and_one_with_a_single_value_is_not():
     measured, asked = hill()
-    curve = study.climbed(measured, {"dense": AXES["dense"], "rows": (0.01,)}, seeds=(0,))
+    curve = study.climb(measured, {"dense": AXES["dense"], "rows": (0.01,)}, seeds=(0,))
     assert (
         curve["inside"].all()
         and set(curve["rows"]) == {0.01}
@@ -86,14 +86,14 @@ def test_axes_are_tuned_apart_and_one_with_a_single_value_is_not():
 
 def test_a_best_that_was_not_come_to_is_said():
     measured, asked = hill(dense=1e9, rows=0.003)
-    curve = study.climbed(measured, AXES, seeds=(0,), most=2)
+    curve = study.climb(measured, AXES, seeds=(0,), most=2)
     assert not curve["inside"].any() and len(asked) == 3 and curve["dense"].max() == 0.1
-    assert study.climbed(measured, AXES, seeds=(0,), most=0)["dense"].max() == 0.01
+    assert study.climb(measured, AXES, seeds=(0,), most=0)["dense"].max() == 0.01
 
 
 def test_an_axis_ends_at_its_limits():
     measured, _ = hill(dense=1e9, rows=0.005)
-    curve = study.climbed(measured, AXES, seeds=(0,), limits={"dense": (0, 0.05)})
+    curve = study.climb(measured, AXES, seeds=(0,), limits={"dense": (0, 0.05)})
     assert curve["inside"].all() and curve["dense"].max() == 0.03
 
 
@@ -105,7 +105,7 @@ def test_a_setting_that_fails_on_a_seed_is_no_best():
             np.nan if p["dense"] > 0.005 and p["seed"] else x for p, x in zip(places, measured(places), strict=True)
         ]
 
-    curve = study.climbed(sometimes, AXES, seeds=(0, 1))
+    curve = study.climb(sometimes, AXES, seeds=(0, 1))
     means = curve.groupby(["dense", "rows"])["value"].apply(lambda each: each.mean(skipna=False))
     assert curve["inside"].all() and means.idxmax()[0] == 0.003 and curve["dense"].max() == 0.01
 
@@ -120,12 +120,12 @@ def test_runs_are_paired_by_what_they_share():
         ("a", "sync", 1, 2.0),
     ]
     data = pd.DataFrame(rows, columns=["task", "protocol", "seed", "auc"])
-    found = study.beside(data, "auc", ["task", "seed"], protocol="sync")
+    found = study.baseline(data, "auc", ["task", "seed"], protocol="sync")
     np.testing.assert_array_equal(found, [2, 1, np.nan, 1, 2])
-    np.testing.assert_array_equal(study.beside(data[:4], "auc", ["task"], protocol="sync", seed=0), [1, 1, np.nan, 1])
+    np.testing.assert_array_equal(study.baseline(data[:4], "auc", ["task"], protocol="sync", seed=0), [1, 1, np.nan, 1])
 
 
 def test_courses_have_their_places_and_no_gaps():
     history = pd.DataFrame({"samples": [1, 2, 3], "auc": [np.nan, 0.5, 0.6], "loss": [1.0, 1.0, 1.0]})
-    found = study.courses([{"seed": 7}], [SimpleNamespace(history=history)], "samples", "auc")
+    found = study.histories([{"seed": 7}], [SimpleNamespace(history=history)], "samples", "auc")
     assert found.to_dict("list") == {"samples": [2, 3], "auc": [0.5, 0.6], "seed": [7, 7]}

@@ -10,14 +10,14 @@ import pytest
 
 import lib
 from lib.cluster.slowdowns import Lognormal, Product
-from notebooks.advisor import what_if as elsewhere
+from notebooks.advisor import what_if
 from notebooks.advisor.advice import Advice
 from notebooks.advisor.trial import Trial
 
 
 def test_each_other_cluster_differs_in_one_thing():
     given = lib.VirtualCluster(speeds=(1.0, 1.0, 0.5), slowdown=0.2, worker=lib.Node(launch=0.001))
-    found = elsewhere.others(given)
+    found = what_if.conditions(given)
     assert found["no worker is slower"] == lib.VirtualCluster(workers=3, worker=lib.Node(launch=0.001))
     unlike = found["workers are twice as unlike"]
     assert unlike.speeds == (1.0, 1.0, 0.25) and unlike.slowdown == Product(parts=(Lognormal(sigma=0.2),) * 2)
@@ -25,16 +25,16 @@ def test_each_other_cluster_differs_in_one_thing():
     assert slow.worker == lib.Node(launch=0.001, bandwidth=1.25e9 / 4) and slow.server.bandwidth == 3.125e9 / 4
     long = found["a worker's steps take four times as long"].worker
     assert (long.launch, long.flops, long.core_memory) == (0.004, 2e9 / 4, 8e9 / 4)
-    even = elsewhere.others(lib.VirtualCluster(workers=8))
+    even = what_if.conditions(lib.VirtualCluster(workers=8))
     assert even["one worker in four takes twice as long"].speeds == (1.0,) * 6 + (0.5,) * 2 and len(even) == 5
-    assert elsewhere.others(lib.LocalCluster()) == {}
+    assert what_if.conditions(lib.LocalCluster()) == {}
 
 
 def test_seconds_are_those_that_are_known_times_how_much_slower_its_samples_come():
     """Two workers of which one takes twice as long: sync's steps are the slow one's, and without it take half of the time."""
     options = {"speeds": (1.0, 0.5), "worker.launch": 1.0, "worker.latency": 0, "server.latency": 0, "samples": 6400}
     trials = {name: Trial.of("clicks-light", name, "virtual", options) for name in ("sync", "async")}
-    found = elsewhere.seconds(trials, {"sync": 100.0, "async": 80.0}, seed=500)
+    found = what_if.seconds(trials, {"sync": 100.0, "async": 80.0}, seed=500)
     assert found.loc["all is as given"].tolist() == pytest.approx([100.0, 80.0])
     assert found.loc["no worker is slower", "sync"] == pytest.approx(50, rel=0.05)  # of 13 batches
     assert found.loc["no worker is slower", "async"] == pytest.approx(60, rel=0.05)  # 1.5 batches a second, then 2
@@ -50,7 +50,7 @@ def advice(tried=None, compared=("sync", "gba"), updates=500.0, **columns):
 
 
 def test_what_a_choice_costs_elsewhere_is_told():
-    assert advice(sync=[10.0, 4.0], gba=[5.0, 6.0], none=[np.nan] * 2).hangs() == [
+    assert advice(sync=[10.0, 4.0], gba=[5.0, 6.0], none=[np.nan] * 2).depends_on() == [
         "where place 0: gba still, 2.00 times as soon as sync",
         "where place 1: sync; gba would take 50 % longer",
     ]
@@ -58,11 +58,13 @@ def test_what_a_choice_costs_elsewhere_is_told():
 
 def test_a_choice_that_holds_everywhere_is_one_sentence():
     asked = "in all 3 places that were asked, with other workers, networks and steps: gba, "
-    assert advice(sync=[10.0, 4.0, 9.0], gba=[5.0, 3.2, 3.0]).hangs() == [
+    assert advice(sync=[10.0, 4.0, 9.0], gba=[5.0, 3.2, 3.0]).depends_on() == [
         asked + "1.25 times as soon as the next at least"
     ]
-    assert advice(sync=[np.nan] * 3, gba=[5.0, 3.2, 3.0]).hangs() == [asked + "alone at the goal"]
-    assert advice().hangs() == [] and advice(gba=[5.0]).hangs() == ["where place 0: gba still, alone at the goal"]
+    assert advice(sync=[np.nan] * 3, gba=[5.0, 3.2, 3.0]).depends_on() == [asked + "alone at the goal"]
+    assert advice().depends_on() == [] and advice(gba=[5.0]).depends_on() == [
+        "where place 0: gba still, alone at the goal"
+    ]
 
 
 def test_runs_that_are_short_and_who_was_left_out_are_told():

@@ -28,7 +28,7 @@ from lib.drivers.run.plan import Plan
 from lib.protocols.pipeline_rule import PipelineRule
 from lib.results.run import Run
 from lib.store.table import gate, table
-from notebooks.oac.anomalies import judged_run
+from notebooks.oac.anomalies import check_run
 from notebooks.oac.replay import digest_of, serial
 from tests.soak.cases import FLOPS, STEP, WORKLOADS, Case
 
@@ -167,7 +167,7 @@ class _Detours:
 def wrong(plan: Plan, run: Run) -> Iterator[tuple[str, str]]:
     """What a finished pipeline should not have shown or left: its kind, and the first of it."""
     workload, rule = plan.workload, plan.protocol.dense
-    anomalies, name = judged_run(run)[0]["anomalies"], rule.name
+    anomalies, name = check_run(run)[0]["anomalies"], rule.name
     if rule.validates and run.summary["largest_cache"] > (most := most_rows(plan)):
         yield f"{name}: cache beyond its bound", f"{run.summary['largest_cache']} rows, not at most {most}"
     if anomalies and name != "pipelined":
@@ -180,7 +180,7 @@ def wrong(plan: Plan, run: Run) -> Iterator[tuple[str, str]]:
 
 def calls_at_once(run: Run) -> int:
     """The most calls of one table that were under way at once."""
-    return judged_run(run)[0]["calls_at_once"]
+    return check_run(run)[0]["calls_at_once"]
 
 
 def most_rows(plan: Plan) -> int:

@@ -13,16 +13,16 @@ APART = 1.05
 """Of one length's marks, so that their intervals are seen."""
 
 
-def lost(there: pd.DataFrame) -> Figure:
+def losses(there: pd.DataFrame) -> Figure:
     """A panel for each family: what each way costs over the updates, at Sync's rates, and what the laws say of it as lines."""
     families = list(dict.fromkeys(there["family"]))
     with plots.style():
         fig = Figure(figsize=(plots.WIDTH, 2.6 * len(families)), layout="constrained")
         for ax, family in zip(fig.subplots(len(families), 1, sharex=True, squeeze=False)[:, 0], families, strict=True):
             ways = list(dict.fromkeys(there.loc[there["family"] == family, "way"]))
-            for place, (way, tone) in enumerate(zip(ways, sns.color_palette("colorblind", len(ways)), strict=True)):
+            for rank, (way, tone) in enumerate(zip(ways, sns.color_palette("colorblind", len(ways)), strict=True)):
                 mine = there[there["way"] == way].sort_values("updates")
-                aside = mine["updates"] * APART ** (place - (len(ways) - 1) / 2)
+                aside = mine["updates"] * APART ** (rank - (len(ways) - 1) / 2)
                 cost, ends = PER_MILLE * mine["cost"], PER_MILLE * abs(mine[["low", "high"]].T - mine["cost"])
                 ax.errorbar(aside, cost, ends, color=tone, marker="o", linestyle="", label=way)
                 ax.plot(aside, PER_MILLE * mine["foretold"], color=tone)

@@ -16,7 +16,7 @@ LEAST, TRIES = 1e-3, 12
 
 
 @dataclass(frozen=True)
-class Aged:
+class AgedCluster:
     """A cluster whose gradients have an age, and what it took."""
 
     cluster: VirtualCluster
@@ -31,7 +31,7 @@ class Aged:
         return f"age {self.age:.3g} updates: {held}, flops {worker.flops:.3g}, reading {worker.reading:.3g} s a sample"
 
 
-def aged(
+def cluster_of_age(
     workload: Workload,
     protocol: str | Rule | Pair,
     cluster: VirtualCluster,
@@ -40,18 +40,18 @@ def aged(
     seconds: float = 0.01,
     within: float = 0.02,
     seed: int = 0,
-) -> Aged:
+) -> AgedCluster:
     """That cluster with workers whose gradients are `age` updates old, give or take the share `within`.
 
     `seconds` is what a step takes a worker beside its arithmetic and the network: the longer, the less these matter.
     """
     brief = replace(workload, samples=UPDATES * cluster.workers * workload.batch_size)
 
-    def tried(held: float) -> Aged:
+    def tried(held: float) -> AgedCluster:
         flops, reading = workload.work().flops / (held * seconds), (1 - held) * seconds / workload.batch_size
         there = replace(cluster, worker=replace(cluster.worker, flops=flops, reading=reading))
         run = lib.train(brief, protocol, there, seed=seed, gradients=False, save=False)
-        return Aged(there, run.summary["staleness_mean"], held)
+        return AgedCluster(there, run.summary["staleness_mean"], held)
 
     least, most = tried(LEAST), tried(1.0)
     if not least.age <= age <= most.age:

@@ -32,12 +32,12 @@ class SlowMA(ShadowMA):
         return start.copy()
 
     def merge(self, memory: np.ndarray, mine: np.ndarray, mix: Mix) -> tuple[Any, np.ndarray]:
-        place = mix.round % self.lasts
-        asked = mix.theirs.copy() if place == 0 else memory
-        return asked, self._towards(mine, asked) if place == self.lasts - 1 else mine
+        position = mix.round % self.lasts
+        average = mix.theirs.copy() if position == 0 else memory
+        return average, self._towards(mine, average) if position == self.lasts - 1 else mine
 
 
 def job(trainers: int, lasts: int, way: str, seed: int, *, samples: int, threads: int) -> dict[str, Any]:
     """A run that learns under it, one of `WAYS`."""
     rule = SlowMA(lasts=lasts, alpha=WAYS[way], worker_threads=threads)
-    return tasks.learns(rule, trainers, seed, samples=samples)
+    return tasks.learning_job(rule, trainers, seed, samples=samples)

@@ -5,7 +5,7 @@ import math
 import pandas as pd
 import pytest
 
-from notebooks import longer
+from notebooks import extrapolation
 from notebooks.advisor.comparison import Comparison
 
 
@@ -22,18 +22,18 @@ def two():
 
 
 def test_what_is_left_lies_between_the_ways_that_lose(two):
-    assert longer.left(two, 100, 10_000) == pytest.approx((0.01, 0.1))
-    assert longer.left(two, 300, 3_000) == pytest.approx((0.1, math.sqrt(0.1)))
-    assert longer.left(two, 500, 500) == pytest.approx((1, 1))
+    assert extrapolation.remaining_share(two, 100, 10_000) == pytest.approx((0.01, 0.1))
+    assert extrapolation.remaining_share(two, 300, 3_000) == pytest.approx((0.1, math.sqrt(0.1)))
+    assert extrapolation.remaining_share(two, 500, 500) == pytest.approx((1, 1))
 
 
 @pytest.mark.parametrize("places", [(50, 1_000), (100, 20_000), (1_000, 500)])
 def test_nothing_is_known_beyond_the_map_nor_of_shorter_runs(two, places):
-    assert longer.left(two, *places) is None
+    assert extrapolation.remaining_share(two, *places) is None
 
 
 def test_one_way_alone_brackets_nothing():
-    assert longer.left(cells("async", {100: 0.1, 1_000: 0.05}), 100, 1_000) is None
+    assert extrapolation.remaining_share(cells("async", {100: 0.1, 1_000: 0.05}), 100, 1_000) is None
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def found():
 
 
 def test_both_ends_are_as_far_off_as_the_shares_allow(found):
-    told = longer.foretold(found, 100, 1_000, (0.5, 0.8)).loc["gba"]
+    told = extrapolation.extrapolate(found, 100, 1_000, (0.5, 0.8)).loc["gba"]
     # The mean of two is -2, and t(0.975, 1) = 12.71 times half of their distance on either side: -14.7 and 10.7.
     assert told["after 100 updates"] == "−2.00 [−14.71, 10.71]"
     assert told["after 1,000"] == "−11.76 to 8.56"
@@ -53,13 +53,13 @@ def test_both_ends_are_as_far_off_as_the_shares_allow(found):
 
 def test_a_loss_that_is_certain_keeps_the_least_of_itself(found):
     certain = Comparison(found.runs.assign(metric=[0.8, 0.798, 0.7, 0.698]), "auc", 0.9)
-    assert longer.foretold(certain, 100, 1_000, (0.5, 0.8)).loc["gba", "after 1,000"] == "−1.60 to −1.00"
+    assert extrapolation.extrapolate(certain, 100, 1_000, (0.5, 0.8)).loc["gba", "after 1,000"] == "−1.60 to −1.00"
 
 
 def test_what_is_not_known_is_said(found):
-    assert (longer.foretold(found, 10, 1_000, None)["after 1,000"] == longer.UNKNOWN).all()
+    assert (extrapolation.extrapolate(found, 10, 1_000, None)["after 1,000"] == extrapolation.UNKNOWN).all()
 
 
 def test_the_published_map_tells_what_a_thousand_updates_lost_by_ten_thousand():
-    least, most = longer.left(longer.mapped(), 1_000, 10_000)
+    least, most = extrapolation.remaining_share(extrapolation.published_map(), 1_000, 10_000)
     assert 0 < least < most < 1

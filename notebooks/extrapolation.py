@@ -14,11 +14,11 @@ from reports.markup import rounded
 UNKNOWN = "not known here"
 
 
-def mapped() -> pd.DataFrame:
+def published_map() -> pd.DataFrame:
     return pd.read_csv(paths.reference() / "02_regime" / "map.csv")
 
 
-def left(cells: pd.DataFrame, here: float, there: float) -> tuple[float, float] | None:
+def remaining_share(cells: pd.DataFrame, here: float, there: float) -> tuple[float, float] | None:
     """The least and the most of a loss after `here` updates that is left after `there`, over those ways of the map that lose
     measurably, between their lengths along straight lines in the logarithms. None where fewer than two reach as far."""
     shares = []
@@ -29,7 +29,7 @@ def left(cells: pd.DataFrame, here: float, there: float) -> tuple[float, float] 
     return (min(shares), max(shares)) if len(shares) > 1 else None
 
 
-def foretold(found: Comparison, here: float, there: float, share: tuple[float, float] | None) -> pd.DataFrame:
+def extrapolate(found: Comparison, here: float, there: float, share: tuple[float, float] | None) -> pd.DataFrame:
     """For each protocol the difference in the metric from the first, in thousandths: as it was measured after `here` updates, and
     within what it is expected after `there`, where such a share of it is left."""
     rows = {}

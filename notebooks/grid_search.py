@@ -1,7 +1,7 @@
 """What is tuned: each mode on each task goes through its own settings until the best is inside, and is then run there.
 
-    curve = tuned.tried(job, auc, {"dense": RATES, "rows": RATES}, claims.tuning(2), task=TASKS, protocol=MODES)
-    one, own = (tuned.at_best(job, curve, "sync", alike) for alike in (MODES, ()))  # all at sync's best, each at its own
+    curve = grid_search.curve(job, auc, {"dense": RATES, "rows": RATES}, claims.tuning(2), task=TASKS, protocol=MODES)
+    one, own = (grid_search.at_best(job, curve, "sync", alike) for alike in (MODES, ()))  # all at sync's best, each at its own
 
 A curve has a row for each setting and seed: the settings' columns, `seed`, `value`, `inside`, then whose it is.
 """
@@ -18,7 +18,7 @@ from notebooks import study
 Job = Callable[..., dict[str, Any]]
 
 
-def tried(
+def curve(
     job: Job,
     figure: Callable[..., float],
     axes: Mapping[str, Sequence[float]],
@@ -32,11 +32,11 @@ def tried(
     parts = []
     for each in study.grid(**whose):
 
-        def measured(places: list[study.Place], each: study.Place = each) -> list[float]:
-            jobs = [job(**each, **place) | {"on_nan": "skip"} for place in places]  # a rate may be too large for a mode
+        def measured(cases: list[study.Case], each: study.Case = each) -> list[float]:
+            jobs = [job(**each, **case) | {"on_nan": "skip"} for case in cases]  # a rate may be too large for a mode
             return [figure(run, **each) for run in sweep(jobs)]
 
-        parts.append(study.climbed(measured, axes, seeds, most, limits).assign(**each))
+        parts.append(study.climb(measured, axes, seeds, most, limits).assign(**each))
     return pd.concat(parts, ignore_index=True)
 
 
@@ -55,8 +55,8 @@ def at_best(job: Job, curve: pd.DataFrame, base: str, alike: Container[str] = ()
     found = best(curve)
     settings = found.drop(columns=["value", "inside"]).T.to_dict()
 
-    def made(**place: Any) -> dict[str, Any]:
-        task, mode = (place[name] for name in found.index.names)
-        return job(**place, **settings.get((task, base if mode in alike else mode), {}))
+    def best_job(**case: Any) -> dict[str, Any]:
+        task, mode = (case[name] for name in found.index.names)
+        return job(**case, **settings.get((task, base if mode in alike else mode), {}))
 
-    return made
+    return best_job

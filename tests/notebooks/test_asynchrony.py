@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 import lib
-from notebooks import apart, foretelling, law
+from notebooks import asynchrony, law, predictions
 from reports import claims
 from tests.notebooks.identity import identity, is_a_commit
 
@@ -33,17 +33,17 @@ def costs(
 def test_a_law_finds_the_powers_that_were_put_in_and_foretells_what_it_has_not_seen():
     there = law.cells(costs(1.0, 1.4, -0.3, noise=1e-5))
     smaller = np.linspace(0, 0.002, len(there))
-    found = law.fitted(there.assign(cost=there["cost"] + smaller), smaller)["servers"]
+    found = law.fit(there.assign(cost=there["cost"] + smaller), smaller)["servers"]
     assert found.powers == pytest.approx({"moved": 1.4, "updates": -0.3}, abs=0.02)
     assert found.scale == pytest.approx(0.0, abs=0.1)
     unseen = law.cells(costs(1.0, 1.4, -0.3, distances=(1.5,), updates=(10_000,), larger=8.0, noise=1e-3))
-    told = law.foretold({"servers": found}, unseen, np.full(len(unseen), 0.5))
+    told = law.predict({"servers": found}, unseen, np.full(len(unseen), 0.5))
     assert told["foretold"].to_numpy() == pytest.approx(unseen["cost"].to_numpy() + 0.5, rel=0.01)
-    told = law.foretold({"servers": found}, unseen, np.zeros(len(unseen)))
+    told = law.predict({"servers": found}, unseen, np.zeros(len(unseen)))
     assert told["foretold"].to_numpy() == pytest.approx(unseen["cost"].to_numpy(), rel=0.1)
     assert told["inside"].all() and told["collapsed"].tolist() == (unseen["cost"] >= 0.02).tolist()
     wrong = unseen.assign(low=2 * told["foretold"], high=3 * told["foretold"])
-    assert not law.foretold({"servers": found}, wrong, np.zeros(len(wrong)))["inside"].any()
+    assert not law.predict({"servers": found}, wrong, np.zeros(len(wrong)))["inside"].any()
 
 
 def test_what_has_collapsed_is_not_fitted():
@@ -52,7 +52,7 @@ def test_what_has_collapsed_is_not_fitted():
     far = there.assign(way="far", distance=9.0, cost=0.5)
     steep = there.assign(way="steep")
     smaller = np.repeat([0.0, 0.0, 0.03], len(there))
-    found = law.fitted(pd.concat([there, far, steep], ignore_index=True), smaller)["servers"]
+    found = law.fit(pd.concat([there, far, steep], ignore_index=True), smaller)["servers"]
     assert found.powers["moved"] == pytest.approx(1.0, abs=0.01) and found.range["distance"] == pytest.approx(
         (0.1, 0.2)
     )
@@ -62,7 +62,7 @@ def test_replicas_with_rows_lose_less_at_a_larger_rate():
     there = law.cells(costs(0.01, 0, 0, rates=(1,), family=law.ROWS_OF_THEIR_OWN, noise=1e-5))
     faster = there.assign(rows=4 * there["rows"], rate=4, cost=there["cost"] / 2)
     there = pd.concat([there, faster], ignore_index=True)
-    found = law.fitted(there, np.zeros(len(there)))[law.ROWS_OF_THEIR_OWN]
+    found = law.fit(there, np.zeros(len(there)))[law.ROWS_OF_THEIR_OWN]
     assert found.powers == pytest.approx({"distance": 0.0, "rows": -0.5, "updates": 0.0}, abs=0.01)
 
 
@@ -72,7 +72,7 @@ def test_a_law_is_held_against_nothing_and_against_the_last_length():
     there = pd.DataFrame([told | {"updates": 100, "cost": 0.01}, told | {"updates": 1000, "cost": 0.005}])
     there = there.assign(low=there["cost"] - 0.001, high=there["cost"] + 0.001)
     made = law.Law(np.log(0.5), {"moved": 1.0, "updates": 0.0}, {})
-    short, long = law.foretold({"servers": made}, there, np.zeros(2)).to_dict("records")
+    short, long = law.predict({"servers": made}, there, np.zeros(2)).to_dict("records")
     assert long["foretold"] == pytest.approx(0.005) and long["inside"] and not long["nothing"] and not long["stays"]
     assert np.isnan(short["stays"]) and short["miss"] == pytest.approx(0.005) and not short["inside"]
 
@@ -100,7 +100,7 @@ def test_a_collapse_begins_between_the_rates_that_were_tried():
     told = {"updates": 300, "seed": 0, "distance": 0.5, "larger": 8.0}
     sync = [told | {"way": "sync", "rate": rate, "auc": auc} for rate, auc in ((1, 0.8), (3, 0.79), (9, 0.77))]
     gba = [told | {"way": "gba", "rate": rate, "auc": auc} for rate, auc in ((1, 0.8), (3, 0.799), (9, 0.798))]
-    found = law.begins(pd.DataFrame([*sync, *gba])).set_index("way")
+    found = law.collapse_rates(pd.DataFrame([*sync, *gba])).set_index("way")
     assert found["begins"].to_dict() == {"sync": pytest.approx(3 * np.sqrt(3)), "gba": np.inf}
     assert found["age"].tolist() == [4, 4]
 
@@ -126,45 +126,50 @@ def test_a_cell_is_the_mean_of_its_seeds_with_their_interval():
 
 def test_distances_are_in_updates_of_sync_s_size():
     run = type("Run", (), {"summary": {"staleness_mean": 4.0}})
-    assert [apart.EVERY[way].update for way in ("sync", "gba, 32 workers", "async", "pipelined, 2")] == [
+    assert [asynchrony.EVERY[way].update for way in ("sync", "gba, 32 workers", "async", "pipelined, 2")] == [
         512,
         512,
         64,
         512,
     ]
-    assert apart.WAYS["gba"].distance(run) == 4.0 and apart.WAYS["async"].distance(run) == 0.5
-    assert apart.WAYS["local-sgd, every 16"].distance(run) == 16 and apart.WAYS["pipelined, 8"].distance(run) == 7
+    assert asynchrony.WAYS["gba"].distance(run) == 4.0 and asynchrony.WAYS["async"].distance(run) == 0.5
+    assert (
+        asynchrony.WAYS["local-sgd, every 16"].distance(run) == 16
+        and asynchrony.WAYS["pipelined, 8"].distance(run) == 7
+    )
 
 
 def test_who_is_judged_was_not_fitted():
-    known, held_out = apart.places((100, 300, 1000), SEEDS)
+    known, held_out = asynchrony.cases((100, 300, 1000), SEEDS)
     both = [tuple(each.values()) for each in (*known, *held_out)]
     assert len(set(both)) == len(both)
-    fitted = [each for each in known if each["way"] not in apart.NOT_FITTED]
-    assert {each["updates"] for each in fitted} == {100, 300} and not {each["way"] for each in fitted} & {*apart.UNSEEN}
-    assert all(each["updates"] == 1000 or each["way"] in apart.UNSEEN for each in held_out)
+    fitted = [each for each in known if each["way"] not in asynchrony.NOT_FITTED]
+    assert {each["updates"] for each in fitted} == {100, 300} and not {each["way"] for each in fitted} & {
+        *asynchrony.UNSEEN
+    }
+    assert all(each["updates"] == 1000 or each["way"] in asynchrony.UNSEEN for each in held_out)
 
 
-@pytest.mark.parametrize("way", {**apart.NOT_FITTED, **apart.WAYS, **apart.PARTS})
+@pytest.mark.parametrize("way", {**asynchrony.NOT_FITTED, **asynchrony.WAYS, **asynchrony.PARTS})
 def test_every_way_sees_the_same_samples(way):
     """And all of them."""
     if way in ("local-sgd, every 16", "fr-easgd, every 16", "gba, age 0.2"):
         pytest.skip("it does not mix in so few steps, or its cluster takes seconds to find")
-    run = lib.train(**apart.job(way, 8, 0.003, 0.01, seed=0), save=False, gradients=False)
-    assert run.summary["samples"] == 8 * apart.UPDATE
+    run = lib.train(**asynchrony.job(way, 8, 0.003, 0.01, seed=0), save=False, gradients=False)
+    assert run.summary["samples"] == 8 * asynchrony.UPDATE
 
 
 def test_the_part_that_makes_smaller_updates_may_have_a_smaller_rate():
     """Eight times smaller, so by the root of eight."""
-    made = apart.job("rows alone apart, slower", 8, 0.008, 0.01, seed=0)["workload"]
+    made = asynchrony.job("rows alone apart, slower", 8, 0.008, 0.01, seed=0)["workload"]
     assert made.row_optimizer.lr == pytest.approx(0.008 / np.sqrt(8)) and made.dense_optimizer.lr == 0.01
-    made = apart.job("dense alone apart", 8, 0.008, 0.01, seed=0)["workload"]
+    made = asynchrony.job("dense alone apart", 8, 0.008, 0.01, seed=0)["workload"]
     assert (made.row_optimizer.lr, made.dense_optimizer.lr) == (0.008, 0.01)
 
 
 def test_a_way_that_was_tuned_has_its_own_rates_and_is_held_against_its_base_at_its():
     rates = {("sync", 8): {"rows": 0.003, "dense": 0.01}, ("async", 8): {"rows": 0.001, "dense": 0.003}}
-    data, runs = apart.mapped(apart.beside(("async", "gba"), (8,), (0, 1), (3,)), rates)
+    data, runs = asynchrony.measure(asynchrony.pairs(("async", "gba"), (8,), (0, 1), (3,)), rates)
     told = data.set_index(["way", "seed"])
     assert told["rows"].groupby("way").first().to_dict() == pytest.approx({"sync": 0.009, "async": 0.003, "gba": 0.009})
     assert [run.provenance["workload"]["dense_optimizer"]["lr"] for run in runs[2:4]] == pytest.approx([0.009, 0.009])
@@ -174,31 +179,31 @@ def test_a_way_that_was_tuned_has_its_own_rates_and_is_held_against_its_base_at_
 
 def test_a_blind_setting_is_the_commits_alone_and_inside_the_range():
     lengths = (100, 300, 1000, 3000, 10_000)
-    drawn = foretelling.settings("0" * 40, lengths)
-    assert drawn == foretelling.settings("0" * 40, lengths) != foretelling.settings("1" * 40, lengths)
-    assert len({apart.EVERY[each["way"]].family for each in drawn}) == 3
+    drawn = predictions.settings("0" * 40, lengths)
+    assert drawn == predictions.settings("0" * 40, lengths) != predictions.settings("1" * 40, lengths)
+    assert len({asynchrony.EVERY[each["way"]].family for each in drawn}) == 3
     assert all(100 <= each["updates"] <= 1000 and 1 / 3 <= each["rate"] <= 3 for each in drawn)
 
 
 def test_settings_are_drawn_anew_when_the_law_changes():
-    """`foretelling.LAW` is the commit that last changed what a law is. If this digest changes, draw anew with the commit of the
+    """`predictions.LAW` is the commit that last changed what a law is. If this digest changes, draw anew with the commit of the
     change; if the change leaves every law as it was, store the new digest alone."""
-    assert identity(law) == "17039df80723"
-    assert is_a_commit(foretelling.LAW) in (True, None)
+    assert identity(law) == "d22a0e1081ad"
+    assert is_a_commit(predictions.LAW) in (True, None)
 
 
 def test_the_longest_runs_are_named_by_their_places():
     data = pd.DataFrame({"way": ["gba"] * 4, "updates": [100, 300, 1000, 3000]})
-    found = apart.by_length(data, (100, 300, 1000, 3000))
+    found = asynchrony.by_length(data, (100, 300, 1000, 3000))
     assert found["subject"].tolist() == ["gba, third longest", "gba, second longest", "gba, longest"]
 
 
 def test_a_paper_outside_of_what_was_fitted_is_not_known():
     span = {"distance": (0.1, 3.0), "rows": (0.001, 0.03), "updates": (100, 3000)}
     servers = law.Law(0.0, {"moved": 1.0, "updates": 0.0}, span)
-    told = foretelling.papers({"servers": servers}, 10_000).set_index("setting")["foretold"]
+    told = predictions.paper_settings({"servers": servers}, 10_000).set_index("setting")["foretold"]
     assert told["GBA, Criteo"] == pytest.approx(0.2 * 0.0011)
-    assert {told["GBA, Private"], told["Persia, Criteo"]} == {foretelling.UNKNOWN}
+    assert {told["GBA, Private"], told["Persia, Criteo"]} == {predictions.UNKNOWN}
 
 
 def test_async_does_not_pass_what_gba_promises():

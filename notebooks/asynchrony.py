@@ -18,7 +18,7 @@ from lib import Adam, Pair, Rule, Run, VirtualCluster, protocols, sweep
 from lib.seeds import not_judging
 from lib.tasks.clicks import LightClicks
 from notebooks import law, study
-from notebooks.ages import aged
+from notebooks.gradient_age import cluster_of_age
 
 WORKERS, BATCH = 8, 64
 UPDATE = WORKERS * BATCH
@@ -74,13 +74,13 @@ def _way(family: str, name: str, workers: int = WORKERS, far: float | None = Non
     return Way(family=family, rule=rule, workers=workers, batch=batch, far=far, upto=upto)
 
 
-servers, hybrid = partial(_way, "servers"), partial(_way, "hybrid", "hybrid")
-replicas, whole = partial(_way, "replicas"), partial(_way, "replicas with rows")
-pipelines = partial(_way, "pipelines", workers=1)
+server_way, hybrid_way = partial(_way, "servers"), partial(_way, "hybrid", "hybrid")
+replica_way, row_replica_way = partial(_way, "replicas"), partial(_way, "replicas with rows")
+pipeline_way = partial(_way, "pipelines", workers=1)
 
 
 def pipelined(many: int, upto: float = math.inf) -> Way:
-    return pipelines("pipelined", far=many - 1, upto=upto, in_flight=many, readers=many, writers=many)
+    return pipeline_way("pipelined", far=many - 1, upto=upto, in_flight=many, readers=many, writers=many)
 
 
 def pair(rows: str, dense: str, slower: str = "") -> Way:
@@ -89,38 +89,38 @@ def pair(rows: str, dense: str, slower: str = "") -> Way:
 
 
 WAYS: Mapping[str, Way] = {
-    "gba": servers("gba", size=WORKERS),
-    "gba, age 0.2": replace(servers("gba", size=WORKERS), age=0.2, upto=BRIEF),
-    "gba, 32 workers": servers("gba", 32, upto=BRIEF, size=WORKERS),
-    law.CONTROL: servers("async", 1),
-    "async": servers("async"),
-    "async, 2 workers": servers("async", 2, upto=BRIEF),
-    "async, 32 workers": servers("async", 32, upto=BRIEF),
-    "hop-bs": servers("hop-bs"),
-    "s-easgd": replicas("s-easgd", far=1),
-    "s-ma": replicas("s-ma", far=1, upto=300),
-    "fr-easgd, every 16": replicas("fr-easgd", far=16, every=16),
-    "ds-sync": whole("ds-sync", far=1, upto=100),
-    "local-sgd": whole("local-sgd", far=4, upto=300),
-    "local-sgd, every 16": whole("local-sgd", far=16, upto=BRIEF, every=16),
-    "hybrid, tau 1": hybrid(tau=1),
-    "hybrid, tau 4": hybrid(tau=4, upto=BRIEF),
+    "gba": server_way("gba", size=WORKERS),
+    "gba, age 0.2": replace(server_way("gba", size=WORKERS), age=0.2, upto=BRIEF),
+    "gba, 32 workers": server_way("gba", 32, upto=BRIEF, size=WORKERS),
+    law.CONTROL: server_way("async", 1),
+    "async": server_way("async"),
+    "async, 2 workers": server_way("async", 2, upto=BRIEF),
+    "async, 32 workers": server_way("async", 32, upto=BRIEF),
+    "hop-bs": server_way("hop-bs"),
+    "s-easgd": replica_way("s-easgd", far=1),
+    "s-ma": replica_way("s-ma", far=1, upto=300),
+    "fr-easgd, every 16": replica_way("fr-easgd", far=16, every=16),
+    "ds-sync": row_replica_way("ds-sync", far=1, upto=100),
+    "local-sgd": row_replica_way("local-sgd", far=4, upto=300),
+    "local-sgd, every 16": row_replica_way("local-sgd", far=16, upto=BRIEF, every=16),
+    "hybrid, tau 1": hybrid_way(tau=1),
+    "hybrid, tau 4": hybrid_way(tau=4, upto=BRIEF),
     "pipelined, 2": pipelined(2, upto=LONG),
     "pipelined, 8": pipelined(8),
 }
 """What the law is fitted on."""
 UNSEEN: Mapping[str, Way] = {
-    "gba, 16 workers": servers("gba", 16, upto=BRIEF, size=WORKERS),
-    "async, 12 workers": servers("async", 12, upto=BRIEF),
-    "fr-easgd, every 8": replicas("fr-easgd", far=8, upto=BRIEF, every=8),
-    "local-sgd, every 12": whole("local-sgd", far=12, upto=300, every=12),
-    "hybrid, tau 3": hybrid(tau=3, upto=BRIEF),
+    "gba, 16 workers": server_way("gba", 16, upto=BRIEF, size=WORKERS),
+    "async, 12 workers": server_way("async", 12, upto=BRIEF),
+    "fr-easgd, every 8": replica_way("fr-easgd", far=8, upto=BRIEF, every=8),
+    "local-sgd, every 12": row_replica_way("local-sgd", far=12, upto=300, every=12),
+    "hybrid, tau 3": hybrid_way(tau=3, upto=BRIEF),
     "pipelined, 6": pipelined(6, upto=LONG),
 }
 """What it is judged on, beside the longest runs."""
 NO_MOMENTUM: Mapping[str, Way] = {
     f"{name}, no momentum": replace(way, family="no momentum", beta1=0.0)
-    for name, way in {"sync": servers("sync"), **WAYS}.items()
+    for name, way in {"sync": server_way("sync"), **WAYS}.items()
     if name in ("sync", "gba", "async")
 }
 PARTS: Mapping[str, Way] = {
@@ -138,15 +138,19 @@ ROWS: Mapping[str, Way] = {
 }
 """A model without a dense network."""
 TO_DRAW: Mapping[str, Way] = {
-    **{f"gba, {many} workers": servers("gba", many, size=WORKERS) for many in range(9, 32)},
-    **{f"async, {many} workers": servers("async", many) for many in range(3, 32)},
-    **{f"fr-easgd, every {gap}": replicas("fr-easgd", far=gap, every=gap) for gap in range(2, 16)},
-    **{f"local-sgd, every {gap}": whole("local-sgd", far=gap, every=gap) for gap in range(5, 16)},
-    **{f"hybrid, tau {tau}": hybrid(tau=tau) for tau in (1, 2, 3, 4)},
+    **{f"gba, {many} workers": server_way("gba", many, size=WORKERS) for many in range(9, 32)},
+    **{f"async, {many} workers": server_way("async", many) for many in range(3, 32)},
+    **{f"fr-easgd, every {gap}": replica_way("fr-easgd", far=gap, every=gap) for gap in range(2, 16)},
+    **{f"local-sgd, every {gap}": row_replica_way("local-sgd", far=gap, every=gap) for gap in range(5, 16)},
+    **{f"hybrid, tau {tau}": hybrid_way(tau=tau) for tau in (1, 2, 3, 4)},
     **{f"pipelined, {many}": pipelined(many) for many in range(2, 9)},
 }
 """Among what the blind check draws."""
-NOT_FITTED = {"sync": servers("sync"), "sequential": pipelines("sequential", far=0), "oac": pipelines("oac", far=0)}
+NOT_FITTED = {
+    "sync": server_way("sync"),
+    "sequential": pipeline_way("sequential", far=0),
+    "oac": pipeline_way("oac", far=0),
+}
 EVERY = {**TO_DRAW, **NOT_FITTED, **WAYS, **UNSEEN, **NO_MOMENTUM, **PARTS, **ROWS}
 BASES = {"pipelines": "sequential", "no momentum": "sync, no momentum", "rows alone": "rows, sync"}
 """Family -> whom it is held against, where that is not Sync."""
@@ -160,7 +164,7 @@ RATES = (1 / 3, 1, 3)
 """Of Sync's, tried with those."""
 
 
-def places(lengths: Sequence[int], seeds: Iterable[int]) -> tuple[list[study.Place], list[study.Place]]:
+def cases(lengths: Sequence[int], seeds: Iterable[int]) -> tuple[list[study.Case], list[study.Case]]:
     """What laws are fitted on, and what they are judged on: the longest runs, and ways that they have not seen."""
     *short, longest = lengths
     brief = [each for each in short if each <= BRIEF]
@@ -170,19 +174,19 @@ def places(lengths: Sequence[int], seeds: Iterable[int]) -> tuple[list[study.Pla
     known += study.grid(way=RATED, updates=brief, rate=(RATES[0], RATES[-1]), seed=seeds)
     held_out = study.grid(way=WAYS, updates=(longest,), rate=(1,), seed=seeds)
     held_out += study.grid(way=UNSEEN, updates=short, rate=(1,), seed=seeds)
-    return _taught([*bases, *known]), _taught(held_out)
+    return _within_reach([*bases, *known]), _within_reach(held_out)
 
 
-def _taught(wanted: Iterable[study.Place]) -> list[study.Place]:
+def _within_reach(wanted: Iterable[study.Case]) -> list[study.Case]:
     return [each for each in wanted if each["updates"] <= EVERY[each["way"]].upto]
 
 
-def beside(ways: Iterable[str], lengths: Iterable[int], seeds: Iterable[int], rates=(1,)) -> list[study.Place]:
+def pairs(ways: Iterable[str], lengths: Iterable[int], seeds: Iterable[int], rates=(1,)) -> list[study.Case]:
     """Those ways, where they are run, and whom they are held against."""
     ways = list(ways)
     both = dict.fromkeys([*(EVERY[way].base for way in ways), *ways])
     reach = max(EVERY[way].upto for way in ways)
-    taught = _taught(study.grid(way=both, updates=lengths, rate=rates, seed=seeds))
+    taught = _within_reach(study.grid(way=both, updates=lengths, rate=rates, seed=seeds))
     return [each for each in taught if each["updates"] <= reach]
 
 
@@ -192,7 +196,7 @@ def _cluster(workers: int, batch: int, hidden: tuple[int, ...], age: float | Non
     if age is None:
         return cluster
     workload = LightClicks(batch_size=batch, hidden=hidden)
-    return aged(workload, protocols.get("gba", size=UPDATE // batch), cluster, age, within=0.05).cluster
+    return cluster_of_age(workload, protocols.get("gba", size=UPDATE // batch), cluster, age, within=0.05).cluster
 
 
 def job(way: str | Way, updates: int, rows: float, dense: float, seed: int) -> dict[str, Any]:
@@ -209,15 +213,15 @@ def job(way: str | Way, updates: int, rows: float, dense: float, seed: int) -> d
     return {"workload": workload, "protocol": chosen.rule, "cluster": cluster, "seed": seed, "trace": False}
 
 
-def tuned(way: str, lengths: Iterable[int], seeds: Iterable[int], first: Mapping[str, Sequence[float]] = GRID):
+def tune(way: str, lengths: Iterable[int], seeds: Iterable[int], first: Mapping[str, Sequence[float]] = GRID):
     """The curves of a way's rates, length after length, each but the first from the best of the one before, and a third of it."""
     axes, curves, seeds = dict(first), [], not_judging(seeds, "rates are tried")
 
-    def measured(updates: int, wanted: Sequence[study.Place]) -> list[float]:
-        return [run.summary["auc"] for run in sweep([job(way, updates, **place) for place in wanted])]
+    def measured(updates: int, wanted: Sequence[study.Case]) -> list[float]:
+        return [run.summary["auc"] for run in sweep([job(way, updates, **case) for case in wanted])]
 
     for updates in lengths:
-        curve = study.climbed(partial(measured, updates), axes, seeds if updates < BRIEF else seeds[:1])
+        curve = study.climb(partial(measured, updates), axes, seeds if updates < BRIEF else seeds[:1])
         curves.append(curve.assign(way=way, updates=updates))
         axes = {name: (lr / 3, lr) if len(axes[name]) > 1 else (lr,) for name, lr in _best(curve).items()}
     return pd.concat(curves, ignore_index=True)
@@ -229,30 +233,34 @@ def _best(curve: pd.DataFrame) -> dict[str, float]:
 
 
 def best(curves: pd.DataFrame) -> Rates:
-    return {place: _best(curve) for place, curve in curves.groupby(["way", "updates"], sort=False)}
+    return {case: _best(curve) for case, curve in curves.groupby(["way", "updates"], sort=False)}
 
 
-def mapped(places: Iterable[study.Place], rates: Rates) -> tuple[pd.DataFrame, list[Run]]:
+def measure(places: Iterable[study.Case], rates: Rates) -> tuple[pd.DataFrame, list[Run]]:
     """A row for each run at a place (way, updates, rate as a multiple of the length's best, seed), with its cost: the AUC that
     whom it is held against has there, on the same seed, less its own. Those must be among the places. A way that has no rates
     of its own has those of whom it is held against."""
 
     def own(way: str, updates: int) -> Mapping[str, float]:
         there = (way, updates), (EVERY[way].base, updates), ("sync", updates)
-        return next(rates[place] for place in there if place in rates)
+        return next(rates[case] for case in there if case in rates)
 
-    def asked(way: str, updates: int, rate: float, seed: int) -> dict[str, Any]:
+    def case_job(way: str, updates: int, rate: float, seed: int) -> dict[str, Any]:
         return job(way, updates, seed=seed, **{name: rate * lr for name, lr in own(way, updates).items()})
 
-    def about(run: Run, way: str, updates: int, rate: float, seed: int) -> study.Place:
+    def about(run: Run, way: str, updates: int, rate: float, seed: int) -> study.Case:
         chosen = EVERY[way]
-        told = {"family": chosen.family, "protocol": chosen.rule.name, "distance": chosen.distance(run)}
-        return told | {"rows": rate * own(way, updates)["rows"], "larger": UPDATE / chosen.update, "base": chosen.base}
+        figures = {"family": chosen.family, "protocol": chosen.rule.name, "distance": chosen.distance(run)}
+        return figures | {
+            "rows": rate * own(way, updates)["rows"],
+            "larger": UPDATE / chosen.update,
+            "base": chosen.base,
+        }
 
-    data, runs = study.swept(asked, places, about, auc="auc", ceiling="auc_ceiling")
+    data, runs = study.run_grid(case_job, places, about, auc="auc", ceiling="auc_ceiling")
     data["cost"] = 0.0
     for base in data["base"].unique():
-        theirs = study.beside(data, "auc", ["updates", "rate", "seed"], way=base)
+        theirs = study.baseline(data, "auc", ["updates", "rate", "seed"], way=base)
         data.loc[data["base"] == base, "cost"] = (theirs - data["auc"])[data["base"] == base]
     return data, runs
 

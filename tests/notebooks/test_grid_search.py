@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from notebooks import tuned
+from notebooks import grid_search
 
 BEST = {"sync": (3, 1), "async": (1, 9)}
 
@@ -21,20 +21,20 @@ def curve(monkeypatch):
         assert (run.task, run.protocol) == (task, protocol)
         return run.seed - sum(abs(x / y - 1) for x, y in zip((run.dense, run.rows), BEST[protocol], strict=True))
 
-    monkeypatch.setattr(tuned, "sweep", swept)
+    monkeypatch.setattr(grid_search, "sweep", swept)
     rates = {"dense": (0.3, 1, 3), "rows": (0.3, 1, 3)}
-    return tuned.tried(dict, quality, rates, [0, 10], task=("a", "b"), protocol=("sync", "async"))
+    return grid_search.curve(dict, quality, rates, [0, 10], task=("a", "b"), protocol=("sync", "async"))
 
 
 def test_the_best_is_inside_even_where_the_grid_did_not_have_it(curve):
-    found = tuned.best(curve)
+    found = grid_search.best(curve)
     assert found.loc[("a", "sync"), ["dense", "rows"]].tolist() == [3, 1]
     assert found.loc[("b", "async"), "dense"] == 1 and found.loc[("b", "async"), "rows"] == pytest.approx(9, abs=1.1)
     assert found["inside"].eq(1).all() and found.loc[("a", "sync"), "value"] == 5
 
 
 def test_modes_run_at_their_own_best_or_all_at_the_bases(curve):
-    own, one = (tuned.at_best(dict, curve, "sync", alike) for alike in ((), ("sync", "async")))
+    own, one = (grid_search.at_best(dict, curve, "sync", alike) for alike in ((), ("sync", "async")))
     assert own(task="a", protocol="sync", seed=7) == {"task": "a", "protocol": "sync", "seed": 7, "dense": 3, "rows": 1}
     assert own(task="a", protocol="async")["dense"] == 1
     assert one(task="a", protocol="async")["dense"] == 3
@@ -43,8 +43,8 @@ def test_modes_run_at_their_own_best_or_all_at_the_bases(curve):
 
 
 def test_an_axis_goes_on_within_its_limits(monkeypatch):
-    monkeypatch.setattr(tuned, "sweep", lambda jobs: [SimpleNamespace(**job) for job in jobs])
-    found = tuned.tried(
+    monkeypatch.setattr(grid_search, "sweep", lambda jobs: [SimpleNamespace(**job) for job in jobs])
+    found = grid_search.curve(
         dict, lambda run, **_: run.alpha, {"alpha": (0.25, 0.5)}, [0], limits={"alpha": (0, 1)}, mode=["a"]
     )
     assert sorted(found["alpha"]) == [0.25, 0.5, 1] and found["inside"].all(), "an alpha of 1 is the last, and no edge"
