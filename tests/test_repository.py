@@ -153,6 +153,34 @@ def test_lib_needs_no_experiment_no_test_and_no_preparation():
         assert not {module.split(".")[0] for module in imported(path)} & {"data_prep", "notebooks", "tests"}, path
 
 
+DEEP = {
+    "lib.cluster.virtual.collectives": "a collective's steps, without a run",
+    "lib.cluster.virtual.network": "the same",
+    "lib.drivers.replicas.overlap": "forward's share of a step, in a prediction by hand",
+    "lib.drivers.run.execution": "what a checkpoint may hold",
+    "lib.drivers.run.ledger": "what may become of a gradient",
+    "lib.drivers.run.plan": "a driver that is run by hand, and how many batches are profiled",
+    "lib.drivers.run.record": "a pipeline's accesses",
+    "lib.drivers.servers.parameter_server": "one server, called by hand",
+    "lib.drivers.servers.server_client": "the same",
+    "lib.store.shared_memory.segment": "a store that is killed",
+    "lib.store.shared_memory.table": "the same",
+    "lib.store.table.kernels": "the bench of the table, whose peers have the same kernels",
+    "lib.store.table.table": "the bench of the table",
+    "lib.store.wire.codecs": "what a codec saves and costs, without a run",
+    "lib.store.wire.ids": "the same of ids",
+}
+"""What notebooks measure or show by itself: a module of lib -> why no public name leads to it."""
+
+
+def test_notebooks_import_what_lib_offers():
+    """From lib, or from a module at most two levels deep; what is deeper is named with its reason."""
+    texts = [*_cells(), *(path.read_text() for path in (ROOT / "notebooks").rglob("*.py"))]
+    modules = {_module(path) for path in (ROOT / "lib").rglob("*.py")}
+    deep = {name for text in texts for name in imported(text) & modules if name.count(".") > 2}
+    assert deep == DEEP.keys(), "import it from lib or lib.x.y; else name it here, with the reason"
+
+
 def test_what_a_readme_names_is_there():
     """Paths in backticks, of all Markdown but what is made."""
     for page in ROOT.rglob("*.md"):

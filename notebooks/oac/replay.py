@@ -6,11 +6,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from lib import Run, Workload
+from lib import RowStore, Run, Workload
 from lib.results.outcome import digest
 from lib.store.dense import DenseStore
 from lib.store.rows import Rows
-from lib.store.table.table import Table
 from lib.tasks.flat_model import FlatModel, one_thread
 
 
@@ -33,7 +32,7 @@ def digest_of(left: dict[str, Any]) -> str:
 def serial(workload: Workload, seed: int, order: Iterable[int], device: str = "cpu") -> dict[str, Any]:
     """One batch after another in the given order: rows, optimiser state and timestamps, as a pipeline leaves them."""
     tables = {
-        name: Table(spec.dim, workload.row_optimizer, seed=seed, scale=spec.scale)
+        name: RowStore().table(name, spec.dim, workload.row_optimizer, seed=seed, scale=spec.scale)
         for name, spec in workload.tables().items()
     }
     model = FlatModel(workload.model(seed), device, pooling=workload.bags())

@@ -8,10 +8,9 @@ from multiprocessing.connection import Connection
 
 import numpy as np
 
-from lib import Adagrad, Job, LocalCluster, Mishaps, RayCluster, Run, Workload, workloads
+from lib import Adagrad, Job, LocalCluster, Mishaps, RayCluster, RowStore, Run, Workload, workloads
 from lib.store.shared_memory import segment
 from lib.store.shared_memory.table import SharedTable
-from lib.store.table.table import Table
 from notebooks.persia.tasks import MODES
 
 WIDTH = 16
@@ -81,7 +80,7 @@ def _again(caller: Connection, name: str, rows: int) -> None:
 
 def _after(rows: int, updates: int) -> tuple[np.ndarray, ...]:
     """What so many updates leave in a table that nobody killed."""
-    table, (ids, gradients) = Table(WIDTH, OPTIMIZER, seed=0, scale=0.01), _work(rows)
+    table, (ids, gradients) = RowStore().table("rows", WIDTH, OPTIMIZER, seed=0, scale=0.01), _work(rows)
     table.pull(ids)
     for stamp in range(1, updates + 1):
         table.push(ids, gradients, stamp, distinct=True)

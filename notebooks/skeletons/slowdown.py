@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from lib.cluster.slowdowns.base import SamplePath, Slowdown
+from lib.cluster.slowdowns import SamplePath, Slowdown
 from lib.options.checked import Count, Positive
 
 
