@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from data_prep import planted
+from data_prep import click_twins
 from data_prep.clicks import ClickLog, Part
 from data_prep.parse import HEX, INTEGER, LABEL, NUMBER, SKIP, Layout, Rows
 from data_prep.source import RawFile
@@ -65,4 +65,4 @@ class Avazu(ClickLog):
 
     @classmethod
     def twin(cls, raw: Path, rows: int, seed: int) -> dict[str, Any]:
-        return planted.write_avazu(raw, rows, seed)
+        return click_twins.write_avazu(raw, rows, seed)

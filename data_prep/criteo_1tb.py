@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from data_prep import criteo, planted
+from data_prep import click_twins, criteo
 from data_prep.clicks import ClickLog, Part
 from data_prep.parse import Layout, Rows
 from data_prep.source import RawFile, missing
@@ -54,4 +54,6 @@ class Criteo1TB(ClickLog):
 
     @classmethod
     def twin(cls, raw: Path, rows: int, seed: int) -> dict[str, Any]:
-        return planted.write_criteo(raw, [file.name for file in cls.files], planted.criteo_1tb(rows), rows, seed)
+        return click_twins.write_criteo(
+            raw, [file.name for file in cls.files], click_twins.criteo_1tb(rows), rows, seed
+        )

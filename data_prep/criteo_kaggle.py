@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from data_prep import criteo, planted
+from data_prep import click_twins, criteo
 from data_prep.clicks import ClickLog, Part
 from data_prep.parse import Layout, Rows
 from data_prep.source import RawFile
@@ -38,4 +38,4 @@ class CriteoKaggle(ClickLog):
 
     @classmethod
     def twin(cls, raw: Path, rows: int, seed: int) -> dict[str, Any]:
-        return planted.write_criteo(raw, ["train.txt"], planted.criteo_kaggle(rows), rows, seed)
+        return click_twins.write_criteo(raw, ["train.txt"], click_twins.criteo_kaggle(rows), rows, seed)
