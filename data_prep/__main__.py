@@ -168,7 +168,7 @@ def _parser() -> argparse.ArgumentParser:
     own("--days", type=int, metavar="N", help="days of equally many rows, the last to be judged by (default 10)")
     own("--columns", type=_names, metavar="A,B,...", help="the columns' names, where the file has no header")
     own("--delimiter", metavar="C", help="what stands between the columns (default: found in the first line)")
-    add("--twin", action="store_true", help="write a synthetic twin to RAW, in the raw format, with a planted truth")
+    add("--twin", action="store_true", help="write a synthetic twin to RAW, in the raw format, whose truth is known")
     add("--rows", type=int, default=20_000, metavar="N", help="rows of the twin (default 20000)")
     add("--seed", type=int, default=0, metavar="N", help="seed of the twin (default 0)")
     return parser

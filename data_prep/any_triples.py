@@ -41,7 +41,7 @@ class Triples(NamedTriples):
     gzip: ClassVar = True
     roles: ClassVar = ("valid", "test")
     takes: ClassVar = NamedTriples.takes | {"order"}
-    planted: ClassVar = (2_000, 12, 40_000, 2_000)
+    real_size: ClassVar = (2_000, 12, 40_000, 2_000)
 
     @classmethod
     def opened(cls, raw: Path) -> AbstractContextManager[Path]:

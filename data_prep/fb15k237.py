@@ -25,4 +25,4 @@ class FB15k237(NamedTriples):
         RawFile("valid.txt", 1_303_101, "cf6309010852f6a8d47a45df830a426415d1ee6f7a3970a8376ff1fb81db4a5c"),
         RawFile("test.txt", 1_519_499, "5711cf41623ceb4eacc50eb6108a3ca6565c7492e3caaf82a3e355cc660d1574"),
     )
-    planted: ClassVar = (14_541, 237, 272_115, 38_001)
+    real_size: ClassVar = (14_541, 237, 272_115, 38_001)

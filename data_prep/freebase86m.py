@@ -47,8 +47,10 @@ class Freebase86m(Dataset):
 
     @classmethod
     def twin(cls, raw: Path, rows: int, seed: int) -> dict[str, Any]:
-        """A planted graph, numbered; the held-out share is larger than the real one's tenth of a thousandth."""
-        drawn, facts = triples.plant((86_054_151 // 100, 14_824 // 10, 300_000_000 // 100, 600_000), rows, seed)
+        """A synthetic graph, numbered; the held-out share is larger than the real one's tenth of a thousandth."""
+        drawn, facts = triples.synthetic_graph(
+            (86_054_151 // 100, 14_824 // 10, 300_000_000 // 100, 600_000), rows, seed
+        )
         raw.mkdir(parents=True, exist_ok=True)
         for split, each in triples.splits(drawn, 0).items():
             text = "".join(f"{h}\t{t}\t{r}\n" for h, r, t in each.tolist())

@@ -21,7 +21,7 @@ from data_prep.rejects import reject
 from lib.paths import write_atomic
 from lib.progress import Progress
 from lib.tasks import metrics
-from lib.tasks.graph_stream import Graph, PlantedGraph, draw_graph
+from lib.tasks.graph_stream import Graph, GraphDistribution, draw_graph
 
 SPLITS = ("train", "valid", "test")
 SCHEMA = {"triples": ("<i4", (3,))}
@@ -45,7 +45,7 @@ class NamedTriples(Dataset):
     """Triples of names, between tabs. Numbers are given in the order of first appearance in train, valid, test."""
 
     unpacks: ClassVar = True
-    planted: ClassVar[tuple[int, int, int, int]]
+    real_size: ClassVar[tuple[int, int, int, int]]
     """The real one's entities, relations, training triples and held-out triples."""
 
     @classmethod
@@ -80,9 +80,9 @@ class NamedTriples(Dataset):
 
     @classmethod
     def twin(cls, raw: Path, rows: int, seed: int) -> dict[str, Any]:
-        """A planted graph of about as many triples an entity; CRLF, as the real files have them."""
-        drawn, facts = plant(cls.planted, rows, seed)
-        for split, triples in splits(drawn, cls.planted[3]).items():
+        """A synthetic graph of about as many triples an entity; CRLF, as the real files have them."""
+        drawn, facts = synthetic_graph(cls.real_size, rows, seed)
+        for split, triples in splits(drawn, cls.real_size[3]).items():
             text = "".join(f"/m/{h:05x}\t/relation/{r}\t/m/{t:05x}\r\n" for h, r, t in triples.tolist())
             raw.mkdir(parents=True, exist_ok=True)
             (raw / f"{split}.txt").write_bytes(text.encode())
@@ -160,11 +160,11 @@ def fields(line: str, delimiter: str | None) -> list[str]:
     return next(csv.reader([line], delimiter=delimiter), []) if delimiter in (",", ";") else line.split(delimiter)
 
 
-def plant(full: tuple[int, int, int, int], rows: int, seed: int) -> tuple[Graph, dict[str, Any]]:
-    """A planted graph with `rows` triples in all, shaped as the real one, and how well its truth ranks."""
+def synthetic_graph(full: tuple[int, int, int, int], rows: int, seed: int) -> tuple[Graph, dict[str, Any]]:
+    """Draw a graph with `rows` triples in all, of the shape of the real one, and compute the MRR of its latent scores."""
     share = rows / (full[2] + full[3])
     held_out = max(2, round(rows * full[3] / (full[2] + full[3])))
-    plan = PlantedGraph(
+    plan = GraphDistribution(
         entities=max(40, round(full[0] * share)),
         relations=max(3, min(full[1], round(full[1] * share**0.5))),
         triples=max(1, rows - held_out),
@@ -179,9 +179,9 @@ def plant(full: tuple[int, int, int, int], rows: int, seed: int) -> tuple[Graph,
     for side in (0, 2):
         query, relation, target = drawn.held_out[:, 2 - side], drawn.held_out[:, 1], drawn.held_out[:, side]
         scores = (drawn.entities[query] * drawn.relations[relation]) @ drawn.entities.T
-        places.append(metrics.ranks(scores, target, drawn.known(query, relation, side=side)))
+        places.append(metrics.ranks(scores, target, drawn.true_answers(query, relation, side=side)))
     facts = {"seed": seed, "entities": plan.entities, "relations": plan.relations}
-    return drawn, facts | {"mrr_planted": metrics.ranking(np.concatenate(places))["mrr"]}
+    return drawn, facts | {"mrr_truth": metrics.ranking(np.concatenate(places))["mrr"]}
 
 
 def splits(drawn: Graph, held_out: int) -> dict[str, np.ndarray]:

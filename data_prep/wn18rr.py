@@ -25,4 +25,4 @@ class WN18RR(NamedTriples):
         RawFile("valid.txt", None, "453ce7202afa58094a04d2b1560ee2b02660f1c260b32ce6651c8ccedd1028ab"),
         RawFile("test.txt", None, "0383bceaaa1096cf3c03ec021ed0048068e2355dbfc0239b292cefdac821cec5"),
     )
-    planted: ClassVar = (40_943, 11, 86_835, 6_168)
+    real_size: ClassVar = (40_943, 11, 86_835, 6_168)

@@ -17,7 +17,7 @@ examples:
   python -m lib claims gba --failed
   python -m lib calibrate --out this_machine.yaml
   python -m lib train ctr-synthetic sync machine.yaml   # as calibrate writes it
-  python -m lib train criteo-deepfm gba virtual --profile laptop --data FOLDER   # planted data without --data
+  python -m lib train criteo-deepfm gba virtual --profile laptop --data FOLDER   # synthetic data without --data
   python -m lib train criteo-deepfm gba virtual -o slowdown=alibaba-shared-2018   # or a file of yours: data_prep trace
   python -m data_prep --list   # real data: where raw files are; then RAW -> prepared files
   python -m data_prep trace FILE
@@ -87,7 +87,7 @@ def _parser() -> argparse.ArgumentParser:
     train("--seeds", type=int, help="so many runs, from --seed on: a line each, and the mean with its 95 %% interval")
     train("--samples", type=int, help="samples of the pass (default: the workload's)")
     train("--profile", choices=PROFILES, help="the workload's size (default smoke)")
-    train("--data", metavar="FOLDER", help="real data instead of planted, passed once at most; --samples for more")
+    train("--data", metavar="FOLDER", help="real data instead of synthetic, passed once at most; --samples for more")
     train("--force", action="store_true", help="train anew even if the run is saved already")
     train("--json", action="store_true", help="print the summary as JSON")
     train("-o", "--option", help=OPTION, **PAIRS)

@@ -1,6 +1,6 @@
-"""What is trained: a model, its data stream, its optimisers and its evaluation, under one name.
+"""The registered workloads. A workload is a model, its data stream, its optimisers and its evaluation.
 
-`ALL` says of which kind each is; `named.yaml` has the options of those that are a kind with options of their own.
+`ALL` has the class of each name. `lib/tasks/named.yaml` has the options of names that share a class.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from lib.tasks.workload import Workload
 
 PROFILES = ("smoke", "laptop", "full")
-"""How large a workload is: for a look at every experiment in minutes, for results on a laptop, for a GPU or a cluster."""
+"""Sizes of a workload: for every experiment in minutes, for results on a laptop, for a GPU or a cluster."""
 
 
 class _Workloads(Registry):
-    """Several names may stand for one class, and say themselves what they are."""
+    """A registry in which several names may share a class, and then have a description each."""
 
     def sentence(self, name: str) -> str:
         return named()[name]["about"] if name in named() else super().sentence(name)
@@ -56,17 +56,18 @@ ALL = _Workloads(
 
 
 def get(name: str, profile: str = "smoke", **given) -> Workload:
-    """The workload registered under `name` at the size of a profile, with its options set.
+    """Make the workload with a name and the size of a profile, with options.
 
-    On real data (`data=`) the profile's samples are at most one pass over the folder, and more only where `samples` says so;
-    but the full profile of images, graphs and questions keeps the papers' epochs."""
+    On real data (`data=`), `samples` is by default at most one pass over the folder; the full profile of images, graphs and
+    questions keeps the papers' epochs.
+    """
     valid = options(name)
     if profile not in PROFILES:
         raise unknown("profile", profile, PROFILES)
     for option in given:
         if option not in valid:
             raise unknown_option(f"workload {name!r}", option, valid)
-    from lib.tasks import prepared_datasets  # not for a list of names
+    from lib.tasks import prepared_datasets  # a list of names does not need it
 
     kind, layers = ALL[name], [given]
     if entry := named().get(name):
@@ -79,13 +80,13 @@ def get(name: str, profile: str = "smoke", **given) -> Workload:
 
 @cache
 def named() -> Mapping[str, Mapping[str, Any]]:
-    """Name -> a sentence about it, and its options at smoke, which hold for all profiles, laptop and full."""
-    from lib.options.document import load  # not for a list of names
+    """Name -> a sentence about it, and its options for each profile; those of smoke hold for all."""
+    from lib.options.document import load  # a list of names does not need it
 
     return load(Path(__file__).with_name("tasks") / "named.yaml").data
 
 
 def options(name: str) -> set[str]:
-    """All that `get` takes for that workload."""
+    """The options that `get` takes for a workload."""
     kind = ALL[name]
     return {"profile", *(field.name for field in fields(kind)), *kind.spelled} - {"name"}

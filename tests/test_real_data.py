@@ -43,7 +43,7 @@ def test_distmult_on_fb15k_237_gains_in_a_tenth_of_its_run(prepared):
     data = prepared("fb15k-237")
     graph = graph_stream.read_graph(data, "test")
     assert (graph.nodes, graph.kinds) == (14_541, 237)
-    assert (len(graph.train), len(graph.held_out), len(graph.apart)) == (272_115, 20_466, 17_535)
+    assert (len(graph.train), len(graph.held_out), len(graph.other_known)) == (272_115, 20_466, 17_535)
     options = {"data": data, "samples": 272_115, "dim": 64, "evaluation_triples": 1_000}
     run = lib.train("fb15k-237-distmult", "sync", "local", workers=1, profile="full", save=False, **options)
     assert run.summary["mrr"] > 0.2 and run.summary["mrr_raw"] < run.summary["mrr"]

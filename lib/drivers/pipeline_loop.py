@@ -27,7 +27,7 @@ from lib.store.device.cache import Cache
 from lib.store.device.road import Arrival, Road, uploaded
 from lib.store.rows import Rows
 from lib.tasks.batch import Batch
-from lib.tasks.flat_model import Launched, StepResult
+from lib.tasks.flat_model import DeviceResult, StepResult
 
 
 @dataclass(slots=True)
@@ -201,7 +201,7 @@ class Pipeline(Kept):
             self.record.extra["rows validated away"] += conflicts.size
         return batch, {name: block[:, : self._dims[name]].contiguous() for name, block in work.blocks.items()}
 
-    def _update(self, work: InFlight, result: Launched | StepResult) -> None:
+    def _update(self, work: InFlight, result: DeviceResult | StepResult) -> None:
         """Make the optimiser's step on the device, where the gradients are finite: dense parameters in place, rows with the new
         timestamp, also in the cache."""
         if not self._plan.gradients:

@@ -1,1 +1,1 @@
-"""What is trained on: batches, and generators of synthetic data with a planted truth."""
+"""Tasks: models, their data, real or synthetic, and the workloads that join them."""

@@ -1,7 +1,4 @@
-"""What a worker trains on in one step.
-
-Multi-hot features: the rows of several columns of a batch's places, summed into one vector before a model sees them.
-"""
+"""A batch, what a worker trains on in one step, and the sums over its columns for features with several ids."""
 
 from __future__ import annotations
 
@@ -21,9 +18,9 @@ from lib.store.table.kernels import unique
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """Samples with their ids already made unique: a row is pulled and pushed once, however often the batch holds it.
+    """Samples whose ids are unique: a row is pulled and pushed once, however often it occurs in the batch.
 
-    The arrays are numpy's as a source makes them and torch's after `to(device)`.
+    The arrays are numpy's as a stream makes them, and torch's after `to(device)`.
     """
 
     index: int
@@ -35,16 +32,16 @@ class Batch:
     ids: Mapping[str, Any]
     """Table -> its unique int64 ids, in order of first appearance."""
     where: Mapping[str, Any]
-    """Table -> for each place in the batch, the position in `ids` of the id that stands there."""
+    """Table -> for each place in the batch, the position of its id in `ids`."""
     features: Mapping[str, Any]
-    """Everything that is not looked up: dense inputs, relations, weights."""
+    """Inputs that are not looked up in a table: numbers, relations, weights."""
     labels: Any = None
-    left_out: Any = None
-    """In an outline: an array without content that weighs as much as all that is not there."""
+    ballast: Any = None
+    """In a batch without content: an array that weighs as much as the features and labels."""
 
     @classmethod
     def of(cls, *, index: int, raw: Mapping[str, np.ndarray], **fields) -> Batch:
-        """A batch from raw ids of any shape, one array a table."""
+        """Make a batch from raw ids of any shape, one array a table."""
         ids, where = {}, {}
         for table, values in raw.items():
             ids[table], positions = unique(np.ascontiguousarray(values, dtype=np.int64).ravel())
@@ -52,7 +49,7 @@ class Batch:
         return cls(index=index, ids=ids, where=where, **fields)
 
     def to(self, device: torch.device | str) -> Batch:
-        """The same batch as tensors on a device; the ids stay on the host, where the store is."""
+        """Copy the batch to a device as tensors; the ids stay on the host, where the store is."""
         there = torch.device(device)
         return replace(
             self,
@@ -62,7 +59,7 @@ class Batch:
         )
 
     def parts(self, size: int) -> Iterator[Batch]:
-        """The same samples, so many at once, which bounds the memory; only where each sample has its own places."""
+        """Yield the samples in batches of at most `size`, to bound the memory; each sample must have its own places."""
         for start in range(0, self.size, size):
             part = slice(start, start + size)
             yield replace(
@@ -75,7 +72,7 @@ class Batch:
 
 
 def share_ids(batches: Sequence[Batch]) -> tuple[dict[str, np.ndarray], list[Batch]]:
-    """Table -> the unique ids of several batches, and the batches with their places pointing into these."""
+    """Number the ids of several batches together: table -> unique ids, and the batches with places that point into these."""
     ids, places = {}, [{} for _ in batches]
     for table in batches[0].ids:
         ids[table], positions = unique(np.concatenate([batch.ids[table] for batch in batches]))
@@ -86,11 +83,11 @@ def share_ids(batches: Sequence[Batch]) -> tuple[dict[str, np.ndarray], list[Bat
 
 
 Pooling = Mapping[str, Sequence[int]]
-"""Table -> how many columns of its places are summed into each vector."""
+"""Table -> number of columns of its places that are summed into each vector."""
 
 
 def pool(batch: Batch, rows: Mapping[str, Tensor], pooling: Pooling) -> tuple[Batch, Mapping[str, Tensor]]:
-    """The batch and its rows with one column, and one row, for each sum; sums run in the order of the columns."""
+    """Sum the rows of several columns into one vector, in the order of the columns; the batch gets one column for each sum."""
     if not pooling:
         return batch, rows
     where, blocks = dict(batch.where), dict(rows)

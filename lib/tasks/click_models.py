@@ -1,22 +1,8 @@
-"""Click-through models: DeepFM (Guo et al., 2017), DLRM (Naumov et al., 2019) and Persia's FFNN (Lian et al., 2022).
+"""Models of clicks: DeepFM (Guo et al., 2017), DLRM (Naumov et al., 2019), Persia's FFNN (Lian et al., 2022), DIEN (Zhou et
+al., 2019), and a small factorisation machine with compiled gradients.
 
-One table serves all the fields. `batch.where[TABLE]` has the shape (samples, fields), `batch.features["dense"]`
+One table serves all fields. `batch.where[TABLE]` has the shape (samples, fields), `batch.features["dense"]`
 (samples, dense_features), and a score is a logit.
-
-
-A gated recurrent unit whose steps autograd does not see one by one.
-
-Of samples as few as a worker's, a step's dozen operations take less time than autograd's notes about them: with gradients
-written by hand and taken over all steps at once where they can be, a unit of 20 steps is twice as fast.
-
-
-Models of what a user did before: DIEN (Zhou et al., 2019) and YouTubeDNN (Covington et al., 2016).
-
-A factorisation machine with a small dense network whose gradients are compiled, for studies that need many steps.
-
-Autograd's notes about a step of some dozen samples take longer than its arithmetic, thirty times as long here. So a model may
-bring `gradients(vector, batch, rows)`, and `FlatModel` asks it on the CPU; elsewhere, and where columns are summed before the
-model sees them, `forward` and autograd say the same within float32's rounding.
 """
 
 from __future__ import annotations
@@ -39,10 +25,10 @@ TABLE = "feature"
 
 
 class ClickModel(nn.Module):
-    """Scores are logits, the loss is the binary cross-entropy."""
+    """A model whose scores are logits and whose loss is the binary cross-entropy."""
 
     normed: ClassVar[bool] = False
-    """Whether it has batch normalisation, which an evaluation must settle."""
+    """Whether it has batch normalisation, for which an evaluation needs training batches."""
 
     @staticmethod
     def width(dim: int) -> int:
@@ -51,13 +37,13 @@ class ClickModel(nn.Module):
 
     @classmethod
     def flops(cls, **shape: Any) -> float:
-        """Floating-point operations of the forward pass, a sample: by default two for each dense parameter."""
+        """Floating-point operations of the forward pass for a sample; by default two for each dense parameter."""
         named = {name: shape[name] for name in signature(cls).parameters if name in shape}
         return 2.0 * sum(parameter.numel() for parameter in cls(**named, seed=0).parameters())
 
     @staticmethod
     def logits(scores: Any) -> Any:
-        """Each sample's logits, of a click or of all its labels, out of a tensor or array of scores."""
+        """The logits, for one label or all, in a tensor or array of scores."""
         return scores
 
     def loss(self, batch: Batch, scores: Tensor) -> Tensor:
@@ -65,7 +51,7 @@ class ClickModel(nn.Module):
 
 
 class DeepFM(ClickModel):
-    """First-order weights, factorised pairs and an MLP, summed. A row is the id's embedding, then its first-order weight."""
+    """The sum of first-order weights, factorised pairs and an MLP. A row is an id's embedding, then its first-order weight."""
 
     def __init__(self, *, fields: int, dim: int, dense_features: int, hidden: Sequence[int], seed: int):
         super().__init__()
@@ -86,7 +72,7 @@ class DeepFM(ClickModel):
         dense = batch.features["dense"]
         vectors, first = F.embedding(batch.where[TABLE], rows[TABLE]).split((self.dim, 1), 2)
         total = vectors.sum(1)
-        # The sum over pairs of dot products is half of (the square of the sum - the sum of the squares).
+        # The dot products of all pairs sum to half of (the square of the sum - the sum of the squares).
         flat = vectors.flatten(1)
         pairs = torch.linalg.vecdot(total, total) - torch.linalg.vecdot(flat, flat)
         deep = self.deep(torch.cat((flat, dense), 1)) + self.linear(dense)
@@ -122,7 +108,7 @@ class DLRM(ClickModel):
 
 
 class FFNN(ClickModel):
-    """All embeddings and dense inputs side by side, then an MLP with batch normalisation and an output for each label."""
+    """An MLP with batch normalisation over all embeddings and dense inputs, with an output for each label."""
 
     normed: ClassVar[bool] = True
 
@@ -143,8 +129,9 @@ class FFNN(ClickModel):
 class Recurrent(nn.Module):
     """A gated recurrent unit (Cho et al., 2014) with torch.nn.GRU's equations; with attention it is DIEN's AUGRU.
 
-    The attention scales the update gate: a behaviour that has nothing to do with the target leaves the state alone, and so
-    does a place past the end of a sequence, whose attention is 0.
+    The attention scales the update gate: with attention 0, as after the end of a sequence, a place does not change the state.
+    Gradients are written by hand, for all steps at once where possible: for a worker's few samples autograd takes longer than
+    the arithmetic, and a sequence of 20 steps is twice as fast without it.
     """
 
     def __init__(self, inputs: int, width: int, stream: torch.Generator):
@@ -153,13 +140,13 @@ class Recurrent(nn.Module):
         self.inner = Linear(width, 3 * width, stream)
 
     def forward(self, inputs: Tensor, attention: Tensor) -> Tensor:
-        """States (samples, length, width) of inputs (samples, length, inputs), each step weighted by its attention."""
-        learns = torch.is_grad_enabled()  # inside `_Steps` it never is
+        """States (samples, length, width) for inputs (samples, length, inputs) and attention (samples, length)."""
+        learns = torch.is_grad_enabled()  # inside `_Steps` it is always off
         return _Steps.apply(self.outer(inputs), attention, self.inner.weight, self.inner.bias, learns)
 
 
 class _Steps(torch.autograd.Function):
-    """All steps of a sequence, in places (length, samples, ...). With r, k, n for a step's reset, keep and new input,
+    """All steps of a sequence, in arrays (length, samples, ...). With r, k, n for a step's reset, keep and new input,
 
         proposal = tanh(n + r * (the state's part of the new)),  update = attention * (1 - k),
         state' = state + update * (proposal - state),
@@ -173,12 +160,12 @@ class _Steps(torch.autograd.Function):
         length, samples, _ = outer.shape
 
         def room(parts: int) -> Tensor:
-            """Of all steps where gradients will be asked for, else of one after the other in the same place."""
+            """Memory for all steps if gradients follow, else for one step that all share."""
             return outer.new_empty(length if learns else 1, samples, parts * width).expand(length, -1, -1)
 
         states = outer.new_zeros(length + 1, samples, width)
         inner, gates, proposals, updates = room(3), room(2), room(1), room(1)
-        # Every step's part of each, cut beforehand: to cut inside the loop would take as long as the arithmetic.
+        # Views for every step, made before the loop: inside, they would take as long as the arithmetic.
         outer_gates, new = _by_step(*outer.split((2 * width, width), 2))
         inner_gates, inner_new = _by_step(*inner.split((2 * width, width), 2))
         reset, keep = _by_step(*gates.split(width, 2))
@@ -198,12 +185,12 @@ class _Steps(torch.autograd.Function):
         attention, weight, states, inner, gates, proposals, updates = ctx.saved_tensors
         length, samples, width = proposals.shape
         before, (reset, keep) = states[:-1], gates.split(width, 2)
-        # Of each state by what went into it, before the tanh and the sigmoids.
+        # Derivatives of each state by its inputs before the tanh and the sigmoids.
         by_new = updates * (1 - proposals.square())
         by_reset = by_new * inner[..., 2 * width :] * reset * (1 - reset)
         by_keep = (before - proposals) * attention * keep * (1 - keep)
         by_inner = torch.stack((by_reset, by_keep, by_new * reset), 2)
-        # Back through the steps: what reaches a state directly, and by way of the one after it.
+        # Backwards through the steps: the gradient of a state, directly and through the next state.
         whole, of_inner = torch.empty_like(proposals), torch.empty_like(by_inner)
         reached = proposals.new_zeros(samples, width)
         own, stays, slope, total = _by_step(gradient.transpose(0, 1), 1 - updates, by_inner, whole)
@@ -224,14 +211,14 @@ def _by_step(*parts: Tensor) -> list[tuple[Tensor, ...]]:
 
 
 class DIEN(ClickModel):
-    """Interests out of behaviours by a GRU, their course towards the target by an AUGRU, then an MLP.
+    """A GRU that finds interests in behaviours, an AUGRU that follows them towards the target, and an MLP.
 
-    An item has `parts` ids. `batch.where[TABLE]` holds, side by side, a sample's fields, the target item, `length` behaviours
-    from the oldest on, and as many items that the user did not choose; `batch.features["behaviours"]` says how many are real.
-    Scores have two columns: the logit, and the sample's auxiliary loss, by which each interest must tell the next behaviour
-    from the item that was not chosen.
+    An item has `parts` ids. `batch.where[TABLE]` has a sample's fields, the target item, `length` behaviours from the oldest
+    on, and as many items that the user did not choose; `batch.features["behaviours"]` is the number of real behaviours.
+    Scores have two columns: the logit, and the auxiliary loss, in which each interest separates the next behaviour from the
+    item that was not chosen.
 
-    As in the paper, not its code: the auxiliary score is the plain inner product, and the MLP has ReLU.
+    As in the paper, and not in its code, the auxiliary score is the inner product, and the MLP has ReLU.
     """
 
     auxiliary = 1.0
@@ -283,13 +270,13 @@ class DIEN(ClickModel):
         return super().loss(batch, scores[:, 0]) + self.auxiliary * scores[:, 1].mean()
 
     def _attend(self, interests: Tensor, target: Tensor, real: Tensor) -> Tensor:
-        """Softmax of the interests' products with the target, over the real behaviours; zeros where there is none."""
+        """Softmax of the interests' products with the target over the real behaviours; zeros without behaviours."""
         scores = (interests @ self.attention(target).unsqueeze(2)).squeeze(2)
         weights = torch.exp(scores - scores.max(1, keepdim=True).values) * real
         return weights / weights.sum(1, keepdim=True).clamp(min=torch.finfo(weights.dtype).tiny)
 
     def _auxiliary(self, interests: Tensor, history: Tensor, others: Tensor, real: Tensor) -> Tensor:
-        """Of each sample, the mean over its behaviours but the first."""
+        """The mean over a sample's behaviours but the first."""
         before, here = interests[:, :-1], real[:, 1:]
         chosen = torch.linalg.vecdot(before, history[:, 1:])
         passed = torch.linalg.vecdot(before, others[:, 1:])
@@ -302,25 +289,29 @@ _NEW_FLOATS, _NEW_BLOCK = float32[::1], float32[:, ::1]
 
 
 class LightFM(DeepFM):
-    """DeepFM with one hidden layer, or without a network: then a bias and the numbers' weights are all that is dense."""
+    """DeepFM with at most one hidden layer and compiled gradients, for studies that need many steps.
+
+    For some dozen samples autograd takes thirty times as long as the arithmetic. So `FlatModel` calls `gradients` on the CPU.
+    On other devices, and if columns are pooled, it uses `forward` and autograd, with the same result within float32's rounding.
+    """
 
     def __init__(self, *, hidden: Sequence[int], **shape: Any):
         super().__init__(hidden=hidden, **shape)
         self._width = sum(hidden)
         if not hidden:
-            self.deep = _Nothing()
+            self.deep = _NoNetwork()
 
     def gradients(
         self, vector: np.ndarray, batch: Batch, rows: Mapping[str, Any]
     ) -> tuple[float, np.ndarray, dict[str, np.ndarray], np.ndarray]:
-        """Loss, the gradient of the parameters in that vector, those of the rows, and scores; of arrays or the CPU's tensors."""
+        """Compute the loss, the gradients of the parameters in `vector` and of the rows, and the scores."""
         places, dense = (np.ascontiguousarray(each) for each in (batch.where[TABLE], batch.features["dense"]))
         block, labels = (np.ascontiguousarray(each) for each in (rows[TABLE], batch.labels))
         loss, gradient, of_rows, scores = _gradients(vector, places, block, dense, labels, self._width)
         return loss, gradient, {TABLE: of_rows}, scores
 
 
-class _Nothing(nn.Module):
+class _NoNetwork(nn.Module):
     def forward(self, inputs: Tensor) -> float:
         return 0.0
 
@@ -332,9 +323,9 @@ class _Nothing(nn.Module):
     error_model="numpy",
 )
 def _gradients(vector, places, rows, dense, labels, width):
-    """Sample by sample, forward and backward. Inner loops count with uint64 and run over what lies side by side: SIMD.
+    """Forward and backward pass, sample by sample. Inner loops count with uint64 over contiguous memory, for SIMD.
 
-    The vector has the numbers' weights, the bias, and of the network the hidden layer's weights and biases, then the output's.
+    The vector has the weights of the numbers, the bias, the hidden layer's weights and biases, then the output's.
     """
     samples, fields = places.shape
     dim, numbers = rows.shape[1] - 1, dense.shape[1]
@@ -376,7 +367,7 @@ def _gradients(vector, places, rows, dense, labels, width):
             for j in range(width):
                 hidden[j] += seen[i] * by_input[i, j]
         for j in range(width):
-            if hidden[j] <= 0:  # what is no number stays, and shows in the loss
+            if hidden[j] <= 0:  # a nan stays, and shows in the loss
                 hidden[j] = 0
             score += np.float64(vector[output + j]) * hidden[j]
         if width:

@@ -1,7 +1,4 @@
-"""Clicks, planted or real, for DeepFM, DLRM, Persia's FFNN and DIEN.
-
-Clicks for studies of synchronisation, where thousands of updates of many workers must take a minute (lib.tasks.click_models).
-"""
+"""Prediction of clicks, real or synthetic, with the models of `lib.tasks.click_models`."""
 
 from __future__ import annotations
 
@@ -19,10 +16,10 @@ from lib.options.checked import Count, Natural, NotNegative
 from lib.store.optim import Adam, Optimizer
 from lib.tasks import metrics
 from lib.tasks.batch import Batch, share_ids
-from lib.tasks.behaviours import BehaviourStream, Catalogue, Remembered
+from lib.tasks.behaviours import BehaviourStream, Catalogue, ClicksWithHistory
 from lib.tasks.click_models import DIEN, DLRM, FFNN, TABLE, ClickModel, DeepFM, LightFM
 from lib.tasks.clicks_stream import FIELD_SHIFT, Clicks, ClickStream, HashedClicks
-from lib.tasks.layers import settled
+from lib.tasks.layers import settle_norms
 from lib.tasks.prepared_datasets import read_clicks
 from lib.tasks.workload import Network, TableSpec, Workload, build_network, dense_parameters, resolve_network
 
@@ -31,16 +28,15 @@ MODELS: dict[str, type[ClickModel]] = {"deepfm": DeepFM, "dlrm": DLRM, "ffnn": F
 Rate = Annotated[float, Gt(0), Lt(1)]
 
 _CHUNK = 4096  # samples evaluated at once, which bounds the memory
-_SETTLING = 4096  # training samples by which batch normalisation is settled for an evaluation
+_NORM_SAMPLES = 4096  # training samples that give the moments of batch normalisation for an evaluation
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClickThrough(Workload):
-    """Clicks of a teacher that turns slowly from day to day (lib.tasks.clicks_stream, lib.tasks.behaviours), or of a data folder.
+    """Prediction of real clicks, or of synthetic ones that drift over the days (`lib.tasks.clicks_stream`).
 
-    Days: the planted pass is cut into `days` equal stretches of samples, in order. Each sample is as its own day is; a batch
-    is called by the day of its first. The evaluation's samples are of the day after the last, as in continual training, and
-    of no training batch.
+    A synthetic pass has `days` equal stretches of samples. A batch has the day of its first sample. As in continual training,
+    the evaluation's samples are of the day after the pass.
     """
 
     name: str = "ctr-synthetic"
@@ -56,7 +52,7 @@ class ClickThrough(Workload):
     `lib.tasks.click_models.ClickModel` (in a file: "my_file.py:MyModel"). Its constructor names what it needs of fields, dim,
     dense_features, hidden and seed."""
     data: str | None = None
-    """Folder of prepared clicks; without it they are planted, by the options from `fields` to `world`."""
+    """Folder of prepared clicks; without it they are synthetic, by the options from `fields` to `world`."""
     dim: Count = 8
     """Width of an embedding."""
     hidden: tuple[Count, ...] = (128, 64)
@@ -66,9 +62,9 @@ class ClickThrough(Workload):
     vocabulary: Count = 2_000
     """Ids of each field."""
     vocabularies: tuple[Count, ...] = ()
-    """The same where fields differ, by field; (): they do not."""
+    """Ids of each field, if fields differ."""
     pooling: tuple[Count, ...] = ()
-    """Ids of each field that a sample has, whose rows are summed (multi-hot), by field; (): one of each."""
+    """Ids of each field that a sample has (multi-hot), whose rows are summed; (): one of each."""
     exponent: NotNegative = 1.4
     """Zipf's exponent of the ids."""
     dense_features: Natural = 4
@@ -84,13 +80,13 @@ class ClickThrough(Workload):
     days: Count = 4
     """Days in one pass."""
     drift: NotNegative = 0.03
-    """Radians by which the teacher turns each day."""
+    """Radians by which the teacher drifts each day."""
     base_rate: Rate = 0.25
     """Share of clicks, every day."""
     copies: Count = 1
-    """Ids that share one truth: each id is drawn among so many, which multiplies the vocabulary, not the teacher's memory."""
+    """Ids that share one id's weights: the vocabulary grows by this factor, and the teacher's memory does not."""
     tasks: Count = 1
-    """FFNN: labels of a planted sample, each with an output of its own; the first is the click. Real ones have that alone."""
+    """FFNN: labels of a synthetic sample, each with an output; the first is the click. Real samples have one label."""
     length: Count = 10
     """DIEN: most behaviours of a user."""
     topics: Count = 20
@@ -98,11 +94,11 @@ class ClickThrough(Workload):
     per_topic: Count = 50
     """DIEN: items of each topic."""
     novelty: NotNegative = 2.0
-    """DIEN: how readily a user turns to a new topic."""
+    """DIEN: weight of a new topic, relative to one past behaviour."""
     affinity: NotNegative = 2.0
-    """DIEN: what a history of nothing but the target's topic adds to the teacher's logit."""
+    """DIEN: increase of the teacher's logit if all past behaviours have the target's topic."""
     world: Natural = 0
-    """Seed of the teacher, apart from the runs' seed."""
+    """Seed of the teacher, independent of the seed of runs."""
     scale: NotNegative = 0.01
     """New rows are uniform in (-scale, scale)."""
     evaluation_samples: Count = 20_000
@@ -119,16 +115,16 @@ class ClickThrough(Workload):
                     option,
                     "left out where data has fields of its own" if self.data else f"{self.fields} numbers, one a field",
                 )
-        if self.tasks > 1 and not issubclass(self._kind, FFNN):
+        if self.tasks > 1 and not issubclass(self._model_class, FFNN):
             self._reject("tasks", "1 but for ffnn")
-        if self.pooling and self._remembers:
+        if self.pooling and self._uses_history:
             self._reject("pooling", "left out for dien, which sums nothing")
 
     def tables(self) -> dict[str, TableSpec]:
-        return {TABLE: TableSpec(self._kind.width(self.dim), self.scale, self._pooling)}
+        return {TABLE: TableSpec(self._model_class.width(self.dim), self.scale, self._pooling)}
 
     def model(self, seed: int) -> ClickModel:
-        return build_network(self._kind, **self._shape, seed=seed)
+        return build_network(self._model_class, **self._shape, seed=seed)
 
     def day(self, place: int) -> int:
         return self.clicks.day(place) if self.data else super().day(place)
@@ -140,14 +136,16 @@ class ClickThrough(Workload):
         origin = self.clicks
         if self.data:
             return _batch(origin.train(first, size, seed), index=index, day=self.day(first))
-        parts = [origin.draw(many, seed=seed, day=day, first=place) for day, place, many in self.by_day(first, size)]
+        parts = [
+            origin.draw(many, seed=seed, day=day, first=place) for day, place, many in self.split_by_day(first, size)
+        ]
         clicks = parts[0] if len(parts) == 1 else type(parts[0])(*map(np.concatenate, zip(*parts, strict=True)))
         return _batch(clicks, index=index, day=self.day(first))
 
     def work(self) -> Work:
         """The backward pass costs twice the forward pass; rows and parameters are read, and their gradients written."""
-        flops = 3 * self.batch_size * self._kind.flops(**self._shape)
-        rows = self.batch_size * self._columns * self._kind.width(self.dim)
+        flops = 3 * self.batch_size * self._model_class.flops(**self._shape)
+        rows = self.batch_size * self._columns * self._model_class.width(self.dim)
         return Work(flops=flops, bytes=4.0 * 3 * (rows + dense_parameters(self)))
 
     def evaluation_ids(self, seed: int, day: int | None = None) -> dict[str, np.ndarray]:
@@ -156,10 +154,10 @@ class ClickThrough(Workload):
     def evaluate(
         self, model: ClickModel, rows: Mapping[str, torch.Tensor], seed: int, day: int | None = None
     ) -> dict[str, float]:
-        """auc, logloss, ne, calibration; and `auc_ceiling`, the AUC of the planted truth on the same samples. Of further labels
-        `auc_2`, ..."""
+        """auc, logloss, ne and calibration; `auc_2`, ... for further labels; for synthetic clicks `auc_ceiling`, the AUC of the
+        teacher's logits on the same samples."""
         held_out = _evaluation(self, seed, day)
-        with settled(model, lambda: [_logits(model, batch, rows) for batch in held_out.settling]):
+        with settle_norms(model, lambda: [_logits(model, batch, rows) for batch in held_out.settling]):
             logits = _logits(model, held_out.batch, rows)
         ceiling = {} if held_out.ceiling is None else {"auc_ceiling": held_out.ceiling}
         labels = held_out.batch.labels
@@ -169,7 +167,7 @@ class ClickThrough(Workload):
         return metrics.clicks(labels[:, 0], logits[:, 0]) | others | ceiling
 
     def observe(self, labels: np.ndarray, scores: np.ndarray) -> tuple[float, float]:
-        scores = self._kind.logits(scores).astype(np.float64)
+        scores = self._model_class.logits(scores).astype(np.float64)
         if self._labels > 1:
             labels, scores = labels[:, 0], scores[:, 0]
         with np.errstate(invalid="ignore"):  # a nan stays one; whether it stops the run is the driver's choice
@@ -178,24 +176,26 @@ class ClickThrough(Workload):
 
     @property
     def clicks(self) -> Any:
-        """Where the samples come from."""
-        # An open folder is never kept on the workload itself, which travels to other processes.
-        return read_clicks(self.data, behaviours=self._remembers) if self.data else self._planted
+        """The stream of samples."""
+        # The workload travels to other processes, so it must not hold an open folder.
+        return read_clicks(self.data, behaviours=self._uses_history) if self.data else self._synthetic
 
     @functools.cached_property
-    def _planted(self) -> ClickStream | BehaviourStream:
-        profile = self.plan(ClickStream)
+    def _synthetic(self) -> ClickStream | BehaviourStream:
+        profile = self.build_stream(ClickStream)
         return (
-            self.plan(BehaviourStream, profile=profile, catalogue=self.plan(Catalogue)) if self._remembers else profile
+            self.build_stream(BehaviourStream, profile=profile, catalogue=self.build_stream(Catalogue))
+            if self._uses_history
+            else profile
         )
 
     @property
-    def _kind(self) -> type[ClickModel]:
+    def _model_class(self) -> type[ClickModel]:
         return MODELS.get(self.network, self.network)
 
     @property
-    def _remembers(self) -> bool:
-        return issubclass(self._kind, DIEN)
+    def _uses_history(self) -> bool:
+        return issubclass(self._model_class, DIEN)
 
     @property
     def _labels(self) -> int:
@@ -207,7 +207,7 @@ class ClickThrough(Workload):
         real = self.clicks if self.data else self
         shape |= {"fields": real.fields, "dense_features": real.dense_features}
         shape |= {"tasks": self._labels} if self._labels > 1 else {}
-        return shape | ({"length": real.length, "parts": 2} if self._remembers else {})
+        return shape | ({"length": real.length, "parts": 2} if self._uses_history else {})
 
     @property
     def _pooling(self) -> tuple[int, ...]:
@@ -218,13 +218,13 @@ class ClickThrough(Workload):
     def _columns(self) -> int:
         """Ids of a sample."""
         shape = self._shape
-        return sum(self._pooling or (shape["fields"],)) + (2 * (1 + 2 * shape["length"]) if self._remembers else 0)
+        return sum(self._pooling or (shape["fields"],)) + (2 * (1 + 2 * shape["length"]) if self._uses_history else 0)
 
 
 class _HeldOutClicks(NamedTuple):
     batch: Batch
     settling: list[Batch]
-    """Training batches by which batch normalisation is settled."""
+    """Training batches that give the moments of batch normalisation."""
     ceiling: float | None
 
 
@@ -236,25 +236,25 @@ def _evaluation(workload: ClickThrough, seed: int, day: int | None) -> _HeldOutC
         batch = _batch(clicks, index=0, day=day or 0)
     else:
         day = workload.days if day is None else day
-        clicks = workload.clicks.draw(workload.evaluation_samples, seed=seed, day=day, of=f"evaluation {day}")
+        clicks = workload.clicks.draw(workload.evaluation_samples, seed=seed, day=day, part=f"evaluation {day}")
         truth = (each if workload.tasks == 1 else each[:, 0] for each in (clicks.labels, clicks.logits))
         batch, ceiling = _batch(clicks, index=0, day=day), metrics.auc(*truth)
     settling = []
-    if workload._kind.normed:
-        starts = range(max(0, end - _SETTLING), end, workload.batch_size)
+    if workload._model_class.normed:
+        starts = range(max(0, end - _NORM_SAMPLES), end, workload.batch_size)
         settling = [workload.draw(seed, first, min(workload.batch_size, end - first), 0) for first in starts]
     _, (batch, *settling) = share_ids([batch, *settling])
     return _HeldOutClicks(batch, settling, ceiling)
 
 
-def _batch(clicks: Clicks | Remembered, *, index: int, day: int) -> Batch:
+def _batch(clicks: Clicks | ClicksWithHistory, *, index: int, day: int) -> Batch:
     return Batch.of(
         index=index,
         day=day,
         size=len(clicks.labels),
         raw={TABLE: clicks.ids},
         features={"dense": clicks.dense}
-        | ({"behaviours": clicks.behaviours} if isinstance(clicks, Remembered) else {}),
+        | ({"behaviours": clicks.behaviours} if isinstance(clicks, ClicksWithHistory) else {}),
         labels=clicks.labels,
     )
 
@@ -265,9 +265,9 @@ def _logits(model: ClickModel, batch: Batch, rows: Mapping[str, torch.Tensor]) -
 
 @dataclass(frozen=True, kw_only=True)
 class LightClicks(ClickThrough):
-    """Clicks, planted or real, for a factorisation machine with a small dense network: what rows and what dense parameters do.
+    """Clicks for a small factorisation machine with a dense network, for thousands of updates in a minute.
 
-    `hidden=[]` leaves the network out: rows alone, and a bias.
+    `hidden=[]` leaves the network out: then the model has rows and a bias.
     """
 
     name: ClassVar[str] = "clicks-light"
@@ -288,5 +288,5 @@ class LightClicks(ClickThrough):
         return LightFM(**self._shape, seed=seed)
 
     @functools.cached_property
-    def _planted(self) -> HashedClicks:
+    def _synthetic(self) -> HashedClicks:
         return HashedClicks(**{name: getattr(self, name) for name in HashedClicks.__dataclass_fields__})

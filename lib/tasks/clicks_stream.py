@@ -1,18 +1,14 @@
-"""Synthetic click-through data with a planted teacher, of which nothing is stored but the teacher.
+"""Synthetic clicks, drawn from the logits of a teacher; only the teacher is stored.
 
-The teacher's logit is a bias, a first-order weight for every id, dot products between the low-rank vectors of all pairs
-of fields, and a linear part in the dense inputs. Where a sample has several ids of a field, their weights and vectors are
-summed, over the root of how many there are, so that no field says more than another. All weights turn slowly with the day:
-on day d they are cos(drift d) a + sin(drift d) b, two independent draws, so their spread never changes. The bias is set anew
-each day to keep the base rate. Since the truth is known, so is the best AUC that any model can reach.
+The teacher's logit is a bias, a first-order weight for every id, dot products between the low-rank vectors of all pairs of
+fields, and a linear part in the dense inputs. If a sample has several ids of a field, the sum of their weights and vectors is
+divided by the root of their number, so that all fields matter equally. The weights drift: on day d they are
+cos(drift d) a + sin(drift d) b with two independent draws a and b, so their spread does not change. The bias of each day keeps
+the base rate. Since the logits are known, so is the best AUC that any model can reach.
 
-A sample may have several labels (Persia's Kwai): each has a teacher that is akin to the first one's, and is half as frequent as
-the one before. What chance decides is the same for all of a sample's, so that who does the rarer has mostly done the commoner.
-
-
-Planted clicks whose chances are hashes of their places, in a fifth of the time that a generator takes to find its place.
-
-Of a stream's key and a number's place in it, splitmix64 makes the number: a stream holds the same samples however it is cut.
+A sample may have several labels (Persia's Kwai). The teacher of each further label correlates with the first one's, and the
+label is half as frequent as the one before. All labels of a sample use the same random number, so the rarer mostly imply the
+commoner.
 """
 
 from __future__ import annotations
@@ -32,11 +28,11 @@ from lib.streams import key, stream, uniform
 from lib.tasks.sampling import alias_table, pick
 
 FIELD_SHIFT = 48
-"""An id is (field << FIELD_SHIFT) | rank, so that one table serves all the fields."""
+"""An id is (field << FIELD_SHIFT) | rank, so that one table serves all fields."""
 
 _RANK = (1 << FIELD_SHIFT) - 1
-_AKIN = 0.8  # correlation of another label's teacher with the first one's
-_PILOT = 16_384  # samples that set a day's bias; the day's base rate is then off by about 0.002
+_CORRELATION = 0.8  # of a further label's teacher with the first one's
+_PILOT = 16_384  # samples that set a day's bias; its base rate is then off by about 0.002
 
 
 class Clicks(NamedTuple):
@@ -47,13 +43,13 @@ class Clicks(NamedTuple):
     dense: np.ndarray
     """float32 (samples, dense_features): uniform, mean 0, variance 1."""
     labels: np.ndarray
-    """float32 (samples,), or (samples, tasks) where there are several: 1 is a click."""
+    """float32 (samples,), or (samples, tasks) with several labels: 1 is a click."""
     logits: np.ndarray
-    """float64, in the same shape: the truth."""
+    """float64, in the same shape: the teacher's."""
 
 
 class Teacher(NamedTuple):
-    """The truth on one day."""
+    """The weights of one day."""
 
     first: np.ndarray
     """(ids of all fields,) first-order weights."""
@@ -66,14 +62,14 @@ class Teacher(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class ClickStream:
-    """The distribution; `draw` samples it. Equal streams draw equal samples."""
+    """A distribution of clicks; `draw` samples it. Equal streams draw equal samples."""
 
     fields: int
     """Number of categorical fields."""
     vocabulary: int
     """Ids of each field."""
     vocabularies: tuple[int, ...] = ()
-    """The same where fields differ; (): they do not."""
+    """Ids of each field, if fields differ."""
     pooling: tuple[int, ...] = ()
     """Ids of each field that a sample has; (): one of each."""
     exponent: float
@@ -85,23 +81,25 @@ class ClickStream:
     first_order: float
     """Standard deviation of the first-order part of the logit, over ids drawn uniformly."""
     cross: float
-    """The same of the crosses."""
+    """Standard deviation of the crosses' part of the logit."""
     linear: float
-    """The same of the dense part."""
+    """Standard deviation of the dense part of the logit."""
     drift: float
-    """Radians by which the teacher turns each day."""
+    """Radians by which the teacher drifts each day."""
     base_rate: float
     """Share of clicks."""
     copies: int = 1
-    """Ids that share the truth of one, among which each id is drawn: the vocabulary times this, at no cost in memory."""
+    """Ids that share one id's weights: the vocabulary grows by this factor, and the teacher's memory does not."""
     tasks: int = 1
     """Labels of a sample."""
     world: int
-    """Seed of the teacher, apart from the samples' seed: runs with different seeds share one truth."""
+    """Seed of the teacher, independent of the seed of samples, so that runs with different seeds share one teacher."""
 
-    def draw(self, size: int, *, seed: int, day: int, first: int = 0, of: object = "train") -> Clicks:
-        """Samples from place `first` on of the endless stream (seed, of), as they are on that day."""
-        clicks, *others = (self._sample(teacher(self, day, task), size, seed, first, of) for task in range(self.tasks))
+    def draw(self, size: int, *, seed: int, day: int, first: int = 0, part: object = "train") -> Clicks:
+        """Draw samples of a day, from place `first` on of the endless stream (seed, part)."""
+        clicks, *others = (
+            self._sample(teacher(self, day, task), size, seed, first, part) for task in range(self.tasks)
+        )
         if others:
             labels, logits = (
                 np.stack([getattr(each, name) for each in (clicks, *others)], 1) for name in ("labels", "logits")
@@ -109,22 +107,22 @@ class ClickStream:
             clicks = clicks._replace(labels=labels, logits=logits)
         if self.copies > 1:
             rank, field = clicks.ids & _RANK, clicks.ids & ~_RANK
-            copy = uniform(seed, "copies", of, first=first, shape=clicks.ids.shape) * self.copies
+            copy = uniform(seed, "copies", part, first=first, shape=clicks.ids.shape) * self.copies
             clicks = clicks._replace(ids=field | (rank * self.copies + copy.astype(np.int64)))
         return clicks
 
-    def _sample(self, truth: Teacher, size: int, seed: int, first: int, of: object) -> Clicks:
+    def _sample(self, truth: Teacher, size: int, seed: int, first: int, part: object) -> Clicks:
         rows, pooling, columns = self._columns
-        chances = self._chances(seed, of, first, (size, columns))
-        return Clicks(*_fill(chances, *_tables(self.sizes, self.exponent), rows, pooling, *truth))
+        numbers = self._uniform(seed, part, first, (size, columns))
+        return Clicks(*_fill(numbers, *_tables(self.sizes, self.exponent), rows, pooling, *truth))
 
-    def _chances(self, seed: int, of: object, first: int, shape: tuple[int, int]) -> np.ndarray:
-        """A uniform number for all that chance decides of each sample."""
-        return uniform(seed, "clicks", of, first=first, shape=shape)
+    def _uniform(self, seed: int, part: object, first: int, shape: tuple[int, int]) -> np.ndarray:
+        """The uniform random numbers that decide each sample."""
+        return uniform(seed, "clicks", part, first=first, shape=shape)
 
     @functools.cached_property
     def _columns(self) -> tuple[np.ndarray, np.ndarray, int]:
-        """Where each field's ids begin among all, how many a sample has of each, and the numbers that decide a sample."""
+        """Where each field's ids begin in the weights, the ids of a sample in each field, and the random numbers of a sample."""
         pooling = np.array(self.pooling or (1,) * self.fields)
         return np.cumsum([0, *self.sizes[:-1]]), pooling, int(pooling.sum()) + self.dense_features + 1
 
@@ -136,7 +134,7 @@ class ClickStream:
 
 @functools.lru_cache(maxsize=4)
 def _tables(sizes: tuple[int, ...], exponent: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The alias tables one after another, and where each field's begins and ends; fields of one size share one."""
+    """The alias tables, concatenated, and where each field's begins and ends; fields of one size share a table."""
     distinct = list(dict.fromkeys(sizes))
     tables = [alias_table(size, exponent) for size in distinct]
     keep, alias = (np.concatenate([getattr(table, name) for table in tables]) for name in ("keep", "alias"))
@@ -146,17 +144,17 @@ def _tables(sizes: tuple[int, ...], exponent: float) -> tuple[np.ndarray, np.nda
 
 @functools.lru_cache(maxsize=16)
 def teacher(clicks: ClickStream, day: int, task: int = 0) -> Teacher:
-    """The truth of a day, of one of the labels."""
+    """The teacher of one label on a day."""
     angle = clicks.drift * day
     poles = zip(_pole(clicks, "a", task), _pole(clicks, "b", task), strict=True)
     truth = Teacher(*(a * math.cos(angle) + b * math.sin(angle) for a, b in poles))
     logits = clicks._sample(truth, _PILOT, clicks.world, 0, "pilot").logits
-    return truth._replace(bias=shift(logits, clicks.base_rate / 2**task))
+    return truth._replace(bias=bias_for_rate(logits, clicks.base_rate / 2**task))
 
 
 @functools.lru_cache(maxsize=8)
 def _pole(clicks: ClickStream, name: str, task: int) -> Teacher:
-    """One of the two draws between which the teacher turns."""
+    """One of the two draws between which the teacher drifts."""
     generator = stream(clicks.world, "teacher", *([name, task] if task else [name]))
     rows, pairs = sum(clicks.sizes), clicks.fields * (clicks.fields - 1) / 2
     # The variance of one cross, a dot product of two independent vectors, is rank * scale^4; the pairs' variances add up.
@@ -170,11 +168,11 @@ def _pole(clicks: ClickStream, name: str, task: int) -> Teacher:
     if not task:
         return own
     others = zip(own, _pole(clicks, name, 0), strict=True)
-    return Teacher(*(_AKIN * first + math.sqrt(1 - _AKIN**2) * mine for mine, first in others))
+    return Teacher(*(_CORRELATION * first + math.sqrt(1 - _CORRELATION**2) * mine for mine, first in others))
 
 
-def shift(logits: np.ndarray, rate: float) -> float:
-    """The shift at which the mean probability is `rate`, by bisection."""
+def bias_for_rate(logits: np.ndarray, rate: float) -> float:
+    """Find the bias at which the mean probability is `rate`, by bisection."""
     low, high = -30.0 - logits.max(), 30.0 - logits.min()
     for _ in range(50):
         middle = (low + high) / 2
@@ -225,20 +223,20 @@ def _fill(uniform, keep, alias, tables, rows, pooling, first, factors, linear, b
 
 
 class HashedClicks(ClickStream):
-    """The same distribution as a `ClickStream` of these options, and other samples."""
+    """The same distribution with other samples: random numbers are hashes (splitmix64) of their places, five times as fast."""
 
-    def _chances(self, seed: int, of: object, first: int, shape: tuple[int, int]) -> np.ndarray:
-        return _hashed(_key(seed, of), first * shape[1], *shape)
+    def _uniform(self, seed: int, part: object, first: int, shape: tuple[int, int]) -> np.ndarray:
+        return _hashed(_key(seed, part), first * shape[1], *shape)
 
 
 @functools.lru_cache(maxsize=64)
-def _key(seed: int, of: object) -> np.uint64:
-    return np.uint64(key(seed, "hashed clicks", of) & (1 << 64) - 1)
+def _key(seed: int, part: object) -> np.uint64:
+    return np.uint64(key(seed, "hashed clicks", part) & (1 << 64) - 1)
 
 
 @njit(float64[:, ::1](uint64, int64, int64, int64), nogil=True, cache=True)
 def _hashed(key, place, samples, columns):
-    """Numbers in [0, 1) of 53 bits, from a place of the stream on."""
+    """Numbers in [0, 1) with 53 bits, from a place of the stream on."""
     numbers = np.empty((samples, columns))
     state = key + np.uint64(place) * _GOLDEN
     for n in range(samples):

@@ -1,4 +1,4 @@
-"""A model whose parameters are one flat vector: what a worker pulls, and whose gradient it pushes."""
+"""A model whose parameters are one flat vector, which a worker pulls, and whose gradient it pushes."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from torch import Tensor, nn
 from lib.errors import BadOption
 from lib.tasks.batch import Batch, Pooling, pool
 
-Tell = Callable[[int, np.ndarray], None]
+OnBucket = Callable[[int, np.ndarray], None]
 """Takes the number of a bucket and its gradient."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepResult:
-    """What one forward and backward pass leaves."""
+    """The outcome of one forward and backward pass."""
 
     loss: float
     """Mean over the batch, before any update."""
@@ -36,8 +36,8 @@ class StepResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Launched:
-    """The same on the model's device, which may not have come to it yet."""
+class DeviceResult:
+    """The same on the model's device, where it may not be computed yet."""
 
     loss: Tensor
     dense: Tensor
@@ -46,23 +46,22 @@ class Launched:
     statistics: Tensor | None = None
 
     def finite(self) -> Tensor:
-        """Whether the loss and every gradient are finite; a sum is finite only if all that it sums is."""
+        """Whether the loss and all gradients are finite; a sum is finite only if all its terms are."""
         sums = [self.loss, self.dense.sum(), *(gradient.sum() for gradient in self.rows.values())]
         return torch.stack(sums).isfinite().all()
 
 
 class FlatModel:
-    """Holds a module whose parameters are views of `vector` and whose gradients are views of `gradient`.
+    """A module whose parameters are views of `vector` and whose gradients are views of `gradient`.
 
-    Behind the parameters `vector` has the running statistics of batch normalisation: all means, then all variances. A forward
-    pass moves them, and no gradient does.
+    After the parameters, `vector` has the running statistics of batch normalisation: all means, then all variances. A forward
+    pass changes them; they have no gradient.
 
-    Guarantee: on `one_thread` of a CPU the same vector, batch and rows give the same bits; nothing is kept from one step to the
-    next but what is in the vector.
+    On `one_thread` of a CPU the same vector, batch and rows give the same bits. The vector is all the state between steps.
     """
 
     def __init__(self, module: nn.Module, device: str | torch.device = "cpu", pooling: Pooling | None = None):
-        """`pooling`: which columns of a batch are summed before the module sees them."""
+        """`pooling`: the columns of a batch that are summed before the module sees them."""
         self.device, self._pooling = torch.device(device), pooling or {}
         self.module = module.to(self.device, torch.float32)
         parameters = list(self.module.parameters())
@@ -83,18 +82,22 @@ class FlatModel:
         for (which, norm), values in zip(running.values(), self.vector[self.size :].split(widths), strict=True):
             setattr(norm, which, values)
         self._parameters = parameters
-        self._own = getattr(module, "gradients", None) if self.device.type == "cpu" and not self._pooling else None
-        """The module's own way to its gradients, of arrays and without autograd: `lib.tasks.click_models` has one."""
+        self._own_gradients = (
+            getattr(module, "gradients", None) if self.device.type == "cpu" and not self._pooling else None
+        )
+        """The module's own function for gradients, of arrays and without autograd, as `lib.tasks.click_models.LightFM` has."""
         self._buffers: dict[str, tuple[Tensor, int]] | None = self._versions()
-        """As they were before the first step; None: they are known to stay."""
+        """The buffers before the first step; None after the check that steps leave them as they are."""
 
     def load(self, vector: np.ndarray | Tensor) -> None:
-        """Copies the values of all parameters and running statistics in."""
+        """Copy in the values of all parameters and running statistics."""
         self.vector.copy_(tensor(vector))
 
     def buckets(self, count: int | Literal["tensor"]) -> list[slice]:
-        """The gradient in about so many parts of whole parameters, alike in size, in the order in which backward ends them; or a
-        part for each parameter."""
+        """Cut the gradient into about `count` parts of similar size, or into one for each parameter.
+
+        A part holds whole parameters. Parts are in the order in which the backward pass completes them.
+        """
         least, ends = 1 if count == "tensor" else self.size / count, [self.size]
         start = self.size
         for parameter in reversed(self._parameters):
@@ -104,17 +107,21 @@ class FlatModel:
         return [slice(start, end) for end, start in pairwise(ends)]
 
     def step(
-        self, batch: Batch, rows: Mapping[str, np.ndarray], buckets: Sequence[slice] = (), tell: Tell | None = None
+        self,
+        batch: Batch,
+        rows: Mapping[str, np.ndarray],
+        buckets: Sequence[slice] = (),
+        on_bucket: OnBucket | None = None,
     ) -> StepResult:
-        """Forward, loss and backward at the loaded parameters, for a batch that still lies on the host.
+        """Compute loss and gradients at the loaded parameters, for a batch on the host.
 
-        `tell(k, part)` is called with each bucket of the gradient as soon as backward has all of it.
+        `on_bucket(k, part)` is called with each bucket of the gradient as soon as the backward pass completes it.
         """
-        if self._own:
-            loss, gradient, of_rows, scores = self._owned(batch, rows, buckets, tell)
+        if self._own_gradients:
+            loss, gradient, of_rows, scores = self._compiled_step(batch, rows, buckets, on_bucket)
             return StepResult(loss=loss, dense=torch.from_numpy(gradient), rows=of_rows, scores=scores)
         blocks = {table: tensor(block).to(self.device) for table, block in rows.items()}
-        there = self.launch(batch.to(self.device), blocks, buckets, tell)
+        there = self.launch(batch.to(self.device), blocks, buckets, on_bucket)
         return StepResult(
             loss=there.loss.item(),
             dense=there.dense,
@@ -124,25 +131,25 @@ class FlatModel:
         )
 
     def launch(
-        self, batch: Batch, rows: Mapping[str, Tensor], buckets: Sequence[slice] = (), tell: Tell | None = None
-    ) -> Launched:
-        """The same for a batch and rows that are on the device, and nothing of it comes to the host."""
-        if self._own:
-            loss, gradient, of_rows, scores = self._owned(batch, rows, buckets, tell)
+        self, batch: Batch, rows: Mapping[str, Tensor], buckets: Sequence[slice] = (), on_bucket: OnBucket | None = None
+    ) -> DeviceResult:
+        """Compute the same for a batch and rows on the device; the result stays there."""
+        if self._own_gradients:
+            loss, gradient, of_rows, scores = self._compiled_step(batch, rows, buckets, on_bucket)
             there = {table: torch.from_numpy(each) for table, each in of_rows.items()}
             dense, scores = torch.from_numpy(gradient), torch.from_numpy(scores)
-            return Launched(loss=torch.tensor(loss), dense=dense, rows=there, scores=scores)
+            return DeviceResult(loss=torch.tensor(loss), dense=dense, rows=there, scores=scores)
         blocks = {table: block.detach().requires_grad_() for table, block in rows.items()}
         self.gradient.zero_()
         seen, vectors = pool(batch, blocks, self._pooling)
         before = self.vector[self.size :].clone() if self.running else None
         scores = self.module(seen, vectors)
         loss = self.module.loss(seen, scores)
-        with _Told(self._parameters, self.gradient, buckets, tell) if tell else nullcontext():
+        with _BucketHooks(self._parameters, self.gradient, buckets, on_bucket) if on_bucket else nullcontext():
             loss.backward()
         if self._buffers is not None:
             self._check_buffers(self._buffers)
-        return Launched(
+        return DeviceResult(
             loss=loss.detach(),
             dense=self.gradient.clone(),
             rows={table: _gradient(block) for table, block in blocks.items()},
@@ -150,14 +157,16 @@ class FlatModel:
             statistics=None if before is None else self.vector[self.size :] - before,
         )
 
-    def _owned(self, batch: Batch, rows: Mapping[str, Any], buckets: Sequence[slice], tell: Tell | None) -> tuple:
-        found = self._own(self.vector.numpy(), batch, rows)
-        for number, bucket in enumerate(buckets if tell else ()):
-            tell(number, found[1][bucket].copy())
+    def _compiled_step(
+        self, batch: Batch, rows: Mapping[str, Any], buckets: Sequence[slice], on_bucket: OnBucket | None
+    ) -> tuple:
+        found = self._own_gradients(self.vector.numpy(), batch, rows)
+        for number, bucket in enumerate(buckets if on_bucket else ()):
+            on_bucket(number, found[1][bucket].copy())
         return found
 
     def _check_buffers(self, before: dict[str, tuple[Tensor, int]]) -> None:
-        """A step is a function of parameters, batch and rows, and only these go from node to node."""
+        """Refuse a model whose other buffers change in a step: they do not travel between nodes."""
         for name, (buffer, version) in self._versions().items():
             if name not in before or before[name][0] is not buffer or before[name][1] != version:
                 raise BadOption(
@@ -168,7 +177,7 @@ class FlatModel:
         self._buffers = None
 
     def _versions(self) -> dict[str, tuple[Tensor, int]]:
-        """The other buffers, and how often each was changed in place; a norm's count of batches decides nothing."""
+        """The other buffers, and how often each was changed in place; a norm's count of batches does not matter."""
         counted = {name.rpartition(".")[0] + ".num_batches_tracked" for name in self.running}
         known = {*self.running, *(name.removeprefix(".") for name in counted)}
         named = {name: buffer for name, buffer in self.module.named_buffers() if name not in known}
@@ -176,7 +185,7 @@ class FlatModel:
 
 
 def running_statistics(module: nn.Module) -> dict[str, tuple[str, nn.Module]]:
-    """Name -> which one it is of which norm: all running means, then all running variances in the same order."""
+    """Name -> (attribute, norm): all running means, then all running variances in the same order."""
     norms = {name: norm for name, norm in module.named_modules() if getattr(norm, "running_mean", None) is not None}
     for name, norm in norms.items():
         if getattr(norm, "momentum", 0.0) is None:
@@ -191,15 +200,15 @@ def running_statistics(module: nn.Module) -> dict[str, tuple[str, nn.Module]]:
     }
 
 
-class _Told:
-    """Tells the buckets of a gradient while backward runs; at the end those that it had no need to touch."""
+class _BucketHooks:
+    """Calls `on_bucket` for each bucket while the backward pass runs, and at its end for the buckets without a gradient."""
 
-    def __init__(self, parameters: list[nn.Parameter], gradient: Tensor, buckets: Sequence[slice], tell: Tell):
-        self._parameters, self._gradient, self._buckets, self._tell = parameters, gradient, buckets, tell
+    def __init__(self, parameters: list[nn.Parameter], gradient: Tensor, buckets: Sequence[slice], on_bucket: OnBucket):
+        self._parameters, self._gradient, self._buckets, self._on_bucket = parameters, gradient, buckets, on_bucket
         self._missing = [0] * len(buckets)
         self._next = 0
         self._ready: list[torch.cuda.Event] = []
-        """On a CUDA device: when each bucket will be there, in the order of the buckets."""
+        """On a CUDA device: an event for each completed bucket, in the order of the buckets."""
 
     def __enter__(self) -> None:
         self._hooks, start = [], 0
@@ -207,33 +216,33 @@ class _Told:
             owner = next(k for k, bucket in enumerate(self._buckets) if bucket.start <= start < bucket.stop)
             self._missing[owner] += 1
             start += parameter.numel()
-            self._hooks.append(parameter.register_post_accumulate_grad_hook(lambda _, owner=owner: self._came(owner)))
+            self._hooks.append(parameter.register_post_accumulate_grad_hook(lambda _, owner=owner: self._count(owner)))
 
     def __exit__(self, kind: type | None, *_: object) -> None:
         for hook in self._hooks:
             hook.remove()
         if kind is None:
-            self._tell_until(len(self._buckets))
-            self._tell_as_they_land()
+            self._report_until(len(self._buckets))
+            self._report_landed()
 
-    def _came(self, owner: int) -> None:
+    def _count(self, owner: int) -> None:
         self._missing[owner] -= 1
         ready = self._next
         while ready < len(self._missing) and not self._missing[ready]:
             ready += 1
-        self._tell_until(ready)
+        self._report_until(ready)
 
-    def _tell_until(self, end: int) -> None:
-        """In the same order on every worker, whatever its batch touches."""
+    def _report_until(self, end: int) -> None:
+        """Report the buckets before `end`, in the same order on every worker, whatever its batch touches."""
         for k in range(self._next, end):
-            if self._gradient.is_cuda:  # one thread launches all models' backward passes there, and may not wait in any
+            if self._gradient.is_cuda:  # one thread launches the backward passes of all models, so none may wait
                 self._ready.append(torch.cuda.current_stream().record_event())
             else:
-                self._tell(k, self._gradient[self._buckets[k]].cpu().numpy().copy())
+                self._on_bucket(k, self._gradient[self._buckets[k]].cpu().numpy().copy())
         self._next = max(self._next, end)
 
-    def _tell_as_they_land(self) -> None:
-        """All is launched, and the device may still be at the first of it."""
+    def _report_landed(self) -> None:
+        """Copy each bucket to the host when the device completes it."""
         if not self._ready:
             return
         landed, down = [], torch.cuda.Stream(self._gradient.device)
@@ -245,12 +254,12 @@ class _Told:
                 landed.append((host, down.record_event()))
         for k, (host, there) in enumerate(landed):
             there.synchronize()
-            self._tell(k, host.numpy())
+            self._on_bucket(k, host.numpy())
 
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Torch computes with one thread: with several, even small sums may have other bits."""
+    """Let torch compute with one thread: with several, even small sums may have other bits."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -260,7 +269,7 @@ def one_thread() -> Iterator[None]:
 
 
 def tensor(array: Any) -> Tensor:
-    """The array's own memory as a new tensor; unlike `from_numpy`, DLPack takes a read-only array without a warning."""
+    """A tensor on the array's own memory; unlike `from_numpy`, DLPack accepts a read-only array without a warning."""
     return array.detach() if isinstance(array, Tensor) else torch.from_dlpack(array)
 
 

@@ -1,10 +1,7 @@
-"""DistMult (Yang et al., 2015), alone or on top of GraphSage (Hamilton et al., 2017).
+"""Link prediction on a knowledge graph with DistMult (Yang et al., 2015), alone or over GraphSage (Hamilton et al., 2017).
 
-The score of (head, relation, tail) is the sum over dimensions of h * r * t. Entities are rows of a table; relations are few,
+The score of (head, relation, tail) is the sum over dimensions of h * r * t. Entities are rows of a table. Relations are few,
 so their vectors are dense parameters and stay on the device.
-
-
-Link prediction with DistMult, alone or over GraphSage, on a planted or a real knowledge graph.
 """
 
 from __future__ import annotations
@@ -26,7 +23,15 @@ from lib.streams import stream
 from lib.tasks import metrics
 from lib.tasks.batch import Batch
 from lib.tasks.flat_model import tensor
-from lib.tasks.graph_stream import Adjacency, Graph, Negatives, Planted, PlantedGraph, draw_graph, read_graph
+from lib.tasks.graph_stream import (
+    Adjacency,
+    Graph,
+    GraphDistribution,
+    Negatives,
+    SyntheticGraph,
+    draw_graph,
+    read_graph,
+)
 from lib.tasks.layers import Linear, generator
 from lib.tasks.sampling import epoch_rows
 from lib.tasks.workload import Network, TableSpec, Workload, build_network, resolve_network
@@ -35,7 +40,7 @@ TABLE = "entity"
 
 
 class DistMult(nn.Module):
-    """Each true triple against the batch's shared negatives, as a head and as a tail.
+    """Scores of each true triple, and of the batch's shared negatives in place of its tail and of its head.
 
     `batch.where[TABLE]` is flat: the samples' heads, their tails, then the shared negatives. The scores have the shape
     (samples, 2, 1 + negatives): side 0 replaces the tail, side 1 the head, and place 0 is the true triple.
@@ -43,18 +48,18 @@ class DistMult(nn.Module):
 
     def __init__(self, *, relations: int, dim: int, seed: int):
         super().__init__()
-        # Of both signs: a relation that started near one would have to cross zero to change a dimension's sign.
+        # Initial values have both signs: a relation that starts near one must cross zero to change a dimension's sign.
         self.relation = nn.Parameter(torch.randn(relations, dim, generator=generator(seed)))
 
     def forward(self, batch: Batch, rows: Mapping[str, Tensor]) -> Tensor:
         return self._score(F.embedding(batch.where[TABLE], rows[TABLE]), batch)
 
     def loss(self, batch: Batch, scores: Tensor) -> Tensor:
-        """The true triple's cross-entropy among the negatives: the mean over the samples of the two sides' sum, as in Marius."""
+        """Cross-entropy of the true triple among the negatives: both sides are summed, samples averaged, as in Marius."""
         return (torch.logsumexp(scores, 2) - scores[..., 0]).sum(1).mean()
 
-    def against(self, entities: Tensor, relations: Tensor, candidates: Tensor) -> Tensor:
-        """Scores (queries, candidates). DistMult is symmetric, so this ranks tails given heads and heads given tails."""
+    def score_candidates(self, entities: Tensor, relations: Tensor, candidates: Tensor) -> Tensor:
+        """Scores (queries, candidates). DistMult is symmetric, so they rank tails for heads and heads for tails."""
         return (entities * self.relation[relations]) @ candidates.T
 
     def _score(self, entities: Tensor, batch: Batch) -> Tensor:
@@ -67,17 +72,17 @@ class DistMult(nn.Module):
 
 
 class GraphSage(DistMult):
-    """DistMult over entities that have looked at a sample of their neighbours: W e + V (mean of the neighbours') + b.
+    """DistMult over entities that are encoded with a sample of their neighbours: W e + V (mean of the neighbours) + b.
 
-    `batch.where[TABLE]` goes on after DistMult's places with `neighbours` places for each of them, in the same order, of
-    which `batch.features["degree"]` are real.
+    After DistMult's places, `batch.where[TABLE]` has `neighbours` places for each of them, in the same order;
+    `batch.features["degree"]` says how many are real.
     """
 
     def __init__(self, *, relations: int, dim: int, neighbours: int, seed: int):
         super().__init__(relations=relations, dim=dim, seed=seed)
         stream = generator(seed + 1)
         self.own, self.theirs = Linear(dim, dim, stream), Linear(dim, dim, stream)
-        self.theirs.bias = None  # one is enough
+        self.theirs.bias = None  # one bias is enough
         self.neighbours = neighbours
 
     def forward(self, batch: Batch, rows: Mapping[str, Tensor]) -> Tensor:
@@ -86,7 +91,7 @@ class GraphSage(DistMult):
         return self._score(self.encode(own, theirs, batch.features["degree"]), batch)
 
     def encode(self, own: Tensor, theirs: Tensor, degree: Tensor) -> Tensor:
-        """Vectors of entities from their rows, those of their neighbours' places, and how many of these are real."""
+        """Vectors of entities, from their rows, the rows of their neighbours' places, and the number of real neighbours."""
         theirs, degree = theirs.view(len(own), self.neighbours, -1), degree.unsqueeze(1)
         real = (torch.arange(self.neighbours, device=own.device) < degree).to(own.dtype)
         return self.own(own) + self.theirs((theirs * real.unsqueeze(2)).sum(1) / degree.clamp(min=1))
@@ -101,11 +106,10 @@ Score = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 @dataclass(frozen=True, kw_only=True)
 class LinkPrediction(Workload):
-    """A knowledge graph; the planted one is described in lib.tasks.graph_stream.
+    """Link prediction on a real or synthetic knowledge graph (`lib.tasks.graph_stream`).
 
-    Epochs: the stream runs through the training triples again and again, each epoch in the order of a permutation that
-    belongs to (seed, epoch). A batch may end one epoch and begin the next, so every epoch holds every triple once.
-    Negatives: each batch draws `negatives` entities, shared by its triples on both sides.
+    The stream repeats the training triples in epochs, each in its own random order. A batch draws `negatives` entities, which
+    its triples share on both sides.
     """
 
     name: str = "kg-synthetic"
@@ -116,10 +120,10 @@ class LinkPrediction(Workload):
     dense_optimizer: Optimizer = field(default=Adagrad(lr=0.3))
     row_optimizer: Optimizer = field(default=Adagrad(lr=0.3))
     network: Network = "distmult"
-    """The model (option `model`): distmult, graphsage, or a class of your own that extends one of `lib.tasks.graph`; it gets
-    what its constructor names of relations, dim, neighbours and seed."""
+    """The model (option `model`): distmult, graphsage, or a class of your own that extends one of `lib.tasks.graph`. Its
+    constructor names what it needs of relations, dim, neighbours and seed."""
     data: str | None = None
-    """Folder of a real graph; without it the graph is planted, by the options from `entities` to `world`."""
+    """Folder of a real graph; without it the graph is synthetic, by the options from `entities` to `world`."""
     entities: Count = 2_000
     """Number of entities."""
     relations: Count = 12
@@ -129,11 +133,11 @@ class LinkPrediction(Workload):
     exponent: NotNegative = 0.8
     """Zipf's exponent of the heads' degrees."""
     rank: Count = 8
-    """Dimension of the planted vectors."""
+    """Dimension of the latent vectors."""
     sharpness: NotNegative = 4.0
-    """Standard deviation of the planted scores: the higher, the fewer tails are likely."""
+    """Standard deviation of the latent scores: the higher, the fewer tails are likely."""
     world: Natural = 0
-    """Seed of the graph, apart from the runs' seed."""
+    """Seed of the graph, independent of the seed of runs."""
     dim: Count = 32
     """Width of an entity's vector."""
     neighbours: Count = 10
@@ -145,11 +149,11 @@ class LinkPrediction(Workload):
     scale: NotNegative = 0.3
     """New entities are uniform in (-scale, scale)."""
     held_out: Literal["test", "valid"] = "test"
-    """Triples of a real graph that the evaluation ranks: test, or valid to choose options by."""
+    """Triples of a real graph that the evaluation ranks: test, or valid to tune options."""
     evaluation_triples: Count = 1_000
-    """Most held-out triples that are ranked, on both sides."""
+    """Most held-out triples that are ranked on both sides."""
     evaluation_candidates: Count | None = None
-    """Rank them against so many entities, drawn as the negatives are, as Marius does on large graphs; None: against all."""
+    """Entities to rank against, drawn as negatives are, as Marius does on large graphs; None: all."""
 
     def __post_init__(self):
         object.__setattr__(self, "network", resolve_network(self.network, MODELS, DistMult, self.owner()))
@@ -161,7 +165,7 @@ class LinkPrediction(Workload):
 
     def model(self, seed: int) -> DistMult:
         return build_network(
-            self._kind, relations=self.graph.kinds, dim=self.dim, neighbours=self.neighbours, seed=seed
+            self._model_class, relations=self.graph.kinds, dim=self.dim, neighbours=self.neighbours, seed=seed
         )
 
     def draw(self, seed: int, first: int, size: int, index: int) -> Batch:
@@ -169,17 +173,17 @@ class LinkPrediction(Workload):
         head, relation, tail = triples[epoch_rows(seed, first, size, len(triples))].T
         negatives = _negatives(self).draw(stream(seed, "negatives", first), self.negatives)
         ids, features = np.concatenate((head, tail, negatives)), {"relation": np.ascontiguousarray(relation)}
-        if self._looks_around:
+        if self._samples_neighbours:
             near, features["degree"] = _adjacency(self).sample(ids, self.neighbours, stream(seed, "near", first))
             ids = np.concatenate((ids, near.ravel()))
         return Batch.of(index=index, size=size, raw={TABLE: ids}, features=features)
 
     def work(self) -> Work:
-        """Two products of the batch with its negatives, three times for forward and backward; GraphSage's two products."""
+        """Two products of the batch with its negatives and GraphSage's two products, three times for forward and backward."""
         places = 2 * self.batch_size + self.negatives
         flops = 3 * 2.0 * self.batch_size * 2 * (self.negatives + 2) * self.dim
         rows = places
-        if self._looks_around:
+        if self._samples_neighbours:
             flops += 3.0 * places * self.dim * (4 * self.dim + 2 * self.neighbours)
             rows += places * self.neighbours
         return Work(flops=flops, bytes=4.0 * (3 * rows * self.dim + 6 * self.batch_size * self.negatives))
@@ -190,25 +194,25 @@ class LinkPrediction(Workload):
     def evaluate(
         self, model: DistMult, rows: Mapping[str, torch.Tensor], seed: int, day: int | None = None
     ) -> dict[str, float]:
-        """mrr and hits of the held-out triples, filtered and raw, over both sides.
+        """mrr and hits of the held-out triples over both sides, filtered and raw.
 
-        `mrr_planted` is the filtered MRR of the planted scores: a reference, not a bound, for it ignores that some
-        entities head more triples than others.
+        `mrr_truth` is the filtered MRR of the latent scores. It is no bound: it ignores that some entities are the head of
+        more triples than others.
         """
         vectors, judged = rows[TABLE], _evaluation(self)
 
-        def there(array: np.ndarray) -> torch.Tensor:
+        def to_device(array: np.ndarray) -> torch.Tensor:
             return tensor(array).to(vectors.device)
 
         def score(entities: np.ndarray, relations: np.ndarray) -> np.ndarray:
-            chosen = candidates[there(np.searchsorted(judged.candidates, entities))]
-            return model.against(chosen, there(relations), candidates).cpu().numpy()
+            chosen = candidates[to_device(np.searchsorted(judged.candidates, entities))]
+            return model.score_candidates(chosen, to_device(relations), candidates).cpu().numpy()
 
-        candidates = vectors[there(judged.own)]
-        if self._looks_around:
-            candidates = model.encode(candidates, vectors[there(judged.near)], there(judged.degree))
-        planted = {} if self.data else {"mrr_planted": _planted(self)}
-        return _ranking(self.graph, judged, score) | planted
+        candidates = vectors[to_device(judged.own)]
+        if self._samples_neighbours:
+            candidates = model.encode(candidates, vectors[to_device(judged.near)], to_device(judged.degree))
+        truth = {} if self.data else {"mrr_truth": _mrr_of_truth(self)}
+        return _ranking(self.graph, judged, score) | truth
 
     @property
     def graph(self) -> Graph:
@@ -216,16 +220,16 @@ class LinkPrediction(Workload):
         return read_graph(self.data, self.held_out) if self.data else draw_graph(self._plan)
 
     @property
-    def _kind(self) -> type[DistMult]:
+    def _model_class(self) -> type[DistMult]:
         return MODELS.get(self.network, self.network)
 
     @property
-    def _looks_around(self) -> bool:
-        return issubclass(self._kind, GraphSage)
+    def _samples_neighbours(self) -> bool:
+        return issubclass(self._model_class, GraphSage)
 
     @functools.cached_property
-    def _plan(self) -> PlantedGraph:
-        return self.plan(PlantedGraph, held_out=self.evaluation_triples)
+    def _plan(self) -> GraphDistribution:
+        return self.build_stream(GraphDistribution, held_out=self.evaluation_triples)
 
 
 @functools.lru_cache(maxsize=4)
@@ -241,21 +245,21 @@ def _adjacency(workload: LinkPrediction) -> Adjacency:
 class _HeldOutTriples(NamedTuple):
     triples: np.ndarray
     candidates: np.ndarray
-    """Ascending: whom the triples' ends are ranked against, and these ends."""
+    """Entities that the triples' ends are ranked against, and these ends, ascending."""
     drawn: np.ndarray
-    """Which candidates are more than a triple's end."""
+    """Mask of the candidates that are ranked against, not only the end of a triple."""
     ids: np.ndarray
-    """Ascending: the candidates, and the neighbours that they look at."""
+    """The candidates and their sampled neighbours, ascending."""
     own: np.ndarray
-    """Where the candidates stand in `ids`."""
+    """Positions of the candidates in `ids`."""
     near: np.ndarray
-    """Where their neighbours do, flat."""
+    """Positions of their neighbours in `ids`, flat."""
     degree: np.ndarray
 
 
 @functools.lru_cache(maxsize=4)
 def _evaluation(workload: LinkPrediction) -> _HeldOutTriples:
-    """The same for all seeds."""
+    """The held-out triples, the same for all seeds."""
     truth = workload.graph
     triples = truth.held_out
     if len(triples) > workload.evaluation_triples:
@@ -267,7 +271,7 @@ def _evaluation(workload: LinkPrediction) -> _HeldOutTriples:
         candidates = np.union1d(picked, triples[:, [0, 2]])
         drawn = np.isin(candidates, picked)
     ids, near, degree = candidates, np.empty(0, np.int64), np.empty(0, np.int64)
-    if workload._looks_around:
+    if workload._samples_neighbours:
         near, degree = _adjacency(workload).sample(candidates, workload.neighbours, stream(workload.world, "near"))
         ids = np.union1d(candidates, near)
         near = np.searchsorted(ids, near.ravel())
@@ -275,7 +279,7 @@ def _evaluation(workload: LinkPrediction) -> _HeldOutTriples:
 
 
 def _ranking(truth: Graph, judged: _HeldOutTriples, score: Score) -> dict[str, float]:
-    """Ranks both sides of the held-out triples by `score(entities, relations)` over the candidates."""
+    """Rank both sides of the held-out triples by `score(entities, relations)` over the candidates."""
     filtered, raw = [], []
     for side in (0, 2):
         for start in range(0, len(judged.triples), _CHUNK):
@@ -283,16 +287,16 @@ def _ranking(truth: Graph, judged: _HeldOutTriples, score: Score) -> dict[str, f
             query, relation, target = (np.ascontiguousarray(part[:, column]) for column in (2 - side, 1, side))
             scores, places = score(query, relation), np.searchsorted(judged.candidates, target)
             raw.append(metrics.ranks(scores, places, np.broadcast_to(~judged.drawn, scores.shape)))
-            known = truth.known(query, relation, side=side, among=judged.candidates)
+            known = truth.true_answers(query, relation, side=side, among=judged.candidates)
             filtered.append(metrics.ranks(scores, places, known | ~judged.drawn))
     result = metrics.ranking(np.concatenate(filtered))
     return result | {f"{name}_raw": value for name, value in metrics.ranking(np.concatenate(raw)).items()}
 
 
 @functools.lru_cache(maxsize=4)
-def _planted(workload: LinkPrediction) -> float:
+def _mrr_of_truth(workload: LinkPrediction) -> float:
     truth, judged = workload.graph, _evaluation(workload)
-    assert isinstance(truth, Planted)
+    assert isinstance(truth, SyntheticGraph)
 
     def score(entities: np.ndarray, relations: np.ndarray) -> np.ndarray:
         return (truth.entities[entities] * truth.relations[relations]) @ truth.entities[judged.candidates].T

@@ -1,12 +1,7 @@
-"""Knowledge graphs: real ones from files of triples, and a synthetic one with a planted structure.
+"""Knowledge graphs, real or synthetic, with samples of neighbours and of negatives.
 
-In the synthetic one every entity and relation has a latent vector. A triple's head is Zipf-distributed, its relation uniform,
-and its tail drawn from the softmax over the entities of the latent DistMult score; triples are distinct.
-
-
-Who stands beside whom in a graph, and samples of it.
-
-False triples to train against: entities that all triples of a batch share, as in Marius.
+In a synthetic graph every entity and relation has a latent vector. A triple's head is Zipf-distributed and its relation uniform.
+Its tail is drawn from the softmax of the latent DistMult scores over the entities. Triples are distinct.
 """
 
 from __future__ import annotations
@@ -20,12 +15,12 @@ import numpy as np
 from lib.errors import BadOption
 from lib.streams import stream
 from lib.tasks.prepared_datasets import Partitions, training_rows
-from lib.tasks.sampling import probabilities
+from lib.tasks.sampling import zipf_probabilities
 
 _CHUNK = 1024  # heads scored at once
-_SCORED = 16_384  # entities that they are scored against: all, or where there are more, as many drawn for each chunk
+_SCORED = 16_384  # most entities that they are scored against; of more entities, each chunk draws so many
 
-NONE = np.empty((0, 3), np.int64)
+NO_TRIPLES = np.empty((0, 3), np.int64)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -35,25 +30,25 @@ class Graph:
     train: np.ndarray
     held_out: np.ndarray
     """Triples that the evaluation ranks."""
-    apart: np.ndarray = field(default_factory=lambda: NONE)
-    """Triples of neither, which a filtered ranking must still know to be true."""
+    other_known: np.ndarray = field(default_factory=lambda: NO_TRIPLES)
+    """True triples that are neither trained on nor ranked; a filtered ranking excludes them."""
     nodes: int
     """Number of entities; they are 0 .. nodes - 1."""
     kinds: int
     """Number of relations."""
 
-    def known(
+    def true_answers(
         self, queries: np.ndarray, relation: np.ndarray, *, side: int, among: np.ndarray | None = None
     ) -> np.ndarray:
-        """For each (entity, relation), which entities complete a triple of the graph; `side` 2 asks for tails, 0 for heads.
+        """A mask (queries, entities) of the true answers: tails of (head, relation) for `side` 2, heads for 0.
 
-        The mask's columns are all entities, or those of `among`, ascending.
+        Its columns are all entities, or the ascending ones of `among`.
         """
         keys, answers = self._answers[side // 2]
-        asked = queries * self.kinds + relation
-        first, last = np.searchsorted(keys, asked), np.searchsorted(keys, asked, side="right")
+        query_keys = queries * self.kinds + relation
+        first, last = np.searchsorted(keys, query_keys), np.searchsorted(keys, query_keys, side="right")
         counts = last - first
-        # The runs first[i] .. last[i], one after another.
+        # The ranges first[i] .. last[i], concatenated.
         places = np.arange(counts.sum()) + np.repeat(first - np.cumsum(counts) + counts, counts)
         rows, columns = np.repeat(np.arange(len(queries)), counts), answers[places]
         if among is None:
@@ -68,8 +63,8 @@ class Graph:
 
     @functools.cached_property
     def _answers(self) -> tuple[tuple[np.ndarray, np.ndarray], ...]:
-        """For each side, the sorted keys of (entity, relation) and the entities that complete them."""
-        triples = np.concatenate((self.train, self.held_out, self.apart))
+        """For each side, the sorted keys of (entity, relation), and the entities that answer them."""
+        triples = np.concatenate((self.train, self.held_out, self.other_known))
         found = []
         for side in (0, 2):
             keys = triples[:, 2 - side] * self.kinds + triples[:, 1]
@@ -79,8 +74,8 @@ class Graph:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Planted(Graph):
-    """A graph with the truth that it was drawn from."""
+class SyntheticGraph(Graph):
+    """A graph with the latent vectors that it was drawn from."""
 
     entities: np.ndarray
     """float32 (nodes, rank) latent vectors."""
@@ -89,8 +84,8 @@ class Planted(Graph):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlantedGraph:
-    """The distribution; `graph` draws it once. Equal plans give equal graphs."""
+class GraphDistribution:
+    """A distribution of graphs; `draw_graph` draws one. Equal distributions give equal graphs."""
 
     entities: int
     """Number of entities."""
@@ -99,7 +94,7 @@ class PlantedGraph:
     triples: int
     """Training triples."""
     held_out: int
-    """Triples kept for evaluation."""
+    """Triples for the evaluation."""
     exponent: float
     """Zipf's exponent of the heads' degrees."""
     rank: int
@@ -107,18 +102,18 @@ class PlantedGraph:
     sharpness: float
     """Standard deviation of the latent scores: the higher, the fewer tails are likely."""
     world: int
-    """Seed of the graph, apart from the runs' seed."""
+    """Seed of the graph, independent of the seed of runs."""
 
 
 @functools.lru_cache(maxsize=4)
-def draw_graph(plan: PlantedGraph) -> Planted:
-    """The planted graph. Raises BadOption if it has no room for so many distinct triples."""
+def draw_graph(plan: GraphDistribution) -> SyntheticGraph:
+    """Draw the synthetic graph. Raises BadOption if it has too few likely triples."""
     generator = stream(plan.world, "graph")
     entities = generator.standard_normal((plan.entities, plan.rank), dtype=np.float32)
     relations = generator.standard_normal((plan.relations, plan.rank), dtype=np.float32)
     relations *= plan.sharpness / np.sqrt(plan.rank)
     heads = generator.permutation(plan.entities)
-    chances = probabilities(plan.entities, plan.exponent)
+    chances = zipf_probabilities(plan.entities, plan.exponent)
     wanted = plan.triples + plan.held_out
     codes: dict[int, None] = {}  # in order of first appearance
     while (before := len(codes)) < wanted:
@@ -132,10 +127,10 @@ def draw_graph(plan: PlantedGraph) -> Planted:
             tail = among[_tails(entities[among], query, uniform)]
         codes.update(dict.fromkeys(((head * plan.relations + relation) * plan.entities + tail).tolist()))
         if len(codes) - before < _CHUNK // 100:
-            raise BadOption(f"the planted graph has no more than {len(codes)} likely triples; {wanted} are asked for")
+            raise BadOption(f"the synthetic graph has no more than {len(codes)} likely triples; {wanted} are asked for")
     code, tail = np.divmod(np.fromiter(codes, np.int64), plan.entities)
     triples = np.stack((*np.divmod(code, plan.relations), tail), 1)
-    return Planted(
+    return SyntheticGraph(
         train=triples[plan.held_out : wanted],
         held_out=triples[: plan.held_out],
         nodes=plan.entities,
@@ -146,7 +141,7 @@ def draw_graph(plan: PlantedGraph) -> Planted:
 
 
 def _tails(entities: np.ndarray, queries: np.ndarray, uniform: np.ndarray) -> np.ndarray:
-    """One entity for each query, from the softmax of its scores by inverse distribution function."""
+    """Draw one entity for each query from the softmax of its scores, by the inverse distribution function."""
     scores = queries @ entities.T
     scores -= scores.max(1, keepdims=True)
     weights = np.cumsum(np.exp(scores, out=scores), axis=1, dtype=np.float64)
@@ -154,7 +149,7 @@ def _tails(entities: np.ndarray, queries: np.ndarray, uniform: np.ndarray) -> np
 
 
 class Adjacency:
-    """The training triples as a graph without directions or kinds."""
+    """The training triples as a graph without directions or relations."""
 
     def __init__(self, triples: np.ndarray, entities: int):
         ends = np.concatenate((triples[:, [0, 2]], triples[:, [2, 0]]))
@@ -163,8 +158,10 @@ class Adjacency:
         self._first = np.searchsorted(ends[order, 0], np.arange(entities + 1))
 
     def sample(self, entities: np.ndarray, count: int, generator: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-        """Neighbours (entities, count) and how many of each row are real: all where there are no more than `count`,
-        else a sample without replacement. The places past them repeat the entity itself."""
+        """Sample up to `count` neighbours of each entity without replacement: (entities, count), and the number of each row.
+
+        The places after an entity's neighbours repeat the entity itself.
+        """
         uniform = generator.random((len(entities), count))
         return _sample(entities, uniform, self._others, self._first)
 
@@ -181,7 +178,7 @@ def _sample(entities, uniform, others, first):
             if there <= count:
                 places[k] = k
             else:
-                # Floyd's sampling: one draw a place, and the last of the range where the drawn one is taken.
+                # Floyd's sampling: one draw for each place, and the last of the range if the drawn one is taken.
                 last = there - count + k
                 place = int(uniform[n, k] * (last + 1))
                 for before in range(k):
@@ -196,10 +193,9 @@ def _sample(entities, uniform, others, first):
 
 
 class Negatives:
-    """Draws entities, a share of them by degree and the others uniformly.
+    """Entities that all triples of a batch share as false heads and tails, as in Marius.
 
-    By degree means an end of a training triple, each end as likely as any other: an entity comes up in proportion to the
-    triples that it stands in.
+    A share is drawn by degree, as the ends of random training triples; the others are drawn uniformly.
     """
 
     def __init__(self, triples: np.ndarray, entities: int, by_degree: float):
@@ -207,7 +203,7 @@ class Negatives:
         self._ends = np.ascontiguousarray(triples[:, [0, 2]]).ravel()
 
     def draw(self, generator: np.random.Generator, count: int) -> np.ndarray:
-        """int64 (count,): first the uniform ones, then those by degree."""
+        """Draw int64 (count,) entities: first the uniform ones, then those by degree."""
         by_degree = round(count * self._by_degree)
         uniform = generator.integers(self._entities, size=count - by_degree)
         if not by_degree:
@@ -217,7 +213,7 @@ class Negatives:
 
 @functools.lru_cache(maxsize=4)
 def read_graph(path: str, held_out: str) -> Graph:
-    """A knowledge graph."""
+    """Read a knowledge graph; if it has only training triples, a random tenth is held out."""
     found = Partitions(path, "triples")
     parts = {split: found.take(split, "triples").astype(np.int64) for split in ("train", "valid", "test")}
     if found.names == ["train"]:
@@ -230,7 +226,7 @@ def read_graph(path: str, held_out: str) -> Graph:
     return Graph(
         train=parts["train"],
         held_out=parts[held_out],
-        apart=parts["valid" if held_out == "test" else "test"],
+        other_known=parts["valid" if held_out == "test" else "test"],
         nodes=found.manifest["entities"],
         kinds=found.manifest["relations"],
     )

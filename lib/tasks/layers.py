@@ -1,4 +1,4 @@
-"""Layers whose first weights come from a generator of their own, never from torch's global stream."""
+"""Layers whose initial weights come from a given generator, never from torch's global random stream."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lib.streams import key
 
 
 def generator(seed: int) -> torch.Generator:
-    """The stream of a model's first parameters."""
+    """The random generator of a model's initial parameters."""
     return torch.Generator().manual_seed(key(seed, "model") % 2**63)
 
 
@@ -46,9 +46,9 @@ class Conv(nn.Module):
 
 
 class Norm(nn.Module):
-    """Batch normalisation without running statistics, so that a training step depends on nothing but its arguments.
+    """Batch normalisation without running statistics, so that a training step depends only on its arguments.
 
-    It normalises by the batch's own mean and variance; inside `settled`, by those of the batches that were given there.
+    It normalises by the mean and variance of the batch; inside `settle_norms`, by those of the batches passed there.
     """
 
     def __init__(self, channels: int):
@@ -70,10 +70,10 @@ class Norm(nn.Module):
 
 
 @contextmanager
-def settled(model: nn.Module, forward: Callable[[], object]) -> Iterator[None]:
-    """Inside, each Norm uses the mean and variance of all that it meets while `forward()` passes training batches through.
+def settle_norms(model: nn.Module, forward: Callable[[], object]) -> Iterator[None]:
+    """A context in which each Norm uses fixed moments: those of the training batches that `forward()` passes through the model.
 
-    These are the moments at the parameters that are judged, not an average over parameters that came before them.
+    These are the moments at the parameters that are evaluated, not an average over earlier parameters.
     """
     norms = [module for module in model.modules() if isinstance(module, Norm)]
     try:
@@ -92,7 +92,7 @@ def settled(model: nn.Module, forward: Callable[[], object]) -> Iterator[None]:
 
 
 def _moments(inputs: Tensor) -> tuple[float, Tensor, Tensor]:
-    """Values a channel, their sum, the sum of their squares."""
+    """The number of values of a channel, their sums, and the sums of their squares."""
     values = inputs.transpose(0, 1).flatten(1)
     return values.shape[1], values.sum(1), values.square().sum(1)
 
@@ -100,7 +100,7 @@ def _moments(inputs: Tensor) -> tuple[float, Tensor, Tensor]:
 def mlp(
     inputs: int, hidden: Sequence[int], outputs: int, stream: torch.Generator, *, norm: bool = False
 ) -> nn.Sequential:
-    """Linear layers with ReLU between them, after a batch normalisation where `norm`; the last one is linear."""
+    """Linear layers with ReLU between them, and with `norm` batch normalisation before each ReLU; the last layer is linear."""
     layers: list[nn.Module] = []
     for width in hidden:
         layers += [Linear(inputs, width, stream), *([Norm(width)] if norm else []), nn.ReLU()]
@@ -109,5 +109,5 @@ def mlp(
 
 
 def mlp_flops(inputs: int, hidden: Sequence[int], outputs: int = 1) -> float:
-    """Floating-point operations of its forward pass, a sample."""
+    """Floating-point operations of its forward pass for one sample."""
     return float(sum(2 * a * b for a, b in pairwise((inputs, *hidden, outputs))))

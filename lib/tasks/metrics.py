@@ -1,4 +1,4 @@
-"""How good predictions and rankings are. A metric that its input leaves undefined is nan, never an error or a guess."""
+"""Metrics of predictions and rankings. A metric that is undefined for its input is nan, never an error or a guess."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ def logloss(labels: np.ndarray, probabilities: np.ndarray) -> float:
 
 
 def entropy(rate: float) -> float:
-    """Log loss of always predicting `rate` where it is the base rate; nan where there is one class only."""
+    """Log loss of always predicting the base rate; nan if there is only one class."""
     if not 0 < rate < 1:
         return math.nan
     return -rate * math.log(rate) - (1 - rate) * math.log1p(-rate)
 
 
 def normalised_entropy(loss: float, rate: float) -> float:
-    """NE (He et al., 2014): the log loss over the base rate's entropy. Below 1 is better than the mean label."""
+    """NE (He et al., 2014): the log loss divided by the base rate's entropy. Below 1 is better than the mean label."""
     return loss / entropy(rate)
 
 
 def calibration(labels: np.ndarray, probabilities: np.ndarray) -> float:
-    """Mean prediction over mean label; 1 is calibrated, nan without a positive."""
+    """Mean prediction divided by mean label; 1 is calibrated, nan without a positive."""
     positives = float(np.sum(labels))
     return float(np.sum(probabilities)) / positives if positives else math.nan
 
@@ -67,9 +67,9 @@ def clicks(labels: np.ndarray, logits: np.ndarray) -> dict[str, float]:
 def ranks(scores: np.ndarray, targets: np.ndarray, excluded: np.ndarray | None = None) -> np.ndarray:
     """The rank, from 1, of each row's target among its candidates.
 
-    Ties count as the mean rank: a model that scores all candidates alike gets the middle, not the top. A nan counts as
-    scoring above everything, so a diverged model ranks last. `excluded` marks candidates that are left out (the other
-    true answers, for filtered ranking); the target itself is never left out.
+    Ties get the mean rank, so a model that scores all candidates alike gets the middle, not the top. A nan scores above
+    everything, so a diverged model ranks last. `excluded` marks candidates that do not count (the other true answers, for
+    filtered ranking); the target always counts.
     """
     rows = np.arange(len(scores))
     target = scores[rows, targets][:, None]  # every comparison with nan is false
@@ -81,7 +81,7 @@ def ranks(scores: np.ndarray, targets: np.ndarray, excluded: np.ndarray | None =
 
 
 def ranking(places: np.ndarray, at: Sequence[int] = (1, 3, 10)) -> dict[str, float]:
-    """Mean reciprocal rank and the share of ranks within each of `at`; nan for no ranks at all."""
+    """Mean reciprocal rank, and the share of ranks within each of `at`; nan without ranks."""
     if len(places) == 0:
         return {"mrr": math.nan, **{f"hits_{k}": math.nan for k in at}}
     return {"mrr": float(np.mean(1 / places)), **{f"hits_{k}": float(np.mean(places <= k)) for k in at}}

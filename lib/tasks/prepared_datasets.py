@@ -1,13 +1,7 @@
-"""Readers of prepared files: partitions of memory-mapped arrays with a manifest, as `python -m data_prep` writes them.
+"""Readers of folders that `python -m data_prep` wrote: partitions of memory-mapped arrays with a manifest.
 
-Any row can be asked for at any time and nothing is held in memory, so a batch is a function of its row numbers alone.
-
-
-Real data for workloads: a prepared folder in, a data set out.
-
-This is the one door between files and workloads. Each function takes the folder that the user gave as `data`, as
-`python -m data_prep` wrote it, and returns what the workload of that kind trains on and is judged by. Where a folder holds
-training data alone, as a sample of a data set may, a tenth is held out: the last one, of a graph one that is drawn.
+Rows are read where they lie on disk, in any order, so a batch is a function of its row numbers. If a folder has only training
+data, as a sample of a data set may, the last tenth is held out.
 """
 
 from __future__ import annotations
@@ -25,7 +19,7 @@ from numpy.lib.format import open_memmap
 from lib.errors import BadOption, Damaged
 from lib.store import sealed
 from lib.streams import stream
-from lib.tasks.behaviours import Remembered
+from lib.tasks.behaviours import ClicksWithHistory
 from lib.tasks.clicks_stream import FIELD_SHIFT, Clicks
 
 FORMAT = 2
@@ -39,13 +33,13 @@ class ClickRows(NamedTuple):
     ids: np.ndarray
     """int64 (samples, fields), or as many columns a field as it has ids: (field << FIELD_SHIFT) | code."""
     dense: np.ndarray
-    """float32 (samples, dense_features): floats as they were prepared; of whole numbers log(1 + x), and 0 for what is negative or
+    """float32 (samples, dense_features): floats as they were prepared; for whole numbers log(1 + x), and 0 if negative or
     missing."""
     labels: np.ndarray
     """float32 (samples,)."""
     history: np.ndarray | None = None
-    """int64 (samples, length, 2): the category and the brand of the user's latest behaviours, oldest first, as ids of those
-    fields; places after a sample's end hold the code 0."""
+    """int64 (samples, length, 2): category and brand of the user's latest behaviours, oldest first, as ids of those fields; the
+    code 0 after a sample's last behaviour."""
     history_length: np.ndarray | None = None
     """int64 (samples,)."""
 
@@ -56,7 +50,7 @@ class Partitions:
     kinds: tuple[str, ...] = ("clicks", "triples", "images", "encoded images", "questions")
 
     def __init__(self, folder: str | Path, *kinds: str):
-        """`kinds`: what the folder may hold, where that is not the class's own choice."""
+        """`kinds`: data that the folder may hold; by default `kinds` of the class."""
         self.folder, self.kinds = Path(folder), kinds or self.kinds
         path = self.folder / "manifest.json"
         if self.folder.is_file():
@@ -75,19 +69,19 @@ class Partitions:
 
     @property
     def names(self) -> list[int | str]:
-        """The days, or the splits, that hold anything."""
+        """The days or splits that have rows."""
         return sorted(self._parts)
 
     def rows(self, name: int | str) -> int:
-        """How many there are; 0 for a day without any."""
+        """Rows of a day or split; 0 if there are none."""
         return sum(part["rows"] for part in self._parts.get(name, ()))
 
     def files(self, name: int | str, file: str) -> list[Path]:
-        """What holds its rows where they are no arrays, part by part."""
+        """The files of a day or split, part by part, where its rows are not arrays."""
         return [self.folder / part["folder"] / file for part in self._parts.get(name, ())]
 
     def take(self, name: int | str, array: str, rows: np.ndarray | slice = slice(None)) -> np.ndarray:
-        """These rows of an array, or all, copied: numbers from 0, in any order, or a slice."""
+        """Copy rows of an array, by default all: numbers from 0 in any order, or a slice."""
         if isinstance(rows, slice):
             rows = np.arange(*rows.indices(self.rows(name)))
         rows = np.asarray(rows, np.int64)
@@ -128,12 +122,12 @@ class PreparedClicks(Partitions):
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """The categorical fields; their places are in the ids."""
+        """The names of the categorical fields, in the order of the ids."""
         return tuple(self.manifest["fields"])
 
     @property
     def pooling(self) -> tuple[int, ...]:
-        """Ids of each field that a sample has, where some have several; (): one of each."""
+        """Ids of each field that a sample has; (): one of each."""
         return tuple(self.manifest.get("pooling", ()))
 
     @property
@@ -141,7 +135,7 @@ class PreparedClicks(Partitions):
         return len(self.manifest["dense"])
 
     def read(self, day: int, rows: np.ndarray | slice) -> ClickRows:
-        """These samples of a day."""
+        """Samples of a day."""
         codes = self.take(day, "ids", rows).astype(np.int64)
         labels = self.take(day, "labels", rows).astype(np.float32)
         if self.dense_features:
@@ -160,21 +154,21 @@ class PreparedClicks(Partitions):
 
     @cached_property
     def history_fields(self) -> list[int]:
-        """The places of the fields that a behaviour has, where behaviours are known."""
+        """The places of a behaviour's fields among `fields`."""
         return [self.fields.index(name) for name in self.manifest["history"]["fields"]]
 
 
-_BLOCK = 1 << 16  # rows that are shuffled together: a batch touches few pages of a large file
+_BLOCK = 1 << 16  # rows that are shuffled together, so that a batch touches few pages of a large file
 
 
 def digest(path: str) -> str:
-    """What a run on that folder depends on: the manifest, which holds the digest of every file."""
+    """A hash of the folder's manifest, which has the digest of every file; "" without a manifest."""
     manifest = Path(path) / "manifest.json"
     return hashlib.sha256(manifest.read_bytes()).hexdigest() if manifest.is_file() else ""
 
 
 def training_samples(path: str) -> int:
-    """Training samples in one pass over the folder, whatever it holds."""
+    """Training samples in one pass over a folder of any kind."""
     found = Partitions(path)
     if found.manifest["kind"] == "clicks":
         return read_clicks(path, behaviours=False).samples
@@ -182,20 +176,20 @@ def training_samples(path: str) -> int:
 
 
 def training_rows(rows: int, path: str | Path) -> int:
-    """Rows to train on where a tenth is held out."""
+    """Rows to train on if a tenth is held out."""
     if rows < 2:
-        raise BadOption(f"{path} has {rows} rows; expected at least one to train on and one to be judged by")
+        raise BadOption(f"{path} has {rows} rows; expected at least one to train on and one to evaluate")
     return rows - max(1, rows // 10)
 
 
 @functools.lru_cache(maxsize=4)
-def read_clicks(path: str, *, behaviours: bool) -> ClickPass:
-    """A click log, with each user's past behaviours if they are wanted."""
-    return ClickPass(PreparedClicks(path), behaviours)
+def read_clicks(path: str, *, behaviours: bool) -> PreparedClickStream:
+    """The stream of a click log; with `behaviours`, samples have their user's past behaviours."""
+    return PreparedClickStream(PreparedClicks(path), behaviours)
 
 
-class ClickPass:
-    """Training days one after another, each in an order of its own, again and again; and samples of the days after them."""
+class PreparedClickStream:
+    """An endless stream over the training days, each in random order, epoch after epoch; and samples of the later days."""
 
     def __init__(self, log: PreparedClicks, behaviours: bool):
         self._log, self._behaviours = log, behaviours
@@ -206,15 +200,15 @@ class ClickPass:
         self.fields, self.pooling, self.dense_features = len(log.fields), log.pooling, log.dense_features
         self.length = log.manifest["history"]["length"] if behaviours else 0
         sizes = {day: size for day in log.names if (size := log.rows(day))}
-        learnt = {day: size for day, size in sizes.items() if day < log.manifest["train_days"]}
-        judged = {day: (0, size) for day, size in sizes.items() if day not in learnt}
-        if not learnt or not judged:  # a file of a few days, all before or all after the end of training
-            learnt, last = dict(sizes), max(sizes, default=0)
-            learnt[last] = training_rows(sizes.get(last, 0), log.folder)
-            judged = {last: (learnt[last], sizes[last])}
-        self._judged = judged
-        self._days = list(learnt)
-        self._starts = _starts([learnt[day] for day in self._days])
+        train_days = {day: size for day, size in sizes.items() if day < log.manifest["train_days"]}
+        test_days = {day: (0, size) for day, size in sizes.items() if day not in train_days}
+        if not train_days or not test_days:  # a file of a few days, all before or all after the end of training
+            train_days, last = dict(sizes), max(sizes, default=0)
+            train_days[last] = training_rows(sizes.get(last, 0), log.folder)
+            test_days = {last: (train_days[last], sizes[last])}
+        self._test_days = test_days
+        self._days = list(train_days)
+        self._starts = _starts([train_days[day] for day in self._days])
 
     @property
     def samples(self) -> int:
@@ -222,18 +216,18 @@ class ClickPass:
         return int(self._starts[-1])
 
     def day(self, place: int) -> int:
-        """The day of a place in the endless stream; days count on over the epochs."""
+        """The day of a place in the endless stream; days continue over the epochs."""
         epoch, within = divmod(place, self.samples)
         return epoch * len(self._days) + _stretch(self._starts, within)[0]
 
-    def train(self, place: int, size: int, seed: int) -> Clicks | Remembered:
-        """So many samples from that place of the stream on."""
+    def train(self, place: int, size: int, seed: int) -> Clicks | ClicksWithHistory:
+        """Samples from a place of the stream on."""
         pieces = []
         while size:
             epoch, within = divmod(place, self.samples)
             at, first, last = _stretch(self._starts, within)
             take = min(size, last - within)
-            rows = _shuffled(last - first, seed, epoch, self._days[at], within - first, within - first + take)
+            rows = _shuffled_rows(last - first, seed, epoch, self._days[at], within - first, within - first + take)
             pieces.append(self._read(self._days[at], rows, stream(seed, "passed", place)))
             place, size = place + take, size - take
         return pieces[0] if len(pieces) == 1 else _joined(pieces)
@@ -243,52 +237,51 @@ class ClickPass:
         epoch, within = divmod(day, len(self._days))
         return epoch * self.samples + int(self._starts[within])
 
-    def held_out(self, most: int, day: int | None = None) -> Clicks | Remembered:
-        """Samples of the days that are not trained on, or of one day of the first epoch that is trained on later; evenly
-        spread, at most so many."""
-        judged = self._judged
+    def held_out(self, most: int, day: int | None = None) -> Clicks | ClicksWithHistory:
+        """At most so many samples for an evaluation, evenly spread over the test days, or over one day of the first epoch."""
+        test_days = self._test_days
         if day is not None and day < len(self._days):
-            judged = {self._days[day]: (0, self.day_begins(day + 1) - self.day_begins(day))}
-        count = sum(last - first for first, last in judged.values())
+            test_days = {self._days[day]: (0, self.day_begins(day + 1) - self.day_begins(day))}
+        count = sum(last - first for first, last in test_days.values())
         chosen = np.unique(np.linspace(0, count - 1, min(most, count)).astype(np.int64))
         pieces, before = [], 0
-        for day, (first, last) in judged.items():
+        for day, (first, last) in test_days.items():
             here = chosen[(chosen >= before) & (chosen < before + last - first)] - before + first
             if len(here):
                 pieces.append(self._read(day, here, stream(0, "passed", "held out", day)))
             before += last - first
         return _joined(pieces)
 
-    def _read(self, day: int, rows: np.ndarray, generator: np.random.Generator) -> Clicks | Remembered:
+    def _read(self, day: int, rows: np.ndarray, generator: np.random.Generator) -> Clicks | ClicksWithHistory:
         found = self._log.read(day, rows)
         nothing = np.empty(0)
         if not self._behaviours:
             return Clicks(found.ids, found.dense, found.labels, nothing)
         target = found.ids[:, self._log.history_fields]
-        # What others were shown stands for what this user passed over.
+        # Items that other users were shown stand for items that this user did not choose.
         passed = target[generator.integers(len(target), size=(len(target), self.length))]
         parts = (found.ids, target, found.history.reshape(len(target), -1), passed.reshape(len(target), -1))
-        return Remembered(np.concatenate(parts, 1), found.dense, found.labels, nothing, found.history_length)
+        return ClicksWithHistory(np.concatenate(parts, 1), found.dense, found.labels, nothing, found.history_length)
 
 
-def _joined(pieces: list[Clicks | Remembered]) -> Clicks | Remembered:
+def _joined(pieces: list[Clicks | ClicksWithHistory]) -> Clicks | ClicksWithHistory:
     return type(pieces[0])(*map(np.concatenate, zip(*pieces, strict=True)))
 
 
-def _shuffled(rows: int, seed: int, epoch: int, day: int, start: int, stop: int) -> np.ndarray:
-    """Places start .. stop of a day's order: blocks of rows in any order, and the rows of a block in any order."""
+def _shuffled_rows(rows: int, seed: int, epoch: int, day: int, start: int, stop: int) -> np.ndarray:
+    """Rows at places start .. stop of a day: blocks of rows in random order, and random order within a block."""
     order, starts = _blocks(rows, seed, epoch, day)
     found = []
     while start < stop:
         at, first, end = _stretch(starts, start)
-        inside = _inside(end - first, seed, epoch, day, int(order[at]))
+        inside = _within_block(end - first, seed, epoch, day, int(order[at]))
         found.append(int(order[at]) * _BLOCK + inside[start - first : stop - first])
         start = end
     return np.concatenate(found)
 
 
 def _starts(sizes: Sequence[int] | np.ndarray) -> np.ndarray:
-    """Where stretches of these sizes begin, one after another, and where the last one ends."""
+    """Where consecutive stretches of these sizes begin, and where the last one ends."""
     return np.concatenate(([0], np.cumsum(sizes)))
 
 
@@ -305,12 +298,12 @@ def _blocks(rows: int, seed: int, epoch: int, day: int) -> tuple[np.ndarray, np.
 
 
 @functools.lru_cache(maxsize=32)
-def _inside(rows: int, seed: int, epoch: int, day: int, block: int) -> np.ndarray:
+def _within_block(rows: int, seed: int, epoch: int, day: int, block: int) -> np.ndarray:
     return stream(seed, "rows", epoch, day, block).permutation(rows)
 
 
 def split_parts(path: str, parts: dict[str, tuple], train: str, test: str) -> tuple[tuple, tuple]:
-    """The columns to train on and those to be judged by."""
+    """The columns to train on and the columns to evaluate."""
     if test in parts and train in parts:
         return parts[train], parts[test]
     whole = next(iter(parts.values()), ((),))

@@ -1,7 +1,4 @@
-"""A strongly convex quadratic: the test bed whose optimum is known.
-
-A strongly convex quadratic with known optimum, gradients with noise, and no sparse features.
-"""
+"""A strongly convex quadratic: its optimum is known, its gradients have noise, and it has no sparse features."""
 
 from __future__ import annotations
 
@@ -56,7 +53,7 @@ class QuadraticBowl(Workload):
     dim: Count = 32
     """Number of parameters."""
     condition: Annotated[float, Ge(1), Finite] = 10.0
-    """Largest eigenvalue over the smallest."""
+    """Largest eigenvalue divided by the smallest."""
     noise: NotNegative = 1.0
     """Standard deviation of a sample's gradient noise in each coordinate."""
     world: Natural = 0

@@ -1,4 +1,4 @@
-"""Which item comes next? YouTubeDNN, trained as a sampled softmax."""
+"""Retrieval: which item does a user choose next? YouTubeDNN (Covington et al., 2016), trained with a sampled softmax."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lib.options.checked import Count, Natural, NotNegative
 from lib.store.optim import Adam, Optimizer
 from lib.streams import stream
 from lib.tasks.batch import Batch
-from lib.tasks.behaviours import Catalogue, Histories, WatchStream, next_topic
+from lib.tasks.behaviours import Catalogue, Histories, WatchStream, next_topic_probabilities
 from lib.tasks.click_models import TABLE
 from lib.tasks.clicks_stream import FIELD_SHIFT
 from lib.tasks.layers import generator, mlp, mlp_flops
@@ -28,11 +28,11 @@ ITEM = "item"
 
 
 class YouTubeDNN(nn.Module):
-    """A vector of the user against the vectors of items; trained as a softmax over all items, of which a sample is seen.
+    """A network for users' vectors, whose products with items' vectors are the logits of a sampled softmax.
 
-    `batch.where[TABLE]` holds a sample's fields, then `length` items that were watched, of which
-    `batch.features["behaviours"]` are real; `batch.where[ITEM]` is flat: the samples' next items, then the batch's shared
-    negatives. Scores have the shape (samples, 1 + negatives), place 0 is the next item.
+    `batch.where[TABLE]` has a sample's fields, then `length` watched items, of which `batch.features["behaviours"]` are real.
+    `batch.where[ITEM]` is flat: the samples' next items, then the negatives that they share. Scores have the shape
+    (samples, 1 + negatives); place 0 is the next item.
     """
 
     def __init__(self, *, fields: int, dim: int, dense_features: int, hidden: Sequence[int], length: int, seed: int):
@@ -42,7 +42,7 @@ class YouTubeDNN(nn.Module):
 
     @staticmethod
     def flops(*, fields: int, dim: int, dense_features: int, hidden: Sequence[int], length: int) -> float:
-        """Of the user's vector, a sample."""
+        """Floating-point operations of a user's vector."""
         return mlp_flops((fields + 1) * dim + dense_features, hidden, dim) + 2 * length * dim
 
     def users(self, batch: Batch, rows: Mapping[str, Tensor]) -> Tensor:
@@ -59,8 +59,11 @@ class YouTubeDNN(nn.Module):
         return torch.cat((torch.linalg.vecdot(users, chosen).unsqueeze(1), users @ negatives.T), 1)
 
     def loss(self, batch: Batch, scores: Tensor) -> Tensor:
-        """Cross-entropy of the next item among the sampled ones, each score less the logarithm of how often its item is drawn
-        (Bengio and Senécal, 2008), `batch.features["log_chance"]`; a negative that is the next item itself does not count."""
+        """Cross-entropy of the next item among the sampled ones; a negative that equals the next item does not count.
+
+        From each score `batch.features["log_chance"]` is subtracted, the log probability of drawing the item (Bengio and
+        Senécal, 2008).
+        """
         items, chances = batch.where[ITEM], batch.features["log_chance"].to(scores.dtype)
         chosen, negatives = items.tensor_split((batch.size,))
         of_chosen, of_negatives = chances.tensor_split((batch.size,))
@@ -72,9 +75,9 @@ class YouTubeDNN(nn.Module):
 
 @dataclass(frozen=True, kw_only=True)
 class NextItem(Workload):
-    """Users' groups and histories, and the item that they choose next; see lib.tasks.behaviours.
+    """Prediction of the next item from a user's group and history (`lib.tasks.behaviours`).
 
-    Days are those of lib.tasks.clicks. The two tables hold an item as what was watched, and as what may be chosen.
+    The days are those of `lib.tasks.clicks`. An item has one row as a watched item, and one as a candidate.
     """
 
     name: str = "next-item"
@@ -88,7 +91,7 @@ class NextItem(Workload):
     hidden: tuple[Count, ...] = (128,)
     """Widths of the hidden layers of the user's network."""
     negatives: Count = 256
-    """Items that a batch's samples share as what was not chosen, drawn by popularity."""
+    """Items that the samples of a batch share as negatives, drawn by popularity."""
     topics: Count = 20
     """Topics of the items."""
     per_topic: Count = 50
@@ -98,7 +101,7 @@ class NextItem(Workload):
     length: Count = 10
     """Most past items of a user."""
     novelty: NotNegative = 2.0
-    """How readily a user turns to a new topic."""
+    """Weight of a new topic, relative to one past behaviour."""
     groups: Count = 10
     """Groups of users, which differ in their taste for new topics."""
     spread: NotNegative = 1.0
@@ -106,15 +109,15 @@ class NextItem(Workload):
     days: Count = 4
     """Days in one pass."""
     drift: NotNegative = 0.03
-    """Radians by which the groups' tastes turn each day."""
+    """Radians by which the groups' tastes drift each day."""
     world: Natural = 0
-    """Seed of the tastes, apart from the runs' seed."""
+    """Seed of the tastes, independent of the seed of runs."""
     scale: NotNegative = 0.2
     """New rows are uniform in (-scale, scale)."""
     evaluation_samples: Count = 4_000
     """Users of the evaluation."""
     evaluation_negatives: Count = 20
-    """Items, drawn uniformly, above which each user's next item should score."""
+    """Uniformly drawn items with which each user's next item is compared."""
 
     def __post_init__(self):
         if not self.novelty:
@@ -128,20 +131,22 @@ class NextItem(Workload):
 
     def draw(self, seed: int, first: int, size: int, index: int) -> Batch:
         parts = [
-            self._watch.draw(many, seed=seed, day=day, first=place) for day, place, many in self.by_day(first, size)
+            self._watch.draw(many, seed=seed, day=day, first=place)
+            for day, place, many in self.split_by_day(first, size)
         ]
         groups, _, pasts = zip(*parts, strict=True)
         group, past = np.concatenate(groups), Histories(*map(np.concatenate, zip(*pasts, strict=True)))
         uniform = stream(seed, "negatives", first).random((self.negatives, 2))
         rank = pick_many(uniform[:, 1], *alias_table(self.per_topic, self.exponent))
         negatives = (uniform[:, 0] * self.topics).astype(np.int64) * self.per_topic + rank
-        items = np.concatenate((past.following, negatives))
+        items = np.concatenate((past.next_item, negatives))
         return Batch.of(
             index=index,
             day=self.day(first),
             size=size,
             raw={TABLE: _places(group, past), ITEM: items},
-            features=_features(past) | {"log_chance": np.log(self._catalogue.chances())[items].astype(np.float32)},
+            features=_features(past)
+            | {"log_chance": np.log(self._catalogue.probabilities())[items].astype(np.float32)},
         )
 
     def work(self) -> Work:
@@ -156,8 +161,11 @@ class NextItem(Workload):
     def evaluate(
         self, model: YouTubeDNN, rows: Mapping[str, torch.Tensor], seed: int, day: int | None = None
     ) -> dict[str, float]:
-        """`auc` is the chance that a user's next item scores above one drawn uniformly; `auc_ceiling` is that of the planted
-        chances of the items, which no other scores can exceed but by luck; `hit_1` is how often the next item is first."""
+        """auc, auc_ceiling and hit_1.
+
+        `auc` is the probability that the next item scores above a uniformly drawn one, and `auc_ceiling` that of the true
+        probabilities, which other scores exceed only by luck. `hit_1` is the share of users whose next item is first.
+        """
         held_out = _evaluation(self, seed, day)
         batch = held_out.batch.to(rows[ITEM].device)
         items = rows[ITEM][batch.where[ITEM]].unflatten(0, (batch.size, -1))
@@ -175,16 +183,16 @@ class NextItem(Workload):
 
     @functools.cached_property
     def _catalogue(self) -> Catalogue:
-        return self.plan(Catalogue)
+        return self.build_stream(Catalogue)
 
     @functools.cached_property
     def _watch(self) -> WatchStream:
-        return self.plan(WatchStream, catalogue=self._catalogue)
+        return self.build_stream(WatchStream, catalogue=self._catalogue)
 
 
 class _HeldOutUsers(NamedTuple):
     batch: Batch
-    """The items of a user are the next one, then those that it is held against."""
+    """The items of a user are the next one, then those that it is compared with."""
     ceiling: float
 
 
@@ -192,18 +200,18 @@ class _HeldOutUsers(NamedTuple):
 def _evaluation(workload: NextItem, seed: int, day: int | None) -> _HeldOutUsers:
     size, catalogue = workload.evaluation_samples, workload._catalogue
     day = workload.days if day is None else day
-    group, taste, past = workload._watch.draw(size, seed=seed, day=day, of=f"evaluation {day}")
+    group, taste, past = workload._watch.draw(size, seed=seed, day=day, part=f"evaluation {day}")
     others = stream(seed, "others", day).integers(catalogue.items, size=(size, workload.evaluation_negatives))
-    items = np.concatenate((past.following[:, None], others), 1)
-    topics = next_topic(catalogue, past, taste)
-    truth = np.take_along_axis(topics, items // catalogue.per_topic, 1) * catalogue.chances()[items]
+    items = np.concatenate((past.next_item[:, None], others), 1)
+    topics = next_topic_probabilities(catalogue, past, taste)
+    truth = np.take_along_axis(topics, items // catalogue.per_topic, 1) * catalogue.probabilities()[items]
     raw = {TABLE: _places(group, past), ITEM: items.ravel()}
     batch = Batch.of(index=0, day=day, size=size, raw=raw, features=_features(past))
     return _HeldOutUsers(batch, _above(truth))
 
 
 def _above(scores: np.ndarray) -> float:
-    """How often the first of a row is above the others; ties count half, and so does the item itself among the others."""
+    """How often the first of a row is above the others; ties count half."""
     first, others = scores[:, :1], scores[:, 1:]
     return float(np.mean((first > others) + 0.5 * (first == others)))
 

@@ -1,7 +1,4 @@
-"""Zipf-distributed ranks in constant time each, by Walker's alias method.
-
-The same samples again and again, each time in another order.
-"""
+"""Zipf-distributed ranks by Walker's alias method, in constant time each, and the order of samples in epochs."""
 
 from __future__ import annotations
 
@@ -15,22 +12,22 @@ from lib.streams import stream
 
 
 class AliasTable(NamedTuple):
-    """Column i yields i with chance `keep[i]` and `alias[i]` otherwise; every column is equally likely."""
+    """Column i yields i with probability `keep[i]` and `alias[i]` otherwise; all columns are equally likely."""
 
     keep: np.ndarray
     alias: np.ndarray
 
 
-def probabilities(size: int, exponent: float) -> np.ndarray:
-    """Chance of each rank: proportional to rank^-exponent, so 0 is uniform."""
+def zipf_probabilities(size: int, exponent: float) -> np.ndarray:
+    """Probability of each rank, proportional to rank^-exponent; an exponent of 0 is uniform."""
     weights = np.arange(1, size + 1, dtype=np.float64) ** -exponent
     return weights / weights.sum()
 
 
 @functools.lru_cache(maxsize=16)
 def alias_table(size: int, exponent: float) -> AliasTable:
-    """The table (Vose's construction) of Zipf ranks 0 .. size - 1."""
-    table = AliasTable(*_build(probabilities(size, exponent)))
+    """The table of Zipf ranks 0 .. size - 1 (Vose's construction)."""
+    table = AliasTable(*_build(zipf_probabilities(size, exponent)))
     for array in table:
         array.flags.writeable = False
     return table
@@ -38,7 +35,7 @@ def alias_table(size: int, exponent: float) -> AliasTable:
 
 @numba.njit(cache=True, nogil=True)
 def pick(uniform: float, keep: np.ndarray, alias: np.ndarray) -> int:
-    """The rank for one uniform in [0, 1): its leading part picks a column, the rest decides between the two ranks."""
+    """The rank for a uniform number in [0, 1): its leading part picks a column, the rest picks one of the two ranks."""
     place = uniform * len(keep)
     column = int(place)
     return column if place - column < keep[column] else alias[column]
@@ -80,9 +77,9 @@ def _build(chances):
 
 
 def epoch_rows(seed: int, first: int, size: int, count: int) -> np.ndarray:
-    """Which of `count` samples stand at places `first` .. `first + size` of an endless stream.
+    """The samples at places `first` .. `first + size` of an endless stream over `count` samples.
 
-    An epoch holds each once, in the order of a permutation that belongs to (seed, epoch); a batch may end one and begin the next.
+    An epoch has each sample once, in an order that belongs to (seed, epoch). A batch may end one epoch and begin the next.
     """
     epochs = range(first // count, (first + size - 1) // count + 1)
     orders = [_permutation(seed, epoch, count) for epoch in epochs]

@@ -1,14 +1,10 @@
-"""BERT (Devlin et al., 2019) for question answering: where in a passage does the answer begin, and where does it end?
+"""Question answering with BERT (Devlin et al., 2019): where in a passage does the answer begin, and where does it end?
 
-`BertQA` is the network itself, for what is trained from random weights; its parameters carry the names of Hugging Face's
-`BertForQuestionAnswering` and mean the same, which a test holds it to. `PretrainedQA` holds that class, with weights from a
-local folder; it needs the extra `text`.
+`BertQA` starts from random weights. Its parameters have the names and the meaning of Hugging Face's `BertForQuestionAnswering`,
+as a test shows. `PretrainedQA` wraps that class with weights from a local folder; it needs the extra `text`.
 
-`batch.features` has `token` and `segment` (samples, length) and `tokens`, how many of a sample's places are real. Scores have
-the shape (samples, 2, length): each place's logit as the beginning and as the end. `batch.labels` (samples, 2) holds both.
-
-
-BERT on questions about a passage, planted or real.
+`batch.features` has `token` and `segment` (samples, length) and `tokens`, the number of a sample's real places. Scores have the
+shape (samples, 2, length): each place's logit as the beginning and as the end. `batch.labels` (samples, 2) has both places.
 """
 
 from __future__ import annotations
@@ -35,16 +31,16 @@ from lib.tasks.batch import Batch
 from lib.tasks.layers import generator
 from lib.tasks.sampling import epoch_rows
 from lib.tasks.text_stream import (
-    Cut,
-    PlantedQuestions,
+    EncodedQuestions,
     Question,
     Questions,
-    Words,
+    QuestionStream,
+    Vocabulary,
     best_spans,
-    cut,
-    exact,
-    normal,
-    overlap,
+    encode_questions,
+    exact_match,
+    f1_score,
+    normalise_answer,
     read_questions,
 )
 from lib.tasks.workload import Workload, dense_parameters
@@ -60,7 +56,7 @@ class QuestionAnswering(nn.Module):
 
 
 class BertQA(QuestionAnswering):
-    """A BERT encoder without dropout, and a linear layer that reads off beginning and end."""
+    """A BERT encoder without dropout, and a linear layer for the logits of beginning and end."""
 
     def __init__(self, *, words: int, dim: int, layers: int, heads: int, inner: int, length: int, seed: int):
         super().__init__()
@@ -69,7 +65,7 @@ class BertQA(QuestionAnswering):
         self.bert.encoder = nn.Module()
         self.bert.encoder.layer = nn.ModuleList(Layer(dim, heads, inner) for _ in range(layers))
         self.qa_outputs = _empty(nn.Linear, dim, 2)
-        start(self, dim, seed)
+        initialise(self, dim, seed)
 
     def forward(self, batch: Batch, rows: Mapping[str, Tensor]) -> Tensor:
         features = batch.features
@@ -133,11 +129,11 @@ class Residual(nn.Module):
 
 
 class PretrainedQA(QuestionAnswering):
-    """Hugging Face's BERT with the weights of a local folder; nothing is ever downloaded. Dropout is off: a step is pure."""
+    """Hugging Face's BERT with weights from a local folder; nothing is downloaded. Dropout is off, so a step is pure."""
 
     def __init__(self, folder: str | Path):
         super().__init__()
-        transformers = extra("transformers")
+        transformers = import_extra("transformers")
         if not (Path(folder) / "config.json").is_file():
             raise BadOption(
                 f"{folder} holds no config.json; expected the folder of a BERT that was saved by transformers"
@@ -155,11 +151,11 @@ class PretrainedQA(QuestionAnswering):
         return scores.masked_fill(~real[:, None], torch.finfo(scores.dtype).min)
 
 
-class PretrainedWords:
-    """The word pieces of a pretrained BERT, with the interface of lib.tasks.text_stream.Words."""
+class PretrainedVocabulary:
+    """The word pieces of a pretrained BERT, with the interface of lib.tasks.text_stream.Vocabulary."""
 
     def __init__(self, folder: str | Path):
-        transformers = extra("transformers")
+        transformers = import_extra("transformers")
         self._tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
         if not self._tokenizer.is_fast:
             raise BadOption(f"{folder}: its tokenizer cannot say where in a text its pieces stand; expected a fast one")
@@ -169,13 +165,13 @@ class PretrainedWords:
     def __len__(self) -> int:
         return len(self._tokenizer)
 
-    def cut(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+    def encode(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
         pieces = self._tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
         return pieces["input_ids"], pieces["offset_mapping"]
 
 
-def extra(name: str):
-    """A package of the extra `text`."""
+def import_extra(name: str):
+    """Import a package of the extra `text`."""
     import importlib
 
     try:
@@ -184,9 +180,9 @@ def extra(name: str):
         raise LockstepError(f"weights from a folder need {name} ({error}): pip install 'lockstep[text]'") from error
 
 
-def start(model: nn.Module, dim: int, seed: int) -> None:
-    """BERT's first weights: biases 0, matrices normal with deviation 0.02 at its width of 768. A narrower network's are
-    larger, so that what a layer adds has the same size."""
+def initialise(model: nn.Module, dim: int, seed: int) -> None:
+    """Set BERT's initial weights: biases 0, matrices normal with deviation 0.02 at its width of 768. A narrower network gets
+    larger weights, so that a layer's output has the same size."""
     stream, spread = generator(seed), 0.02 * math.sqrt(768 / dim)
     for name, parameter in model.named_parameters():
         if "LayerNorm" not in name:
@@ -197,7 +193,7 @@ def start(model: nn.Module, dim: int, seed: int) -> None:
 
 
 def _empty(kind: type[nn.Module], *sizes: int) -> nn.Module:
-    """A layer without first weights: torch would draw them from its global stream."""
+    """A layer without initial weights, which torch would draw from its global random stream."""
     return nn.utils.skip_init(kind, *sizes)
 
 
@@ -206,9 +202,9 @@ _CHUNK = 64  # questions evaluated at once
 
 @dataclass(frozen=True, kw_only=True)
 class Answers(Workload):
-    """Questions, planted (lib.tasks.text_stream) or of a data folder, whose passages are cut into words of their own vocabulary.
+    """Question answering on real or synthetic questions (`lib.tasks.text_stream`).
 
-    Real questions come in epochs, each in an order of its own that belongs to (seed, epoch).
+    Real questions come in epochs, each in its own random order; without `weights` their words are the vocabulary.
     """
 
     name: str = "questions-synthetic"
@@ -218,7 +214,7 @@ class Answers(Workload):
     dense_optimizer: Optimizer = field(default=Adam(lr=1e-3))
     row_optimizer: Optimizer = field(default=SGD(lr=0.1))
     weights: str | None = None
-    """Folder of a pretrained BERT, as transformers saves it; without it the network starts from random weights."""
+    """Folder of a pretrained BERT, as transformers saves it; without it, initial weights are random."""
     dim: Count = 32
     """Width of a word's state."""
     layers: Count = 2
@@ -226,13 +222,13 @@ class Answers(Workload):
     heads: Count = 2
     """Heads of its attention."""
     vocabulary: Annotated[int, Ge(8)] = 8_000
-    """Most words of a real data set's vocabulary; the others are unknown."""
+    """Most words of the vocabulary of real questions; other words are unknown."""
     length: Annotated[int, Ge(8)] = 192
     """Places for a real question and its passage."""
     data: str | None = None
-    """Folder of real questions; without it they are planted, by the options from `kinds` to `ambiguity`."""
+    """Folder of real questions; without it they are synthetic, by the options from `kinds` to `ambiguity`."""
     kinds: Annotated[int, Ge(2)] = 8
-    """Kinds of words that are asked for."""
+    """Kinds of words."""
     words: Count = 20
     """Words of each kind."""
     slots: Count = 8
@@ -240,7 +236,7 @@ class Answers(Workload):
     distractors: Natural = 3
     """Stretches of other kinds in a passage."""
     ambiguity: Share = 0.2
-    """Share of the questions that have two equally good answers, of which one is meant."""
+    """Share of the questions with two equally likely answers, of which one is correct."""
     evaluation_samples: Count = 1_000
     """Most questions of the evaluation."""
 
@@ -251,14 +247,14 @@ class Answers(Workload):
             self._reject("distractors", f"at most slots - 2 ({self.slots - 2})")
         if self.weights and not self.data:
             self._reject(
-                "weights", "None without data: planted questions are in no language that a BERT was trained on"
+                "weights", "None without data: synthetic questions are in no language that a BERT was trained on"
             )
 
     def model(self, seed: int) -> QuestionAnswering:
         if self.weights:
             return PretrainedQA(self.weights)
         words, length = (
-            (len(_words(self)), self.length) if self.data else (self._planted.vocabulary, self._planted.length)
+            (len(_vocabulary(self)), self.length) if self.data else (self._synthetic.vocabulary, self._synthetic.length)
         )
         return BertQA(
             words=words,
@@ -272,14 +268,14 @@ class Answers(Workload):
 
     def draw(self, seed: int, first: int, size: int, index: int) -> Batch:
         if not self.data:
-            return _batch(self._planted.draw(size, seed=seed, first=first)[0], index)
-        pool = _cut(self).questions
+            return _batch(self._synthetic.draw(size, seed=seed, first=first)[0], index)
+        pool = _encoded_questions(self).questions
         rows = epoch_rows(seed, first, size, len(pool.tokens))
         return _batch(Questions(*(part[rows] for part in pool)), index)
 
     def work(self) -> Work:
         """Six operations for each parameter of the encoder and each place, and the attention's products."""
-        length = self.length if self.data else self._planted.length
+        length = self.length if self.data else self._synthetic.length
         layer = 12 * self.dim**2 + 2 * length * self.dim
         states = self.batch_size * length * self.dim * (1 + 12 * self.layers)
         return Work(
@@ -289,7 +285,7 @@ class Answers(Workload):
     def evaluate(
         self, model: QuestionAnswering, rows: Mapping[str, torch.Tensor], seed: int, day: int | None = None
     ) -> dict[str, float]:
-        """em and f1, by SQuAD's rules; planted questions have `em_ceiling`, what knowing the truth would reach."""
+        """em and f1 by SQuAD's rules; for synthetic questions also `em_ceiling`, the best possible."""
         held_out = _evaluation(self, seed)
         pool = held_out.questions
         scores = [model(part, rows).cpu().numpy() for part in _batch(pool, 0).parts(_CHUNK)]
@@ -297,63 +293,63 @@ class Answers(Workload):
         given = [held_out.read(row, *span) for row, span in enumerate(spans.tolist())]
         pairs = list(zip(given, held_out.right, strict=True))
         result = {
-            "em": float(np.mean([exact(*pair) for pair in pairs])),
-            "f1": float(np.mean([overlap(*pair) for pair in pairs])),
+            "em": float(np.mean([exact_match(*pair) for pair in pairs])),
+            "f1": float(np.mean([f1_score(*pair) for pair in pairs])),
         }
         return result if held_out.ceiling is None else result | {"em_ceiling": held_out.ceiling}
 
     @functools.cached_property
-    def _planted(self) -> PlantedQuestions:
-        return self.plan(PlantedQuestions)
+    def _synthetic(self) -> QuestionStream:
+        return self.build_stream(QuestionStream)
 
 
 class _HeldOutQuestions(NamedTuple):
     questions: Questions
     begins: np.ndarray
     right: list[list[list]]
-    """Of each question, the words of all right answers."""
+    """The words of all correct answers of each question."""
     ceiling: float | None
     texts: list[tuple[str, list[tuple[int, int]]]] | None
-    """Of each real question, the passage and where its words stand."""
+    """The passage of each real question, and where its words begin and end."""
 
     def read(self, row: int, first: int, last: int) -> list:
-        """The words of a stretch."""
+        """The words between two places of a sample."""
         if self.texts is None:
             return self.questions.tokens[row, first : last + 1].tolist()
         passage, places = self.texts[row]
         begin = int(self.begins[row])
-        return normal(passage[places[first - begin][0] : places[last - begin][1]])
+        return normalise_answer(passage[places[first - begin][0] : places[last - begin][1]])
 
 
 @functools.lru_cache(maxsize=4)
 def _evaluation(workload: Answers, seed: int) -> _HeldOutQuestions:
     if not workload.data:
         size = workload.evaluation_samples
-        questions, chance = workload._planted.draw(size, seed=seed, first="evaluation")
+        questions, chance = workload._synthetic.draw(size, seed=seed, first="evaluation")
         spans = questions.spans.tolist()
         right = [[row[a : b + 1].tolist()] for row, (a, b) in zip(questions.tokens, spans, strict=True)]
         return _HeldOutQuestions(questions, np.full(size, 3), right, float(chance.mean()), None)
     asked = read_questions(workload.data).test
     chosen = np.sort(stream(0, "judged").permutation(len(asked))[: workload.evaluation_samples])
     asked = [asked[place] for place in chosen.tolist()]
-    questions, offsets, begins = cut(_words(workload), asked, workload.length, around=False)
-    right = [[normal(answer) for answer in question.answers] for question in asked]
+    questions, offsets, begins = encode_questions(_vocabulary(workload), asked, workload.length, around=False)
+    right = [[normalise_answer(answer) for answer in question.answers] for question in asked]
     texts = [(question.passage, places) for question, places in zip(asked, offsets, strict=True)]
     return _HeldOutQuestions(questions, begins, right, None, texts)
 
 
 @functools.lru_cache(maxsize=2)
-def _words(workload: Answers) -> Words | PretrainedWords:
+def _vocabulary(workload: Answers) -> Vocabulary | PretrainedVocabulary:
     if workload.weights:
-        return PretrainedWords(workload.weights)
+        return PretrainedVocabulary(workload.weights)
     asked: list[Question] = read_questions(workload.data).train
     passages = dict.fromkeys(question.passage for question in asked)
-    return Words([*passages, *(question.question for question in asked)], workload.vocabulary)
+    return Vocabulary([*passages, *(question.question for question in asked)], workload.vocabulary)
 
 
 @functools.lru_cache(maxsize=2)
-def _cut(workload: Answers) -> Cut:
-    return cut(_words(workload), read_questions(workload.data).train, workload.length, around=True)
+def _encoded_questions(workload: Answers) -> EncodedQuestions:
+    return encode_questions(_vocabulary(workload), read_questions(workload.data).train, workload.length, around=True)
 
 
 def _batch(questions: Questions, index: int) -> Batch:

@@ -1,4 +1,4 @@
-"""Questions whose answer is a stretch of a passage: planted ones, and real ones cut into words."""
+"""Questions whose answer is a stretch of a passage: synthetic ones, and real ones as numbered words."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lib.streams import stream
 from lib.tasks.prepared_datasets import Partitions, split_parts
 
 PAD, CLS, SEP, UNKNOWN = range(4)
-"""The first words of every vocabulary."""
+"""The numbers of the special words in every vocabulary."""
 
 WORD = re.compile(r"\w+|[^\w\s]")
 
@@ -28,7 +28,7 @@ class Questions(NamedTuple):
     segments: np.ndarray
     """int64 (samples, length): 1 in the passage."""
     sizes: np.ndarray
-    """int64 (samples,): places that are no padding."""
+    """int64 (samples,): places without the padding."""
     spans: np.ndarray
     """int64 (samples, 2): first and last place of the answer."""
 
@@ -39,21 +39,21 @@ class Question(NamedTuple):
     question: str
     passage: str
     answers: tuple[str, ...]
-    """All that count as right; the first stands at `start`."""
+    """All correct answers; the first is at `start`."""
     start: int
-    """Where in the passage, in characters."""
+    """Position of the first answer in the passage, in characters."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlantedQuestions:
-    """A question names a kind of words; the answer is the stretch of such words in the passage.
+class QuestionStream:
+    """Synthetic questions: a question names a kind of words, and the answer is the stretch of such words in the passage.
 
-    The passage is cut into slots. Some hold one to three words of some kind, the others only filler. With a chance of
-    `ambiguity` there are two stretches of the kind asked for, either as likely to be meant, and nobody can know.
+    The passage has slots. Some hold one to three words of some kind, the others only filler. With probability `ambiguity` two
+    stretches are of the right kind, and either is the answer with equal probability.
     """
 
     kinds: int
-    """Kinds of words that are asked for."""
+    """Kinds of words."""
     words: int
     """Words of each kind, and filler words."""
     slots: int
@@ -72,7 +72,7 @@ class PlantedQuestions:
         return 4 + self.kinds + (self.kinds + 1) * self.words
 
     def draw(self, size: int, *, seed: int, first: object) -> tuple[Questions, np.ndarray]:
-        """Samples, and of each the chance that a perfect answer is the one that was meant."""
+        """Samples, and for each the probability that the best possible answer is correct."""
         generator = stream(seed, "questions", first)
         rows = np.arange(size)[:, None]
         asked = generator.integers(self.kinds, size=size)
@@ -99,47 +99,49 @@ class PlantedQuestions:
         return Questions(tokens, segments, np.full(size, self.length), spans), np.where(twice, 0.5, 1.0)
 
 
-class Words:
-    """A vocabulary of whole words, made of the texts that it will be used on."""
+class Vocabulary:
+    """A vocabulary of whole words, made from texts."""
 
     pad, first, end = PAD, CLS, SEP
 
     def __init__(self, texts: Iterable[str], size: int):
         counts = Counter(word for text in texts for word in WORD.findall(text.lower()))
-        # The commonest first; among equals the alphabet decides, not the order of the texts.
+        # The commonest words first; ties in alphabetical order, whatever the order of the texts.
         kept = sorted(counts, key=lambda word: (-counts[word], word))[: size - 4]
         self._place = {word: 4 + place for place, word in enumerate(kept)}
 
     def __len__(self) -> int:
         return 4 + len(self._place)
 
-    def cut(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
-        """Words of a text, and where each begins and ends in it."""
+    def encode(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+        """The numbers of a text's words, and where each word begins and ends."""
         matches = list(WORD.finditer(text))
         return [self._place.get(match[0].lower(), UNKNOWN) for match in matches], [match.span() for match in matches]
 
 
-class Cut(NamedTuple):
-    """Real questions as words."""
+class EncodedQuestions(NamedTuple):
+    """Real questions as numbered words."""
 
     questions: Questions
     offsets: list[list[tuple[int, int]]]
-    """Of each sample, where the passage's words stand in its text; the first is at place `begins`."""
+    """For each sample, where the passage's words begin and end in its text; the first word is at place `begins`."""
     begins: np.ndarray
     """int64 (samples,)."""
 
 
-def cut(words: Words, questions: Sequence[Question], length: int, *, around: bool) -> Cut:
-    """Questions as samples of a length. What does not fit is cut off: behind, or with `around`, as in training, such that the
-    answer stays; a question is cut to a third of the length."""
+def encode_questions(
+    words: Vocabulary, questions: Sequence[Question], length: int, *, around: bool
+) -> EncodedQuestions:
+    """Make samples of one length. A longer passage loses its end, or with `around`, as in training, both ends around the answer.
+    A question is at most a third of the length."""
     tokens, segments = np.full((len(questions), length), words.pad), np.zeros((len(questions), length), np.int64)
     sizes, spans = np.empty(len(questions), np.int64), np.zeros((len(questions), 2), np.int64)
     offsets, begins = [], np.empty(len(questions), np.int64)
     passages: dict[str, tuple[list[int], list[tuple[int, int]]]] = {}
     for row, (question, passage, answers, start) in enumerate(questions):
-        asked = words.cut(question)[0][: length // 3]
+        asked = words.encode(question)[0][: length // 3]
         if passage not in passages:
-            passages[passage] = words.cut(passage)
+            passages[passage] = words.encode(passage)
         ids, places = passages[passage]
         room, end = length - len(asked) - 3, start + len(answers[0])
         inside = [at for at, (begin, stop) in enumerate(places) if stop > start and begin < end] or [0]
@@ -151,11 +153,11 @@ def cut(words: Words, questions: Sequence[Question], length: int, *, around: boo
         sizes[row], begins[row] = len(whole), begin
         spans[row] = np.minimum(begin + np.array([inside[0], inside[-1]]) - first, len(whole) - 1)
         offsets.append(places)
-    return Cut(Questions(tokens, segments, sizes, spans), offsets, begins)
+    return EncodedQuestions(Questions(tokens, segments, sizes, spans), offsets, begins)
 
 
 def best_spans(scores: np.ndarray, begins: np.ndarray, sizes: np.ndarray, longest: int = 30) -> np.ndarray:
-    """The likeliest stretch (samples, 2) of each passage by the sum of its ends' scores (samples, 2, length)."""
+    """The stretch (samples, 2) of each passage with the largest sum of its two ends' scores (samples, 2, length)."""
     places = np.arange(scores.shape[2])
     outside = (places < begins[:, None]) | (places >= sizes[:, None] - 1)
     first, last = (np.where(outside, -np.inf, scores[:, side]) for side in (0, 1))
@@ -167,13 +169,13 @@ def best_spans(scores: np.ndarray, begins: np.ndarray, sizes: np.ndarray, longes
     return spans
 
 
-def exact(answer: Sequence, right: Iterable[Sequence]) -> float:
-    """1 if the words are those of any right answer."""
+def exact_match(answer: Sequence, right: Iterable[Sequence]) -> float:
+    """1 if the words equal a correct answer, else 0."""
     return float(any(list(answer) == list(one) for one in right))
 
 
-def overlap(answer: Sequence, right: Iterable[Sequence]) -> float:
-    """F1 of the bags of words, against the right answer where it is largest; two empty answers agree."""
+def f1_score(answer: Sequence, right: Iterable[Sequence]) -> float:
+    """The largest F1 of the bags of words over the correct answers; two empty answers agree."""
     return max(_f1(list(answer), list(one)) for one in right)
 
 
@@ -187,7 +189,7 @@ def _f1(answer: list, right: list) -> float:
 ARTICLES = ("a", "an", "the")
 
 
-def normal(text: str) -> list[str]:
+def normalise_answer(text: str) -> list[str]:
     """The words of an answer by SQuAD's rules: lower case, no punctuation, no articles."""
     letters = "".join(letter for letter in text.lower() if letter not in _PUNCTUATION)
     return [word for word in letters.split() if word not in ARTICLES]
@@ -203,7 +205,7 @@ class RealQuestions(NamedTuple):
 
 @functools.lru_cache(maxsize=2)
 def read_questions(path: str) -> RealQuestions:
-    """Questions and their passages, all of them in memory."""
+    """Read all questions and their passages into memory."""
     from pyarrow import parquet
 
     found = Partitions(path, "questions")

@@ -1,9 +1,6 @@
-"""Wide residual networks (Zagoruyko and Komodakis, 2016) for small and for large images.
+"""Image classification with wide residual networks (Zagoruyko and Komodakis, 2016), on real or synthetic images.
 
 Images are float tensors (samples, channels, height, width); a score is a class's logit.
-
-
-Wide residual networks on planted or real images.
 """
 
 from __future__ import annotations
@@ -23,17 +20,17 @@ from lib.options.checked import Count, Natural, NotNegative
 from lib.store.optim import SGD, Momentum, Optimizer
 from lib.streams import stream
 from lib.tasks.batch import Batch
-from lib.tasks.layers import Conv, Linear, Norm, generator, settled
+from lib.tasks.layers import Conv, Linear, Norm, generator, settle_norms
 from lib.tasks.sampling import epoch_rows
-from lib.tasks.vision_stream import Images, PlantedImages, RealImages, augmented, moments, read_images, scaled
+from lib.tasks.vision_stream import Images, ImageStream, RealImages, augment, colour_moments, read_images, standardise
 from lib.tasks.workload import Network, Workload, build_network, dense_parameters, resolve_network
 
-Normalise = Callable[[int], nn.Module]
-"""Makes a normalisation of so many channels."""
+NormFactory = Callable[[int], nn.Module]
+"""Makes a normalisation for a number of channels."""
 
 
 class Classifier(nn.Module):
-    """Scores are logits of classes, the loss is the cross-entropy plus half of `weight_decay` times the squared weights."""
+    """Scores are logits of classes; the loss is the cross-entropy plus half of `weight_decay` times the squared weights."""
 
     def __init__(self, weight_decay: float):
         super().__init__()
@@ -42,7 +39,7 @@ class Classifier(nn.Module):
     def loss(self, batch: Batch, scores: Tensor) -> Tensor:
         loss = F.cross_entropy(scores, batch.labels)
         if self.weight_decay:
-            # In the loss, where it is what torch's SGD makes of it, whichever optimiser a server runs.
+            # As part of the loss it equals the weight decay of torch's SGD, whatever optimiser a server uses.
             loss = loss + 0.5 * self.weight_decay * sum(p.square().sum() for p in self.parameters())
         return loss
 
@@ -50,8 +47,8 @@ class Classifier(nn.Module):
 class WideResNet(Classifier):
     """WRN-depth-width for images of about 32 x 32: three stages of pre-activation blocks, 16, 32 and 64 times `width` wide.
 
-    `depth` counts 6 n + 2 layers for n blocks a stage, as DS-Sync's WRN-26-10 does; Zagoruyko and Komodakis count the two
-    convolutions of the shortcuts too and call the same network WRN-28-10.
+    `depth` counts 6 n + 2 layers for n blocks in a stage, as in DS-Sync's WRN-26-10. Zagoruyko and Komodakis also count the two
+    convolutions of the shortcuts, and call the same network WRN-28-10.
     """
 
     def __init__(
@@ -62,7 +59,7 @@ class WideResNet(Classifier):
         classes: int,
         channels: int = 3,
         weight_decay: float = 0.0,
-        norm: Normalise = Norm,
+        norm: NormFactory = Norm,
         seed: int,
     ):
         super().__init__(weight_decay)
@@ -86,7 +83,7 @@ class WideResNet(Classifier):
 class Basic(nn.Module):
     """Two 3 x 3 convolutions, each after a normalisation and a ReLU, around an identity or a 1 x 1 convolution."""
 
-    def __init__(self, inputs: int, outputs: int, stream: torch.Generator, norm: Normalise, *, stride: int):
+    def __init__(self, inputs: int, outputs: int, stream: torch.Generator, norm: NormFactory, *, stride: int):
         super().__init__()
         self.norms = nn.ModuleList([norm(inputs), norm(outputs)])
         self.convs = nn.ModuleList([Conv(inputs, outputs, 3, stream, stride=stride), Conv(outputs, outputs, 3, stream)])
@@ -103,7 +100,7 @@ class WideResNet50(Classifier):
     """WRN-50-width for ImageNet: ResNet-50 (He et al., 2016) whose 3 x 3 convolutions are `width` times as wide."""
 
     def __init__(
-        self, *, width: int = 2, classes: int = 1000, weight_decay: float = 0.0, norm: Normalise = Norm, seed: int
+        self, *, width: int = 2, classes: int = 1000, weight_decay: float = 0.0, norm: NormFactory = Norm, seed: int
     ):
         super().__init__(weight_decay)
         stream = generator(seed)
@@ -127,7 +124,7 @@ class Bottleneck(nn.Module):
     """1 x 1, 3 x 3 and 1 x 1 convolutions, each before a normalisation; the ReLU of the last comes after the addition."""
 
     def __init__(
-        self, inputs: int, middle: int, outputs: int, stream: torch.Generator, norm: Normalise, *, stride: int
+        self, inputs: int, middle: int, outputs: int, stream: torch.Generator, norm: NormFactory, *, stride: int
     ):
         super().__init__()
         self.convs = nn.ModuleList(
@@ -148,8 +145,8 @@ class Bottleneck(nn.Module):
         return F.relu(straight + maps)
 
 
-def cost(model: nn.Module, channels: int, side: int) -> tuple[float, int]:
-    """Floating-point operations of the convolutions, and values that they give, for one square image: one is passed through."""
+def forward_cost(model: nn.Module, channels: int, side: int) -> tuple[float, int]:
+    """Floating-point operations of the convolutions for one square image, and the number of values that they output."""
     total, values, hooks = 0.0, 0, []
 
     def count(conv: Conv, inputs: tuple[Tensor, ...], maps: Tensor) -> None:
@@ -170,16 +167,16 @@ def cost(model: nn.Module, channels: int, side: int) -> tuple[float, int]:
 
 MODELS: dict[str, type[Classifier]] = {"wrn": WideResNet, "wrn50": WideResNet50}
 
-_MEASURED = 10_000  # training images by which colours are scaled
+_MEASURED = 10_000  # training images that give the mean and deviation of colours
 _CHUNK = 256  # images evaluated at once
-_SETTLING = 1024  # training images by which batch normalisation is settled for an evaluation
+_NORM_SAMPLES = 1024  # training images that give the moments of batch normalisation for an evaluation
 
 
 @dataclass(frozen=True, kw_only=True)
 class ImageClasses(Workload):
-    """Images of classes, planted (lib.tasks.vision_stream) or of a data folder.
+    """Classification of real or synthetic images (`lib.tasks.vision_stream`).
 
-    Real images come in epochs, each in an order of its own that belongs to (seed, epoch), mirrored and moved at random.
+    Real images come in epochs, each in its own random order, mirrored and moved at random.
     """
 
     name: str = "images-synthetic"
@@ -190,8 +187,9 @@ class ImageClasses(Workload):
     dense_optimizer: Optimizer = field(default=Momentum(lr=0.1))
     row_optimizer: Optimizer = field(default=SGD(lr=0.1))
     network: Network = "wrn"
-    """The model (option `model`): wrn for small images, wrn50, or a class of your own, a `lib.tasks.vision.Classifier`;
-    it gets what its constructor names of depth, width, classes, channels, weight_decay, norm and seed."""
+    """The model (option `model`): wrn for small images, wrn50, or a class of your own that extends
+    `lib.tasks.vision.Classifier`. Its constructor names what it needs of depth, width, classes, channels, weight_decay, norm and
+    seed."""
     depth: int = 8
     """wrn: layers, 6 n + 2."""
     width: Count = 1
@@ -199,10 +197,10 @@ class ImageClasses(Workload):
     weight_decay: NotNegative = 1e-4
     """Weight of the squared parameters."""
     norm: Literal["settled", "running"] = "settled"
-    """Moments of an evaluation's batch normalisation: of training batches at the parameters that it judges, or torch's running
-    ones, which a replica rule mixes."""
+    """Moments of batch normalisation in an evaluation: of training batches at the evaluated parameters (settled), or torch's
+    running statistics, which a replica rule mixes."""
     data: str | None = None
-    """Folder of real images; without it they are planted, by the options from `classes` to `world`."""
+    """Folder of real images; without it they are synthetic, by the options from `classes` to `world`."""
     classes: Count = 10
     """Number of classes."""
     side: Count = 16
@@ -212,9 +210,9 @@ class ImageClasses(Workload):
     shift: Natural = 1
     """Most pixels by which a pattern is moved."""
     noise: NotNegative = 6.0
-    """Standard deviation of a pixel's noise, over a pattern's."""
+    """Standard deviation of a pixel's noise, relative to that of a pattern."""
     world: Natural = 0
-    """Seed of the patterns, apart from the runs' seed."""
+    """Seed of the patterns, independent of the seed of runs."""
     evaluation_samples: Count = 1_000
     """Most images of the evaluation."""
 
@@ -241,7 +239,7 @@ class ImageClasses(Workload):
         )
 
     def draw(self, seed: int, first: int, size: int, index: int) -> Batch:
-        images = self._epoch(seed, first, size) if self.data else self._planted.draw(size, seed=seed, first=first)
+        images = self._epoch(seed, first, size) if self.data else self._synthetic.draw(size, seed=seed, first=first)
         return Batch.of(index=index, raw={}, size=size, features={"image": images.pixels}, labels=images.labels)
 
     def work(self) -> Work:
@@ -252,19 +250,19 @@ class ImageClasses(Workload):
     def evaluate(
         self, model: Classifier, rows: Mapping[str, torch.Tensor], seed: int, day: int | None = None
     ) -> dict[str, float]:
-        """accuracy and loss on unseen images; planted ones have `accuracy_ceiling`, what the likeliest class would reach."""
+        """accuracy and loss on unseen images; for synthetic ones also `accuracy_ceiling`, that of the likeliest class."""
         held_out = _evaluation(self, seed)
 
         def logits(pixels: np.ndarray) -> torch.Tensor:
             return model(Batch.of(index=0, raw={}, size=len(pixels), features={"image": pixels}), rows)
 
         def settle() -> None:
-            last, count = self.batches(), max(1, _SETTLING // self.batch_size)
+            last, count = self.batches(), max(1, _NORM_SAMPLES // self.batch_size)
             for index in range(max(0, last - count), last):
                 logits(self.batch(seed, index).features["image"])
 
         chunks = [slice(at, at + _CHUNK) for at in range(0, len(held_out.labels), _CHUNK)]
-        with settled(model, settle):
+        with settle_norms(model, settle):
             scores = torch.cat([logits(held_out.pixels(chunk)).cpu() for chunk in chunks])
         labels = torch.from_numpy(held_out.labels)
         result = {
@@ -274,8 +272,8 @@ class ImageClasses(Workload):
         return result if held_out.ceiling is None else result | {"accuracy_ceiling": held_out.ceiling}
 
     @functools.cached_property
-    def _planted(self) -> PlantedImages:
-        return self.plan(PlantedImages)
+    def _synthetic(self) -> ImageStream:
+        return self.build_stream(ImageStream)
 
     @property
     def _real(self) -> RealImages:
@@ -283,8 +281,8 @@ class ImageClasses(Workload):
 
     def _epoch(self, seed: int, first: int, size: int) -> Images:
         rows = epoch_rows(seed, first, size, len(self._real.train))
-        pixels = scaled(self._real.train[rows], _moments(self.data, self.side))
-        return Images(augmented(pixels, stream(seed, "augment", first)), self._real.train_labels[rows])
+        pixels = standardise(self._real.train[rows], _moments(self.data, self.side))
+        return Images(augment(pixels, stream(seed, "augment", first)), self._real.train_labels[rows])
 
 
 class _HeldOutImages(NamedTuple):
@@ -296,23 +294,23 @@ class _HeldOutImages(NamedTuple):
 @functools.lru_cache(maxsize=4)
 def _evaluation(workload: ImageClasses, seed: int) -> _HeldOutImages:
     if not workload.data:
-        images = workload._planted.draw(workload.evaluation_samples, seed=seed, first="evaluation")
-        ceiling = float(np.mean(workload._planted.best(images.pixels) == images.labels))
+        images = workload._synthetic.draw(workload.evaluation_samples, seed=seed, first="evaluation")
+        ceiling = float(np.mean(workload._synthetic.best(images.pixels) == images.labels))
         return _HeldOutImages(lambda chunk: images.pixels[chunk], images.labels, ceiling)
     real = workload._real
     chosen = stream(workload.world, "judged").permutation(len(real.test))[: workload.evaluation_samples]
     colours = _moments(workload.data, workload.side)
-    return _HeldOutImages(lambda chunk: scaled(real.test[chosen[chunk]], colours), real.test_labels[chosen], None)
+    return _HeldOutImages(lambda chunk: standardise(real.test[chosen[chunk]], colours), real.test_labels[chosen], None)
 
 
 @functools.lru_cache(maxsize=4)
 def _moments(folder: str, side: int) -> tuple[np.ndarray, np.ndarray]:
-    """Of the first so many training images in an order of its own: encoded ones are not decoded all for this."""
+    """The colour moments of some random training images: to decode all of a large data set would take hours."""
     train = read_images(folder, side).train
-    return moments(train[stream(0, "moments").permutation(len(train))[:_MEASURED]])
+    return colour_moments(train[stream(0, "moments").permutation(len(train))[:_MEASURED]])
 
 
 @functools.lru_cache(maxsize=8)
 def _cost(workload: ImageClasses) -> tuple[float, int]:
     shape = workload._real.train.shape[1:3] if workload.data else (workload.channels, workload.side)
-    return cost(workload.model(0), *shape)
+    return forward_cost(workload.model(0), *shape)

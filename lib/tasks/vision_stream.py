@@ -1,6 +1,6 @@
-"""Images of classes: a planted kind whose best accuracy is known, and the usual augmentation of real ones.
+"""Images of classes: synthetic ones whose best accuracy is known, and real ones with the usual augmentation.
 
-Images that stay encoded on disk, JPEG or PNG, and are decoded when they are asked for: ImageNet does not fit in memory.
+Large data sets, such as ImageNet, stay encoded on disk as JPEG or PNG and are decoded when a batch needs them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from torch.nn import functional as F
 from lib.streams import stream
 from lib.tasks.prepared_datasets import Partitions, split_parts
 
-_COARSE = 4  # pixels a side of what a class's pattern is blown up from
+_COARSE = 4  # side in pixels of the noise from which a class's pattern is enlarged
 _PAD = 4  # pixels by which a real image may move
 
 
@@ -34,9 +34,11 @@ class Images(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlantedImages:
-    """Each class is a smooth pattern. An image is its class's pattern, moved around a torus by up to `shift` pixels each way,
-    plus noise. So the chance of each class given the image is known."""
+class ImageStream:
+    """Synthetic images: each class is a smooth pattern, which an image moves by up to `shift` pixels around a torus, plus noise.
+
+    So the probability of each class, given the image, is known.
+    """
 
     classes: int
     """Number of classes, equally likely."""
@@ -49,7 +51,7 @@ class PlantedImages:
     noise: float
     """Standard deviation of a pixel's noise; that of a pattern is 1."""
     world: int
-    """Seed of the patterns, apart from the samples' seed."""
+    """Seed of the patterns, independent of the seed of samples."""
 
     def draw(self, size: int, *, seed: int, first: object) -> Images:
         generator = stream(seed, "images", first)
@@ -62,7 +64,7 @@ class PlantedImages:
         return Images(pixels, labels)
 
     def best(self, pixels: np.ndarray) -> np.ndarray:
-        """The likeliest class of each image: over the moves, the likelihoods add up."""
+        """The likeliest class of each image; a class's likelihood is the sum over the moves."""
         patterns = _patterns(self)
         flat = patterns.reshape(-1, pixels[0].size)
         products = pixels.reshape(len(pixels), -1) @ flat.T * np.float32((1 + self.noise**2) ** 0.5)
@@ -71,7 +73,7 @@ class PlantedImages:
 
 
 @functools.lru_cache(maxsize=4)
-def _patterns(images: PlantedImages) -> np.ndarray:
+def _patterns(images: ImageStream) -> np.ndarray:
     """float32 (classes, moves, channels, side, side)."""
     shape = (images.classes, images.channels, _COARSE, _COARSE)
     coarse = torch.from_numpy(stream(images.world, "patterns").standard_normal(shape, dtype=np.float32))
@@ -83,7 +85,7 @@ def _patterns(images: PlantedImages) -> np.ndarray:
 
 
 class RealImages(NamedTuple):
-    """A data set in memory, as it was stored."""
+    """A data set as it is stored."""
 
     train: np.ndarray
     """uint8 (images, channels, side, side)."""
@@ -93,19 +95,19 @@ class RealImages(NamedTuple):
     classes: int
 
 
-def scaled(images: np.ndarray, moments: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
-    """Bytes as float32 of mean 0 and variance 1 in each colour of the training images."""
-    mean, spread = (part[:, None, None] for part in moments)
+def standardise(images: np.ndarray, colour_moments: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
+    """Scale bytes to float32 by the mean and deviation of each colour in the training images."""
+    mean, spread = (part[:, None, None] for part in colour_moments)
     return (images.astype(np.float32) - mean) / spread
 
 
-def moments(images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Each colour's mean and standard deviation."""
+def colour_moments(images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and standard deviation of each colour."""
     return images.mean((0, 2, 3), dtype=np.float32), images.std((0, 2, 3), dtype=np.float32)
 
 
-def augmented(images: np.ndarray, generator: np.random.Generator) -> np.ndarray:
-    """Each image mirrored or not, and moved by up to four pixels each way; what comes in from outside is 0."""
+def augment(images: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+    """Mirror half of the images, and move each by up to four pixels each way; pixels from outside are 0."""
     size, side = len(images), images.shape[-1]
     mirrored = generator.random(size) < 0.5
     images = np.where(mirrored[:, None, None, None], images[..., ::-1], images)
@@ -116,14 +118,14 @@ def augmented(images: np.ndarray, generator: np.random.Generator) -> np.ndarray:
 
 
 CROP = 0.875
-"""Share of the shorter side that the square in the middle keeps, as everyone evaluates ImageNet."""
+"""Share of the shorter side in the central square, as is usual for evaluations on ImageNet."""
 
 
 class EncodedImages:
-    """Behaves as an array of bytes (images, 3, side, side) of which only rows are taken."""
+    """An array of bytes (images, 3, side, side) of which rows can be read; they are decoded on reading."""
 
     def __init__(self, files: Sequence[Path], side: int):
-        """`files`: of rows, as `python -m data_prep imagenet` writes them."""
+        """`files`: the rows that `python -m data_prep imagenet` wrote."""
         self._side = side
         labels = [parquet.read_table(path, columns=["label"])["label"].to_numpy() for path in files]
         self.labels = np.concatenate(labels).astype(np.int64)
@@ -147,13 +149,13 @@ class EncodedImages:
         for place, row in enumerate(rows.tolist()):
             group = bisect.bisect_right(self._ends, row)
             path, number, count = self._groups[group]
-            found[place] = decoded(_images(path, number)[row - self._ends[group] + count], self._side)
+            found[place] = decode(_images(path, number)[row - self._ends[group] + count], self._side)
         return found
 
 
-def decoded(image: bytes, side: int) -> np.ndarray:
-    """The middle of a picture as bytes (3, side, side)."""
-    from PIL import Image  # comes with matplotlib; who has no encoded images needs none
+def decode(image: bytes, side: int) -> np.ndarray:
+    """The central square of a picture as bytes (3, side, side)."""
+    from PIL import Image  # only encoded images need it
 
     with Image.open(io.BytesIO(image)) as picture:
         width, height = picture.size
@@ -173,7 +175,7 @@ def _images(path: Path, group: int) -> list[bytes]:
 
 @functools.lru_cache(maxsize=2)
 def read_images(path: str, side: int) -> RealImages:
-    """Images: arrays in memory, or encoded ones that are decoded, `side` pixels wide, when they are asked for."""
+    """Read images: arrays in memory, or encoded ones, which are decoded to `side` pixels on reading."""
     found = Partitions(path, "images", "encoded images")
     if found.manifest["kind"] == "encoded images":
         train, test = (EncodedImages(found.files(name, "rows.parquet"), side) for name in ("train", "val"))

@@ -1,9 +1,4 @@
-"""The contract of a workload.
-
-A workload held to its contract where a run meets it, so that a mistake is named when it is made and not trained on.
-
-The network of a workload: one by its registered name, or a class of the user's own, also as "my_file.py:MyNetwork".
-"""
+"""The contract of a workload, and checks that name a mistake where a run first meets it, before anything is trained on it."""
 
 from __future__ import annotations
 
@@ -27,7 +22,7 @@ from lib.store.optim import Optimizer
 from lib.tasks.batch import Batch, pool
 from lib.tasks.flat_model import FlatModel, tensor
 
-Plan = TypeVar("Plan")
+Stream = TypeVar("Stream")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,22 +34,22 @@ class TableSpec:
     scale: float
     """A new row is uniform in (-scale, scale)."""
     pooling: tuple[int, ...] = ()
-    """How many columns of a batch's places are summed into each of the vectors that the model sees; (): none."""
+    """Columns of a batch's places whose rows are summed into each vector that the model sees; (): none are summed."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Workload(Checked, ABC):
     """A model, its data stream, its optimisers and its evaluation.
 
-    Frozen: its fields are its configuration, and everything it makes is a pure function of them and of the arguments.
+    A workload is frozen. Its fields are its configuration; all that it returns is a pure function of them and the arguments.
     """
 
     name: ClassVar[str]
-    """A kind that `named.yaml` gives several names to makes a field of it."""
+    """The registered name; a field where `named.yaml` has several names for one class."""
     epochs: ClassVar[bool] = True
-    """Whether its full profile goes through real data again and again, as papers do; a click log is passed once."""
+    """Whether its full profile repeats real data for several epochs, as papers do; a click log is passed once."""
     days: ClassVar[int] = 0
-    """A kind that has days makes an option of it: into how many a pass is cut."""
+    """Days in one pass; an option of the workloads that have days."""
 
     samples: Count
     """Samples in one pass; the last batch may be smaller."""
@@ -72,8 +67,8 @@ class Workload(Checked, ABC):
     def owner(self) -> str:
         return f"workload {self.name!r}"
 
-    def plan(self, kind: type[Plan], **more: Any) -> Plan:
-        """Planted data of that kind; each field of it is the option of its name, or one of `more`."""
+    def build_stream(self, kind: type[Stream], **more: Any) -> Stream:
+        """A synthetic stream of that class; each of its fields is the option of the same name, or one of `more`."""
         own = {field.name: getattr(self, field.name) for field in fields(kind) if field.name not in more}
         return kind(**own, **more)
 
@@ -82,11 +77,11 @@ class Workload(Checked, ABC):
         return {}
 
     def rate_at(self, sample: float) -> float:
-        """What the learning rates are multiplied by at this place of the pass."""
+        """The factor of both learning rates at a place of the pass."""
         return self.lr_gamma ** sum(sample >= share * self.samples for share in self.lr_milestones)
 
     def bags(self) -> dict[str, tuple[int, ...]]:
-        """Table -> `TableSpec.pooling`, of those whose rows are pooled."""
+        """Table -> `TableSpec.pooling`, for the tables whose rows are pooled."""
         return {name: spec.pooling for name, spec in self.tables().items() if max(spec.pooling, default=1) > 1}
 
     @abstractmethod
@@ -97,14 +92,14 @@ class Workload(Checked, ABC):
     def draw(self, seed: int, first: int, size: int, index: int) -> Batch:
         """Samples `first`, `first` + 1, ... of the endless stream that belongs to the seed, as batch `index`.
 
-        A stream of days holds the same samples however it is cut into batches, so that protocols with batches of other sizes
-        train on the same data; what a batch's samples share (negatives, another order of an epoch) goes with `first`.
+        A stream with days holds the same samples for every batch size, so protocols with different batches train on the same
+        data. What the samples of a batch share, such as negatives, depends on `first`.
         """
 
     def batch(self, seed: int, index: int, size: int | None = None) -> Batch:
         """The index-th batch of a pass in batches of one size; `size` overrides `size_of(index)`.
 
-        The stream does not end with the pass: later indices go on, with whole batches.
+        The stream continues after the pass, with whole batches.
         """
         return self.draw(seed, index * self.batch_size, self.size_of(index) if size is None else size, index)
 
@@ -120,22 +115,22 @@ class Workload(Checked, ABC):
     def evaluate(
         self, model: torch.nn.Module, rows: Mapping[str, torch.Tensor], seed: int, day: int | None = None
     ) -> dict[str, float]:
-        """The metrics of a model that holds its dense parameters, with rows aligned with `evaluation_ids`.
+        """Compute metrics by name; the rows are aligned with `evaluation_ids`.
 
-        It gets what a step gets: rows are tensors on the model's device, `model(batch, rows)` takes a batch as `Batch.of` makes
-        it, moves it there and pools it, and no gradient is kept (`lib.tasks.workload.judged`).
-        On samples that are never trained on: of a stream's `day`, by default the one after the pass."""
+        The samples are never trained on: they are of a stream's `day`, by default the day after the pass. Rows are tensors on
+        the model's device. `model(batch, rows)` takes a batch as `Batch.of` makes it, moves it to the device and pools it.
+        """
 
     def day(self, place: int) -> int:
-        """The day of a sample; days go on after the pass."""
+        """The day of a sample; days continue after the pass."""
         return place * self._days() // self.samples
 
     def day_begins(self, day: int) -> int:
         """The first sample of a day."""
         return -(-day * self.samples // self._days())
 
-    def by_day(self, first: int, size: int) -> Iterator[tuple[int, int, int]]:
-        """Of the samples from a place on: each day that has some, its first of them, and how many."""
+    def split_by_day(self, first: int, size: int) -> Iterator[tuple[int, int, int]]:
+        """Yield (day, first sample, samples) for each day that these samples belong to."""
         while size:
             day = self.day(first)
             many = min(size, self.day_begins(day + 1) - first)
@@ -148,11 +143,11 @@ class Workload(Checked, ABC):
         return self.days
 
     def observe(self, labels: np.ndarray, scores: np.ndarray) -> tuple[float, float] | None:
-        """Sum of the log loss and sum of the labels of a batch of binary labels; None for other workloads."""
+        """Sum of the log loss and sum of the labels, for a batch with binary labels; None for other workloads."""
         return None
 
     def batches(self, samples: int | None = None) -> int:
-        """Batches in that many samples, or in one pass."""
+        """Batches in so many samples, by default in one pass."""
         return -(-(self.samples if samples is None else samples) // self.batch_size)
 
     def size_of(self, index: int) -> int:
@@ -163,12 +158,12 @@ class Workload(Checked, ABC):
 
 @functools.lru_cache(maxsize=16)
 def dense_parameters(workload: Workload) -> int:
-    """How many parameters its model has beside the tables."""
+    """Number of the model's dense parameters."""
     return sum(parameter.numel() for parameter in workload.model(0).parameters())
 
 
 def fresh_model(workload: Workload, seed: int) -> FlatModel:
-    """The model of a seed, from which alone it follows: where it has drawn from a global stream, a second one has to be equal."""
+    """Make a workload's model from a seed. A model that draws from a global random stream must come out equal a second time."""
     before = _global_streams()
     module = workload.model(seed)
     if not isinstance(module, torch.nn.Module):
@@ -183,7 +178,7 @@ def fresh_model(workload: Workload, seed: int) -> FlatModel:
 
 
 def draw_batch(workload: Workload, seed: int, first: int, size: int, index: int) -> Batch:
-    """`workload.draw`, with as many samples as were asked for, and ids of its own tables."""
+    """Call `workload.draw`, and check the number of samples and the names of the tables."""
     what = f"{workload.owner()}: draw(first={first}, size={size})"
     try:
         batch = workload.draw(seed, first, size, index)
@@ -206,20 +201,19 @@ def draw_batch(workload: Workload, seed: int, first: int, size: int, index: int)
 def evaluate(
     workload: Workload, model: torch.nn.Module, rows: Mapping[str, np.ndarray], seed: int, day: int | None = None
 ) -> dict[str, Any]:
-    """`workload.evaluate` with what a step gets, as metrics by their names.
+    """Call `workload.evaluate` with rows and batches as a training step has them, without gradients, and check the metrics.
 
-    The rows are tensors on the model's device, and `model(batch, rows)` takes a batch as it was drawn: it goes to the device and
-    is pooled on the way, as a step's does. No gradient is kept.
+    Rows become tensors on the model's device. A batch that the workload passes to the model is moved there and pooled first.
     """
     device = next((each.device for each in model.parameters()), torch.device("cpu"))
     bags = workload.bags()
 
-    def as_in_a_step(_: torch.nn.Module, given: tuple[Batch, Mapping[str, torch.Tensor]]) -> tuple:
+    def prepare(_: torch.nn.Module, given: tuple[Batch, Mapping[str, torch.Tensor]]) -> tuple:
         batch, blocks = given
         return pool(batch.to(device), blocks, bags)
 
     blocks = {table: tensor(block).to(device) for table, block in rows.items()}
-    hook = model.register_forward_pre_hook(as_in_a_step)
+    hook = model.register_forward_pre_hook(prepare)
     try:
         with torch.inference_mode():
             metrics = workload.evaluate(model, blocks, seed, day)
@@ -243,7 +237,7 @@ Network = str | type[nn.Module]
 def resolve_network(
     network: Network, known: Mapping[str, type[nn.Module]], base: type[nn.Module], owner: str
 ) -> Network:
-    """The name of a known one, or the user's own class, which extends `base`."""
+    """The name of a registered network, or a class of the user's own that extends `base`, also as "my_file.py:MyNetwork"."""
     if network in known:
         return network
     if isinstance(network, str):
@@ -258,5 +252,5 @@ def resolve_network(
 
 
 def build_network(kind: type[nn.Module], **shape: Any) -> nn.Module:
-    """A network, which gets of its shape what its constructor names."""
+    """Make a network; its constructor gets the parts of the shape that it names."""
     return kind(**{name: shape[name] for name in signature(kind).parameters if name in shape})

@@ -22,7 +22,7 @@ from lib import Adagrad, RowStore
 from lib.store.table import kernels
 from lib.store.table.table import Table
 from lib.streams import stream
-from lib.tasks.sampling import probabilities
+from lib.tasks.sampling import zipf_probabilities
 from notebooks.bench import checkpoint
 from notebooks.bench.pairs import Work, against, at_most, at_once, cores, time_in_turn
 from notebooks.bench.peers import FEATURES, Ceiling, Direct, Fbgemm, Torch
@@ -207,7 +207,7 @@ def headroom(rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
 def _drawn(size: int, batches: int, samples: int) -> Iterator[np.ndarray]:
     """Rows of a batch: a feature's ranks are scattered over its share of the rows."""
     share = size // FEATURES
-    chances = np.cumsum(probabilities(share, EXPONENT))
+    chances = np.cumsum(zipf_probabilities(share, EXPONENT))
     order = stream(0, "bench", "store", "order").permutation(share)
     random = stream(0, "bench", "store", "ids")
     for _ in range(batches):

@@ -21,7 +21,7 @@ from lib.protocols.dssync import DSSync
 from lib.streams import stream
 from lib.tasks.sampling import epoch_rows
 from lib.tasks.vision import Classifier, ImageClasses
-from lib.tasks.vision_stream import Images, RealImages, augmented, moments, scaled
+from lib.tasks.vision_stream import Images, RealImages, augment, colour_moments, standardise
 from notebooks import regime, study
 from notebooks.dssync import quality
 
@@ -56,7 +56,7 @@ class ImagesAgain(ImageClasses):
         rows = self.chosen(seed, first, size, index)
         pixels, labels = _sets(self).train.pixels[rows], _sets(self).train.labels[rows]
         if self.data:
-            pixels = augmented(pixels, stream(seed, "augment", first))
+            pixels = augment(pixels, stream(seed, "augment", first))
         return Batch.of(index=index, raw={}, size=size, features={"image": pixels}, labels=labels)
 
     def chosen(self, seed: int, first: int, size: int, index: int) -> np.ndarray:
@@ -90,11 +90,11 @@ class _Sets(NamedTuple):
 def _sets(workload: ImagesAgain) -> _Sets:
     images, more = workload.images, workload.evaluation_samples
     if not workload.data:
-        return _Sets(*(workload._planted.draw(n, seed=workload.world, first=n) for n in (images, more)))
+        return _Sets(*(workload._synthetic.draw(n, seed=workload.world, first=n) for n in (images, more)))
     every, classes = _stored(workload._real, images + more)
     order = stream(workload.world, "split").permutation(images + more)  # of which each world keeps others for judging
     found = every[order].reshape(-1, 3, 16, 2, 16, 2).mean((3, 5))
-    pixels, labels = scaled(found, moments(found[:images])), classes[order]
+    pixels, labels = standardise(found, colour_moments(found[:images])), classes[order]
     return _Sets(Images(pixels[:images], labels[:images]), Images(pixels[images:], labels[images:]))
 
 

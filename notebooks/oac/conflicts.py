@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from lib import Run, Workload, protocols, workloads
-from lib.tasks.sampling import probabilities
+from lib.tasks.sampling import zipf_probabilities
 from notebooks.oac.replay import replaced_share
 from notebooks.oac.tasks import ESTIMATED, SETUPS
 
@@ -29,7 +29,7 @@ def expected(workload: Workload, in_flight: int) -> float:
 
     An id of probability p is in a batch of b samples with q = 1 - (1 - p)^b, and in one of the others with 1 - (1 - q)^(F - 1).
     """
-    p = probabilities(workload.vocabulary, workload.exponent)
+    p = zipf_probabilities(workload.vocabulary, workload.exponent)
     q = 1 - (1 - p) ** workload.batch_size
     return float((q * (1 - (1 - q) ** (in_flight - 1))).sum() / q.sum())
 

@@ -19,7 +19,7 @@ from data_prep.squad import Squad
 from lib import VirtualCluster, workloads
 from lib.errors import Damaged
 from lib.tasks.prepared_datasets import Partitions
-from lib.tasks.vision_stream import EncodedImages, decoded
+from lib.tasks.vision_stream import EncodedImages, decode
 
 
 def rejected(out):
@@ -90,7 +90,7 @@ def test_encoded_images_are_decoded_when_they_are_asked_for(tmp_path):
     taken = images[chosen]
     assert taken.dtype == np.uint8 and np.array_equal(taken[1], taken[3]) and np.array_equal(taken[0], images[-1:][0])
     first = table(tmp_path / "out", "train")[0]
-    assert np.array_equal(decoded(first["image"], 16), images[:1][0])
+    assert np.array_equal(decode(first["image"], 16), images[:1][0])
     workload = workloads.get(
         "imagenet-wrn50-2", data=str(tmp_path / "out"), side=16, samples=1_200, batch_size=40, depth=8, width=1
     )
@@ -104,7 +104,7 @@ def test_the_middle_of_a_picture():
     pixels[10:150, 90:230] = 200
     file = io.BytesIO()
     Image.fromarray(pixels).save(file, "PNG")
-    middle = decoded(file.getvalue(), 32)
+    middle = decode(file.getvalue(), 32)
     assert (middle[:, 1:-1, 1:-1] == 200).all() and middle.min() > 100  # the filter reaches over the edge
 
 

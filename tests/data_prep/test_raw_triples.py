@@ -192,7 +192,7 @@ def test_twins_come_back_whole(kind, tmp_path):
     graph = Partitions(tmp_path / "out", "triples")
     triples = np.concatenate([graph.take(split, "triples") for split in graph.names])
     assert len(np.unique(triples, axis=0)) == 900
-    assert graph.manifest["entities"] <= facts["entities"] and facts["mrr_planted"] > 0.1
+    assert graph.manifest["entities"] <= facts["entities"] and facts["mrr_truth"] > 0.1
 
 
 def test_the_real_graph(samples, tmp_path):

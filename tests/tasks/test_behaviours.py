@@ -2,7 +2,14 @@ import numpy as np
 import pytest
 
 from lib.tasks import metrics
-from lib.tasks.behaviours import BehaviourStream, Catalogue, WatchStream, _tastes, histories, next_topic
+from lib.tasks.behaviours import (
+    BehaviourStream,
+    Catalogue,
+    WatchStream,
+    _group_tastes,
+    draw_histories,
+    next_topic_probabilities,
+)
 from lib.tasks.clicks_stream import FIELD_SHIFT, ClickStream
 
 SHOP = Catalogue(topics=5, per_topic=8, exponent=0.8, length=6, novelty=1.5)
@@ -24,7 +31,7 @@ CLICKS = BehaviourStream(profile=PROFILE, catalogue=SHOP, affinity=3.0)
 
 def past(size, taste=None, seed=0):
     taste = np.full((size, 5), 0.2) if taste is None else np.tile(taste, (size, 1))
-    return histories(SHOP, taste, seed, 0, "past"), taste
+    return draw_histories(SHOP, taste, seed, 0, "past"), taste
 
 
 def test_counts_are_uniform_and_padding_is_the_next_item():
@@ -32,8 +39,8 @@ def test_counts_are_uniform_and_padding_is_the_next_item():
     shares = np.bincount(drawn.behaviours, minlength=7) / 20_000
     np.testing.assert_allclose(shares, 1 / 7, atol=0.01)
     padded = np.arange(6) >= drawn.behaviours[:, None]
-    assert (drawn.watched[padded] == np.repeat(drawn.following, 6 - drawn.behaviours)).all()
-    assert drawn.watched.min() >= 0 and max(drawn.watched.max(), drawn.passed.max()) < SHOP.items
+    assert (drawn.watched[padded] == np.repeat(drawn.next_item, 6 - drawn.behaviours)).all()
+    assert drawn.watched.min() >= 0 and max(drawn.watched.max(), drawn.unrelated.max()) < SHOP.items
 
 
 def test_the_urn_by_hand():
@@ -42,14 +49,14 @@ def test_the_urn_by_hand():
     assert set(np.unique(drawn.watched // 8)) == {0, 1}
     one = (drawn.behaviours == 1) & (drawn.watched[:, 0] // 8 == 0)
     # One behaviour with topic 0: (1 + 1.5 / 2) of the weight 1 + 1.5 is on topic 0.
-    assert np.mean(drawn.following[one] // 8 == 0) == pytest.approx(1.75 / 2.5, abs=0.02)
+    assert np.mean(drawn.next_item[one] // 8 == 0) == pytest.approx(1.75 / 2.5, abs=0.02)
 
 
 def test_the_truth_about_the_next_topic_is_calibrated():
     drawn, taste = past(60_000)
-    chances = next_topic(SHOP, drawn, taste)
+    chances = next_topic_probabilities(SHOP, drawn, taste)
     np.testing.assert_allclose(chances.sum(1), 1)
-    came = (drawn.following // 8)[:, None] == np.arange(5)
+    came = (drawn.next_item // 8)[:, None] == np.arange(5)
     for low in (0.0, 0.2, 0.4, 0.6):
         here = (chances >= low) & (chances < low + 0.2)
         assert came[here].mean() == pytest.approx(chances[here].mean(), abs=0.01)
@@ -92,7 +99,7 @@ def test_behaviours_matter_for_the_ceiling():
 
 def test_tastes_turn_with_the_days():
     watch = WatchStream(catalogue=SHOP, groups=3, spread=1.0, drift=0.5, world=0)
-    first, later = (_tastes(watch, day) for day in (0, 3))
+    first, later = (_group_tastes(watch, day) for day in (0, 3))
     assert first.shape == (3, 5) and not np.allclose(first, later)
     np.testing.assert_allclose(later.sum(1), 1)
     group, taste, _ = first = watch.draw(50, seed=0, day=3, first=0)

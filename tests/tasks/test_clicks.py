@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from lib.tasks.clicks_stream import FIELD_SHIFT, ClickStream, teacher
-from lib.tasks.sampling import probabilities
+from lib.tasks.sampling import zipf_probabilities
 
 PLAN = {
     "fields": 4,
@@ -32,7 +32,7 @@ def test_ids_carry_their_field_and_stay_within_its_vocabulary():
 def test_ids_follow_zipf():
     _, places = split(ClickStream(**PLAN).draw(50_000, seed=1, day=0, first=0).ids)
     shares = np.bincount(places.ravel(), minlength=50) / places.size
-    np.testing.assert_allclose(shares, probabilities(50, 1.2), atol=0.003)
+    np.testing.assert_allclose(shares, zipf_probabilities(50, 1.2), atol=0.003)
 
 
 @pytest.mark.parametrize("day", [0, 1, 30, 1000])

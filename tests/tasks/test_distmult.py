@@ -44,7 +44,7 @@ def test_a_score_by_hand():
     model = model_of()
     model.relation.data = torch.tensor([[1.0, 2.0, 3.0], [0.0, 0.0, 0.0]])
     candidates = torch.tensor([[1.0, 0.0, 1.0], [0.0, 1.0, 2.0]])
-    scores = model.against(torch.tensor([[1.0, 1.0, 2.0]]), torch.tensor([0]), candidates)
+    scores = model.score_candidates(torch.tensor([[1.0, 1.0, 2.0]]), torch.tensor([0]), candidates)
     assert scores.tolist() == [[7.0, 14.0]]
 
 

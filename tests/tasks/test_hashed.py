@@ -6,11 +6,14 @@ from lib.tasks.clicks_stream import _hashed
 
 def test_a_stream_is_the_same_however_it_is_cut():
     workload = workloads.get("clicks-light", vocabulary=50, copies=2)
-    whole = workload._planted.draw(40, seed=1, day=0, first=0)
-    parts = [workload._planted.draw(20, seed=1, day=0, first=first) for first in (0, 20)]
+    whole = workload._synthetic.draw(40, seed=1, day=0, first=0)
+    parts = [workload._synthetic.draw(20, seed=1, day=0, first=first) for first in (0, 20)]
     for field, of_whole in enumerate(whole):
         np.testing.assert_array_equal(of_whole, np.concatenate([part[field] for part in parts]))
-    others = workload._planted.draw(40, seed=2, day=0), workload._planted.draw(40, seed=1, day=0, of="evaluation 4")
+    others = (
+        workload._synthetic.draw(40, seed=2, day=0),
+        workload._synthetic.draw(40, seed=1, day=0, part="evaluation 4"),
+    )
     assert not any((other.logits == whole.logits).any() for other in others)  # copies have a stream of their own
 
 

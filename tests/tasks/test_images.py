@@ -2,9 +2,9 @@ import numpy as np
 import pytest
 
 from lib.streams import stream
-from lib.tasks.vision_stream import PlantedImages, _patterns, augmented, moments, scaled
+from lib.tasks.vision_stream import ImageStream, _patterns, augment, colour_moments, standardise
 
-PLAN = PlantedImages(classes=4, side=8, channels=2, shift=1, noise=3.0, world=0)
+PLAN = ImageStream(classes=4, side=8, channels=2, shift=1, noise=3.0, world=0)
 
 
 def test_images_are_patterns_and_noise_of_unit_variance():
@@ -37,7 +37,7 @@ def test_the_likeliest_class_is_bayes_rule():
 def test_nothing_beats_it_and_less_noise_is_easier():
     accuracies = []
     for noise in (8.0, 3.0, 1.0):
-        plan = PlantedImages(classes=4, side=8, channels=2, shift=1, noise=noise, world=0)
+        plan = ImageStream(classes=4, side=8, channels=2, shift=1, noise=noise, world=0)
         drawn = plan.draw(2_000, seed=1, first=0)
         accuracies.append(np.mean(plan.best(drawn.pixels) == drawn.labels))
     assert accuracies == sorted(accuracies) and accuracies[0] > 0.3 and accuracies[-1] > 0.99
@@ -45,14 +45,14 @@ def test_nothing_beats_it_and_less_noise_is_easier():
 
 def test_real_images_are_scaled_by_the_training_colours():
     images = np.random.default_rng(0).integers(256, size=(40, 3, 8, 8)).astype(np.uint8)
-    result = scaled(images, moments(images))
+    result = standardise(images, colour_moments(images))
     np.testing.assert_allclose(result.mean((0, 2, 3)), 0, atol=1e-5)
     np.testing.assert_allclose(result.std((0, 2, 3)), 1, atol=1e-5)
 
 
 def test_augmented_images_are_windows_of_the_padded_ones():
     images = np.arange(1, 65, dtype=np.float32).reshape(1, 1, 8, 8).repeat(200, 0)
-    moved = augmented(images, stream(0, "augment"))
+    moved = augment(images, stream(0, "augment"))
     padded = np.pad(images[0, 0], 4)
     windows = {
         picture[down : down + 8, right : right + 8].tobytes()

@@ -6,17 +6,17 @@ from lib.tasks.text_stream import (
     PAD,
     SEP,
     UNKNOWN,
-    PlantedQuestions,
     Question,
-    Words,
+    QuestionStream,
+    Vocabulary,
     best_spans,
-    cut,
-    exact,
-    normal,
-    overlap,
+    encode_questions,
+    exact_match,
+    f1_score,
+    normalise_answer,
 )
 
-PLAN = PlantedQuestions(kinds=3, words=5, slots=5, distractors=2, ambiguity=0.4)
+PLAN = QuestionStream(kinds=3, words=5, slots=5, distractors=2, ambiguity=0.4)
 TEXT = "The cat sat. A dog, named Rex, barked at the cat."
 
 
@@ -39,16 +39,16 @@ def test_a_share_of_the_questions_is_ambiguous():
 
 
 def test_words_are_cut_with_their_places_and_the_commonest_are_kept():
-    words = Words([TEXT], 8)  # four beside the special ones
-    ids, places = words.cut("The Cat barked")
+    words = Vocabulary([TEXT], 8)  # four beside the special ones
+    ids, places = words.encode("The Cat barked")
     assert len(words) == 8 and ids[0] >= 4 and ids[1] >= 4 and ids[2] == UNKNOWN
     assert places == [(0, 3), (4, 7), (8, 14)]
 
 
 def test_a_question_becomes_a_sample():
-    words = Words([TEXT, "Who barked?"], 100)
+    words = Vocabulary([TEXT, "Who barked?"], 100)
     question = Question("Who barked?", TEXT, ("Rex",), TEXT.index("Rex"))
-    made = cut(words, [question], 24, around=True)
+    made = encode_questions(words, [question], 24, around=True)
     tokens, segments, sizes, spans = (part[0] for part in made.questions)
     first, last = spans - made.begins[0]
     begin, end = made.offsets[0][first][0], made.offsets[0][last][1]
@@ -60,8 +60,8 @@ def test_a_question_becomes_a_sample():
 @pytest.mark.parametrize("around", [True, False])
 def test_what_is_too_long_is_cut_around_the_answer_in_training_alone(around):
     text = " ".join(f"w{n}" for n in range(100))
-    words = Words([text], 200)
-    made = cut(words, [Question("w1", text, ("w90 w91",), text.index("w90"))], 20, around=around)
+    words = Vocabulary([text], 200)
+    made = encode_questions(words, [Question("w1", text, ("w90 w91",), text.index("w90"))], 20, around=around)
     (first, last), begin = made.questions.spans[0], made.begins[0]
     if around:
         assert text[made.offsets[0][first - begin][0] : made.offsets[0][last - begin][1]] == "w90 w91"
@@ -80,7 +80,7 @@ def test_the_best_stretch_lies_in_the_passage_and_runs_forward():
 
 
 def test_scores_of_answers_by_hand():
-    assert normal("The  Cat's, (dog)!") == ["cats", "dog"]
-    assert exact(["a", "b"], [["a"], ["a", "b"]]) == 1 and exact(["a"], [["b"]]) == 0
-    assert overlap(["a", "b"], [["b", "c", "d"], ["x"]]) == pytest.approx(0.4)
-    assert overlap([], [[]]) == 1 and overlap([], [["a"]]) == 0
+    assert normalise_answer("The  Cat's, (dog)!") == ["cats", "dog"]
+    assert exact_match(["a", "b"], [["a"], ["a", "b"]]) == 1 and exact_match(["a"], [["b"]]) == 0
+    assert f1_score(["a", "b"], [["b", "c", "d"], ["x"]]) == pytest.approx(0.4)
+    assert f1_score([], [[]]) == 1 and f1_score([], [["a"]]) == 0

@@ -71,11 +71,11 @@ def test_a_sample_is_what_the_file_holds(tmp_path):
 
 def test_blocks_are_shuffled_and_nothing_is_lost_between_them(tmp_path, monkeypatch):
     monkeypatch.setattr(prepared_datasets, "_BLOCK", 7)
-    log = prepared_datasets.ClickPass(prepared_datasets.PreparedClicks(clicks_folder(tmp_path)), False)
+    log = prepared_datasets.PreparedClickStream(prepared_datasets.PreparedClicks(clicks_folder(tmp_path)), False)
     epoch = np.concatenate([codes(log.train(place, 1, seed=5).ids)[:, 0] for place in range(80)])
     assert sorted(epoch.tolist()) == list(range(80)) and len(set(epoch[:7].tolist()) - set(range(7))) > 0
     prepared_datasets._blocks.cache_clear()
-    prepared_datasets._inside.cache_clear()
+    prepared_datasets._within_block.cache_clear()
 
 
 @pytest.mark.parametrize("most, expected", [(100, list(range(80, 100))), (3, [80, 89, 99])])
@@ -97,7 +97,7 @@ def test_days_that_lie_all_on_one_side_of_training_s_end_are_trained_on(train_da
 
 
 def test_too_few_rows_are_told(tmp_path):
-    with pytest.raises(BadOption, match="has 1 rows; expected at least one to train on and one to be judged by"):
+    with pytest.raises(BadOption, match="has 1 rows; expected at least one to train on and one to evaluate"):
         prepared_datasets.read_clicks(clicks_folder(tmp_path, (1,), 1), behaviours=False)
 
 
@@ -149,11 +149,11 @@ def test_a_graph_is_read_with_what_must_be_filtered(tmp_path):
              for name, size in (("train", 40), ("valid", 5), ("test", 6))}  # fmt: skip
     data = prepared(tmp_path, "triples", parts, {"triples": ["<i4", [3]]}, entities=9, relations=2)
     graph = graph_stream.read_graph(data, "test")
-    assert (len(graph.train), len(graph.held_out), len(graph.apart), graph.nodes, graph.kinds) == (40, 6, 5, 9, 2)
+    assert (len(graph.train), len(graph.held_out), len(graph.other_known), graph.nodes, graph.kinds) == (40, 6, 5, 9, 2)
     assert len(graph_stream.read_graph(data, "valid").held_out) == 5
     run = lib.train("fb15k-237-distmult", "sync", VirtualCluster(workers=2), data=data, samples=80, batch_size=8,
                     negatives=4, save=False)  # fmt: skip
-    assert 0 < run.summary["mrr_raw"] <= run.summary["mrr"] <= 1 and "mrr_planted" not in run.summary
+    assert 0 < run.summary["mrr_raw"] <= run.summary["mrr"] <= 1 and "mrr_truth" not in run.summary
 
 
 def test_images_come_in_epochs_and_their_colours_are_scaled(tmp_path):

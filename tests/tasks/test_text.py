@@ -6,7 +6,7 @@ from torch.nn import functional as F
 
 from lib.errors import BadOption, LockstepError
 from lib.tasks.batch import Batch
-from lib.tasks.text import BertQA, PretrainedQA, PretrainedWords
+from lib.tasks.text import BertQA, PretrainedQA, PretrainedVocabulary
 
 SHAPE = {"words": 12, "dim": 4, "layers": 2, "heads": 2, "inner": 8, "length": 6}
 
@@ -116,8 +116,8 @@ def test_word_pieces_say_where_they_stand(tmp_path):
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "play", "##ing", "chess"]
     (tmp_path / "vocab.txt").write_text("\n".join(words))
     transformers.BertTokenizerFast(str(tmp_path / "vocab.txt")).save_pretrained(tmp_path)
-    pieces = PretrainedWords(tmp_path)
-    assert pieces.cut("Playing chess") == ([5, 6, 7], [(0, 4), (4, 7), (8, 13)])
+    pieces = PretrainedVocabulary(tmp_path)
+    assert pieces.encode("Playing chess") == ([5, 6, 7], [(0, 4), (4, 7), (8, 13)])
     assert (pieces.pad, pieces.first, pieces.end, len(pieces)) == (0, 2, 3, 8)
 
 

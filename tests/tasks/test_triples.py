@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from lib.errors import BadOption
-from lib.tasks.graph_stream import Graph, PlantedGraph, draw_graph
+from lib.tasks.graph_stream import Graph, GraphDistribution, draw_graph
 
 PLAN = {
     "entities": 60,
@@ -18,7 +18,7 @@ PLAN = {
 
 @pytest.fixture(scope="module")
 def planted():
-    return draw_graph(PlantedGraph(**PLAN))
+    return draw_graph(GraphDistribution(**PLAN))
 
 
 def test_triples_are_distinct_and_in_range(planted):
@@ -38,14 +38,16 @@ def test_true_triples_score_above_random_ones(planted):
 
 
 def test_heads_have_skewed_degrees():
-    degrees = np.sort(np.bincount(draw_graph(PlantedGraph(**PLAN | {"exponent": 1.2})).train[:, 0], minlength=60))[::-1]
+    degrees = np.sort(np.bincount(draw_graph(GraphDistribution(**PLAN | {"exponent": 1.2})).train[:, 0], minlength=60))[
+        ::-1
+    ]
     assert degrees[:6].sum() > 0.35 * degrees.sum()
 
 
 @pytest.mark.parametrize("side", [0, 2])
 def test_known_is_a_plain_look_up(planted, side):
     queries, relation = planted.held_out[:, 2 - side], planted.held_out[:, 1]
-    mask = planted.known(queries, relation, side=side)
+    mask = planted.true_answers(queries, relation, side=side)
     triples = set(map(tuple, np.concatenate((planted.train, planted.held_out)).tolist()))
     for row, (entity, kind) in enumerate(zip(queries.tolist(), relation.tolist(), strict=True)):
         for other in range(60):
@@ -55,29 +57,29 @@ def test_known_is_a_plain_look_up(planted, side):
 
 def test_a_graph_without_room_is_an_error():
     with pytest.raises(BadOption, match="likely triples; 9540 are asked for"):
-        draw_graph(PlantedGraph(**PLAN | {"triples": 9500, "sharpness": 20.0}))
+        draw_graph(GraphDistribution(**PLAN | {"triples": 9500, "sharpness": 20.0}))
 
 
 def test_another_world_is_another_graph(planted):
-    assert not np.array_equal(draw_graph(PlantedGraph(**PLAN | {"world": 1})).train, planted.train)
+    assert not np.array_equal(draw_graph(GraphDistribution(**PLAN | {"world": 1})).train, planted.train)
 
 
 @pytest.mark.parametrize("side", [0, 2])
 def test_known_among_some_entities_is_part_of_the_whole(planted, side):
     queries, relation = planted.held_out[:, 2 - side], planted.held_out[:, 1]
     some = np.array([1, 4, 5, 30, 58])
-    whole = planted.known(queries, relation, side=side)
-    np.testing.assert_array_equal(planted.known(queries, relation, side=side, among=some), whole[:, some])
+    whole = planted.true_answers(queries, relation, side=side)
+    np.testing.assert_array_equal(planted.true_answers(queries, relation, side=side, among=some), whole[:, some])
 
 
 def test_triples_that_are_kept_apart_are_known_too():
     one = np.array([[0, 0, 1]])
-    made = Graph(train=one, held_out=np.array([[0, 0, 2]]), apart=np.array([[0, 0, 3]]), nodes=5, kinds=1)
-    assert made.known(np.array([0]), np.array([0]), side=2).tolist() == [[False, True, True, True, False]]
+    made = Graph(train=one, held_out=np.array([[0, 0, 2]]), other_known=np.array([[0, 0, 3]]), nodes=5, kinds=1)
+    assert made.true_answers(np.array([0]), np.array([0]), side=2).tolist() == [[False, True, True, True, False]]
 
 
 def test_a_large_graph_draws_its_tails_from_a_sample(monkeypatch):
     monkeypatch.setattr("lib.tasks.graph_stream._SCORED", 30)
-    made = draw_graph(PlantedGraph(**PLAN | {"world": 7}))
+    made = draw_graph(GraphDistribution(**PLAN | {"world": 7}))
     triples = np.concatenate((made.train, made.held_out))
     assert len(np.unique(triples, axis=0)) == 540 and triples[:, 2].max() > 50

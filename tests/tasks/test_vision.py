@@ -4,7 +4,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from lib.tasks.batch import Batch
-from lib.tasks.vision import WideResNet, WideResNet50, cost
+from lib.tasks.vision import WideResNet, WideResNet50, forward_cost
 
 
 def batch_of(images, labels=None):
@@ -89,4 +89,4 @@ def test_flops_count_the_convolutions():
     blocks = 2 * 64 * (2 * 16 * 16 * 9)
     blocks += 2 * 16 * (16 * 32 * 9 + 32 * 32 * 9 + 16 * 32) + 2 * 4 * (32 * 64 * 9 + 64 * 64 * 9 + 32 * 64)
     maps = 64 * (16 + 16 + 16) + 16 * 3 * 32 + 4 * 3 * 64
-    assert cost(model, 3, 8) == (first + blocks, maps)
+    assert forward_cost(model, 3, 8) == (first + blocks, maps)

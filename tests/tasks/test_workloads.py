@@ -165,7 +165,7 @@ def test_the_evaluation_is_of_the_next_day_and_its_ceiling_is_the_truth():
     seeds = [evaluate(workload, workload.model(0), rows_of(workload, seed), seed)["auc_ceiling"] for seed in (0, 1)]
     assert seeds[0] != seeds[1] and seeds == pytest.approx([seeds[0]] * 2, abs=0.02)
     assert seeds[0] > 0.75
-    sample = workload.clicks.draw(20_000, seed=0, day=workload.days, of=f"evaluation {workload.days}")
+    sample = workload.clicks.draw(20_000, seed=0, day=workload.days, part=f"evaluation {workload.days}")
     assert set(workload.evaluation_ids(0)["feature"]) == set(sample.ids.ravel())
 
 
@@ -222,7 +222,7 @@ def test_distmult_ranks_far_above_chance(one_thread):
     result = train(workloads.get("kg-synthetic"), 600, 256)
     chance = np.log(2000) / 2000
     assert result["mrr"] > 20 * chance and result["mrr"] >= result["mrr_raw"] and result["hits_10"] > 0.2
-    assert result["hits_1"] <= result["hits_3"] <= result["hits_10"] and 0.2 < result["mrr_planted"] < 0.5
+    assert result["hits_1"] <= result["hits_3"] <= result["hits_10"] and 0.2 < result["mrr_truth"] < 0.5
 
 
 def test_optimisers_are_options():

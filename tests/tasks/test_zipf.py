@@ -2,7 +2,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lib.tasks.sampling import alias_table, pick, probabilities
+from lib.tasks.sampling import alias_table, pick, zipf_probabilities
 
 
 @settings(derandomize=True, deadline=None, max_examples=50)
@@ -10,12 +10,12 @@ from lib.tasks.sampling import alias_table, pick, probabilities
 def test_the_table_holds_exactly_the_distribution(size, exponent):
     keep, alias = alias_table(size, exponent)
     held = keep + np.bincount(alias, weights=1 - keep, minlength=size)
-    np.testing.assert_allclose(held / size, probabilities(size, exponent), atol=1e-12)
+    np.testing.assert_allclose(held / size, zipf_probabilities(size, exponent), atol=1e-12)
 
 
 def test_probabilities_by_hand():
-    np.testing.assert_allclose(probabilities(3, 1.0), np.array([6, 3, 2]) / 11)
-    np.testing.assert_allclose(probabilities(4, 0.0), 0.25)
+    np.testing.assert_allclose(zipf_probabilities(3, 1.0), np.array([6, 3, 2]) / 11)
+    np.testing.assert_allclose(zipf_probabilities(4, 0.0), 0.25)
 
 
 def test_pick_uses_the_column_then_the_rest():

@@ -98,7 +98,7 @@ class EmbeddingWorker(Kept):
             batch = await self._site.prepare(self._plan.size_of(index), self._plan.batch, index)
         sample, self._next = self._next, self._next + 1
         if self._clients.get(worker) is client:  # else the worker died meanwhile
-            self._held[sample] = HeldBatch(worker, replace(batch, features={}, labels=None, left_out=None))
+            self._held[sample] = HeldBatch(worker, replace(batch, features={}, labels=None, ballast=None))
             self.record.ledger["samples held"] += 1
         summed = self._plan.summed
         where = {table: places[:, :0] if table in summed else places for table, places in batch.where.items()}
