@@ -11,7 +11,7 @@ import torch
 from lib import protocols, workloads
 from lib.cluster.base import Cluster
 from lib.drivers.run.plan import Plan
-from lib.drivers.run.record import Record
+from lib.drivers.run.record import PartLog
 from lib.results.run import Run
 from lib.tasks.flat_model import FlatModel
 from lib.tasks.workload import Workload
@@ -36,7 +36,7 @@ def days_of_clicks(batches: int, batch_size: int = 16, **options: Any) -> Worklo
     return workloads.get("ctr-synthetic", samples=batches * batch_size, batch_size=batch_size, **small)
 
 
-def records(workload: Workload, protocol: Any, cluster: Cluster, seed: int = 0, **options: Any) -> list[Record]:
+def records(workload: Workload, protocol: Any, cluster: Cluster, seed: int = 0, **options: Any) -> list[PartLog]:
     """What the parts of a run wrote down, with all final parameters."""
     workers = 1 if protocol.dense.family == "pipeline" else cluster.workers
     plan = Plan(
@@ -53,7 +53,7 @@ def records(workload: Workload, protocol: Any, cluster: Cluster, seed: int = 0, 
     return cluster.open(seed, workers).run(lambda world: drive(world, plan)).records
 
 
-def finals(parts: Iterable[Record]) -> dict[str, Any]:
+def finals(parts: Iterable[PartLog]) -> dict[str, Any]:
     """Node and kind -> final parameters."""
     return {f"{part.node}/{kind}": value for part in parts for kind, value in part.final.items()}
 

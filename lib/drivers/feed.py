@@ -11,14 +11,16 @@ from typing import Any
 
 from lib.cluster.base import Handle, Site
 from lib.errors import BadOption, LockstepError
-from lib.store.checkpoint import Kept
+from lib.store.checkpointed import Checkpointed, Part
 
 KINDS = ("split", "stream", "queue")
 """By rank, by a stretch for each worker, or to whoever asks next."""
 
 
-class Feed(ABC):
+class Feed(Checkpointed, ABC):
     """Where a worker takes its batches from."""
+
+    in_checkpoint = ("_next",)
 
     _next: int
     """How far it has come."""
@@ -27,14 +29,8 @@ class Feed(ABC):
     async def take(self, until: int) -> int | None:
         """A batch that nobody else has, out of those that come before the pause at `until`; None if there is none left."""
 
-    async def save(self) -> dict[str, int]:
-        return {"next": self._next}
 
-    async def load(self, state: dict[str, int]) -> None:
-        self._next = state["next"]
-
-
-class WorkQueue(Kept, Feed):
+class WorkQueue(Part, Feed):
     """The data list of a parameter server: whoever asks next takes the next batch, so fast workers take more."""
 
     def __init__(self, site: Site, batches: int, seconds: float | None = None):

@@ -12,17 +12,17 @@ import torch
 
 from lib.cluster.base import Handle, Site, World
 from lib.cluster.spec import Work
+from lib.drivers.execution import carry_out
 from lib.drivers.feed import Split
 from lib.drivers.membership.workers import Workers
 from lib.drivers.pipelines.access_log import AccessLog
 from lib.drivers.pipelines.host_store import HostStore
-from lib.drivers.run.execution import carry_out
 from lib.drivers.run.model_state import ModelState
 from lib.drivers.run.plan import Plan
-from lib.drivers.run.record import Finished, Mark, Marks, Record, Snapshot
+from lib.drivers.run.record import EvalPoint, Finished, PartLog, Snapshot
 from lib.drivers.run.trainer import Trainer
 from lib.protocols.pipeline_rule import Admission, PipelineRule
-from lib.store.checkpoint import Kept
+from lib.store.checkpointed import Part
 from lib.store.device.cache import Cache
 from lib.store.device.road import Arrival, Road, uploaded
 from lib.store.rows import Rows
@@ -58,7 +58,7 @@ class InFlight:
     """What the host gets of it."""
 
 
-class Pipeline(Kept):
+class Pipeline(Part):
     """Readers fetch batches, the device computes them one by one and stamps them, writers bring them back.
 
     Guaranteed: from a batch's arrival until it is on its way back the host never waits for the device. Ids and timestamps, which
@@ -66,10 +66,12 @@ class Pipeline(Kept):
     on the device, and the host learns of it with its rows.
     """
 
+    in_checkpoint = ("_feed", "_dense", "_stamp", "_samples", "_evals", "record")
+
     def __init__(self, site: Site, plan: Plan, rule: PipelineRule, store: Handle):
         self._site, self._plan, self._rule = site, plan, rule
         self._store = store.bind(site)
-        self.record = Record(site.node, [] if plan.trace else None)
+        self.record = PartLog(site.node, [] if plan.trace else None)
         self._log = AccessLog(self.record) if plan.accesses else None
         self._trainer = Trainer(site, plan, 0, self.record)
         self._feed = Split(0, 1, plan.batches)
@@ -81,7 +83,7 @@ class Pipeline(Kept):
             self._caches[name] = Cache(dim + self._optimizer.columns(dim), site.device)
         self._road = Road(site.device)
         self._stamp = self._samples = 0
-        self._marks = Marks(map(plan.mark, plan.marks))
+        self._evals = plan.eval_schedule()
         self._ready: asyncio.Queue[InFlight | None] = asyncio.Queue(rule.queue)
         self._done: asyncio.Queue[InFlight | None] = asyncio.Queue(rule.queue)
 
@@ -99,18 +101,7 @@ class Pipeline(Kept):
         for cache in self._caches.values():
             cache.evict(self._stamp - 1)
 
-    async def save(self) -> dict[str, Any]:
-        counts = [self._stamp, self._samples]
-        return {"feed": await self._feed.save(), "dense": self._dense.export(), "counts": counts, "record": self.record}
-
-    async def load(self, state: dict[str, Any]) -> None:
-        await self._feed.load(state["feed"])
-        self._dense.load(state["dense"])
-        self._stamp, self._samples = state["counts"]
-        self._marks.crossed(self._samples)
-        self.record.become(state["record"])
-
-    async def report(self, end: Mark) -> Record:
+    async def report(self, end: EvalPoint) -> PartLog:
         self.record.snapshots.append(self._snapshot(end))
         self.record.final = {"dense": {0: self._dense.export()}}
         return self.record
@@ -149,7 +140,7 @@ class Pipeline(Kept):
             self.record.span("update", work.end, self._site.now(), index)
             await self._done.put(work)
             self._samples += work.batch.size
-            self.record.snapshots += map(self._snapshot, self._marks.crossed(self._samples))
+            self.record.snapshots += map(self._snapshot, self._evals.pop_reached(self._samples))
         for _ in range(self._rule.writers):
             await self._done.put(None)
 
@@ -235,8 +226,8 @@ class Pipeline(Kept):
                 self._log.compute(work.batch.index, name, before, rows[name], work.place, **stamps)
         return rows, float(arrived["/loss"]), arrived["/scores"].numpy(), bool(arrived["/sound"])
 
-    def _snapshot(self, mark: Mark) -> Snapshot:
-        return Snapshot(mark, self._site.now(), self._samples, {0: self._dense.pull()}, {})
+    def _snapshot(self, point: EvalPoint) -> Snapshot:
+        return Snapshot(point, self._site.now(), self._samples, {0: self._dense.pull()}, {})
 
 
 async def drive(world: World, plan: Plan, model: ModelState | None = None) -> Finished:

@@ -6,25 +6,25 @@ import asyncio
 import math
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from lib.cluster.base import Handle, Site, World
+from lib.drivers.execution import carry_out
 from lib.drivers.feed import stretches
 from lib.drivers.membership.embedding_workers import EmbeddingWorkers
 from lib.drivers.membership.workers import Workers
 from lib.drivers.replicas.exchanges import WAYS, Here
 from lib.drivers.replicas.gate import Gate
-from lib.drivers.replicas.overlap import Overlap
 from lib.drivers.replicas.replica_state import Replica
 from lib.drivers.replicas.sync_server import open_sync_servers
-from lib.drivers.run.execution import carry_out
+from lib.drivers.run.data_service import DataService, open_data_service
 from lib.drivers.run.model_state import ModelState
+from lib.drivers.run.overlap import Overlap
 from lib.drivers.run.plan import Plan
-from lib.drivers.run.record import Finished, Mark, Marks, Record, Snapshot
-from lib.drivers.run.supply import Supply, open_supply
+from lib.drivers.run.record import EvalPoint, EvalSchedule, Finished, PartLog, Snapshot
 from lib.drivers.run.trainer import Input, Trainer
 from lib.drivers.servers.cached_client import make_client
 from lib.drivers.servers.embedding_client import EmbeddingClient
@@ -32,7 +32,7 @@ from lib.drivers.servers.parameter_server import Servers, open_servers
 from lib.drivers.servers.prefetch import Pull, with_pulls
 from lib.errors import BadOption
 from lib.protocols.mixing import Background, Centre, Loop
-from lib.store.checkpoint import Kept
+from lib.store.checkpointed import Part
 from lib.store.rows import Rows
 from lib.tasks.batch import Batch
 from lib.tasks.flat_model import StepResult
@@ -50,8 +50,10 @@ class Count:
     """When that was, or when training began or went on."""
 
 
-class ReplicaWorker(Kept):
+class ReplicaWorker(Part):
     """A worker with its own dense parameters and optimiser, and its own rows where no server keeps them."""
+
+    in_checkpoint = ("_input", "replica", "way", "_counts", "new", "_evals", "record")
 
     def __init__(
         self,
@@ -61,17 +63,17 @@ class ReplicaWorker(Kept):
         servers: Servers | None,
         rendezvous: Handle,
         sync_servers: tuple[Handle, ...],
-        supply: Supply,
+        data_service: DataService,
     ):
         self.site, self._plan, self._rank, self.rule = site, plan, rank, plan.protocol.dense
-        self.record = Record(site.node, [] if plan.trace else None)
+        self.record = PartLog(site.node, [] if plan.trace else None)
         self._trainer = Trainer(site, plan, rank, self.record, self.rule.worker_threads)
         self.replica = Replica(site, plan, self.record, self._trainer.size, rows=servers is None)
         self._embedding = EmbeddingClient(site, plan, servers, rank, self.record) if plan.embedding_workers else None
         self._servers = self._embedding
         if servers and not self._embedding:
             self._servers = make_client(site, plan, servers, rank, self.replica.size, self.record)
-        self._input = Input(site, plan, rank, supply, self._trainer, self._embedding and self._embedding.batch)
+        self._input = Input(site, plan, rank, data_service, self._trainer, self._embedding and self._embedding.batch)
         self._rendezvous = rendezvous.bind(site)
         exchange, when = self.rule.exchange, self.rule.when
         self.overlapped = exchange.overlapped and plan.on_nan == "stop"
@@ -97,7 +99,7 @@ class ReplicaWorker(Kept):
         self._finished = False
         self.new = False
         """It has joined again and has made no step yet."""
-        self._marks = Marks(map(plan.mark, plan.marks if rank == 0 or self.rule.model == "average" else ()))
+        self._evals = plan.eval_schedule() if rank == 0 or self.rule.model == "average" else EvalSchedule(())
         self._evaluated = plan.evaluated if self.replica.tables else {}
         self._place = None if self._background else "gradient" if exchange.copies else when.place
         """Where in a step it mixes."""
@@ -164,26 +166,7 @@ class ReplicaWorker(Kept):
             count.begun = count.done = count.mixed_at = copy["steps"] // len(self._counts)
         self.new = True
 
-    async def save(self) -> dict[str, Any]:
-        return {
-            "feed": await self._input.save(),
-            "replica": self.replica.save(),
-            "round": self.way.round,
-            "counts": [list(asdict(count).values()) for count in self._counts],
-            "new": self.new,
-            "record": self.record,
-        }
-
-    async def load(self, state: dict[str, Any]) -> None:
-        await self._input.load(state["feed"])
-        self.replica.load(state["replica"])
-        self.way.round = state["round"]
-        self._counts = [Count(*values) for values in state["counts"]]
-        self.new = state["new"]
-        self._marks.crossed(self._samples)
-        self.record.become(state["record"])
-
-    async def report(self, end: Mark) -> Record:
+    async def report(self, end: EvalPoint) -> PartLog:
         self.record.snapshots.append(self._snapshot(end))
         self.record.final = self.replica.final()
         return self.record
@@ -248,7 +231,7 @@ class ReplicaWorker(Kept):
             self.record.staleness.append((self.site.now(), 0))
         else:
             self.record.ledger["dropped"] += 1
-        self.record.snapshots += map(self._snapshot, self._marks.crossed(self._samples))
+        self.record.snapshots += map(self._snapshot, self._evals.pop_reached(self._samples))
 
     async def _mix_standing(self, count: Count, label: int, asked: asyncio.Task | None = None) -> None:
         """Where a replica mixes as one, its threads stand still."""
@@ -310,10 +293,10 @@ class ReplicaWorker(Kept):
         """How far all have come if each has as this one."""
         return self.replica.samples * self._plan.workers
 
-    def _snapshot(self, mark: Mark) -> Snapshot:
+    def _snapshot(self, point: EvalPoint) -> Snapshot:
         tables = self.replica.tables
-        rows = {name: (slice(None), table.peek(self._evaluated[mark.day][name])) for name, table in tables.items()}
-        return Snapshot(mark, self.site.now(), self._samples, {0: self.replica.model()}, rows)
+        rows = {name: (slice(None), table.peek(self._evaluated[point.day][name])) for name, table in tables.items()}
+        return Snapshot(point, self.site.now(), self._samples, {0: self.replica.model()}, rows)
 
 
 async def drive(world: World, plan: Plan, model: ModelState | None = None) -> Finished:
@@ -324,11 +307,13 @@ async def drive(world: World, plan: Plan, model: ModelState | None = None) -> Fi
     apart = await open_servers(world, plan.behind, sparse, ("rows",), model) if on_servers else None
     rendezvous = await world.host(WAYS[type(rule.exchange)].rendezvous, plan, node="master")
     centre = await open_sync_servers(world, plan, model) if isinstance(rule.exchange, Centre) else ()
-    supply = await open_supply(world, plan)
-    embedding = EmbeddingWorkers(world, plan, apart, supply) if plan.embedding_workers else None
+    data_service = await open_data_service(world, plan)
+    embedding = EmbeddingWorkers(world, plan, apart, data_service) if plan.embedding_workers else None
 
     async def host(rank: int) -> Handle:
-        worker = await world.host(ReplicaWorker, plan, rank, apart, rendezvous, centre, supply, node=f"worker{rank}")
+        worker = await world.host(
+            ReplicaWorker, plan, rank, apart, rendezvous, centre, data_service, node=f"worker{rank}"
+        )
         if model:
             await worker.inherit(model.dense, {} if apart else model.rows)
         if rule.exchange.meets_workers:
@@ -336,10 +321,10 @@ async def drive(world: World, plan: Plan, model: ModelState | None = None) -> Fi
         return worker
 
     servers = apart.named() if apart else {}
-    told = [*servers.values(), rendezvous, *([supply.queue] if plan.watch else [])]
+    told = [*servers.values(), rendezvous, *([data_service.queue] if plan.watch else [])]
     workers = Workers(world, plan, host, told, embedding)
     others = {**servers, **{f"centre{server}": handle for server, handle in enumerate(centre)}}
-    return await carry_out(world, plan, workers, others, {"rendezvous": rendezvous, **supply.named()})
+    return await carry_out(world, plan, workers, others, {"rendezvous": rendezvous, **data_service.named()})
 
 
 def check(plan: Plan) -> None:

@@ -4,29 +4,30 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
-from typing import Any
 
 from lib.cluster.base import Handle, Site, World
+from lib.drivers.execution import carry_out
 from lib.drivers.membership.embedding_workers import EmbeddingWorkers
 from lib.drivers.membership.workers import Workers
-from lib.drivers.run.execution import carry_out
+from lib.drivers.run.data_service import DataService, open_data_service
 from lib.drivers.run.model_state import ModelState
 from lib.drivers.run.plan import Plan
-from lib.drivers.run.record import Finished, Mark, Record
-from lib.drivers.run.supply import Supply, open_supply
+from lib.drivers.run.record import EvalPoint, Finished, PartLog
 from lib.drivers.run.trainer import Input, Trainer
 from lib.drivers.servers.cached_client import make_client
 from lib.drivers.servers.embedding_client import EmbeddingClient
 from lib.drivers.servers.parameter_server import Servers, open_servers
 from lib.drivers.servers.prefetch import with_pulls
-from lib.store.checkpoint import Kept
+from lib.store.checkpointed import Part
 
 
-class ServerWorker(Kept):
+class ServerWorker(Part):
     """A worker without parameters of its own."""
 
-    def __init__(self, site: Site, plan: Plan, rank: int, servers: tuple[Servers, ...], supply: Supply):
-        self.record = Record(site.node, [] if plan.trace else None)
+    in_checkpoint = ("_input", "record")
+
+    def __init__(self, site: Site, plan: Plan, rank: int, servers: tuple[Servers, ...], data_service: DataService):
+        self.record = PartLog(site.node, [] if plan.trace else None)
         self._trainer = Trainer(site, plan, rank, self.record)
         self._embedding = (
             EmbeddingClient(site, plan, servers[-1], rank, self.record) if plan.embedding_workers else None
@@ -35,7 +36,7 @@ class ServerWorker(Kept):
         self._clients = [make_client(site, plan, each, rank, self._trainer.size, self.record) for each in direct]
         self._clients += [self._embedding] if self._embedding else []
         self._plan = plan
-        self._input = Input(site, plan, rank, supply, self._trainer, self._embedding and self._embedding.batch)
+        self._input = Input(site, plan, rank, data_service, self._trainer, self._embedding and self._embedding.batch)
 
     async def run(self, until: int) -> None:
         """Train on all batches before `until`, then leave, or pause if it is not the end."""
@@ -70,14 +71,7 @@ class ServerWorker(Kept):
         on meanwhile is left out."""
         await self._input.skip(step, beyond)
 
-    async def save(self) -> dict[str, Any]:
-        return {"feed": await self._input.save(), "record": self.record}
-
-    async def load(self, state: dict[str, Any]) -> None:
-        await self._input.load(state["feed"])
-        self.record.become(state["record"])
-
-    async def report(self, end: Mark) -> Record:
+    async def report(self, end: EvalPoint) -> PartLog:
         return self.record
 
 
@@ -89,12 +83,12 @@ async def drive(world: World, plan: Plan, model: ModelState | None = None) -> Fi
     else:
         first = await open_servers(world, plan, dense, ("dense",), model)
         servers = (first, await open_servers(world, plan.behind, sparse, ("rows",), model))
-    supply = await open_supply(world, plan)
-    embedding = EmbeddingWorkers(world, plan, servers[-1], supply) if plan.embedding_workers else None
+    data_service = await open_data_service(world, plan)
+    embedding = EmbeddingWorkers(world, plan, servers[-1], data_service) if plan.embedding_workers else None
 
     def host(rank: int) -> Awaitable[Handle]:
-        return world.host(ServerWorker, plan, rank, servers, supply, node=f"worker{rank}")
+        return world.host(ServerWorker, plan, rank, servers, data_service, node=f"worker{rank}")
 
     named = {name: handle for each in servers for name, handle in each.named().items()}
-    listeners = [*named.values(), *([supply.queue] if plan.watch else [])]
-    return await carry_out(world, plan, Workers(world, plan, host, listeners, embedding), named, supply.named())
+    listeners = [*named.values(), *([data_service.queue] if plan.watch else [])]
+    return await carry_out(world, plan, Workers(world, plan, host, listeners, embedding), named, data_service.named())

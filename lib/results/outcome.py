@@ -17,7 +17,7 @@ import pandas as pd
 from lib.drivers.feed import account
 from lib.drivers.run.ledger import settle
 from lib.drivers.run.plan import Plan
-from lib.drivers.run.record import Access, Finished, Mark, Snapshot
+from lib.drivers.run.record import Access, EvalPoint, Finished, Snapshot
 from lib.protocols.statistics import pooled
 from lib.tasks.flat_model import FlatModel
 from lib.tasks.metrics import entropy
@@ -148,7 +148,7 @@ class Outcome:
             parts = [_averaged(parts, self._module.size if self.plan.protocol.dense.statistics == "pooled" else None)]
         if whose:
             parts = [*parts, *(each.snapshots for each in self._records if "rows" in each.final)]
-        at = [{shot.mark: shot for shot in part[:-1]} for part in parts]
+        at = [{shot.point: shot for shot in part[:-1]} for part in parts]
         marks = [tuple(shots[mark] for shots in at) for mark in at[0] if all(mark in shots for shots in at)]
         return [self._joined(pieces) for pieces in [*marks, tuple(part[-1] for part in parts)]]
 
@@ -164,10 +164,10 @@ class Outcome:
     @property
     def day(self) -> int | None:
         """The day on which the model was evaluated at the end; None: the one after the pass."""
-        return self._snapshots[-1].mark.day if self._snapshots else None
+        return self._snapshots[-1].point.day if self._snapshots else None
 
     def _joined(self, pieces: tuple[Snapshot, ...]) -> Snapshot:
-        mark = pieces[0].mark
+        mark = pieces[0].point
         shards = {shard: values for piece in pieces for shard, values in piece.dense.items()}
         ids = self.plan.workload.evaluation_ids(self.plan.seed, mark.day)
         rows = {
@@ -186,7 +186,7 @@ class Outcome:
 
     def _evaluate(self, shot: Snapshot) -> dict[str, float]:
         self._module.load(shot.dense[0])
-        return evaluate(self.plan.workload, self._module.module, shot.rows, self.plan.seed, shot.mark.day)
+        return evaluate(self.plan.workload, self._module.module, shot.rows, self.plan.seed, shot.point.day)
 
     def _others(self) -> dict[str, float]:
         """The metrics at the end of what the model might have been besides: the first worker's replica, the average of all
@@ -274,9 +274,9 @@ def _mean_within(notes: list[tuple[float, int]], start: float, end: float) -> fl
 
 def _averaged(courses: list[list[Snapshot]], pooled_from: int | None) -> list[Snapshot]:
     """The mean replica at each mark, of those that came to it, and at the end."""
-    marks: defaultdict[Mark, list[Snapshot]] = defaultdict(list)
+    marks: defaultdict[EvalPoint, list[Snapshot]] = defaultdict(list)
     for shot in chain.from_iterable(course[:-1] for course in courses):
-        marks[shot.mark].append(shot)
+        marks[shot.point].append(shot)
     ways = [marks[mark] for mark in sorted(marks, key=lambda mark: mark.samples)]
     return [_mean_snapshot(shots, pooled_from) for shots in [*ways, [course[-1] for course in courses]]]
 
@@ -287,8 +287,8 @@ def _mean_snapshot(shots: list[Snapshot], pooled_from: int | None) -> Snapshot:
         dense[0][pooled_from:] = pooled([shot.dense[0][pooled_from:] for shot in shots])
     rows = {name: (slice(None), np.mean([shot.rows[name][1] for shot in shots], axis=0)) for name in shots[0].rows}
     time, samples = max(shot.time for shot in shots), max(shot.samples for shot in shots)
-    return Snapshot(shots[0].mark, time, samples, dense, rows)
+    return Snapshot(shots[0].point, time, samples, dense, rows)
 
 
 def _day(shot: Snapshot) -> dict[str, int]:
-    return {} if shot.mark.day is None else {"day": shot.mark.day}
+    return {} if shot.point.day is None else {"day": shot.point.day}

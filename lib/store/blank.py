@@ -87,6 +87,8 @@ class BlankDense:
     def load(self, arrays: Mapping[str, np.ndarray]) -> None:
         self._state = tuple(name for name in arrays if name != "values")
 
+    dump, restore = export, load
+
 
 def _state_of(store: DenseStore) -> tuple[str, ...]:
     return tuple(name for name in store.export() if name != "values")

@@ -1,5 +1,4 @@
-"""Checkpoints: a tree of plain data and arrays in one file, whole or not at all, with all that it says under checksums; and parts
-of a run that write their own, wherever they stand.
+"""Checkpoints: a tree of plain data and arrays in one file, whole or not at all, with all that it says under checksums.
 
 A checkpoint is a safetensors file: the array "tree" is the tree as JSON (`lib.store.tree`), the others are the tree's arrays by
 their numbers, and the metadata has the XXH3 of each array's name, type, shape and bytes.
@@ -16,7 +15,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +59,8 @@ def save(path: Path, thing: Any, *, durable: bool = True) -> int:
 
 
 def load(path: Path, kinds: Iterable[type] = (), digest: str | None = None) -> Any:
-    """What was saved, and has this `digest`, if one is given; `kinds` are the dataclasses that it may hold. Its arrays are its
+    """What was saved, and has this `digest`, if one is given; `kinds` are the dataclasses that it may hold, beside those of
+    this package. Its arrays are its
     own and may be written to."""
     try:
         arrays = _read(path)
@@ -71,28 +71,13 @@ def load(path: Path, kinds: Iterable[type] = (), digest: str | None = None) -> A
         raise
     except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
         raise Damaged(f"{path} is no checkpoint, or a damaged one: {error}") from error
-    return tree.unpack(plain, arrays, {kind.__name__: kind for kind in kinds})
+    return tree.unpack(plain, arrays, {tree.name_of(kind): kind for kind in kinds})
 
 
 def digest_of(path: Path) -> str:
     """What tells a checkpoint from all others: the XXH3 of its arrays' own."""
     with safe_open(path, "np") as header:
         return xxh3_64(json.dumps(header.metadata(), sort_keys=True).encode()).hexdigest()
-
-
-class Kept:
-    """A part of a run that keeps and recalls what it holds by itself; it has `save()`, which gives that, and `load(state)`."""
-
-    async def keep(self, file: Path) -> Mapping[str, int] | None:
-        """Write it; the ledger of its record, if it has one. None: there is nothing to write."""
-        if not (state := await self.save()):
-            return None
-        save(file, state)
-        return self.record.ledger if hasattr(self, "record") else {}
-
-    async def recall(self, file: Path, kinds: Iterable[type], digest: str) -> None:
-        """Be as when that was written."""
-        await self.load(load(file, kinds, digest))
 
 
 def _read(path: Path) -> dict[str, np.ndarray]:

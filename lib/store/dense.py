@@ -131,6 +131,8 @@ class DenseStore:
             self._writes += 1
             self._state = {name: tensor.to(first[name].device) for name, tensor in state.items()}
 
+    dump, restore = export, load
+
     def _tensors(self) -> dict[str, torch.Tensor]:
         return {"values": self.values, **self._state}
 

@@ -1,9 +1,9 @@
 """Plain data of a checkpoint: any tree of containers, dataclasses, random streams and arrays as JSON and a list of arrays.
 
-Nothing is pickled: what is read is numbers, text and the dataclasses that the reader names, so a stranger's file can make
-nothing else. Everything comes back equal and of the same type: tuples as tuples, sets as sets, integer keys as integers,
-floats with all their bits, generators where they were. (A library that structures by annotations would need a typed class for
-every part's state and every rule's memory.)
+Nothing is pickled: what is read is numbers, text, dataclasses of this package and those that the reader names, so a stranger's
+file can make nothing else. Everything comes back equal and of the same type: tuples as tuples, sets as sets, integer keys as
+integers, floats with all their bits, generators where they were. (A library that structures by annotations would need a typed
+class for every part's state and every rule's memory.)
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass
+from importlib import import_module
 from itertools import chain
 from types import NoneType
 from typing import Any
@@ -49,7 +50,7 @@ def pack(thing: Any, arrays: list[np.ndarray], path: str = "") -> Any:
     if isinstance(thing, np.generic):
         return {TAG: "scalar", "of": pack(np.asarray(thing), arrays, path)}
     if is_dataclass(kind):
-        return {TAG: kind.__name__, "of": named((f.name, getattr(thing, f.name)) for f in fields(kind) if f.init)}
+        return {TAG: name_of(kind), "of": named((f.name, getattr(thing, f.name)) for f in fields(kind) if f.init)}
     if kind is np.random.Generator and type(thing.bit_generator).__name__ in _BITS:
         return {TAG: "Generator", "of": pack(thing.bit_generator.state, arrays, path)}
     if kind is tuple:
@@ -64,7 +65,7 @@ def pack(thing: Any, arrays: list[np.ndarray], path: str = "") -> Any:
 
 
 def unpack(thing: Any, arrays: Mapping[str, np.ndarray], kinds: Mapping[str, type]) -> Any:
-    """What `pack` was given; `arrays` are by their numbers, dataclasses come from `kinds` by their names."""
+    """What `pack` was given; `arrays` are by their numbers, dataclasses of other packages come from `kinds` by their names."""
     if isinstance(thing, list):
         return [unpack(item, arrays, kinds) for item in thing]
     if not isinstance(thing, dict):
@@ -74,12 +75,24 @@ def unpack(thing: Any, arrays: Mapping[str, np.ndarray], kinds: Mapping[str, typ
     kind, contents = thing[TAG], unpack(thing["of"], arrays, kinds)
     if kind == "array":
         return arrays[contents]
-    if kind in kinds:
-        return kinds[kind](**contents)
     if kind in _MAKERS:
         return _MAKERS[kind](contents)
-    known = ", ".join(sorted(kinds)) or "none"
-    raise BadOption(f"it holds a {kind}, which the reader did not name; it named: {known}")
+    return _dataclass(kind, kinds)(**contents)
+
+
+def name_of(kind: type) -> str:
+    return f"{kind.__module__}:{kind.__qualname__}"
+
+
+def _dataclass(name: str, kinds: Mapping[str, type]) -> type:
+    module, _, kind = name.partition(":")
+    found = kinds.get(name)
+    if found is None and module.partition(".")[0] == __name__.partition(".")[0]:
+        found = getattr(import_module(module), kind, None)
+    if not is_dataclass(found):
+        known = ", ".join(sorted(kinds)) or "none"
+        raise BadOption(f"it holds a {name}, which the reader did not name; it named: {known}")
+    return found
 
 
 def _generator(state: dict[str, Any]) -> np.random.Generator:

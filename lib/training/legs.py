@@ -1,7 +1,7 @@
 """The legs of a run: stretches under one protocol, at whose ends the model goes over to the next.
 
 Legs that are over are kept beside the cuts of the one under way: a run that was stopped goes on in the leg that it had come to.
-The folder of a run's cuts holds, beside that of `lib.drivers.run.cuts`,
+The folder of a run's cuts holds, beside that of `lib.drivers.run.checkpoints`,
 
     done-0002  what the parts of a leg that is over had written down
     world      how many legs are over, and the world as the last of them left it
@@ -19,18 +19,16 @@ from importlib import import_module
 from pathlib import Path
 
 from lib.cluster.base import World
-from lib.cluster.spec import Usage
-from lib.drivers.run.cuts import Attempt, Cuts
-from lib.drivers.run.execution import KINDS, carry_through
+from lib.drivers.execution import carry_through
+from lib.drivers.run.checkpoints import Attempt, CheckpointFolder
 from lib.drivers.run.model_state import ModelState, left_by
 from lib.drivers.run.plan import Leg, Plan
 from lib.drivers.run.record import Finished
 from lib.errors import BadOption
 from lib.protocols.rule import Pair, Rule
 from lib.store import checkpoint
-from lib.training.controller import Automatic, AutomaticState, Mode
 from lib.training.schedule import Choice, Phase, Schedule
-from lib.training.watch import Decision, Watch
+from lib.training.watch import Watch
 
 DRIVERS = {
     "server": "lib.drivers.server_loop",
@@ -38,9 +36,6 @@ DRIVERS = {
     "pipeline": "lib.drivers.pipeline_loop",
 }
 """Family -> the module whose `drive` carries it out; by name, so that a run's key leaves the others' code out."""
-
-LEG = (*KINDS, Finished, Usage, Watch, Decision, Automatic, AutomaticState, Mode)
-"""The dataclasses that a leg may leave."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +54,7 @@ class Course:
         """All legs, and the model at the end if it is kept."""
         legs: list[Leg] = []
         model, place = self.model, self.plan.first
-        past = EndedLegs(world, self.plan.cuts)
+        past = EndedLegs(world, self.plan.checkpoints)
         await past.find()
         for phase in self.turns(legs):
             end = self.end(phase, place)
@@ -124,8 +119,8 @@ class Course:
             seconds=phase.seconds,
             watch=self.watch(legs),
             leg=len(legs),
-            marks=tuple(mark - place for mark in self.plan.marks if place < mark < end),
-            cuts=self.plan.cuts and replace(self.plan.cuts, leg=len(legs)),
+            eval_at=tuple(samples - place for samples in self.plan.eval_at if place < samples < end),
+            checkpoints=self.plan.checkpoints and replace(self.plan.checkpoints, leg=len(legs)),
             attempt=Attempt(),
         )
 
@@ -146,23 +141,23 @@ def reached(plan: Plan, finished: Finished) -> int:
 class EndedLegs:
     """The legs that a stopped run had ended, to be gone through again without training; true while there are any."""
 
-    def __init__(self, world: World, cuts: Cuts | None):
-        self._world, self._cuts = world, cuts
+    def __init__(self, world: World, checkpoints: CheckpointFolder | None):
+        self._world, self._checkpoints = world, checkpoints
         self._over: deque[Finished] = deque()
-        world.checkpoints = cuts is not None
+        world.checkpoints = checkpoints is not None
 
     async def find(self) -> None:
         """Go back to where the last of them left the world, if the run is to be resumed."""
-        if not (self._cuts and self._cuts.resume):
+        if not (self._checkpoints and self._checkpoints.resume):
             return
-        for unfinished in self._cuts.folder.glob(".*"):  # saves that were interrupted
+        for unfinished in self._checkpoints.folder.glob(".*"):  # saves that were interrupted
             unfinished.unlink()
         if not self._file("world").exists():
             return
         world = checkpoint.load(self._file("world"))
         await self._world.restore(world["state"])
         for leg in range(world["legs"]):
-            self._over.append(checkpoint.load(self._file(f"done-{leg:04}"), LEG)["finished"])
+            self._over.append(checkpoint.load(self._file(f"done-{leg:04}"))["finished"])
 
     def __bool__(self) -> bool:
         return bool(self._over)
@@ -173,11 +168,11 @@ class EndedLegs:
 
     def keep(self, leg: int, finished: Finished) -> None:
         """A leg is over; nothing is under way."""
-        if self._cuts is None:
+        if self._checkpoints is None:
             return
         checkpoint.save(self._file(f"done-{leg:04}"), {"finished": finished})
         checkpoint.save(self._file("world"), {"legs": leg + 1, "state": self._world.state()})
-        replace(self._cuts, leg=leg).drop()
+        replace(self._checkpoints, leg=leg).drop()
 
     def _file(self, name: str) -> Path:
-        return self._cuts.folder / f"{name}.safetensors"
+        return self._checkpoints.folder / f"{name}.safetensors"

@@ -17,7 +17,7 @@ from annotated_types import Le
 from lib import paths
 from lib.cluster.base import Cluster
 from lib.drivers.feed import stretches
-from lib.drivers.run.cuts import Cuts
+from lib.drivers.run.checkpoints import CheckpointFolder
 from lib.drivers.run.plan import Plan
 from lib.drivers.servers.embedding_worker import MOST_EMBEDDING_WORKERS
 from lib.errors import BadOption
@@ -204,10 +204,10 @@ class Job:
         course, settings = self.course, self.settings
         if settings.checkpoint_every:
             every = max(1, settings.checkpoint_every // course.plan.workload.batch_size)
-            kept = Cuts(every=every, folder=self.cuts, resume=settings.resume)
+            kept = CheckpointFolder(every=every, folder=self.cuts, resume=settings.resume)
             if not settings.resume:
                 shutil.rmtree(self.cuts, ignore_errors=True)
-            course = replace(course, plan=replace(course.plan, cuts=kept))
+            course = replace(course, plan=replace(course.plan, checkpoints=kept))
         with _few_collections():
             legs, model = self.cluster.open(course.plan.seed, course.plan.workers).run(course.run, progress)
         outcome = Outcomes(legs)
@@ -269,13 +269,13 @@ def _course(
         else settings.prefetch,
         readers=settings.reader_nodes,
         first=first,
-        marks=tuple(_marks(workload, first, settings.evaluations)),
+        eval_at=tuple(_eval_at(workload, first, settings.evaluations)),
         daily=settings.evaluations == "daily",
     )
     return Course(schedule=schedule, plan=plan, model=start and start.model, keep=settings.keep)
 
 
-def _marks(workload: Workload, first: int, evaluations: int | Literal["daily"]) -> Iterator[float]:
+def _eval_at(workload: Workload, first: int, evaluations: int | Literal["daily"]) -> Iterator[float]:
     """The places of the stream at which the model is evaluated between `first` and the end of the pass."""
     if evaluations == "daily":
         for day in count(workload.day(first) + 1):

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from lib import Adagrad
-from lib.drivers.run.execution import KINDS
 from lib.store import checkpoint
 from lib.store.rows import Rows
 from lib.store.shared_memory import segment
@@ -70,7 +69,7 @@ def save(table: Table, cut: Path) -> int:
 
 def restored(cut: Path) -> Table:
     table = Table(16, Adagrad(lr=0.1), seed=0, capacity=1)
-    table.restore(checkpoint.load(cut, KINDS)["rows-server0"]["tables"]["t"])
+    table.restore(checkpoint.load(cut)["rows-server0"]["tables"]["t"])
     return table
 
 

@@ -6,7 +6,7 @@ import pandas as pd
 
 from lib import PipelineRule, Rule, VirtualCluster
 from lib.drivers.run.plan import Plan
-from lib.drivers.run.record import END, Access, Record
+from lib.drivers.run.record import END, Access, PartLog
 from lib.training.legs import driver
 from notebooks.oac.plays import Play
 from notebooks.toys import NAMES, Letters
@@ -24,7 +24,7 @@ ORDERS = {
 STAGES = ("read", "validated", "computed", "written")
 
 
-def record(rule: Rule, seed: int = 0) -> list[Record]:
+def record(rule: Rule, seed: int = 0) -> list[PartLog]:
     """What store and device wrote down, with every access to a row."""
     cluster, task = VirtualCluster(), Letters()
     course = {"workload": task, "protocol": rule, "seed": seed, "workers": 1, "servers": 1, "on_nan": "stop"}
@@ -32,7 +32,7 @@ def record(rule: Rule, seed: int = 0) -> list[Record]:
     return cluster.open(seed, 1).run(lambda world: drive(world, plan)).records
 
 
-def spans(records: list[Record]) -> pd.DataFrame:
+def spans(records: list[PartLog]) -> pd.DataFrame:
     """When each batch was in which stage."""
     found = [(f"batch {batch}", kind, start, end) for r in records for kind, start, end, batch in r.spans or ()]
     return pd.DataFrame(found, columns=["node", "kind", "start", "end"]).sort_values(
@@ -40,7 +40,7 @@ def spans(records: list[Record]) -> pd.DataFrame:
     )
 
 
-def steps(records: list[Record]) -> pd.DataFrame:
+def steps(records: list[PartLog]) -> pd.DataFrame:
     """What the two batches had after each stage, and what the store has at the end; a' (0) is a's first update, by the batch that
     was computed first."""
     accesses = [access for record in records for access in record.accesses or ()]
@@ -62,13 +62,13 @@ def steps(records: list[Record]) -> pd.DataFrame:
     return table.unstack()[list(STAGES)].fillna("")
 
 
-def updates(records: list[Record]) -> dict[str, float]:
+def updates(records: list[PartLog]) -> dict[str, float]:
     """How often each parameter was updated, by what the store has at the end."""
     rows = next(record.final["rows"]["letter"] for record in records if "rows" in record.final)
     return {chr(number): float(value) for number, value in zip(rows.ids, rows.values[:, 0], strict=True)}
 
 
-def matches_paper(records: list[Record]) -> float:
+def matches_paper(records: list[PartLog]) -> float:
     """1 where all eight parameters end as the paper says."""
     found = updates(records)
     return float(all(found.get(letter, 0) == AFTER.get(letter, 0) for letter in NAMES))

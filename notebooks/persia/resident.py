@@ -16,7 +16,7 @@ import torch
 from lib import Batch, LocalCluster, RowStore
 from lib.cluster.base import Site, World
 from lib.drivers.run.plan import Plan
-from lib.drivers.run.record import Record
+from lib.drivers.run.record import PartLog
 from lib.drivers.servers.parameter_server import ParameterServer, Servers
 from lib.drivers.servers.server_client import ServerClient
 from lib.protocols.baselines import Async
@@ -42,7 +42,7 @@ class Caller:
     """A worker without a network: it pulls each batch's rows and pushes a gradient of each."""
 
     def __init__(self, site: Site, plan: Plan, servers: Servers, rank: int):
-        self._client, self._rank = ServerClient(site, plan, servers, rank, 0, Record(site.node, None)), rank
+        self._client, self._rank = ServerClient(site, plan, servers, rank, 0, PartLog(site.node, None)), rank
         self._handle = servers.handles[0].bind(site)
 
     async def fill(self, ids: np.ndarray) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from lib import Lognormal, Run, Work, sweep
-from lib.drivers.replicas.overlap import FORWARD
+from lib.drivers.run.overlap import FORWARD
 from lib.tasks.click_models import TABLE
 from lib.tasks.flat_model import FlatModel
 from notebooks import study

@@ -12,21 +12,21 @@ import numpy as np
 import pytest
 
 import lib
-from lib.drivers.run import cuts as module
-from lib.drivers.run.cuts import Cuts
-from lib.drivers.run.execution import KINDS
-from lib.drivers.run.record import Record
+from lib.drivers.run import checkpoints as module
+from lib.drivers.run.checkpoints import CheckpointFolder
+from lib.drivers.run.record import PartLog
 from lib.errors import Damaged, LockstepError
 from lib.store import checkpoint
+from lib.store.checkpointed import Part
 from lib.training.train import Job
 from tests.store.test_checkpoint import STEPS, at_step
 
 NAMES = ("worker0", "worker1", "dense-server0")
 
 
-class Part(checkpoint.Kept):
+class Recorded(Part):
     def __init__(self, number):
-        self.record = Record("node", None, ledger=Counter(issued=number))
+        self.record = PartLog("node", None, ledger=Counter(issued=number))
         self.number, self.state = number, None
 
     async def save(self):
@@ -38,39 +38,40 @@ class Part(checkpoint.Kept):
 
 def write(cuts, mark, names=NAMES):
     for name in names:
-        assert asyncio.run(Part(mark).keep(cuts.place(mark, name))) == {"issued": mark}
-    cuts.commit({"mark": mark}, names, {*names, "reader0"})
+        assert asyncio.run(Recorded(mark).write(cuts.place(mark, name))) == {"issued": mark}
+    cuts.commit({"batch": mark}, names)
 
 
 def read(cuts):
     """The mark of the newest cut, all of whose parts are of that mark."""
-    cut = cuts.find(KINDS)
+    cut = cuts.find()
     for name in NAMES:
-        asyncio.run(cut.give(name, part := Part(0)))
+        asyncio.run(cut.restore(name, part := Recorded(0)))
         assert (
-            set(part.state["values"]) == {cut.run["mark"]} and part.state["record"].ledger["issued"] == cut.run["mark"]
+            set(part.state["values"]) == {cut.run["batch"]}
+            and part.state["record"].ledger["issued"] == cut.run["batch"]
         )
-    return cut.run["mark"]
+    return cut.run["batch"]
 
 
 def test_a_cut_knows_its_parts(tmp_path):
-    cuts = Cuts(every=1, folder=tmp_path)
-    assert cuts.find(KINDS) is None
+    cuts = CheckpointFolder(every=1, folder=tmp_path)
+    assert cuts.find() is None
     for mark in (10, 20):
         write(cuts, mark)
         assert read(cuts) == mark
     assert sorted(path.name for path in tmp_path.iterdir()) == ["leg-0000-00000020", "leg-0000.safetensors"]
-    cut = cuts.find(KINDS)
-    assert cut.of("worker") == ["worker0", "worker1"] and cut.of("reader") == ["reader0"] and cut.state("reader0") == {}
+    cut = cuts.find()
+    assert [*cut.parts] == [*NAMES] and cut.state("reader0") == {}
     cuts.drop()
     assert not list(tmp_path.iterdir())
 
 
 def test_another_leg_s_cut_stays(tmp_path):
     """A run whose world was not written goes through its legs again and comes to it."""
-    write(Cuts(every=1, folder=tmp_path, leg=1), 20)
-    write(Cuts(every=1, folder=tmp_path), 10)
-    assert read(Cuts(every=1, folder=tmp_path, leg=1)) == 20
+    write(CheckpointFolder(every=1, folder=tmp_path, leg=1), 20)
+    write(CheckpointFolder(every=1, folder=tmp_path), 10)
+    assert read(CheckpointFolder(every=1, folder=tmp_path, leg=1)) == 20
 
 
 def test_killed_between_any_two_steps_the_old_or_the_new_cut_is_there_and_whole(tmp_path):
@@ -78,7 +79,7 @@ def test_killed_between_any_two_steps_the_old_or_the_new_cut_is_there_and_whole(
     while True:
         number += 7
         folder = tmp_path / str(number)
-        cuts = Cuts(every=1, folder=folder)
+        cuts = CheckpointFolder(every=1, folder=folder)
         write(cuts, 10)
         child = os.fork()
         if child == 0:
@@ -100,14 +101,14 @@ def test_killed_between_any_two_steps_the_old_or_the_new_cut_is_there_and_whole(
 
 
 def test_a_part_that_is_damaged_lost_or_another_cut_s_is_named(tmp_path):
-    cuts = Cuts(every=1, folder=tmp_path)
+    cuts = CheckpointFolder(every=1, folder=tmp_path)
     write(cuts, 10)
-    file, cut = cuts.place(10, "worker1"), cuts.find(KINDS)
+    file, cut = cuts.place(10, "worker1"), cuts.find()
     good = file.read_bytes()
     file.write_bytes(good[:-1] + bytes([good[-1] ^ 1]))
     with pytest.raises(Damaged, match=f"{file} is damaged"):
         cut.state("worker1")
-    asyncio.run(Part(11).keep(file))
+    asyncio.run(Recorded(11).write(file))
     with pytest.raises(Damaged, match=f"{file} is another checkpoint than is meant: its digest is"):
         cut.state("worker1")
     file.unlink()
@@ -116,12 +117,13 @@ def test_a_part_that_is_damaged_lost_or_another_cut_s_is_named(tmp_path):
 
 
 def test_a_folder_that_machines_do_not_share_is_told_before_the_cut_counts(tmp_path):
-    cuts = Cuts(every=1, folder=tmp_path)
+    cuts = CheckpointFolder(every=1, folder=tmp_path)
     write(cuts, 10)
     with pytest.raises(
-        LockstepError, match=r"worker7 has written .* not to be found from here: .* that all machines of a run share"
+        LockstepError,
+        match=r"worker7 has written .* and the driver does not find it: .* that all machines of a run share",
     ):
-        cuts.commit({"mark": 20}, ["worker7"], ["worker7"])
+        cuts.commit({"batch": 20}, ["worker7"])
     assert read(cuts) == 10
 
 
@@ -131,7 +133,7 @@ class Stopped(Exception):
 
 @pytest.mark.ray
 @pytest.mark.slow
-def test_on_ray_each_process_writes_its_own_part_and_other_numbers_go_on(reports, monkeypatch):
+def test_on_ray_each_process_writes_its_own_part(reports, monkeypatch):
     save, here, seen = checkpoint.save, [], 0
 
     def saves(path, *args, **options):
@@ -152,6 +154,5 @@ def test_on_ray_each_process_writes_its_own_part_and_other_numbers_go_on(reports
     [folder] = (reports / "cuts").glob("*/leg-0000-*/")
     written = {"worker0", "worker1", "dense+rows-server0", "dense+rows-server1", "queue"}
     assert {path.stem for path in folder.iterdir()} >= written
-    run = lib.train("ctr-synthetic", "gba", "ray", servers=1, resume=True, **task)
-    assert run.provenance["before"] == [{"cluster.servers": 2}]
+    run = lib.train("ctr-synthetic", "gba", "ray", servers=2, resume=True, **task)
     assert run.summary["issued"] == 200 == run.summary["applied"] + run.summary["decayed"]

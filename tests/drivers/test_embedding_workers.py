@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 import lib
 from lib import Failure, LocalCluster, Node, VirtualCluster, protocols, workloads
 from lib.cluster.base import nbytes
-from lib.drivers.run.execution import KINDS
 from lib.drivers.servers.embedding_worker import first_sample, rank_of
 from lib.errors import BadOption, NodeLost
 from lib.protocols import Pair
@@ -237,7 +236,7 @@ def test_a_run_that_was_cut_while_one_was_dead_goes_on_to_the_bit(pace, reports,
     with killed(monkeypatch, 27):
         train(CLICKS, "hybrid", there, **options)
     [cut] = (reports / "cuts").glob("*/leg-0000.safetensors")
-    parts = checkpoint.load(cut, KINDS)["parts"]
+    parts = checkpoint.load(cut)["parts"]
     assert "embedding0" in parts and "embedding1" not in parts
     assert_same(train(CLICKS, "hybrid", there, resume=True, **options), whole)
 

@@ -7,16 +7,16 @@ from collections import Counter
 import pytest
 
 from lib.drivers.run.ledger import settle
-from lib.drivers.run.record import Record
+from lib.drivers.run.record import PartLog
 from lib.errors import LockstepError
 
 
 def server(started, **outcomes):
-    return Record("server0", None, ledger=Counter(started=started, **outcomes), final={"dense": {}})
+    return PartLog("server0", None, ledger=Counter(started=started, **outcomes), final={"dense": {}})
 
 
 def worker(issued, **outcomes):
-    return Record("worker0", None, ledger=Counter(issued=issued, **outcomes))
+    return PartLog("worker0", None, ledger=Counter(issued=issued, **outcomes))
 
 
 def test_every_outcome_counts_once():

@@ -13,7 +13,7 @@ from scipy import stats
 import lib
 from lib import LocalCluster, Node, RowStore, VirtualCluster, protocols
 from lib.drivers.run.plan import Plan
-from lib.drivers.run.record import Mark
+from lib.drivers.run.record import EvalPoint
 from lib.drivers.servers.messages import Gradient
 from lib.drivers.servers.parameter_server import ParameterServer
 from lib.store.optim import SGD
@@ -78,7 +78,7 @@ class TestAServerOfSeveralLanes:
                 for batch in range(pushes):
                     await asyncio.sleep(stream.exponential(1 / (load * lanes)))
                     sending.create_task(part.push(pushed(0, batch, ids, 1)))
-            return await part.report(Mark(0, None))
+            return await part.report(EvalPoint(0, None))
 
         record = VirtualCluster(workers=1, server=server).open(0, 1).run(main)
         waits = [end - start - 1 for kind, start, end, _ in record.spans if kind == "apply"]
@@ -160,7 +160,7 @@ class TestHogwild:
             one = pushed(0, 0, ids, workload.dim)
             gradients = [replace(one, batch=batch) for batch in range(pushes)]
             await asyncio.gather(*(part.push(gradient) for gradient in gradients))
-            return await part.report(Mark(0, None))
+            return await part.report(EvalPoint(0, None))
 
         record = LocalCluster(threads=4).open(0, 1).run(main)
         assert record.ledger["applied"] == pushes
@@ -185,7 +185,7 @@ class TestAWorkerThatAsksAgain:
                 ParameterServer, plan(Letters(), rule, workers), rule, 0, frozenset({"rows"}), node="server0"
             )
             await steps(part)
-            return await part.report(Mark(0, None))
+            return await part.report(EvalPoint(0, None))
 
         return VirtualCluster(workers=workers).open(0, workers).run(main)
 
@@ -238,7 +238,7 @@ class TestALostWorker:
     async def served(self, world, steps, rule):
         part = await world.host(ParameterServer, plan(Letters(), rule, 2), rule, 0, frozenset({"rows"}), node="server0")
         await steps(part)
-        return await part.report(Mark(0, None))
+        return await part.report(EvalPoint(0, None))
 
     def after(self, steps, name="sync", **options):
         rule = protocols.get(name, **options)

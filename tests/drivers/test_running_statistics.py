@@ -45,7 +45,7 @@ class Seen(Quadratic):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Telling(QuadraticBowl):
+class ReportingQueue(QuadraticBowl):
     name: ClassVar = "telling"
 
     def model(self, seed):
@@ -64,7 +64,7 @@ class Telling(QuadraticBowl):
 
 
 def bowl(steps, workers=4):
-    return Telling(samples=4 * steps * workers, batch_size=4, dim=3)
+    return ReportingQueue(samples=4 * steps * workers, batch_size=4, dim=3)
 
 
 def left(protocol, steps, workers=4):
@@ -202,7 +202,7 @@ def test_a_rule_without_groups_in_the_loop_cannot_say_it():
 
 def test_a_norm_that_weighs_by_its_count_of_batches_is_refused():
     @dataclass(frozen=True, kw_only=True)
-    class Counted(Telling):
+    class Counted(ReportingQueue):
         def model(self, seed):
             model = super().model(seed)
             model.norm = torch.nn.BatchNorm1d(2, momentum=None)

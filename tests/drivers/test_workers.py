@@ -11,8 +11,8 @@ import pytest
 import lib
 from lib.cluster.base import Handle
 from lib.drivers.membership.workers import Workers
-from lib.drivers.run.cuts import Attempt, Cut
-from lib.drivers.run.record import Record
+from lib.drivers.run.checkpoints import Attempt, Checkpoint
+from lib.drivers.run.record import PartLog
 from lib.errors import NodeLost
 from lib.protocols.gba import GBA
 
@@ -54,22 +54,22 @@ def crew(gone, planned=(), workers=3):
     return Workers(world, plan, host, [server]), plan.attempt, server
 
 
-class There(Cut):
+class There(Checkpoint):
     """A cut of three workers, in which so many were there."""
 
     def __init__(self, there=3):
         names = [f"worker{rank}" for rank in range(3)]
-        super().__init__({}, dict.fromkeys(names[:there], ""), tuple(names), None, ())
+        super().__init__({}, dict.fromkeys(names[:there], ""), None, ())
 
     def state(self, name):
         return {"record": notes(name, 4)}
 
-    async def give(self, name, part):
+    async def restore(self, name, part):
         await part.load(self.state(name))
 
 
 def notes(node, issued):
-    return Record(node, None, ledger=Counter(issued=issued))
+    return PartLog(node, None, ledger=Counter(issued=issued))
 
 
 @pytest.mark.parametrize("gone", [{1}, {0, 1, 2}])
@@ -97,13 +97,13 @@ def test_a_run_without_workers_does_not_come_to_its_end():
 
 def test_what_was_undone_is_counted_when_the_next_try_ends_before_it_stands():
     first = Attempt()
-    first.stand()
+    first.resume_from()
     second = first.next([notes("worker0", 30)])
     third = second.next([])  # nobody had been put anywhere yet
-    third.stand(10)
+    third.resume_from(10)
     assert third.undone == 20
     fourth = third.next([notes("worker0", 17)])
-    fourth.stand(10)
+    fourth.resume_from(10)
     assert fourth.undone == 27
 
 

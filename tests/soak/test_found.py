@@ -9,7 +9,7 @@ import pytest
 import lib
 from lib.cluster.virtual.loop import VirtualLoop
 from lib.drivers.run.ledger import settle
-from lib.drivers.run.record import Record
+from lib.drivers.run.record import PartLog
 from lib.errors import LockstepError
 from tests.soak.cases import WORKLOADS
 from tests.soak.checks import check
@@ -321,7 +321,7 @@ def test_nobody_is_left_with_an_answer_that_nobody_hears(monkeypatch):
 
 
 def test_a_gradient_that_is_used_twice_does_not_balance():
-    record = Record("server0", None, used=[0, 1, 2, 1])
+    record = PartLog("server0", None, used=[0, 1, 2, 1])
     with pytest.raises(LockstepError, match=r"server0 used the gradients of these batches more than once: \[1\]"):
         settle([record])
 

@@ -15,7 +15,7 @@ from lib.drivers.pipeline_loop import Pipeline
 from lib.drivers.pipelines.access_log import AccessLog
 from lib.drivers.pipelines.host_store import HostStore
 from lib.drivers.run.plan import Plan
-from lib.drivers.run.record import Access, Record
+from lib.drivers.run.record import Access, PartLog
 from lib.protocols.oac import OAC
 from lib.results.outcome import digest
 from lib.store.device.cache import Cache
@@ -261,7 +261,7 @@ def test_a_write_that_is_interrupted_is_noted_as_one_that_may_have_happened(monk
     """Its first row is there, and nobody comes to the second."""
     store = HostStore.__new__(HostStore)
     store._tables, store._rule = {"t": Table(1, SGD(lr=1.0), seed=0)}, OAC()
-    store.record = Record("server0", None)
+    store.record = PartLog("server0", None)
     store._log = AccessLog(store.record)
     store._read(0, {"t": np.array([1, 2])})
     replaced = kernels.replace_rows

@@ -9,9 +9,7 @@ import pytest
 
 import lib
 from lib import Automatic, Choice, Failure, LocalCluster, Phase, Schedule, VirtualCluster, paths
-from lib.drivers.run.execution import KINDS
 from lib.errors import Damaged
-from lib.protocols.server_rule import ServerState
 from lib.store import checkpoint
 from lib.store.optim import SGD
 from tests.toys import days_of_clicks
@@ -77,7 +75,7 @@ def test_what_is_kept_of_a_stopped_run(reports, monkeypatch):
     [folder] = (reports / "cuts").iterdir()
     left = ["done-0000", "done-0001", "leg-0002", "leg-0002-00000006", "run", "world"]
     assert sorted(path.stem for path in folder.iterdir()) == left
-    assert checkpoint.load(folder / "leg-0002.safetensors", (*KINDS, ServerState))["run"]["mark"] == 6
+    assert checkpoint.load(folder / "leg-0002.safetensors")["run"]["batch"] == 6
 
 
 def test_a_leg_of_which_the_world_does_not_know_is_trained_again(reports, monkeypatch):

@@ -8,7 +8,7 @@ import pytest
 
 import lib
 from lib import Automatic, Choice, Phase, Schedule
-from lib.drivers.run.record import Mark, Marks
+from lib.drivers.run.record import EvalPoint, EvalSchedule
 from lib.errors import BadOption
 from lib.protocols import ALL
 from tests.toys import days_of_clicks
@@ -117,9 +117,9 @@ def test_a_run_that_goes_on_from_another_has_the_days_that_are_left():
 
 
 def test_marks_are_told_once_in_their_order():
-    marks = Marks([Mark(10, None), Mark(20, None), Mark(30, 1), Mark(40, 2)])
-    assert marks.crossed(9) == [] and marks.crossed(25) == [Mark(20, None)] and marks.crossed(25) == []
-    assert marks.crossed(99) == [Mark(30, 1), Mark(40, 2)]
+    marks = EvalSchedule([EvalPoint(10, None), EvalPoint(20, None), EvalPoint(30, 1), EvalPoint(40, 2)])
+    assert marks.pop_reached(9) == [] and marks.pop_reached(25) == [EvalPoint(20, None)] and marks.pop_reached(25) == []
+    assert marks.pop_reached(99) == [EvalPoint(30, 1), EvalPoint(40, 2)]
 
 
 def test_a_workload_without_days_says_so():

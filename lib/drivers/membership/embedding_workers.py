@@ -12,9 +12,9 @@ from contextlib import asynccontextmanager, suppress
 
 from lib.cluster.base import Handle, World
 from lib.drivers.membership.supervisor import Supervisor
+from lib.drivers.run.data_service import DataService
 from lib.drivers.run.plan import Plan
-from lib.drivers.run.record import Record
-from lib.drivers.run.supply import Supply
+from lib.drivers.run.record import PartLog
 from lib.drivers.servers.embedding_worker import EmbeddingWorker
 from lib.drivers.servers.parameter_server import Servers
 from lib.errors import NodeLost
@@ -23,9 +23,9 @@ from lib.errors import NodeLost
 class EmbeddingWorkers(Supervisor):
     """Before these servers, on nodes "embedding0", "embedding1", ..."""
 
-    def __init__(self, world: World, plan: Plan, servers: Servers, supply: Supply):
+    def __init__(self, world: World, plan: Plan, servers: Servers, data_service: DataService):
         def host(number: int) -> Awaitable[Handle]:
-            return world.host(EmbeddingWorker, plan, number, servers, supply, node=self.names[number])
+            return world.host(EmbeddingWorker, plan, number, servers, data_service, node=self.names[number])
 
         super().__init__(world, plan.attempt, "embedding", plan.embedding_workers, host)
         self._over = False
@@ -71,7 +71,7 @@ class EmbeddingWorkers(Supervisor):
     async def _introduce(self) -> None:
         await self._make_known()
 
-    def _write_off(self, records: list[Record]) -> None:
+    def _write_off(self, records: list[PartLog]) -> None:
         for record in records:
             book = record.ledger
             left = book["samples held"] - book["samples returned"] - book["samples forgotten"]

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, ClassVar
 
 from lib.cluster.base import Handle, Meeting, Site
 from lib.drivers.membership.members import Members
 from lib.drivers.run.plan import Plan
 from lib.errors import BadOption
 from lib.protocols.replica_rule import goes, neighbours
-from lib.store.checkpoint import Kept
+from lib.store.checkpointed import Part
 
 
-class Rendezvous(Kept):
+class Rendezvous(Part):
     """It carries the rule's groups out among those who are still there."""
+
+    in_checkpoint: ClassVar[tuple[str, ...]] = ("_members", "_met", "_following")
 
     def __init__(self, site: Site, plan: Plan):
         self._site, self._rule, self._leg = site, plan.protocol.dense, plan.leg
@@ -75,11 +77,11 @@ class Rendezvous(Kept):
 
     async def save(self) -> dict[str, Any]:
         self._members = self._members.after_cut(self._next())
-        return {"members": self._members, "met": self._met, "following": self._following}
+        return await super().save()
 
     async def load(self, state: dict[str, Any]) -> None:
-        self._members = state["members"].in_another_process()
-        self._met, self._following = state["met"], state["following"]
+        await super().load(state)
+        self._members = self._members.in_another_process()
 
     def _next(self) -> int:
         """The round with which all go on after a cut."""
@@ -146,6 +148,8 @@ class Rendezvous(Kept):
 class Neighbourhoods(Rendezvous):
     """Every worker is told who of its neighbours sends it something, as soon as they have all begun the round or left."""
 
+    in_checkpoint = (*Rendezvous.in_checkpoint, "_reached")
+
     def __init__(self, site: Site, plan: Plan):
         super().__init__(site, plan)
         self._reached = [-1] * plan.workers
@@ -161,13 +165,6 @@ class Neighbourhoods(Rendezvous):
         if change == "dies":
             self._reached[rank] = -1
         await super().tell(rank, change)
-
-    async def save(self) -> dict[str, Any]:
-        return {**await super().save(), "reached": self._reached}
-
-    async def load(self, state: dict[str, Any]) -> None:
-        await super().load(state)
-        self._reached = list(state["reached"])
 
     def _next(self) -> int:
         return 1 + max(self._reached)  # workers pause after unlike numbers of rounds

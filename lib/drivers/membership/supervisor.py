@@ -1,7 +1,7 @@
 """The nodes of one role, each of which may be lost on the way and be there again.
 
 What can leave leaves: the others go on without it. Whatever else dies takes the whole run back, see
-`lib.drivers.run.execution`; so does a process that dies of itself, for nobody knows what it had done.
+`lib.drivers.execution`; so does a process that dies of itself, for nobody knows what it had done.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Any
 
 from lib.cluster.base import Handle, World
 from lib.drivers.membership.members import Members
-from lib.drivers.run.cuts import Attempt, Cut, role
-from lib.drivers.run.record import Mark, Record
+from lib.drivers.run.checkpoints import Attempt, Checkpoint
+from lib.drivers.run.record import EvalPoint, PartLog
 from lib.errors import NodeLost, first_cause
 
 
@@ -32,11 +32,9 @@ class Supervisor(ABC):
         self._waiting: dict[int, asyncio.Task] = {}
         """Who waits for a dead one's node."""
 
-    async def muster(self, cut: Cut | None = None) -> None:
-        """Put one on each node that is there; or on those that were there at this cut, as they were, and on those that it knows
-        nothing of."""
-        kept = [] if cut is None else list(cut.parts)
-        ranks = [rank for rank, name in enumerate(self.names) if cut is None or name in kept or name not in cut.layout]
+    async def muster(self, cut: Checkpoint | None = None) -> None:
+        """Put one on each node that is up; or on those that were up at this checkpoint, with their states."""
+        ranks = [rank for rank, name in enumerate(self.names) if cut is None or name in cut.parts]
         for rank in set(range(len(self.names))) - set(ranks):
             self.members = self.members.after(rank, "is missing")
         hosted = await asyncio.gather(*(self._host(rank) for rank in ranks), return_exceptions=True)
@@ -48,9 +46,8 @@ class Supervisor(ABC):
             await self._do_without(rank, "is missing")
             self._write_off([cut.state(self.names[rank])["record"]] if cut else [])
         here = {self.names[rank]: handle for rank, handle in self._here.items()}
-        await asyncio.gather(*(cut.give(name, here[name]) for name in here if name in kept))
-        gone = [name for name in kept if role(name) == role(self.names[0]) and name not in self.names]
-        self._write_off([cut.state(name)["record"] for name in gone])
+        if cut:
+            await asyncio.gather(*(cut.restore(name, handle) for name, handle in here.items()))
 
     async def rest(self) -> None:
         """Between two runs: nothing is under way, and those who died at its end have been told of."""
@@ -59,11 +56,11 @@ class Supervisor(ABC):
             await asyncio.gather(*map(self._lose, dead))
             await self._world.drain()
 
-    async def keep(self, place: Callable[[str], Path]) -> dict[str, Any]:
+    async def write(self, place: Callable[[str], Path]) -> dict[str, Any]:
         """Let those that are there write their states, each to its place; by name, what they answer."""
-        return await self._answers(lambda name, each: each.keep(place(name)))
+        return await self._answers(lambda name, each: each.write(place(name)))
 
-    async def report(self, end: Mark) -> list[Record]:
+    async def report(self, end: EvalPoint) -> list[PartLog]:
         """What those that are there have written down; the others' notes are with the attempt."""
         return [*(await self._answers(lambda _, each: each.report(end))).values()]
 
@@ -123,7 +120,7 @@ class Supervisor(ABC):
         """It is dead, which those hear so many seconds later whom it could keep waiting."""
         self.members = self.members.after(rank, change)
 
-    def _write_off(self, records: list[Record]) -> None:
+    def _write_off(self, records: list[PartLog]) -> None:
         """Keep the notes of one that is no more, with its books settled."""
         self._attempt.lost.extend(records)
 

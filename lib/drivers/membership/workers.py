@@ -16,10 +16,10 @@ from typing import Any
 from lib.cluster.base import Handle, World
 from lib.drivers.membership.embedding_workers import EmbeddingWorkers
 from lib.drivers.membership.supervisor import Supervisor
-from lib.drivers.run.cuts import Cut
+from lib.drivers.run.checkpoints import Checkpoint
 from lib.drivers.run.ledger import OUTCOMES
 from lib.drivers.run.plan import Plan
-from lib.drivers.run.record import Mark, Record
+from lib.drivers.run.record import EvalPoint, PartLog
 from lib.errors import NodeLost
 
 
@@ -40,12 +40,7 @@ class Workers(Supervisor):
         self._dense, self._embedding = plan.protocol.dense, embedding
         self._tell = [*tell, embedding] if embedding else tell
 
-    @property
-    def whole(self) -> set[str]:
-        """All of whom `keep` writes those that are there."""
-        return {*self.names, *(self._embedding.names if self._embedding else ())}
-
-    async def muster(self, cut: Cut | None = None) -> None:
+    async def muster(self, cut: Checkpoint | None = None) -> None:
         if self._embedding:
             await self._embedding.muster(cut)
         await super().muster(cut)
@@ -75,12 +70,12 @@ class Workers(Supervisor):
         if self._embedding:
             await self._embedding.rest()
 
-    async def keep(self, place: Callable[[str], Path]) -> dict[str, Any]:
+    async def write(self, place: Callable[[str], Path]) -> dict[str, Any]:
         """All know who else is there, as they will when they go on from these states."""
         await self._introduce()
-        return {**await super().keep(place), **(await self._embedding.keep(place) if self._embedding else {})}
+        return {**await super().write(place), **(await self._embedding.write(place) if self._embedding else {})}
 
-    async def report(self, end: Mark) -> list[Record]:
+    async def report(self, end: EvalPoint) -> list[PartLog]:
         beside = [self._embedding.report(end)] if self._embedding else []
         reports = await asyncio.gather(super().report(end), *beside)
         return [*chain.from_iterable(reports), *self._attempt.lost]
@@ -122,7 +117,7 @@ class Workers(Supervisor):
     def _all_done(self) -> bool:
         return bool(self._here) and not self.members.awaited
 
-    def _write_off(self, records: list[Record]) -> None:
+    def _write_off(self, records: list[PartLog]) -> None:
         """A replica settles its own gradients: lost with it is what it had computed and not used, and what it alone held."""
         for ledger in (record.ledger for record in records) if self._dense.family == "replica" else ():
             if not self._dense.exchange.copies:

@@ -6,7 +6,7 @@ import itertools
 
 import numpy as np
 
-from lib.drivers.run.record import END, LAST, Access, Record
+from lib.drivers.run.record import END, LAST, Access, PartLog
 from lib.store.rows import Rows
 from lib.store.table.table import Table
 
@@ -14,7 +14,7 @@ from lib.store.table.table import Table
 class AccessLog:
     """It writes to a record. It numbers calls of the store without a lock, so that the log shows which ones overlapped."""
 
-    def __init__(self, record: Record):
+    def __init__(self, record: PartLog):
         record.accesses = record.accesses or []
         self._record, self._calls = record, itertools.count(2 * len(record.accesses))
 

@@ -12,13 +12,13 @@ from lib.cluster.base import Site
 from lib.cluster.spec import Work
 from lib.drivers.pipelines.access_log import AccessLog
 from lib.drivers.run.plan import Plan
-from lib.drivers.run.record import Mark, Marks, Record, Snapshot
+from lib.drivers.run.record import EvalPoint, PartLog, Snapshot
 from lib.protocols.pipeline_rule import Admission, PipelineRule
-from lib.store.checkpoint import Kept
+from lib.store.checkpointed import Part
 from lib.store.rows import Rows
 
 
-class HostStore(Kept):
+class HostStore(Part):
     """The rows in host memory, and the rule's state of batches in flight."""
 
     def __init__(self, site: Site, plan: Plan, rule: PipelineRule):
@@ -29,8 +29,8 @@ class HostStore(Kept):
         self._written = asyncio.Condition()
         self._evaluated = plan.evaluated
         self._samples = 0
-        self._marks = Marks(map(plan.mark, plan.marks))
-        self.record = Record(site.node, [] if plan.trace else None)
+        self._evals = plan.eval_schedule()
+        self.record = PartLog(site.node, [] if plan.trace else None)
         self._log = AccessLog(self.record) if plan.accesses else None
 
     async def inherit(self, rows: dict[str, Rows]) -> None:
@@ -58,7 +58,7 @@ class HostStore(Kept):
             self._state = self._rule.on_written(self._state, batch, stamp)
             self._written.notify_all()
         self._samples += samples
-        self.record.snapshots += map(self._snapshot, self._marks.crossed(self._samples))
+        self.record.snapshots += map(self._snapshot, self._evals.pop_reached(self._samples))
         return start
 
     async def save(self) -> dict[str, Any]:
@@ -73,11 +73,11 @@ class HostStore(Kept):
         self._state, self._samples = state["rule"], state["samples"]
         for name, table in self._tables.items():
             table.restore(state["tables"][name])
-        self._marks.crossed(self._samples)
-        self.record.become(state["record"])
+        self._evals.pop_reached(self._samples)
+        self.record.restore(state["record"])
         self._log = self._log and AccessLog(self.record)
 
-    async def report(self, end: Mark) -> Record:
+    async def report(self, end: EvalPoint) -> PartLog:
         self.record.ledger["in_flight"] += len(self._state.outstanding)
         self.record.snapshots.append(self._snapshot(end))
         self.record.final = {"rows": {name: table.export() for name, table in self._tables.items()}}
@@ -104,7 +104,7 @@ class HostStore(Kept):
             table = self._tables[name]
             log.write(table, name, batch, block, newer) if log else table.write(block, newer=newer)
 
-    def _snapshot(self, mark: Mark) -> Snapshot:
-        ids = self._evaluated[mark.day]
+    def _snapshot(self, point: EvalPoint) -> Snapshot:
+        ids = self._evaluated[point.day]
         rows = {name: (slice(None), table.peek(ids[name])) for name, table in self._tables.items()}
-        return Snapshot(mark, self._site.now(), self._samples, {}, rows)
+        return Snapshot(point, self._site.now(), self._samples, {}, rows)

@@ -14,15 +14,16 @@ import numpy as np
 from lib.cluster.base import Handle, Meeting, Site
 from lib.cluster.spec import Work
 from lib.drivers.membership.rendezvous import Neighbourhoods, Rendezvous
-from lib.drivers.replicas.overlap import Overlap
 from lib.drivers.replicas.replica_state import Replica
 from lib.drivers.replicas.sync_server import parts
+from lib.drivers.run.overlap import Overlap
 from lib.drivers.run.plan import Plan
-from lib.drivers.run.record import Record
+from lib.drivers.run.record import PartLog
 from lib.errors import BadOption, MemberLost, NodeLost
 from lib.protocols.mixing import Centre, Exchange, Gradients, Mean, Mix, Neighbours, Peer
 from lib.protocols.replica_rule import goes, neighbours
 from lib.store.blank import joined
+from lib.store.checkpointed import Checkpointed
 from lib.store.rows import union
 
 
@@ -34,16 +35,17 @@ class Here:
     plan: Plan
     rank: int
     replica: Replica
-    record: Record
+    record: PartLog
     rendezvous: Handle
     sync_servers: tuple[Handle, ...]
     buckets: list[slice]
     """Of the vector, each of which is a collective."""
 
 
-class Way(ABC):
+class Way(Checkpointed, ABC):
     """One worker's side of an exchange."""
 
+    in_checkpoint = ("round",)
     rendezvous: ClassVar[type[Rendezvous]] = Rendezvous
     """What brings its workers together."""
 
@@ -54,7 +56,7 @@ class Way(ABC):
         """The others, where they call each other."""
         self.round = 0
 
-    async def start(self) -> None:  # noqa: B027 - most ways have nothing to do
+    async def start(self) -> None:
         """Training begins, or goes on after a pause."""
 
     def ahead(self) -> asyncio.Task | None:

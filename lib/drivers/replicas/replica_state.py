@@ -12,30 +12,33 @@ import numpy as np
 
 from lib.cluster.base import Site
 from lib.cluster.spec import Work
-from lib.drivers.replicas.lent import kept, lending, lent, pair
 from lib.drivers.run.plan import Plan
-from lib.drivers.run.record import Record
+from lib.drivers.run.readonly import checked_pair, readonly, without_views, writes_refused
+from lib.drivers.run.record import PartLog
 from lib.protocols import statistics
 from lib.protocols.mixing import Background, Loop, Mean, Mix
 from lib.store.blank import BlankDense, blank
+from lib.store.checkpointed import Checkpointed
 from lib.store.dense import DenseStore
 from lib.store.rows import Rows
 
 
-class Replica:
+class Replica(Checkpointed):
     """Updates and mixes stop nobody: each is atomic, and a mix moves the replica by as much as it says from where it was when the
     mix was worked out. Guaranteed: no mix undoes a local update that came beside it, and no update a mix.
 
     Its vector is that of `FlatModel`. The rule sees the parameters; what a mix makes of the running statistics behind them is one
     word of the rule's."""
 
-    def __init__(self, site: Site, plan: Plan, record: Record, parameters: int, rows: bool):
+    in_checkpoint = ("_dense", "tables", "_memory", "_mixed", "steps", "samples")
+
+    def __init__(self, site: Site, plan: Plan, record: PartLog, parameters: int, rows: bool):
         """`rows`: they are here, and not on servers."""
         self._site, self._plan, self._rule, self._record = site, plan, plan.protocol.dense, record
         start = plan.start(site)
         self.size, self._running = parameters, start.size - parameters
         self._dense = plan.dense_store(start, site.device, parameters)
-        self._memory = self._rule.init(lent(start[: self.size]))
+        self._memory = self._rule.init(readonly(start[: self.size]))
         self.tables = plan.tables() if rows else {}
         # A shadow thread's merges are beside the cores that train.
         self._modelled = not isinstance(self._rule.when, Background)
@@ -63,7 +66,7 @@ class Replica:
     def model(self) -> np.ndarray:
         """The dense parameters that it stands for, and its running statistics."""
         mine = self._dense.pull()
-        return self._joined(self._rule.stands_for(self._memory, lent(mine[: self.size])), mine[self.size :])
+        return self._joined(self._rule.stands_for(self._memory, readonly(mine[: self.size])), mine[self.size :])
 
     def moved(self) -> float | None:
         """How far its parameters are from what the last mix made of them; None: nobody asks."""
@@ -103,8 +106,8 @@ class Replica:
         mine, writes = self._dense.still() if self._stands else self._dense.seen()
         if self._rule.exchange.together:  # so that nobody makes another before this one is merged
             self._sent = mine, writes
-        with lending(self._rule, "send"):
-            sent = self._rule.send(self._memory, lent(mine[: self.size]), round)
+        with writes_refused(self._rule, "send"):
+            sent = self._rule.send(self._memory, readonly(mine[: self.size]), round)
         if not self._plan.gradients:
             sent = blank(*sent.shape, kind=sent.dtype)
         return self._joined(sent, statistics.brought(mine[self.size :], self._rule.statistics))
@@ -130,36 +133,19 @@ class Replica:
     def inherit(self, dense: dict[str, np.ndarray], rows: dict[str, Rows]) -> None:
         """Begin with what another protocol has trained."""
         self._dense.load(dense)
-        self._memory = self._rule.init(lent(dense["values"][: self.size]))
+        self._memory = self._rule.init(readonly(dense["values"][: self.size]))
         self._mixed = self._dense.pull() if self._rule.apart else None
         for name, table in self.tables.items():
             table.load(rows[name])
 
     async def copy(self) -> dict[str, Any]:
         """What another worker starts from."""
-        return deepcopy(self.save())
+        return deepcopy(self.dump())
 
     def take_over(self, copy: dict[str, Any]) -> None:
         """Be the replica of a worker that was lost and is there again, with what another `copy` holds."""
-        self.load({**copy, "samples": 0})
-        self._memory = self._rule.returned(self._memory, lent(self._dense.pull()[: self.size]))
-
-    def save(self) -> dict[str, Any]:
-        return {
-            "dense": self._dense.export(),
-            "tables": {name: table.dump() for name, table in self.tables.items()},
-            "memory": self._memory,
-            "mixed": self._mixed,
-            "steps": self.steps,
-            "samples": self.samples,
-        }
-
-    def load(self, state: dict[str, Any]) -> None:
-        self._dense.load(state["dense"])
-        for name, table in self.tables.items():
-            table.restore(state["tables"][name])
-        self._memory, self.steps, self.samples = state["memory"], state["steps"], state["samples"]
-        self._mixed = state["mixed"]
+        self.restore({**copy, "samples": 0})
+        self._memory = self._rule.returned(self._memory, readonly(self._dense.pull()[: self.size]))
 
     def final(self) -> dict[str, Any]:
         return {
@@ -173,7 +159,7 @@ class Replica:
         with self._merging:
             mine, writes = self._dense.seen(self._sent)
             self._sent = None
-            with lending(self._rule, "merge"):
+            with writes_refused(self._rule, "merge"):
                 merged = self._merged(mine, mix)
             if beside := self._dense.move(mine, writes, merged):
                 self._record.extra["updates beside a merge"] += beside
@@ -191,12 +177,12 @@ class Replica:
         return self._joined(merged, taken)
 
     def _remembered(self, mine: np.ndarray, mix: Mix) -> np.ndarray:
-        """The rule's merge: it may keep what it was lent no longer than this."""
-        given = replace(mix, sent=lent(mix.sent), theirs=lent(mix.theirs))
-        self._memory, merged = pair(
-            self._rule, "merge", "memory and replica", self._rule.merge(self._memory, lent(mine), given)
+        """The rule's merge: it may keep what it was readonly no longer than this."""
+        given = replace(mix, sent=readonly(mix.sent), theirs=readonly(mix.theirs))
+        self._memory, merged = checked_pair(
+            self._rule, "merge", "memory and replica", self._rule.merge(self._memory, readonly(mine), given)
         )
-        self._memory = kept(self._memory, mine)
+        self._memory = without_views(self._memory, mine)
         return merged
 
     def _joined(self, parameters: np.ndarray, running: np.ndarray) -> np.ndarray:
@@ -210,7 +196,7 @@ def absorb(plan: Plan, dense: DenseStore | BlankDense, theirs: np.ndarray) -> np
         return theirs
     mine, writes = dense.seen()
     rule = plan.protocol.dense
-    with lending(rule, "absorb"):
-        changed, answer = pair(rule, "absorb", "copy and answer", rule.absorb(lent(mine), lent(theirs)))
+    with writes_refused(rule, "absorb"):
+        changed, answer = checked_pair(rule, "absorb", "copy and answer", rule.absorb(readonly(mine), readonly(theirs)))
     dense.move(mine, writes, changed)
     return answer

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 
@@ -13,11 +12,11 @@ from lib.cluster.spec import Work
 from lib.drivers.replicas.replica_state import absorb
 from lib.drivers.run.model_state import ModelState
 from lib.drivers.run.plan import Plan
-from lib.drivers.run.record import Mark, Marks, Record, Snapshot
+from lib.drivers.run.record import EvalPoint, PartLog, Snapshot
 from lib.options.checked import checked
 from lib.protocols.replica_rule import ReplicaRule
 from lib.store.blank import BlankDense
-from lib.store.checkpoint import Kept
+from lib.store.checkpointed import Part
 from lib.store.dense import DenseStore
 from lib.store.optim import Optimizer
 
@@ -36,8 +35,10 @@ def _optimizer(rule: ReplicaRule) -> Optimizer | None:
     return made
 
 
-class SyncServer(Kept):
+class SyncServer(Part):
     """One part of the copy."""
+
+    in_checkpoint = ("_copy", "_samples", "_evals", "record")
 
     def __init__(self, site: Site, plan: Plan, server: int):
         self._site, self._plan, self._server = site, plan, server
@@ -46,8 +47,8 @@ class SyncServer(Kept):
         self._optimizer = _optimizer(plan.protocol.dense)
         self._copy = plan.dense_store(start[self._part], optimizer=self._optimizer)
         self._samples = [0] * plan.workers
-        self._marks = Marks(map(plan.mark, plan.marks))
-        self.record = Record(site.node, [] if plan.trace else None)
+        self._evals = plan.eval_schedule()
+        self.record = PartLog(site.node, [] if plan.trace else None)
 
     async def inherit(self, values: np.ndarray) -> None:
         self._copy.assign(values[self._part])
@@ -59,19 +60,10 @@ class SyncServer(Kept):
         answer = await self._site.compute(Work(bytes=3 * theirs.nbytes), take, self._plan, self._copy, theirs)
         self.record.span("absorb", start, self._site.now(), rank)
         self._samples[rank] = samples
-        self.record.snapshots += map(self._snapshot, self._marks.crossed(sum(self._samples)))
+        self.record.snapshots += map(self._snapshot, self._evals.pop_reached(sum(self._samples)))
         return answer
 
-    async def save(self) -> dict[str, Any]:
-        return {"copy": self._copy.export(), "samples": self._samples, "record": self.record}
-
-    async def load(self, state: dict[str, Any]) -> None:
-        self._copy.load(state["copy"])
-        self._samples = state["samples"]
-        self._marks.crossed(sum(self._samples))
-        self.record.become(state["record"])
-
-    async def report(self, end: Mark) -> Record:
+    async def report(self, end: EvalPoint) -> PartLog:
         self.record.snapshots.append(self._snapshot(end))
         self.record.final = {"centre": self._copy.pull()}
         return self.record
@@ -82,8 +74,8 @@ class SyncServer(Kept):
         copy.apply(gradient)
         return copy.pull() if plan.gradients else gradient
 
-    def _snapshot(self, mark: Mark) -> Snapshot:
-        return Snapshot(mark, self._site.now(), sum(self._samples), {self._server: self._copy.pull()})
+    def _snapshot(self, point: EvalPoint) -> Snapshot:
+        return Snapshot(point, self._site.now(), sum(self._samples), {self._server: self._copy.pull()})
 
 
 async def open_sync_servers(world: World, plan: Plan, model: ModelState | None) -> tuple[Handle, ...]:

@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from lib.drivers.run.record import Record
+from lib.drivers.run.record import PartLog
 from lib.errors import LockstepError
 
 OUTCOMES = ("applied", "decayed", "dropped", "lost", "in_flight")
 
 
-def settle(records: Iterable[Record], undone: int = 0) -> dict[str, int]:
+def settle(records: Iterable[PartLog], undone: int = 0) -> dict[str, int]:
     """The run's ledger; an error if any part's books do not balance, or a batch's gradient was used twice.
 
     A gradient is a batch's. Its outcome is decided where the dense parameters are: at the first server, or on the worker

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from lib.drivers.run.plan import Plan
-from lib.drivers.run.record import Record
+from lib.drivers.run.record import PartLog
 from lib.protocols.statistics import pooled
 from lib.store.placement import Placement, Uniform, place_dense, place_rows
 from lib.store.rows import Rows
@@ -58,7 +58,7 @@ class ModelState:
         return dense, {table: place_rows([each], table, placement)[shard] for table, each in rows.items()}
 
 
-def left_by(plan: Plan, records: Iterable[Record], place: int) -> ModelState:
+def left_by(plan: Plan, records: Iterable[PartLog], place: int) -> ModelState:
     """The model that the parts of a finished plan hold together."""
     records = [record for record in records if record.final]
     replicas = [record for record in records if "replica" in record.final]

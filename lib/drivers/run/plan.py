@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from lib.drivers.feed import stretches
-from lib.drivers.run.cuts import Attempt, Cuts
-from lib.drivers.run.record import Finished, Mark
+from lib.drivers.run.checkpoints import Attempt, CheckpointFolder
+from lib.drivers.run.record import EvalPoint, EvalSchedule, Finished
 from lib.protocols.rule import Pair, Rule
 from lib.store.blank import BlankDense, BlankTable, blank
 from lib.store.dense import DenseStore
@@ -44,7 +44,7 @@ class Plan:
     seed: int
     gradients: bool = True
     """False: a timing run, whose parts hold and send arrays without content."""
-    marks: tuple[float, ...] = ()
+    eval_at: tuple[float, ...] = ()
     """Samples after which the model is evaluated on the way; at the end it always is."""
     on_nan: Literal["stop", "skip"]
     trace: bool
@@ -60,10 +60,9 @@ class Plan:
     """Nodes that make the batches; 0: the workers do."""
     embedding_workers: int = 0
     """Nodes between workers and servers that hold the batches' ids; 0: none."""
-    cuts: Cuts | None = None
+    checkpoints: CheckpointFolder | None = None
     """When the run is saved on the way."""
     attempt: Attempt = field(default_factory=Attempt)
-    """Which try it is."""
     first: int = 0
     """The sample of the stream that it begins with."""
     last: int | None = None
@@ -153,17 +152,23 @@ class Plan:
             where[table] = ids[table].reshape(-1, len(bag))
         return replace(batch, ids=ids, where=where)
 
-    def mark(self, samples: float) -> Mark:
-        """The place after so many samples of the plan."""
-        return Mark(samples, self.workload.day(self.first + samples - 1) + 1 if self.daily else None)
+    def eval_schedule(self) -> EvalSchedule:
+        """The points on the way, for one part."""
+        return EvalSchedule(map(self.eval_point, self.eval_at))
+
+    def eval_point(self, samples: float) -> EvalPoint:
+        """The point after so many samples of the plan."""
+        return EvalPoint(samples, self.workload.day(self.first + samples - 1) + 1 if self.daily else None)
 
     @functools.cached_property
     def evaluated(self) -> dict[int | None, dict[str, np.ndarray]]:
         """Day -> table -> the unique ids whose rows its evaluation needs, of each that the model may be evaluated on."""
         if not self.gradients:
             return {None: {name: np.empty(0, np.int64) for name in self.workload.tables()}}
-        places = (*self.marks, self.samples, *([0] if self.open else []))  # an open one may end before it has begun
-        return {day: self.workload.evaluation_ids(self.seed, day) for day in {self.mark(each).day for each in places}}
+        places = (*self.eval_at, self.samples, *([0] if self.open else []))  # an open one may end before it has begun
+        return {
+            day: self.workload.evaluation_ids(self.seed, day) for day in {self.eval_point(each).day for each in places}
+        }
 
     def start(self, site: Site) -> np.ndarray:
         """The dense parameters and running statistics before training: the same on every node, made once for all parts."""

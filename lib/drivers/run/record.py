@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class EvalPoint:
     """A place at which the model is evaluated."""
 
     samples: float
@@ -31,7 +31,7 @@ class Snapshot:
 
     weightless: ClassVar[tuple[str, ...]] = ("dense", "rows")
     """It travels at no cost."""
-    mark: Mark
+    point: EvalPoint
     time: float
     samples: int
     """Samples in the model, as far as this part knows."""
@@ -78,7 +78,7 @@ class Access:
 
 
 @dataclass(slots=True)
-class Record:
+class PartLog:
     """One part's notes."""
 
     node: str
@@ -116,25 +116,34 @@ class Record:
         if self.spans is not None:
             self.spans.append((kind, start, end, batch))
 
-    def become(self, other: Record) -> None:
-        """Hold what another record holds: parts share one and keep it."""
+    def dump(self) -> PartLog:
+        return self
+
+    def restore(self, other: PartLog) -> None:
+        """Take over another log's notes: the pieces of a part share this object."""
         for each in fields(self):
             setattr(self, each.name, getattr(other, each.name))
 
 
-class Marks:
-    """Says when a part has seen so many samples as the next mark asks for; the end itself is evaluated apart."""
+class EvalSchedule:
+    """The points at which a part's share of the model is still to be evaluated; the end itself is no such point."""
 
-    def __init__(self, marks: Iterable[Mark]):
-        self._marks = list(marks)
+    def __init__(self, points: Iterable[EvalPoint]):
+        self._points = list(points)
 
-    def crossed(self, samples: float) -> list[Mark]:
-        """The marks that it has come to; of those that it passed in one step and that ask for the same samples, the last."""
-        crossed = {}
-        while self._marks and samples >= self._marks[0].samples:
-            mark = self._marks.pop(0)
-            crossed[mark.day] = mark
-        return list(crossed.values())
+    def pop_reached(self, samples: float) -> list[EvalPoint]:
+        """The points that these samples have reached; of several at once that are evaluated on one day, the last."""
+        reached = {}
+        while self._points and samples >= self._points[0].samples:
+            point = self._points.pop(0)
+            reached[point.day] = point
+        return list(reached.values())
+
+    def dump(self) -> int:
+        return len(self._points)
+
+    def restore(self, left: int) -> None:
+        del self._points[: len(self._points) - left]
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,12 +154,12 @@ class Finished:
     """When the training clock started."""
     end: float
     """When it stopped: collecting what was written down does not count."""
-    records: list[Record]
+    records: list[PartLog]
     usage: list[Usage]
     events: int | None
     """Callbacks of the event loop, in virtual time."""
     undone: int = 0
-    """Gradients whose work was taken back when the run returned to a cut."""
+    """Gradients whose work was taken back when the run returned to a checkpoint."""
     returns: int = 0
     """How often it did."""
     lost_worker: bool = False

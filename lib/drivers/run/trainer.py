@@ -12,12 +12,13 @@ import torch
 
 from lib.cluster.base import Handle, Site, nbytes
 from lib.drivers.feed import feed, read
-from lib.drivers.replicas.overlap import Overlap
+from lib.drivers.run.data_service import DataService
+from lib.drivers.run.overlap import Overlap
 from lib.drivers.run.plan import Plan
-from lib.drivers.run.record import Record
-from lib.drivers.run.supply import Supply
+from lib.drivers.run.record import PartLog
 from lib.errors import BadOption, NotFinite
 from lib.store.blank import blank
+from lib.store.checkpointed import Checkpointed
 from lib.tasks.batch import Batch
 from lib.tasks.flat_model import DeviceResult, FlatModel, StepResult
 from lib.training.controller import Computation
@@ -26,7 +27,7 @@ from lib.training.controller import Computation
 class Trainer:
     """Makes batches and gradients on one node."""
 
-    def __init__(self, site: Site, plan: Plan, rank: int, record: Record, threads: int = 1):
+    def __init__(self, site: Site, plan: Plan, rank: int, record: PartLog, threads: int = 1):
         """`threads`: computations at the same time."""
         self._site, self._plan, self._rank, self.record = site, plan, rank, record
         bags = {} if plan.summed else plan.workload.bags()
@@ -140,7 +141,7 @@ class Trainer:
             self._models.append(model)
 
 
-class Telling:
+class ReportingQueue:
     """A queue to which a worker, whenever it asks for a batch, tells what its last computation took."""
 
     def __init__(self, queue: Handle, trainer: Trainer):
@@ -151,25 +152,27 @@ class Telling:
         return await self._queue.take(until, step)
 
 
-class Input:
+class Input(Checkpointed):
     """One worker's batches, and how long it waited for them; where parameters are pulled ahead, how long the pulls did."""
+
+    in_checkpoint = ("_own",)
 
     def __init__(
         self,
         site: Site,
         plan: Plan,
         rank: int,
-        supply: Supply,
+        data_service: DataService,
         trainer: Trainer,
         made: Callable[[int], Awaitable[Batch]] | None = None,
     ):
         """`made`: who makes the batches, if it is neither the worker nor a reader."""
         self._site, self._plan, self._trainer = site, plan, trainer
-        self._readers = [reader.bind(site) for reader in supply.readers]
+        self._readers = [reader.bind(site) for reader in data_service.readers]
         self._make = made or (self._read if self._readers else trainer.batch)
-        shared = supply.queue and supply.queue.bind(site)
+        shared = data_service.queue and data_service.queue.bind(site)
         if plan.watch:
-            shared = Telling(shared, trainer)
+            shared = ReportingQueue(shared, trainer)
         self._feed = feed(plan.data, rank, plan.workers, plan.batches, shared, plan.partitions)
         self._own = None if shared else self._feed
 
@@ -185,13 +188,6 @@ class Input:
         """Go on as if so many of its own batches had been taken, and all up to `beyond`; a queue knows no steps."""
         if self._own:
             await self._own.skip(steps, beyond)
-
-    async def save(self) -> dict[str, int] | None:
-        return await self._own.save() if self._own else None
-
-    async def load(self, state: dict[str, int] | None) -> None:
-        if self._own:
-            await self._own.load(state)
 
     async def _read(self, index: int) -> Batch:
         batch = await self._readers[index % len(self._readers)].batch(index)

@@ -10,7 +10,7 @@ import numpy as np
 from lib.cluster.base import Site
 from lib.cluster.spec import Work
 from lib.drivers.run.plan import Plan
-from lib.drivers.run.record import Record
+from lib.drivers.run.record import PartLog
 from lib.drivers.servers.messages import PullReply
 from lib.drivers.servers.parameter_server import Servers
 from lib.drivers.servers.server_client import ServerClient, Share
@@ -26,7 +26,7 @@ class CachedClient(ServerClient):
     A pause ends the copy.
     """
 
-    def __init__(self, site: Site, plan: Plan, servers: Servers, rank: int, size: int, record: Record):
+    def __init__(self, site: Site, plan: Plan, servers: Servers, rank: int, size: int, record: PartLog):
         super().__init__(site, plan, servers, rank, size, record)
         self._plan = plan
         self._starts: dict[int, tuple[asyncio.Future, list[Share]]] = {}
@@ -108,7 +108,7 @@ class CachedClient(ServerClient):
         await super().push(batch, result)
 
 
-def make_client(site: Site, plan: Plan, servers: Servers, rank: int, size: int, record: Record) -> ServerClient:
+def make_client(site: Site, plan: Plan, servers: Servers, rank: int, size: int, record: PartLog) -> ServerClient:
     """The client that the servers' rule needs."""
     rule = plan.protocol.dense if "dense" in servers.holds else plan.protocol.sparse
     return (CachedClient if rule.cache_steps else ServerClient)(site, plan, servers, rank, size, record)

@@ -11,7 +11,7 @@ import numpy as np
 
 from lib.cluster.base import Handle, Site, nbytes
 from lib.drivers.run.plan import Plan
-from lib.drivers.run.record import Record
+from lib.drivers.run.record import PartLog
 from lib.drivers.servers.embedding_worker import DispatchedBatch, rank_of
 from lib.drivers.servers.messages import Gradient, PullReply
 from lib.drivers.servers.parameter_server import Servers
@@ -28,7 +28,7 @@ class EmbeddingClient:
     gradients that it was to take are abandoned, and the servers hear so.
     """
 
-    def __init__(self, site: Site, plan: Plan, servers: Servers, rank: int, record: Record):
+    def __init__(self, site: Site, plan: Plan, servers: Servers, rank: int, record: PartLog):
         self._site, self._rank, self._record, self._store = site, rank, record, plan.store
         self._blocks, self.pull_ahead = plan.protocol.sparse.blocks, plan.protocol.sparse.pull_ahead
         self._servers = [handle.bind(site) for handle in servers.handles]

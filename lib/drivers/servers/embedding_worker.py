@@ -22,14 +22,14 @@ import torch
 
 from lib.cluster.base import Site, nbytes
 from lib.cluster.spec import Work
+from lib.drivers.run.data_service import DataService
 from lib.drivers.run.plan import Plan
-from lib.drivers.run.record import Mark, Record
-from lib.drivers.run.supply import Supply
+from lib.drivers.run.record import EvalPoint, PartLog
 from lib.drivers.servers.messages import PullReply
 from lib.drivers.servers.parameter_server import Servers
 from lib.drivers.servers.server_client import ServerClient
 from lib.store.blank import blank
-from lib.store.checkpoint import Kept
+from lib.store.checkpointed import Part
 from lib.store.wire.bags import Bags
 from lib.tasks.batch import Batch
 from lib.tasks.flat_model import StepResult
@@ -70,12 +70,14 @@ class HeldBatch:
     """Its ids, and where in the batch they stand."""
 
 
-class EmbeddingWorker(Kept):
+class EmbeddingWorker(Part):
     """It answers for the batches that it holds, in any order, and for none of an earlier generation of its node."""
 
-    def __init__(self, site: Site, plan: Plan, rank: int, servers: Servers, supply: Supply):
+    in_checkpoint = ("record",)
+
+    def __init__(self, site: Site, plan: Plan, rank: int, servers: Servers, data_service: DataService):
         self._site, self._plan, self._servers = site, plan, servers
-        self._readers = [reader.bind(site) for reader in supply.readers]
+        self._readers = [reader.bind(site) for reader in data_service.readers]
         self._store, self._dims = plan.store, {name: spec.dim for name, spec in plan.workload.tables().items()}
         self._bags = {table: bag for table, bag in plan.summed.items() if table not in plan.pooled}
         """Table -> the bags that are summed here."""
@@ -84,7 +86,7 @@ class EmbeddingWorker(Kept):
         self._clients: dict[int, ServerClient] = {}
         """Worker -> its client of the servers, whose rule follows the workers that train."""
         self._end = asyncio.Event()
-        self.record = Record(site.node, [] if plan.trace else None)
+        self.record = PartLog(site.node, [] if plan.trace else None)
 
     async def hold(self, worker: int, index: int) -> DispatchedBatch:
         """Make a batch for a worker, or let a reader make it, and keep its ids."""
@@ -145,14 +147,7 @@ class EmbeddingWorker(Kept):
     async def rest(self) -> None:
         self._end.set()
 
-    async def save(self) -> dict[str, Any]:
-        """At a pause, when it holds no batch."""
-        return {"record": self.record}
-
-    async def load(self, state: dict[str, Any]) -> None:
-        self.record.become(state["record"])
-
-    async def report(self, end: Mark) -> Record:
+    async def report(self, end: EvalPoint) -> PartLog:
         return self.record
 
     def _pooling_cost(self, batch: Batch) -> Work | None:

@@ -21,12 +21,12 @@ from lib.cluster.base import Handle, Site, World
 from lib.drivers.membership.members import Members
 from lib.drivers.run.model_state import ModelState
 from lib.drivers.run.plan import Plan
-from lib.drivers.run.record import Mark, Marks, Record, Snapshot
+from lib.drivers.run.record import EvalPoint, PartLog, Snapshot
 from lib.drivers.servers.messages import Gradient, PullReply, StepInput, Update
 from lib.drivers.servers.rule_checks import check_cache, check_decisions, check_end, check_push
 from lib.drivers.servers.shard import Shard
 from lib.protocols.server_rule import Apply, Decisions, Push, ServerRule, ServerState
-from lib.store.checkpoint import Kept
+from lib.store.checkpointed import Part
 from lib.store.rows import Rows
 
 Step = tuple[int, int]
@@ -35,7 +35,7 @@ Opening = tuple[StepInput, list[asyncio.Future]]
 """A step that has started, and the updates that must be in the store before its parameters are read."""
 
 
-class ParameterServer(Kept):
+class ParameterServer(Part):
     """One server's share of the parameters, its rule's state and the gradients that wait for their update."""
 
     def __init__(self, site: Site, plan: Plan, rule: ServerRule, number: int, holds: frozenset[str]):
@@ -52,10 +52,10 @@ class ParameterServer(Kept):
         """Worker -> the step whose parameters it has a copy of, where the rule has a cache."""
         self._waiting: dict[Push, Gradient] = {}
         self._under_way: list[Update] = []
-        self._marks, self._samples, self._dropped = Marks(map(plan.mark, plan.marks)), 0, 0
+        self._evals, self._samples, self._dropped = plan.eval_schedule(), 0, 0
         self._rate_after, self._decided = plan.rate_after, 0
         """Learning rates follow the samples of decided gradients, whichever updates are done first."""
-        self.record = Record(site.node, [] if plan.trace else None)
+        self.record = PartLog(site.node, [] if plan.trace else None)
 
     async def inherit(self, dense: dict[str, np.ndarray], rows: dict[str, Rows]) -> None:
         """Begin with a model that another protocol has trained."""
@@ -150,10 +150,10 @@ class ParameterServer(Kept):
         self._shard.load(state["shard"], self._state.step)
         self._samples, self._dropped = state["samples"], state["dropped"]
         self._decided = state["decided"]
-        self._marks.crossed(self._samples + self._dropped)
-        self.record.become(state["record"])
+        self._evals.pop_reached(self._samples + self._dropped)
+        self.record.restore(state["record"])
 
-    async def report(self, end: Mark) -> Record:
+    async def report(self, end: EvalPoint) -> PartLog:
         await _done(self._under_way)
         check_end(self._rule, self._state, len(self._waiting))
         self.record.ledger["in_flight"] += len(self._waiting)
@@ -269,10 +269,10 @@ class ParameterServer(Kept):
 
     def _evaluate(self) -> None:
         """Take the snapshots whose place in the stream is reached; samples of dropped gradients count."""
-        self.record.snapshots += map(self._snapshot, self._marks.crossed(self._samples + self._dropped))
+        self.record.snapshots += map(self._snapshot, self._evals.pop_reached(self._samples + self._dropped))
 
-    def _snapshot(self, mark: Mark) -> Snapshot:
-        return self._shard.snapshot(mark, self._site.now(), self._samples)
+    def _snapshot(self, point: EvalPoint) -> Snapshot:
+        return self._shard.snapshot(point, self._site.now(), self._samples)
 
 
 async def _done(updates: Iterable[Update]) -> None:

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from lib.drivers.replicas.lent import lending, lent
 from lib.drivers.run.plan import Plan
 from lib.errors import BadOption
 from lib.protocols.server_rule import Apply, Decisions, Drop, Push, ServerRule, ServerState
@@ -84,8 +83,8 @@ def compensated(
     rule: ServerRule, gradient: np.ndarray, now: np.ndarray, read: np.ndarray, memory: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray | None]:
     """Return the rule's compensated gradient and its new memory; the rule gets read-only views."""
-    with lending(rule, "compensate"):
-        answer = rule.compensate(lent(gradient), lent(now), lent(read), lent(memory))
+    with writes_refused(rule, "compensate"):
+        answer = rule.compensate(readonly(gradient), readonly(now), readonly(read), readonly(memory))
     shapes = [np.shape(each) for each in answer if each is not None] if isinstance(answer, tuple) else []
     if shapes not in ([gradient.shape], [gradient.shape] * 2) or len(answer) != 2 or answer[0] is None:
         raise BadOption(

@@ -8,7 +8,7 @@ import numpy as np
 
 from lib.cluster.base import Site, nbytes
 from lib.drivers.run.plan import Plan
-from lib.drivers.run.record import Record
+from lib.drivers.run.record import PartLog
 from lib.drivers.servers.messages import Gradient, PullReply
 from lib.drivers.servers.parameter_server import Servers
 from lib.store.blank import joined, taken
@@ -23,7 +23,7 @@ Share = dict[str, np.ndarray | slice]
 class ServerClient:
     """It pulls parameters and pushes gradients, and counts what travels."""
 
-    def __init__(self, site: Site, plan: Plan, servers: Servers, rank: int, size: int, record: Record):
+    def __init__(self, site: Site, plan: Plan, servers: Servers, rank: int, size: int, record: PartLog):
         self._handles = [handle.bind(site) for handle in servers.handles]
         self._site, self._rank, self._record = site, rank, record
         self._dense, self._rows = "dense" in servers.holds, "rows" in servers.holds

@@ -15,7 +15,7 @@ import numpy as np
 from lib.cluster.base import Site
 from lib.cluster.spec import Work
 from lib.drivers.run.plan import Plan
-from lib.drivers.run.record import Mark, Snapshot
+from lib.drivers.run.record import EvalPoint, Snapshot
 from lib.drivers.servers.messages import Gradient, StepInput, Update
 from lib.drivers.servers.rule_checks import compensated
 from lib.protocols.server_rule import Apply, ServerRule
@@ -133,11 +133,11 @@ class Shard:
         dense = {"dense": {self._number: self.dense.export()}} if self.dense is not None else {}
         return {**dense, "rows": {name: table.export() for name, table in self.tables.items()}}
 
-    def snapshot(self, mark: Mark, time: float, samples: int) -> Snapshot:
+    def snapshot(self, point: EvalPoint, time: float, samples: int) -> Snapshot:
         dense = {self._number: self.dense.pull()} if self.dense is not None else {}
-        evaluated = self._evaluated[mark.day]
+        evaluated = self._evaluated[point.day]
         rows = {table: (part, self.tables[table].peek(ids)) for table, (part, ids) in evaluated.items()}
-        return Snapshot(mark, time, samples, dense, rows)
+        return Snapshot(point, time, samples, dense, rows)
 
     def _step(self, pairs: list[tuple[Gradient, float]], update: Update) -> None:
         if self.dense is not None and any(weight for _, weight in pairs):

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from lib.store.shared_memory.notes import Notes
 
-from lib.drivers.run.record import Mark, Snapshot
+from lib.drivers.run.record import EvalPoint, Snapshot
 from lib.store.shared_memory import segment
 
 CHILD = """
@@ -36,7 +36,7 @@ def gone(kept):
 
 def test_the_next_one_has_the_last_state_and_as_much_of_each_list():
     kept, met, none = Notes("a-part"), [(1, 0.1)], []
-    shot = Snapshot(Mark(8.0, None), 0.5, 8, {0: np.arange(3, dtype=np.float32)}, {})
+    shot = Snapshot(EvalPoint(8.0, None), 0.5, 8, {0: np.arange(3, dtype=np.float32)}, {})
     kept.write({"step": 1}, {"met": met, "none": none, "shots": [shot]})
     met.append((2, 1 / 3))
     kept.write({"step": 2}, {"met": met, "none": none, "shots": [shot]})
@@ -44,12 +44,12 @@ def test_the_next_one_has_the_last_state_and_as_much_of_each_list():
     met.append((3, 0.3))  # after the last note
     gone(kept)
     again = Notes("a-part")
-    state, lists = again.read((Mark, Snapshot))
+    state, lists = again.read((EvalPoint, Snapshot))
     assert state == {"step": 2} and lists["met"] == [(1, 0.1), (2, 1 / 3)] and lists["none"] == []
     assert lists["shots"][0].dense[0].tolist() == [0, 1, 2] and again.get("dense")["values"].tolist() == [*range(5)]
     again.write({"step": 3}, {"met": [*lists["met"], (9, 0.9)]})
     gone(again)
-    assert Notes("a-part").read((Mark, Snapshot))[1]["met"] == [(1, 0.1), (2, 1 / 3), (9, 0.9)]
+    assert Notes("a-part").read((EvalPoint, Snapshot))[1]["met"] == [(1, 0.1), (2, 1 / 3), (9, 0.9)]
 
 
 def test_what_a_kill_has_left_behind_the_last_state_counts_for_nothing():

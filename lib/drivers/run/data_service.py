@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from typing import Any
 
 from lib.cluster.base import Handle, Site, World
 from lib.drivers.feed import WorkQueue
 from lib.drivers.run.plan import Plan
-from lib.store.checkpoint import Kept
+from lib.store.checkpointed import Part
 from lib.tasks.batch import Batch
 
 
-class Reader(Kept):
+class Reader(Part):
     """A node of the reader service: it makes the batches that workers ask it for, and remembers nothing of them."""
 
     def __init__(self, site: Site, plan: Plan):
@@ -22,16 +21,9 @@ class Reader(Kept):
     async def batch(self, index: int) -> Batch:
         return await self._site.prepare(self._plan.size_of(index), self._plan.batch, index)
 
-    async def save(self) -> dict[str, Any]:
-        """Nothing; a reader that has died since it was last asked is found dead here, before the cut."""
-        return {}
-
-    async def load(self, state: dict[str, Any]) -> None:
-        """There is nothing."""
-
 
 @dataclass(frozen=True, slots=True)
-class Supply:
+class DataService:
     """What workers are given to get their batches from."""
 
     queue: Handle | None
@@ -45,7 +37,7 @@ class Supply:
         return {"queue": self.queue, **readers} if self.queue else readers
 
 
-async def open_supply(world: World, plan: Plan) -> Supply:
+async def open_data_service(world: World, plan: Plan) -> DataService:
     """The queue that the plan's workers share, if they share one, and readers on nodes "reader0", "reader1", ..."""
     queue = None
     if plan.watch:
@@ -53,4 +45,4 @@ async def open_supply(world: World, plan: Plan) -> Supply:
     elif plan.data == "queue":
         queue = await world.host(WorkQueue, plan.batches, plan.seconds, node="master")
     hosted = (world.host(Reader, plan, node=f"reader{number}") for number in range(plan.readers))
-    return Supply(queue, tuple(await asyncio.gather(*hosted)))
+    return DataService(queue, tuple(await asyncio.gather(*hosted)))

@@ -1,0 +1,106 @@
+"""Executes a plan: in as many attempts as that takes, with pauses for checkpoints, from the start or from a checkpoint.
+
+At a checkpoint the run pauses: workers take no batch beyond it, and every step, push and mix that has begun comes to its end.
+Then nothing is under way, and what is left is each part's state between two steps and the world's: its clock, its queues' books,
+which nodes are dead until when, and the state of each random stream. Saving takes no time of the run; waiting for the slowest
+worker does. All parts write their own states at once, on their nodes.
+
+Guaranteed in virtual time: a run that is stopped after a checkpoint and goes on from it equals, to the bit, the run that paused
+there and was never stopped, whatever befalls its nodes and messages. A run without checkpoints makes no pauses and is
+another run.
+
+A run that loses what it cannot do without goes back to its last checkpoint, or to its start. Time goes on meanwhile, and past
+failures stay past. The gradients since the checkpoint stand in the ledger as lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
+from dataclasses import replace
+
+from lib.cluster.base import Handle, World
+from lib.drivers.membership.workers import Workers
+from lib.drivers.run.checkpoints import Checkpoint, issued
+from lib.drivers.run.plan import Plan
+from lib.drivers.run.record import Finished
+
+
+async def carry_through(world: World, plan: Plan, drive: Callable[..., Awaitable[Finished]], *args) -> Finished:
+    """Drive the plan in as many attempts as it takes; `args` are what the driver takes beside the world and the plan."""
+    while True:
+        try:
+            return await drive(world, plan, *args)
+        except Exception as error:
+            node = await world.dead_node_in(error)
+            if node is None or not await world.wait_until_up(node):
+                raise
+        plan = replace(plan, attempt=plan.attempt.next(await world.restart()))
+
+
+async def carry_out(
+    world: World, plan: Plan, workers: Workers, others: dict[str, Handle], silent: dict[str, Handle]
+) -> Finished:
+    """Make one attempt: train to the end and collect the logs of all parts but the silent, which have none."""
+    parts, attempt, pauses = {**others, **silent}, plan.attempt, _pauses(plan)
+    folder, states = plan.checkpoints, (*plan.protocol.sparse.states, *plan.protocol.dense.states)
+    if folder and (folder.resume or attempt.number) and (found := folder.find(states)):
+        await _resume(world, plan, found, workers, parts)
+        pauses = [batch for batch in pauses if batch > found.run["batch"]]
+    else:
+        await workers.muster()
+        attempt.resume_from()
+    start = attempt.begin(world)
+    for batch in pauses:
+        await workers.run(batch)
+        if batch < plan.end:
+            await _checkpoint(world, plan, batch, start, workers, parts)
+    end, usage = world.now(), world.usage()
+    watch = await silent["queue"].watch() if plan.watch else None
+    # A queue knows how many batches were trained on, where the run may end early.
+    taken = (await silent["queue"].save())["next"] if plan.open else plan.batches
+    point = plan.eval_point(min(plan.samples, taken * plan.workload.batch_size))
+    logs = await asyncio.gather(*(part.report(point) for part in others.values()))
+    logs = [*await workers.report(point), *logs]
+    return Finished(start, end, logs, usage, world.events(), attempt.undone, attempt.number, attempt.left_out, watch)
+
+
+def _pauses(plan: Plan) -> list[int]:
+    """The batches before which the run pauses; the last is its end. A run that may end at any batch has no other pause."""
+    if plan.checkpoints is None or plan.open:
+        return [plan.end]
+    every = plan.checkpoints.every
+    by_rank = plan.data != "queue" and plan.protocol.dense.family != "pipeline"
+    step = -(-every // plan.workers) * plan.workers if by_rank else every
+    return [*range(step, plan.end, step), plan.end]
+
+
+async def _checkpoint(
+    world: World, plan: Plan, batch: int, start: float, workers: Workers, parts: dict[str, Handle]
+) -> None:
+    await workers.rest()
+    folder, attempt = plan.checkpoints, plan.attempt
+    with world.paused_clock():
+        ledgers = await workers.write(lambda name: folder.place(batch, name))
+        writing = (part.write(folder.place(batch, name)) for name, part in parts.items())
+        ledgers |= dict(zip(parts, await asyncio.gather(*writing), strict=True))
+    written = {name: ledger for name, ledger in ledgers.items() if ledger is not None}
+    so_far = issued(attempt.lost) + sum(ledger.get("issued", 0) for ledger in written.values())
+    folder.commit({"batch": batch, "start": start, "issued": so_far, "world": world.state(), **attempt.save()}, written)
+    attempt.current = True
+
+
+async def _resume(world: World, plan: Plan, found: Checkpoint, workers: Workers, parts: dict[str, Handle]) -> None:
+    """Give every part its state of the checkpoint."""
+    attempt, run = plan.attempt, found.run
+    if fresh := not attempt.current:
+        await world.restore(run["world"])
+        attempt.load(run)
+    found = replace(found, travels=not fresh)
+    with world.paused_clock() if fresh else nullcontext():
+        await asyncio.gather(*(found.restore(name, part) for name, part in parts.items()))
+        await workers.muster(found)
+    attempt.lost.extend(run["lost"])
+    attempt.left_out |= run["left_out"]
+    attempt.resume_from(run["issued"])
