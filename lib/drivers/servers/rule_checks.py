@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from lib.drivers.run.plan import Plan
+from lib.drivers.run.readonly import readonly, writes_refused
 from lib.errors import BadOption
 from lib.protocols.server_rule import Apply, Decisions, Drop, Push, ServerRule, ServerState
 
