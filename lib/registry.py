@@ -1,8 +1,4 @@
-"""Names and the classes that they stand for, each imported when it is asked for.
-
-So a name can be checked or listed without torch, and the code of a run's class does not lead to that of all the others: see
-`lib/results/closure.py`.
-"""
+"""Names and the classes that they stand for, imported with their first use: names are checked and listed without torch."""
 
 from __future__ import annotations
 

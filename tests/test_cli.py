@@ -9,7 +9,6 @@ import sys
 
 import numpy as np
 import pytest
-from lib.measure import doctor
 
 import lib
 from lib import Node, protocols, workloads
@@ -254,26 +253,12 @@ def test_help_says_what_an_option_does_and_what_it_is_unless_told(capsys):
     assert "did you mean 'gba'" in capsys.readouterr().err
 
 
-def test_doctor_says_what_there_is(capsys):
-    assert main(["doctor"]) == 0
-    printed = capsys.readouterr().out
-    for word in ("cores", "memory", "speed", "gpu", "torch", "ray", "kernel python3", "reports"):
-        assert word in printed
-
-
-@pytest.mark.parametrize("seconds, told", [([3.0, 2.0, 4.0], "0.50"), ([0.5, 0.5, 0.5], "2.00")])
-def test_a_machine_that_takes_twice_as_long_at_its_best_has_half_the_speed(monkeypatch, seconds, told):
-    monkeypatch.setattr(doctor, "_fixed_work", lambda: doctor.REFERENCE * seconds.pop())
-    speed = dict(doctor.examine())["speed"]
-    assert speed.startswith(f"{told} of the reference machine's") and f"{10 / float(told):.0f} here" in speed
-
-
 def test_help_reads_well(capsys):
     with pytest.raises(SystemExit) as stop:
         main(["--help"])
     assert stop.value.code == 0
     printed = capsys.readouterr().out
-    for command in ("list", "train", "run", "report", "claims", "calibrate", "doctor", "examples"):
+    for command in ("list", "train", "run", "report", "claims", "calibrate", "examples"):
         assert command in printed
 
 

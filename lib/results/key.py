@@ -24,9 +24,9 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 import joblib
+import numpy as np
 
 from lib.results.provenance import PACKAGES, version
-from lib.results.run import plain
 
 LIB = Path(__file__).parents[1]
 CHOSEN = ("protocols", "tasks")
@@ -34,14 +34,14 @@ CHOSEN = ("protocols", "tasks")
 SHARED = ("tasks/workload", "tasks/batch", "tasks/sized_batches", "tasks/flat_model", "tasks/metrics")
 """Modules of these folders that every run uses."""
 SHOWN = (
+    "__main__",
+    "command_line",
     "errors",
     "options",
     "paths",
     "progress",
     "registry",
     "workloads",
-    "measure",
-    "reporting",
     "results/key",
     "results/provenance",
 )
@@ -183,8 +183,8 @@ def _constant(value: Any) -> str:
 def _of_user(module: str) -> bool:
     """Whether a module is neither installed nor of the standard library."""
     top = module.partition(".")[0]
-    if top in sys.stdlib_module_names:
-        return False
+    if top == "__main__" or top in sys.stdlib_module_names:
+        return top == "__main__"  # a notebook's cells or a script, wherever what started them is installed
     place = getattr(sys.modules.get(top), "__file__", None)
     paths = sysconfig.get_paths()
     return not (place and any(Path(place).is_relative_to(paths[name]) for name in ("stdlib", "purelib", "platlib")))
@@ -253,3 +253,12 @@ def kinds(things: Iterable[Any]) -> Iterator[type | FunctionType]:
             yield from kinds(thing)
         elif isinstance(thing, dict):
             yield from kinds(thing.values())
+
+
+def plain(value: Any) -> Any:
+    """What JSON has no word for."""
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, (set, frozenset)):
+        return sorted(value)
+    return str(value)

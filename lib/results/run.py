@@ -8,12 +8,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pandas as pd
 from xxhash import xxh3_64_hexdigest
 
 from lib import paths
 from lib.errors import Damaged, LockstepError, NotSaved
+from lib.results.key import plain
 
 if TYPE_CHECKING:
     from lib.drivers.run.model_state import ModelState
@@ -101,18 +101,8 @@ class Run:
                     raise Damaged(f"{name}.parquet is not what was written")
             frames = {name: pd.read_parquet(io.BytesIO(data)) for name, data in tables.items()}
             kept = folder / MODEL if (folder / MODEL).is_file() else None
-            plain = {name: texts[name] for name in ("summary", "provenance", "digest")}
-            return cls(**frames, **plain, kept=kept)
+            return cls(**frames, **{name: texts[name] for name in ("summary", "provenance", "digest")}, kept=kept)
         except (OSError, ValueError, KeyError) as error:
             raise LockstepError(
                 f"the saved run {folder} cannot be read ({error}); delete that folder to train anew"
             ) from error
-
-
-def plain(value: Any) -> Any:
-    """What JSON has no word for."""
-    if isinstance(value, np.generic):
-        return value.item()
-    if isinstance(value, (set, frozenset)):
-        return sorted(value)
-    return str(value)

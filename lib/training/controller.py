@@ -46,6 +46,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from lib.drivers.feed import Computation
 from lib.errors import BadOption
 from lib.options.checked import Checked, Count, NotNegative, Positive
 
@@ -63,16 +64,6 @@ class Mode(Checked):
     """Samples in one worker's batch."""
     workers: Count | None = None
     """How many workers it uses, the first ones; None: all."""
-
-
-@dataclass(frozen=True, slots=True)
-class Computation:
-    """A worker computed a batch."""
-
-    worker: int
-    seconds: float
-    """The computation alone: no waiting, no network."""
-    samples: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gc
+import json
 import shutil
-from collections.abc import Callable, Iterator
+import warnings
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, partial
@@ -24,7 +26,7 @@ from lib.errors import BadOption
 from lib.options.checked import Checked, Count, Natural, NotNegative, checked
 from lib.progress import Progress
 from lib.protocols.rule import Pair, Rule
-from lib.results.key import describe, files, key
+from lib.results.key import describe, files, key, plain
 from lib.results.outcomes import Outcomes
 from lib.results.provenance import machine
 from lib.results.run import Run
@@ -79,8 +81,8 @@ class Options(Checked):
     keep: bool = False
     """Keep the model with the run, so that another one can start from it."""
     resume: bool = False
-    """Go on from the cut that a run with this configuration left when it was stopped; or one with other numbers of servers,
-    reader nodes or embedding workers: that is another run, as its provenance says (`before`). A sweep's runs take their own."""
+    """Go on from the checkpoint that a run with this configuration left when it was stopped. Where only one with other numbers
+    of servers, reader nodes or embedding workers is left, that is an error."""
 
     @classmethod
     def owner(cls) -> str:
@@ -126,6 +128,8 @@ def train(
     job = Job.of(workload, protocol, cluster, seed=seed, samples=samples, start=start, **options)
     if (found := job.saved()) is not None:
         return found
+    if job.settings.resume:
+        _check_checkpoint(job)
     with Progress(job.samples, job.title, "samples") as progress:
         return job.run(progress.advance)
 
@@ -207,6 +211,7 @@ class Job:
             kept = CheckpointFolder(every=every, folder=self.cuts, resume=settings.resume)
             if not settings.resume:
                 shutil.rmtree(self.cuts, ignore_errors=True)
+            paths.write_text_atomic(self.cuts / WHOSE, json.dumps(self.configuration, default=plain))
             course = replace(course, plan=replace(course.plan, checkpoints=kept))
         with _few_collections():
             legs, model = self.cluster.open(course.plan.seed, course.plan.workers).run(course.run, progress)
@@ -230,6 +235,42 @@ class Job:
             if told
             else summary
         )
+
+
+WHOSE = "run.json"
+"""The file with a run's configuration among its checkpoints."""
+
+
+def _check_checkpoint(job: Job) -> None:
+    """Refuse a run whose only checkpoint has other numbers of nodes, and warn where there is no checkpoint."""
+    if _has_checkpoint(job.cuts):
+        return
+    here, rest = _numbers(job.configuration)
+    for folder in filter(_has_checkpoint, sorted(job.cuts.parent.glob("*"))):
+        there, others = _numbers(json.loads((folder / WHOSE).read_text()))
+        if others == rest and there != here:
+            differ = "; ".join(
+                f"{name}: {there[name]} there, {here[name]} here" for name in here if there[name] != here[name]
+            )
+            raise BadOption(
+                f"train: resume=True needs the numbers of nodes with which the checkpoint was made; {folder} has {differ}. "
+                "Resume with its numbers, or leave resume out to train from the start"
+            )
+    warnings.warn(
+        f"train: resume=True finds no checkpoint of this run in {job.cuts.parent}, and the run begins at its start",
+        stacklevel=3,
+    )
+
+
+def _has_checkpoint(folder: Path) -> bool:
+    return (folder / WHOSE).is_file() and any(folder.glob("*.safetensors"))
+
+
+def _numbers(configuration: Mapping[str, Any]) -> tuple[dict[str, int], dict[str, Any]]:
+    """The numbers of nodes that hold parts of the model or of the data, and the rest of the configuration."""
+    rest = json.loads(json.dumps(configuration, default=plain))
+    numbers = {"servers": rest["cluster"].pop("servers", 1)}
+    return numbers | {name: rest.pop(name, 0) for name in ("reader_nodes", "embedding_workers")}, rest
 
 
 def _course(

@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lib.cluster.base import Site
-from lib.drivers.feed import WorkQueue
+from lib.drivers.feed import Computation, WorkQueue
 from lib.tasks.workload import Workload
-from lib.training.controller import Automatic, AutomaticState, Computation, Mode
+from lib.training.controller import Automatic, AutomaticState, Mode
 from lib.training.schedule import Choice
 
 

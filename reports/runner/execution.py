@@ -40,7 +40,7 @@ def run(name: str, profile: str = "smoke", parameters: Mapping[str, Any] | None 
     """
     chosen = resolve(name)
     if len(chosen) != 1:
-        raise BadOption(f"{name!r} stands for {len(chosen)} notebooks; `reports.build` runs them")
+        raise BadOption(f"{name!r} stands for {len(chosen)} notebooks; `reports.index.build` runs them")
     experiment = chosen[0]
     values = _values(experiment, profile, parameters)
     if resume and complete(experiment, profile, parameters):

@@ -1,4 +1,4 @@
-"""The name of a run: it changes with the code that the run leads to, and with no other."""
+"""The name of a run: it changes with what can change the run, and with nothing else."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ import os
 import subprocess
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
 import lib
-from lib.errors import LockstepError
-from lib.results import closure
+from lib.results import key as naming
+from lib.tasks.quadratic import QuadraticBowl
 from lib.training.train import Job
 
 ROOT = Path(__file__).parents[2]
@@ -24,74 +26,53 @@ CLICKS = {"workload": "criteo-deepfm", "protocol": "gba", "cluster": "virtual"}
 
 @pytest.fixture
 def edited(monkeypatch):
-    """The key of `CLICKS` as if a file of lib, or one beside a notebook, read otherwise."""
-    texts = {}
+    """The key of `CLICKS` as if a file of lib read otherwise."""
+    parsed = naming._parsed
 
-    def key(name, old, new, **more):
-        path = ROOT / (name if name.startswith("notebooks/") else f"lib/{name}")
-        text = path.read_text(encoding="utf-8")
+    def key(name, old, new):
+        text = (naming.LIB / name).read_text(encoding="utf-8")
         assert old in text, f"{name} has changed; plant something else"
-        texts[path] = text.replace(old, new)
-        module = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
-        known = closure._sources.pop(module, None)
-        try:
-            return Job.of(**CLICKS | more).key
-        finally:
-            del texts[path]
-            closure._sources.pop(module, None)
-            if known:
-                closure._sources[module] = known
+        found = naming._hash(naming.bare(text.replace(old, new)))
+        with monkeypatch.context() as patched:
+            patched.setattr(naming, "_parsed", lambda path: found if path == naming.LIB / name else parsed(path))
+            forget()
+            return Job.of(**CLICKS).key
 
-    before = closure.read
-    monkeypatch.setattr(closure, "read", lambda path: texts.get(path) or before(path))
-    return key
+    def forget():
+        naming.engine.cache_clear()
+        naming._module.cache_clear()
+
+    yield key
+    forget()
 
 
-def test_what_cannot_change_a_run_does_not_change_its_name(edited):
+def test_an_edit_of_another_protocol_or_of_a_comment_changes_no_name(edited):
     now = Job.of(**CLICKS).key
     same = [
         ("protocols/gba.py", "The rule in one sentence", "In short"),
         ("protocols/gba.py", "    def ", "    # a remark\n    def "),
         ("protocols/hop.py", *RETURNS),
-        ("protocols/__init__.py", '"sync": "', '"sink": "lib.protocols.baselines:Sync", "sync": "'),
         ("protocols/dssync.py", *RETURNS),
-        ("workloads/vision.py", *RETURNS),
-        ("models/graph.py", *RETURNS),
-        ("cluster/local.py", *RETURNS),
-        ("cluster/ray/cluster.py", *RETURNS),
-        ("cluster/slowdowns/presets.py", *RETURNS),
-        ("drivers/replica_loop.py", *RETURNS),
-        ("drivers/pipeline_loop.py", *RETURNS),
-        ("reporting/plots.py", *RETURNS),
-        ("measure/doctor.py", "    yield ", "    pass; yield "),
-        ("notebooks/gba/tasks.py", *RETURNS),
-        ("training/sweep.py", *RETURNS),
-        ("training/watch.py", *RETURNS),
-        ("switching/controller.py", *RETURNS),
-        ("store/checkpoint.py", *RETURNS),
-        ("results/run.py", "parquet", "feather"),
+        ("protocols/__init__.py", '"sync": "', '"sink": "lib.protocols.baselines:Sync", "sync": "'),
+        ("tasks/vision.py", *RETURNS),
         ("progress.py", *RETURNS),
         ("errors.py", "did you mean", "perhaps"),
+        ("command_line.py", *RETURNS),
     ]
     for name, old, new in same:
         assert edited(name, old, new) == now, name
 
 
-def test_what_can_change_a_run_changes_its_name(edited):
+def test_an_edit_of_what_trains_changes_the_name(edited):
     different = [
         ("protocols/gba.py", *RETURNS),
         ("protocols/server_rule.py", *RETURNS),
-        ("workloads/ctr.py", *RETURNS),
-        ("models/ctr.py", *RETURNS),
-        ("models/flat.py", *RETURNS),
-        ("data/clicks.py", *RETURNS),
-        ("cluster/virtual/network.py", *RETURNS),
+        ("tasks/clicks_stream.py", *RETURNS),
+        ("tasks/clicks.py", *RETURNS),
         ("cluster/spec.py", *RETURNS),
         ("drivers/server_loop.py", *RETURNS),
-        ("store/table/index.py", *RETURNS),
+        ("drivers/replica_loop.py", *RETURNS),
         ("store/optim.py", "class Adam(", "class Adam(more, "),
-        ("results/outcome.py", *RETURNS),
-        ("training/legs.py", *RETURNS),
         ("streams.py", *RETURNS),
     ]
     keys = [Job.of(**CLICKS).key, *(edited(*change) for change in different)]
@@ -99,21 +80,11 @@ def test_what_can_change_a_run_changes_its_name(edited):
         assert key not in keys[:place], different[place - 1]
 
 
-def test_what_few_runs_use_is_part_of_their_names(edited):
-    change = ("store/checkpoint.py", *RETURNS)
-    assert edited(*change, checkpoint_every=1000) != Job.of(**CLICKS, checkpoint_every=1000).key
-    phases = (lib.Phase(protocol="sync"), lib.Phase(protocol="gba"))
-    choice = lib.Choice(phases=phases, rule=lib.Automatic(cost=1.0), every=1.0)
-    for name in ("switching/controller.py", "training/watch.py"):
-        assert edited(name, *RETURNS, protocol=choice) != Job.of(**CLICKS | {"protocol": choice}).key
-
-
 def test_another_version_of_a_package_is_another_run(monkeypatch):
-    now = Job.of(**CLICKS).key
+    now, before = Job.of(**CLICKS).key, naming.version
     for package in ("torch", "numpy", "numba"):
         with monkeypatch.context() as patched:
-            before = closure._version
-            patched.setattr(closure, "_version", lambda name, p=package, b=before: "0" if name == p else b(name))
+            patched.setattr(naming, "version", lambda name, p=package: "0" if name == p else before(name))
             assert Job.of(**CLICKS).key != now
     assert Job.of(**CLICKS).key == now
 
@@ -127,55 +98,6 @@ def test_a_name_costs_nothing_after_the_first():
         return time.thread_time() - start
 
     assert min(seconds() for _ in range(5)) < 0.05
-
-
-FORMS = {
-    "__init__": "from .handed import Thing",
-    "start": """
-import typing
-from typing import TYPE_CHECKING
-import shapes.whole
-from shapes import member, Thing
-from . import sibling
-from .deep.er import name
-if TYPE_CHECKING:
-    from shapes import types_alone
-registry = {"a": "shapes.by_name"}
-def late():
-    try:
-        from .in_function import x
-    except ImportError:
-        import shapes.in_handler
-    match registry:
-        case {}:
-            import shapes.in_case
-""",
-    "deep/er": "import numpy",
-    "handed": "from shapes.behind import x",
-}
-FOLLOWED = {"whole", "member", "sibling", "deep.er", "in_function", "in_handler", "in_case", "handed", "behind"}
-
-
-def test_every_form_of_an_import_is_followed_and_nothing_is_imported(tmp_path, monkeypatch):
-    package = tmp_path / "shapes"
-    (package / "deep").mkdir(parents=True)
-    for name in (
-        "types_alone",
-        "by_name",
-        *FORMS,
-        *(name.replace(".", "/") for name in FOLLOWED - {"deep.er", "handed"}),
-    ):
-        (package / f"{name}.py").write_text(FORMS.get(name, "x = 1"))
-    monkeypatch.syspath_prepend(tmp_path)
-    modules, packages = closure.of(["shapes.start"])
-    assert modules.keys() == {"shapes", "shapes.start", *(f"shapes.{name}" for name in FOLLOWED)}
-    assert list(packages) == ["numpy"]
-    assert not any(name.startswith("shapes") for name in sys.modules)
-
-
-def test_a_door_of_lib_leads_to_what_is_asked_for():
-    modules, _ = closure.of(["lib.cluster.base"])
-    assert modules.keys() & {"lib.cluster.slowdowns.timed", "lib.cluster.slowdowns"} == set()
 
 
 MINE = '''
@@ -202,6 +124,9 @@ def shifted(model):
         for parameter in model.parameters():
             parameter += SHIFT
     return model
+
+def unused():
+    return 1
 """
 
 
@@ -214,7 +139,6 @@ def mine(tmp_path, monkeypatch):
     (folder / "__init__.py").touch()
     (folder / "workload.py").write_text(MINE.format(package=package))
     (folder / "helper.py").write_text(HELPER)
-    (folder / "stranger.py").write_text("def unused():\n    return 1\n")
     monkeypatch.syspath_prepend(tmp_path)
 
     class User:
@@ -245,8 +169,9 @@ def test_a_users_module_is_part_of_the_name(mine, reports):
     now = mine.key()
     first = lib.train(**mine.job())
     mine.edit("workload", '"""A bowl."""', '"""A bowl of mine."""  # indeed')
-    mine.edit("stranger", "return 1", "return 2")
-    assert mine.key() == now, "what no run of it imports"
+    mine.edit("workload", "LOADS = 2", "LOADS = 3")
+    mine.edit("helper", "return 1", "return 2")
+    assert mine.key() == now, "no run of it uses these"
     mine.edit("helper", "SHIFT = 0.0", "SHIFT = 0.5")
     assert mine.key() != now
     second = lib.train(**mine.job())
@@ -255,18 +180,10 @@ def test_a_users_module_is_part_of_the_name(mine, reports):
     assert mine.key() == now and lib.train(**mine.job()).digest == first.digest
 
 
-def test_a_file_that_was_edited_and_not_loaded_again(mine):
+def test_a_name_is_that_of_the_code_in_memory(mine):
     now = mine.key()
     mine.edit("helper", "+= SHIFT", "+= 1 + SHIFT", reload=False)
-    with pytest.warns(UserWarning, match=r"helper\.py was changed after .*helper was imported.*reload"):
-        assert mine.key() == now, "what is trained is the code as it was"
-
-
-def test_a_file_that_was_edited_before_anybody_asked(mine):
-    mine.job()
-    mine.edit("helper", "+= SHIFT", "+= 1 + SHIFT", reload=False)
-    with pytest.raises(LockstepError, match=r"helper\.py was changed after .*helper was imported"):
-        mine.key()
+    assert mine.key() == now, "what is trained is the code as it was imported"
 
 
 NOTEBOOK = '''
@@ -348,3 +265,50 @@ def test_a_script_and_another_process_come_to_the_same_name(tmp_path):
         script.read_text().replace("Half of it", "Twice it").replace("factor = 1", "factor = 1  # so much")
     )
     assert key("2") == now
+
+
+# Files
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading(QuadraticBowl):
+    """What it reads is an option."""
+
+    name: ClassVar[str] = "reading"
+    table: str = ""
+
+
+def test_a_file_that_a_field_names_is_part_of_the_name(tmp_path):
+    file = tmp_path / "part.csv"
+
+    def key():
+        return Job.of(Reading(table=str(file)), "sync", "virtual").key
+
+    file.write_text("1,2")
+    before = key()
+    assert key() == before
+    file.write_text("1,3")
+    assert key() != before
+    file.write_text("1,2")
+    assert key() == before, "content decides, not when it was written"
+    file.rename(file.with_name("other.csv"))
+    assert key() != before
+    folder = Job.of(Reading(table=str(tmp_path)), "sync", "virtual").key
+    file.write_text("1,4")
+    assert Job.of(Reading(table=str(tmp_path)), "sync", "virtual").key == folder, "a run may write there"
+    assert Job.of(Reading(table="no such file"), "sync", "virtual").configuration.keys() >= {"workload"}
+
+
+def test_a_large_file_is_known_by_its_size_and_its_time(tmp_path, monkeypatch):
+    monkeypatch.setattr(naming, "LARGE", 1 << 10)
+    path = tmp_path / "large"
+    path.write_bytes(bytes(range(256)) * 8)
+    before = naming.content(path)
+    os.utime(path, ns=(time.time_ns(), time.time_ns() + 10**9))
+    assert naming.content(path) != before
+
+
+def test_what_names_no_file_is_none():
+    for table in (".", "/", "dlrm", "a warning that fills a line " * 10):  # the last is longer than any name may be
+        assert naming.files(Reading(table=table)) == {}
+    assert naming.content(Path("there is no such file")) == ""

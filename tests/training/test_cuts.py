@@ -98,8 +98,27 @@ def test_options_are_checked(reports):
         train("gba", checkpoint_every=0)
     with pytest.raises(BadOption, match="resume needs the checkpoint_every"):
         train("gba", checkpoint_every=None, resume=True)
-    train("gba", resume=True)  # nothing to go on from: from the start
+    with pytest.warns(UserWarning, match="finds no checkpoint of this run in .*, and the run begins at its start"):
+        train("gba", resume=True)
     assert paths.reports() == reports
+
+
+@pytest.mark.parametrize(
+    "options, words",
+    [
+        ({"cluster": VirtualCluster(workers=3, servers=3, slowdown=0.7)}, "servers: 2 there, 3 here"),
+        ({"reader_nodes": 1}, "reader_nodes: 0 there, 1 here"),
+        ({"embedding_workers": 2}, "embedding_workers: 0 there, 2 here"),
+    ],
+)
+def test_another_number_of_nodes_is_refused_and_not_trained_from_the_start(options, words, reports, monkeypatch):
+    train("gba", dies_after=27, monkeypatch=monkeypatch)
+    with pytest.raises(
+        BadOption, match=f"{words}. Resume with its numbers, or leave resume out to train from the start"
+    ):
+        train("gba", resume=True, **options)
+    with pytest.warns(UserWarning, match="finds no checkpoint of this run"):
+        train("gba", resume=True, seed=3)
 
 
 def test_on_a_wall_clock_a_run_pauses_and_goes_on_too(reports, monkeypatch):

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import torch
 
 from lib.cluster.base import Handle, Site, nbytes
-from lib.drivers.feed import feed, read
+from lib.drivers.feed import Computation, feed, read
 from lib.drivers.run.data_service import DataService
 from lib.drivers.run.overlap import Overlap
 from lib.drivers.run.plan import Plan
@@ -21,7 +21,6 @@ from lib.store.blank import blank
 from lib.store.checkpointed import Checkpointed
 from lib.tasks.batch import Batch
 from lib.tasks.flat_model import DeviceResult, FlatModel, StepResult
-from lib.training.controller import Computation
 
 
 class Trainer:

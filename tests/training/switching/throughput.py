@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from lib.cluster.slowdowns import SamplePath, Slowdown
-from lib.training.controller import Automatic, AutomaticState, Computation, Mode
+from lib.drivers.feed import Computation
+from lib.training.controller import Automatic, AutomaticState, Mode
 
 
 @dataclass(frozen=True, kw_only=True)
