@@ -10,7 +10,6 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from typing import Any
 
 import pandas as pd
 
@@ -199,7 +198,7 @@ def _cluster(workers: int, batch: int, hidden: tuple[int, ...], age: float | Non
     return cluster_of_age(workload, protocols.get("gba", size=UPDATE // batch), cluster, age, within=0.05).cluster
 
 
-def job(way: str | Way, updates: int, rows: float, dense: float, seed: int) -> dict[str, Any]:
+def job(way: str | Way, updates: int, rows: float, dense: float, seed: int) -> dict:
     """So many updates of Sync's size; each seed has clicks of its own."""
     chosen = EVERY[way] if isinstance(way, str) else way
     rates = {"rows": rows, "dense": dense}
@@ -245,7 +244,7 @@ def measure(places: Iterable[study.Case], rates: Rates) -> tuple[pd.DataFrame, l
         there = (way, updates), (EVERY[way].base, updates), ("sync", updates)
         return next(rates[case] for case in there if case in rates)
 
-    def case_job(way: str, updates: int, rate: float, seed: int) -> dict[str, Any]:
+    def case_job(way: str, updates: int, rate: float, seed: int) -> dict:
         return job(way, updates, seed=seed, **{name: rate * lr for name, lr in own(way, updates).items()})
 
     def about(run: Run, way: str, updates: int, rate: float, seed: int) -> study.Case:

@@ -8,7 +8,6 @@ found = conditions.compare(data)  # condition -> notebooks.advisor.comparison.Co
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -63,12 +62,12 @@ MODES = (
 )
 
 
-def job(protocol: str, samples: int, seed: int, rate: float = 1.0, condition: str = "equal workers") -> dict[str, Any]:
+def job(protocol: str, samples: int, seed: int, rate: float = 1.0, condition: str = "equal workers") -> dict:
     options = {"samples": samples, "batch_size": BATCH}
     return Trial.of("clicks-light", protocol, CONDITIONS[condition], options).job(rate, seed)
 
 
-def auc(run: Run, **case: Any) -> float:
+def auc(run: Run, **case) -> float:
     return float(np.nan_to_num(run.summary["auc"]))
 
 
@@ -81,7 +80,7 @@ def can_run(condition: str, protocol: str, samples: int) -> bool:
     return True
 
 
-def figures(run: Run, **case: Any) -> dict[str, Any]:
+def figures(run: Run, **case) -> dict:
     """What a comparison asks of a run, and its course."""
     text = {"metric": run.summary["auc"], "samples/s": run.summary["qps"], "age": run.summary["staleness_mean"]}
     return {**text, "bytes/sample": run.summary["bytes"] / run.summary["samples"], "digest": run.digest, "run": run}
@@ -131,9 +130,9 @@ def _alike(differences: pd.Series) -> bool:
     return bool(low <= 0 <= high) or bool(differences.isna().all())
 
 
-def _lines(lines: list[list[str]], times: pd.DataFrame, ends: pd.DataFrame) -> Iterator[dict[str, Any]]:
+def _lines(lines: list[list[str]], times: pd.DataFrame, ends: pd.DataFrame) -> Iterator[dict]:
     for rank, line in enumerate(lines, 1):
-        row: dict[str, Any] = {"rank": rank, "protocols": ", ".join(line)}
+        row: dict = {"rank": rank, "protocols": ", ".join(line)}
         for name, values in (("time", times[line[0]]), ("AUC less sync's", ends[line[0]])):
             row |= dict(zip((name, f"{name}, low", f"{name}, high"), interval(values), strict=True))
         yield row

@@ -1,14 +1,12 @@
 """What the death of a trainer, a sync server or an embedding server takes from a run, and whether its books say so."""
 
-from typing import Any
-
 from lib import Run, Workload
 from lib.drivers.run.ledger import OUTCOMES
 
 NODES = {"a trainer": "worker1", "a sync server": "sync0", "an embedding server": "server0"}
 
 
-def account(run: Run, task: Workload, hands: int) -> dict[str, Any]:
+def account(run: Run, task: Workload, hands: int) -> dict:
     """`lost`: gradients whose work is no more, undone or held by a dead trainer alone. `left out`: batches that nobody computed:
     a dead trainer had them in its hands, `hands` at most. `unaccounted`: what neither these nor the other outcomes account for.
     `standstill`: the longest time in which nobody computed anything that lasted."""

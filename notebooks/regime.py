@@ -10,7 +10,6 @@ A paper's own figures lie beside its claims (`regime.yaml`), under the same name
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -67,7 +66,7 @@ def cells(run: Run, before: Sequence[Run] = (), workload: Workload | None = None
     return found | ({} if brings is None else {"brings": brings})
 
 
-def _phase(run: Run) -> dict[str, Any]:
+def _phase(run: Run) -> dict:
     """The run's last phase, with what it takes over from the run; one that has no phases is one."""
     made, rule = run.provenance, run.provenance["protocol"]
     phase = rule["phases"][-1] if "phases" in rule else {"protocol": rule}
@@ -76,7 +75,7 @@ def _phase(run: Run) -> dict[str, Any]:
     return whole | {name: value for name, value in phase.items() if value is not None}
 
 
-def _batches(phase: Mapping[str, Any]) -> int:
+def _batches(phase: Mapping) -> int:
     """Batches of an update, or of a step of all workers."""
     rule = phase["protocol"]
     return protocols.get(**rule.get("dense", rule)).batches_a_step(phase["workers"])

@@ -11,7 +11,6 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -104,7 +103,7 @@ def advise(
     keep: int = 4,
     seeds: int = 5,
     goal: float = 0.9,
-    **options: Any,
+    **options,
 ) -> Advice:
     """Try every registered protocol for workers, and compare the `keep` best with the `first`; options as for `compare`."""
     keep, seeds = checked(Count, keep, "advise", "keep"), checked(Count, seeds, "advise", "seeds")

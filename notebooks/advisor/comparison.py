@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 from itertools import cycle
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -54,7 +54,7 @@ class Comparison:
         for names in digests.groupby(digests, sort=False).groups.values():
             mine = own[own["protocol"] == names[0]]
             figures = {"time": mine["time"], "difference": mine["difference"], "at one rate": same.get_group(names[0])}
-            row: dict[str, Any] = {"protocol": " = ".join(names), "rate": mine["best"].iloc[0]}
+            row: dict = {"protocol": " = ".join(names), "rate": mine["best"].iloc[0]}
             for name, values in figures.items():
                 row |= dict(zip((name, f"{name}, low", f"{name}, high"), interval(values), strict=True))
             rows.append(row | mine[["samples/s", "bytes/sample", "age"]].mean().to_dict())

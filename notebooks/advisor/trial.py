@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 
@@ -24,7 +24,7 @@ class Trial:
     workload: Workload
     protocol: Rule | Pair
     cluster: Cluster
-    settings: Mapping[str, Any]
+    settings: Mapping
 
     @classmethod
     def of(
@@ -38,7 +38,7 @@ class Trial:
         # Rates are tried until they are too large for somebody.
         return cls(*made, {"evaluations": EVALUATIONS, "trace": False, "on_nan": "skip"} | settings)
 
-    def job(self, rate: float, seed: int, **changed: Any) -> dict[str, Any]:
+    def job(self, rate: float, seed: int, **changed) -> dict:
         workload = self.workload
         faster = {
             name: replace(own := getattr(workload, name), lr=own.lr * rate)
@@ -48,7 +48,7 @@ class Trial:
         given = {"workload": replace(workload, **faster, **world), "protocol": self.protocol, "cluster": self.cluster}
         return {**given, "seed": seed, **self.settings, **changed}
 
-    def untrained(self, seed: int) -> dict[str, Any]:
+    def untrained(self, seed: int) -> dict:
         """A pass that trains nothing."""
         return self.job(1.0, seed, protocol=get("frozen"), samples=self.workload.batch_size, evaluations=1)
 

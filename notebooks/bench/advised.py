@@ -11,7 +11,6 @@ import random
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -37,7 +36,7 @@ LEAST = 640
 """Samples for each of these batches, at least: few workers with small ones have as many more, or they learn little."""
 
 
-def condition(commit: str, number: int) -> dict[str, Any]:
+def condition(commit: str, number: int) -> dict:
     """What a user may ask about, by the commit and the number alone: workers, some of them slow, jitter, network, step, model."""
     chance = random.Random(f"{commit} {number}")
 
@@ -56,7 +55,7 @@ def condition(commit: str, number: int) -> dict[str, Any]:
     return {"batch_size": batch, **model, **cases, "server": Node(cores=8, **node)}
 
 
-def row(number: int, updates: int, seeds: int, keep: int = 4) -> dict[str, Any]:
+def row(number: int, updates: int, seeds: int, keep: int = 4) -> dict:
     """One condition's row: the choice, who was soonest, how much longer the choice takes, its time as foretold and found."""
     setting = condition(DRAWN_BY, number)
     setting |= {"samples": updates * max(LEAST, setting["workers"] * setting["batch_size"])}
@@ -80,7 +79,7 @@ def row(number: int, updates: int, seeds: int, keep: int = 4) -> dict[str, Any]:
     }
 
 
-def described(number: int) -> dict[str, Any]:
+def described(number: int) -> dict:
     """A condition in numbers: the workers, how much longer each of the slow ones takes, jitter, network, step and model."""
     setting = condition(DRAWN_BY, number)
     slow = [1 / speed for speed in setting["speeds"] if speed < 1]

@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -20,7 +19,7 @@ from lib.store.table.table import Table
 from notebooks.bench.pairs import against, at_most, time_in_turn
 
 
-def checkpoints(rows: int, rounds: int) -> Iterator[dict[str, Any]]:
+def checkpoints(rows: int, rounds: int) -> Iterator[dict]:
     """A table on the way that a run's cuts take, there and back, beside a plain copy of the same file, pair by pair."""
     table = Table(16, Adagrad(lr=0.1), seed=0, capacity=rows)
     table.load(some_rows(rows))
@@ -34,7 +33,7 @@ def checkpoints(rows: int, rounds: int) -> Iterator[dict[str, Any]]:
             yield where | against(0.6, pairs, size / 1e9, "GB/s")
 
 
-def attaching(rows: int) -> Iterator[dict[str, Any]]:
+def attaching(rows: int) -> Iterator[dict]:
     """To rows in shared memory as their process left them: between two calls, and in the midst of an update of a seventieth of
     them."""
     name, options = f"bench-{os.getpid()}", {"seed": 0}

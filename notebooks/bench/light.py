@@ -3,7 +3,6 @@
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -23,7 +22,7 @@ class ThroughAutograd(LightClicks):
         return model
 
 
-def measure(steps: int = 3_000, workers: int = 16) -> Iterator[dict[str, Any]]:
+def measure(steps: int = 3_000, workers: int = 16) -> Iterator[dict]:
     torch.set_num_threads(1)
     for protocol, limit in LIMITS.items():
         spent = {}

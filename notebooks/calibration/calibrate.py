@@ -7,7 +7,6 @@ that is busy with other things is measured as it is: calibrate and compare in th
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import torch
 import yaml
@@ -21,7 +20,7 @@ from notebooks.calibration.measurement import Measurement
 from notebooks.calibration.training_steps import steps
 
 
-def calibrate(path: str | Path, quick: bool = False) -> dict[str, Any]:
+def calibrate(path: str | Path, quick: bool = False) -> dict:
     """Measure, and write a specification: `worker` and `server` as fields of `Node`, `measured`, `provenance`.
 
     Returned is what the file holds; beside each figure it says what was measured.

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Mapping
 from itertools import permutations
-from typing import Any
 
 import pandas as pd
 
@@ -32,9 +31,7 @@ def model_of(run: Run, workload: Workload, speed: float = 1.0) -> dict[str, Node
     return {"worker": worker, "server": server}
 
 
-def compare(
-    cluster: Cluster, workload: Workload, protocols: Iterable[str], nodes: Mapping[str, Node]
-) -> list[dict[str, Any]]:
+def compare(cluster: Cluster, workload: Workload, protocols: Iterable[str], nodes: Mapping[str, Node]) -> list[dict]:
     """Throughput of each protocol on a real cluster and on its model, with the same injected slowdowns."""
     modelled = VirtualCluster(workers=cluster.workers, slowdown=cluster.slowdown, speeds=cluster.speeds, **nodes)
     setting = {"cluster": cluster.name, "workers": cluster.workers, "slowdown": cluster.slowdown.sigma}
@@ -55,7 +52,7 @@ def throughput(run: Run, workload: Workload) -> float:
     return workload.batch_size * (len(ends) - 1 - first) / (ends[-1] - ends[first])
 
 
-def order_kept(rows: Iterable[Mapping[str, Any]], tie: float = 0.1) -> bool:
+def order_kept(rows: Iterable[Mapping], tie: float = 0.1) -> bool:
     """Whether the model ranks the protocols of each setting as they really came; within `tie` they are equal."""
     table = pd.DataFrame(rows)
     for _, setting in table.groupby(["cluster", "workers", "slowdown"]):

@@ -6,7 +6,6 @@ at in evaluations alone. So each way of evaluating is set beside the others on t
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import pandas as pd
 
@@ -30,7 +29,7 @@ def cases(seeds: Sequence[int]) -> list[study.Case]:
     return bsp + study.grid(mode=["DS-Sync"], way=WAYS, seed=seeds)
 
 
-def job(mode: str, way: str, seed: int, **shape: Any) -> dict[str, Any]:
+def job(mode: str, way: str, seed: int, **shape) -> dict:
     """As in the tables of accuracy, whose run it is where there are no running statistics."""
     made = quality.job("images", mode, seed, **shape)
     if way == RECOMPUTED:

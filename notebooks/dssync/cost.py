@@ -6,7 +6,6 @@ members, so that all links work at the same time; then a ring takes 2 (W - 1) / 
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -68,7 +67,7 @@ def costs(seeds: Iterable[int], worlds: Sequence[int] = WORLDS) -> tuple[pd.Data
     """Each way's cost in runs of all-reduce and DS-Sync, both over their formulas, and DS-Sync's gain over all-reduce's."""
     rules = {"bsp": AllReduce(), "ds": DSSync()}
 
-    def job(way: str, workers: int, seed: int, rule: str) -> dict[str, Any]:
+    def job(way: str, workers: int, seed: int, rule: str) -> dict:
         there = vector.cluster(workers, UNIT, collective=WAYS[way][0], latency=1e-6)
         return vector.job(rules[rule], there, seed, seconds=STEP, steps=STEPS)
 

@@ -7,7 +7,7 @@ What two workers can learn from each other is then what the other's part has. Sa
 import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -107,9 +107,7 @@ def _stored(real: RealImages, many: int) -> tuple[np.ndarray, np.ndarray]:
     return images, np.concatenate([real.train_labels[: min(many, there)], real.test_labels[:lack]])
 
 
-def job(
-    mode: str, shards: str, seed: int, *, passes: int, images: int, rate: float = 0.1, data: str = ""
-) -> dict[str, Any]:
+def job(mode: str, shards: str, seed: int, *, passes: int, images: int, rate: float = 0.1, data: str = "") -> dict:
     """So many passes over the images, with an evaluation after each, at one rate that falls as the paper's. Planted images are
     there for the asking, and twice as many judge."""
     here = ImagesAgain(

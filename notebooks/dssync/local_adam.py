@@ -5,7 +5,6 @@ all, and so local steps are shorter at one rate. With plain SGD the average of p
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import pandas as pd
 
@@ -32,7 +31,7 @@ def cases(seeds: Sequence[int]) -> list[study.Case]:
     return found + study.grid(mode=("BSP", "one group"), rate=ENDS, seed=seeds[:1])
 
 
-def job(mode: str, rate: float, seed: int, **shape: int) -> dict[str, Any]:
+def job(mode: str, rate: float, seed: int, **shape: int) -> dict:
     """As in Table 3, at another rate or by another rule."""
     return quality.job("clicks", "BSP", seed, rate=rate, workers=WORKERS, **shape) | {"protocol": RULES[mode]}
 

@@ -7,7 +7,6 @@ looks: it explains verdicts and reaches none. The runs, some 20 minutes of two c
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
@@ -35,12 +34,12 @@ def cases(seeds: Iterable[int], times: Iterable[int] = TIMES) -> list[study.Case
     return found + study.grid(times=times[:1], mode=["one group"], rate=[OWN], seed=seeds)
 
 
-def job(times: int, mode: str, rate: float, seed: int, evaluations: int = 10) -> dict[str, Any]:
+def job(times: int, mode: str, rate: float, seed: int, evaluations: int = 10) -> dict:
     made = quality.job("clicks", "BSP", seed, steps=TIMES[times], evaluations=evaluations, rate=rate)
     return made | {"protocol": RULES[mode]}
 
 
-def figures(run: Run, **case: Any) -> dict[str, float]:
+def figures(run: Run, **case) -> dict[str, float]:
     """The best AUC of a run's evaluations, and their mean: how high its curve runs."""
     return {"best": quality.best(run, "clicks"), "course": float(run.history["auc"].dropna().mean())}
 

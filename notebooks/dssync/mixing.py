@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import pandas as pd
@@ -55,7 +55,7 @@ class Push(Toy):
         return {"distance": _distance(model.weights.detach().numpy())}
 
 
-def job(rule: DSSync, workers: int, seed: int, steps: int) -> dict[str, Any]:
+def job(rule: DSSync, workers: int, seed: int, steps: int) -> dict:
     """A run of so many steps, among workers of unlike speeds."""
     task, there = Push(workers=workers, samples=steps * workers), VirtualCluster(workers=workers, slowdown=0.5)
     return {"workload": task, "protocol": rule, "cluster": there, "seed": seed}

@@ -7,7 +7,6 @@ used: all of its seconds are predicted, and BSP's of the other models with sixte
 
 from collections.abc import Iterable, Mapping
 from functools import partial
-from typing import Any
 
 import pandas as pd
 
@@ -51,7 +50,7 @@ TABLE_4 = {
 }
 """Model and nodes -> BSP's iterations and wall seconds until it has converged, then DS-Sync's."""
 
-Options = Mapping[str, Any]
+Options = Mapping
 
 
 def rules(model: str, buckets: Buckets = "tensor") -> dict[str, Rule]:
@@ -85,8 +84,8 @@ def job(
     seconds: float | None = None,
     buckets: Buckets = "tensor",
     gbit: float = 10.0,
-    **options: Any,
-) -> dict[str, Any]:
+    **options,
+) -> dict:
     """Links take as long for our vector as the paper's for the model's."""
     if seconds is None:
         seconds = dict(zip(MODELS, COMPUTE, strict=True))[model]
@@ -100,7 +99,7 @@ def iterations(
     seeds: Iterable[int],
     protocols: Iterable[str] = RULES,
     nodes: Iterable[int] = NODES,
-    **options: Any,
+    **options,
 ) -> tuple[pd.DataFrame, list[Run]]:
     """Seconds of an iteration and BSP's over them, for each model, number of nodes, rule and seed; and the runs."""
     found, runs = study.run_grid(

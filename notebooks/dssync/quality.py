@@ -8,7 +8,7 @@ beside it each mode has its own best.
 from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import fields, replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pandas as pd
 
@@ -67,12 +67,12 @@ def job(
     rate: float = 1.0,
     workers: int = WORKERS,
     data: str = "",
-) -> dict[str, Any]:
+) -> dict:
     """A run of so many steps of each worker, one after another of whom is a tenth faster or slower in a step; on planted data, or
     on those of a folder."""
     own = replace(TASKS[task].workload, **({"data": data} if data else {}), **FALLS.get(task, {}))
     kinds = {each: getattr(own, each) for each in ("dense_optimizer", "row_optimizer")}
-    scaled: dict[str, Any] = {each: replace(kind, lr=rate * kind.lr) for each, kind in kinds.items()}
+    scaled: dict = {each: replace(kind, lr=rate * kind.lr) for each, kind in kinds.items()}
     if "world" in {each.name for each in fields(own)}:  # a question's truth is in its words, alike in all worlds
         scaled["world"] = seed
     here = replace(own, samples=workers * steps * LONGER.get(task, 1) * own.batch_size, **scaled)
@@ -86,7 +86,7 @@ def cluster(workload: Workload, workers: int = WORKERS) -> VirtualCluster:
     return VirtualCluster(workers=workers, worker=node, slowdown=Lognormal(sigma=0.1))
 
 
-def with_constant_rate(made: dict[str, Any]) -> dict[str, Any]:
+def with_constant_rate(made: dict) -> dict:
     """The same run, whose rates stay what they are at first."""
     return made | {"workload": replace(made["workload"], lr_milestones=())}
 
@@ -96,7 +96,7 @@ def best(run: Run, task: str) -> float:
     return float(run.history[TASKS[task].metric].max())
 
 
-def ends(run: Run, task: str, **case: Any) -> dict[str, float]:
+def ends(run: Run, task: str, **case) -> dict[str, float]:
     """The best metric of a run and its last, what its last fifth brought, the best of what the paper has beside it, and how long
     it was. Where the last fifth brings as much as a margin, a curve is too steep to be judged by it."""
     steps = run.summary["issued"] / run.provenance["cluster"]["workers"]
@@ -117,7 +117,7 @@ def tune(
     )
 
 
-def at_best(curve: pd.DataFrame, alike: Container[str] = (), **shape: Any) -> Callable[..., dict[str, Any]]:
+def at_best(curve: pd.DataFrame, alike: Container[str] = (), **shape) -> Callable[..., dict]:
     """A place's job, at its task and mode's best rate of those that were tried; those that are to be `alike` have BSP's."""
     return grid_search.at_best(partial(job, **shape), curve, "BSP", alike)
 

@@ -6,7 +6,6 @@ costs less, and by half precision half of that.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 import pandas as pd
 
@@ -36,7 +35,7 @@ ALONE = "images"
 def exchanges(seeds: Iterable[int]) -> tuple[pd.DataFrame, list[Run]]:
     """What an average costs in timing runs, in units of D / B, and over its formula."""
 
-    def job(workers: int, group: int, half: bool, seed: int) -> dict[str, Any]:
+    def job(workers: int, group: int, half: bool, seed: int) -> dict:
         there, rule = vector.cluster(workers, UNIT, latency=1e-6), DSSync(size=group, half=half)
         return vector.job(rule, there, seed, seconds=STEP, steps=STEPS)
 
@@ -71,7 +70,7 @@ def cases(tasks: Sequence[str], seeds: Sequence[int]) -> list[study.Case]:
     return found + [{"task": task, "workers": workers, **frozen} for task, workers in counts]
 
 
-def job(task: str, workers: int, mode: str, seed: int, **shape: Any) -> dict[str, Any]:
+def job(task: str, workers: int, mode: str, seed: int, **shape) -> dict:
     """As in the tables of accuracy, with another of DS-Sync's rules."""
     if mode == quality.FROZEN:
         return quality.job(task, mode, seed, workers=workers, **shape)

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 
@@ -61,7 +61,7 @@ def cluster(workers: int, unit: float, *, collective: str = "ring", latency: flo
     return VirtualCluster(workers=workers, worker=node, server=node, collective=collective, slowdown=slowdown)
 
 
-def job(rule: Rule, there: VirtualCluster, seed: int, *, steps: int, **task: Any) -> dict[str, Any]:
+def job(rule: Rule, there: VirtualCluster, seed: int, *, steps: int, **task) -> dict:
     """A timing run in which each worker makes so many steps of a `Vector`."""
     task = Vector(samples=steps * there.workers, **task)
     return {"workload": task, "protocol": rule, "cluster": there, "seed": seed, "gradients": False, "trace": False}

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -16,7 +15,7 @@ from notebooks.gba.theory import PlainDecay
 from reports import claims, plots
 
 STILL = Adam(lr=1e-9)
-PARTS: Mapping[str, Mapping[str, Any]] = {
+PARTS: Mapping[str, Mapping] = {
     "both": {},
     "rows": {"dense_optimizer": STILL},
     "dense": {"row_optimizer": STILL},
@@ -35,7 +34,7 @@ def by_length(
     for length in lengths:
         starts = switching.bases(task, profile, seeds, until_day=length)
 
-        def job(protocol: str, held: float, seed: int, starts=starts, until=length + days) -> dict[str, Any]:
+        def job(protocol: str, held: float, seed: int, starts=starts, until=length + days) -> dict:
             return switching.days(task, profile, protocol, starts[seed], until, held=held)
 
         cases = study.grid(protocol=["sync"], held=helds[:1], seed=starts)
@@ -55,7 +54,7 @@ def by_part(task: Task, profile: str, seeds: Iterable[int], days: int, held: flo
     over training no more BSP loses, whose gradients are older than GBA's. A row for each part and seed."""
     starts, until = switching.bases(task, profile, seeds), task.sizes[profile].base + days
 
-    def job(part: str, protocol: str, seed: int) -> dict[str, Any]:
+    def job(part: str, protocol: str, seed: int) -> dict:
         return switching.days(task, profile, protocol, starts[seed], until, held=held, **PARTS.get(part, {}))
 
     cases = study.grid(part=PARTS, protocol=("sync", "bsp"), seed=starts)
@@ -68,7 +67,7 @@ def by_part(task: Task, profile: str, seeds: Iterable[int], days: int, held: flo
     return data.assign(share=data["lost"] / data["brings"], subject=data["part"] + " alone"), runs
 
 
-def variants(task: Task) -> dict[str, tuple[str, dict[str, Any]]]:
+def variants(task: Task) -> dict[str, tuple[str, dict]]:
     """Of GBA's rule, from the same base: name -> mode, and what is changed."""
     rule, joined = task.rule("gba"), replace(task, rows_divided_by="all")
     workers, unequal = task.others[0], {"slowdown": UNEQUAL}
@@ -94,7 +93,7 @@ def run_variants(task: Task, profile: str, seeds: Iterable[int], days: int) -> t
     """So many days of each variant after Sync's base: the mean AUC, the first day's, ages, and gradients left out."""
     starts, until, kinds = switching.bases(task, profile, seeds), task.sizes[profile].base + days, variants(task)
 
-    def job(subject: str, seed: int) -> dict[str, Any]:
+    def job(subject: str, seed: int) -> dict:
         mode, changed = kinds[subject]
         return switching.days(task, profile, mode, starts[seed], until, **changed)
 

@@ -7,7 +7,6 @@ of a click model of Criteo's size on ordinary machines; the vector that really t
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -56,7 +55,7 @@ class Day:
         kinds = {"day": made_up, "trace": trace, "turns": turns}
         return {name: kind.scaled(self.seconds / 86_400) for name, kind in kinds.items()}
 
-    def job(self, case: str, mode: str, seed: int, samples: int, window: int) -> dict[str, Any]:
+    def job(self, case: str, mode: str, seed: int, samples: int, window: int) -> dict:
         """What `lib.sweep` takes."""
         task = replace(workload(samples), world=seed)
         shrink = 4 * dense_parameters(task) / DENSE
@@ -76,7 +75,7 @@ class Day:
         phases = tuple(Phase(protocol=mode) for mode in MODES.values())
         return Choice(phases=phases, rule=rule, every=rule.cost / 4, restart=restart)
 
-    def compare(self, case: str, runs: Mapping[str, Run]) -> tuple[pd.DataFrame, list[dict[str, Any]]]:
+    def compare(self, case: str, runs: Mapping[str, Run]) -> tuple[pd.DataFrame, list[dict]]:
         """Throughput over the day, and what each subject reached in all: the modes, the best of them and hindsight. They are
         compared until the first of them is through with its data."""
         width = self.seconds / WINDOWS
@@ -127,7 +126,7 @@ def figure(data: pd.DataFrame, chosen: pd.DataFrame) -> Figure:
     with style():
         fig = Figure(figsize=(WIDTH, 2.2 * len(names) + 0.7), layout="constrained")
         axes = fig.subplots(2 * len(names), 1, sharex=True, squeeze=False, height_ratios=[9, 1] * len(names))[:, 0]
-        handles: dict[str, Any] = {}
+        handles: dict = {}
         for name, ax, band in zip(names, axes[::2], axes[1::2], strict=True):
             for protocol, group in data[data["case"] == name].groupby("protocol", sort=False):
                 tone, dashes = colour(str(protocol))

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import pandas as pd
 
@@ -29,7 +28,7 @@ DAYS = 2
 """Length of the pass, from scratch, in days of the task."""
 
 
-def job(task: Task, profile: str, case: str, seed: int) -> dict[str, Any]:
+def job(task: Task, profile: str, case: str, seed: int) -> dict:
     half = DAYS * task.sizes[profile].day // 2
     before, after = (phase(task, mode, name) for mode, name in CASES[case])
     workload = replace(task.workload(profile), samples=2 * half, days=DAYS, world=seed)
@@ -44,7 +43,7 @@ def controls(
     """What a drop takes: the same switch at the paper's rates times a factor, and with parameters held for another share of a
     batch's time, so that gradients are older; one thing at a time, and both."""
 
-    def control_job(protocol: str, rate: float, share: float, seed: int) -> dict[str, Any]:
+    def control_job(protocol: str, rate: float, share: float, seed: int) -> dict:
         own = switching.at_factor(task, rate)
         return job(own, profile, protocol, seed) | {"cluster": own.cluster(profile, "gba", held=share)}
 
@@ -60,7 +59,7 @@ def phase(task: Task, mode: str, name: str) -> Phase:
     return task.phase(mode, batch_size=task.others[1] if mode == "gba" else batch, **at_rate(kind))
 
 
-def late_job(task: Task, profile: str, start: Run, mode: str, name: str) -> dict[str, Any]:
+def late_job(task: Task, profile: str, start: Run, mode: str, name: str) -> dict:
     """The job of a day in a mode with a set of hyper-parameters after another run, evaluated after every 5 % of it."""
     size = task.sizes[profile]
     job = switching.days(task, profile, "sync", start, size.base + 1)

@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -40,7 +39,7 @@ class Study:
         return [*self.away.values(), *self.back.values()]
 
 
-def base(task: Task, profile: str, seed: int, **phase) -> dict[str, Any]:
+def base(task: Task, profile: str, seed: int, **phase) -> dict:
     """The job of Sync's base, which every mode inherits."""
     return task.job(profile, "sync", seed, **{"until_day": task.sizes[profile].base} | phase) | {"keep": True}
 
@@ -49,7 +48,7 @@ def bases(task: Task, profile: str, seeds: Iterable[int], **phase) -> dict[int, 
     return study.run({seed: base(task, profile, seed, **phase) for seed in seeds})
 
 
-def days(task: Task, profile: str, mode: str, start: Run, until: int | None = None, **more) -> dict[str, Any]:
+def days(task: Task, profile: str, mode: str, start: Run, until: int | None = None, **more) -> dict:
     """The job that goes on from another run's model, day by day; the days of the study, unless it is said until when. Where the
     rate is too large for a mode to go on with, batches whose loss is not finite are left out."""
     until = until or task.sizes[profile].base + task.sizes[profile].days
@@ -133,20 +132,20 @@ def asynchrony(task: Task, profile: str, seeds: Iterable[int], factors: Iterable
     which is never stale."""
     starts, until = bases(task, profile, seeds), task.sizes[profile].base + min(2, task.sizes[profile].days)
 
-    def job(rate: float, mode: str, seed: int) -> dict[str, Any]:
+    def job(rate: float, mode: str, seed: int) -> dict:
         return days(task, profile, mode, starts[seed], until, **at_rate(at_factor(task, rate).adagrad))
 
     return study.run_grid(job, study.grid(rate=factors, mode=("async", "one worker"), seed=starts), mean=mean_auc)[0]
 
 
 def by_own_rates(
-    task: Task, profile: str, seeds: Iterable[int], rates: Mapping[str, Mapping[str, Any]]
+    task: Task, profile: str, seeds: Iterable[int], rates: Mapping[str, Mapping]
 ) -> tuple[pd.DataFrame, list[Run]]:
     """Each mode's mean AUC over the days after Sync's base, less Sync's with the same seed: all at the paper's rates; and each,
     Sync too, with the optimisers that are its own best. A row for each mode and seed."""
     starts = bases(task, profile, seeds)
 
-    def job(at: str, mode: str, seed: int) -> dict[str, Any]:
+    def job(at: str, mode: str, seed: int) -> dict:
         return days(task, profile, mode, starts[seed], **(rates[mode] if at == OWN else {}))
 
     data, runs = study.run_grid(job, study.grid(at=(PAPERS, OWN), mode=rates, seed=starts), mean=mean_auc)

@@ -8,7 +8,7 @@ everywhere, so Theta is 0.
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from itertools import pairwise, product
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import pandas as pd
@@ -33,7 +33,7 @@ def bound(task: QuadraticBowl, eta: float, batch: float, updates, start: float, 
     return least + (1 - eta * share / task.condition) ** updates * (start - least)
 
 
-def figures(task: QuadraticBowl, curve: pd.DataFrame) -> dict[str, Any]:
+def figures(task: QuadraticBowl, curve: pd.DataFrame) -> dict:
     """What claims read of one run's curve (update, loss and bound, from the start on): the floor over the second half; that over
     the one which a quadratic has without staleness, where a direction of curvature a has eta s^2 / (2 batch (2 - eta a)); the
     largest ratio of the loss to the bound; and the logarithm of the decay before the floor over that of 1 - eta c."""
@@ -104,9 +104,7 @@ def watch(kind: type[ServerRule], model: Quadratic, **options) -> tuple[ServerRu
     return Watched(**options), seen
 
 
-def one_step(
-    task: QuadraticBowl, crew: VirtualCluster, seed: int, until: int, alone: bool = False
-) -> list[dict[str, Any]]:
+def one_step(task: QuadraticBowl, crew: VirtualCluster, seed: int, until: int, alone: bool = False) -> list[dict]:
     """From where Sync has settled, and where Async has, the loss after one more update of each; with `alone` Async has one
     worker, so that nothing is stale. A row for each: who goes on, the loss before and after, and what `after_switch` takes."""
     rows, size = [], task.batch_size * crew.workers

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -49,7 +48,7 @@ def fit_sigma(ratios: Mapping[float, float], wanted: float) -> float:
     return float(np.interp(math.log(wanted), sorted(logs), [logs[x] for x in sorted(logs)]))
 
 
-def lags(run: Run, **case: Any) -> dict[str, float]:
+def lags(run: Run, **case) -> dict[str, float]:
     """Mean and maximum of how many steps fewer than the fastest a worker has finished when it finishes one; the first quarter
     of the batches, in which nobody has to wait yet, is left out of the mean."""
     done = run.trace[run.trace["kind"] == "compute"].sort_values("end")

@@ -1,7 +1,6 @@
 """How GBA's modes were tuned: each by its own quality, from the same rates, on seeds that nothing is judged on."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 import pandas as pd
 
@@ -27,7 +26,7 @@ def grid(
     starts = switching.bases(task, profile, seeds)
     until = task.sizes[profile].base + min(DAYS, task.sizes[profile].days)
 
-    def job(mode: str, seed: int, **at: float) -> dict[str, Any]:
+    def job(mode: str, seed: int, **at: float) -> dict:
         return switching.days(task, profile, mode, starts[seed], until, **_rates(mode, at))
 
     def mean_auc(run: Run, **_: str) -> float:
@@ -40,7 +39,7 @@ def grid(
     return pd.concat(curves, ignore_index=True).rename(columns={"value": "auc"}).assign(task=task.name)
 
 
-def optimisers(table: pd.DataFrame) -> dict[str, dict[str, Any]]:
+def optimisers(table: pd.DataFrame) -> dict[str, dict]:
     """Each mode's best, as a phase takes them."""
     return {mode: _rates(mode, dict(zip(AXES, found, strict=True))) for mode, found in best(table).items()}
 
@@ -49,7 +48,7 @@ def _kind(mode: str) -> type:
     return Adagrad if mode == "async" else Adam
 
 
-def _rates(mode: str, case: study.Case) -> dict[str, Any]:
+def _rates(mode: str, case: study.Case) -> dict:
     kind = _kind(mode)
     return {"dense_optimizer": kind(lr=case["dense"]), "row_optimizer": kind(lr=case["rows"])}
 

@@ -1,7 +1,6 @@
 """How often batches in flight meet in a row, in the pipeline and in closed form, and what the device's cache holds for it."""
 
 from dataclasses import replace
-from typing import Any
 
 from lib import Run, Workload, protocols, workloads
 from lib.tasks.sampling import zipf_probabilities
@@ -17,7 +16,7 @@ def task(*, batch: int, exponent: float, batches: int, vocabulary: int = 2_000) 
     return workloads.get("ctr-synthetic", exponent=exponent, days=1, drift=0.0, dim=4, evaluation_samples=100, **size)
 
 
-def job(workload: Workload, in_flight: int, seed: int, protocol: str = "oac") -> dict[str, Any]:
+def job(workload: Workload, in_flight: int, seed: int, protocol: str = "oac") -> dict:
     """A run of a pipeline in which so many batches are always in flight: the way back is what takes longest."""
     rule = protocols.get(protocol, in_flight=in_flight, readers=in_flight, writers=in_flight, queue=in_flight)
     there = SETUPS["setup 1"].cluster(workload, ESTIMATED)
@@ -34,7 +33,7 @@ def expected(workload: Workload, in_flight: int) -> float:
     return float((q * (1 - (1 - q) ** (in_flight - 1))).sum() / q.sum())
 
 
-def figures(run: Run, **case: Any) -> dict[str, float]:
+def figures(run: Run, **case) -> dict[str, float]:
     """The share of rows that validation replaced, and the cache's size in batches, beside its bound."""
     summary, rule = run.summary, run.provenance["protocol"]
     most = protocols.get("oac", **{k: rule[k] for k in ("in_flight", "readers", "writers", "queue")}).most_cached

@@ -1,7 +1,5 @@
 """Click models in a pipeline, beyond the paper: rows in the host's memory, dense parameters on the device."""
 
-from typing import Any
-
 from lib import Adagrad, workloads
 from notebooks.oac.tasks import ESTIMATED, SETUPS
 
@@ -11,7 +9,7 @@ MODES = ("sequential", "pipelined", "oac", "frozen")
 """Frozen trains nothing: from there to the best is all that can be lost."""
 
 
-def job(network: str, protocol: str, seed: int, samples: int, **options) -> dict[str, Any]:
+def job(network: str, protocol: str, seed: int, samples: int, **options) -> dict:
     """One pass on a machine of setup 1's sizes by data sheets, and as many batches are in flight as it has cores."""
     setup, rates = SETUPS["setup 1"], dict.fromkeys(("dense_optimizer", "row_optimizer"), Adagrad(lr=0.03))
     size = {"samples": samples, "batch_size": 64, "days": 1, "drift": 0.0, **options}

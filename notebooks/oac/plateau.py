@@ -6,7 +6,7 @@ in the paper; a batch's size and the setup decide them, and the paper's two are 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -90,7 +90,7 @@ class Study(NamedTuple):
     epochs: int
     data: str | None = None
     """Folder of a real graph; without it one is planted."""
-    shape: Mapping[str, Any] = SHAPE
+    shape: Mapping = SHAPE
 
     def workload(self, setting: str, seed: int, rate: float) -> Workload:
         at, adagrad = SETTINGS[setting], Adagrad(lr=rate)
@@ -123,7 +123,7 @@ class Study(NamedTuple):
         """How soon tuned asynchrony is near sequential's plateau, by batches in flight; and in setup 1 by these and the rate.
         `found` are the best of `by_rate`."""
 
-        def job(setting: str, mode: str, many: float, rate: float | None = None, **case: Any) -> dict:
+        def job(setting: str, mode: str, many: float, rate: float | None = None, **case) -> dict:
             return self.job(setting, mode, rate=rate or found["rate"][setting, "sequential"], many=many, **case)
 
         def soon(run: Run, setting: str, mode: str) -> float:
@@ -138,7 +138,7 @@ class Study(NamedTuple):
         )
 
 
-def _height(run: Run, **_: Any) -> float:
+def _height(run: Run, **_) -> float:
     return plateau(run.history["mrr"].dropna())
 
 
@@ -160,7 +160,7 @@ def plateau(curve: Sequence[float]) -> float:
     return float(np.mean(curve[-max(1, len(curve) // 3) :]))
 
 
-def claim_table(cases: Sequence[study.Case], runs: Sequence[Run], jobs: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+def claim_table(cases: Sequence[study.Case], runs: Sequence[Run], jobs: Sequence[Mapping]) -> pd.DataFrame:
     """A row for each run, as claims read it: `mrr` is the plateau, `early` where sequential with the same seed first has
     `EARLY` of its own, `speed` one over the seconds to `NEAR` of that, 0 where it is never reached. The runs of OAC that claims
     read, at `POINTS`, are replayed."""

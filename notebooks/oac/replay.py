@@ -1,7 +1,6 @@
 """Replay a pipeline's batches one after another: the reference that its result must equal, and the share of repaired rows."""
 
 from collections.abc import Iterable
-from typing import Any
 
 import numpy as np
 import torch
@@ -23,13 +22,13 @@ def equal(run: Run, task: Workload, device: str = "cpu") -> bool:
     return run.digest == digest_of(serial(task, run.provenance["seed"], run.summary["order"], device))
 
 
-def digest_of(left: dict[str, Any]) -> str:
+def digest_of(left: dict) -> str:
     """The digest of a run whose parts end with this state."""
     return digest({part: {part.partition("/")[2]: content} for part, content in left.items()})
 
 
 @one_thread()
-def serial(workload: Workload, seed: int, order: Iterable[int], device: str = "cpu") -> dict[str, Any]:
+def serial(workload: Workload, seed: int, order: Iterable[int], device: str = "cpu") -> dict:
     """One batch after another in the given order: rows, optimiser state and timestamps, as a pipeline leaves them."""
     tables = {
         name: RowStore().table(name, spec.dim, workload.row_optimizer, seed=seed, scale=spec.scale)

@@ -10,7 +10,7 @@ device (`HOST`, `DEVICE`), and what either foretells of setup 2 was not fitted.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -105,7 +105,7 @@ class Setup:
         each = dict.fromkeys(("readers", "writers", "queue"), self.cores // 4)
         return protocols.get(mode, **each, in_flight=in_flight or self.cores)
 
-    def job(self, mode: str, seed: int, *, epochs: float, machine: Machine = HOST, **options) -> dict[str, Any]:
+    def job(self, mode: str, seed: int, *, epochs: float, machine: Machine = HOST, **options) -> dict:
         task = self.workload(epochs, seed, **options)
         made = {"workload": task, "protocol": self.rule(mode), "cluster": self.cluster(task, machine)}
         return made | {"seed": seed, "trace": False}

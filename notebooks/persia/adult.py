@@ -1,7 +1,5 @@
 """A task of the shape of UCI's Adult, which Persia's tutorial begins with: small enough for a minute, planted, not downloaded."""
 
-from typing import Any
-
 from lib import LocalCluster, Workload, workloads
 from lib.protocols.persia import Hybrid
 from notebooks.persia import tasks
@@ -32,7 +30,7 @@ def task(samples: int, seed: int) -> Workload:
     return workloads.get("criteo-ffnn", **columns, **sizes, base_rate=EARN_MORE, drift=0.0, world=seed)
 
 
-def job(protocol: str, seed: int, samples: int, *, tau: int = tasks.TAU, threads: bool = False) -> dict[str, Any]:
+def job(protocol: str, seed: int, samples: int, *, tau: int = tasks.TAU, threads: bool = False) -> dict:
     """A run on the paper's machines in virtual time, or on this machine in as many real threads; the hybrid reads `tau` ahead."""
     made = task(samples, seed)
     there = LocalCluster(workers=WORKERS, servers=2) if threads else tasks.small(made, WORKERS)

@@ -5,7 +5,6 @@ the ids: groups of unlike vocabularies, of which a sample has unlike numbers of 
 """
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -62,14 +61,14 @@ def predict(work: np.ndarray) -> dict[str, float]:
     return {"imbalance": uneven, "pace": min(1.0, 1 / (loads.LOAD * uneven))}
 
 
-def free_job(seed: int, **shape: int) -> dict[str, Any]:
+def free_job(seed: int, **shape: int) -> dict:
     """A timing run of the hybrid on the paper's servers, which have far more to spare than they need: the GPUs' own pace."""
     there = replace(clusters.persia(tasks.GPUS), slowdown=Lognormal(sigma=0.05))  # the spread: estimate
     made = {"workload": workload(seed, **shape), "protocol": tasks.MODES["hybrid"], "cluster": there}
     return made | {"seed": seed, "gradients": False}
 
 
-def job(placement: str, servers: int, seed: int, pace: float, **shape: int) -> dict[str, Any]:
+def job(placement: str, servers: int, seed: int, pace: float, **shape: int) -> dict:
     """The same run on servers that are all together a quarter faster than so many samples a second need."""
     made = free_job(seed, **shape)
     task, here = made["workload"], made["cluster"]

@@ -5,7 +5,7 @@ only time is asked here.
 """
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -74,7 +74,7 @@ def ids_of(ranks: np.ndarray, fields: np.ndarray) -> np.ndarray:
     return (fields.astype(np.int64) << FIELD_SHIFT) | ranks
 
 
-def job(capacity: str, protocol: str, seed: int, **shape: int) -> dict[str, Any]:
+def job(capacity: str, protocol: str, seed: int, **shape: int) -> dict:
     """A timing run on the paper's eight machines of eight GPUs each."""
     made = speed_job("criteo-syn", protocol, 8, seed, **shape)
     kept = {name: getattr(made["workload"], name) for name in ("hidden", "dim", "batch_size", "samples", "world")}

@@ -1,7 +1,6 @@
 """What Persia's compression saves, and what it costs: of indices nothing, of values a rounding (Sec. 4.2.3)."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -58,7 +57,7 @@ def errors(size: int, seed: int) -> pd.DataFrame:
     return pd.DataFrame(found)
 
 
-def compressed_job(subject: str, seed: int, *, samples: int) -> dict[str, Any]:
+def compressed_job(subject: str, seed: int, *, samples: int) -> dict:
     """A run of the hybrid whose rows and gradients travel in that codec, or of what trains nothing."""
     if subject == "frozen":
         return job("criteo", "frozen", seed, samples=samples)

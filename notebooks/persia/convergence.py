@@ -4,7 +4,6 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -53,7 +52,7 @@ def by_rareness(modes: Sequence[str], times: Sequence[int], seeds: Iterable[int]
     """AUC less sync's on Criteo's task with so many times as many ids of a field, a column for each mode, by how many samples
     there are for an id."""
 
-    def made(times: int, protocol: str, seed: int) -> dict[str, Any]:
+    def made(times: int, protocol: str, seed: int) -> dict:
         run = job("criteo", protocol, seed, samples=samples)
         task = run["workload"]
         return run | {"workload": replace(task, vocabulary=times * task.vocabulary)}
@@ -99,7 +98,7 @@ def time_to_auc(
     return data.assign(subject=data["task"] + ", " + data["protocol"])
 
 
-def slow_server_job(task: str, protocol: str, seed: int, wait: float, **shape: Any) -> dict[str, Any]:
+def slow_server_job(task: str, protocol: str, seed: int, wait: float, **shape) -> dict:
     """The same run where a server takes `wait` seconds more for whatever it is asked, many things at once; but frozen."""
     made = job(task, protocol, seed, **shape)
     server = replace(made["cluster"].server, launch=0.0 if protocol == "frozen" else wait)

@@ -8,7 +8,6 @@ the samples since then come again. There a run is parted at the save and at the 
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import pandas as pd
 
@@ -49,7 +48,7 @@ def task(samples: int, seed: int) -> Workload:
     return replace(made, days=DAYS, drift=made.drift * made.days / DAYS)
 
 
-def job(samples: int, seed: int, subject: str = "hybrid") -> dict[str, Any]:
+def job(samples: int, seed: int, subject: str = "hybrid") -> dict:
     """A run in a mode, that nothing befalls and that is saved on the way as often as the others."""
     made = task(samples, seed)
     there = tasks.small(made)
@@ -63,7 +62,7 @@ def mode_of(case: str) -> str:
     return WITH_EMBEDDING_WORKERS if "embedding worker" in case else "hybrid"
 
 
-def fault_job(case: str, samples: int, seed: int, whole: Run, outage: int = 20) -> dict[str, Any]:
+def fault_job(case: str, samples: int, seed: int, whole: Run, outage: int = 20) -> dict:
     """The run that is `whole` without it. After `outage` steps a process is there again: as long as a server with a million rows
     takes on this machine (its page)."""
     made = job(samples, seed, mode_of(case))
@@ -81,7 +80,7 @@ def fault_job(case: str, samples: int, seed: int, whole: Run, outage: int = 20) 
     return made | {"cluster": replace(there, failures=(failure,))}
 
 
-def outcome(case: str, seed: int, run: Run, whole: Run, samples: int, outage: int = 20) -> dict[str, Any]:
+def outcome(case: str, seed: int, run: Run, whole: Run, samples: int, outage: int = 20) -> dict:
     """Its books, and its time over that without a death. A worker that leaves leaves out its share of the batches, meanwhile and
     until the others notice, and what it had read ahead. What rows never got, an embedding worker had buffered when it died, or a
     PS had taken and not brought into its store."""
@@ -109,7 +108,7 @@ def readings(samples: int, seeds: Sequence[int]) -> tuple[pd.DataFrame, list[Run
     saved = _parts(samples, dict.fromkeys(seeds), SAVE)
     dead = _parts(samples, saved, DEATH)
 
-    def on(subject: str, seed: int) -> dict[str, Any]:
+    def on(subject: str, seed: int) -> dict:
         return _part(samples, seed, DAYS, restored(subject, saved[seed], dead[seed]))
 
     data, runs = study.run_grid(on, study.grid(subject=("nobody dies", *READINGS), seed=seeds), auc="auc")
@@ -146,7 +145,7 @@ def _parts(samples: int, starts: Mapping[int, Run | None], until: int) -> dict[i
     return dict(zip(starts, sweep(jobs), strict=True))
 
 
-def _part(samples: int, seed: int, until: int, start: Run | None) -> dict[str, Any]:
+def _part(samples: int, seed: int, until: int, start: Run | None) -> dict:
     """A run up to the end of a day."""
     made = job(samples, seed)
     made.pop("checkpoint_every")

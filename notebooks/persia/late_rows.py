@@ -5,7 +5,6 @@ Each field's ids are equally frequent, so that an id is in one of so many sample
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import pandas as pd
 
@@ -22,7 +21,7 @@ FROZEN = -1
 """In place of tau, for a model that learns nothing: from there to no delay is all that can be lost."""
 
 
-def job(ids: int, tau: int, seed: int, samples: int) -> dict[str, Any]:
+def job(ids: int, tau: int, seed: int, samples: int) -> dict:
     """Criteo's task with ids so frequent, on the paper's eight GPUs."""
     made = replace(tasks.learning_task("criteo", samples, world=seed), vocabulary=ids, exponent=0.0)
     rule = Frozen() if tau == FROZEN else Hybrid(tau=tau)

@@ -7,7 +7,6 @@ What is real is the server, its table, the limit and the time; that all other ro
 import asyncio
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -69,7 +68,7 @@ def serve(
     crew = {"workers": callers, "servers": 1, "seed": seed, "on_nan": "stop", "trace": False}
     plan = Plan(workload=largest, protocol=Async(), store=RowStore(max_rows=rows), **crew)
 
-    async def main(world: World) -> list[dict[str, Any]]:
+    async def main(world: World) -> list[dict]:
         holds = frozenset({"rows"})
         handle = await world.host(MeasuredServer, plan, Async(), 0, holds, node="server0")
         servers = Servers((handle,), holds)

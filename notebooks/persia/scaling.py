@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate
-from typing import Any
 
 import pandas as pd
 
@@ -15,7 +14,7 @@ from notebooks import study
 from notebooks.persia.tasks import MODES, speed_job
 
 
-def step_parts(job: Mapping[str, Any]) -> dict[str, float]:
+def step_parts(job: Mapping) -> dict[str, float]:
     """Seconds of the parts of a step, from operations, bytes and latencies alone: to compute, to average the network, both where
     buckets are averaged beside backward, how much of it crosses what rows cross, to step the network, to bring a machine's rows,
     or to take their gradients back, one GPU's part of that, and how long servers answer the other machines before the last."""
@@ -42,7 +41,7 @@ def step_parts(job: Mapping[str, Any]) -> dict[str, float]:
     return part | {"rows": size / interface, "own": size / each / interface, "answer": answer}
 
 
-def predict(job: Mapping[str, Any]) -> dict[str, float]:
+def predict(job: Mapping) -> dict[str, float]:
     """How many times as fast as sync the hybrid is, by hand.
 
     The bound is what no system can pass, (C + A + 2 R) / max(C, A + R): sync does one part after the other, and all rows of a
@@ -64,7 +63,7 @@ def predict(job: Mapping[str, Any]) -> dict[str, float]:
     }
 
 
-def check_predictions(settings: Mapping[str, Mapping[str, Any]], seed: int) -> tuple[pd.DataFrame, list[Run]]:
+def check_predictions(settings: Mapping[str, Mapping], seed: int) -> tuple[pd.DataFrame, list[Run]]:
     """What is foretold of each setting beside what runs have in which all steps take equally long."""
     even = [job | {"cluster": replace(job["cluster"], slowdown=Lognormal(sigma=0.0))} for job in settings.values()]
     runs = sweep([job | {"protocol": MODES[mode]} for mode in ("sync", "hybrid") for job in even])
@@ -82,7 +81,7 @@ def with_slow_servers(
     spots = study.grid(protocol=modes, samples=sizes, wait=waits, between=(False,), seed=[seed])
     spots += study.grid(protocol=modes, samples=sizes, wait=(0,), between=(True,), seed=[seed])
 
-    def job(protocol: str, samples: int, wait: float, between: bool, seed: int) -> dict[str, Any]:
+    def job(protocol: str, samples: int, wait: float, between: bool, seed: int) -> dict:
         shape = {"batch": samples, "steps": 16, "width": width}
         return speed_job("kwai", protocol, 8, seed, wait=wait / 1e3, between=between, **shape)
 

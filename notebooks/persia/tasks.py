@@ -6,7 +6,6 @@ numbers is what Criteo's 540 million sparse parameters come to over its 34 milli
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 from lib import Device, Lognormal, Node, Rule, Uplink, VirtualCluster, Workload, workloads
 from lib.protocols.all_reduce import AllReduce
@@ -70,7 +69,7 @@ def small(task: Workload, gpus: int = GPUS) -> VirtualCluster:
     return replace(here, servers=2, worker=worker, server=server, slowdown=Lognormal(sigma=0.1))  # the spread: estimate
 
 
-def job(task: str, protocol: str, seed: int, *, samples: int, evaluations: int = 1, **rates: float) -> dict[str, Any]:
+def job(task: str, protocol: str, seed: int, *, samples: int, evaluations: int = 1, **rates: float) -> dict:
     """A run that learns."""
     made = learning_task(task, samples, world=seed, **rates)
     run = {"workload": made, "protocol": MODES[protocol], "cluster": small(made), "seed": seed, "trace": False}
@@ -152,7 +151,7 @@ SCALES = {
 
 def speed_job(
     task: str, protocol: str, workers: int, seed: int, *, wait: float = 0.0, between: bool = False, **shape: int
-) -> dict[str, Any]:
+) -> dict:
     """A timing run; with embedding workers `between` GPUs and servers, on as many machines more (Sec. 4.1)."""
     scale = SCALES[task]
     made = {"workload": scale.workload(workers, seed, **shape), "cluster": scale.cluster(workers, wait)}

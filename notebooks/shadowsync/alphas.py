@@ -5,7 +5,6 @@ and what it learnt then is what a large alpha gives up. So one alpha for all is 
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import pandas as pd
 
@@ -23,7 +22,7 @@ LIMITS = {"alpha": (0.0, 1.0)}
 """An alpha of 1 is a copy, and no more than that is to be had."""
 
 
-def job(trainers: int, mode: str, seed: int, *, samples: int, alpha: float = 0.5, **rates: float) -> dict[str, Any]:
+def job(trainers: int, mode: str, seed: int, *, samples: int, alpha: float = 0.5, **rates: float) -> dict:
     """A mode's run on light clicks, at the calibrated pace with 4 threads a trainer; *never* is the shadow with an alpha of 0,
     *frozen* throws every gradient away, for as long as it takes to see."""
     made = {"threads": 4, "made": tasks.light, **rates}
@@ -34,7 +33,7 @@ def job(trainers: int, mode: str, seed: int, *, samples: int, alpha: float = 0.5
     return tasks.job(tasks.rule(SHADOW if mode == NEVER else mode, threads=4, **here), trainers, seed, **made)
 
 
-def figure(run: Run, **case: Any) -> float:
+def figure(run: Run, **case) -> float:
     """What is tuned: NE of new examples over the second half of a pass, of which less is better."""
     return -quality.half(run)[quality.HALF]
 

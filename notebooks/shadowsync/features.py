@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import pandas as pd
 
@@ -94,7 +93,7 @@ def _task() -> Workload:
     return workloads.get("quadratic", dim=64, batch_size=4, samples=4 * WORKERS * STEPS)
 
 
-def _job(rule: ReplicaRule, seed: int, **cluster) -> dict[str, Any]:
+def _job(rule: ReplicaRule, seed: int, **cluster) -> dict:
     task = _task()
     node = Node(flops=task.work().flops / STEP, cores=2, bandwidth=4 * task.dim / (STEP / 8), latency=0)
     there = VirtualCluster(workers=WORKERS, worker=node, server=node, slowdown=0.1, patience=10 * HANG, **cluster)

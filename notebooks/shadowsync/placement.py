@@ -6,7 +6,6 @@ much faster the servers are than they need to be, are estimates of ours.
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -44,7 +43,7 @@ def workload(seed: int, tables: int, samples: int = LATER.stop * tasks.BATCH) ->
     return tasks.workload(samples, fields=tables, evaluation_samples=100, world=seed, **fields)
 
 
-def job(protocol: str, servers: int, seed: int, *, tables: int, each: int) -> dict[str, Any]:
+def job(protocol: str, servers: int, seed: int, *, tables: int, each: int) -> dict:
     """A timing run of S-EASGD in which each thread makes so many steps, under a placement."""
     rule = tasks.rule("s-easgd")
     task = workload(seed, tables, each * TRAINERS * rule.worker_threads * tasks.BATCH)
@@ -78,7 +77,7 @@ def later_imbalance(batches: int, servers: int, seed: int, tables: int, pooling:
     return loads.imbalance(loads.look_ups(there, servers, _looked_up(task, seed, LATER, pooling)))
 
 
-def reader_job(milliseconds: float, readers: int, seed: int, *, each: int) -> dict[str, Any]:
+def reader_job(milliseconds: float, readers: int, seed: int, *, each: int) -> dict:
     """A timing run of S-EASGD in which a sample costs a core so many milliseconds to read, a reader's or, without any, the
     trainer's; either way a batch is made ahead for each thread."""
     made = tasks.speed_job(tasks.rule("s-easgd"), TRAINERS, seed, each=each)

@@ -7,7 +7,6 @@ examples: the last few steps move a model's to and fro.
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import pandas as pd
 
@@ -29,7 +28,7 @@ HALF = "ne over half"
 """NE of new examples over the second half of a pass: what is tuned by, and shown beside the final model's."""
 
 
-def half(run: Run, **case: Any) -> dict[str, float]:
+def half(run: Run, **case) -> dict[str, float]:
     """Both figures, NE of new examples by trainer 1's copy at the end of the pass and over its second half; and at the end by the
     average of all copies, and by the servers'. What stays as it was is evaluated once."""
     late, end = run.history[run.history["samples"] > run.summary["samples"] / 2], run.summary["ne"]
@@ -39,7 +38,7 @@ def half(run: Run, **case: Any) -> dict[str, float]:
     return found | {name: run.summary.get(name) for name in ends} | {"eps": run.steady_qps}
 
 
-def relative_histories(cases: Iterable[study.Case], runs: Iterable[Run], **base: Any) -> pd.DataFrame:
+def relative_histories(cases: Iterable[study.Case], runs: Iterable[Run], **base) -> pd.DataFrame:
     """NE of new examples in the course of a pass, over the `base`'s (protocol="s-easgd") where all else is the same."""
     cases = list(cases)
     found, axes = study.histories(cases, runs, "samples", "ne"), [*cases[0]]

@@ -7,7 +7,6 @@ trainer, and how many steps lie between two synchronisations of S-EASGD (Fig. 5'
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache
-from typing import Any
 
 import lib
 from lib import Adagrad, Lognormal, RowStore, Rule, VirtualCluster, Workload, protocols, workloads
@@ -111,7 +110,7 @@ def compared_rules(threads: int, alpha: float = ALPHA) -> dict[str, Rule]:
     return rules | copied | {"s-bmuf larger": rule("s-bmuf", threads=threads, eta=ETA, alpha=LARGER)}
 
 
-def learning_job(protocol: Rule, trainers: int, seed: int, *, samples: int, **options) -> dict[str, Any]:
+def learning_job(protocol: Rule, trainers: int, seed: int, *, samples: int, **options) -> dict:
     """A run that learns on light clicks, whose passes are long for their time."""
     return job(protocol, trainers, seed, samples=samples, made=light, **options)
 
@@ -141,20 +140,20 @@ def cluster(task: Workload, trainers: int, *, steps: float = STEPS) -> VirtualCl
     return replace(here, worker=worker, server=sync, slowdown=slowdown)
 
 
-def timing(task: Workload, protocol: Rule, there: VirtualCluster, seed: int) -> dict[str, Any]:
+def timing(task: Workload, protocol: Rule, there: VirtualCluster, seed: int) -> dict:
     """A run of its messages and seconds alone."""
     made = {"workload": task, "protocol": protocol, "cluster": there, "seed": seed}
     return made | {"trace": False, "gradients": False}
 
 
-def speed_job(protocol: Rule, trainers: int, seed: int, *, each: int, **pace) -> dict[str, Any]:
+def speed_job(protocol: Rule, trainers: int, seed: int, *, each: int, **pace) -> dict:
     """A timing run in which each thread makes so many steps; of its messages, rows are a small share beside the wide MLPs."""
     samples = each * trainers * protocol.worker_threads * BATCH
     alone = workload(samples, evaluation_samples=100, hidden=(512, 256), world=seed)
     return timing(alone, protocol, cluster(alone, trainers, **pace), seed)
 
 
-def copy_bytes(job: Mapping[str, Any]) -> int:
+def copy_bytes(job: Mapping) -> int:
     """Bytes of a trainer's copy of the dense parameters in a job."""
     return 4 * dense_parameters(job["workload"])
 
@@ -193,7 +192,7 @@ def job(
     threads: int | None = None,
     made: Callable[..., Workload] = workload,
     **options,
-) -> dict[str, Any]:
+) -> dict:
     """A run that learns, in one pass, on machines on which `threads` of a trainer, all of them unless told, make `steps` a second
     beside the shadow of S-EASGD with so many sync servers; `options` are the workload's."""
     there, task = (
