@@ -6,11 +6,12 @@ members, so that all links work at the same time; then a ring takes 2 (W - 1) / 
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 
-from lib import Run
+from lib import Rule, Run, Uplink
 from lib.cluster.virtual import collectives
 from lib.cluster.virtual.network import Transfer, carry_out, idle
 from lib.protocols.all_reduce import AllReduce
@@ -24,7 +25,7 @@ UNIT = 0.04
 """Seconds of D / B: 50 MB on 10 Gbit/s."""
 
 STEP, STEPS = 1e-3, 4
-"""Seconds of a worker's step, and how many it makes."""
+"""Seconds of a worker's step, and how many it makes: each of two groupings comes twice."""
 
 WAYS = {
     "ring": ("whole-ring", lambda members: 2 * members - 1),
@@ -92,3 +93,33 @@ def gain(workers: int, size: float, latency: float = 50e-6) -> float:
 def _seconds(steps, members: int, *, bandwidth: float = 1.0, latency: float = 0.0, limit: float = float("inf")):
     interfaces = [idle(bandwidth, latency) for _ in range(members)]
     return float(carry_out(steps, interfaces, np.zeros(members), limit).max())
+
+
+EACH = 4
+"""Nodes behind an uplink: GPUs of a machine that share its interface, or a rack's. Sixteen nodes in rank order."""
+
+UPLINK_RULES: dict[str, Rule] = {"bsp": AllReduce(), "ds-sync": DSSync(), "ds-sync, crews": DSSync(crew=EACH)}
+
+UPLINK_COSTS = {
+    "flat": {"bsp": 15 / 8, "ds-sync": 3 / 2, "ds-sync, crews": 7 / 4},
+    "machines": {"bsp": 15 / 8, "ds-sync": (0 + 6) / 2, "ds-sync, crews": 7 / 4},
+    "racks": {"bsp": 15 / 8, "ds-sync": (3 / 2 + 6) / 2, "ds-sync, crews": 7 / 4},
+}
+"""A ring of N carries 2 (N - 1) / N over each uplink that it crosses; four of equal remainder cross it at the same time."""
+
+
+def uplink_costs(seeds: Iterable[int]) -> tuple[pd.DataFrame, list[Run]]:
+    """Each rule's cost on each network, over its formula, and its gain over BSP's."""
+
+    def job(network: str, protocol: str, seed: int) -> dict:
+        own = vector.cluster(16, UNIT / (1e4 if network == "machines" else 1), latency=1e-6)
+        ways = [[f"worker{rank}" for rank in range(first, first + EACH)] for first in range(0, 16, EACH)]
+        uplinks = [Uplink(nodes=tuple(nodes), bandwidth=4 * vector.PARAMETERS / UNIT) for nodes in ways]
+        there = replace(own, uplinks=() if network == "flat" else tuple(uplinks))
+        return vector.job(UPLINK_RULES[protocol], there, seed, seconds=STEP, steps=STEPS)
+
+    cases = study.grid(network=UPLINK_COSTS, protocol=UPLINK_RULES, seed=seeds)
+    found, runs = study.run_grid(job, cases, cost=lambda run: (run.summary["virtual_seconds"] / STEPS - STEP) / UNIT)
+    found["over formula"] = [each.cost / UPLINK_COSTS[each.network][each.protocol] for each in found.itertuples()]
+    found["gain"] = study.baseline(found, "cost", ["network", "seed"], protocol="bsp") / found["cost"]
+    return found.assign(subject=found["protocol"] + " on " + found["network"]), runs

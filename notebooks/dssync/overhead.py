@@ -17,7 +17,7 @@ from lib.protocols.dssync import DSSync
 from lib.protocols.mixing import Buckets
 from notebooks import clusters, study
 from notebooks.dssync import vector
-from notebooks.dssync.tensors import MODELS
+from notebooks.dssync.vector import MODELS
 
 NODES = (4, 16)
 

@@ -17,8 +17,7 @@ from lib import Job, LocalCluster, RayCluster, Rule, Run, Work
 from lib.options.checked import Count
 from lib.protocols.all_reduce import AllReduce
 from lib.protocols.dssync import DSSync
-from notebooks.dssync.tensors import MODELS
-from notebooks.dssync.vector import Numbers, in_proportion
+from notebooks.dssync.vector import MODELS, Numbers, in_proportion
 from notebooks.toys import Toy
 
 RULES: dict[str, Rule] = {

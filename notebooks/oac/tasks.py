@@ -5,7 +5,8 @@ and so many triples to an entity give as many batches to an epoch. All speeds ar
 that a batch is read, sent, computed and written in the seconds that the paper's would take.
 
 How fast the machine is the paper does not say; its seconds do. Setup 1's are met in two ways, by a slow host and by a slow
-device (`HOST`, `DEVICE`), and what either foretells of setup 2 was not fitted.
+device (`HOST`, `DEVICE`), and what either foretells of setup 2 was not fitted. Click models run on the same machines, beyond the
+paper.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from lib import Link, Rule, VirtualCluster, Work, Workload, protocols, workloads
+from lib import Adagrad, Link, Rule, VirtualCluster, Work, Workload, protocols, workloads
 from notebooks import clusters
 
 ENTITIES = 10_000
@@ -171,3 +172,18 @@ def _bytes(task: Workload) -> float:
     widths = {name: 2 * spec.dim for name, spec in task.tables().items()}
     batches = (task.batch(0, index).ids for index in range(min(32, task.batches())))
     return 4 * float(np.mean([sum(widths[name] * ids.size for name, ids in batch.items()) for batch in batches]))
+
+
+NETWORKS = ("deepfm", "dlrm", "ffnn")
+
+CLICK_MODES = ("sequential", "pipelined", "oac", "frozen")
+"""Frozen trains nothing: from there to the best is all that can be lost."""
+
+
+def click_job(network: str, protocol: str, seed: int, samples: int, **options) -> dict:
+    """One pass on a machine of setup 1's sizes by data sheets, and as many batches are in flight as it has cores."""
+    setup, rates = SETUPS["setup 1"], dict.fromkeys(("dense_optimizer", "row_optimizer"), Adagrad(lr=0.03))
+    size = {"samples": samples, "batch_size": 64, "days": 1, "drift": 0.0, **options}
+    task = workloads.get("ctr-synthetic", network=network, **size, **rates, world=seed)
+    rule = protocol if protocol == "frozen" else setup.rule(protocol)
+    return {"workload": task, "protocol": rule, "cluster": setup.cluster(task, ESTIMATED), "seed": seed, "trace": False}

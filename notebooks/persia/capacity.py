@@ -2,20 +2,36 @@
 
 Ranks are Zipf-distributed over the whole space, by the inverse of the distribution function for real numbers. Labels are coins:
 only time is asked here.
+
+`serve` runs one server, the one that runs use, on this machine's own clock. Ids come from a space as large as the paper's; it has
+room for as many rows as the least-recently-used limit allows. The server, its table, the limit and the time are real; the rows
+beyond the limit are not there.
 """
 
+import asyncio
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
+import pandas as pd
+import torch
 
-from lib import Adagrad, Batch
+from lib import Adagrad, Batch, LocalCluster, RowStore
+from lib.cluster.base import Site, World
+from lib.drivers.run.plan import Plan
+from lib.drivers.run.record import PartLog
+from lib.drivers.servers.parameter_server import ParameterServer, Servers
+from lib.drivers.servers.server_client import ServerClient
 from lib.options.checked import Count, Positive
+from lib.protocols.baselines import Async
 from lib.store.optim import Optimizer
 from lib.streams import uniform
 from lib.tasks.click_models import TABLE
 from lib.tasks.clicks import ClickThrough
 from lib.tasks.clicks_stream import FIELD_SHIFT
+from lib.tasks.flat_model import StepResult
 from lib.tasks.workload import Network
 from notebooks.persia.tasks import speed_job
 
@@ -79,3 +95,78 @@ def job(capacity: str, protocol: str, seed: int, **shape: int) -> dict:
     made = speed_job("criteo-syn", protocol, 8, seed, **shape)
     kept = {name: getattr(made["workload"], name) for name in ("hidden", "dim", "batch_size", "samples", "world")}
     return made | {"workload": CoinFlips(parameters=CAPACITIES[capacity], **kept)}
+
+
+PERSIA = 3.9e6
+"""Rows a second of PERSIA's own store: two threads, LRU, a million rows of 16 numbers, on this kind of machine."""
+
+_FILLING = 500_000
+"""Rows of a call that fills the table."""
+
+
+class MeasuredServer(ParameterServer):
+    async def holds(self) -> tuple[int, int, int]:
+        """Rows, the bytes that they take, and how many rows went for want of room so far."""
+        tables = self._shard.tables.values()
+        return sum(map(len, tables)), sum(table.nbytes for table in tables), sum(table.evicted for table in tables)
+
+
+class Caller:
+    """A worker without a network: it pulls each batch's rows and pushes a gradient of each."""
+
+    def __init__(self, site: Site, plan: Plan, servers: Servers, rank: int):
+        self._client, self._rank = ServerClient(site, plan, servers, rank, 0, PartLog(site.node, None)), rank
+        self._handle = servers.handles[0].bind(site)
+
+    async def fill(self, ids: np.ndarray) -> None:
+        """Look rows up once."""
+        await self._handle.pull(self._rank, -1, {TABLE: ids})
+
+    async def run(self, batches: Sequence[Batch]) -> None:
+        for batch in batches:
+            rows = (await self._client.pull(batch)).rows
+            gradients = {table: np.full_like(block, 0.01) for table, block in rows.items()}
+            result = StepResult(loss=0.0, dense=torch.empty(0), rows=gradients, scores=np.empty(0))
+            await self._client.push(batch, result)
+
+
+def serve(
+    tasks: Mapping[str, CoinFlips], rows: int, *, turns: int, batches: int = 8, callers: int = 2, seed: int = 0
+) -> pd.DataFrame:
+    """Fill one server with so many of the likeliest rows, then let workers pull and push batches of each task, turn by turn.
+
+    What is told: the ids a second that samples hold; the share of them that is sent, each once a batch; the share of these for
+    which another row goes; rows and bytes then.
+    """
+    largest = max(tasks.values(), key=lambda task: task.each)
+    crew = {"workers": callers, "servers": 1, "seed": seed, "on_nan": "stop", "trace": False}
+    plan = Plan(workload=largest, protocol=Async(), store=RowStore(max_rows=rows), **crew)
+
+    async def main(world: World) -> list[dict]:
+        holds = frozenset({"rows"})
+        handle = await world.host(MeasuredServer, plan, Async(), 0, holds, node="server0")
+        servers = Servers((handle,), holds)
+        workers = [await world.host(Caller, plan, servers, rank, node=f"worker{rank}") for rank in range(callers)]
+        for ranks in _ranks(min(rows, largest.fields * largest.each)):
+            await workers[0].fill(ids_of(ranks // largest.fields, ranks % largest.fields))
+        found, gone = [], (await handle.holds())[-1]
+        for turn in range(-1, turns):  # what is called for the first time takes longer, and is not told
+            for name, task in tasks.items():
+                drawn = [task.batch(seed, (turn + 1) * batches + index) for index in range(batches)]
+                begin = time.perf_counter()
+                await asyncio.gather(*(worker.run(drawn[rank::callers]) for rank, worker in enumerate(workers)))
+                seconds = time.perf_counter() - begin
+                looked_up, sent = (sum(getattr(each, of)[TABLE].size for each in drawn) for of in ("where", "ids"))
+                before, (held, size, gone) = gone, await handle.holds()
+                row = {"rate": looked_up / seconds, "sent": sent / looked_up, "new": (gone - before) / sent}
+                row |= {"capacity": name, "seed": turn, "rows": held, "bytes": size}
+                found += [row] if turn >= 0 else []
+        return found
+
+    return pd.DataFrame(LocalCluster(workers=callers, threads=callers).open(seed, callers).run(main))
+
+
+def _ranks(rows: int) -> Iterator[np.ndarray]:
+    """So many of the likeliest, in parts, the likeliest at last."""
+    for end in range(rows, 0, -_FILLING):
+        yield np.arange(max(0, end - _FILLING), end)

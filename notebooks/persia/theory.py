@@ -1,19 +1,28 @@
-"""Theorem 1 on a convex problem: SGD whose gradient for rows is that of parameters which are some updates old.
+"""Theorem 1 on a convex problem, and its alpha and tau on clicks: SGD on rows whose gradients are some updates old.
 
 Paper -> code: Eq. 2 -> `descend`; alpha, no more often than which a sample contains an id -> `alpha`; tau -> `tau`; the learning
 rate -> `rate`; the bound that the proof ends with, 4 (f(w0) - f*) / (gamma T) + 3 L gamma sigma^2 -> `bound`.
 
 The problem is least squares: a sample contains each of `ROWS` ids with probability alpha, and its prediction is the sum of their
 rows over the root of how many ids a sample has on average. All parameters are rows: delay and alpha alone tell runs apart.
+
+On clicks each field's ids are equally frequent, so that an id is in one of so many samples as a field has ids: alpha is one over
+that. What is measured is how much is lost of what training brings.
 """
 
 from collections import deque
+from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 
+from lib import Run
+from lib.protocols.baselines import Frozen
+from lib.protocols.persia import Hybrid
 from lib.streams import stream
 from notebooks import study
+from notebooks.persia import tasks
 
 ROWS = 64
 L = 1.0
@@ -73,3 +82,29 @@ def _deviation(alpha: float, truth: np.ndarray, random: np.random.Generator) -> 
     errors = -features @ truth - NOISE * random.standard_normal(4000)
     gradients = errors[:, None] * features
     return float(np.sqrt(gradients.var(0).sum()))
+
+
+IDS = (3, 30, 1000)
+"""Of a field."""
+
+FROZEN = -1
+"""In place of tau, for a model that learns nothing: from there to no delay is all that can be lost."""
+
+
+def clicks_job(ids: int, tau: int, seed: int, samples: int) -> dict:
+    """Criteo's task with ids so frequent, on the paper's eight GPUs."""
+    made = replace(tasks.learning_task("criteo", samples, world=seed), vocabulary=ids, exponent=0.0)
+    rule = Frozen() if tau == FROZEN else Hybrid(tau=tau)
+    return {"workload": made, "protocol": rule, "cluster": tasks.small(made), "seed": seed, "trace": False}
+
+
+def clicks_table(cases: Sequence[study.Case], runs: Sequence[Run]) -> pd.DataFrame:
+    """What claims read: the share that is lost of what training without delay brings, which is `brings`."""
+    figures = {"auc": "auc", "updates late": "staleness_mean", "issued": "issued"}
+    data = study.table(cases, runs, **figures)
+    none, least = (study.baseline(data, "auc", ["ids", "seed"], tau=tau) for tau in (0, FROZEN))
+    data["brings"] = none - least
+    data["lost"] = (none - data["auc"]) / data["brings"]
+    data["alpha tau / T"] = data["updates late"] / data["ids"] / data.pop("issued")
+    data["subject"] = "one of " + data["ids"].astype(str) + ", tau " + data["tau"].astype(str)
+    return data[data["tau"] != FROZEN]

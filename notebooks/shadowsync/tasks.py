@@ -2,14 +2,23 @@
 
 The cluster's times follow from figures that the paper prints: 50 MB of dense parameters, links of 25 Gbit/s, 24 threads a
 trainer, and how many steps lie between two synchronisations of S-EASGD (Fig. 5's text), from which follows how long a step takes.
+
+In the paper five trainers average 50 MB in some 20 seconds, in which each makes hundreds of steps (Sec. 4.1.3). A modelled ring
+takes 30 ms. `SlowMA` is model averaging whose average arrives some mixes after it was asked for.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
+from typing import Any, ClassVar
+
+import numpy as np
 
 import lib
 from lib import Adagrad, Lognormal, RowStore, Rule, VirtualCluster, Workload, protocols, workloads
+from lib.options.checked import Count
+from lib.protocols.mixing import Mix
+from lib.protocols.shadowsync import ShadowMA
 from lib.store.blank import BlankDense
 from lib.tasks.workload import dense_parameters
 from notebooks import clusters
@@ -201,3 +210,32 @@ def job(
     )
     here = {"workload": task, "protocol": protocol, "cluster": there, "seed": seed}
     return here | {"trace": False, "store": store(task), "evaluations": EVALUATIONS}
+
+
+SHARES = {"half": 0.5, "copied": 1.0, "never": 0.0}
+"""How far of the way to the average a replica goes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlowMA(ShadowMA):
+    """S-MA (Algorithm 3) whose every so-many mixes are one: the average of what all sent in the first is merged in the last, and
+    what passes in between is left alone."""
+
+    name: ClassVar = "slow s-ma"
+
+    lasts: Count = 1
+    """Mixes of a fast ring that one slow one takes; 1 is S-MA."""
+
+    def init(self, start: np.ndarray) -> np.ndarray:
+        return start.copy()
+
+    def merge(self, memory: np.ndarray, mine: np.ndarray, mix: Mix) -> tuple[Any, np.ndarray]:
+        position = mix.round % self.lasts
+        average = mix.theirs.copy() if position == 0 else memory
+        return average, self._towards(mine, average) if position == self.lasts - 1 else mine
+
+
+def slow_job(trainers: int, lasts: int, way: str, seed: int, *, samples: int, threads: int) -> dict[str, Any]:
+    """A run that learns under it, one of `WAYS`."""
+    rule = SlowMA(lasts=lasts, alpha=SHARES[way], worker_threads=threads)
+    return learning_job(rule, trainers, seed, samples=samples)

@@ -10,7 +10,7 @@ import pytest
 import lib
 from lib.protocols.dssync import DSSync
 from lib.tasks.workload import evaluate
-from notebooks.dssync import cost, mixing, overhead, quality, real_collectives, smaller, tensors, topology
+from notebooks.dssync import cost, mixing, overhead, quality, real_collectives, smaller, vector
 
 
 def test_what_a_parameter_server_costs_is_table_1s_where_hops_follow_each_other():
@@ -53,15 +53,15 @@ def test_what_is_fitted_follows_from_table_4():
     said = overhead.paper_table().set_index(["model", "nodes"])
     more = said.loc[("CIFAR-10", 16), "bsp"] - said.loc[("CIFAR-10", 4), "bsp"] - 0.375 * overhead.unit("CIFAR-10")
     assert more / 142 / 24 == pytest.approx(overhead.LATENCY, abs=0.5e-6)
-    sent = {name: 1.5 * overhead.unit(name) + 6 * len(each) * overhead.LATENCY for name, each in tensors.MODELS.items()}
+    sent = {name: 1.5 * overhead.unit(name) + 6 * len(each) * overhead.LATENCY for name, each in vector.MODELS.items()}
     assert [said.loc[(name, 4), "bsp"] - sent[name] for name in sent] == pytest.approx(overhead.COMPUTE, abs=0.001)
     said = said["speed-up"].round(2).to_dict()
     assert said["CIFAR-10", 4] == 1.27 and said["SQuAD", 16] == 1.58 and said["Criteo", 16] == 0.94
 
 
 def test_the_papers_models_have_their_tensors():
-    assert [len(each) for each in tensors.MODELS.values()] == [142, 142, 267, 393, 23]
-    millions = [sum(each) / 1e6 for each in tensors.MODELS.values()]
+    assert [len(each) for each in vector.MODELS.values()] == [142, 142, 267, 393, 23]
+    millions = [sum(each) / 1e6 for each in vector.MODELS.values()]
     assert millions == pytest.approx([36.5, 36.56, 68.95, 335.1, 10], abs=0.05)
 
 
@@ -119,7 +119,7 @@ def test_what_is_compared_differs_in_the_rule_alone():
 
 def test_printed_groups_lose_where_nodes_share_a_way_out():
     """By hand: 15/8 of BSP over (0 + 6) / 2 among machines and (3/2 + 6) / 2 among racks; crews of four carry 7/4."""
-    found, _ = topology.costs([0])
+    found, _ = cost.uplink_costs([0])
     assert (found["over formula"] - 1).abs().max() < 0.01
     gains = found.set_index("subject")["gain"]
     assert gains["ds-sync on machines"] == pytest.approx(0.625, rel=0.01)

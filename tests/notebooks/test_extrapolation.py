@@ -5,7 +5,7 @@ import math
 import pandas as pd
 import pytest
 
-from notebooks import extrapolation
+from notebooks import predictions
 from notebooks.advisor.comparison import Comparison
 
 
@@ -22,18 +22,18 @@ def two():
 
 
 def test_what_is_left_lies_between_the_ways_that_lose(two):
-    assert extrapolation.remaining_share(two, 100, 10_000) == pytest.approx((0.01, 0.1))
-    assert extrapolation.remaining_share(two, 300, 3_000) == pytest.approx((0.1, math.sqrt(0.1)))
-    assert extrapolation.remaining_share(two, 500, 500) == pytest.approx((1, 1))
+    assert predictions.remaining_share(two, 100, 10_000) == pytest.approx((0.01, 0.1))
+    assert predictions.remaining_share(two, 300, 3_000) == pytest.approx((0.1, math.sqrt(0.1)))
+    assert predictions.remaining_share(two, 500, 500) == pytest.approx((1, 1))
 
 
 @pytest.mark.parametrize("places", [(50, 1_000), (100, 20_000), (1_000, 500)])
 def test_nothing_is_known_beyond_the_map_nor_of_shorter_runs(two, places):
-    assert extrapolation.remaining_share(two, *places) is None
+    assert predictions.remaining_share(two, *places) is None
 
 
 def test_one_way_alone_brackets_nothing():
-    assert extrapolation.remaining_share(cells("async", {100: 0.1, 1_000: 0.05}), 100, 1_000) is None
+    assert predictions.remaining_share(cells("async", {100: 0.1, 1_000: 0.05}), 100, 1_000) is None
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def found():
 
 
 def test_both_ends_are_as_far_off_as_the_shares_allow(found):
-    told = extrapolation.extrapolate(found, 100, 1_000, (0.5, 0.8)).loc["gba"]
+    told = predictions.extrapolate(found, 100, 1_000, (0.5, 0.8)).loc["gba"]
     # The mean of two is -2, and t(0.975, 1) = 12.71 times half of their distance on either side: -14.7 and 10.7.
     assert told["after 100 updates"] == "−2.00 [−14.71, 10.71]"
     assert told["after 1,000"] == "−11.76 to 8.56"
@@ -53,13 +53,13 @@ def test_both_ends_are_as_far_off_as_the_shares_allow(found):
 
 def test_a_loss_that_is_certain_keeps_the_least_of_itself(found):
     certain = Comparison(found.runs.assign(metric=[0.8, 0.798, 0.7, 0.698]), "auc", 0.9)
-    assert extrapolation.extrapolate(certain, 100, 1_000, (0.5, 0.8)).loc["gba", "after 1,000"] == "−1.60 to −1.00"
+    assert predictions.extrapolate(certain, 100, 1_000, (0.5, 0.8)).loc["gba", "after 1,000"] == "−1.60 to −1.00"
 
 
 def test_what_is_not_known_is_said(found):
-    assert (extrapolation.extrapolate(found, 10, 1_000, None)["after 1,000"] == extrapolation.UNKNOWN).all()
+    assert (predictions.extrapolate(found, 10, 1_000, None)["after 1,000"] == predictions.UNKNOWN).all()
 
 
 def test_the_published_map_tells_what_a_thousand_updates_lost_by_ten_thousand():
-    least, most = extrapolation.remaining_share(extrapolation.published_map(), 1_000, 10_000)
+    least, most = predictions.remaining_share(predictions.published_map(), 1_000, 10_000)
     assert 0 < least < most < 1

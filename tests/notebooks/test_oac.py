@@ -6,7 +6,7 @@ import pytest
 
 import lib
 from lib import protocols
-from notebooks.oac import conflicts, example, faults, tasks
+from notebooks.oac import conflicts, example, plays, tasks
 
 
 def followed(name):
@@ -66,7 +66,7 @@ def test_stages_are_in_their_order():
 
 
 def test_every_fault_is_seen_and_oac_shows_nothing():
-    found = faults.detect(1).set_index("fault")
+    found = plays.detect(1).set_index("fault")
     none = found.index.str.startswith("none")
     assert (found.loc[none, "show it"] == 0).all() and (found.loc[~none, "show it"] > 0).all()
     assert found.loc["no validation", "the first says"].startswith("stale read: batch ")

@@ -11,7 +11,7 @@ import pytest
 import lib
 from lib.tasks.workload import dense_parameters
 from notebooks import study
-from notebooks.persia import compression, convergence, late_rows, scaling, tasks, theory
+from notebooks.persia import compression, convergence, scaling, tasks, theory
 
 
 @pytest.mark.parametrize("task, millions", [("taobao", 12), ("avazu", 12), ("criteo", 12), ("kwai", 34)])
@@ -159,17 +159,17 @@ def test_codecs_promise_their_bytes():
 
 def test_what_late_rows_lose_is_a_share_of_what_training_brings():
     """By hand: 0.8 without delay and 0.5 untrained; 0.74 is a fifth of 0.3 below."""
-    places = study.grid(ids=[30], tau=(0, 64, late_rows.FROZEN), seed=[0])
+    places = study.grid(ids=[30], tau=(0, 64, theory.FROZEN), seed=[0])
     runs = [
         SimpleNamespace(summary={"auc": auc, "staleness_mean": late, "issued": 1600})
         for auc, late in ((0.8, 0.0), (0.74, 480.0), (0.5, 0.0))
     ]
-    found = late_rows.claim_table(places, runs).set_index("tau")
+    found = theory.clicks_table(places, runs).set_index("tau")
     assert found["lost"].tolist() == pytest.approx([0, 0.2]) and found.loc[64, "alpha tau / T"] == pytest.approx(0.01)
     assert found.loc[64, "subject"] == "one of 30, tau 64"
 
 
 def test_an_id_is_in_one_of_as_many_samples_as_a_field_has_ids():
-    task = late_rows.job(30, 64, 3, 2_560)["workload"]
+    task = theory.clicks_job(30, 64, 3, 2_560)["workload"]
     ids = np.concatenate([task.batch(0, index).ids["feature"] for index in range(4)])
     assert len(np.unique(ids)) == 30 * task.fields and task.world == 3

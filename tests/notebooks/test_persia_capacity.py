@@ -8,8 +8,7 @@ import pytest
 from lib.errors import BadOption
 from lib.tasks.click_models import TABLE
 from lib.tasks.clicks_stream import FIELD_SHIFT
-from notebooks.persia.capacity import CAPACITIES, DIM, CoinFlips
-from notebooks.persia.resident import serve
+from notebooks.persia.capacity import CAPACITIES, DIM, CoinFlips, serve
 
 
 def ranks(task, batch):

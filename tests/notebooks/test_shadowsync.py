@@ -13,7 +13,7 @@ import lib
 from lib.protocols.mixing import Mix
 from lib.protocols.shadowsync import ForegroundEASGD, ShadowBMUF
 from notebooks import loads, study
-from notebooks.shadowsync import placement, quality, scaling, slow_all_reduce, tasks
+from notebooks.shadowsync import placement, quality, tasks
 from notebooks.toys import Letters
 from reports import runner as notebooks
 
@@ -68,8 +68,8 @@ def test_what_trainers_keep_and_where_growth_ends():
         for name, values in curves.items()
         for crew, value in zip((5, 10, 20), values, strict=True)
     )
-    assert scaling.lines(data).set_index("subject")["efficiency"].to_dict() == {"straight": 1, "bent": 0.375}
-    assert scaling.lines(data).set_index("subject")["bend"].to_dict() == {"straight": 20, "bent": 7.5}
+    assert quality.lines(data).set_index("subject")["efficiency"].to_dict() == {"straight": 1, "bent": 0.375}
+    assert quality.lines(data).set_index("subject")["bend"].to_dict() == {"straight": 20, "bent": 7.5}
 
 
 def test_names_as_pages_write_them():
@@ -143,14 +143,12 @@ def test_who_is_beside_several_is_there_once_for_each():
 
 def test_a_slow_average_is_merged_when_it_is_there_and_nothing_in_between():
     """Of three rings that are one slow one the first sends: its mean is merged with the third, whatever these bring."""
-    rule, mine, memory = slow_all_reduce.SlowMA(lasts=3, alpha=0.25), np.array([8.0]), None
+    rule, mine, memory = tasks.SlowMA(lasts=3, alpha=0.25), np.array([8.0]), None
     for round, theirs in enumerate((4.0, 100.0, -100.0, 0.0, 100.0, 1.0)):
         mix = Mix(round=round, members=(0, 1), sent=mine, theirs=np.array([theirs]))
         memory, mine = rule.merge(memory, mine, mix)
         assert mine == {0: 8, 1: 8, 2: 7, 3: 7, 4: 7, 5: 5.25}[round]
-    once = slow_all_reduce.SlowMA(lasts=1, alpha=0.25).merge(
-        None, np.array([8.0]), Mix(7, (0, 1), mine, np.array([4.0]))
-    )
+    once = tasks.SlowMA(lasts=1, alpha=0.25).merge(None, np.array([8.0]), Mix(7, (0, 1), mine, np.array([4.0])))
     assert once[1] == 7, "S-MA"
 
 
@@ -158,8 +156,8 @@ def test_under_a_slow_average_a_copy_undoes_what_was_learnt_meanwhile():
     """Each of 240 batches adds 1: a copy keeps about one step of each slow average, half of the way about half of them."""
     found = {}
     there = lib.VirtualCluster(workers=3, slowdown=0.5, worker=lib.Node(cores=3))
-    for way in slow_all_reduce.WAYS:
-        rule = slow_all_reduce.SlowMA(lasts=8, alpha=slow_all_reduce.WAYS[way])
+    for way in tasks.SHARES:
+        rule = tasks.SlowMA(lasts=8, alpha=tasks.SHARES[way])
         found[way] = lib.train(Letters(samples=240), rule, there, seed=4, save=False).summary["w"]
     assert found["copied"] < found["half"] / 2 < found["never"]
 
@@ -177,7 +175,7 @@ def test_the_gap_by_the_papers_formula():
     """120 steps; the servers took ten copies of 1,000 bytes and gave ten."""
     moved = {"mix dense": 10_000, "mix answers": 10_000, "pull rows": 7}
     run = SimpleNamespace(summary={"bytes_by_kind": moved, "issued": 120, "sync_gap": 11.5}, steady_qps=3.0)
-    assert scaling.speed(run, 1000) == {"eps": 3, "gap": 11.5, "taken": 12, "taken and given": 6}
+    assert quality.speed(run, 1000) == {"eps": 3, "gap": 11.5, "taken": 12, "taken and given": 6}
 
 
 def test_what_a_run_measures_of_its_servers_is_what_they_look_up():

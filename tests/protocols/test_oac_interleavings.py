@@ -7,9 +7,8 @@ from itertools import combinations
 import pytest
 
 from lib.protocols.oac import OAC
-from notebooks.oac import faults
-from notebooks.oac.faults import Blind, Forgetful, Gap, HighMFT, HighSTE, OwnMFT
-from notebooks.oac.plays import READS, InThree, Play, orders
+from notebooks.oac import plays
+from notebooks.oac.plays import READS, Blind, Forgetful, Gap, HighMFT, HighSTE, InThree, OwnMFT, Play, orders
 
 
 def told_apart(order, reads):
@@ -38,7 +37,7 @@ def test_all_orders_of_three_batches_over_four_rows():
 
 def first_anomaly(rule):
     """The kind of the first that random orders of four or five batches show."""
-    return next((found[0].kind for found in faults.random_plays(rule) if found), None)
+    return next((found[0].kind for found in plays.random_plays(rule) if found), None)
 
 
 def test_random_orders_of_more_batches():
@@ -72,12 +71,12 @@ def test_no_validation():
 @pytest.mark.parametrize(
     "play, kind",
     [
-        (faults.NoLock, "lost update"),
-        (faults.AnyTimestamp, "lost update"),
-        (faults.OldEntry, "stale read"),
-        (faults.TwoReadings, "stale read"),
-        (faults.OneReading, "lost update"),
-        (faults.LateMFT, "early eviction"),
+        (plays.NoLock, "lost update"),
+        (plays.AnyTimestamp, "lost update"),
+        (plays.OldEntry, "stale read"),
+        (plays.TwoReadings, "stale read"),
+        (plays.OneReading, "lost update"),
+        (plays.LateMFT, "early eviction"),
     ],
     ids=lambda each: getattr(each, "__name__", each),
 )
