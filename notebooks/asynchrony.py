@@ -13,7 +13,8 @@ from functools import cache, partial
 
 import pandas as pd
 
-from lib import Adam, Pair, Rule, Run, VirtualCluster, protocols, sweep
+from lib import Adam, Pair, Rule, Run, VirtualCluster, paths, protocols, sweep
+from lib.options.document import load
 from lib.seeds import not_judging
 from lib.tasks.clicks import LightClicks
 from notebooks import law, study
@@ -67,89 +68,43 @@ class Way:
         return run.summary["staleness_mean"] * self.update / UPDATE if self.far is None else self.far
 
 
-def _way(family: str, name: str, workers: int = WORKERS, far: float | None = None, upto=math.inf, **options) -> Way:
-    batch = BATCH if family != "pipelines" else UPDATE
-    rule = protocols.get(name, **options)
-    return Way(family=family, rule=rule, workers=workers, batch=batch, far=far, upto=upto)
+def _way(family: str, rule: Mapping | None = None, sparse: str = "", dense: str = "", hidden=(16,), **options) -> Way:
+    """A way as `ways.yaml` has it; a pipeline is one worker, whose batches are as large as an update of Sync."""
+    made = protocols.get(**rule) if rule else Pair(sparse=protocols.get(sparse), dense=protocols.get(dense))
+    own = {"workers": 1, "batch": UPDATE} if family == "pipelines" else {}
+    return Way(family=family, rule=made, hidden=tuple(hidden), **own | options)
 
 
-server_way, hybrid_way = partial(_way, "servers"), partial(_way, "hybrid", "hybrid")
-replica_way, row_replica_way = partial(_way, "replicas"), partial(_way, "replicas with rows")
-pipeline_way = partial(_way, "pipelines", workers=1)
-
-
-def pipelined(many: int, upto: float = math.inf) -> Way:
-    return pipeline_way("pipelined", far=many - 1, upto=upto, in_flight=many, readers=many, writers=many)
-
-
-def pair(rows: str, dense: str, slower: str = "") -> Way:
-    rule = Pair(sparse=protocols.get(rows), dense=protocols.get(dense))
-    return Way(family="one part apart", rule=rule, upto=BRIEF, slower=slower)
-
-
-WAYS: Mapping[str, Way] = {
-    "gba": server_way("gba", size=WORKERS),
-    "gba, age 0.2": replace(server_way("gba", size=WORKERS), age=0.2, upto=BRIEF),
-    "gba, 32 workers": server_way("gba", 32, upto=BRIEF, size=WORKERS),
-    law.CONTROL: server_way("async", 1),
-    "async": server_way("async"),
-    "async, 2 workers": server_way("async", 2, upto=BRIEF),
-    "async, 32 workers": server_way("async", 32, upto=BRIEF),
-    "hop-bs": server_way("hop-bs"),
-    "s-easgd": replica_way("s-easgd", far=1),
-    "s-ma": replica_way("s-ma", far=1, upto=300),
-    "fr-easgd, every 16": replica_way("fr-easgd", far=16, every=16),
-    "ds-sync": row_replica_way("ds-sync", far=1, upto=100),
-    "local-sgd": row_replica_way("local-sgd", far=4, upto=300),
-    "local-sgd, every 16": row_replica_way("local-sgd", far=16, upto=BRIEF, every=16),
-    "hybrid, tau 1": hybrid_way(tau=1),
-    "hybrid, tau 4": hybrid_way(tau=4, upto=BRIEF),
-    "pipelined, 2": pipelined(2, upto=LONG),
-    "pipelined, 8": pipelined(8),
-}
-"""What the law is fitted on."""
-UNSEEN: Mapping[str, Way] = {
-    "gba, 16 workers": server_way("gba", 16, upto=BRIEF, size=WORKERS),
-    "async, 12 workers": server_way("async", 12, upto=BRIEF),
-    "fr-easgd, every 8": replica_way("fr-easgd", far=8, upto=BRIEF, every=8),
-    "local-sgd, every 12": row_replica_way("local-sgd", far=12, upto=300, every=12),
-    "hybrid, tau 3": hybrid_way(tau=3, upto=BRIEF),
-    "pipelined, 6": pipelined(6, upto=LONG),
-}
-"""What it is judged on, beside the longest runs."""
+_FILE = load(paths.notebooks() / "ways.yaml").data
+WAYS, UNSEEN, PARTS, ROWS, NOT_FITTED = (
+    {name: _way(**way) for name, way in _FILE[part].items()}
+    for part in ("fitted", "unseen", "parts", "rows", "controls")
+)
 NO_MOMENTUM: Mapping[str, Way] = {
     f"{name}, no momentum": replace(way, family="no momentum", beta1=0.0)
-    for name, way in {"sync": server_way("sync"), **WAYS}.items()
+    for name, way in {**NOT_FITTED, **WAYS}.items()
     if name in ("sync", "gba", "async")
 }
-PARTS: Mapping[str, Way] = {
-    "rows alone apart": pair("async", "all-reduce"),
-    "dense alone apart": pair("sync", "async"),
-    "rows alone apart, slower": pair("async", "all-reduce", slower="rows"),
-    "dense alone apart, slower": pair("sync", "async", slower="dense"),
-}
-"""One part of the model as under Async, the other as under Sync."""
-_ROWS = {"family": "rows alone", "workers": 2 * WORKERS, "batch": BATCH // 2, "age": 0.9, "hidden": ()}
-ROWS: Mapping[str, Way] = {
-    "rows, sync": Way(rule=protocols.get("sync"), **_ROWS),
-    "rows, gba": Way(rule=protocols.get("gba", size=2 * WORKERS), **_ROWS),
-    "rows, async": Way(rule=protocols.get("async"), **_ROWS),
-}
-"""A model without a dense network."""
+
+
+def _like(name: str, way: Mapping | None = None, **rule: int) -> Way:
+    """That way with other options, of any length."""
+    own = WAYS[name]
+    return replace(own, upto=math.inf, rule=replace(own.rule, **rule), **(way or {}))
+
+
 TO_DRAW: Mapping[str, Way] = {
-    **{f"gba, {many} workers": server_way("gba", many, size=WORKERS) for many in range(9, 32)},
-    **{f"async, {many} workers": server_way("async", many) for many in range(3, 32)},
-    **{f"fr-easgd, every {gap}": replica_way("fr-easgd", far=gap, every=gap) for gap in range(2, 16)},
-    **{f"local-sgd, every {gap}": row_replica_way("local-sgd", far=gap, every=gap) for gap in range(5, 16)},
-    **{f"hybrid, tau {tau}": hybrid_way(tau=tau) for tau in (1, 2, 3, 4)},
-    **{f"pipelined, {many}": pipelined(many) for many in range(2, 9)},
+    **{f"gba, {many} workers": _like("gba", {"workers": many}) for many in range(9, 32)},
+    **{f"async, {many} workers": _like("async", {"workers": many}) for many in range(3, 32)},
+    **{f"fr-easgd, every {gap}": _like("fr-easgd, every 16", {"far": gap}, every=gap) for gap in range(2, 16)},
+    **{f"local-sgd, every {gap}": _like("local-sgd, every 16", {"far": gap}, every=gap) for gap in range(5, 16)},
+    **{f"hybrid, tau {tau}": _like("hybrid, tau 1", tau=tau) for tau in (1, 2, 3, 4)},
+    **{
+        f"pipelined, {many}": _like("pipelined, 8", {"far": many - 1}, in_flight=many, readers=many, writers=many)
+        for many in range(2, 9)
+    },
 }
 """Among what the blind check draws."""
-NOT_FITTED = {
-    "sync": server_way("sync"),
-    "sequential": pipeline_way("sequential", far=0),
-    "oac": pipeline_way("oac", far=0),
-}
 EVERY = {**TO_DRAW, **NOT_FITTED, **WAYS, **UNSEEN, **NO_MOMENTUM, **PARTS, **ROWS}
 BASES = {"pipelines": "sequential", "no momentum": "sync, no momentum", "rows alone": "rows, sync"}
 """Family -> whom it is held against, where that is not Sync."""

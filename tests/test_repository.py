@@ -156,9 +156,8 @@ def test_lib_needs_no_experiment_no_test_and_no_preparation():
 DEEP = {
     "lib.cluster.virtual.collectives": "a collective's steps, without a run",
     "lib.cluster.virtual.network": "the same",
-    "lib.drivers.replicas.overlap": "forward's share of a step, in a prediction by hand",
-    "lib.drivers.run.execution": "what a checkpoint may hold",
     "lib.drivers.run.ledger": "what may become of a gradient",
+    "lib.drivers.run.overlap": "forward's share of a step, in a prediction by hand",
     "lib.drivers.run.plan": "a driver that is run by hand, and how many batches are profiled",
     "lib.drivers.run.record": "a pipeline's accesses",
     "lib.drivers.servers.parameter_server": "one server, called by hand",
