@@ -39,12 +39,12 @@ class Sync(ServerRule):
         return self._settle(replace(state, active=state.active - {worker}))
 
     def _settle(self, state: ServerState) -> tuple[ServerState, Decisions]:
-        if not state.held or len(state.held) < len(state.active):
+        if not state.held or len(state.held) < len(state.active) or not state.active <= state.holders:
             return state, ()
-        if not state.active <= state.holders:
-            return state, ()
-        held = state.held
-        return state.release(), (Apply(held, (1.0,) * len(held), len(held)),)
+        return self._mean(state)
+
+    def _mean(self, state: ServerState) -> tuple[ServerState, Decisions]:
+        return state.release(), (Apply(state.held, (1.0,) * len(state.held), len(state.held)),)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from lib.options.checked import Natural
+from lib.protocols.baselines import Sync
 from lib.protocols.server_rule import Apply, Decisions, Drop, Push, ServerRule, ServerState
 
 
@@ -108,7 +109,7 @@ class SSP(HopBS):
 
 
 @dataclass(frozen=True, kw_only=True)
-class HopBW(ServerRule):
+class HopBW(Sync):
     """Backup workers: a step ends with its first gradients, and those of the slowest workers are thrown away.
 
     Guarantee: staleness 0; every update has as many gradients as there are workers less the spare ones.
@@ -116,31 +117,16 @@ class HopBW(ServerRule):
 
     name: ClassVar = "hop-bw"
     cite: ClassVar = "Chen et al., Revisiting Distributed Synchronous SGD, 2016; Luo et al., Hop, ASPLOS 2019"
-    blocks: ClassVar = True
     drops: ClassVar = True
     data: ClassVar = "queue"
 
     spare: Natural | None = None
     """b3: workers that a step does not wait for; None: a fifth of all."""
 
-    @property
-    def max_staleness(self) -> float:
-        return 0
-
-    def batches_a_step(self, workers: int) -> int:
-        return workers
-
-    def may_start(self, state: ServerState, worker: int) -> bool:
-        return worker not in state.holders
-
     def on_push(self, state: ServerState, push: Push) -> tuple[ServerState, Decisions]:
-        received = state.receive(push)
         if push.token < state.step:
-            return replace(received, held=state.held, holders=state.holders), (Drop((push,)),)
-        return self._settle(received)
-
-    def on_leave(self, state: ServerState, worker: int) -> tuple[ServerState, Decisions]:
-        return self._settle(replace(state, active=state.active - {worker}))
+            return replace(state.receive(push), held=state.held, holders=state.holders), (Drop((push,)),)
+        return super().on_push(state, push)
 
     def _settle(self, state: ServerState) -> tuple[ServerState, Decisions]:
         workers = len(state.clocks)
@@ -148,5 +134,4 @@ class HopBW(ServerRule):
         needed = max(1, min(workers - spare, len(state.active)))
         if len(state.held) < needed:
             return state, ()
-        held = state.held
-        return state.release(), (Apply(held, (1.0,) * len(held), len(held)),)
+        return self._mean(state)

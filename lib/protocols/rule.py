@@ -1,4 +1,4 @@
-"""What every protocol is: a rule for the dense parameters and one for the rows, that decides and does nothing.
+"""What every protocol is: a rule for the dense parameters and one for the rows, which decides and does nothing itself.
 
 A rule is a frozen dataclass, so its fields are its configuration, with an explicit state that the driver carries from hook
 to hook. Hooks are pure: they return a new state and decisions; they never wait, draw random numbers or look at a clock.
@@ -17,7 +17,7 @@ from lib.options.checked import Checked, shown
 from lib.protocols.statistics import Reading
 
 DECLARED = {"name": str, "blocks": bool, "drops": bool}
-"""What every rule must say of itself, for a driver would take its silence for something."""
+"""What every rule must declare; without it a driver would take a default for the rule's word."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,11 +34,11 @@ class Rule(Checked, ABC):
     drops: ClassVar[bool]
     """Whether a gradient that was computed may be thrown away."""
     states: ClassVar[tuple[type, ...]] = ()
-    """The dataclasses that its state is made of: what a cut of a run may hold."""
+    """The dataclasses of its state, which a checkpoint may hold."""
     data: ClassVar[Literal["split", "queue"]] = "split"
-    """How workers share the batches: by rank, or whoever asks next takes the next (no gain where `blocks`)."""
+    """How workers share the batches: by rank, or from one queue (no gain where `blocks`)."""
     statistics: ClassVar[Reading | None] = None
-    """What a mix makes of the running statistics of a model's batch normalisation; None: models that have any are refused."""
+    """How replicas combine the running statistics of batch normalisation; None refuses models that have any."""
 
     def __post_init__(self):
         for declared, right in DECLARED.items():
@@ -51,7 +51,7 @@ class Rule(Checked, ABC):
     @classmethod
     def read(cls, data: Any) -> Rule:
         """From a registered name, or from `{name: gba, iota: 4}`."""
-        from lib import protocols  # which knows every rule, and every rule knows this class
+        from lib import protocols  # it imports every rule, and every rule imports this class
 
         if isinstance(data, str):
             data = {"name": data}
