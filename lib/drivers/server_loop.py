@@ -14,10 +14,9 @@ from lib.drivers.run.model_state import ModelState
 from lib.drivers.run.plan import Plan
 from lib.drivers.run.record import EvalPoint, Finished, PartLog
 from lib.drivers.run.trainer import Input, Trainer
-from lib.drivers.servers.cached_client import make_client
-from lib.drivers.servers.embedding_client import EmbeddingClient
+from lib.drivers.servers.embedding_worker import EmbeddingClient
 from lib.drivers.servers.parameter_server import Servers, open_servers
-from lib.drivers.servers.prefetch import with_pulls
+from lib.drivers.servers.server_client import make_client, with_pulls
 from lib.store.checkpointed import Part
 
 

@@ -198,8 +198,8 @@ class ParameterServer(Part):
     async def _remove_paused(self) -> list[Update]:
         """Go on without paused workers while only they could open the gate at which a pull waits.
 
-        Workers that share a queue pause after different numbers of steps, so a pull may wait for a worker that has paused. Every
-        other worker that may not start is at a gate or on its way to one, also one that is in a mix: it comes to its gate later.
+        Workers that share a queue pause after different numbers of steps, so a pull may wait for a worker that has paused. A
+        worker that has not paused and may not start is at its gate, or comes to it after its mix.
         """
         updates: list[Update] = []
         while self._members.paused and self._gates and not self._started and not self._under_way:
