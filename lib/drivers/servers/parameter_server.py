@@ -48,8 +48,8 @@ class ParameterServer(Part):
         """Pulls that wait for the rule to let their worker start, in the order of their arrival; None if the worker is lost."""
         self._started: dict[Step, StepInput] = {}
         """Steps that have started and not pushed."""
-        self._copies: dict[int, StepInput] = {}
-        """Worker -> the step whose parameters it has a copy of, where the rule has a cache."""
+        self._copies: dict[int, int] = {}
+        """Worker -> the version of the last whole reply to it, of which it may keep a copy."""
         self._waiting: dict[Push, Gradient] = {}
         self._under_way: list[Update] = []
         self._evals, self._samples, self._dropped = plan.eval_schedule(), 0, 0
