@@ -41,7 +41,8 @@ class HostStore(Part):
     async def read(self, batch: int, ids: dict[str, np.ndarray]) -> tuple[Admission, dict[str, Rows], float]:
         """Admit a batch and return its admission, its rows with state and timestamps, and the time at which they leave."""
         async with self._written:
-            await self._written.wait_for(lambda: self._rule.may_read(self._state))
+            while not self._rule.may_read(self._state):
+                await self._written.wait()
             self._state, admission = self._rule.on_read(self._state, batch)
         start = self._site.now()
         rows = await self._site.compute(self._cost(ids), self._read, batch, ids)
