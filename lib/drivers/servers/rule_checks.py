@@ -69,15 +69,11 @@ def check_cache(rule: ServerRule, plan: Plan) -> None:
     """Refuse a cache where a worker's copy would not be what its gradients are computed from."""
     if not isinstance(rule.cache_steps, int) or rule.cache_steps < 0:
         raise BadOption(f"{rule.name}: cache_steps must be a number of steps, 0 or more, not {rule.cache_steps!r}")
-    obstacles = {
-        "compensate": rule.compensate is not None,
-        "pull_ahead": rule.pull_ahead > 0,
-        "embedding workers": plan.embedding_workers > 0,
-        "store.pooling='server'": bool(plan.pooled),
-    }
-    if rule.cache_steps and any(obstacles.values()):
-        first = next(name for name, stands in obstacles.items() if stands)
-        raise BadOption(f"{rule.name}: its workers train on a cached copy, which does not go with {first}")
+    if rule.cache_steps and (rule.compensate or rule.pull_ahead or plan.embedding_workers or plan.pooled):
+        raise BadOption(
+            f"{rule.name}: its workers train on a cached copy, which goes with none of compensate, pull_ahead, "
+            "embedding_workers and store.pooling='server'"
+        )
 
 
 def compensated(
