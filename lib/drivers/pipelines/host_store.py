@@ -21,6 +21,8 @@ from lib.store.rows import Rows
 class HostStore(Part):
     """The rows in host memory, and the rule's state of batches in flight."""
 
+    in_checkpoint = "_state", "_tables", "_samples", "_evals", "record"
+
     def __init__(self, site: Site, plan: Plan, rule: PipelineRule):
         self._site, self._rule = site, rule
         self._state = rule.init()
@@ -62,20 +64,8 @@ class HostStore(Part):
         self.record.snapshots += map(self._snapshot, self._evals.pop_reached(self._samples))
         return start
 
-    async def save(self) -> dict[str, Any]:
-        return {
-            "rule": self._state,
-            "tables": {name: table.dump() for name, table in self._tables.items()},
-            "samples": self._samples,
-            "record": self.record,
-        }
-
     async def load(self, state: dict[str, Any]) -> None:
-        self._state, self._samples = state["rule"], state["samples"]
-        for name, table in self._tables.items():
-            table.restore(state["tables"][name])
-        self._evals.pop_reached(self._samples)
-        self.record.restore(state["record"])
+        await super().load(state)
         self._log = self._log and AccessLog(self.record)
 
     async def report(self, end: EvalPoint) -> PartLog:

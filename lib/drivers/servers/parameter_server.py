@@ -38,6 +38,8 @@ Opening = tuple[StepInput, list[asyncio.Future]]
 class ParameterServer(Part):
     """One server's share of the parameters, its rule's state and the gradients that wait for their update."""
 
+    in_checkpoint = "_state", "_members", "_shard", "_waiting", "_samples", "_dropped", "_decided", "_evals", "record"
+
     def __init__(self, site: Site, plan: Plan, rule: ServerRule, number: int, holds: frozenset[str]):
         self._site, self._rule, self._in_order = site, rule, rule.ordered(plan.workers)
         self._state = rule.init(plan.workers)
@@ -133,25 +135,11 @@ class ParameterServer(Part):
         await _done(self._under_way)
         self._state = self._rule.on_cut(replace(self._state, active=self._state.active | self._members.left_out))
         self._members = self._members.after_cut()
-        return {
-            "rule": self._state,
-            "members": self._members,
-            "waiting": list(self._waiting.items()),
-            "samples": self._samples,
-            "dropped": self._dropped,
-            "decided": self._decided,
-            "record": self.record,
-            "shard": self._shard.save(),
-        }
+        return await super().save()
 
     async def load(self, state: dict[str, Any]) -> None:
-        self._state, self._members = state["rule"], state["members"].in_another_process()
-        self._waiting = dict(state["waiting"])
-        self._shard.load(state["shard"], self._state.step)
-        self._samples, self._dropped = state["samples"], state["dropped"]
-        self._decided = state["decided"]
-        self._evals.pop_reached(self._samples + self._dropped)
-        self.record.restore(state["record"])
+        await super().load(state)
+        self._members = self._members.in_another_process()
 
     async def report(self, end: EvalPoint) -> PartLog:
         await _done(self._under_way)

@@ -20,10 +20,11 @@ from lib.drivers.servers.messages import Gradient, StepInput, Update
 from lib.drivers.servers.rule_checks import compensated
 from lib.protocols.server_rule import Apply, ServerRule
 from lib.store.blank import blank
+from lib.store.checkpointed import Checkpointed
 from lib.store.dense import DenseStore
 from lib.store.optim import SGD
 from lib.store.placement import Partition
-from lib.store.rows import Dump, Rows
+from lib.store.rows import Rows
 from lib.store.table.table import Table
 from lib.store.wire.bags import Bags
 
@@ -31,8 +32,10 @@ Wanted = dict[str, Bags | np.ndarray]
 """Table -> the sums, or the rows of distinct ids, that a worker pulls."""
 
 
-class Shard:
+class Shard(Checkpointed):
     """The parameters, and the arithmetic of updates."""
+
+    in_checkpoint = "_version", "dense", "tables", "_memory"
 
     def __init__(self, site: Site, plan: Plan, rule: ServerRule, number: int, holds: frozenset[str]):
         self._rule, self._number, self._gradients, self._store = rule, number, plan.gradients, plan.store
@@ -112,22 +115,6 @@ class Shard:
         with self._lock:
             self._version += 1
 
-    def save(self) -> dict[str, Any]:
-        return {
-            "dense": self.dense.export() if self.dense is not None else None,
-            "tables": {name: table.dump() for name, table in self.tables.items()},
-            "memory": self._memory and self._memory.save(),
-        }
-
-    def load(self, state: dict[str, Any], version: int) -> None:
-        self._version = version
-        if self.dense is not None:
-            self.dense.load(state["dense"])
-        for name, table in self.tables.items():
-            _restore(table, state["tables"][name])
-        if self._memory:
-            self._memory.load(state["memory"])
-
     def final(self) -> dict[str, Any]:
         """All parameters, as a record keeps them."""
         dense = {"dense": {self._number: self.dense.export()}} if self.dense is not None else {}
@@ -175,8 +162,10 @@ class Shard:
         return table.update(ids, grads, stamp, weights=np.concatenate(weights), divisor=over, rate=decision.rate)
 
 
-class _Memory:
+class _Memory(Checkpointed):
     """What a rule that compensates gradients remembers, an array of the shape of each parameter: zeros at first."""
+
+    in_checkpoint = "_dense", "_rows"
 
     def __init__(self, plan: Plan, rule: ServerRule, dense: DenseStore | None, tables: Mapping[str, Table]):
         self._rule, self._lock = rule, threading.Lock()
@@ -200,19 +189,6 @@ class _Memory:
             elif memory is not None:
                 self._rows[table].assign(ids, memory)
         return taken
-
-    def save(self) -> dict[str, Any]:
-        return {"dense": self._dense, "rows": {name: table.dump() for name, table in self._rows.items()}}
-
-    def load(self, state: dict[str, Any]) -> None:
-        self._dense = state["dense"]
-        for name, table in self._rows.items():
-            _restore(table, state["rows"][name])
-
-
-def _restore(table: Table, state: Dump | Rows) -> None:
-    """Load what the table dumped, or rows of other tables."""
-    (table.load if isinstance(state, Rows) else table.restore)(state)
 
 
 def _batch_of(pair: tuple[Gradient, float]) -> int:
