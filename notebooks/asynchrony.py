@@ -56,7 +56,7 @@ class Way:
 
     @property
     def base(self) -> str:
-        """Whom it is held against."""
+        """The way that this one is compared with."""
         return BASES.get(self.family, "sync")
 
     @property
@@ -136,7 +136,7 @@ def _within_reach(wanted: Iterable[study.Case]) -> list[study.Case]:
 
 
 def pairs(ways: Iterable[str], lengths: Iterable[int], seeds: Iterable[int], rates=(1,)) -> list[study.Case]:
-    """Those ways, where they are run, and whom they are held against."""
+    """Cases of these ways and of their bases, as far as both are run."""
     ways = list(ways)
     both = dict.fromkeys([*(EVERY[way].base for way in ways), *ways])
     reach = max(EVERY[way].upto for way in ways)

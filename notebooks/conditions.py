@@ -72,7 +72,7 @@ def auc(run: Run, **case) -> float:
 
 
 def can_run(condition: str, protocol: str, samples: int) -> bool:
-    """Whether the protocol can run there; who cannot is told by the job itself."""
+    """Whether the protocol can run in the condition."""
     try:
         Job.of(**job(protocol, samples, 0, condition=condition))
     except BadOption:
@@ -81,7 +81,7 @@ def can_run(condition: str, protocol: str, samples: int) -> bool:
 
 
 def figures(run: Run, **case) -> dict:
-    """What a comparison asks of a run, and its course."""
+    """The figures that a comparison needs of a run, and the run itself."""
     text = {"metric": run.summary["auc"], "samples/s": run.summary["qps"], "age": run.summary["staleness_mean"]}
     return {**text, "bytes/sample": run.summary["bytes"] / run.summary["samples"], "digest": run.digest, "run": run}
 
@@ -93,7 +93,7 @@ def shared_cluster_runs(data: pd.DataFrame) -> pd.DataFrame:
 
 
 def compare(data: pd.DataFrame) -> dict[str, Comparison]:
-    """Each condition's runs beside Sync's there; frozen tells where a course begins."""
+    """Compare each condition's runs with Sync's there; the frozen run gives the metric before training."""
     found = {}
     for condition, here in data.groupby("condition", sort=False):
         ends = here.pivot(index="seed", columns="protocol", values="metric")
@@ -106,8 +106,8 @@ def compare(data: pd.DataFrame) -> dict[str, Comparison]:
 
 
 def rank(found: Comparison) -> pd.DataFrame:
-    """A line for those that the condition cannot tell apart, the soonest first: neither paired times nor paired metrics of a
-    line's members differ measurably from those of its first, which in Sync's line is Sync."""
+    """Group the protocols that a condition cannot tell apart, the fastest first: neither paired times nor paired metrics
+    differ measurably from those of the group's first, which in Sync's group is Sync."""
     own = found.paired().drop_duplicates(["protocol", "seed"])
     times, ends = (own.pivot(index="seed", columns="protocol", values=name) for name in ("seconds", "metric"))
     order = times.mean(skipna=False).sort_values(na_position="last").index
@@ -164,7 +164,7 @@ def variance_shares(found: Comparison) -> dict[str, float]:
 
 
 def sentences(found: Mapping[str, Comparison]) -> list[str]:
-    """Two sentences a condition: who is soonest of those that lose nothing, who is sooner and loses; and what decides."""
+    """Two sentences for each condition: the fastest without a loss and the fastest with one; and what decides."""
     sentences = []
     for condition, comparison in found.items():
         lines, share = rank(comparison), variance_shares(comparison)

@@ -1,4 +1,4 @@
-"""What the death of a trainer, a sync server or an embedding server takes from a run, and whether its books say so."""
+"""What the death of a trainer, a sync server or an embedding server costs a run, and whether its ledger accounts for it."""
 
 from lib import Run, Workload
 from lib.drivers.run.ledger import OUTCOMES

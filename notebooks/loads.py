@@ -1,4 +1,4 @@
-"""How much each embedding server has to do: tables of unlike cost, what is asked of whom, and how uneven that is."""
+"""The load of each embedding server: tables of unlike cost, the rows that each server is asked for, and their imbalance."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -20,7 +20,7 @@ def fields(
 
 
 def look_ups(there: Placement, servers: int, batches: Iterable[Mapping[str, np.ndarray]]) -> np.ndarray:
-    """Rows that each server is asked for by batches, table -> ids."""
+    """Rows that batches (table -> ids) request from each server."""
     owners = (
         np.bincount(there.owner(table, ids), minlength=servers) for batch in batches for table, ids in batch.items()
     )

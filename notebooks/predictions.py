@@ -41,8 +41,8 @@ def check(
     rates: asynchrony.Rates,
     seeds: Sequence[int],
 ) -> tuple[pd.DataFrame, list[Run]]:
-    """What laws and the control's cells foretell of the settings, and what then is measured, at the rates of the nearest length
-    that has been tuned."""
+    """What the laws and the control predict for the drawn settings, and what is measured there, at the rates of the nearest
+    tuned length."""
     tables, made = [], []
     for case in drawn:
         way, updates, rate = case["way"], case["updates"], case["rate"]
@@ -56,7 +56,7 @@ def check(
 
 
 def paper_settings(laws: Mapping[str, law.Law], longest: int) -> pd.DataFrame:
-    """The papers' settings, each with what the law of its family foretells there and what the paper has."""
+    """The papers' settings, each with the prediction of its family's law and the paper's figure."""
 
     def predicted(case: Mapping) -> float | str:
         known = {name: case.get(name) or math.nan for name in law.RANGE}

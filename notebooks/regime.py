@@ -50,7 +50,7 @@ OPTIMISERS = {"dense": "dense_optimizer", "rows": "row_optimizer"}
 
 
 def cells(run: Run, before: Sequence[Run] = (), workload: Workload | None = None, brings: float | None = None) -> dict:
-    """What the run says of its regime: `before` are the runs that led to it; ids are counted in the workload's stream."""
+    """The regime of a run. `before` are the runs that led to it; ids are counted in the workload's stream."""
     phase, summary = _phase(run), run.summary
     batch = _batches(phase) * phase["batch_size"]
     found = {"updates before": sum(map(_updates, before)), "updates judged": _updates(run), "global batch": batch}
@@ -82,7 +82,7 @@ def _batches(phase: Mapping) -> int:
 
 
 def _updates(run: Run) -> float:
-    """Batches that somebody computed, over those of an update."""
+    """Computed batches over those of an update."""
     return run.summary["issued"] / _batches(_phase(run))
 
 
@@ -100,7 +100,7 @@ def ids(workload: Workload, seed: int, batch: int, samples: int) -> dict[str, fl
 
 
 def paper_regime(paper: str) -> dict[str, dict[str, float]]:
-    """What a paper says of its own: column -> cell -> figure."""
+    """A paper's regime: column -> cell -> figure."""
     return load(paths.notebooks() / paper / "regime.yaml").data
 
 
@@ -130,7 +130,7 @@ def comparison(data: pd.DataFrame, runs: Sequence[Run], paper: str, column: str 
 
 
 def mark(here: float | None, there: float | None) -> str:
-    """A figure of ours, with an arrow and how many times it is apart where it strays from the paper's."""
+    """Our figure, with an arrow and the ratio if it is far from the paper's."""
     if here is None or not math.isfinite(here) or there is None or not strays(here, there):
         return number(here)
     times = max(here, there) / min(here, there) if here and there else math.inf

@@ -14,7 +14,7 @@ APART = 1.05
 
 
 def losses(there: pd.DataFrame) -> Figure:
-    """A panel for each family: what each way costs over the updates, at Sync's rates, and what the laws say of it as lines."""
+    """A panel for each family: each way's cost over the updates at Sync's rates as marks, the laws' predictions as lines."""
     families = list(dict.fromkeys(there["family"]))
     with plots.style():
         fig = Figure(figsize=(plots.WIDTH, 2.6 * len(families)), layout="constrained")

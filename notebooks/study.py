@@ -35,7 +35,7 @@ def run(jobs: Mapping[Key, Mapping[str, Any]]) -> dict[Key, Run]:
 
 
 def run_grid(job: Callable[..., Mapping[str, Any]], cases: Iterable[Case], *several, **figures) -> Any:
-    """The table of the runs of `job(**place)`, as `told` makes it, and the runs."""
+    """Run `job(**case)` for each case; return the table of the runs, as `table` makes it, and the runs."""
     cases = list(cases)
     runs = sweep([job(**case) for case in cases])
     return table(cases, runs, *several, **figures), runs
@@ -47,8 +47,8 @@ def table(
     *several: Callable[..., Case],
     **figures: str | Callable[[Run], Any],
 ) -> pd.DataFrame:
-    """A row for each run: its place, the figures (names of its summary, or functions of it), and what each of `several` says of
-    the run, given its case."""
+    """A row for each run: its case, its figures (names of its summary, or functions of it), and the columns that each of
+    `several` returns for the run and its case."""
     rows = []
     for case, run in zip(cases, runs, strict=True):
         own = {name: run.summary[of] if isinstance(of, str) else of(run) for name, of in figures.items()}
@@ -117,8 +117,8 @@ def baseline(data: pd.DataFrame, column: str, same: Sequence[str], **base: Any) 
 
 
 def differences(data: pd.DataFrame, columns: Sequence[str], same: Sequence[str], **base: Any) -> pd.DataFrame:
-    """The data, and each of the columns less that of the row that is the `base` and has the `same` values, by a name that says
-    so; not a number where there is no such row."""
+    """The data with the difference of each column from the row that is the `base` and has the `same` values, named after the
+    base; nan where no such row exists."""
     whose = ", ".join(map(str, base.values()))
     apart = {f"{name} less {whose}'s": data[name] - baseline(data, name, same, **base) for name in columns}
     return data.assign(**apart)

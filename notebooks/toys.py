@@ -1,4 +1,4 @@
-"""Workloads that learn nothing and are followed by hand: their rows and parameters say what became of each gradient."""
+"""Workloads without learning that can be followed by hand: rows and parameters count the updates that they received."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

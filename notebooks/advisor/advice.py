@@ -74,8 +74,8 @@ class Advice:
         return sentences
 
     def depends_on(self, priority: Priority = "time") -> list[str]:
-        """A sentence for each condition: whether the choice is the soonest there too, and what it costs if not; one for all
-        where it always is."""
+        """Say for each condition whether the choice stays the fastest, and what it costs if not; one sentence if it always
+        stays."""
         choice, sentences, ahead = self.comparison.choice(priority), [], []
         for where, row in self.what_if.iterrows():
             best, more, rest = row.idxmin(), row[choice] / row.min() - 1, row.drop(choice).dropna()
@@ -162,7 +162,7 @@ def _batch_of_all(trial: Trial, seed: int) -> int:
 
 
 def _once(trials: Mapping[str, Trial], seed: int) -> tuple[Run, dict[str, Run], dict[str, str]]:
-    """A run without training and one of each at the workload's rates; and who turned out not to be able to run, and why."""
+    """Run the workload once without training and once under each protocol; return what failed with the reason."""
     first = next(iter(trials))
     jobs = [trials[first].untrained(seed), *(trial.job(1.0, seed) for trial in trials.values())]
     try:
@@ -179,7 +179,7 @@ def _once(trials: Mapping[str, Trial], seed: int) -> tuple[Run, dict[str, Run], 
 
 
 def _could_be_first(runs: Mapping[str, Mapping[float, Run]], until: Callable[[Run], float]) -> list[str]:
-    """Whose speed lets them be as soon as the soonest so far, if at rates of their own they need few samples."""
+    """Protocols fast enough to reach the goal first if they need as few samples as the best so far, at their own rates."""
     seconds = {(name, rate): until(run) for name, tried in runs.items() for rate, run in tried.items()}
     if not any(found > 0 for found in seconds.values()):
         return []  # the first learnt nothing that anybody could be sooner at
@@ -208,5 +208,5 @@ def _table(
 
 
 def _mean_seconds(found: Comparison) -> pd.Series:
-    """Of each at its own rate, to the goal; nan for who is not there on every seed."""
+    """Mean seconds to the goal of each protocol at its own rate; nan if a seed does not reach it."""
     return found.paired().groupby("protocol", sort=False)["seconds"].agg(lambda of: of.mean(skipna=False))

@@ -1,4 +1,4 @@
-"""What comparisons and advice are asked with on the command line: a cluster and a model in short, and where step times are."""
+"""Command-line options of comparisons and advice: a cluster and a model in short form, and a trace of step times."""
 
 import argparse
 import re
@@ -45,7 +45,7 @@ def workload(options: argparse.Namespace) -> str:
 
 
 def comparison_options(options: argparse.Namespace, protocol: str, pairs: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of a comparison: what was said in short, then the `pairs` of what was given by name."""
+    """Collect the options of a comparison: the short flags first, then the `pairs` given by name."""
     if options.figure and not options.figure.endswith((".png", ".svg", ".pdf")):
         raise BadOption(f"--figure is {options.figure!r}; expected a file that ends with .png, .svg or .pdf")
     short = ("data", "profile", "samples", "workers", "network", "model")
@@ -74,8 +74,8 @@ def _speeds(slow: str, workers: int | None) -> list[float]:
 
 
 def _a_step(options: argparse.Namespace, protocol: str, given: dict[str, Any]) -> float:
-    """A worker's operations a second, so that the gradient of a batch takes so long. A launch would be paid by each computation:
-    twice by who also steps a replica's optimiser, which is part of a step's time."""
+    """Operations a second of a worker for which the gradient of a batch takes the given time. A launch would count twice
+    where a replica's optimiser steps too."""
     from notebooks.advisor.trial import Trial
 
     seconds = units.STEPS.read(options.step)

@@ -20,7 +20,7 @@ Priority = Literal["time", "quality"]
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """What became of each protocol; the first is what the others are held against."""
+    """The runs of each protocol; all are compared with the first."""
 
     runs: pd.DataFrame
     """A row for each protocol, seed and multiple of the rates: `metric`, `seconds` to the goal (nan: never there), samples a
@@ -47,7 +47,7 @@ class Comparison:
         return runs.assign(difference=difference, time=time)
 
     def summary(self) -> pd.DataFrame:
-        """A row for each protocol, the soonest at the goal first; those that are equal to the last bit on every seed are one."""
+        """A row for each protocol, the fastest to the goal first; protocols whose runs are identical share a row."""
         own, same = self.paired(), self.paired(own=False).groupby("protocol")["difference"]
         digests = own.groupby("protocol", sort=False)["digest"].agg(tuple)
         rows = []
@@ -78,15 +78,15 @@ class Comparison:
         return pd.DataFrame(shown | {name: table[name].map(_short) for name in ("samples/s", "bytes/sample", "age")})
 
     def choice(self, priority: Priority = "time") -> str:
-        """Whom to use: the soonest at the goal on average; for quality, of those that are not measurably below the first in the
-        end. Whether it is measurably sooner than the first, `verdict` says."""
+        """The fastest to the goal on average; for quality, the fastest of those that do not end measurably below the first.
+        `verdict` says whether it is measurably faster than the first."""
         table = self.summary()
         if priority == "quality":
             table = table[(table["difference, high"] >= 0) | self._mine(table)]
         return table["protocol"].iloc[0].split(" = ")[0]
 
     def verdict(self) -> str:
-        """Who is at the goal first and what that costs in the end, and who else loses something."""
+        """Say which protocol reaches the goal first and what that costs in the end, and which others lose."""
         table, first = self.summary(), self.first
         share = f"{100 * self.goal:g} % of what {first} learns"
         best = table.iloc[0]

@@ -66,8 +66,8 @@ def seconds_to(run: Run, metric: str, start: float, goal: float) -> float:
 
 
 def crossing(course: np.ndarray, goal: float) -> np.ndarray | None:
-    """Where a course, whose last column is the metric, is at the goal first, on straight lines between its rows: the other
-    columns there. None where it never is; one that begins there is there in its first row."""
+    """The other columns of a course where its last column, the metric, first reaches the goal, interpolated between rows.
+    None if it never does; the first row if it starts there."""
     above = course[:, -1] >= goal
     if not above.any():
         return None

@@ -1,4 +1,4 @@
-"""What an advice hangs on: clusters that differ from a given one in one thing, and who would be soonest there.
+"""What an advice depends on: clusters that differ from a given one in one thing, and which protocol is fastest there.
 
 Only speed is asked anew, by timing runs: how many samples a protocol needs until it is good is taken from where it was measured.
 """

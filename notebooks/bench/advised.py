@@ -56,7 +56,8 @@ def condition(commit: str, number: int) -> dict:
 
 
 def row(number: int, updates: int, seeds: int, keep: int = 4) -> dict:
-    """One condition's row: the choice, who was soonest, how much longer the choice takes, its time as foretold and found."""
+    """One condition's row: the choice, the fastest protocol, how much longer the choice takes, its predicted and measured
+    time."""
     setting = condition(DRAWN_BY, number)
     setting |= {"samples": updates * max(LEAST, setting["workers"] * setting["batch_size"])}
     advice = lib.advise("clicks-light", "virtual", keep=keep, seeds=seeds, goal=GOAL, **setting)
@@ -99,7 +100,7 @@ def described(number: int) -> dict:
 
 
 def _over_sync(trials: Mapping[str, Trial], rates: Mapping[str, Sequence[float]], seeds: int) -> pd.Series:
-    """Protocol -> its time to the goal over Sync's, the soonest first, of those that come there on every seed."""
+    """Protocol -> its time to the goal over Sync's, the fastest first, if every seed reaches the goal."""
     found = measure(trials, rates, seeds, GOAL).paired()
     times = found.groupby("protocol")["seconds"].agg(lambda of: of.mean(skipna=False))
     return (times / times["sync"]).dropna().sort_values()

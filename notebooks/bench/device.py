@@ -42,8 +42,8 @@ WORKERS = 4
 
 @dataclass(frozen=True, kw_only=True)
 class RandomGraph(LinkPrediction):
-    """A graph without a truth: what batches hold and cost is asked, not what is learned. A planted one of so many entities would
-    take hours to draw."""
+    """A random graph: the bench measures what batches hold and cost, not what is learned. A synthetic truth over so many
+    entities would take hours to draw."""
 
     @property
     def graph(self) -> Graph:

@@ -1,4 +1,4 @@
-"""What the table is held against: torch, fbgemm, arrays that are indexed directly, and the memory itself.
+"""Peers of the table: torch, fbgemm, arrays that are indexed directly, and the memory itself.
 
 Each is built for a number of rows and a dimension, and `step(rows, grads)` gives a look-up and an update of these rows, ready to
 run. Peers index arrays: no id is hashed, and nothing is evicted.

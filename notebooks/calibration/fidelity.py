@@ -1,4 +1,4 @@
-"""How far virtual time can be believed: a model of a real cluster, made from a run on it, and held against other runs."""
+"""How accurate virtual time is: a model of a real cluster, made from one run on it and compared with other runs."""
 
 from collections.abc import Iterable, Mapping
 from itertools import permutations

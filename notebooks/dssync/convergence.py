@@ -22,7 +22,7 @@ RULE = {"BSP": "bsp", "DS-Sync": "ds-sync", "ASP": "asp"}
 
 
 def seconds(tasks: Iterable[str], seeds: Iterable[int], **network: float) -> tuple[pd.Series, list[Run]]:
-    """Task, number of workers, mode and seed -> seconds of a step on the paper's cluster; and the runs that say so."""
+    """Seconds of a step on the paper's cluster by task, number of workers, mode and seed; and the runs that measure them."""
     found, runs = overhead.iterations([MODEL[task] for task in tasks], seeds, RULE.values(), **network)
     modes, names = ({value: key for key, value in table.items()} for table in (RULE, MODEL))
     found = found.assign(task=found["model"].map(names), mode=found["protocol"].map(modes))

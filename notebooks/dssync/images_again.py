@@ -133,8 +133,8 @@ def histories(found: Sequence[study.Case], runs: Sequence[Run], images: int) -> 
 
 
 def claim_table(histories_of_runs: pd.DataFrame) -> pd.DataFrame:
-    """What claims read of courses: the best accuracy, how far that of seen images is above it at the end, and both less those of
-    BSP's run with the same shards and seed."""
+    """The rows of claims: the best accuracy, the gap to that of seen images at the end, and both minus those of BSP's run
+    with the same shards and seed."""
     runs = histories_of_runs.sort_values("epoch", kind="stable").groupby(["shards", "mode", "seed"], sort=False)
     data = runs.agg(best=("accuracy", "max"), last=("accuracy", "last"), seen=("seen", "last")).reset_index()
     data["gap"] = data["seen"] - data["last"]

@@ -37,7 +37,8 @@ def job(mode: str, rate: float, seed: int, **shape: int) -> dict:
 
 
 def run(places: list[study.Case], **shape: int) -> tuple[pd.DataFrame, list[Run]]:
-    """What claims read: the best AUC of each run, also less that of BSP and of one group at the same rate and seed."""
+    """Run the cases and return the rows of claims: the best AUC, also minus that of BSP and of one group at the same rate and
+    seed."""
     data, runs = study.run_grid(
         lambda **case: job(**case, **shape), places, best=lambda run: quality.best(run, "clicks")
     )

@@ -45,7 +45,7 @@ def figures(run: Run, **case) -> dict[str, float]:
 
 
 def differences(data: pd.DataFrame) -> pd.DataFrame:
-    """Beside each run what it has less BSP's and less SSP's of the same length and seed."""
+    """Add each run's difference from BSP and from SSP of the same length and seed."""
     for mode in ("BSP", "SSP"):
         data = study.differences(data, ["best", "course"], ["times", "seed"], mode=mode)
     return data

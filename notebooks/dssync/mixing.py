@@ -1,4 +1,4 @@
-"""How soon workers who average in small groups hold the average of all: by matrices, and in runs that show them."""
+"""How fast averages in small groups reach the average of all workers: by matrices, and in runs that confirm them."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -51,7 +51,7 @@ class Push(Toy):
     def evaluate(
         self, model: PushModel, rows: Mapping[str, np.ndarray], seed: int, day: int | None = None
     ) -> dict[str, float]:
-        """`distance` of worker 0's replica from the average of all first pushes, over that of one that met nobody."""
+        """`distance` of worker 0's replica from the average of all first pushes, over that of a replica that never mixed."""
         return {"distance": _distance(model.weights.detach().numpy())}
 
 
@@ -111,7 +111,7 @@ def disagreements(rules: Mapping[str, DSSync], worlds: Iterable[int], rounds: in
 
 
 def _distance(row: np.ndarray) -> float:
-    """From the average, over that of one that has met nobody: 1 - 1/W, and W - 1 times -1/W."""
+    """The distance from the average over that of a replica that never mixed: 1 - 1/W, and W - 1 times -1/W."""
     return float(np.linalg.norm(row - 1 / row.size) / np.sqrt(1 - 1 / row.size)) if row.size > 1 else 0.0
 
 

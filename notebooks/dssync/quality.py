@@ -68,8 +68,7 @@ def job(
     workers: int = WORKERS,
     data: str = "",
 ) -> dict:
-    """A run of so many steps of each worker, one after another of whom is a tenth faster or slower in a step; on planted data, or
-    on those of a folder."""
+    """A run of so many steps of each worker; steps vary by a tenth between workers. Data are synthetic, or those of a folder."""
     own = replace(TASKS[task].workload, **({"data": data} if data else {}), **FALLS.get(task, {}))
     kinds = {each: getattr(own, each) for each in ("dense_optimizer", "row_optimizer")}
     scaled: dict = {each: replace(kind, lr=rate * kind.lr) for each, kind in kinds.items()}
@@ -134,7 +133,7 @@ def histories(cases: Iterable[study.Case], runs: Sequence[Run]) -> pd.DataFrame:
 
 
 def claim_table(data: pd.DataFrame, own: str = "") -> pd.DataFrame:
-    """What claims read: each run's best and last metric; `own` tells modes at their own rates from the same at BSP's."""
+    """The rows of claims: each run's best and last metric; `own` marks modes at their own rates."""
     return data.assign(subject=data["task"] + ", " + data["mode"] + own)
 
 

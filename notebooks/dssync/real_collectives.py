@@ -50,7 +50,7 @@ class Block(Toy):
 
 
 def train(protocol: str, seed: int, *, steps: int, processes: bool, size: int, workers: int = 4) -> Run:
-    """A run; `processes`: workers are some of their own, and not threads, which start sooner."""
+    """A run; with `processes` each worker is a process, otherwise a thread, which starts faster."""
     there = (RayCluster if processes else LocalCluster)(workers=workers)
     job = Job.of(Block(samples=steps * workers, size=size), RULES[protocol], there, seed=seed, save=False)
     return job.run(lambda samples: None)

@@ -98,8 +98,8 @@ def claim_table(data: pd.DataFrame, noise: float) -> pd.DataFrame:
 
 
 def ends(found: pd.DataFrame) -> pd.DataFrame:
-    """The mean distance over the last tenth by workers and rule, and that over BSP's: on the seeds that BSP has, for whom the
-    start and the noise are the same."""
+    """The mean distance over the last tenth by workers and rule, and its ratio to BSP's on BSP's seeds, which share start and
+    noise."""
     shared = found[found["seed"].isin(set(found.loc[found["rule"] == "bsp", "seed"]))]
     means = shared.groupby(["workers", "rule"], sort=False)["end"].mean()
     bsp = means.xs("bsp", level="rule").reindex(means.index.get_level_values("workers")).to_numpy()

@@ -1,4 +1,4 @@
-"""What could have been reached in hindsight, by whoever knew every mode's throughput at every time beforehand."""
+"""The best that any schedule of modes could reach, if every mode's throughput at every time were known in advance."""
 
 from dataclasses import dataclass
 
@@ -65,7 +65,7 @@ def oracle(throughputs: np.ndarray, cost: float, window: float = 1.0) -> Hindsig
 
 
 def best_fixed(throughputs: np.ndarray, window: float = 1.0) -> Hindsight:
-    """The best mode for those who never switch."""
+    """The best single mode, without a switch."""
     trained = _cumulative(throughputs, window)
     mode = int(trained[:, -1].argmax())
     return Hindsight(float(trained[mode, -1]), mode)

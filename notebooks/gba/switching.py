@@ -49,8 +49,8 @@ def bases(task: Task, profile: str, seeds: Iterable[int], **phase) -> dict[int, 
 
 
 def days(task: Task, profile: str, mode: str, start: Run, until: int | None = None, **more) -> dict:
-    """The job that goes on from another run's model, day by day; the days of the study, unless it is said until when. Where the
-    rate is too large for a mode to go on with, batches whose loss is not finite are left out."""
+    """The job that continues from another run's model day by day, over the days of the study unless `until` says otherwise.
+    Where a rate is too large for a mode, batches whose loss is not finite are left out."""
     until = until or task.sizes[profile].base + task.sizes[profile].days
     job = task.job(profile, mode, start.provenance["seed"], until_day=until, **more)
     return job | {"start": start, "evaluations": "daily", "keep": True} | ({} if mode in PAIR else {"on_nan": "skip"})
@@ -141,8 +141,8 @@ def asynchrony(task: Task, profile: str, seeds: Iterable[int], factors: Iterable
 def by_own_rates(
     task: Task, profile: str, seeds: Iterable[int], rates: Mapping[str, Mapping]
 ) -> tuple[pd.DataFrame, list[Run]]:
-    """Each mode's mean AUC over the days after Sync's base, less Sync's with the same seed: all at the paper's rates; and each,
-    Sync too, with the optimisers that are its own best. A row for each mode and seed."""
+    """Each mode's mean AUC after Sync's base minus Sync's with the same seed, at the paper's rates and at each mode's own
+    best. A row for each mode and seed."""
     starts = bases(task, profile, seeds)
 
     def job(at: str, mode: str, seed: int) -> dict:
@@ -223,8 +223,8 @@ PAPER = {
 
 
 def beside_paper(table: pd.DataFrame) -> pd.DataFrame:
-    """Tables 6.1 to 6.8: each mode's AUC less Sync's on the first day, the last and on average, in thousandths, here and as the
-    paper has it."""
+    """Tables 6.1 to 6.8: each mode's AUC minus Sync's on the first day, the last and on average, in thousandths, ours beside
+    the paper's."""
     own = quality(table)
     order = [*dict.fromkeys(table["task"]), *DIRECTIONS, *MODES, "frozen"]
     own = own.sort_values(["task", "direction", "protocol"], key=lambda column: column.map(order.index))
@@ -239,7 +239,7 @@ def beside_paper(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def paper_points(table: pd.DataFrame) -> pd.DataFrame:
-    """What the paper's modes are above Sync on the first and on the last day, with the columns of a table of ours."""
+    """The paper's difference from Sync on the first and on the last day, as a table with our columns."""
     rows = []
     for (task, direction, mode), group in table.groupby(["task", "direction", "protocol"], sort=False):
         paper, sync = (PAPER[task, direction.lower(), each] for each in (mode, "sync"))

@@ -62,7 +62,7 @@ class Size(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class Printed(Checked):
-    """What the paper's Tab. 5.1 and Sec. 5.1 say of a task, beside what is kept of it."""
+    """A task's figures in the paper's Tab. 5.1 and Sec. 5.1."""
 
     sync: Count
     """Samples of a worker's step under Sync, Hop-BS, BSP and Hop-BW."""

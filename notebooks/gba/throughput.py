@@ -49,8 +49,8 @@ def fit_sigma(ratios: Mapping[float, float], wanted: float) -> float:
 
 
 def lags(run: Run, **case) -> dict[str, float]:
-    """Mean and maximum of how many steps fewer than the fastest a worker has finished when it finishes one; the first quarter
-    of the batches, in which nobody has to wait yet, is left out of the mean."""
+    """Mean and maximum of the steps by which a worker is behind the fastest when it finishes one. The mean leaves out the
+    first quarter of the batches, before any worker waits."""
     done = run.trace[run.trace["kind"] == "compute"].sort_values("end")
     own = done.groupby("node", observed=True).cumcount() + 1
     lags = (own.cummax() - own).to_numpy()

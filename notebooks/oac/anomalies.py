@@ -89,7 +89,7 @@ class Anomaly:
 
     @property
     def cycle(self) -> str:
-        """Why no serial run has both batches in it; "" where there is no other batch."""
+        """Why no serial run has both batches in it; empty if no other batch is involved."""
         if self.kind not in CYCLES or self.maker == END:
             return ""
         named = {"row": _named(self.row), "witness": self.witness and _named(self.witness)}
@@ -148,7 +148,7 @@ _Found = tuple[Any, ...]
 
 
 def _by_values(accesses: list[Access], wrong: list[_Found]) -> Iterator[Access]:
-    """The rows that each came to, with the versions that their values tell; where timestamps tell others, that is `wrong`."""
+    """The rows of each access with the versions that their values identify; timestamps that disagree go to `wrong`."""
     made: dict[tuple[Row, int], list[int]] = defaultdict(list)
     for access in accesses:
         if access.made is not None:

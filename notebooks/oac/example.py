@@ -69,7 +69,7 @@ def updates(records: list[PartLog]) -> dict[str, float]:
 
 
 def matches_paper(records: list[PartLog]) -> float:
-    """1 where all eight parameters end as the paper says."""
+    """1 if all eight parameters end with the paper's values, else 0."""
     found = updates(records)
     return float(all(found.get(letter, 0) == AFTER.get(letter, 0) for letter in NAMES))
 

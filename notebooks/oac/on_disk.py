@@ -1,4 +1,4 @@
-"""Pipelines on this machine, on its own clock, over a store in a file: what there is to hide, and what hiding it costs.
+"""Pipelines on this machine's own clock over a store in a file: how long disk access is, and what hiding it costs.
 
 Beyond memory: a store that has room there is made to behave as one that has none. After every fourth batch all its pages are
 taken out of memory, changed ones by way of the disk; so most of what a batch reads comes from the disk.
@@ -83,7 +83,7 @@ def repeatable(device: str) -> Iterator[None]:
 
 
 def can_evict() -> bool:
-    """Whether this system takes pages out of memory when it is asked to."""
+    """Whether this system can take pages out of memory on request."""
     return sys.platform == "linux"
 
 

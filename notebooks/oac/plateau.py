@@ -204,7 +204,7 @@ def by_conflicts(data: pd.DataFrame) -> pd.DataFrame:
 
 
 def edge(found: pd.DataFrame) -> str:
-    """What a table of `breaks` says of the share of rows from which asynchrony is measurably worse."""
+    """Say from which share of conflicting rows on asynchrony is measurably worse, by a table of `by_conflicts`."""
     worse = found.loc[found["measurably worse"], "rows that meet"]
     rest = found.loc[~found["measurably worse"], "rows that meet"]
     least = f"Measurably worse from {worse.min():.0%} of the rows on" if len(worse) else "Nowhere measurably worse"

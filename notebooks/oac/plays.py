@@ -20,7 +20,7 @@ ROWS = "abcd"
 
 
 class Play:
-    """Batches that take their steps when they are told to, each through `STAGES`."""
+    """A pipeline whose batches take their steps in a given order, each through `STAGES`."""
 
     STAGES = ("admit", "read", "compute", "write", "finish")
 
@@ -90,8 +90,8 @@ batch reads has no conflict: so whatever three batches read, each row of it is h
 
 
 def orders(batches: int, steps: Sequence[str] = Play.STAGES) -> Iterator[tuple[int, ...]]:
-    """All orders of the batches' steps that can be told apart, up to the batches' names: neighbours that happen in different
-    parts, and could as well change places, stand by batch; and batches are admitted by number."""
+    """All distinguishable orders of the batches' steps, up to the batches' names. Adjacent steps in different parts that
+    could swap are sorted by batch; batches are admitted by number."""
 
     def further(order, done):
         if len(order) == batches * len(steps):
@@ -246,7 +246,7 @@ def all_plays(play: type[Play] = Play) -> Iterator[list[Anomaly]]:
 
 
 def detect(most: int) -> pd.DataFrame:
-    """Each fault with what shows it: of so many orders, or of more until one does, how many do, and what the first says."""
+    """Each fault with how many orders were played, how many of them show it, and the first anomaly."""
     many = max(most, ENOUGH)
     cases = {"none, in random orders": random_plays(OAC(), many), "none, in all orders": all_plays()}
     cases |= {name: random_plays(rule, many) for name, rule in RULES.items()}

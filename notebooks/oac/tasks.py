@@ -158,7 +158,7 @@ def over_three(steps: Sequence[float] = (30, 35, 40, 43.8, 45)) -> pd.DataFrame:
 
 
 def _without(name: str, share: float, cores: float) -> Machine:
-    """The machine where a share of its longest stage is not needed; what is left is at most as fast as the data sheets say."""
+    """The machine without a share of its longest stage, at most as fast as the data sheets."""
     machine = MACHINES[name]
     if name == "host":
         machine = machine._replace(memory=min(machine.memory / max(1 - share, 1e-9), ESTIMATED.memory))

@@ -1,1 +1,1 @@
-"""Persia's experiments: tasks, settings and clusters, each beside what the paper says of it."""
+"""Persia's experiments."""

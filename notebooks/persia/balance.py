@@ -43,12 +43,12 @@ def workload(seed: int, batch: int, steps: int, width: int) -> Workload:
 
 
 def distinct_ids(task: Workload, seed: int) -> list[dict[str, np.ndarray]]:
-    """The distinct ids of the first batches, which is what servers are asked for."""
+    """The distinct ids of the first batches, which servers look up."""
     return [task.batch(seed, index, task.batch_size).ids for index in range(PREDICTED_FROM)]
 
 
 def requests(placement: str, servers: int, seed: int, task: Workload) -> np.ndarray:
-    """Rows that each server is asked for in the first batches, from ids and the placement alone."""
+    """Rows that the first batches request from each server, by ids and placement alone."""
     batches, widths = distinct_ids(task, seed), {name: spec.dim for name, spec in task.tables().items()}
     costs = look_up_costs(batches, widths, shift=FIELD_SHIFT)
     there = RowStore(placement=PLACEMENTS[placement]).place(servers, shift=FIELD_SHIFT, costs=lambda: costs)
@@ -88,7 +88,7 @@ def late_pace(run: Run) -> float:
 
 
 def figures(placement: str, servers: int, seed: int, run: Run, pace: float, **shape: int) -> dict[str, float]:
-    """What a run shows of its servers, and what was foretold.
+    """The measured load of a run's servers, and the predicted one.
 
     `busiest`: the share of the time in which the busiest server's cores work; `queue`: look-ups under way at once, of all GPUs'.
     """

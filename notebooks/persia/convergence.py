@@ -49,8 +49,8 @@ def histories(cases: Sequence[study.Case], runs: Sequence[Run]) -> pd.DataFrame:
 
 
 def by_rareness(modes: Sequence[str], times: Sequence[int], seeds: Iterable[int], samples: int) -> pd.DataFrame:
-    """AUC less sync's on Criteo's task with so many times as many ids of a field, a column for each mode, by how many samples
-    there are for an id."""
+    """AUC minus sync's on Criteo's task with several times as many ids of a field: a column for each mode, a row for each
+    number of samples per id."""
 
     def made(times: int, protocol: str, seed: int) -> dict:
         run = job("criteo", protocol, seed, samples=samples)
@@ -66,7 +66,7 @@ def by_rareness(modes: Sequence[str], times: Sequence[int], seeds: Iterable[int]
 
 
 def beside_paper(data: pd.DataFrame) -> pd.DataFrame:
-    """Each mode's AUC less sync's of the same seed, the mean in hundredths, beside Table 2's."""
+    """Each mode's mean AUC minus sync's of the same seed, in hundredths, beside Table 2's."""
     ours = 100 * data.groupby(["task", "protocol"], sort=False)["auc less sync's"].mean().unstack().drop(columns="sync")
     paper = pd.DataFrame(TABLE_2).T.loc[lambda t: t.index.isin(ours.index)]
     theirs = 100 * paper.sub(paper["sync"], axis=0).drop(columns="sync")
@@ -99,7 +99,7 @@ def time_to_auc(
 
 
 def slow_server_job(task: str, protocol: str, seed: int, wait: float, **shape) -> dict:
-    """The same run where a server takes `wait` seconds more for whatever it is asked, many things at once; but frozen."""
+    """The same run with servers that take `wait` seconds more for each request, many at once; not for frozen runs."""
     made = job(task, protocol, seed, **shape)
     server = replace(made["cluster"].server, launch=0.0 if protocol == "frozen" else wait)
     return made | {"cluster": replace(made["cluster"], server=server)}

@@ -49,7 +49,7 @@ def task(samples: int, seed: int) -> Workload:
 
 
 def job(samples: int, seed: int, subject: str = "hybrid") -> dict:
-    """A run in a mode, that nothing befalls and that is saved on the way as often as the others."""
+    """A run without a fault, saved as often as the faulty ones."""
     made = task(samples, seed)
     there = tasks.small(made)
     here = {"workload": made, "protocol": tasks.MODES[subject.split(",")[0]], "cluster": there, "seed": seed}
@@ -58,7 +58,7 @@ def job(samples: int, seed: int, subject: str = "hybrid") -> dict:
 
 
 def mode_of(case: str) -> str:
-    """The mode of a case, in which nothing befalls it."""
+    """The mode of a case without its fault."""
     return WITH_EMBEDDING_WORKERS if "embedding worker" in case else "hybrid"
 
 
@@ -104,7 +104,7 @@ def pace(whole: Run) -> float:
 
 
 def readings(samples: int, seeds: Sequence[int]) -> tuple[pd.DataFrame, list[Run]]:
-    """The AUC at the end of what each reading goes on with, and with nobody dead; and all runs."""
+    """The final AUC of each reading and without a death; and all runs."""
     saved = _parts(samples, dict.fromkeys(seeds), SAVE)
     dead = _parts(samples, saved, DEATH)
 

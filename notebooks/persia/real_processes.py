@@ -25,7 +25,7 @@ def task(steps: int, workers: int = 2) -> Workload:
 
 def train(workload: Workload, protocol: str, seed: int, *, processes: bool, delay: float, workers: int = 2) -> Run:
     """A run in which every message is late by `delay` on average: embedding workers, buffers and servers in between. With
-    `processes` workers and server are some of their own, and not threads, which start sooner."""
+    `processes` workers and server are processes, otherwise threads, which start faster."""
     kind = RayCluster if processes else LocalCluster
     there = kind(workers=workers, servers=1, mishaps=Mishaps(late=1.0, delay=delay))
     return Job.of(workload, MODES[protocol], there, seed=seed, save=False).run(lambda samples: None)
@@ -79,7 +79,7 @@ def _again(caller: Connection, name: str, rows: int) -> None:
 
 
 def _after(rows: int, updates: int) -> tuple[np.ndarray, ...]:
-    """What so many updates leave in a table that nobody killed."""
+    """The content of a table after so many updates without a kill."""
     table, (ids, gradients) = RowStore().table("rows", WIDTH, OPTIMIZER, seed=0, scale=0.01), _work(rows)
     table.pull(ids)
     for stamp in range(1, updates + 1):

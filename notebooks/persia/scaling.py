@@ -64,7 +64,7 @@ def predict(job: Mapping) -> dict[str, float]:
 
 
 def check_predictions(settings: Mapping[str, Mapping], seed: int) -> tuple[pd.DataFrame, list[Run]]:
-    """What is foretold of each setting beside what runs have in which all steps take equally long."""
+    """Compare the prediction of each setting with runs whose steps all take equally long."""
     even = [job | {"cluster": replace(job["cluster"], slowdown=Lognormal(sigma=0.0))} for job in settings.values()]
     runs = sweep([job | {"protocol": MODES[mode]} for mode in ("sync", "hybrid") for job in even])
     pairs = zip(runs[: len(even)], runs[len(even) :], strict=True)
@@ -76,8 +76,8 @@ def check_predictions(settings: Mapping[str, Mapping], seed: int) -> tuple[pd.Da
 def with_slow_servers(
     modes: Sequence[str], sizes: Sequence[int], waits: Sequence[float], seed: int, width: int
 ) -> pd.DataFrame:
-    """Throughput over sync's with eight GPUs on Kwai's data, by samples of a GPU's step, where servers take some milliseconds
-    more for whatever they are asked; and where embedding workers stand between."""
+    """Throughput over sync's with eight GPUs on Kwai's data, by samples of a GPU's step and by milliseconds that servers take
+    more for each request; and with embedding workers in between."""
     spots = study.grid(protocol=modes, samples=sizes, wait=waits, between=(False,), seed=[seed])
     spots += study.grid(protocol=modes, samples=sizes, wait=(0,), between=(True,), seed=[seed])
 

@@ -109,8 +109,8 @@ class Scale:
         return workloads.get("criteo-ffnn", **shape, **samples, world=seed)
 
     def cluster(self, workers: int, wait: float = 0.0) -> VirtualCluster:
-        """As many machines as the paper has for that many GPUs; those that hold rows take `wait` seconds more for whatever they
-        are asked, many things at once."""
+        """The paper's machines for that many GPUs; machines that hold rows take `wait` seconds more for each request, many at
+        once."""
         here = clusters.persia(workers)
         worker, server, each = here.worker, here.server, 100 / 64  # CPU machines for each GPU
         if self.cloud:

@@ -39,14 +39,15 @@ def figure(run: Run, **case) -> float:
 
 
 def differences(data: pd.DataFrame, same: Sequence[str], *bases: str) -> pd.DataFrame:
-    """The data, and NE of new examples less that of each base with the `same` values."""
+    """Add the differences of NE of new examples from each base with the `same` values."""
     for base in bases:
         data = study.differences(data, ["ne"], same, mode=base)
     return data
 
 
 def intervals(data: pd.DataFrame, columns: Sequence[str], by: Sequence[str]) -> pd.DataFrame:
-    """By place and column: the mean over the seeds, half its 95 % interval, the smallest effect that so many seeds can tell."""
+    """By case and column: the mean over the seeds, half its 95 % interval, and the smallest effect that so many seeds can
+    detect."""
     rows = {}
     for case, part in data.groupby(list(by), sort=False):
         for column in columns:

@@ -63,8 +63,8 @@ def table(rules: Sequence[ReplicaRule], seeds: Sequence[int]) -> tuple[pd.DataFr
 
 
 def measured_features(alone: Run, several: Run | None, hung: pd.DataFrame, begins: float) -> dict[str, bool]:
-    """The same of a run with one thread a worker, of one with two if it can have them, and of the trace of one where worker 1
-    hangs from then on."""
+    """The same features measured: in a run with one thread a worker, in one with two threads where the rule allows it, and in
+    the trace of one in which worker 1 hangs."""
     late = hung[hung["node"] != "worker1"]  # those who wait have come to a stand long before its end
     late = late[late["start"].between(begins + HANG / 2 * STEP, begins + HANG * STEP)]
     return {
@@ -77,7 +77,7 @@ def measured_features(alone: Run, several: Run | None, hung: pd.DataFrame, begin
 
 
 def words(found: pd.DataFrame) -> pd.DataFrame:
-    """One row for each rule, as the paper writes it; what runs of any seed showed otherwise is said."""
+    """One row for each rule in the paper's words; disagreements with the runs are marked."""
 
     def word(group: pd.DataFrame) -> str:
         there, absent = WORDS[group["feature"].iloc[0]]

@@ -64,7 +64,7 @@ def cluster(task: Workload, servers: int, faster: float = 1.0) -> VirtualCluster
 
 
 def predicted_imbalance(placement: str, servers: int, seed: int, tables: int) -> float:
-    """The imbalance that a run's profiling pass foretells."""
+    """The imbalance that a run's profiling pass predicts."""
     costs = _profile(workload(seed, tables), seed, range(PROFILED))
     there = RowStore(placement=_placed(placement)).place(servers, shift=FIELD_SHIFT, costs=lambda: costs)
     return loads.imbalance(there.loads(costs))

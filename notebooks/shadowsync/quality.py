@@ -84,7 +84,7 @@ def claim_table(models: pd.DataFrame, one: str = "", others: Iterable[str] = ())
 
 
 def regimes(models: pd.DataFrame, runs: Sequence[Run], base: str = "s-easgd") -> pd.DataFrame:
-    """The regime of the `base` protocol's runs by trainers, beside the paper's; who knows the mean click rate alone has an NE of
+    """The regime of the `base` protocol's runs by trainers, beside the paper's. Predicting the mean click rate has an NE of
     1, and training brings what is below it."""
     ours = models[models["protocol"] == base]
     crews = base + ", " + ours["trainers"].astype(str) + " trainers"
