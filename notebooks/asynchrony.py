@@ -164,7 +164,7 @@ def job(way: str | Way, updates: int, rows: float, dense: float, seed: int) -> d
     world = {"world": seed, "days": 1, "drift": 0.0, "evaluation_samples": EVALUATED, "hidden": chosen.hidden}
     workload = LightClicks(samples=updates * UPDATE, batch_size=chosen.batch, **world, **optimisers)
     cluster = _cluster(chosen.workers, chosen.batch, chosen.hidden, chosen.age)
-    return {"workload": workload, "protocol": chosen.rule, "cluster": cluster, "seed": seed, "trace": False}
+    return study.job(workload, chosen.rule, cluster, seed)
 
 
 def tune(way: str, lengths: Iterable[int], seeds: Iterable[int], first: Mapping[str, Sequence[float]] = GRID):

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import numpy as np
 import pandas as pd
 
-from lib import Run, sweep
+from lib import Cluster, Run, Workload, sweep
 
 Case = Mapping[str, Any]
 Key = TypeVar("Key")
@@ -27,6 +27,13 @@ pace = attrgetter("steady_qps")
 def grid(**axes: Iterable[Any]) -> list[Case]:
     """Every combination of the axes' values, those of the last axis next to each other."""
     return [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
+
+
+def job(
+    workload: Workload, protocol: Any, cluster: Cluster, seed: int, trace: bool = False, **options
+) -> dict[str, Any]:
+    """What `lib.sweep` takes for one run, without a trace unless it is needed; `options` are those of `lib.train`."""
+    return {"workload": workload, "protocol": protocol, "cluster": cluster, "seed": seed, "trace": trace, **options}
 
 
 def run(jobs: Mapping[Key, Mapping[str, Any]]) -> dict[Key, Run]:

@@ -24,11 +24,10 @@ import pandas as pd
 from joblib import cpu_count
 
 import lib
-from lib import Job, RowStore, Workload
+from lib import Job, RowStore, Workload, streams
 from lib.options.checked import Count
 from lib.results import provenance
 from lib.store.table.table import Table
-from lib.streams import stream
 from lib.tasks.graph import LinkPrediction
 from lib.tasks.graph_stream import Graph
 from notebooks.calibration import fidelity
@@ -55,7 +54,7 @@ class RandomGraph(LinkPrediction):
 
 @functools.lru_cache(maxsize=1)
 def _random(entities: int, relations: int, triples: int) -> Graph:
-    draw = stream(0, "random graph").integers
+    draw = streams.stream(0, "random graph").integers
     train = np.stack([draw(most, size=triples) for most in (entities, relations, entities)], axis=1)
     return Graph(train=train, held_out=train[:100], nodes=entities, kinds=relations)
 

@@ -18,10 +18,9 @@ import numpy as np
 import pandas as pd
 import torch
 
-from lib import Adagrad, RowStore
+from lib import Adagrad, RowStore, streams
 from lib.store.table import kernels
 from lib.store.table.table import Table
-from lib.streams import stream
 from lib.tasks.sampling import zipf_probabilities
 from notebooks.bench import checkpoint
 from notebooks.bench.pairs import Work, against, at_most, at_once, cores, time_in_turn
@@ -81,7 +80,7 @@ class Setting:
         self.size, self.dim, self.rounds, self.patience = size, dim, scale.rounds, scale.patience
         drawn = list(_drawn(size, scale.batches, scale.samples))
         self.kinds = {"raw": drawn, "unique": [kernels.unique(batch)[0] for batch in drawn]}
-        grads = stream(0, "bench", "store", "grads").standard_normal((drawn[0].size, dim), np.float32) / 100
+        grads = streams.stream(0, "bench", "store", "grads").standard_normal((drawn[0].size, dim), np.float32) / 100
         self.grads = {kind: [grads[: batch.size] for batch in batches] for kind, batches in self.kinds.items()}
 
     def measure(self, optimizer: Adagrad, limit: int | None) -> Iterator[dict[str, Any]]:
@@ -208,8 +207,8 @@ def _drawn(size: int, batches: int, samples: int) -> Iterator[np.ndarray]:
     """Rows of a batch: a feature's ranks are scattered over its share of the rows."""
     share = size // FEATURES
     chances = np.cumsum(zipf_probabilities(share, EXPONENT))
-    order = stream(0, "bench", "store", "order").permutation(share)
-    random = stream(0, "bench", "store", "ids")
+    order = streams.stream(0, "bench", "store", "order").permutation(share)
+    random = streams.stream(0, "bench", "store", "ids")
     for _ in range(batches):
         ranks = np.minimum(np.searchsorted(chances, random.random((samples, FEATURES))), share - 1)
         yield (order[ranks] + share * np.arange(FEATURES)).ravel()

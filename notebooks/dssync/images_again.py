@@ -14,11 +14,10 @@ import pandas as pd
 import torch
 from torch.nn import functional as F
 
-from lib import BadOption, Batch, Momentum, Run
+from lib import BadOption, Batch, Momentum, Run, streams
 from lib.options.checked import Count
 from lib.protocols.all_reduce import AllReduce
 from lib.protocols.dssync import DSSync
-from lib.streams import stream
 from lib.tasks.sampling import epoch_rows
 from lib.tasks.vision import Classifier, ImageClasses
 from lib.tasks.vision_stream import Images, RealImages, augment, colour_moments, standardise
@@ -56,7 +55,7 @@ class ImagesAgain(ImageClasses):
         rows = self.chosen(seed, first, size, index)
         pixels, labels = _sets(self).train.pixels[rows], _sets(self).train.labels[rows]
         if self.data:
-            pixels = augment(pixels, stream(seed, "augment", first))
+            pixels = augment(pixels, streams.stream(seed, "augment", first))
         return Batch.of(index=index, raw={}, size=size, features={"image": pixels}, labels=labels)
 
     def chosen(self, seed: int, first: int, size: int, index: int) -> np.ndarray:
@@ -92,7 +91,9 @@ def _sets(workload: ImagesAgain) -> _Sets:
     if not workload.data:
         return _Sets(*(workload._synthetic.draw(n, seed=workload.world, first=n) for n in (images, more)))
     every, classes = _stored(workload._real, images + more)
-    order = stream(workload.world, "split").permutation(images + more)  # of which each world keeps others for judging
+    order = streams.stream(workload.world, "split").permutation(
+        images + more
+    )  # of which each world keeps others for judging
     found = every[order].reshape(-1, 3, 16, 2, 16, 2).mean((3, 5))
     pixels, labels = standardise(found, colour_moments(found[:images])), classes[order]
     return _Sets(Images(pixels[:images], labels[:images]), Images(pixels[images:], labels[images:]))
@@ -122,8 +123,7 @@ def job(mode: str, shards: str, seed: int, *, passes: int, images: int, rate: fl
         data=data or None,
         **quality.FALLS["images"],
     )
-    made = {"workload": here, "protocol": MODES[mode], "cluster": quality.cluster(here), "feed": "split", "seed": seed}
-    return made | {"evaluations": passes, "trace": False}
+    return study.job(here, MODES[mode], quality.cluster(here), seed, feed="split", evaluations=passes)
 
 
 def histories(found: Sequence[study.Case], runs: Sequence[Run], images: int) -> pd.DataFrame:

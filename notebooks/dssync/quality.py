@@ -75,8 +75,7 @@ def job(
     if "world" in {each.name for each in fields(own)}:  # a question's truth is in its words, alike in all worlds
         scaled["world"] = seed
     here = replace(own, samples=workers * steps * LONGER.get(task, 1) * own.batch_size, **scaled)
-    made = {"workload": here, "protocol": MODES.get(mode, FROZEN), "cluster": cluster(here, workers), "seed": seed}
-    return made | {"evaluations": evaluations, "trace": False}
+    return study.job(here, MODES.get(mode, FROZEN), cluster(here, workers), seed, evaluations=evaluations)
 
 
 def cluster(workload: Workload, workers: int = WORKERS) -> VirtualCluster:

@@ -12,6 +12,7 @@ import torch
 
 from lib import Batch, Lognormal, Node, Rule, VirtualCluster, Work
 from lib.options.checked import Count, NotNegative
+from notebooks import study
 from notebooks.toys import Toy
 
 PARAMETERS = 1_000_000
@@ -68,7 +69,7 @@ def cluster(workers: int, unit: float, *, collective: str = "ring", latency: flo
 def job(rule: Rule, there: VirtualCluster, seed: int, *, steps: int, **task) -> dict:
     """A timing run in which each worker makes so many steps of a `Vector`."""
     task = Vector(samples=steps * there.workers, **task)
-    return {"workload": task, "protocol": rule, "cluster": there, "seed": seed, "gradients": False, "trace": False}
+    return study.job(task, rule, there, seed, gradients=False)
 
 
 def wide_resnet(classes: int) -> list[int]:

@@ -16,6 +16,7 @@ from lib import Automatic, Choice, Link, Node, Phase, Run, Slowdown, VirtualClus
 from lib.cluster.slowdowns import Shared, get
 from lib.protocols import get as protocol
 from lib.tasks.workload import dense_parameters
+from notebooks import study
 from notebooks.gba.hindsight import best_fixed, oracle
 from notebooks.gba.tasks import samples_by
 from reports.palette import colour
@@ -67,7 +68,7 @@ class Day:
             slowdown=self.slowdowns()[CASES[case][0]],
         )
         rule = self.choice(case, window) if mode == "automatic" else MODES[mode]
-        return {"workload": task, "protocol": rule, "cluster": cluster, "seed": seed}
+        return study.job(task, rule, cluster, seed, trace=True)
 
     def choice(self, case: str, window: int) -> Choice:
         restart = CASES[case][1] * self.seconds / (24 * 60)

@@ -33,8 +33,7 @@ def job(task: Task, profile: str, case: str, seed: int) -> dict:
     before, after = (phase(task, mode, name) for mode, name in CASES[case])
     workload = replace(task.workload(profile), samples=2 * half, days=DAYS, world=seed)
     plan = Schedule(phases=(replace(before, until_samples=half), after))
-    made = {"workload": workload, "protocol": plan, "cluster": task.cluster(profile, "gba"), "seed": seed}
-    return made | {"evaluations": 20, "trace": False}
+    return study.job(workload, plan, task.cluster(profile, "gba"), seed, evaluations=20)
 
 
 def controls(

@@ -23,7 +23,7 @@ from lib.protocols.gba import GBA
 from lib.protocols.hop import HopBS, HopBW
 from lib.store.optim import Optimizer
 from lib.tasks.workload import dense_parameters
-from notebooks import clusters
+from notebooks import clusters, study
 from notebooks.gba.throughput import SIGMA
 
 MODES = ("sync", "gba", "hop-bw", "hop-bs", "bsp", "async")
@@ -185,13 +185,9 @@ class Task(Checked):
         self, profile: str, mode: str, seed: int, slowdown: Slowdown | float = SIGMA, held: float = HELD, **phase
     ) -> dict[str, Any]:
         """What `lib.train` takes for one phase in a mode, without a trace; each seed has a world of its own."""
-        return {
-            "workload": replace(self.workload(profile), world=seed),
-            "protocol": Schedule(phases=(self.phase(mode, **phase),)),
-            "cluster": self.cluster(profile, mode, slowdown, phase.get("workers"), held=held),
-            "seed": seed,
-            "trace": False,
-        }
+        workload, plan = replace(self.workload(profile), world=seed), Schedule(phases=(self.phase(mode, **phase),))
+        cluster = self.cluster(profile, mode, slowdown, phase.get("workers"), held=held)
+        return study.job(workload, plan, cluster, seed)
 
     def speed_job(
         self, profile: str, mode: str, seed: int, slowdown: Slowdown | float, batches: int, **phase

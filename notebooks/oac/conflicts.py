@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from lib import Run, Workload, protocols, workloads
 from lib.tasks.sampling import zipf_probabilities
+from notebooks import study
 from notebooks.oac.replay import replaced_share
 from notebooks.oac.tasks import ESTIMATED, SETUPS
 
@@ -20,7 +21,7 @@ def job(workload: Workload, in_flight: int, seed: int, protocol: str = "oac") ->
     """A run of a pipeline in which so many batches are always in flight: the way back is what takes longest."""
     rule = protocols.get(protocol, in_flight=in_flight, readers=in_flight, writers=in_flight, queue=in_flight)
     there = SETUPS["setup 1"].cluster(workload, ESTIMATED)
-    return {"workload": replace(workload, world=seed), "protocol": rule, "cluster": there, "seed": seed, "trace": False}
+    return study.job(replace(workload, world=seed), rule, there, seed)
 
 
 def expected(workload: Workload, in_flight: int) -> float:

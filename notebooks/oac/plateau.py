@@ -111,8 +111,8 @@ class Study(NamedTuple):
         task, setup = self.workload(setting, seed, rate), SETUPS[SETTINGS[setting].setup]
         few = round(many) if many and mode in (TUNED, BOTH) else None
         rule = "frozen" if mode == UNTRAINED else setup.rule(mode.partition(" ")[0], few)
-        made = {"workload": task, "protocol": rule, "cluster": setup.cluster(task), "seed": seed, "trace": False}
-        return made if mode == UNTRAINED else made | {"evaluations": 2 * self.epochs}
+        evaluations = {} if mode == UNTRAINED else {"evaluations": 2 * self.epochs}
+        return study.job(task, rule, setup.cluster(task), seed, **evaluations)
 
     def by_rate(self) -> pd.DataFrame:
         """The plateau of one batch after another, and of untuned asynchrony, by the rate, on a seed kept for tuning."""

@@ -10,10 +10,9 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 
-from lib import PipelineRule
+from lib import PipelineRule, streams
 from lib.drivers.run.record import END, Access
 from lib.protocols.oac import OAC, OptimisticState
-from lib.streams import stream
 from notebooks.oac.anomalies import Anomaly, anomalies
 
 ROWS = "abcd"
@@ -234,7 +233,7 @@ ENOUGH = 6000
 def random_plays(rule: OAC, plays: int = ENOUGH) -> Iterator[list[Anomaly]]:
     """What random orders of four or five batches over four rows show."""
     for number in range(plays):
-        draws, kind, batches = stream(5, "order", number), (Play, InThree)[number % 2], 5 - number % 2
+        draws, kind, batches = streams.stream(5, "order", number), (Play, InThree)[number % 2], 5 - number % 2
         reads = ["".join(sorted(draws.choice([*ROWS], draws.integers(1, 5), replace=False))) for _ in range(batches)]
         order = draws.permutation(np.repeat(np.arange(batches), len(kind.STAGES))).tolist()
         yield kind(rule, reads).go(order)

@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 
 from lib import Adagrad, Link, Rule, VirtualCluster, Work, Workload, protocols, workloads
-from notebooks import clusters
+from notebooks import clusters, study
 
 ENTITIES = 10_000
 
@@ -108,8 +108,7 @@ class Setup:
 
     def job(self, mode: str, seed: int, *, epochs: float, machine: Machine = HOST, **options) -> dict:
         task = self.workload(epochs, seed, **options)
-        made = {"workload": task, "protocol": self.rule(mode), "cluster": self.cluster(task, machine)}
-        return made | {"seed": seed, "trace": False}
+        return study.job(task, self.rule(mode), self.cluster(task, machine), seed)
 
     def _work(self) -> Work:
         """Of a step of the paper's size."""
@@ -186,4 +185,4 @@ def click_job(network: str, protocol: str, seed: int, samples: int, **options) -
     size = {"samples": samples, "batch_size": 64, "days": 1, "drift": 0.0, **options}
     task = workloads.get("ctr-synthetic", network=network, **size, **rates, world=seed)
     rule = protocol if protocol == "frozen" else setup.rule(protocol)
-    return {"workload": task, "protocol": rule, "cluster": setup.cluster(task, ESTIMATED), "seed": seed, "trace": False}
+    return study.job(task, rule, setup.cluster(task, ESTIMATED), seed)

@@ -2,6 +2,7 @@
 
 from lib import LocalCluster, Workload, workloads
 from lib.protocols.persia import Hybrid
+from notebooks import study
 from notebooks.persia import tasks
 
 FIELDS = {
@@ -35,4 +36,4 @@ def job(protocol: str, seed: int, samples: int, *, tau: int = tasks.TAU, threads
     made = task(samples, seed)
     there = LocalCluster(workers=WORKERS, servers=2) if threads else tasks.small(made, WORKERS)
     rule = Hybrid(tau=tau) if protocol == "hybrid" else tasks.MODES[protocol]
-    return {"workload": made, "protocol": rule, "cluster": there, "seed": seed}
+    return study.job(made, rule, there, seed, trace=True)

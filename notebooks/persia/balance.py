@@ -8,11 +8,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from lib import Lognormal, Node, RowStore, Run, Workload, workloads
+from lib import Lognormal, Node, RowStore, Run, Workload, streams, workloads
 from lib.store.placement import look_up_costs
-from lib.streams import stream
 from lib.tasks.clicks_stream import FIELD_SHIFT
-from notebooks import clusters, loads
+from notebooks import clusters, loads, study
 from notebooks.persia import tasks
 
 PLACEMENTS = {
@@ -36,7 +35,7 @@ PREDICTED_FROM = 16
 
 def workload(seed: int, batch: int, steps: int, width: int) -> Workload:
     """Steps of each GPU, with so many samples; `width` of the network's widest layer. Groups are drawn anew for each seed."""
-    groups = loads.fields(stream(seed, "groups"), GROUPS, SIZES, POOLING, MOST)
+    groups = loads.fields(streams.stream(seed, "groups"), GROUPS, SIZES, POOLING, MOST)
     size = {"dim": 16, "hidden": tuple(width >> layer for layer in range(5)), "evaluation_samples": 100}
     samples = {"batch_size": batch, "samples": batch * tasks.GPUS * steps}
     return workloads.get("criteo-ffnn", fields=GROUPS, **groups, **size, **samples, world=seed)
@@ -64,8 +63,7 @@ def predict(work: np.ndarray) -> dict[str, float]:
 def free_job(seed: int, **shape: int) -> dict:
     """A timing run of the hybrid on the paper's servers, which have far more to spare than they need: the GPUs' own pace."""
     there = replace(clusters.persia(tasks.GPUS), slowdown=Lognormal(sigma=0.05))  # the spread: estimate
-    made = {"workload": workload(seed, **shape), "protocol": tasks.MODES["hybrid"], "cluster": there}
-    return made | {"seed": seed, "gradients": False}
+    return study.job(workload(seed, **shape), tasks.MODES["hybrid"], there, seed, trace=True, gradients=False)
 
 
 def job(placement: str, servers: int, seed: int, pace: float, **shape: int) -> dict:

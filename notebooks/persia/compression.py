@@ -5,10 +5,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pandas as pd
 
-from lib import Batch, RowStore, Run, Workload, workloads
+from lib import Batch, RowStore, Run, Workload, streams, workloads
 from lib.store.wire import ids as wire
 from lib.store.wire.codecs import Codec, Fp16, Fp32, Int8, ScaledFp16
-from lib.streams import stream
 from lib.tasks.flat_model import FlatModel
 from lib.tasks.workload import draw_batch
 from notebooks import study
@@ -46,7 +45,7 @@ def errors(size: int, seed: int) -> pd.DataFrame:
     """What each codec does to the rows' gradients of a fresh model's batch: relative error, and numbers that become 0."""
     task, batch = _batch(size, 1.2, seed)
     [(table, spec)] = task.tables().items()
-    rows = stream(seed, "rows").uniform(-spec.scale, spec.scale, (batch.ids[table].size, spec.dim))
+    rows = streams.stream(seed, "rows").uniform(-spec.scale, spec.scale, (batch.ids[table].size, spec.dim))
     gradient = FlatModel(task.model(seed)).step(batch, {table: rows.astype(np.float32)}).rows[table]
     found = []
     for name, codec in (CODECS | GRID).items():

@@ -52,9 +52,9 @@ def job(samples: int, seed: int, subject: str = "hybrid") -> dict:
     """A run without a fault, saved as often as the faulty ones."""
     made = task(samples, seed)
     there = tasks.small(made)
-    here = {"workload": made, "protocol": tasks.MODES[subject.split(",")[0]], "cluster": there, "seed": seed}
     between = {"embedding_workers": there.servers} if subject == WITH_EMBEDDING_WORKERS else {}
-    return here | between | {"checkpoint_every": samples * 3 // DAYS}
+    rule, every = tasks.MODES[subject.split(",")[0]], samples * 3 // DAYS
+    return study.job(made, rule, there, seed, trace=True, checkpoint_every=every, **between)
 
 
 def mode_of(case: str) -> str:

@@ -12,7 +12,7 @@ from lib.protocols.all_reduce import AllReduce
 from lib.protocols.baselines import Async, Frozen, Sync
 from lib.protocols.persia import Hybrid
 from lib.tasks.workload import dense_parameters
-from notebooks import clusters
+from notebooks import clusters, study
 
 TAU = 4
 """Batches that are read ahead: "less than 5 for most cases" (Sec. 5)."""
@@ -71,9 +71,8 @@ def small(task: Workload, gpus: int = GPUS) -> VirtualCluster:
 
 def job(task: str, protocol: str, seed: int, *, samples: int, evaluations: int = 1, **rates: float) -> dict:
     """A run that learns."""
-    made = learning_task(task, samples, world=seed, **rates)
-    run = {"workload": made, "protocol": MODES[protocol], "cluster": small(made), "seed": seed, "trace": False}
-    return run | {"evaluations": evaluations}
+    workload = learning_task(task, samples, world=seed, **rates)
+    return study.job(workload, MODES[protocol], small(workload), seed, evaluations=evaluations)
 
 
 A100 = Device(
@@ -153,7 +152,6 @@ def speed_job(
     task: str, protocol: str, workers: int, seed: int, *, wait: float = 0.0, between: bool = False, **shape: int
 ) -> dict:
     """A timing run; with embedding workers `between` GPUs and servers, on as many machines more (Sec. 4.1)."""
-    scale = SCALES[task]
-    made = {"workload": scale.workload(workers, seed, **shape), "cluster": scale.cluster(workers, wait)}
-    made |= {"embedding_workers": PLACES} if between else {}
-    return made | {"protocol": MODES[protocol], "seed": seed, "trace": False, "gradients": False}
+    scale, options = SCALES[task], {"embedding_workers": PLACES} if between else {}
+    workload, cluster = scale.workload(workers, seed, **shape), scale.cluster(workers, wait)
+    return study.job(workload, MODES[protocol], cluster, seed, gradients=False, **options)

@@ -17,10 +17,9 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 
-from lib import Run
+from lib import Run, streams
 from lib.protocols.baselines import Frozen
 from lib.protocols.persia import Hybrid
-from lib.streams import stream
 from notebooks import study
 from notebooks.persia import tasks
 
@@ -46,7 +45,7 @@ def rate(updates: int, tau: int, alpha: float, lipschitz: float, sigma: float) -
 def descend(alpha: float, tau: int, seed: int, updates: int, delay_known: bool = True) -> dict[str, float]:
     """The mean squared gradient over a run, what it is bounded by, and the learning rate: the theorem's, or where it is not
     known, what the theorem gives training without any."""
-    random = stream(seed, "theorem 1", int(1e6 * alpha))
+    random = streams.stream(seed, "theorem 1", int(1e6 * alpha))
     truth = random.standard_normal(ROWS)
     scale = np.sqrt(alpha * ROWS)
     matrix = curvature(alpha)
@@ -95,7 +94,7 @@ def clicks_job(ids: int, tau: int, seed: int, samples: int) -> dict:
     """Criteo's task with ids so frequent, on the paper's eight GPUs."""
     made = replace(tasks.learning_task("criteo", samples, world=seed), vocabulary=ids, exponent=0.0)
     rule = Frozen() if tau == FROZEN else Hybrid(tau=tau)
-    return {"workload": made, "protocol": rule, "cluster": tasks.small(made), "seed": seed, "trace": False}
+    return study.job(made, rule, tasks.small(made), seed)
 
 
 def clicks_table(cases: Sequence[study.Case], runs: Sequence[Run]) -> pd.DataFrame:

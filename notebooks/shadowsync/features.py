@@ -8,6 +8,7 @@ import pandas as pd
 import lib
 from lib import BadOption, Failure, Node, ReplicaRule, Run, VirtualCluster, Workload, workloads
 from lib.protocols.mixing import Background, Centre, Gradients, Peer
+from notebooks import study
 
 WORKERS, STEPS, HANG = 4, 60, 20
 """Workers of a run, steps of each, and how many of them one worker hangs in the middle."""
@@ -97,7 +98,7 @@ def _job(rule: ReplicaRule, seed: int, **cluster) -> dict:
     task = _task()
     node = Node(flops=task.work().flops / STEP, cores=2, bandwidth=4 * task.dim / (STEP / 8), latency=0)
     there = VirtualCluster(workers=WORKERS, worker=node, server=node, slowdown=0.1, patience=10 * HANG, **cluster)
-    return {"workload": task, "protocol": rule, "cluster": there, "seed": seed}
+    return study.job(task, rule, there, seed, trace=True)
 
 
 def _with_two_threads(rule: ReplicaRule) -> ReplicaRule | None:

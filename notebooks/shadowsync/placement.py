@@ -9,10 +9,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from lib import Node, RowStore, VirtualCluster, Workload
+from lib import Node, RowStore, VirtualCluster, Workload, streams
 from lib.drivers.run.plan import PROFILED
 from lib.store.placement import look_up_costs, packed
-from lib.streams import stream
 from lib.tasks.clicks_stream import FIELD_SHIFT
 from notebooks import loads
 from notebooks.shadowsync import tasks
@@ -39,7 +38,7 @@ LATER = range(1000, 1064)
 
 def workload(seed: int, tables: int, samples: int = LATER.stop * tasks.BATCH) -> Workload:
     """A DLRM over so many tables, drawn anew for each seed."""
-    fields = loads.fields(stream(seed, "tables"), tables, SIZES, POOLING, MOST)
+    fields = loads.fields(streams.stream(seed, "tables"), tables, SIZES, POOLING, MOST)
     return tasks.workload(samples, fields=tables, evaluation_samples=100, world=seed, **fields)
 
 

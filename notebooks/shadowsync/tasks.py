@@ -21,7 +21,7 @@ from lib.protocols.mixing import Mix
 from lib.protocols.shadowsync import ShadowMA
 from lib.store.blank import BlankDense
 from lib.tasks.workload import dense_parameters
-from notebooks import clusters
+from notebooks import clusters, study
 
 DENSE = 50e6
 """Bytes of the interaction and the MLPs (Sec. 4)."""
@@ -151,8 +151,7 @@ def cluster(task: Workload, trainers: int, *, steps: float = STEPS) -> VirtualCl
 
 def timing(task: Workload, protocol: Rule, there: VirtualCluster, seed: int) -> dict:
     """A run of its messages and seconds alone."""
-    made = {"workload": task, "protocol": protocol, "cluster": there, "seed": seed}
-    return made | {"trace": False, "gradients": False}
+    return study.job(task, protocol, there, seed, gradients=False)
 
 
 def speed_job(protocol: Rule, trainers: int, seed: int, *, each: int, **pace) -> dict:
@@ -208,8 +207,7 @@ def job(
         paced_cluster(trainers, threads or protocol.worker_threads, servers, steps, made),
         made(samples, world=seed, **options),
     )
-    here = {"workload": task, "protocol": protocol, "cluster": there, "seed": seed}
-    return here | {"trace": False, "store": store(task), "evaluations": EVALUATIONS}
+    return study.job(task, protocol, there, seed, store=store(task), evaluations=EVALUATIONS)
 
 
 SHARES = {"half": 0.5, "copied": 1.0, "never": 0.0}
