@@ -4,7 +4,7 @@
     data, runs = study.run_grid(job, cases, auc="auc", qps=study.pace)
     data["less sync's"] = data["auc"] - study.baseline(data, "auc", ["task", "seed"], protocol="sync")
 
-A *place* is a dict, axis -> value: what `job` takes by name, and the columns by which the table knows the run.
+A *case* is a dict, axis -> value: what `job` takes by name, and the columns by which the table knows the run.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
