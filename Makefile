@@ -18,7 +18,7 @@ timed = start=$$(date +%s); code=0; $(2) || code=$$?; took=$$(($$(date +%s) - st
 # Smoke always runs anew. The others take long: what is complete is left as it is. Laptop's results are those we publish.
 reproduce: $(VENV)/.installed
 	$(call timed,$(budget-$(PROFILE)),$(bin)/python -m lib run all --profile $(PROFILE) $(if $(filter-out smoke,$(PROFILE)),--resume))
-	$(if $(filter laptop,$(PROFILE)),$(bin)/python -m notebooks.reference)
+	$(if $(filter laptop,$(PROFILE)),$(bin)/python -m reports.publish)
 
 test: $(VENV)/.installed
 	$(bin)/ruff check .

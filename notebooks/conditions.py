@@ -18,10 +18,10 @@ from matplotlib.ticker import LogLocator
 from lib import BadOption, Failure, Job, Lognormal, Node, Run, VirtualCluster, workloads
 from lib.cluster.slowdowns import get
 from lib.protocols import ALL
+from notebooks import compare_figure
 from notebooks.advisor.comparison import Comparison
 from notebooks.advisor.trial import Trial, seconds_to
 from notebooks.clusters import GBIT
-from reports import front_figure as front
 from reports import plots
 from reports.claims import interval
 from reports.markup import Fragment, parts, rounded
@@ -87,7 +87,7 @@ def figures(run: Run, **case) -> dict:
 
 
 def shared_cluster_runs(data: pd.DataFrame) -> pd.DataFrame:
-    """The shared cluster's runs as `reports.front_figure` takes them: what the kit registers, without the combinations."""
+    """The shared cluster's runs as `compare_figure` takes them: what the kit registers, without the combinations."""
     here = data[(data["condition"] == BUSY) & ~data["protocol"].isin(COMBINATIONS)]
     return here[["protocol", "seed", "metric", "samples/s"]].rename(columns={"metric": "auc", "samples/s": "qps"})
 
@@ -207,8 +207,8 @@ def figure(found: Mapping[str, Comparison]) -> Figure:
             firsts = [name.split(", ")[0] for name in lines["protocols"]]
             at = list(zip(lines["time"], 1e3 * lines["AUC less sync's"], strict=True))
             for name, mark in zip(firsts, at, strict=True):
-                inner = "white" if name in COMBINATIONS else front.tone(name)
-                ax.plot(*mark, "o", color=front.tone(name), mfc=inner, markersize=6)
+                inner = "white" if name in COMBINATIONS else compare_figure.tone(name)
+                ax.plot(*mark, "o", color=compare_figure.tone(name), mfc=inner, markersize=6)
             ax.axhline(0, color=plots.BLACK, linewidth=0.8)
             ax.set(title=condition, xscale="log")
             ax.margins(x=0.3, y=0.25)
@@ -221,7 +221,7 @@ def figure(found: Mapping[str, Comparison]) -> Figure:
         for ax, _, _ in shown[-panels.shape[1] :]:
             ax.set_xlabel("time, Sync's = 1", fontsize=9)
         fig.supylabel("AUC less Sync's, 10⁻³", fontsize=9)
-        front.legend(fig, [name for _, firsts, _ in shown for name in firsts])
+        compare_figure.legend(fig, [name for _, firsts, _ in shown for name in firsts])
         for ax, firsts, at in shown:
-            front.name_marks(ax, firsts[:MOST_NAMES], at, [front.tone(name) for name in firsts], size=8)
+            compare_figure.name_marks(ax, firsts[:MOST_NAMES], at, [compare_figure.tone(name) for name in firsts], size=8)
     return fig

@@ -16,7 +16,7 @@ import pandas as pd
 
 from lib import Run, Workload, paths, protocols, workloads
 from lib.options.document import load
-from reports.claims import strays
+from reports.claims import differs
 from reports.markup import number
 
 CELLS = {
@@ -131,7 +131,7 @@ def comparison(data: pd.DataFrame, runs: Sequence[Run], paper: str, column: str 
 
 def mark(here: float | None, there: float | None) -> str:
     """Our figure, with an arrow and the ratio if it is far from the paper's."""
-    if here is None or not math.isfinite(here) or there is None or not strays(here, there):
+    if here is None or not math.isfinite(here) or there is None or not differs(here, there):
         return number(here)
     times = max(here, there) / min(here, there) if here and there else math.inf
     return f"{number(here)} {'▲' if here > there else '▼'} {number(times)}×"

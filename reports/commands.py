@@ -5,20 +5,25 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lib.command_line import PAIRS
 from lib.errors import BadOption, unknown
 from lib.workloads import PROFILES
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 
 def lists() -> dict[str, dict[str, str]]:
+    """What `lockstep list` shows of the notebooks."""
     from reports import runner
 
     return {"notebooks": {page.name: page.title for page in runner.experiments()}}
 
 
 def add_to(add: Callable[..., Any]) -> None:
+    """Add the commands to `lockstep`."""
     run = add("run", _run, "run notebooks and write their pages and the index")
     run("name", metavar="EXPERIMENT|PAPER|all", help="a notebook, all of a paper's, or all")
     run("--profile", choices=PROFILES, default="smoke", help="how long the runs are")
@@ -58,45 +63,39 @@ def _report(options: argparse.Namespace) -> None:
 
 
 def _claims(options: argparse.Namespace) -> None:
-    """Every case as it was published, and as it was run here."""
+    """Print every case with its published verdict and that of this machine's run, and count them."""
     from lib import paths
     from reports import claims
-    from reports.summary_text import MISSED
+    from reports.summary_text import FAILURES
 
-    found = {"published": claims.kept(paths.reference()), "here": claims.verdicts()}
-    known, table = (claims.table(verdicts) for verdicts in found.values())
-    known = known.set_index(["id", "case"])[["case_verdict", "ours", "low", "high"]].add_suffix(", published")
-    table = table.join(known.loc[~known.index.duplicated()], on=["id", "case"])
-    mine = (
-        table["id"].eq(options.of)
-        | table["notebook"].eq(options.of)
-        | table["notebook"].str.startswith(f"{options.of}/")
-    )
-    if options.of and not mine.any():
-        names = {*table["notebook"], *table["id"]}
-        ahead = options.of.partition(next((mark for mark in "./" if mark in options.of), "/"))[0]
-        near = {name for name in names if name.startswith((f"{ahead}.", f"{ahead}/"))}
-        raise unknown(
-            "paper, page or claim", options.of, near or {name.partition("/")[0] for name in table["notebook"]}
-        )
-    table = table[mine] if options.of else table
+    published, here = claims.verdicts_in(paths.reference()), claims.verdicts()
+    known = claims.table(published).set_index(["id", "case"])[["case_verdict", "ours", "low", "high"]]
+    known = known[~known.index.duplicated()].add_suffix(", published")
+    table = _chosen(claims.table(here).join(known, on=["id", "case"]), options.of)
     if options.failed:
-        table = table[table[["case_verdict", "case_verdict, published"]].isin(MISSED).any(axis=1)]
+        table = table[table[["case_verdict", "case_verdict, published"]].isin(FAILURES).any(axis=1)]
     if options.json:
         print(table.to_json(orient="records", indent=1))
         return
-    figures = ["ours", "low", "high"]
-    columns = ["id", "kind", "case", *known, "case_verdict", *(figures if table["ours"].notna().any() else [])]
-    shown = table[columns].rename(columns={"case_verdict, published": "published", "case_verdict": "here"})
-    print(
-        shown.rename(columns=lambda name: name.removesuffix(", published")).to_string(
-            index=False, na_rep="", float_format="{:.3g}".format
-        )
-    )
-    if options.of or options.failed:
-        return
-    told = {where: claims.counts(verdicts) for where, verdicts in found.items()}
-    for kind in dict.fromkeys(kind for counts in told.values() for kind in counts):
-        print(
-            f"{kind}: " + "; ".join(f"{where} {claims.tally(of.get(kind, {})) or 'none'}" for where, of in told.items())
-        )
+    figures = ["ours", "low", "high"] if table["ours"].notna().any() else []
+    shown = table[["id", "kind", "case", *known, "case_verdict", *figures]]
+    shown = shown.rename(columns={"case_verdict, published": "published", "case_verdict": "here"})
+    shown = shown.rename(columns=lambda name: name.removesuffix(", published"))
+    print(shown.to_string(index=False, na_rep="", float_format="{:.3g}".format))
+    if not options.of and not options.failed:
+        counts = {"published": claims.counts(published), "here": claims.counts(here)}
+        for kind in counts["published"] | counts["here"]:
+            tallies = (f"{place} {claims.tally(found.get(kind, {})) or 'none'}" for place, found in counts.items())
+            print(f"{kind}: {'; '.join(tallies)}")
+
+
+def _chosen(table: pd.DataFrame, name: str) -> pd.DataFrame:
+    """The rows of a paper, a page or a claim; all of them for no name."""
+    if not name:
+        return table
+    found = table[table["id"].eq(name) | table["notebook"].eq(name) | table["notebook"].str.startswith(f"{name}/")]
+    if found.empty:
+        first = name.partition("." if "." in name else "/")[0]
+        near = {each for each in (*table["notebook"], *table["id"]) if each.startswith((f"{first}.", f"{first}/"))}
+        raise unknown("paper, page or claim", name, near or {each.partition("/")[0] for each in table["notebook"]})
+    return found

@@ -1,40 +1,40 @@
-"""One case of a verdict as a small picture: what satisfies the rule, what the paper says, what was found."""
+"""One case of a verdict as a small picture: the range that satisfies the rule, the paper's figure, and the measured interval."""
 
 from __future__ import annotations
 
 from reports.claims import Case, Claim
 from reports.markup import number, parts
-from reports.quantities import papers, scale
+from reports.quantities import paper_text, scale
 
 WIDTH, EDGE = 168, 8
 
 
-def drawn(claim: Claim, case: Case) -> str:
-    """An inline SVG: interval or range as a line, its mean a mark, the paper's value hollow, the rule a band."""
+def interval_svg(claim: Claim, case: Case) -> str:
+    """Draw an interval or range as a line, its mean as a mark, the paper's value as a hollow mark, the rule as a band."""
     if case.ours is None:
         return ""
     ends = (case.ours, case.low, case.high, case.near, case.far, case.figure, claim.neutral)
     known = [x for x in ends if x is not None]
     least, most = min(known), max(known)
-    scale = (WIDTH - 2 * EDGE) / ((most - least) or 1.0)
+    points = (WIDTH - 2 * EDGE) / ((most - least) or 1.0)
 
-    def at(x: float | None, otherwise: float | None = None) -> float | None:
-        return otherwise if x is None else round(EDGE + (x - least) * scale, 1)
+    def place(x: float | None, default: float | None = None) -> float | None:
+        return default if x is None else round(EDGE + (x - least) * points, 1)
 
-    near, far, ours = at(case.near, 0), at(case.far, WIDTH), at(case.ours)
-    low, high = at(case.low, ours), at(case.high, ours)
-    marks = {"none": at(claim.neutral), "low": low, "high": high, "paper": at(case.figure)}
-    return parts().interval(said(claim, case), WIDTH, near, round(max(far - near, 1), 1), ours, marks)
+    near, far, ours = place(case.near, 0), place(case.far, WIDTH), place(case.ours)
+    low, high = place(case.low, ours), place(case.high, ours)
+    marks = {"none": place(claim.neutral), "low": low, "high": high, "paper": place(case.figure)}
+    return parts().interval(description(claim, case), WIDTH, near, round(max(far - near, 1), 1), ours, marks)
 
 
-def said(claim: Claim, case: Case) -> str:
-    """The same in words."""
-    of = scale(claim, case)
-    words = [f"ours {of.told(case.ours)}"]
+def description(claim: Claim, case: Case) -> str:
+    """The picture in words."""
+    written = scale(claim, case)
+    words = [f"ours {written.text(case.ours)}"]
     if case.n > 1 and case.low is not None:
-        words.append(f"{'range' if claim.every else 'interval'} {of.plain(case.low)} to {of.told(case.high)}")
+        words.append(f"{'range' if claim.every else 'interval'} {written.plain(case.low)} to {written.text(case.high)}")
     if case.figure is not None:
-        words.append(f"the paper {papers(claim, case)}")
+        words.append(f"the paper {paper_text(claim, case)}")
     rule = (("from", case.near), ("to", case.far))
-    edges = [f"{word} {number(of.factor * edge)}{of.unit}" for word, edge in rule if edge is not None]
+    edges = [f"{word} {number(written.factor * edge)}{written.unit}" for word, edge in rule if edge is not None]
     return ", ".join([*words, f"the rule {' '.join(edges)}"])

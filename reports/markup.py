@@ -1,4 +1,4 @@
-"""HTML of the templates' macros: text is escaped, what is HTML already stays; and numbers and settings as text."""
+"""HTML by the templates' macros, which escape text and keep HTML; and numbers and settings as text."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ TEMPLATES = Path(__file__).parent / "templates"
 
 
 class Fragment:
-    """A piece of HTML that Jupyter displays. A `role` tells the page what it is, so that it can stand in its place there: claims,
-    verdicts, settings, provenance."""
+    """A piece of HTML that Jupyter displays; by its `role` a page finds claims, verdicts, settings and provenance."""
 
     def __init__(self, html: str, role: str = "") -> None:
         self.html, self.role = str(html), role
@@ -30,19 +29,19 @@ class Fragment:
         return self.html, {"role": self.role} if self.role else {}
 
     def __repr__(self) -> str:
-        """For terminals, and for readers of the raw notebook: a line for each row and paragraph."""
+        """Plain text for terminals and raw notebooks: a line for each row and paragraph."""
         rows = re.sub(r"</(td|th)><\1", r" | <\1", self.html)
         lines = re.split(r"</(?:tr|p|h2|div|caption|figure)>", rows)
-        told = (unescape(re.sub(r"<[^>]+>", " ", line)).split() for line in lines)
-        return "\n".join(" ".join(words) for words in told if words)
+        texts = (unescape(re.sub(r"<[^>]+>", " ", line)).split() for line in lines)
+        return "\n".join(" ".join(words) for words in texts if words)
 
 
 @cache
 def templates() -> Environment:
-    blocks = {"trim_blocks": True, "lstrip_blocks": True}
-    made = Environment(loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, **blocks)
-    made.filters |= {"slug": slug, "shown": shown}
-    return made
+    loader, blocks = FileSystemLoader(TEMPLATES), {"trim_blocks": True, "lstrip_blocks": True}
+    environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, **blocks)
+    environment.filters |= {"slug": slug, "shown": shown}
+    return environment
 
 
 def parts() -> Any:
@@ -52,7 +51,7 @@ def parts() -> Any:
 
 @cache
 def words() -> dict[str, Any]:
-    """What pages explain, and what they call things."""
+    """The texts of `words.yaml`: rules, glossary, and columns' labels."""
     return load(TEMPLATES / "words.yaml").data
 
 
@@ -62,12 +61,12 @@ def slug(text: str) -> str:
 
 
 def shown(value: Any) -> Any:
-    """What a cell holds: HTML as it is, anything else as text."""
+    """A table cell's content: HTML as it is, anything else as text."""
     return value if hasattr(value, "__html__") else number(value)
 
 
 def number(value: Any) -> str:
-    """Enough digits to compare, none to drown in: 0.73112, 1 234 567, 2.31, 1.2 × 10⁻⁶."""
+    """A number with enough digits to compare: 0.73112, 1 234 567, 2.31, 1.2 × 10⁻⁶."""
     if value is None:
         return "–"
     if isinstance(value, bool) or not isinstance(value, Real):
@@ -85,7 +84,7 @@ _RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 def rounded(x: float, decimals: int) -> str:
-    """So many digits after the point, zeros in place of those before it that nobody knows; thousands apart."""
+    """A number with so many digits after the point, rounded before it where they are negative, and spaces between thousands."""
     if not math.isfinite(x):
         return "–" if math.isnan(x) else f"{x}".replace("-", "−")
     text = f"{round(x, decimals) + 0.0:,.{max(decimals, 0)}f}"
@@ -93,11 +92,13 @@ def rounded(x: float, decimals: int) -> str:
 
 
 def flat(value: Any) -> str:
-    """A nested mapping as one line of text: its name first, what is unset left out."""
+    """A nested mapping as one line of text: its name first, without unset fields."""
     if isinstance(value, Mapping):
         name = str(value.get("name", ""))
-        told = {str(key).replace("_", " "): item for key, item in value.items() if key != "name"}
-        rest = [f"{key} {_inner(item)}" for key, item in told.items() if item is not None and item not in ([], (), {})]
+        fields = {str(key).replace("_", " "): item for key, item in value.items() if key != "name"}
+        rest = [
+            f"{key} {_inner(item)}" for key, item in fields.items() if item is not None and item not in ([], (), {})
+        ]
         return f"{name}: {', '.join(rest)}" if name and rest else name or ", ".join(rest)
     if isinstance(value, list | tuple):
         return ", ".join(map(_inner, value))

@@ -1,4 +1,4 @@
-"""What a notebook shows besides figures: tables and cards as plain HTML, which carries no script."""
+"""What a notebook shows besides figures: settings, claims, tables, verdicts and provenance, as plain HTML without scripts."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from reports import claims as _claims
 from reports.claims.dependencies import flatten
-from reports.interval_svg import drawn
+from reports.interval_svg import interval_svg
 from reports.markup import Fragment, flat, parts, slug
-from reports.quantities import column, label, ours, papers, tells, within
+from reports.quantities import column, label, measured_text, paper_text, plus_minus, seeds_text
 from reports.runner import repeat
 
 if TYPE_CHECKING:
@@ -30,9 +30,11 @@ def settings(**values: Any) -> Fragment:
 
 
 def claims(notebook: str) -> Fragment:
-    """What a notebook's claims say and by which rule they are judged, with the paper's scale beside ours, and what was fitted;
-    before its runs. A page with verdicts says it beside them, and leaves this out."""
-    mine = _claims.of(notebook)
+    """A notebook's claims with their rules, the paper's scale and ours, and what was fitted; shown before its runs.
+
+    A page with verdicts leaves this out, since each verdict has its rule.
+    """
+    mine = _claims.of_notebook(notebook)
     rows = [[parts().named(claim), claim.place, claim.rule, claim.reason, claim.seeds] for claim in mine]
     scales = dict.fromkeys((claim.scale["paper"], claim.scale["ours"]) for claim in mine)
     header = ["Claim", "Place", "Rule", "Why so", "Least seeds"]
@@ -43,27 +45,27 @@ def claims(notebook: str) -> Fragment:
 
 
 def fitted(notebooks: Collection[str]) -> str:
-    """What was fitted for these notebooks, and decides things that are not judged then; nothing where nothing was."""
-    told = [
+    """A table of what was fitted for these notebooks, and of the results that are not judged therefore; empty if nothing was."""
+    rows = [
         [parts().code(each.constant), flat(each.value), each.fitted_to, "; ".join(map(str, each.determines)) or "–"]
         for each in _claims.calibrations()
         if not {*each.notebooks}.isdisjoint(notebooks)
     ]
     header = ["Constant", "Value", "Fitted to", "What that decides, which is not judged"]
-    return parts().table(header, told, "Calibration of the modelled cluster.") if told else ""
+    return parts().table(header, rows, "Calibration of the modelled cluster.") if rows else ""
 
 
 def intervals(
     results: pd.DataFrame, metrics: Sequence[str], caption: str = "", by: str | Sequence[str] = "subject"
 ) -> Fragment:
-    """Each subject's metrics with their 95 % intervals over the seeds; `by` names the columns that make a subject."""
+    """A table of each subject's metrics with their 95 % intervals over the seeds; `by` names the columns that make a subject."""
     by = [by] if isinstance(by, str) else list(by)
-    results[by]  # of one row, groupby would take names that are no columns for its groups
+    results[by]  # raises for names that are no columns, which groupby takes for one row's groups
     groups = list(results.groupby(by, sort=False))
     counts = {len(group) for _, group in groups}
     rows = [[*names, *(_mean(group[m].astype(float)) for m in metrics), len(group)] for names, group in groups]
     header = [*map(label, by), *map(label, metrics), "seeds"]
-    if len(counts) == 1:  # said once, below the table
+    if len(counts) == 1:  # then the caption has it
         header, rows = header[:-1], [row[:-1] for row in rows]
         caption = caption or f"Mean and 95 % interval over {counts.pop()} seeds."
     return Fragment(parts().table(header, rows, caption or "Mean and 95 % interval.", range(len(by), len(header))))
@@ -71,11 +73,11 @@ def intervals(
 
 def _mean(values: pd.Series) -> str:
     mean, low, _ = _claims.interval(values)
-    return within(mean, mean - low)
+    return plus_minus(mean, mean - low)
 
 
 def table(data: pd.DataFrame, caption: str = "") -> Fragment:
-    """A frame for reading: its index as the first columns, a column's numbers to the same digit, a dash for what is absent."""
+    """A frame as a table: its index as the first columns, a column's numbers to the same digit, a dash for a missing value."""
     from pandas.api import types
 
     if any(name is not None for name in data.index.names):
@@ -92,7 +94,7 @@ def table(data: pd.DataFrame, caption: str = "") -> Fragment:
 
 
 def verdict_table(verdicts: Iterable[Verdict], caption: str = "") -> str:
-    """Verdicts with what they were judged by, each above a row for each of its cases; negative ones are shown like the others."""
+    """Each verdict with its rule, above a row for each of its cases."""
     groups = []
     for v in verdicts:
         kinds = f"k-{v.claim.kind}", "k-confirmatory" * (v.standing == "confirmatory")
@@ -101,17 +103,17 @@ def verdict_table(verdicts: Iterable[Verdict], caption: str = "") -> str:
 
 
 def _cases(verdict: Verdict) -> list[list[Any]]:
-    """What each case has measured; its own verdict where there are several; what the paper says where nothing was measured."""
+    """A row for each case, with a verdict of its own where there are several; without cases, the paper's figures."""
     claim, cases = verdict.claim, verdict.cases
     if not cases:
         return [[case, "–", "", flat(paper), ""] for case, paper in claim.cases.items() if paper is not None]
     named = [parts().case(case.case, case if len(cases) > 1 else None) for case in cases]
-    found = [(ours(claim, case), drawn(claim, case), papers(claim, case), tells(claim, case)) for case in cases]
-    return [[name, *cells] for name, cells in zip(named, found, strict=True)]
+    texts = (measured_text, interval_svg, paper_text, seeds_text)
+    return [[name, *(text(claim, case) for text in texts)] for name, case in zip(named, cases, strict=True)]
 
 
 def verdicts(verdicts: Iterable[Verdict]) -> Fragment:
-    """The claims' verdicts."""
+    """The claims' verdicts, and what was fitted for their notebooks."""
     verdicts = list(verdicts)
     html = parts().heading("Verdicts") + verdict_table(verdicts, HOW_TO_READ)
     html += fitted({verdict.claim.notebook for verdict in verdicts})
@@ -119,13 +121,14 @@ def verdicts(verdicts: Iterable[Verdict]) -> Fragment:
 
 
 def provenance_card(runs: Any, notebook: str) -> Fragment:
-    """Where a notebook's numbers come from: all its runs, one, a list, or a mapping to lists; what they share is said once, and
-    of the rest the differences alone. Without runs, the machine that was measured."""
+    """Where a notebook's numbers come from: what its runs share, and how they differ; without runs, this machine.
+
+    `runs` is one run, a list, or a mapping to lists.
+    """
     from lib.results.provenance import machine
 
     runs = flatten(runs)
-    kept = [run.provenance for run in runs] or [machine()]
-    shared, differing = differences(kept)
+    shared, differing = differences([run.provenance for run in runs] or [machine()])
     facts: dict[str, Any] = {"repeat with": parts().code(repeat(notebook))}
     facts |= {key.replace("_", " "): flat(value) for key, value in shared.items()}
     facts |= differing
@@ -135,31 +138,31 @@ def provenance_card(runs: Any, notebook: str) -> Fragment:
 
 
 def differences(values: Sequence[Mapping[str, Any]], path: str = "") -> tuple[dict[str, Any], dict[str, str]]:
-    """What mappings share, and, by the names that lead there, all the values of what they do not."""
+    """What mappings share and, by the names that lead there, all the values in which they differ."""
     shared, differing = {}, {}
     for key in dict.fromkeys(key for value in values for key in value):
-        told = [value.get(key) for value in values]
+        found = [value.get(key) for value in values]
         place = f"{path}{key}".replace("_", " ")
-        if all(one == told[0] for one in told):
-            shared[key] = told[0]
-        elif all(isinstance(one, Mapping) for one in told):
-            names = list(dict.fromkeys(one.get("name") for one in told))
+        if all(each == found[0] for each in found):
+            shared[key] = found[0]
+        elif all(isinstance(each, Mapping) for each in found):
+            names = list(dict.fromkeys(each.get("name") for each in found))
             if len(names) > 1:
                 differing[place] = _several(names)
             for name in names:
-                of = f"{key} {name}" if len(names) > 1 else key
-                alike, more = differences([one for one in told if one.get("name") == name], f"{path}{of}, ")
+                label = f"{key} {name}" if len(names) > 1 else key
+                same, more = differences([each for each in found if each.get("name") == name], f"{path}{label}, ")
                 if len(names) > 1:
-                    alike.pop("name")
-                shared |= {of: alike} if alike else {}
+                    same.pop("name")
+                shared |= {label: same} if same else {}
                 differing |= more
         else:
-            differing[place] = _several(told)
+            differing[place] = _several(found)
     return shared, differing
 
 
 def _several(values: Sequence[Any]) -> str:
-    """Each value once; whole numbers without a gap by their first and last."""
+    """Each value once; successive whole numbers as their first and last."""
     if all(isinstance(x, int) for x in values):
         numbers = sorted(set(values))
         if numbers[-1] - numbers[0] == len(numbers) - 1 > 1:
@@ -168,5 +171,5 @@ def _several(values: Sequence[Any]) -> str:
 
 
 def _digest(run: Any) -> list[Any]:
-    made_with = run.provenance
-    return [made_with["protocol"].get("name", ""), str(made_with["seed"]), parts().code(run.digest[:16])]
+    name, seed = run.provenance["protocol"].get("name", ""), run.provenance["seed"]
+    return [name, str(seed), parts().code(run.digest[:16])]

@@ -12,18 +12,20 @@ from typing import Any
 
 from lib import paths
 from lib.errors import LockstepError
-from reports import claims
-from reports import notebook_output as cards
-from reports import runner as notebooks
+from reports import claims, notebook_output, runner
 from reports.markup import TEMPLATES, parts, slug
 from reports.summary_text import in_short
 
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
-"""The browser itself refuses every request and script."""
+"""Makes the browser itself refuse every request and script."""
 ROLES = ("short", "verdicts", "settings", "claims", "provenance", "progress")
-"""What notebooks show of themselves; each has its place on a page."""
+"""The outputs of a notebook that have a place of their own on its page."""
 LARGEST = 2_000_000
-"""Bytes of a page, at most."""
+"""The most bytes of a page."""
+FORBIDDEN = frozenset(["script", "iframe", "object", "embed", "link", "base", "frame", "applet", "portal", "form"])
+FETCHED = frozenset(["src", "srcset", "data", "poster", "background", "manifest", "action", "formaction", "xlink:href"])
+FETCHED_BY_STYLE = re.compile(r"@import[^;]*|url\(\s*['\"]?(?!data:)[^)]*\)|image-set\([^)]*\)", re.IGNORECASE)
+NO_WORDS = ("", "No description has been provided for this image")
 
 
 class PageError(LockstepError, ValueError):
@@ -31,11 +33,12 @@ class PageError(LockstepError, ValueError):
 
 
 def style() -> str:
+    """The style sheet of all pages."""
     return (TEMPLATES / "lockstep" / "style.css").read_text(encoding="utf-8")
 
 
 def export(executed: str | os.PathLike) -> Path:
-    """Write the page beside the executed notebook; its path."""
+    """Write the page next to the executed notebook, and return its path."""
     return paths.write_text_atomic(Path(executed).with_suffix(".html"), render(executed))
 
 
@@ -46,78 +49,76 @@ def render(executed: str | os.PathLike) -> str:
     from pygments.formatters import HtmlFormatter
 
     executed = Path(executed)
-    notebooks.read(executed)  # its errors are sentences
+    runner.read(executed)  # raises readable errors
     nb = nbformat.read(executed, as_version=4)
     facts = nb.metadata.get("lockstep", {})
     name = facts.get("name", executed.stem)
-    mine = [verdict for verdict in claims.verdicts(name.rpartition("/")[0]) if verdict.claim.notebook == name]
-    _arrange(nb, mine)
-    question = next((cell.id for cell in nb.cells if cell.cell_type == "markdown"), None)
-    code = HtmlFormatter(style="friendly", nobackground=True).get_style_defs(".highlight")
+    verdicts = [each for each in claims.verdicts(name.rpartition("/")[0]) if each.claim.notebook == name]
+    _arrange(nb, verdicts)
     page = {
-        "title": notebooks.title(nb) or name,
+        "title": runner.title(nb) or name,
         "name": name,
         "profile": f"profile {facts['profile']}" if facts.get("profile") else "",
         "root": "../" * name.count("/"),
-        "question": question,
-        "short": in_short(mine, facts.get("profile", "")),
-        "around": _around(name, notebooks.around(name)),
+        "question": next((cell.id for cell in nb.cells if cell.cell_type == "markdown"), None),
+        "short": in_short(verdicts, facts.get("profile", "")),
+        "around": _navigation(name, runner.neighbours(name)),
         "policy": POLICY,
-        "style": f"{style()}\n{code}",
+        "style": f"{style()}\n{HtmlFormatter(style='friendly', nobackground=True).get_style_defs('.highlight')}",
         "label": _label,
         "command": facts.get("command", ""),
-        "made": _made(facts),
+        "made": _machine(facts.get("machine", {})),
     }
     exporter = HTMLExporter(template_name="lockstep", extra_template_basedirs=[str(TEMPLATES)])
     exporter.exclude_anchor_links = True
     body, _ = exporter.from_notebook_node(nb, resources={"lockstep": page})
-    html = _contents(figure_first(body))
+    html = _with_contents(figure_first(body))
     check_offline(html, name)
-    if len(html.encode()) >= LARGEST:
-        size = len(html.encode()) / 1e6
-        raise PageError(f"{name}: the page has {size:.1f} MB, 2 is the most; draw fewer or smaller figures")
+    if (size := len(html.encode())) >= LARGEST:
+        raise PageError(f"{name}: the page has {size / 1e6:.1f} MB, 2 is the most; draw fewer or smaller figures")
     return html
 
 
-def _arrange(nb: Any, judged: Sequence[claims.Verdict]) -> None:
-    """Put what notebooks show of themselves in its place: an answer of their own below the question, verdicts and settings before
-    the limits, provenance at the end. Verdicts are as they stand, with what has been tested since. How far the runs have come
-    is left out and, where verdicts stand, what was claimed before the runs: it would be said twice."""
+def _arrange(nb: Any, verdicts: Sequence[claims.Verdict]) -> None:
+    """Put a notebook's outputs with a role in their places on the page.
+
+    An answer stands below the question, verdicts and settings before the limits, provenance at the end. Verdicts are rendered
+    from what is stored, with explanations that are newer than the run; claims stand only on a page without verdicts. Progress
+    is left out.
+    """
     from nbformat.v4 import new_code_cell, new_output
 
     found: dict[str, list[Any]] = {role: [] for role in ROLES}
     for cell in nb.cells:
         for output in list(cell.get("outputs", ())):
-            kept = output.get("metadata", {})
-            role = kept.get("text/html", kept).get("role")
+            metadata = output.get("metadata", {})
+            role = metadata.get("text/html", metadata).get("role")
             if role in found:
                 cell.outputs.remove(output)
                 found[role].append(output)
-    if found["verdicts"] and judged:
-        shown = {"text/html": cards.verdicts(judged).html}
-        found["verdicts"] = [new_output("display_data", data=shown)]
-    before = found["verdicts"] or found["claims"]
+    judged = found["verdicts"] or found["claims"]
+    if found["verdicts"] and verdicts:
+        judged = [new_output("display_data", data={"text/html": notebook_output.verdicts(verdicts).html})]
     limits = [place for place, cell in enumerate(nb.cells) if re.search(r"^##\s+Limits\b", cell.source, re.MULTILINE)]
     place = limits[-1] if limits else len(nb.cells)
-    nb.cells.insert(place, new_code_cell(outputs=[*before, *found["settings"]]))
+    nb.cells.insert(place, new_code_cell(outputs=[*judged, *found["settings"]]))
     nb.cells.append(new_code_cell(outputs=found["provenance"]))
     question = next((place for place, cell in enumerate(nb.cells) if cell.cell_type == "markdown"), -1)
     nb.cells.insert(question + 1, new_code_cell(outputs=found["short"]))
 
 
-def led(html: str, name: str, shown: Container[str]) -> str:
-    """A page with links to those beside it, of the pages that are `shown`."""
-    nav = _around(name, notebooks.around(name, shown))
-    return re.sub(r'<nav [^>]*class="around".*?</nav>', lambda _: nav, html, count=1, flags=re.DOTALL)
+def with_navigation(html: str, name: str, shown: Container[str]) -> str:
+    """A page with links to its neighbours among the `shown` pages."""
+    links = _navigation(name, runner.neighbours(name, shown))
+    return re.sub(r'<nav [^>]*class="around".*?</nav>', lambda _: links, html, count=1, flags=re.DOTALL)
 
 
-def _around(name: str, near: Mapping[str, notebooks.Experiment]) -> str:
-    return parts().around(near, "../" * name.count("/"))
+def _navigation(name: str, neighbours: Mapping[str, runner.Experiment]) -> str:
+    return parts().around(neighbours, "../" * name.count("/"))
 
 
 def figure_first(html: str) -> str:
-    """Put a page's first figure right after *In short*, where nothing but code and tables stands between them: words come before
-    what they speak of."""
+    """Move a page's first figure right below *In short*, unless headings or text stand between, which lead to the figure."""
     short = re.search(r'<section class="short".*?</section>(?:</div>)?', html, re.DOTALL)
     figure = short and re.compile(r'<div class="result"><figure.*?</figure></div>', re.DOTALL).search(html, short.end())
     if not (short and figure):
@@ -129,17 +130,15 @@ def figure_first(html: str) -> str:
     return f"{html[: short.end()]}{figure[0]}{between}{html[figure.end() :]}"
 
 
-def _made(facts: Mapping[str, Any]) -> list[str]:
-    """How the page came about: the machine, the versions, the commit."""
-    machine = facts.get("machine", {})
-    commit = {"commit": machine.get("commit")}
-    parts = (machine.get("hardware", {}), machine.get("versions", {}), commit)
-    said = (", ".join(f"{name} {value}" for name, value in part.items() if value is not None) for part in parts)
-    return list(filter(None, said))
+def _machine(machine: Mapping[str, Any]) -> list[str]:
+    """The machine, the versions and the commit that made a page, a text each."""
+    groups = (machine.get("hardware", {}), machine.get("versions", {}), {"commit": machine.get("commit")})
+    texts = (", ".join(f"{name} {value}" for name, value in group.items() if value is not None) for group in groups)
+    return list(filter(None, texts))
 
 
 def _label(cell: Any) -> str:
-    """What the folded code says of itself."""
+    """The label of a folded code cell."""
     tags = cell.metadata.get("tags", [])
     if "parameters" in tags or "injected-parameters" in tags:
         return "Parameters" if "parameters" in tags else "Parameters of this run"
@@ -147,8 +146,8 @@ def _label(cell: Any) -> str:
     return f"{count} line{'s' * (count != 1)} of code"
 
 
-def _contents(html: str) -> str:
-    """Give every h2 and h3 an id of its own and list them."""
+def _with_contents(html: str) -> str:
+    """Give every heading an id of its own, and list those of the second and third level."""
     seen: Counter[str] = Counter()
     entries = []
 
@@ -167,50 +166,42 @@ def _contents(html: str) -> str:
     return html.replace("<!--contents-->", f"<ol>{''.join(entries)}</ol>", 1)
 
 
-class _Loads(HTMLParser):
-    """Collects whatever a browser would fetch or run, and images without words."""
-
-    FETCH = frozenset(
-        ["src", "srcset", "data", "poster", "background", "manifest", "action", "formaction", "xlink:href"]
-    )
-    FORBIDDEN = frozenset(["script", "iframe", "object", "embed", "link", "base", "frame", "applet", "portal", "form"])
+class _Elements(HTMLParser):
+    """Collects elements with their attributes; a style sheet's text counts as one with a style."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.found: list[str] = []
+        self.found: list[tuple[str, dict[str, str]]] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        given = {name: value or "" for name, value in attrs}
-        if tag in self.FORBIDDEN:
-            self.found.append(f"<{tag}>")
-        for name, value in given.items():
-            fetched = name in self.FETCH and not value.startswith("data:")
-            link = name == "href" and (tag not in ("a", "area") or value.strip().lower().startswith("javascript:"))
-            if fetched or link or name.startswith("on"):
-                self.found.append(f"<{tag} {name}={value[:60]!r}>")
-        if tag == "meta" and given.get("http-equiv", "").lower() == "refresh":
-            self.found.append("<meta refresh>")
-        if tag == "img" and given.get("alt", "").strip() in ("", "No description has been provided for this image"):
-            self.found.append("an image without alternative text (show it with reports.plots.show)")
-        self.found += _fetched(given.get("style", ""))
+        self.found.append((tag, {name: value or "" for name, value in attrs}))
 
     def handle_data(self, data: str) -> None:
         if self.cdata_elem == "style":
-            self.found += _fetched(data)
-
-
-def _fetched(css: str) -> list[str]:
-    """What a style would fetch."""
-    found = re.findall(r"@import[^;]*|url\(\s*['\"]?(?!data:)[^)]*\)|image-set\([^)]*\)", css, re.IGNORECASE)
-    return [use[:60] for use in found]
+            self.found.append(("", {"style": data}))
 
 
 def check_offline(html: str, name: str = "the page") -> None:
-    """An error that lists everything in the page that would load or run something, or that cannot be read aloud."""
-    parser = _Loads()
-    parser.feed(html)
-    parser.close()
-    if parser.found:
-        raise PageError(
-            f"{name}: a report loads and runs nothing, but there is {', '.join(dict.fromkeys(parser.found))}"
-        )
+    """Raise an error that lists what would load or run something, and images without alternative text.
+
+    A page's policy stops the browser from loading anyway; the error tells the author before a reader sees a gap.
+    """
+    elements = _Elements()
+    elements.feed(html)
+    elements.close()
+    found: dict[str, None] = {}
+    for tag, attributes in elements.found:
+        if tag in FORBIDDEN:
+            found[f"<{tag}>"] = None
+        for key, value in attributes.items():
+            fetched = key in FETCHED and not value.startswith("data:")
+            link = key == "href" and (tag not in ("a", "area") or value.strip().lower().startswith("javascript:"))
+            if fetched or link or key.startswith("on"):
+                found[f"<{tag} {key}={value[:60]!r}>"] = None
+        if tag == "meta" and attributes.get("http-equiv", "").lower() == "refresh":
+            found["<meta refresh>"] = None
+        if tag == "img" and attributes.get("alt", "").strip() in NO_WORDS:
+            found["an image without alternative text (show it with reports.plots.show)"] = None
+        found |= dict.fromkeys(use[:60] for use in FETCHED_BY_STYLE.findall(attributes.get("style", "")))
+    if found:
+        raise PageError(f"{name}: a report loads and runs nothing, but there is {', '.join(found)}")

@@ -1,4 +1,4 @@
-"""How things look in every figure: one colour and one dash for a protocol, wherever it is drawn."""
+"""Colours and dashes: a protocol has the same ones in every figure."""
 
 from __future__ import annotations
 
@@ -18,39 +18,41 @@ ORANGE, SKY, BLACK, GREY = "#E69F00", "#56B4E9", "#222222", "#BDBDBD"
 SOLID, DASHED, DOTTED, DASHDOT = "-", (0, (5, 2)), (0, (1.2, 1.5)), (0, (5, 1.5, 1.2, 1.5))
 LONG = (0, (10, 2))
 DASHES = DOTTED, DASHED, SOLID, DASHDOT
-"""What several lines of one protocol have, one after another, beside its own."""
+"""The dashes of further lines of one protocol."""
 PALE = "#E4E4E4"
 
-_LOOKS = load(TEMPLATES / "looks.yaml").data
+_PALETTE = load(TEMPLATES / "palette.yaml").data
 PROTOCOLS: dict[str, tuple[str, Any]] = {
-    name: tuple(globals()[each.upper()] for each in look) for name, look in _LOOKS["protocols"].items()
+    name: tuple(globals()[each.upper()] for each in style) for name, style in _PALETTE["protocols"].items()
 }
-"""A protocol looks the same in every figure."""
-KINDS: dict[str, str] = {kind: globals()[tone.upper()] for kind, tone in _LOOKS["kinds"].items()}
-"""What a node does, in a Gantt chart."""
+"""Protocol -> its colour and its dashes."""
+KINDS: dict[str, str] = {kind: globals()[tone.upper()] for kind, tone in _PALETTE["kinds"].items()}
+"""What a node does -> its colour in a Gantt chart."""
 
 COMMON = ("sync", "async", "gba", "oac", "pipelined", "sequential")
-"""What a stranger is most often compared with, and must not look like."""
+"""The protocols from which an unknown one must differ, since most figures have them."""
 
 MARKS = "os^Dvp"
-"""What tells tasks, sizes and other things apart that are no protocols: black marks."""
+"""The marks of tasks, sizes and other things that are no protocols."""
 
 
 def colour(name: str) -> tuple[str, Any]:
-    """A protocol's colour and dashes: by its name, before any options or variants (`gba(iota=4)`, `gba printed`, `bsp-4k`); a
-    stranger's follow from its name too."""
+    """A protocol's colour and dashes, by its name without options and variants (`gba(iota=4)`, `gba printed`, `bsp-4k`).
+
+    Those of an unknown protocol follow from a hash of its name.
+    """
     first = re.split(r"[\s(+/,]", name)[0]
-    first = _LOOKS["said"].get(first, first)
+    first = _PALETTE["aliases"].get(first, first)
     parts = first.split("-")
     for base in (name, first, *("-".join(parts[:count]) for count in range(len(parts) - 1, 0, -1))):
         if base in PROTOCOLS:
             return PROTOCOLS[base]
-    spare = [look for look in dict.fromkeys(PROTOCOLS.values()) if look not in map(PROTOCOLS.get, COMMON)]
+    spare = [style for style in dict.fromkeys(PROTOCOLS.values()) if style not in map(PROTOCOLS.get, COMMON)]
     return spare[int(hashlib.sha256(name.encode()).hexdigest(), 16) % len(spare)]
 
 
 def shades(name: str, count: int) -> list[str]:
-    """So many variants of one protocol: its colour from light to dark."""
+    """The colours of so many variants of one protocol, from light to dark."""
     hue, _, strength = colorsys.rgb_to_hls(*to_rgb(colour(name)[0]))
     lights = [0.72 - 0.5 * place / max(count - 1, 1) for place in range(count)]
     return [to_hex(colorsys.hls_to_rgb(hue, light, strength)) for light in lights]

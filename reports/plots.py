@@ -1,4 +1,4 @@
-"""Figures in one style, each with a caption, alternative text and the numbers behind it; and the notebooks' tables."""
+"""Figures in one style, with a caption, alternative text and their numbers; the notebooks find tables and cards here too."""
 
 from __future__ import annotations
 
@@ -30,22 +30,23 @@ from reports.runner import repeat  # noqa: F401
 if TYPE_CHECKING:
     from lib.results.run import Run
 
-HOLLOW = {"linestyle": "", "marker": "o", "markersize": 8, "markerfacecolor": "none", "markeredgecolor": BLACK}
-"""The paper's values."""
+POINTS = {"linestyle": "", "marker": "o"}
+HOLLOW = POINTS | {"markersize": 8, "markerfacecolor": "none", "markeredgecolor": BLACK}
+"""The marks of the paper's values."""
 WIDTH = 6.4
-"""Inches: a report's column, and letters that can still be read on a phone."""
+"""Inches: the width of a report's column, at which letters can be read on a phone."""
 
 
 @contextmanager
 def style() -> Iterator[None]:
-    """The one style: seaborn's ticks, and what `lockstep.mplstyle` says."""
+    """Draw in the one style: seaborn's ticks, and `lockstep.mplstyle`."""
     ours = mpl.rc_context(fname=TEMPLATES / "lockstep.mplstyle")
     with sns.axes_style("ticks"), sns.plotting_context("notebook", font_scale=0.85), ours:
         yield
 
 
 def clock(runs: Mapping[str, Iterable[Run]] | Iterable[Run]) -> str:
-    """`virtual` or `wall`: the clock of these runs, which must be one."""
+    """`virtual` or `wall`: the one clock of these runs."""
     clocks = sorted({run.summary["clock"] for run in flatten(runs)})
     if len(clocks) != 1:
         raise BadOption(f"runs of {' and '.join(clocks) or 'no'} clock: virtual and wall seconds are never mixed")
@@ -62,7 +63,7 @@ def histories(runs: Mapping[str, Iterable[Run]]) -> pd.DataFrame:
 
 
 def traces(runs: Mapping[str, Run], workers: int = 6, until: float | None = None) -> pd.DataFrame:
-    """The first few workers' spans up to a moment, as one table."""
+    """The first few workers' spans up to a moment, as one table: protocol, node, kind, start, end, batch."""
     clock(runs)
     frames = []
     for name, run in runs.items():
@@ -86,8 +87,10 @@ def curves(
     seconds: str = "virtual",
     predicted: pd.DataFrame | None = None,
 ) -> Figure:
-    """One thin line for every seed of a protocol: the spread is seen, not averaged away. Beside `predicted`, whose lines they
-    are then, the data are marks: they were measured."""
+    """Draw one thin line for every seed of a protocol, so that the spread is seen.
+
+    With `predicted`, its means are the lines, and the measured data are marks.
+    """
     for column in (x, y, "protocol"):
         if column not in data.columns:
             raise unknown("column", column, data.columns)
@@ -97,12 +100,12 @@ def curves(
         ax = fig.subplots()
         for name, group in data.groupby("protocol", sort=False):
             tone, dashes = colour(str(name))
-            drawn = {"alpha": 0.85, "linestyle": dashes} if predicted is None else {"linestyle": "", "marker": "o"}
-            for i, (_, one) in enumerate(group.groupby("seed") if "seed" in group else [(0, group)]):
-                one = one.sort_values(x)
-                ax.plot(one[x], one[y], color=tone, markersize=5, label=None if i else str(name), **drawn)
-        for mark, told in _beside(ax, x, y, "protocol", None, predicted):
-            ax.plot([], [], label=told, **mark)
+            look = {"alpha": 0.85, "linestyle": dashes} if predicted is None else POINTS
+            for i, (_, line) in enumerate(group.groupby("seed") if "seed" in group else [(0, group)]):
+                line = line.sort_values(x)
+                ax.plot(line[x], line[y], color=tone, markersize=5, label=None if i else str(name), **look)
+        for text, mark in _references(ax, x, y, "protocol", None, predicted).items():
+            ax.plot([], [], label=text, **mark)
         ax.set(xlabel=label(x, seconds), ylabel=label(y, seconds))
         ax.ticklabel_format(axis="y", useOffset=False)
         ax.legend(title=None, loc="best", handlelength=3)
@@ -120,8 +123,10 @@ def panels(
     paper: pd.DataFrame | None = None,
     predicted: pd.DataFrame | None = None,
 ) -> Figure:
-    """A panel for each pair of `row` and `column`: the mean over seeds as a line, the seeds' range behind it. Rows have axes
-    of their own. `paper`, with the same columns, is drawn as hollow marks, `predicted` as `curves` draws it."""
+    """Draw a panel for each pair of `row` and `column`: the mean over seeds as a line, the seeds' range behind it.
+
+    The panels of a row share the y axis. `paper`, with the same columns, is drawn as hollow marks, `predicted` as in `curves`.
+    """
     rows, columns = list(dict.fromkeys(data[row])), list(dict.fromkeys(data[column]))
     with style():
         fig = Figure(figsize=(WIDTH, 2.1 * len(rows) + 0.7), layout="constrained")
@@ -129,25 +134,23 @@ def panels(
         handles: dict[str, Any] = {}
         for i, j in ((i, j) for i in range(len(rows)) for j in range(len(columns))):
             ax = grid[i, j]
-            here, *others = (
+            measured, *references = (
                 each if each is None else each[(each[row] == rows[i]) & (each[column] == columns[j])]
                 for each in (data, paper, predicted)
             )
-            looks = set()
-            for name, group in here.groupby(hue, sort=False):
+            used = set()
+            for name, group in measured.groupby(hue, sort=False):
                 tone, dashes = colour(str(name))
-                # Several of one protocol.
-                dashes = next((d for d in (dashes, *DASHES) if (tone, d) not in looks), dashes)
-                looks.add((tone, dashes))
+                dashes = next((d for d in (dashes, *DASHES) if (tone, d) not in used), dashes)  # variants of a protocol
+                used.add((tone, dashes))
                 spread = group.groupby(x)[y].agg(["mean", "min", "max"])
                 if predicted is None:
                     ax.fill_between(spread.index, spread["min"], spread["max"], color=tone, alpha=0.15, linewidth=0)
                 else:
                     ax.vlines(spread.index, spread["min"], spread["max"], color=tone, linewidth=1)
-                drawn = {"linestyle": dashes, "marker": "."} if predicted is None else {"linestyle": "", "marker": "o"}
-                handles[str(name)] = ax.plot(spread.index, spread["mean"], color=tone, markersize=5, **drawn)[0]
-            for mark, told in _beside(ax, x, y, hue, *others):
-                handles[told] = Line2D([], [], **mark)
+                look = {"linestyle": dashes, "marker": "."} if predicted is None else POINTS
+                handles[str(name)] = ax.plot(spread.index, spread["mean"], color=tone, markersize=5, **look)[0]
+            handles |= {text: Line2D([], [], **mark) for text, mark in _references(ax, x, y, hue, *references).items()}
             ax.set_title(", ".join(filter(None, (rows[i], columns[j]))), loc="left", fontsize=10, pad=3)
             ax.set_ylabel(label(y) if j == 0 else "")
             ax.set_xlabel(unit or label(x) if i == len(rows) - 1 else "")
@@ -159,11 +162,11 @@ def panels(
     return fig
 
 
-def _beside(
+def _references(
     ax: Axes, x: str, y: str, hue: str, paper: pd.DataFrame | None, predicted: pd.DataFrame | None
-) -> list[tuple[dict[str, Any], str]]:
-    """Draw what is not measured: the paper's values as hollow marks, predictions as lines. What a legend says of them."""
-    said = []
+) -> dict[str, dict[str, Any]]:
+    """Draw the paper's values as hollow marks and predictions as lines; return the legend's texts with their marks."""
+    legend = {}
     for name, group in () if predicted is None else predicted.groupby(hue, sort=False):
         tone, dashes = colour(str(name))
         line = group.groupby(x)[y].mean()
@@ -172,12 +175,14 @@ def _beside(
     for name, group in () if paper is None else paper.groupby(hue, sort=False):
         ax.plot(group[x], group[y], zorder=4, **HOLLOW | {"markeredgecolor": colour(str(name))[0]})
     if predicted is not None:
-        said += [({"linestyle": "", "marker": "o", "color": BLACK}, "measured"), ({"color": BLACK}, "predicted")]
-    return [*said, *([(HOLLOW, "the paper")] if paper is not None else [])]
+        legend |= {"measured": POINTS | {"color": BLACK}, "predicted": {"color": BLACK}}
+    if paper is not None:
+        legend["the paper"] = HOLLOW
+    return legend
 
 
 def gantt(data: pd.DataFrame, seconds: str = "virtual") -> Figure:
-    """Who did what when: a panel for every protocol, a row for every worker (the table is `traces`')."""
+    """Draw a Gantt chart of a table as `traces` makes it: a panel for every protocol, a row for every worker."""
     names = list(dict.fromkeys(data["protocol"]))
     rows = sum(data[data["protocol"] == name]["node"].nunique() for name in names)
     with style():
@@ -202,7 +207,7 @@ def gantt(data: pd.DataFrame, seconds: str = "virtual") -> Figure:
 
 
 def png(fig: Figure) -> bytes:
-    """The figure without software, version or date: equal figures are equal bytes."""
+    """The figure as PNG without software, version or date, so that equal figures are equal bytes."""
     buffer = io.BytesIO()
     with style():
         fig.savefig(buffer, format="png", metadata={"Software": None})
@@ -210,7 +215,7 @@ def png(fig: Figure) -> bytes:
 
 
 def show(fig: Figure, data: pd.DataFrame, *, name: str, caption: str, alt: str) -> Fragment:
-    """The figure as HTML, saved with the CSV behind it; `name` is the notebook's and the figure's, joined by '/'."""
+    """Save the figure with its CSV, and return it as HTML; `name` is the notebook's and the figure's, joined by '/'."""
     if not re.fullmatch(r"([\w-][\w.-]*/){1,2}[\w-][\w.-]*", name):
         raise BadOption(f"figure name {name!r}: write the notebook's name and the figure's: 00_quickstart/auc")
     for what, text in (("caption", caption), ("alternative text", alt)):

@@ -12,25 +12,25 @@ from reports.markup import number, rounded, words
 UNITS = {"auc": "AUC", "ne": "NE", "mrr": "MRR", "logloss": "log loss", "qps": "samples/s"}
 """By a metric's first word."""
 SMALL = ("AUC", "NE", "MRR", "log loss")
-"""What is told in thousandths where it differs by less than a tenth."""
+"""Units whose differences below a tenth are written in thousandths."""
 PERCENT = ("error", "share")
-"""Metrics that are told in per cent."""
+"""Metrics that are written in per cent."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Scale:
-    """How the numbers of one case are written, all alike."""
+    """The factor, digits and unit with which all numbers of one case are written."""
 
     factor: float = 1.0
     decimals: int = 0
     unit: str = ""
-    """What follows each number without a space: ×; what stands once after all of them has one: ` AUC`."""
+    """Begins with a space where it stands once after all numbers: ` AUC`; × follows each number."""
 
     def plain(self, x: float) -> str:
-        """A number without its unit."""
+        """A number as text, without its unit."""
         return rounded(self.factor * x, self.decimals)
 
-    def told(self, x: float) -> str:
+    def text(self, x: float) -> str:
         return self.plain(x) + self.unit
 
 
@@ -47,7 +47,7 @@ def decimals(numbers: Iterable[float | None], half: float | None = None) -> int:
 
 
 def scale(claim: Claim, case: Case) -> Scale:
-    """How a case's numbers are written, the paper's among them."""
+    """The scale of a case's numbers, the paper's among them."""
     numbers = [x for x in (case.ours, case.low, case.high, case.figure) if x is not None]
     half = (case.high - case.low) / 2 if case.low is not None and case.high is not None else None
     factor, unit = 1.0, UNITS.get(claim.metric.split("_")[0], "")
@@ -60,60 +60,59 @@ def scale(claim: Claim, case: Case) -> Scale:
         factor, unit = 1000.0, f" × 10⁻³ {unit}"
     else:
         unit = f" {unit}" if unit else ""
-    given = [factor * x for x in numbers]
-    places = decimals(given, factor * half if half else None)
-    while places < 6 and any(_hides(x, case, Scale(factor=factor, decimals=places)) for x in numbers):
+    places = decimals([factor * x for x in numbers], factor * half if half else None)
+    while places < 6 and any(_hides_edge(x, case, Scale(factor=factor, decimals=places)) for x in numbers):
         places += 1
     return Scale(factor=factor, decimals=places, unit=unit)
 
 
-def _hides(x: float, case: Case, of: Scale) -> bool:
-    """Whether a number that is out of bounds is written as the bound itself."""
+def _hides_edge(x: float, case: Case, scale: Scale) -> bool:
+    """Whether a number beyond the rule's edge would be written as the edge itself."""
     low, high = case.near is not None and x < case.near, case.far is not None and x > case.far
-    return (low and of.plain(x) == of.plain(case.near)) or (high and of.plain(x) == of.plain(case.far))
+    return (low and scale.plain(x) == scale.plain(case.near)) or (high and scale.plain(x) == scale.plain(case.far))
 
 
-def ours(claim: Claim, case: Case) -> str:
-    """What was found: the mean with its interval, or with the range of the runs where each of them is judged."""
+def measured_text(claim: Claim, case: Case) -> str:
+    """The measured mean with its interval, or with the range of the runs where every run is judged."""
     if case.ours is None:
         return "–"
-    of = scale(claim, case)
+    written = scale(claim, case)
     if case.low is None or case.high is None or case.low == case.high:
-        return of.told(case.ours)
-    ends = f"{of.plain(case.low)}, {of.plain(case.high)}"
+        return written.text(case.ours)
+    ends = f"{written.plain(case.low)}, {written.plain(case.high)}"
     spread = f" (range {ends})" if claim.every else f" [{ends}]"
-    return of.told(case.ours) + spread if of.unit == "×" else of.plain(case.ours) + spread + of.unit
+    return written.text(case.ours) + spread if written.unit == "×" else written.plain(case.ours) + spread + written.unit
 
 
-def papers(claim: Claim, case: Case) -> str:
-    """What the paper says of the case, a number as ours are written."""
+def paper_text(claim: Claim, case: Case) -> str:
+    """The paper's figure of the case, a number in the scale of ours."""
     if case.figure is None:
         return case.paper or "–"
-    of = scale(claim, case)
-    number = of.factor * case.figure
-    return rounded(number, decimals([number])) + of.unit
+    written = scale(claim, case)
+    number = written.factor * case.figure
+    return rounded(number, decimals([number])) + written.unit
 
 
-def asked(claim: Claim, case: Case) -> str:
-    """What satisfies the rule: at least, at most, or between."""
-    of = scale(claim, case)
-    near, far = (None if edge is None else number(of.factor * edge) for edge in (case.near, case.far))
-    words = f"{near} to {far}" if None not in (near, far) else f"at least {near}" if far is None else f"at most {far}"
-    return words if words.endswith(" 0") else words + of.unit
+def rule_text(claim: Claim, case: Case) -> str:
+    """The range that satisfies the rule: at least, at most, or from a number to another."""
+    written = scale(claim, case)
+    near, far = (None if edge is None else number(written.factor * edge) for edge in (case.near, case.far))
+    text = f"{near} to {far}" if None not in (near, far) else f"at least {near}" if far is None else f"at most {far}"
+    return text if text.endswith(" 0") else text + written.unit
 
 
-def tells(claim: Claim, case: Case) -> str:
-    """Its seeds and, of a paper's claim, the smallest effect that they can tell beside the rule's edge."""
+def seeds_text(claim: Claim, case: Case) -> str:
+    """The number of seeds and, of a paper's claim, the smallest effect that they detect and the rule's edge."""
     if claim.kind != "paper" or case.least is None:
         return str(case.n)
-    of, edge = scale(claim, case), case.near if claim.sign > 0 else case.far
-    told, edge = (None if x is None else of.factor * x for x in (case.least, edge))
-    margin = "" if edge is None else f", margin {rounded(edge, decimals([edge]))}"
-    return f"{case.n}: tell {rounded(told, decimals([], told))}{margin}{of.unit}"
+    written, edge = scale(claim, case), case.near if claim.sign > 0 else case.far
+    least = written.factor * case.least
+    margin = "" if edge is None else f", margin {rounded(written.factor * edge, decimals([written.factor * edge]))}"
+    return f"{case.n}: tell {rounded(least, decimals([], least))}{margin}{written.unit}"
 
 
 def column(numbers: Iterable[float | None]) -> list[str]:
-    """A column's numbers, all to the same digit: the fourth of the largest, or the last that is no zero in all."""
+    """A column's numbers as texts, rounded to the same digit: the fourth of the largest, or the last that is not 0 in all."""
     numbers = [math.nan if x is None else float(x) for x in numbers]
     finite = [x for x in numbers if math.isfinite(x)]
     largest = max(map(abs, finite), default=0.0)
@@ -123,8 +122,8 @@ def column(numbers: Iterable[float | None]) -> list[str]:
     return [rounded(x, places) for x in numbers]
 
 
-def within(mean: float, half: float) -> str:
-    """A mean and half its interval."""
+def plus_minus(mean: float, half: float) -> str:
+    """A mean and half of its interval as text: 0.731 ± 0.003."""
     if not math.isfinite(half):
         return rounded(mean, decimals([mean]) + 1)
     if abs(half) <= 1e-9 * abs(mean):  # equal but for rounding
@@ -134,5 +133,5 @@ def within(mean: float, half: float) -> str:
 
 
 def label(name: str, seconds: str = "virtual") -> str:
-    """A column's name as a heading or beside an axis; time says which seconds it counts."""
+    """A column's name as a heading or axis label; `time` becomes virtual or wall seconds."""
     return f"{seconds} seconds" if name == "time" else words()["labels"].get(name, name.replace("_", " "))

@@ -1,112 +1,120 @@
-"""*In short*: what a page's claims came to, in sentences with numbers, and why what failed did; made from saved verdicts."""
+"""*In short*: sentences with numbers about a page's claims, and why some failed; made from saved verdicts."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from reports.claims import ELSEWHERE, HOLDS, OUT, counts, tally
+from reports.claims import ELSEWHERE, HOLDS, OUT, Claim, counts, tally
 from reports.markup import parts
-from reports.quantities import asked, ours, papers, scale
+from reports.quantities import Scale, measured_text, paper_text, rule_text, scale
 
 if TYPE_CHECKING:
-    from reports.claims import Verdict
+    from reports.claims import Case, Verdict
 
 MOST = 2
-"""Sentences about what was found, where no claim says which of them are to stand here."""
+"""Sentences about findings on a page whose claims have no `short` of their own."""
 NOTHING = "Nothing has been judged yet: this page is of the profile {}; what is published is of the profile laptop."
-TURNED = str.maketrans("<>", "><")
-MISSED = ("not replicated", OUT, ELSEWHERE, "not kept", "failed")
-NAMES = {"paper": ("claim of the paper", "claims of the paper"), "promise": ("promise of ours", "promises of ours")}
-NAMES["confirmatory"] = ("confirmatory claim of the paper", "confirmatory claims of the paper")
-NAMES["check"] = ("check", "checks")
+REVERSED = str.maketrans("<>", "><")
+FAILURES = ("not replicated", OUT, ELSEWHERE, "not kept", "failed")
+NAMES = {
+    "confirmatory": ("confirmatory claim of the paper", "confirmatory claims of the paper"),
+    "paper": ("claim of the paper", "claims of the paper"),
+    "promise": ("promise of ours", "promises of ours"),
+    "check": ("check", "checks"),
+}
 
 
 def in_short(verdicts: Sequence[Verdict], profile: str) -> str:
-    """The block as HTML; one line where nothing could be judged, nothing for a page without claims."""
+    """The block as HTML: one line where nothing could be judged, empty for a page without claims."""
     if not verdicts:
         return ""
     if profile == "smoke" or all(verdict.verdict in ("not run", "refused") for verdict in verdicts):
         return parts().short((), (), (), [NOTHING.format(profile or "of a trial")])
     chosen = [verdict for verdict in verdicts if verdict.claim.short]
-    settled = (*HOLDS, "direction only")
-    found = [v for v in verdicts if v.counted in settled and (v.claim.short or not chosen)]
+    found = [v for v in chosen or verdicts if v.counted in (*HOLDS, "direction only")]
     found = found if chosen else sorted(found, key=lambda v: v.claim.kind != "paper")[:MOST]
-    open_ = [v for v in chosen if v.counted == "inconclusive" and v.detail]  # what a page asks, and cannot tell
-    failed = missed(verdicts)
-    if not (found or failed or open_):  # then that nothing was settled is the answer
+    undecided = [v for v in chosen if v.counted == "inconclusive" and v.detail]
+    failed = failures(verdicts)
+    if not (found or failed or undecided):  # then that nothing is decided is the answer
         found = list(verdicts[:MOST])
-    counted = [(kind, of, sum(of.values())) for kind, of in _once(counts(verdicts)).items()]
-    said = [f"{number} {NAMES[kind][number > 1]}: {tally(of)}" for kind, of, number in counted]
-    return parts().short([(v, told(v)) for v in found + open_], [(v, told(v), why(v)) for v in failed], said, ())
+    counted = [(sum(each.values()), kind, each) for kind, each in _distinct(counts(verdicts)).items()]
+    totals = [f"{number} {NAMES[kind][number > 1]}: {tally(each)}" for number, kind, each in counted]
+    return parts().short(
+        [(v, sentence(v)) for v in found + undecided], [(v, sentence(v), reason(v)) for v in failed], totals, ()
+    )
 
 
-def _once(kinds: Mapping[str, Mapping[str, int]]) -> dict[str, Mapping[str, int]]:
-    """Without the papers' claims where all of them are confirmatory, and told."""
-    return {kind: of for kind, of in kinds.items() if kind != "paper" or of != kinds.get("confirmatory")}
+def _distinct(kinds: dict[str, dict[str, int]]) -> dict[str, dict[str, int]]:
+    """The counts without those of the papers' claims if all of these are confirmatory, and counted as such."""
+    return {kind: found for kind, found in kinds.items() if kind != "paper" or found != kinds.get("confirmatory")}
 
 
-def missed(verdicts: Sequence[Verdict]) -> list[Verdict]:
-    """What failed, or could not be judged where the paper is."""
-    return [verdict for verdict in verdicts if verdict.counted in MISSED]
+def failures(verdicts: Sequence[Verdict]) -> list[Verdict]:
+    """The verdicts that failed, or could not be judged under the paper's conditions."""
+    return [verdict for verdict in verdicts if verdict.counted in FAILURES]
 
 
-def told(verdict: Verdict) -> str:
-    """A claim in a sentence with what was measured: its own sentence for it, or the claim and both numbers."""
-    claim, cases = verdict.claim, [case for case in verdict.cases if case.ours is not None]
+def sentence(verdict: Verdict) -> str:
+    """A claim with its measured numbers: its own sentence filled in, or the claim followed by both numbers."""
+    claim, cases = verdict.claim, _measured(verdict)
     if claim.short and cases:
-        # Where every case is as open as the other there is no more to say.
+        # Where all cases are inconclusive without a reason, their list would say nothing more.
         unlike = any(case.detail or case.verdict != "inconclusive" for case in verdict.cases)
-        open_ = f" Open: {verdict.detail}." if verdict.counted == "inconclusive" and verdict.detail and unlike else ""
-        return claim.short.format(**numbers(verdict)) + _reversed(verdict) + _asked(verdict) + open_
-    words, told = [claim.sentence], [case for case in cases if case.figure is not None]
-    for who, of, number in (("Ours", cases, ours), ("The paper", told, papers)):
-        found = [f"{case.case}: " * (len(verdict.cases) > 1) + number(claim, case) for case in of]
-        words += [f"{who}: {'; '.join(found)}."] if found else []
+        undecided = verdict.counted == "inconclusive" and verdict.detail and unlike
+        text = claim.short.format(**placeholders(verdict)) + _reversed_pairs(verdict) + _required(verdict)
+        return text + (f" Open: {verdict.detail}." if undecided else "")
+    words, with_figure = [claim.sentence], [case for case in cases if case.figure is not None]
+    for name, rows, number in (("Ours", cases, measured_text), ("The paper", with_figure, paper_text)):
+        found = [f"{case.case}: " * (len(verdict.cases) > 1) + number(claim, case) for case in rows]
+        words += [f"{name}: {'; '.join(found)}."] if found else []
     words += [f"But {verdict.detail}."] if verdict.detail and not cases else []
-    return " ".join(words) + _asked(verdict)
+    return " ".join(words) + _required(verdict)
 
 
-def _reversed(verdict: Verdict) -> str:
-    """Of a claim that is an order, the pairs that are shown to stand the other way."""
-    if verdict.claim.effect != "order":
+def _measured(verdict: Verdict) -> list[Case]:
+    return [case for case in verdict.cases if case.ours is not None]
+
+
+def _reversed_pairs(verdict: Verdict) -> str:
+    """Of an order, the pairs that are shown to have the opposite order."""
+    sign = verdict.claim.sign
+    ends = [(case.case, case.high if sign > 0 else case.low) for case in verdict.cases]
+    pairs = [pair.translate(REVERSED) for pair, end in ends if end is not None and sign * end < 0]
+    return f" Shown the other way here: {'; '.join(pairs)}." if pairs and verdict.claim.effect == "order" else ""
+
+
+def _required(verdict: Verdict) -> str:
+    """What a failed promise or check requires, unless its sentence says it; a paper's number stands next to ours."""
+    claim: Claim = verdict.claim
+    if claim.kind == "paper" or verdict.counted not in FAILURES or "asked" in (claim.short or ""):
         return ""
-    ends = [(case.case, case.high if verdict.claim.sign > 0 else case.low) for case in verdict.cases]
-    other = [pair.translate(TURNED) for pair, end in ends if end is not None and verdict.claim.sign * end < 0]
-    return f" Shown the other way here: {'; '.join(other)}." if other else ""
+    cases = {rule_text(claim, case): case.case for case in _measured(verdict)}
+    rules = [text if len(cases) == 1 else f"{case}: {text}" for text, case in cases.items()]
+    return f" Asked: {'; '.join(rules)}." if rules else ""
 
 
-def _asked(verdict: Verdict) -> str:
-    """What a promise or a check that failed was to reach, unless its sentence says so; a paper's number stands beside ours."""
-    claim = verdict.claim
-    if claim.kind == "paper" or verdict.counted not in MISSED or "asked" in (claim.short or ""):
-        return ""
-    cases = {asked(claim, case): case.case for case in verdict.cases if case.ours is not None}
-    told = [text if len(cases) == 1 else f"{case}: {text}" for text, case in cases.items()]
-    return f" Asked: {'; '.join(told)}." if told else ""
-
-
-def numbers(verdict: Verdict) -> dict[str, Any]:
-    """What a claim's `short` is filled with: `ours`, `paper`, and `interval`; of several cases their least and greatest."""
-    claim, cases = verdict.claim, [case for case in verdict.cases if case.ours is not None]
-    papers = [case.figure for case in cases if case.figure is not None]
-    of = scale(claim, max(cases, key=lambda case: abs(case.ours)))
-    filled = {"ours": _spanned([case.ours for case in cases], of), "paper": _spanned(papers, of), "interval": ""}
+def placeholders(verdict: Verdict) -> dict[str, str]:
+    """What replaces {ours}, {paper} and {interval} in a claim's `short`; of several cases the least and the greatest."""
+    claim, cases = verdict.claim, _measured(verdict)
+    figures = [case.figure for case in cases if case.figure is not None]
+    written = scale(claim, max(cases, key=lambda case: abs(case.ours)))
+    found = {"ours": _span([case.ours for case in cases], written), "paper": _span(figures, written), "interval": ""}
     if len(cases) == 1 and cases[0].low is not None and cases[0].high is not None:
-        filled["interval"] = f"[{of.plain(cases[0].low)}, {of.plain(cases[0].high)}]"
-    return filled
+        found["interval"] = f"[{written.plain(cases[0].low)}, {written.plain(cases[0].high)}]"
+    return found
 
 
-def _spanned(values: Sequence[float], of: Any) -> str:
-    told = list(dict.fromkeys(of.plain(x) for x in ([min(values), max(values)] if values else [])))
-    return " to ".join(told) + of.unit if told else "–"
+def _span(values: Sequence[float], written: Scale) -> str:
+    ends = dict.fromkeys(written.plain(x) for x in ([min(values), max(values)] if values else []))
+    return " to ".join(ends) + written.unit if ends else "–"
 
 
-def why(verdict: Verdict) -> str:
-    """Why it failed, as far as it was tested: the first explanation; the claim's own place has them all."""
+def reason(verdict: Verdict) -> str:
+    """Why a claim failed, as far as that was tested: its first explanation. The claim's own entry has all of them."""
     for each in verdict.claim.explanations:
         return f"Tested: {each.changed}. Found: {each.found}."
-    if verdict.counted in (OUT, ELSEWHERE):  # which is why it cannot be judged here
+    if verdict.counted in (OUT, ELSEWHERE):
         detail = next(case.detail for case in verdict.cases if case.verdict == verdict.counted)
         return f"{detail[:1].upper()}{detail[1:]}."
     return "Not explained yet."

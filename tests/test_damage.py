@@ -154,12 +154,12 @@ def test_yaml(tmp_path, kind, place, bit):
 @SETTINGS
 @given(**DAMAGE)
 def test_a_stored_verdict(tmp_path, verdict, place, bit):
-    path = saved.file_of(verdict.claim.id, tmp_path)
+    path = saved.verdict_file(verdict.claim.id, tmp_path)
     path.parent.mkdir(exist_ok=True)
-    path.write_bytes(saved.file_of(verdict.claim.id).read_bytes())
+    path.write_bytes(saved.verdict_file(verdict.claim.id).read_bytes())
     damage(path, place, bit)
     try:
-        assert len(saved.kept(tmp_path)) <= 1
-        assert saved.stored(verdict.claim).claim == verdict.claim
+        assert len(saved.verdicts_in(tmp_path)) <= 1
+        assert saved.stored_verdict(verdict.claim).claim == verdict.claim
     except LockstepError as error:
         assert str(path) in str(error)

@@ -45,7 +45,7 @@ def test_long_profiles_resume_and_smoke_runs_anew(profile, resumes):
     recipe = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT).stdout
     (run,) = [line for line in recipe.splitlines() if "lib run all" in line]
     assert f"--profile {profile}" in run and ("--resume" in run) == resumes
-    assert ("notebooks.reference" in recipe) == (profile == "laptop")
+    assert ("reports.publish" in recipe) == (profile == "laptop")
 
 
 def test_what_runs_here_is_what_is_pinned():

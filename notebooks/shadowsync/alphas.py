@@ -12,7 +12,7 @@ from lib import Run
 from notebooks import study
 from notebooks.shadowsync import quality, tasks
 from reports.claims import interval
-from reports.claims.statistics import least
+from reports.claims.statistics import smallest_effect
 
 SHADOW, TWINS = "s-easgd", ("fr-easgd (5)", "fr-easgd (30)")
 TUNED = (SHADOW, *TWINS)
@@ -52,5 +52,5 @@ def intervals(data: pd.DataFrame, columns: Sequence[str], by: Sequence[str]) -> 
     for case, part in data.groupby(list(by), sort=False):
         for column in columns:
             mean, low, _ = interval(part[column].to_list())
-            rows[*case, column] = {"mean": mean, "+-": mean - low, "tells": least(mean - low, len(part))}
+            rows[*case, column] = {"mean": mean, "+-": mean - low, "tells": smallest_effect(mean - low, len(part))}
     return pd.DataFrame.from_dict(rows, "index").rename_axis([*by, "of"])

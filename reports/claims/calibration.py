@@ -1,4 +1,4 @@
-"""What a constant of a modelled cluster was fitted to: data beside the claims, and a reason not to judge what follows from it."""
+"""What a constant of a modelled cluster was fitted to; a result that follows from the fit is not judged."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from reports.claims.claim import Comparison, Text
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Determined(Checked):
+class FittedResult(Checked):
     """Comparisons whose outcome a fitted constant decides, by patterns in which * stands for anything."""
 
     metric: Text
@@ -18,10 +18,10 @@ class Determined(Checked):
     reference: Text | None = None
 
     def covers(self, comparison: Comparison) -> bool:
+        """Whether the comparison matches, whichever of the two subjects is named first."""
         pair, patterns = (comparison.subject, comparison.reference or ""), (self.subject, self.reference or "")
-        ways = (pair, pair[::-1])
-        named = any(all(map(fnmatchcase, way, patterns)) for way in ways)
-        return named and fnmatchcase(comparison.metric, self.metric)
+        matches = any(all(map(fnmatchcase, order, patterns)) for order in (pair, pair[::-1]))
+        return matches and fnmatchcase(comparison.metric, self.metric)
 
     def __str__(self) -> str:
         return f"{self.metric} of {' and '.join(filter(None, (self.subject, self.reference)))}"
@@ -29,19 +29,19 @@ class Determined(Checked):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Calibration(Checked):
-    """A constant, its value, and where that comes from."""
+    """A constant, its value, and its source."""
 
     constant: Text
-    """Where it stands: a module and a name in it, or the notebooks' own words."""
+    """A module and a name in it, or the notebooks' own words."""
     value: float | tuple[float, ...]
-    """What it is, as in the code."""
+    """As in the code."""
     fitted_to: Text
-    """The figure that it was chosen by."""
+    """The figure of the paper that it was fitted to."""
     notebooks: tuple[Text, ...]
-    """Those whose results follow from it."""
-    determines: tuple[Determined, ...] = ()
-    """What is no prediction any more."""
+    """The notebooks whose results follow from it."""
+    determines: tuple[FittedResult, ...] = ()
+    """The results that are no predictions any more."""
 
     def covers(self, comparison: Comparison) -> bool:
-        """Whether the comparison's outcome was put in, whichever of the two is named first."""
+        """Whether the fit decides the comparison's outcome."""
         return any(each.covers(comparison) for each in self.determines)

@@ -23,22 +23,22 @@ Figure = Annotated[float, Finite]
 
 
 class BadClaim(LockstepError, ValueError):
-    """A claim that cannot be judged as it is written."""
+    """A claim that cannot be judged as written."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Explanation(Checked):
-    """A reason why a claim may not have been replicated, and what came of testing it."""
+    """A possible reason why a claim was not replicated, and the result of testing it."""
 
     changed: Text
-    """What was changed to test it."""
+    """What the test changed."""
     found: Text
-    """What happened then."""
+    """What the test found."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """One case of a claim: who is compared with whom, in the words of the results."""
+    """One case of a claim: the metric and the subjects that it compares, by their names in the results."""
 
     case: str
     paper: float | str | None
@@ -51,43 +51,43 @@ class Comparison:
 
     @property
     def subjects(self) -> list[str]:
-        named = (self.subject, self.reference, self.best, self.frozen, self.loser)
-        return [name for name in named if name is not None]
+        names = (self.subject, self.reference, self.best, self.frozen, self.loser)
+        return [name for name in names if name is not None]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Claim(Checked):
-    """One claim; made as it is written, or not at all. In names of subjects and metrics, {case} stands for each case's name."""
+    """One claim, checked when it is made. In names of subjects and metrics, {case} stands for each case's name."""
 
     id: Text
-    """The name that the claim keeps everywhere, as in EXPERIMENTS.md."""
+    """Its name everywhere, as in EXPERIMENTS.md."""
     notebook: Text
     """The notebook beside the file, which judges the claim."""
     sentence: Text
     """What is claimed, in our words."""
     short: Text | None = None
-    """A sentence for *In short*, in which {ours}, {interval} and {paper} are what was measured and what the paper has."""
+    """A sentence for *In short*; {ours}, {interval} and {paper} are replaced by measured and paper's numbers."""
     place: Text
     """Where the paper says it."""
     kind: Literal["paper", "promise", "check"]
     """The paper's claim, a promise of ours, or a check of what follows by construction."""
     standing: Literal["confirmatory", "after a pilot", "exploratory", "foreseen"] | None = None
-    """Of a paper's claim: whether its rule was there before anybody looked; foreseen: a formula gives what its runs will find, so
-    that no seeds confirm it."""
+    """Of a paper's claim: whether its rule was written before any look at results. Foreseen: a formula gives the result, so that
+    no seeds confirm it."""
     effect: Literal["difference", "ratio", "value", "slope", "order"]
-    """What is read off each seed's results."""
+    """How each seed's results give one number."""
     metric: Text
     """The column of the results that is compared."""
     subject: Text | None = None
-    """Whom the claim is about, as in the results' column `subject`."""
+    """What the claim is about, as in the results' column `subject`."""
     reference: Text | None = None
-    """Whom the subject is compared with."""
+    """What the subject is compared with."""
     order: tuple[Text, ...] = ()
-    """Of an order: the subjects, the one with the largest metric first; with the relation <=, the smallest."""
+    """Of an order: the subjects, the largest metric first; with the relation <=, the smallest first."""
     over: Text | None = None
     """The column that a slope is taken over."""
     cases: dict[str, Figure | Text | None] = dataclasses.field(default_factory=dict)
-    """Tasks or statuses of the one fact, each with what the paper says: a number is judged by size too, a text is shown."""
+    """Tasks or statuses of the one fact, each with the paper's figure: a number is judged by size too, a text is only shown."""
     relation: Literal[">=", "<=", "within", "parity"]
     """>=, <=, within or parity."""
     margin: Figure | None = None
@@ -95,35 +95,35 @@ class Claim(Checked):
     target: Figure | None = None
     """What `within` is measured from."""
     factor: Annotated[float, Gt(1), Finite] | None = None
-    """How many times the paper's effect ours may be, or the paper's ours; 2 where a number of the paper is judged."""
+    """How many times larger or smaller than the paper's effect ours may be; 2 by default where the paper has a number."""
     share: Annotated[float, Gt(0), Le(0.1)] | None = None
-    """Of parity: the margin as a share of what can be lost, best less frozen."""
+    """Of parity: the margin as a share of the possible loss, best minus frozen."""
     better: Literal["higher", "lower"] | None = None
     """Of parity: which way is better."""
     best: Text | None = None
-    """Of parity: the subject that has all that can be lost."""
+    """Of parity: the subject with the full quality."""
     frozen: Text | None = None
-    """Of parity: the one that has lost it: a model that stopped training there; for a throughput, the mode to be left behind."""
+    """Of parity: the subject that has lost it: a model that stopped training; for a throughput, the slow mode."""
     loser: Text | None = None
-    """Of parity: a mode that loses in the paper. Unless it is shown to miss the margin in the same runs, nobody knows that they
-    could tell, and parity is inconclusive."""
+    """Of parity: a mode that loses in the paper. Unless the same runs show that it misses the margin, they cannot detect a loss,
+    and parity is inconclusive."""
     control: Figure | dict[str, Figure] | None = None
-    """The effect of what the claim is against, a mode that loses or what was never trained; no effect where that is not said. By
-    case where they differ; so are all the figures below."""
+    """The effect of a mode that loses, or of an untrained model; no effect by default. By case where they differ, as are all the
+    figures below."""
     papers: dict[str, Figure] = dataclasses.field(default_factory=dict)
     """The paper's effect where its figure in `cases` is a text: the rule is tried on it, and judges no size."""
     shares: bool = False
     """`control` and `papers` are shares of the reference's metric, since the paper's scale is another."""
     regime: dict[str, Figure | dict[str, Figure]] = dataclasses.field(default_factory=dict)
-    """The columns of the results that can decide the claim beside the rule, each with what the paper has there."""
+    """Columns of the results that can decide the outcome, each with the paper's figure."""
     foretold: dict[str, Figure] = dataclasses.field(default_factory=dict)
-    """The effect that its trend over such a column foretells where the paper is."""
+    """The effect that a trend over such a column predicts at the paper's figure."""
     elsewhere: Text | None = None
-    """Whose code or machines the paper's figures rest on beside the mode: then nothing of it can be judged here."""
+    """Another system's code or machines on which the paper's figures rest: the claim is not reproducible here."""
     runs: Literal["mean", "every"] = "mean"
-    """What must satisfy the rule: the interval of the runs' mean, or every run; a check's always every run."""
+    """Whether the interval of the runs' mean must satisfy the rule, or every run; of a check always every run."""
     modelled: bool = False
-    """The metric is a virtual clock's, which is as exact as fidelity measured."""
+    """Whether the metric is of the modelled clock, whose error 94_fidelity measures."""
     reason: Text
     """Why this margin, factor or share."""
     seeds: Count = 1
@@ -131,15 +131,15 @@ class Claim(Checked):
     scale: dict[str, Text]
     """`paper`: the paper's scale; `ours`: ours."""
     explanations: tuple[Explanation, ...] = ()
-    """Reasons that were tested where the claim did not hold, whatever its kind."""
+    """Reasons that were tested where the claim did not hold."""
 
     def __post_init__(self):
-        for wrong, name, problem in (*self._of_its_kind(), *self._of_its_effect(), *self._of_its_relation()):
+        for wrong, name, problem in (*self._faults_of_kind(), *self._faults_of_effect(), *self._faults_of_relation()):
             if wrong:
                 raise BadField("claim", (name,), f": {problem}")
 
-    def _of_its_kind(self) -> Iterator[tuple[bool, str, str]]:
-        """What would make the claim one that cannot be judged, or cannot fail: whether it is so, where, and what is right."""
+    def _faults_of_kind(self) -> Iterator[tuple[bool, str, str]]:
+        """What would make the claim impossible to judge or to fail: whether it applies, the field, and what is right."""
         paper, parity = self.kind == "paper", self.relation == "parity"
         least = LEAST_FOR_PARITY if parity else LEAST_SEEDS
         why = "within a margin" if parity else "at all"
@@ -157,13 +157,13 @@ class Claim(Checked):
         yield bool(re.search("[{}]", left)), "short", "{ours}, {interval} and {paper} are all that is filled in"
         cases = {each.case for each in self.comparisons}
         for name in ("control", "papers", "regime", "foretold", "elsewhere"):
-            given = getattr(self, name)
-            yield not paper and bool(given), name, "is for a paper's claim"
-            by_case = given.values() if name == "regime" else [given]
+            value = getattr(self, name)
+            yield not paper and bool(value), name, "is for a paper's claim"
+            by_case = value.values() if name == "regime" else [value]
             strange = {case for each in by_case if isinstance(each, dict) for case in each} - cases
             yield bool(strange), name, f"no case is called {', '.join(map(repr, sorted(strange)))}"
 
-    def _of_its_effect(self) -> Iterator[tuple[bool, str, str]]:
+    def _faults_of_effect(self) -> Iterator[tuple[bool, str, str]]:
         order = self.effect == "order"
         wanted = {
             "reference": self.effect in ("difference", "ratio"),
@@ -185,7 +185,7 @@ class Claim(Checked):
             yield away, "cases", f"{name}'s {paper:g} is not on the side of {self.relation}"
             yield self.margin is not None, "margin", "the paper's numbers say what is enough; leave it out"
 
-    def _of_its_relation(self) -> Iterator[tuple[bool, str, str]]:
+    def _faults_of_relation(self) -> Iterator[tuple[bool, str, str]]:
         parity, within, margin = self.relation == "parity", self.relation == "within", self.margin
         yield self.loser is not None and (not parity or self.every), "loser", "only a parity of means has one"
         for name in ("share", "better", "best", "frozen"):
@@ -208,17 +208,17 @@ class Claim(Checked):
 
     @property
     def neutral(self) -> float | None:
-        """The effect that is none."""
+        """The value of x that is no effect."""
         return NEUTRAL[self.effect]
 
     @property
     def sign(self) -> int:
-        """Which way the claim points: upwards or downwards."""
+        """1 where the claim says that x is large, -1 where it says that x is small."""
         return -1 if self.relation == "<=" or self.better == "lower" else 1
 
     @property
     def comparisons(self) -> list[Comparison]:
-        """Every case; of an order, every pair of neighbours in every case."""
+        """One comparison for every case; of an order, one for every pair of neighbours in every case."""
         return [each for case, paper in (self.cases or {"": None}).items() for each in self._case(case, paper)]
 
     def _case(self, case: str, paper: float | str | None) -> Iterator[Comparison]:
@@ -226,13 +226,13 @@ class Claim(Checked):
         for pair in pairs:
             names = dict(zip(("subject", "reference"), pair, strict=True))
             names |= {"metric": self.metric, "best": self.best, "frozen": self.frozen, "loser": self.loser}
-            names = {name: told and told.replace(CASE, case) for name, told in names.items()}
+            names = {name: text and text.replace(CASE, case) for name, text in names.items()}
             sign = "<" if self.sign < 0 else ">"
             shown = f"{names['subject']} {sign} {names['reference']}" if self.order else case
             yield Comparison(case=shown, paper=paper, **names)
 
     def band(self, paper: float | str | None, lost: float = 0.0) -> tuple[float, float]:
-        """Between what a case's effect satisfies the rule in full; of parity, where so much can be lost."""
+        """The range in which a case's effect satisfies the rule; `lost` is the possible loss of a parity."""
         if self.relation == "within":
             return self.target - self.margin, self.target + self.margin
         near, far = self.neutral if self.margin is None else self.margin, self.sign * math.inf
@@ -245,17 +245,12 @@ class Claim(Checked):
 
     @property
     def hash(self) -> str:
-        """Of the rule: of all that the claim says but for reasons, scales, what it is tried on and what was tested afterwards."""
+        """A hash of the rule: of all fields but reasons, scales, what the rule is tried on, and later explanations."""
         left_out = ("place", "reason", "scale", "explanations", "short", "control", "papers", "shares")
-        younger = (
-            "regime",
-            "foretold",
-            "elsewhere",
-            "loser",
-        )  # a claim without them is judged as before there were any
-        said = {name: value for name, value in dataclasses.asdict(self).items() if name not in left_out}
-        said = {name: value for name, value in said.items() if value or name not in younger}
-        return hashlib.sha256(json.dumps(said, sort_keys=True, ensure_ascii=False).encode()).hexdigest()[:16]
+        younger = ("regime", "foretold", "elsewhere", "loser")  # fields that older claims' hashes do not have
+        rule = {name: value for name, value in dataclasses.asdict(self).items() if name not in left_out}
+        rule = {name: value for name, value in rule.items() if value or name not in younger}
+        return hashlib.sha256(json.dumps(rule, sort_keys=True, ensure_ascii=False).encode()).hexdigest()[:16]
 
     @property
     def rule(self) -> str:
@@ -280,10 +275,10 @@ class Claim(Checked):
 
     @property
     def every(self) -> bool:
-        """Whether every run must satisfy the rule, and not their mean."""
+        """Whether every run must satisfy the rule, instead of their mean."""
         return self.runs == "every" or self.kind == "check"
 
     @property
     def folder(self) -> str:
-        """Its paper's, empty where the notebook belongs to no one paper."""
+        """Its paper's folder; empty where the notebook belongs to no one paper."""
         return self.notebook.rpartition("/")[0]

@@ -1,4 +1,4 @@
-"""What a table of results says of one case: a number for every seed, and what could have been lost."""
+"""From a table of results to one case's numbers: the effect of every seed, and the largest possible loss."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ def per_seed(claim: Claim, each: Comparison, results: pd.DataFrame, subject: str
         raise unknown(f"subject of claim {claim.id!r}:", subject, results["subject"].astype(str).unique())
     numbers = {}
     for seed, group in rows.groupby("seed"):
-        of = f"claim {claim.id!r}: {subject!r}, seed {seed}"
+        place = f"claim {claim.id!r}: {subject!r}, seed {seed}"
         y = group[each.metric].to_numpy(dtype=float)
         if claim.effect != "slope":
             if len(y) > 1:
-                raise BadClaim(f"{of}: one result is expected, not {len(y)}")
+                raise BadClaim(f"{place}: one result is expected, not {len(y)}")
             numbers[int(seed)] = float(y[0])
             continue
         x = group[claim.over].to_numpy(dtype=float)
         if len(np.unique(x)) < 2:
-            raise BadClaim(f"{of}: a slope needs two values of {claim.over!r}")
+            raise BadClaim(f"{place}: a slope needs two values of {claim.over!r}")
         x = x - x.mean()
         numbers[int(seed)] = float((x * (y - y.mean())).sum() / (x * x).sum())
     return numbers
 
 
 def effects(claim: Claim, mine: dict[int, float], theirs: dict[int, float]) -> dict[int, float]:
-    """The effect in every seed that both have; NaN where it cannot be taken."""
+    """The effect for every seed that both have; NaN for a ratio to 0."""
     if claim.effect in ("value", "slope"):
         return mine
     shared = sorted(mine.keys() & theirs.keys())
@@ -51,8 +51,8 @@ def effects(claim: Claim, mine: dict[int, float], theirs: dict[int, float]) -> d
     return {seed: mine[seed] - theirs[seed] for seed in shared}
 
 
-def lost(claim: Claim, each: Comparison, results: pd.DataFrame) -> float:
-    """What can be lost: by how much best is better than frozen, of the means; 0 for what is no parity."""
+def possible_loss(claim: Claim, each: Comparison, results: pd.DataFrame) -> float:
+    """By how much the mean of `best` is better than that of `frozen`; 0 for a claim that is no parity."""
     if each.best is None:
         return 0.0
     best, frozen = (mean(per_seed(claim, each, results, name)) for name in (each.best, each.frozen))

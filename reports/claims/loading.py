@@ -1,4 +1,4 @@
-"""The strict reader of `claims.yaml` and `calibrations.yaml`: the first thing that is wrong is an error with its place."""
+"""The strict reader of `claims.yaml` and `calibrations.yaml`: the first fault is an error with its place."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def load() -> dict[str, Claim]:
         for where, claim in _read(_document(path), Claim):
             if claim.id in claims:
                 raise BadClaim(f"{where}: claim {claim.id!r}: the id is taken by {origins[claim.id]}")
-            claims[claim.id], origins[claim.id] = _in(prefix, claim), path
+            claims[claim.id], origins[claim.id] = _with_folder(prefix, claim), path
     return claims
 
 
-def of(notebook: str) -> list[Claim]:
-    """A notebook's claims."""
+def of_notebook(notebook: str) -> list[Claim]:
+    """The claims that a notebook judges."""
     return [claim for claim in load().values() if claim.notebook == notebook]
 
 
@@ -42,22 +42,22 @@ def calibrations() -> list[Calibration]:
     ]
 
 
-def file_of(claim: Claim) -> str:
-    """Where a claim stands, from the repository's root."""
+def claims_file(claim: Claim) -> str:
+    """The path of a claim's file, from the repository's root."""
     return "/".join(filter(None, ("notebooks", claim.folder, "claims.yaml")))
 
 
 @cache
 def parsed(text: str, prefix: str) -> Mapping[str, Claim]:
-    """All claims of a file's text by id; none where they could not be judged."""
+    """All claims of a file's text by id; none where the text has a fault."""
     try:
-        return {claim.id: _in(prefix, claim) for _, claim in _read(parse(text, "claims.yaml"), Claim)}
+        return {claim.id: _with_folder(prefix, claim) for _, claim in _read(parse(text, "claims.yaml"), Claim)}
     except (BadOption, BadClaim):
         return {}
 
 
 def _files(name: str) -> Iterator[tuple[Path, str]]:
-    """The files of a name, each with what its notebooks' names begin with."""
+    """The files of a name, each with the prefix of its notebooks' names."""
     folder = paths.notebooks()
     for path in sorted([*folder.glob(name), *folder.glob(f"*/{name}")]):
         yield path, "" if path.parent == folder else f"{path.parent.name}/"
@@ -70,7 +70,7 @@ def _document(path: Path) -> Document:
         raise BadClaim(f'{error} (is a relation such as ">=" in quotes?)') from error
 
 
-def _in(prefix: str, claim: Claim) -> Claim:
+def _with_folder(prefix: str, claim: Claim) -> Claim:
     return dataclasses.replace(claim, notebook=prefix + claim.notebook)
 
 

@@ -20,23 +20,25 @@ def interval(values: Iterable[float]) -> tuple[float, float, float]:
     mean = float(values.mean())
     if len(values) < 2 or math.isinf(mean):
         return mean, math.nan, math.nan
-    if (values == values[0]).all():  # equal numbers have no spread, whatever rounding makes of their mean
+    if (values == values[0]).all():  # equal numbers have no spread, however their mean is rounded
         return float(values[0]), float(values[0]), float(values[0])
     half = float(stats.t.ppf((1 + CONFIDENCE) / 2, len(values) - 1) * values.std(ddof=1) / math.sqrt(len(values)))
     return mean, mean - half, mean + half
 
 
-def least(half: float, count: int) -> float:
-    """The smallest effect that so many seeds tell nine times in ten, two-sided at 5 %, from half of their mean's 95 % interval:
-    (t(0.975) + t(0.9)) s / sqrt(n) with n - 1 degrees of freedom, of which half is the first term."""
+def smallest_effect(half: float, count: int) -> float:
+    """The smallest effect that so many seeds detect nine times in ten, two-sided at 5 %.
+
+    It is (t(0.975) + t(0.9)) s / sqrt(n) with n - 1 degrees of freedom; `half` of the 95 % interval is the first term.
+    """
     from scipy import stats
 
-    told, found = stats.t.ppf(((1 + CONFIDENCE) / 2, POWER), count - 1)
-    return half * float(1 + found / told)
+    confidence, power = stats.t.ppf(((1 + CONFIDENCE) / 2, POWER), count - 1)
+    return half * float(1 + power / confidence)
 
 
-def beyond(values: Sequence[float], edge: float, sign: int) -> float:
-    """p of the one-sided t test that the mean lies beyond the edge, upwards (1) or downwards (-1); 1 for a single value."""
+def one_sided_p(values: Sequence[float], edge: float, sign: int) -> float:
+    """p of the t test that the mean lies beyond the edge, upwards (1) or downwards (-1); 1 for a single value."""
     import numpy as np
     from scipy import stats
 
@@ -50,7 +52,7 @@ def beyond(values: Sequence[float], edge: float, sign: int) -> float:
 
 
 def holm(found: Mapping[str, float]) -> dict[str, float]:
-    """Each p adjusted for there being so many: the smallest times their number, the next times one less, never falling."""
+    """Adjust each p for their number: the smallest times their number, the next times one less, never falling."""
     adjusted, largest = {}, 0.0
     for place, (name, p) in enumerate(sorted(found.items(), key=lambda item: item[1])):
         largest = max(largest, min(1.0, (len(found) - place) * p))

@@ -20,13 +20,13 @@ from lib.results.key import LIB
 from lib.seeds import drawn
 from lib.workloads import PROFILES
 from reports import claims
-from reports.claims import dependencies as basis
+from reports.claims import dependencies
 from reports.runner.notebook_files import Experiment, read, resolve, source
 from reports.runner.notebook_parameters import check_parameters, command
 
 KERNEL = "python3"
 CLAIMS = ("claims.yaml", "calibrations.yaml")
-"""What judges results, and makes none."""
+"""Files that judge results and make none."""
 
 
 class NotebookFailed(LockstepError, RuntimeError):
@@ -34,71 +34,62 @@ class NotebookFailed(LockstepError, RuntimeError):
 
 
 def run(name: str, profile: str = "smoke", parameters: Mapping[str, Any] | None = None, resume: bool = False) -> Path:
-    """Execute one notebook; the path of the executed one. Nothing half-written is left, whatever happens.
+    """Execute one notebook and return the path of the executed one.
 
-    With `resume` a notebook that is `complete` is left as it is.
+    After a failure or an interrupt the reports folder holds nothing half-written. With `resume` a complete notebook is left as
+    it is.
     """
     chosen = resolve(name)
     if len(chosen) != 1:
         raise BadOption(f"{name!r} stands for {len(chosen)} notebooks; `reports.index.build` runs them")
     experiment = chosen[0]
     values = _values(experiment, profile, parameters)
-    if resume and complete(experiment, profile, parameters):
+    if resume and is_complete(experiment, profile, parameters):
         print(f"{experiment.name}: complete, left as it is", file=sys.stderr)
         return experiment.executed
     from lib.results.provenance import machine
 
     paths.check_writable(experiment.executed.parent)
-    made_of = fingerprint(experiment, values)
     extra = {key: value for key, value in values.items() if key != "profile"}
-    told, reports = command(experiment.name, profile, extra), paths.check_writable(paths.reports())
-    with (
-        paths.scratch(reports, "stage") as stage,
-        _environment(experiment, {paths.STAGE: str(stage), paths.COMMAND: told}),
-    ):
-        started = time.time()
-        nb = _execute(experiment, values, stage)
-        nb.metadata["lockstep"] = {
-            "name": experiment.name,
-            "profile": profile,
-            "parameters": extra,
-            "command": told,
-            "seconds": round(time.time() - started, 1),
-            "fingerprint": made_of,
-            "machine": machine(),
-        }
-        return _publish(experiment, nb, stage)
+    facts = {"name": experiment.name, "profile": profile, "parameters": extra}
+    facts |= {"command": command(experiment.name, profile, extra), "seconds": time.time()}
+    facts |= {"fingerprint": fingerprint(experiment, values), "machine": machine()}
+    with paths.scratch(paths.check_writable(paths.reports()), "stage") as stage:
+        search = os.pathsep.join([paths.environment()["PYTHONPATH"], str(experiment.path.parent)])
+        variables = {**os.environ, **paths.environment(), "PYTHONPATH": search}
+        with environment(variables | {paths.STAGE: str(stage), paths.COMMAND: facts["command"]}):
+            nb = _execute(experiment, values, stage)
+        nb.metadata["lockstep"] = facts | {"seconds": round(time.time() - facts["seconds"], 1)}
+        return _move_into_place(experiment, nb, stage)
 
 
-def complete(experiment: Experiment, profile: str, parameters: Mapping[str, Any] | None = None) -> bool:
-    """Whether the reports folder holds what running the notebook now would be run for: its last run succeeded, with this
-    profile and these parameters, and neither the notebook nor its claims nor lib has changed since."""
+def is_complete(experiment: Experiment, profile: str, parameters: Mapping[str, Any] | None = None) -> bool:
+    """Whether the last run succeeded with this profile and these parameters, and its notebook, claims and lib are unchanged."""
     values = _values(experiment, profile, parameters)
     if experiment.failed.exists() or not experiment.executed.exists():
         return False
     try:
-        kept = facts(experiment)
-        judged = all(claims.stored(claim).verdict != "not run" for claim in claims.of(experiment.name))
-    except LockstepError:  # what cannot be read is made anew
+        facts = run_facts(experiment)
+        judged = all(claims.stored_verdict(claim).verdict != "not run" for claim in claims.of_notebook(experiment.name))
+    except LockstepError:  # an unreadable file is made anew
         return False
-    return judged and kept.get("fingerprint") == fingerprint(experiment, values)
+    return judged and facts.get("fingerprint") == fingerprint(experiment, values)
 
 
-def facts(experiment: Experiment) -> dict[str, Any]:
+def run_facts(experiment: Experiment) -> dict[str, Any]:
     """What the runner noted of a notebook's last successful run: profile, parameters, command, seconds, machine."""
     return read(experiment.executed)["metadata"].get("lockstep", {})
 
 
 def fingerprint(experiment: Experiment, values: Mapping[str, Any]) -> str:
-    """A hash of what a notebook's results follow from: its cells, lib, the modules that it imports from beside it and the data
-    that lie there. How they are shown does not count."""
+    """Hash what a notebook's results follow from: its cells, lib, and the modules and data beside it, but not this package."""
     beside = experiment.path.parent.glob("*.yaml") if experiment.paper else ()
     parts = {
         "cells": [(cell["cell_type"], source(cell)) for cell in read(experiment.path)["cells"]],
         "lib": hash_of_lib(),
-        "beside": dict(basis.code(experiment.path)),
+        "beside": dict(dependencies.metrics_code(experiment.path)),
         "data": [path.read_text(encoding="utf-8") for path in sorted(beside) if path.name not in CLAIMS],
-        "claims": [claim.hash for claim in claims.of(experiment.name)],
+        "claims": [claim.hash for claim in claims.of_notebook(experiment.name)],
         "parameters": dict(values),
         "sealed": [*drawn()[:1]],
     }
@@ -107,7 +98,7 @@ def fingerprint(experiment: Experiment, values: Mapping[str, Any]) -> str:
 
 @cache
 def hash_of_lib() -> str:
-    """A hash of every module and data file of lib, as they were when this process first asked."""
+    """Hash every module and data file of lib, as they were when this process first asked."""
     digest = hashlib.sha256()
     for path in sorted(each for each in LIB.rglob("*") if each.suffix in (".py", ".yaml")):
         digest.update(path.read_bytes())
@@ -115,22 +106,22 @@ def hash_of_lib() -> str:
 
 
 def _values(experiment: Experiment, profile: str, parameters: Mapping[str, Any] | None) -> dict[str, Any]:
-    """All the values that are to be injected, checked."""
+    """Check the values to be injected, the profile among them."""
     if profile not in PROFILES:
         raise unknown("profile", profile, PROFILES)
-    given = dict(parameters or {})
-    if given.setdefault("profile", profile) != profile:
-        raise BadOption(f"profile {profile!r} and parameter profile={given['profile']!r} differ; give one of them")
-    return check_parameters(experiment, given)
+    values = {"profile": profile, **(parameters or {})}
+    if values["profile"] != profile:
+        raise BadOption(f"profile {profile!r} and parameter profile={values['profile']!r} differ; give one of them")
+    return check_parameters(experiment, values)
 
 
 @contextmanager
-def _environment(experiment: Experiment, values: Mapping[str, str]) -> Iterator[None]:
-    """What the kernel inherits: the same folders, the same `lib`, installed or not, and what lies beside the notebook."""
+def environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Replace this process's environment variables, which a kernel inherits, for a while."""
     before = dict(os.environ)
-    os.environ.update(values, **paths.environment())
-    os.environ["PYTHONPATH"] += f"{os.pathsep}{experiment.path.parent}"
     try:
+        os.environ.clear()
+        os.environ.update(variables)
         yield
     finally:
         os.environ.clear()
@@ -138,15 +129,15 @@ def _environment(experiment: Experiment, values: Mapping[str, str]) -> Iterator[
 
 
 def _execute(experiment: Experiment, values: dict[str, Any], stage: Path) -> Any:
-    """The executed notebook. An interrupt shuts the kernel down (nbclient) and goes on to the caller."""
+    """Run all cells. After an interrupt nbclient shuts the kernel down, and the interrupt reaches the caller."""
     import papermill
     from nbclient.exceptions import CellTimeoutError, DeadKernelError
 
-    cells = [i for i, cell in enumerate(read(experiment.path)["cells"]) if cell["cell_type"] == "code"]
+    cells = [each for each in read(experiment.path)["cells"] if each["cell_type"] == "code"]
     output = stage / "notebook.ipynb"
     with Progress(len(cells), experiment.name, "cells") as progress:
 
-        def executed(cell: Any, **_: Any) -> None:
+        def count(cell: Any, **_: Any) -> None:
             progress.advance("injected-parameters" not in cell.metadata.get("tags", []))
 
         try:
@@ -157,32 +148,31 @@ def _execute(experiment: Experiment, values: dict[str, Any], stage: Path) -> Any
                 kernel_name=KERNEL,
                 language="python",
                 progress_bar=False,
-                on_cell_executed=executed,
-                cwd=os.getcwd(),  # so that a path among its parameters is what it is where the command is given
-                # Critical alone: it calls the interrupt that ends every kernel an error, and cells' errors come as answers.
+                on_cell_executed=count,
+                cwd=os.getcwd(),  # a path among the parameters means what it means where the command is typed
+                # Only critical messages: the kernel logs its own shutdown as an error, and cells' errors are answers.
                 extra_arguments=["--IPKernelApp.log_level=50"],
             )
         except (papermill.PapermillExecutionError, DeadKernelError, CellTimeoutError) as error:
-            kept = paths.write_bytes_atomic(experiment.failed, output.read_bytes()) if output.exists() else "nothing"
-            what = f": the kernel died (out of memory?): {error}"
+            failed = paths.write_bytes_atomic(experiment.failed, output.read_bytes()) if output.exists() else "nothing"
+            problem = f": the kernel died (out of memory?): {error}"
             if isinstance(error, papermill.PapermillExecutionError):
-                what = f", cell {_number(experiment.path, error.source)}: {error.ename}: {error.evalue}"
-            raise NotebookFailed(f"notebook {experiment.name}{what}\n  as far as it came: {kept}") from error
-    for key in ("input_path", "output_path"):
-        nb.metadata.papermill[key] = experiment.name
+                problem = f", cell {_number(experiment.path, error.source)}: {error.ename}: {error.evalue}"
+            raise NotebookFailed(f"notebook {experiment.name}{problem}\n  as far as it came: {failed}") from error
+    nb.metadata.papermill |= {"input_path": experiment.name, "output_path": experiment.name}
     return nb
 
 
 def _number(path: Path, text: str) -> str:
-    """The failing cell's number in the notebook as its author sees it, counting every cell from 1."""
+    """The failing cell's number in the notebook's file, counting every cell from 1."""
     for number, cell in enumerate(read(path)["cells"], 1):
         if source(cell).strip() == text.strip():
             return str(number)
     return "with the injected parameters"
 
 
-def _publish(experiment: Experiment, nb: Any, stage: Path) -> Path:
-    """Put figures, verdicts and, last, the notebook in their places."""
+def _move_into_place(experiment: Experiment, nb: Any, stage: Path) -> Path:
+    """Move figures and verdicts from the stage to the reports folder, and write the notebook last."""
     import nbformat
 
     figures = stage / experiment.name

@@ -13,6 +13,9 @@ from lib import paths
 from lib.errors import LockstepError, UnknownName, unknown
 from reports.runner.papers import papers
 
+SKELETON = "skeletons/page"
+"""The notebook that is there to be copied."""
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Experiment:
@@ -21,11 +24,14 @@ class Experiment:
     name: str
     """`00_quickstart`, `gba/figure_6_switching`."""
     path: Path
-    paper: str
-    """The folder's name, empty for a notebook of no one paper."""
     title: str
     alone: bool
-    """It measures this machine, and nothing else may be under way: the notebook's metadata say so."""
+    """Whether it measures this machine, so that nothing else may run: the notebook's metadata say it."""
+
+    @property
+    def paper(self) -> str:
+        """The paper's folder; empty for a notebook of no one paper."""
+        return self.name.rpartition("/")[0]
 
     @property
     def executed(self) -> Path:
@@ -43,32 +49,33 @@ class Experiment:
 def experiments() -> list[Experiment]:
     """Every notebook of the repository: those of no one paper, then paper by paper, in the papers' own order."""
     folder = paths.notebooks()
-    order = ["", *(name for paper in papers() for name in (paper.folder, *paper.names))]
+    order = [""]
+    for paper in papers():
+        order += [paper.folder, *(f"{paper.folder}/{page}" for page in paper.pages)]
 
     def place(each: Experiment) -> list[tuple[int, str]]:
         return [(order.index(name) if name in order else len(order), name) for name in (each.paper, each.name)]
 
-    found = {*folder.glob("[!.]*.ipynb"), *folder.glob("[!.]*/[!.]*.ipynb")}
-    return sorted(
-        map(_experiment, found - {folder / "skeletons" / "page.ipynb"}), key=place
-    )  # that one is to be copied
+    found = map(_experiment, {*folder.glob("[!.]*.ipynb"), *folder.glob("[!.]*/[!.]*.ipynb")})
+    return sorted((each for each in found if each.name != SKELETON), key=place)
 
 
-def around(name: str, shown: Container[str] | None = None) -> dict[str, Experiment]:
-    """The pages before and after one, if there are any: of those that are `shown`, or else of those that have been run."""
-    there = [
+def neighbours(name: str, shown: Container[str] | None = None) -> dict[str, Experiment]:
+    """The pages `previous` and `next` to one, among the `shown` ones or, by default, those that have been run."""
+    pages = [
         each for each in experiments() if each.name == name or (each.name in shown if shown else each.executed.exists())
     ]
-    known = [None, *there, None]
-    place = next((place for place, each in enumerate(known) if each and each.name == name), None)
-    near = {"previous": known[place - 1], "next": known[place + 1]} if place else {}
-    return {where: each for where, each in near.items() if each}
+    names = [each.name for each in pages]
+    if name not in names:
+        return {}
+    place = names.index(name)
+    found = {"previous": pages[place - 1 : place], "next": pages[place + 1 : place + 2]}
+    return {side: each[0] for side, each in found.items() if each}
 
 
 def _experiment(path: Path) -> Experiment:
     nb, name = read(path), path.relative_to(paths.notebooks()).with_suffix("").as_posix()
-    paper, alone = name.rpartition("/")[0], bool(nb["metadata"].get("alone"))
-    return Experiment(name=name, path=path, paper=paper, title=title(nb) or name, alone=alone)
+    return Experiment(name=name, path=path, title=title(nb) or name, alone=bool(nb["metadata"].get("alone")))
 
 
 def title(nb: Mapping) -> str:
@@ -84,17 +91,17 @@ def resolve(name: str) -> list[Experiment]:
     name = name.removesuffix(".ipynb").removeprefix("notebooks/")
     if name == "all":
         return known
-    chosen = [e for e in known if e.name == name] or [e for e in known if e.paper and e.paper == name]
-    chosen = chosen or [e for e in known if e.name.rpartition("/")[2] == name]
+    chosen = [each for each in known if each.name == name] or [each for each in known if each.paper == name != ""]
+    chosen = chosen or [each for each in known if each.name.rpartition("/")[2] == name]
     if not chosen:
-        raise unknown("experiment", name, {"all", *(e.name for e in known), *(e.paper for e in known if e.paper)})
-    if len({e.paper for e in chosen}) > 1:
-        raise UnknownName(f"experiment {name!r} is ambiguous: {', '.join(e.name for e in chosen)}")
+        raise unknown("experiment", name, {"all"}.union(*({each.name, each.paper} for each in known)) - {""})
+    if len({each.paper for each in chosen}) > 1:
+        raise UnknownName(f"experiment {name!r} is ambiguous: {', '.join(each.name for each in chosen)}")
     return chosen
 
 
 def read(path: str | os.PathLike) -> dict:
-    """A notebook's JSON, or an error that says what is wrong with the file."""
+    """Load a notebook's JSON, or raise an error that says what is wrong with the file."""
     try:
         nb = json.loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -105,5 +112,6 @@ def read(path: str | os.PathLike) -> dict:
 
 
 def source(cell: Mapping) -> str:
+    """A cell's text."""
     text = cell.get("source", "")
     return text if isinstance(text, str) else "".join(text)

@@ -18,9 +18,13 @@ from lib.options.checked import Count, Natural, checked
 from lib.seeds import drawn
 from reports.runner.notebook_files import Experiment, read, resolve, source
 
+TYPES = {"str": str, "int": int, "float": float, "bool": bool, "list": tuple[Any, ...], "dict": dict}
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Parameter:
+    """A declared parameter: `seeds: int = 3  # how many`."""
+
     type: str
     default: Any
     help: str
@@ -44,39 +48,38 @@ def _declared(text: str, where: str) -> dict[str, Parameter]:
         try:
             (target,) = node.targets if isinstance(node, ast.Assign) else [node.target]
             name, value = target.id, ast.literal_eval(node.value)
-        except (AttributeError, TypeError, ValueError) as error:  # it names no one thing, or no literal
-            what = f"line {node.lineno} is no literal (papermill would not recompute it)"
-            raise LockstepError(f"{where}: {what}; write name: type = literal  # what it is") from error
+        except (AttributeError, TypeError, ValueError) as error:  # several names, or no literal
+            problem = f"line {node.lineno} is no literal (papermill would not recompute it)"
+            raise LockstepError(f"{where}: {problem}; write name: type = literal  # what it is") from error
         kind = ast.unparse(node.annotation) if isinstance(node, ast.AnnAssign) else type(value).__name__
-        told = text.splitlines()[node.end_lineno - 1].partition(" # ")[2]
-        found[name] = Parameter(type=kind, default=value, help=told)
+        comment = text.splitlines()[node.end_lineno - 1].partition(" # ")[2]
+        found[name] = Parameter(type=kind, default=value, help=comment)
     return found
 
 
-_TYPES = {"str": str, "int": int, "float": float, "bool": bool, "list": tuple[Any, ...], "dict": dict}
-
-
 def check_parameters(experiment: Experiment, values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values, if the notebook declares every one of them and each has its type. A whole number is 0 or more, and at least 1
-    where it is by default: it counts something."""
+    """Return the values, each of its declared type, or raise an error that names the wrong one.
+
+    A whole number is at least 0, and at least 1 where its default is: it counts something.
+    """
     declared = parameters(experiment.path)
-    given = {}
+    accepted = {}
     for name, value in values.items():
         if name not in declared:
             raise unknown_option(f"notebook {experiment.name}", name, declared)
-        wanted: Any = _TYPES.get(declared[name].type.partition("[")[0], Any)
-        if wanted is int and declared[name].default >= 0:
-            wanted = Count if declared[name].default else Natural
+        kind: Any = TYPES.get(declared[name].type.partition("[")[0], Any)
+        if kind is int and declared[name].default >= 0:
+            kind = Count if declared[name].default else Natural
         try:
-            value = checked(wanted, value, f"notebook {experiment.name}", f"parameter {name!r}")
+            value = checked(kind, value, f"notebook {experiment.name}", f"parameter {name!r}")
         except BadField as error:
             raise BadOption(f"{error}; {declared[name].help}".rstrip("; ")) from None
-        given[name] = list(value) if isinstance(value, tuple) else value
-    return given
+        accepted[name] = list(value) if isinstance(value, tuple) else value
+    return accepted
 
 
 def parse_parameters(experiment: Experiment, pairs: Iterable[str]) -> dict[str, Any]:
-    """`["seeds=5", "protocols=[gba, sync]"]` from a command line, read by the types that the notebook declares."""
+    """Read `["seeds=5", "protocols=[gba, sync]"]` from a command line by the types that the notebook declares."""
     declared = parameters(experiment.path)
     values = {}
     for pair in pairs:
@@ -87,24 +90,22 @@ def parse_parameters(experiment: Experiment, pairs: Iterable[str]) -> dict[str, 
     return check_parameters(experiment, values)
 
 
-def command(name: str, profile: str, parameters: Mapping[str, Any]) -> str:
+def command(name: str, profile: str, values: Mapping[str, Any]) -> str:
     """What to type to run a notebook with these parameters."""
-
-    def shell(value: Any) -> str:
-        return shlex.quote(value if isinstance(value, str) else json.dumps(value))
-
-    options = "".join(f" -p {key}={shell(value)}" for key, value in parameters.items())
     if drawn():
         return f"python -m lib run {name.partition('/')[0]} --profile {profile} --sealed"
-    return f"python -m lib run {name} --profile {profile}{options}"
+    texts = {key: value if isinstance(value, str) else json.dumps(value) for key, value in values.items()}
+    return f"python -m lib run {name} --profile {profile}" + "".join(
+        f" -p {key}={shlex.quote(text)}" for key, text in texts.items()
+    )
 
 
 def repeat(name: str) -> str:
-    """The command that repeats the notebook that runs here: as the runner was told, or with the values of its parameters now."""
-    if told := os.environ.get(paths.COMMAND):
-        return told
-    here = vars(sys.modules["__main__"])
+    """The command that repeats the notebook of this kernel: the runner's, or one with the parameters' present values."""
+    if typed := os.environ.get(paths.COMMAND):
+        return typed
+    present = vars(sys.modules["__main__"])
     declared = parameters(resolve(name)[0].path)
-    values = {key: here.get(key, parameter.default) for key, parameter in declared.items()}
+    values = {key: present.get(key, parameter.default) for key, parameter in declared.items()}
     profile = values.pop("profile", "smoke")
     return command(name, profile, {key: value for key, value in values.items() if value != declared[key].default})

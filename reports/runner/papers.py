@@ -11,12 +11,12 @@ from lib.options.document import load
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Paper(Checked):
-    """A paper whose experiments have a folder of notebooks, or will have."""
+    """A paper whose experiments have, or will have, a folder of notebooks."""
 
     folder: str
-    """Of its notebooks."""
+    """The folder of its notebooks."""
     name: str
-    """What it is called in a word."""
+    """Its short name."""
     title: str
     cite: str
     """Authors, place and year."""
@@ -24,19 +24,14 @@ class Paper(Checked):
     """Its question in a sentence."""
     link: str | None = None
     """Where it can be read."""
-    told: tuple[str, ...] = ()
+    highlights: tuple[str, ...] = ()
     """The claims that its authors would want to know of, or that change a decision."""
     pages: tuple[str, ...] = ()
-    """Its notebooks in the paper's own order; those that are not named come after them."""
-
-    @property
-    def names(self) -> list[str]:
-        """The full ones of its pages."""
-        return [f"{self.folder}/{page}" for page in self.pages]
+    """Its notebooks in the paper's own order; others follow them."""
 
 
 def papers() -> list[Paper]:
-    """All of them, in the index's order."""
+    """All papers, in the index's order."""
     path = paths.notebooks() / "papers.yaml"
     if not path.exists():
         return []

@@ -1,98 +1,70 @@
-"""Notebooks side by side, each in a process of its own; those that measure this machine after the others, alone.
+"""Notebooks side by side, and after them, one by one, those that measure this machine.
 
-At smoke a notebook spends its time on imports, a kernel's start and short runs, which keep one core busy: so many are under way
-as there are cores, each with one process and one thread. Longer profiles spend it in sweeps, which use all cores themselves.
+At smoke a notebook spends its time on imports, a kernel's start and short runs, which keep one core busy: as many run at once
+as there are cores, each with one process and one thread. At longer profiles a notebook's sweeps use all cores themselves.
 """
 
 from __future__ import annotations
 
-import json
+import io
 import os
-import signal
-import subprocess
 import sys
-import threading
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import redirect_stderr
 from typing import Any
 
-from joblib import cpu_count
+from joblib import Parallel, cpu_count, delayed
 
 from lib import paths
 from lib.errors import LockstepError
 from lib.progress import Progress
-from reports.runner import execution as running
+from reports.runner.execution import environment, run
 from reports.runner.notebook_files import Experiment
 
-CHILD = "from reports.runner import parallel; parallel.child()"
-ONE = {"LOCKSTEP_PROCESSES": "1", "OMP_NUM_THREADS": "1"}
+ONE_CORE = {"LOCKSTEP_PROCESSES": "1", "OMP_NUM_THREADS": "1"}
+"""What a notebook's kernel inherits where other notebooks run at the same time."""
 
 
 def run_together(
-    chosen: Sequence[Experiment],
+    experiments: Sequence[Experiment],
     profile: str,
     parameters: Mapping[str, Any] | None = None,
     resume: bool = False,
-    finished: Callable[[Experiment], Any] = lambda experiment: None,
+    after: Callable[[Experiment], Any] = lambda experiment: None,
 ) -> list[str]:
-    """Run notebooks; what failed, in words. Who is `finished` is said as soon as it is, of one after another."""
-    lanes = cpu_count() if profile == "smoke" else 1
+    """Run notebooks, call `after` with each that succeeded as soon as it did, and return the failures' messages."""
     failures: list[str] = []
-    under_way: set[subprocess.Popen] = set()
-    stopped = threading.Event()
-
-    def one(experiment: Experiment, more: Mapping[str, str]) -> tuple[Experiment, int, str]:
-        """A notebook in a process of its own: how that ended, and what it said."""
-        if stopped.is_set():
-            return experiment, 0, ""
-        process = subprocess.Popen(
-            [sys.executable, "-P", "-c", CHILD, json.dumps([experiment.name, profile, parameters, resume])],
-            env={**os.environ, **paths.environment(), **more},
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        under_way.add(process)
-        if stopped.is_set():
-            process.send_signal(signal.SIGINT)
-        said = process.communicate()[1]
-        under_way.discard(process)
-        return experiment, process.returncode, said.strip()
-
-    def tell(experiment: Experiment, code: int, said: str) -> None:
-        if code:
-            failures.append((said.partition("error: ")[2] or said).strip())
-        else:
-            if said:
-                print(said, file=sys.stderr)
+    with Progress(len(experiments), f"{len(experiments)} notebooks", "notebooks") as progress:
+        for alone in (False, True):
+            jobs = 1 if alone or profile != "smoke" else cpu_count()
+            variables = {**os.environ, **paths.environment(), **(ONE_CORE if jobs > 1 else {})}
+            group = [each for each in experiments if each.alone == alone]
+            tasks = (delayed(_run)(variables, each.name, profile, parameters, resume) for each in group)
             try:
-                finished(experiment)
-            except LockstepError as error:
-                failures.append(str(error))
-        progress.advance(1)
-
-    with Progress(len(chosen), f"{len(chosen)} notebooks", "notebooks") as progress:
-        pool = ThreadPoolExecutor(lanes)
-        try:
-            more = ONE if lanes > 1 else {}
-            for future in as_completed([pool.submit(one, each, more) for each in chosen if not each.alone]):
-                tell(*future.result())
-            for each in chosen:
-                if each.alone:
-                    tell(*pool.submit(one, each, {}).result())
-        except BaseException:
-            stopped.set()
-            for process in list(under_way):
-                process.send_signal(signal.SIGINT)
-            raise
-        finally:
-            pool.shutdown(cancel_futures=True)
+                results = Parallel(n_jobs=jobs, batch_size=1, pre_dispatch="all", return_as="generator_unordered")(
+                    tasks
+                )
+                for name, error, log in results:
+                    try:
+                        if error:
+                            raise error
+                        print(log, end="", file=sys.stderr)
+                        after(next(each for each in group if each.name == name))
+                    except LockstepError as failure:
+                        failures.append(str(failure))
+                    progress.advance(1)
+            except KeyboardInterrupt:
+                with paths.scratch(paths.reports(), "stage"):  # removes what the killed processes had begun
+                    raise
     return failures
 
 
-def child() -> None:
-    """What a process does that was started for one notebook; its page is made where all are."""
+def _run(variables: Mapping[str, str], name: str, *options: Any) -> tuple[str, LockstepError | None, str]:
+    """Run one notebook; its name, its error, and what it printed for the terminal."""
+    log = io.StringIO()
     try:
-        running.run(*json.loads(sys.argv[1]))
+        with environment(variables), redirect_stderr(log):
+            run(name, *options)
     except LockstepError as error:
-        sys.exit(f"error: {error}")
+        return name, LockstepError(str(error)), log.getvalue()
+    return name, None, log.getvalue()

@@ -5,7 +5,7 @@ import pytest
 
 import lib
 from notebooks.shadowsync import alphas, quality, tasks
-from reports.claims.statistics import interval, least
+from reports.claims.statistics import interval, smallest_effect
 
 
 def test_modes_are_the_shadow_its_twins_and_two_controls():
@@ -48,4 +48,7 @@ def test_the_mean_its_interval_and_the_smallest_effect_stand_together():
     data = pd.DataFrame({"trainers": [5] * 3, "x": [1.0, 2.0, 3.0]})
     found = alphas.intervals(data, ["x"], ["trainers"]).loc[(5, "x")]
     mean, low, _ = interval([1.0, 2.0, 3.0])
-    assert found.tolist() == pytest.approx([2, mean - low, least(mean - low, 3)]) and found["tells"] > found["+-"]
+    assert (
+        found.tolist() == pytest.approx([2, mean - low, smallest_effect(mean - low, 3)])
+        and found["tells"] > found["+-"]
+    )

@@ -8,9 +8,9 @@ from html import unescape
 
 import pytest
 
-import reports as report
+import reports
 from tests.reports.test_claims import GOOD
-from tests.reports.test_reference import FIGURE, JUDGED, PARAMETERS
+from tests.reports.test_publish import FIGURE, JUDGED, PARAMETERS
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser")
 pytestmark = pytest.mark.skipif(BROWSER is None, reason="needs chromium (apt-get install chromium)")
@@ -93,7 +93,7 @@ def house(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LOCKSTEP_ROOT", str(made.root))
         patch.setenv("LOCKSTEP_REPORTS", str(made.reports))
-        report.build("laptop", "gba/one")
+        reports.build("laptop", "gba/one")
     return made
 
 

@@ -199,7 +199,7 @@ def test_what_was_judged_under_another_contract_is_not_read(house):
         path.write_text(json.dumps(older))
         (found,) = claims.verdicts()
         assert (found.verdict, found.detail) == ("not run", "what is stored was judged under another contract")
-        assert claims.kept(house.reports) == []
+        assert claims.verdicts_in(house.reports) == []
 
 
 def test_every_field_that_judges_counts_in_the_rules_hash():

@@ -4,7 +4,7 @@ import pytest
 
 from reports import claims
 from reports.claims import Case
-from reports.interval_svg import drawn, said
+from reports.interval_svg import description, interval_svg
 from reports.page import check_offline
 from tests.reports.test_claims import PARITY, claim
 from tests.reports.test_judge import PARITY_OF, eight, five, table
@@ -12,7 +12,7 @@ from tests.reports.test_judge import PARITY_OF, eight, five, table
 
 def picture(a_claim, **subjects):
     (case,) = claims.judge(a_claim, table(**subjects)).cases
-    return drawn(a_claim, case), said(a_claim, case)
+    return interval_svg(a_claim, case), description(a_claim, case)
 
 
 def test_a_picture_says_where_each_thing_is():
@@ -41,4 +41,4 @@ def test_an_open_rule_reaches_the_edge_and_a_range_is_called_one():
 def test_equal_numbers_and_no_number_are_drawn_too():
     svg, words = picture(claim("value", kind="promise", margin=2, runs="every"), x=[2])
     assert words == "ours 2, the rule from 2" and 'cx="8.0"' in svg
-    assert drawn(claim(), Case(case="", verdict="refused")) == ""
+    assert interval_svg(claim(), Case(case="", verdict="refused")) == ""

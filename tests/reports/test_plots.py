@@ -9,8 +9,7 @@ import pytest
 
 from lib.errors import BadOption, UnknownName
 from lib.protocols import ALL
-from reports import markup, plots
-from reports import palette as looks
+from reports import markup, palette, plots
 from reports.claims import Verdict, judge
 from reports.notebook_output import differences
 from tests.reports.test_claims import CALIBRATION, GOOD, claim
@@ -85,10 +84,12 @@ def test_traces_are_the_first_workers_in_the_window(runs):
 
 
 def test_protocols_look_alike_everywhere_and_unlike_each_other():
-    known = list(looks.PROTOCOLS.values())
-    assert len(set(known)) == len(known) and looks.PROTOCOLS.keys() >= {*ALL} - {"pair"}
-    assert plots.colour("gba(iota=4)") == plots.colour("gba") == looks.PROTOCOLS["gba"]
-    assert plots.colour("bsp-4k") == looks.PROTOCOLS["bsp"] and plots.colour("hop-bs-2") == looks.PROTOCOLS["hop-bs"]
+    known = list(palette.PROTOCOLS.values())
+    assert len(set(known)) == len(known) and palette.PROTOCOLS.keys() >= {*ALL} - {"pair"}
+    assert plots.colour("gba(iota=4)") == plots.colour("gba") == palette.PROTOCOLS["gba"]
+    assert (
+        plots.colour("bsp-4k") == palette.PROTOCOLS["bsp"] and plots.colour("hop-bs-2") == palette.PROTOCOLS["hop-bs"]
+    )
     assert (
         plots.colour("DS-Sync, naive") == plots.colour("ds-sync") != plots.colour("BSP") == plots.colour("all-reduce")
     )

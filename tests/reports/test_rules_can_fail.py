@@ -17,7 +17,7 @@ def pilot(claim):
     """Published results of the claim; a pilot's where there are none or another rule judged them; None where there is neither."""
     found = {}
     for name, folder in (("published", paths.reference()), ("pilot", paths.reference() / "pilots")):
-        if (path := claims.file_of(claim.id, folder)).exists():
+        if (path := claims.verdict_file(claim.id, folder)).exists():
             found[name] = json.loads(path.read_text(encoding="utf-8"))
     if "pilot" in found and found.get("published", {}).get("hash") != claim.hash:
         found.pop("published", None)

@@ -13,7 +13,7 @@ import pytest
 from reports import claims
 from reports.claims import BadClaim
 from reports.claims.calibration import Calibration
-from reports.claims.statistics import LEVEL, beyond, interval, least
+from reports.claims.statistics import LEVEL, interval, one_sided_p, smallest_effect
 from tests.reports import trial
 from tests.reports.test_claims import PARITY, claim
 from tests.reports.test_judge import eight, five, table
@@ -105,10 +105,10 @@ def test_the_smallest_effect_is_found_nine_times_in_ten(count):
     means, errors = numbers.mean(axis=1), numbers.std(axis=1, ddof=1) / math.sqrt(count)
     _, low, high = interval(numbers[0])
     half_at_one = (high - low) / 2 / numbers[0].std(ddof=1)  # were the deviation 1, as it truly is
-    effect = least(half_at_one, count)
+    effect = smallest_effect(half_at_one, count)
     share = ((means + effect) / errors >= half_at_one * math.sqrt(count)).mean()
     assert share == pytest.approx(0.9, abs=0.015)
-    assert beyond(list(numbers[0] + 10 * effect), 0, 1) <= LEVEL
+    assert one_sided_p(list(numbers[0] + 10 * effect), 0, 1) <= LEVEL
 
 
 def test_a_judged_case_knows_what_its_seeds_can_tell():

@@ -18,9 +18,9 @@ from scipy.stats import norm
 
 from reports.claims.calibration import Calibration
 from reports.claims.claim import Claim, Comparison
-from reports.claims.effects import effects, lost, mean, per_seed
+from reports.claims.effects import effects, mean, per_seed, possible_loss
 from reports.claims.judge import HOLDS, decide
-from reports.claims.statistics import interval, least
+from reports.claims.statistics import interval, smallest_effect
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -55,7 +55,7 @@ def tried(claim: Claim, results: pd.DataFrame, calibrations: Sequence[Calibratio
 def _tried(claim: Claim, each: Comparison, results: pd.DataFrame) -> Iterator[Failed]:
     mine, theirs = (per_seed(claim, each, results, name) for name in (each.subject, each.reference))
     numbers = as_many(list(effects(claim, mine, theirs).values()), claim.seeds)
-    near, far = claim.band(each.paper, lost(claim, each, results))
+    near, far = claim.band(each.paper, possible_loss(claim, each, results))
     unit = abs(mean(theirs)) if claim.shares else 1.0
     numeric = isinstance(each.paper, (int, float))
     paper = float(each.paper) if numeric else unit * claim.papers.get(each.case, math.nan)
@@ -79,7 +79,9 @@ def _tried(claim: Claim, each: Comparison, results: pd.DataFrame) -> Iterator[Fa
         yield Failed(case=each.case, trial="control", why=f"its {control:.4g} would be {found}")
     known = 0.0 if math.isnan(paper) and claim.relation == "parity" else paper
     room = min(abs(known - edge) for edge in (near, far) if math.isfinite(edge))
-    if (tells := least(middle - low, len(numbers))) > room:  # a case without a number has no room that is known
+    if (
+        tells := smallest_effect(middle - low, len(numbers))
+    ) > room:  # a case without a number has no room that is known
         yield Failed(
             case=each.case, trial="smallest", why=f"{len(numbers)} seeds tell {tells:.2g}, and {room:.2g} decides"
         )

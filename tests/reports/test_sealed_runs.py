@@ -10,27 +10,26 @@ from lib import paths, seeds
 from lib.command_line import main
 from lib.errors import BadOption
 from lib.seeds import BLOCK, JUDGING, SEALED
-from reports import claims
-from reports import runner as notebooks
-from reports.claims import sealed_runs as sealing
+from reports import claims, runner
+from reports.claims import sealed_runs
 from tests.reports.conftest import CELLS, PARAMETERS
-from tests.reports.test_basis import runs_at
 from tests.reports.test_claims import GOOD
+from tests.reports.test_dependencies import runs_at
 
 EXPLORED = GOOD.replace("confirmatory", "exploratory")
 
 
 def test_each_state_of_a_papers_rules_has_seeds_that_no_other_has(repository):
     first = repository.commit(GOOD)
-    assert sealing.draw("gba") == SEALED.start
-    assert sealing.draw("gba") == SEALED.start, "the same rules, the same seeds"
+    assert sealed_runs.draw("gba") == SEALED.start
+    assert sealed_runs.draw("gba") == SEALED.start, "the same rules, the same seeds"
     second = repository.commit(GOOD.replace("0.2", "0.25"))
-    assert sealing.draw("gba") == SEALED.start + BLOCK
+    assert sealed_runs.draw("gba") == SEALED.start + BLOCK
     repository.commit(GOOD)
-    assert sealing.draw("gba") == SEALED.start, "the rules of before are no new ones"
+    assert sealed_runs.draw("gba") == SEALED.start, "the rules of before are no new ones"
     repository.notebook("gba/one", *CELLS, parameters=PARAMETERS.replace("0.5", "0.6"))
     third = repository.commit(GOOD)
-    assert sealing.draw("gba") == SEALED.start + 2 * BLOCK, "a setting is judged too"
+    assert sealed_runs.draw("gba") == SEALED.start + 2 * BLOCK, "a setting is judged too"
     kept = [json.loads((paths.reference() / "sealed" / f"gba-{n}.json").read_text()) for n in (1, 2, 3, 4, 5)]
     assert [each["time"] for each in kept] == [1, 2, 1, 3, 1]
     assert [kept[n]["commit"] for n in (0, 2, 4)] == [first, second, third]
@@ -39,16 +38,16 @@ def test_each_state_of_a_papers_rules_has_seeds_that_no_other_has(repository):
 
 def test_a_run_that_goes_on_draws_nothing_anew(repository):
     repository.commit(GOOD)
-    assert sealing.draw("gba", again=True) == sealing.draw("gba", again=True) == SEALED.start
-    assert len(sealing.records("gba")) == 1
+    assert sealed_runs.draw("gba", again=True) == sealed_runs.draw("gba", again=True) == SEALED.start
+    assert len(sealed_runs.records("gba")) == 1
 
 
 def test_what_is_not_committed_is_not_sealed(repository):
     repository.commit(GOOD)
     repository.claims(GOOD.replace("0.2", "0.25"), "gba")
     with pytest.raises(BadOption, match="a sealed run is of committed rules, settings and metrics: commit what"):
-        sealing.draw("gba")
-    assert sealing.records("gba") == []
+        sealed_runs.draw("gba")
+    assert sealed_runs.records("gba") == []
 
 
 def test_a_sealed_run_is_of_a_whole_paper_as_it_is_published(repository, capsys):
@@ -60,7 +59,7 @@ def test_a_sealed_run_is_of_a_whole_paper_as_it_is_published(repository, capsys)
     assert (
         said[1:] == ["error: a sealed run is what is published: at laptop or full, without parameters of its own"] * 2
     )
-    assert sealing.records("gba") == []
+    assert sealed_runs.records("gba") == []
 
 
 def test_the_command_line_draws_them_and_tells_the_notebooks(repository, monkeypatch):
@@ -78,11 +77,11 @@ claims.record(pd.DataFrame(rows, columns=["subject", "seed", "auc"]), "gba/one",
     assert (found.verdict, found.standing, found.sealed) == ("replicated", "confirmatory", SEALED.start)
     assert found.remarks == ("of the sealed run",) and found.claim.standing == "exploratory"
     assert found.command == "python -m lib run gba --profile laptop --sealed"
-    (experiment,) = notebooks.resolve("gba")
-    assert not notebooks.complete(experiment, "laptop"), "what was sealed is no ordinary run"
-    results = pd.DataFrame(json.loads(claims.file_of("a.b", repository.reports).read_text())["results"])
+    (experiment,) = runner.resolve("gba")
+    assert not runner.is_complete(experiment, "laptop"), "what was sealed is no ordinary run"
+    results = pd.DataFrame(json.loads(claims.verdict_file("a.b", repository.reports).read_text())["results"])
     assert sorted(set(results["seed"])) == [*SEALED[:5]]
-    sealing.draw("gba")
+    sealed_runs.draw("gba")
     (found,) = claims.verdicts()
     assert found.remarks == ("its sealed seeds were drawn 2 times",), "a second run says that it is one"
 

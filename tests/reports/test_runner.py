@@ -14,8 +14,8 @@ import pytest
 
 from lib import paths
 from lib.errors import BadOption, LockstepError, UnknownName, UnknownOption
-from reports import runner as notebooks
-from reports.claims import dependencies as basis
+from reports import runner
+from reports.claims import dependencies
 from tests.reports.test_claims import GOOD
 
 PARAMETERS = 'profile: str = "smoke"  # how long\nseeds: int = 3  # how many\nrate: float = 0.5\nnames: list = ["a"]\n'
@@ -31,10 +31,10 @@ def known(house):
 
 
 def test_what_is_known_without_running(known):
-    first, six, *_ = notebooks.experiments()
+    first, six, *_ = runner.experiments()
     assert (first.name, first.paper, first.title) == ("00_start", "", "Title of it")
     assert six.paper == "gba"
-    declared = notebooks.parameters(first.path)
+    declared = runner.parameters(first.path)
     assert (declared["seeds"].type, declared["seeds"].default, declared["seeds"].help) == ("int", 3, "how many")
 
 
@@ -50,16 +50,16 @@ def test_what_is_known_without_running(known):
     ],
 )
 def test_names(known, name, found):
-    assert [e.name for e in notebooks.resolve(name)] == found
+    assert [e.name for e in runner.resolve(name)] == found
 
 
 def test_a_name_that_is_none_or_several(known):
     with pytest.raises(UnknownName, match="did you mean 'gba/figure_6_switching'"):
-        notebooks.resolve("gba/figure_6")
+        runner.resolve("gba/figure_6")
     with pytest.raises(UnknownName, match="ambiguous: gba/table_5, oac/table_5"):
-        notebooks.resolve("table_5")
+        runner.resolve("table_5")
     with pytest.raises(BadOption, match="stands for 2 notebooks"):
-        notebooks.run("gba")
+        runner.run("gba")
 
 
 @pytest.mark.parametrize(
@@ -75,9 +75,9 @@ def test_a_name_that_is_none_or_several(known):
     ],
 )
 def test_wrong_parameters_are_refused_before_a_kernel_starts(known, monkeypatch, given, error, message):
-    monkeypatch.setattr(notebooks.execution, "_execute", lambda *_: pytest.fail("a kernel was started"))
+    monkeypatch.setattr(runner.execution, "_execute", lambda *_: pytest.fail("a kernel was started"))
     with pytest.raises(error, match=message):
-        notebooks.run("00_start", parameters=given)
+        runner.run("00_start", parameters=given)
     assert not known.reports.exists()
 
 
@@ -89,29 +89,29 @@ def test_no_process_compiles_a_grammar_at_its_start():
 
 def test_an_unknown_profile(known):
     with pytest.raises(UnknownName, match="did you mean 'smoke'"):
-        notebooks.run("00_start", profile="smok")
+        runner.run("00_start", profile="smok")
 
 
 def test_parameters_from_a_command_line(known):
-    (start,) = notebooks.resolve("00_start")
-    given = notebooks.parse_parameters(start, ["seeds=5", "rate=1e-3", "names=[b, c]", "profile=laptop"])
+    (start,) = runner.resolve("00_start")
+    given = runner.parse_parameters(start, ["seeds=5", "rate=1e-3", "names=[b, c]", "profile=laptop"])
     assert given == {"seeds": 5, "rate": 0.001, "names": ["b", "c"], "profile": "laptop"}
     for pair, message in (("seeds", "name=value"), ("seeds=[", "cannot read"), ("sed=1", "did you mean 'seeds'")):
         with pytest.raises(LockstepError, match=message):
-            notebooks.parse_parameters(start, [pair])
+            runner.parse_parameters(start, [pair])
 
 
 @pytest.mark.parametrize("text", ["a = 1 + b", "import os", "a, b = 1, 2", "a: int", "a ="])
 def test_a_parameters_cell_is_literals_only(house, text):
     path = house.notebook("n", parameters=text)
     with pytest.raises(LockstepError, match=r"n\.ipynb, cell 1: .*(no literal|not Python)"):
-        notebooks.parameters(path)
+        runner.parameters(path)
 
 
 def test_a_file_that_is_no_notebook(house):
     (house.notebooks / "x.ipynb").write_text("{}")
     with pytest.raises(LockstepError, match=r"x\.ipynb: not a notebook"):
-        notebooks.experiments()
+        runner.experiments()
 
 
 WRITES = """from lib import paths
@@ -142,7 +142,7 @@ for _ in track(range(4), "whole"): pass"""
     )
     (house.reports / "n").mkdir(parents=True)
     (house.reports / "n" / "of_an_older_run.csv").touch()
-    path = notebooks.run("n", parameters={"seeds": 4, "rate": 2})
+    path = runner.run("n", parameters={"seeds": 4, "rate": 2})
     nb = json.loads(path.read_text())
     outputs = [output for cell in nb["cells"] for output in cell.get("outputs", [])]
     assert "".join(outputs[0]["text"]) == f"{os.getcwd()} beside 4 2.0\n"
@@ -160,9 +160,9 @@ def test_a_failing_cell_is_named_and_changes_nothing(house):
     house.reports.mkdir()
     (house.reports / "n.ipynb").write_text("of an older run")
     with pytest.raises(
-        notebooks.NotebookFailed, match=r"notebook n, cell 5: ValueError: no such thing\n.*n\.failed\.ipynb"
+        runner.NotebookFailed, match=r"notebook n, cell 5: ValueError: no such thing\n.*n\.failed\.ipynb"
     ):
-        notebooks.run("n")
+        runner.run("n")
     assert (house.reports / "n.ipynb").read_text() == "of an older run"
     assert {p.name for p in house.reports.iterdir()} == {"n.ipynb", "n.failed.ipynb"}
     assert "no such thing" in (house.reports / "n.failed.ipynb").read_text()
@@ -170,8 +170,8 @@ def test_a_failing_cell_is_named_and_changes_nothing(house):
 
 def test_a_dead_kernel_is_named(house):
     house.notebook("n", "# N", "import os; os._exit(1)", parameters=PARAMETERS)
-    with pytest.raises(notebooks.NotebookFailed, match="notebook n: the kernel died"):
-        notebooks.run("n")
+    with pytest.raises(runner.NotebookFailed, match="notebook n: the kernel died"):
+        runner.run("n")
     assert not (house.reports / "n.ipynb").exists() and house.left_behind() == []
 
 
@@ -180,7 +180,7 @@ def test_side_by_side_all_go_on_after_one_fails(house, capfd, monkeypatch):
     for name, cell in {"a": "1", "b": "1 / 0", "c": "import os; print(os.environ['LOCKSTEP_PROCESSES'])"}.items():
         house.notebook(name, "# N", cell, parameters=PARAMETERS)
     finished = []
-    (failure,) = notebooks.run_together(notebooks.experiments(), "smoke", {"seeds": 4}, finished=finished.append)
+    (failure,) = runner.run_together(runner.experiments(), "smoke", {"seeds": 4}, after=finished.append)
     assert failure.startswith("notebook b, cell 3: ZeroDivisionError")
     assert sorted(each.name for each in finished) == ["a", "c"] and all(each.executed.exists() for each in finished)
     nb = json.loads((house.reports / "c.ipynb").read_text())
@@ -195,21 +195,21 @@ def test_what_measures_the_machine_runs_alone_and_last(house, monkeypatch):
     alone.write_text(json.dumps({**json.loads(alone.read_text()), "metadata": {"alone": True}}))
     house.notebook("b", "# N")
     house.notebook("c", "# N")
-    told = []
+    runs = []
 
-    class Process:
-        returncode = 0
+    class Recorder:
+        def __init__(self, n_jobs, **_):
+            self.jobs = n_jobs
 
-        def __init__(self, command, env, **_):
-            told.append((json.loads(command[-1])[0], "LOCKSTEP_PROCESSES" in env))
+        def __call__(self, tasks):
+            for _, (variables, name, *_), _ in tasks:
+                runs.append((name, self.jobs, "LOCKSTEP_PROCESSES" in variables))
+                yield name, None, ""
 
-        def communicate(self):
-            return "", ""
-
-    monkeypatch.setattr(subprocess, "Popen", Process)
+    monkeypatch.setattr("reports.runner.parallel.Parallel", Recorder)
     monkeypatch.setattr("reports.runner.parallel.cpu_count", lambda: 2)
-    assert notebooks.run_together(notebooks.experiments(), "smoke") == []
-    assert sorted(told[:2]) == [("b", True), ("c", True)] and told[2] == ("a", False)
+    assert runner.run_together(runner.experiments(), "smoke") == []
+    assert runs == [("b", 2, True), ("c", 2, True), ("a", 1, False)]
 
 
 COUNTED = """from lib import paths
@@ -225,23 +225,23 @@ def test_what_is_complete_is_left_as_it_is(house, capsys):
 
     def executions(**options):
         before = count.stat().st_size if count.exists() else 0
-        notebooks.run("n", resume=True, **options)
+        runner.run("n", resume=True, **options)
         return count.stat().st_size - before
 
     count = house.root / "executions"
     path = house.notebook("n", "# N", COUNTED, parameters=PARAMETERS)
     house.claims(GOOD.replace("notebook: one", "notebook: n"))
-    (experiment,) = notebooks.resolve("n")
-    assert not notebooks.complete(experiment, "smoke")
-    assert executions() == 1 and notebooks.complete(experiment, "smoke")
+    (experiment,) = runner.resolve("n")
+    assert not runner.is_complete(experiment, "smoke")
+    assert executions() == 1 and runner.is_complete(experiment, "smoke")
     assert executions() == 0 and capsys.readouterr().err.endswith("n: complete, left as it is\n")
     nb = json.loads(path.read_text())
     nb["cells"][2]["outputs"] = [{"output_type": "stream", "name": "stdout", "text": "1"}]
     path.write_text(json.dumps(nb))
     assert executions() == 0, "an output is no source"
     for options in ({"profile": "laptop"}, {"parameters": {"seeds": 4}}):
-        assert not notebooks.complete(experiment, **{"profile": "smoke", **options})
-    notebooks.run("n")
+        assert not runner.is_complete(experiment, **{"profile": "smoke", **options})
+    runner.run("n")
     assert count.stat().st_size == 2, "without resume it runs anew"
 
 
@@ -249,46 +249,46 @@ def test_what_a_result_follows_from(house, monkeypatch):
     """Planted: each of these changes must show."""
 
     def now(**values):
-        return notebooks.execution.fingerprint(experiment, {"profile": "smoke", **values})
+        return runner.execution.fingerprint(experiment, {"profile": "smoke", **values})
 
     path = house.notebook("n", "# N", "1", parameters=PARAMETERS)
     house.claims(GOOD.replace("notebook: one", "notebook: n"))
-    (experiment,) = notebooks.resolve("n")
+    (experiment,) = runner.resolve("n")
     seen = [now(), now(profile="laptop"), now(seeds=4)]
     house.claims(GOOD.replace("notebook: one", "notebook: n").replace("0.2", "0.3"))
     seen.append(now())
     path.write_text(path.read_text().replace('"source": "1"', '"source": "2"'))
     seen.append(now())
-    monkeypatch.setattr(notebooks.execution, "hash_of_lib", lambda: "other code")
+    monkeypatch.setattr(runner.execution, "hash_of_lib", lambda: "other code")
     seen.append(now())
-    monkeypatch.setattr(basis, "code", lambda path: [("notebooks.gba.tasks", "other code beside it")])
+    monkeypatch.setattr(dependencies, "metrics_code", lambda path: [("notebooks.gba.tasks", "other code beside it")])
     seen.append(now())
     assert len(set(seen)) == 7 and now() == seen[-1]
 
 
 def test_data_beside_a_notebook_makes_its_results(house):
     path = house.notebook("gba/n", "# N", "1", parameters=PARAMETERS)
-    (experiment,) = notebooks.resolve("gba/n")
+    (experiment,) = runner.resolve("gba/n")
     seen = []
     for name, text in (("tasks.yaml", "a: 1"), ("tasks.yaml", "a: 2"), ("claims.yaml", "")):
         path.with_name(name).write_text(text)
-        seen.append(notebooks.execution.fingerprint(experiment, {"profile": "smoke"}))
+        seen.append(runner.execution.fingerprint(experiment, {"profile": "smoke"}))
     assert seen[0] != seen[1] == seen[2], "what judges is in the claims' own hashes"
 
 
 def test_a_run_that_lost_a_verdict_or_failed_since_is_not_complete(house):
     house.notebook("n", "# N", COUNTED, parameters=PARAMETERS)
     house.claims(GOOD.replace("notebook: one", "notebook: n"))
-    (experiment,) = notebooks.resolve("n")
-    notebooks.run("n")
-    assert notebooks.complete(experiment, "smoke")
+    (experiment,) = runner.resolve("n")
+    runner.run("n")
+    assert runner.is_complete(experiment, "smoke")
     experiment.failed.touch()
-    assert not notebooks.complete(experiment, "smoke")
+    assert not runner.is_complete(experiment, "smoke")
     experiment.failed.unlink()
     (house.reports / "claims" / "a.b.json").write_text("{")
-    assert not notebooks.complete(experiment, "smoke")
+    assert not runner.is_complete(experiment, "smoke")
     (house.reports / "claims" / "a.b.json").unlink()
-    assert not notebooks.complete(experiment, "smoke")
+    assert not runner.is_complete(experiment, "smoke")
 
 
 @pytest.mark.parametrize("names", [("n",), ("n", "o")], ids=["one", "side by side"])
@@ -296,7 +296,7 @@ def test_an_interrupt_leaves_no_kernel_and_no_half(house, names):
     for name in names:
         cell = f'import os, time\nopen("{house.notebooks / name}.pid", "w").write(str(os.getpid()))\ntime.sleep(3600)'
         house.notebook(name, "# N", cell, parameters=PARAMETERS)
-    environment = {**os.environ, "PYTHONPATH": str(Path(notebooks.__file__).parents[2]), "LOKY_MAX_CPU_COUNT": "2"}
+    environment = {**os.environ, "PYTHONPATH": str(Path(runner.__file__).parents[2]), "LOKY_MAX_CPU_COUNT": "2"}
     process = subprocess.Popen(
         [sys.executable, "-m", "lib", "run", "all"], env=environment, stderr=subprocess.PIPE, text=True
     )
@@ -322,7 +322,7 @@ def _alive(pid):
         return False
 
 
-COMMITTED = sorted((Path(notebooks.__file__).parents[2] / "notebooks").rglob("[!.]*.ipynb"))
+COMMITTED = sorted((Path(runner.__file__).parents[2] / "notebooks").rglob("[!.]*.ipynb"))
 
 
 def _profiles(text):
@@ -351,7 +351,7 @@ class TestCommitted:
     """What STYLE.md asks of every notebook of the repository."""
 
     def test_stripped(self, path):
-        nb = notebooks.read(path)
+        nb = runner.read(path)
         code = [cell for cell in nb["cells"] if cell["cell_type"] == "code"]
         assert all(cell["outputs"] == [] and cell["execution_count"] is None for cell in code)
         assert "papermill" not in nb["metadata"] and not any("papermill" in c["metadata"] for c in nb["cells"])
@@ -359,30 +359,30 @@ class TestCommitted:
         assert len(set(ids)) == len(ids) and not any(re.fullmatch(r"[0-9a-f]{8}", i) for i in ids), "ids are words"
 
     def test_kernel(self, path):
-        spec = notebooks.read(path)["metadata"]["kernelspec"]
+        spec = runner.read(path)["metadata"]["kernelspec"]
         assert (spec["name"], spec["language"]) == ("python3", "python")
 
     def test_short(self, path):
-        cells = notebooks.read(path)["cells"]
+        cells = runner.read(path)["cells"]
         assert len(cells) <= 12
-        assert max(len(notebooks.source(cell).splitlines()) for cell in cells) <= 13
+        assert max(len(runner.source(cell).splitlines()) for cell in cells) <= 13
 
     def test_what_is_made_for_the_page_is_shown(self, path):
         """Only a cell's last value is shown by itself."""
-        code = [c for c in notebooks.read(path)["cells"] if c["cell_type"] == "code"]
-        assert not [lost for cell in code for lost in _lost(notebooks.source(cell))]
+        code = [c for c in runner.read(path)["cells"] if c["cell_type"] == "code"]
+        assert not [lost for cell in code for lost in _lost(runner.source(cell))]
 
     def test_parameters(self, path):
-        declared = notebooks.parameters(path)
-        (cell,) = [c for c in notebooks.read(path)["cells"] if "parameters" in c["metadata"].get("tags", [])]
-        assert all(isinstance(node, ast.AnnAssign) for node in ast.parse(notebooks.source(cell)).body)
+        declared = runner.parameters(path)
+        (cell,) = [c for c in runner.read(path)["cells"] if "parameters" in c["metadata"].get("tags", [])]
+        assert all(isinstance(node, ast.AnnAssign) for node in ast.parse(runner.source(cell)).body)
         assert declared["profile"].default == "smoke" and all(p.help for p in declared.values())
 
     def test_all_profiles(self, path):
-        texts = [notebooks.source(cell) for cell in notebooks.read(path)["cells"]]
+        texts = [runner.source(cell) for cell in runner.read(path)["cells"]]
         (assigned,) = [node for text in texts for node in _profiles(text)]
-        assert [key.value for key in assigned.value.keys] == list(notebooks.PROFILES)
+        assert [key.value for key in assigned.value.keys] == list(runner.PROFILES)
 
     def test_no_mathematics_that_needs_a_script(self, path):
-        markdown = [notebooks.source(c) for c in notebooks.read(path)["cells"] if c["cell_type"] == "markdown"]
+        markdown = [runner.source(c) for c in runner.read(path)["cells"] if c["cell_type"] == "markdown"]
         assert not any("$" in text or "\\(" in text for text in markdown)

@@ -7,7 +7,7 @@ import pytest
 
 from reports.claims import Case
 from reports.markup import rounded
-from reports.quantities import column, decimals, ours, papers, tells, within
+from reports.quantities import column, decimals, measured_text, paper_text, plus_minus, seeds_text
 from tests.reports.test_claims import claim
 
 
@@ -60,36 +60,36 @@ def case(ours, half=None, paper=None):
 def test_a_unit_and_thousandths(effect, metric, found, text, theirs):
     extra = {"over": "t"} if effect == "slope" else {}
     of = claim(effect, metric=metric, margin=1.0 if effect == "value" else None, **extra)
-    assert ours(of, found) == text and papers(of, found) == theirs
+    assert measured_text(of, found) == text and paper_text(of, found) == theirs
 
 
 def test_a_range_of_runs_is_called_one():
     of = claim("ratio", kind="promise", margin=1.0, runs="every")
-    assert ours(of, case(2.0, 0.3)) == "2.0× (range 1.7, 2.3)"
+    assert measured_text(of, case(2.0, 0.3)) == "2.0× (range 1.7, 2.3)"
 
 
 def test_what_is_out_of_bounds_is_never_written_as_the_bound():
     asked = claim(effect="value", metric="lost", kind="promise", relation="<=", margin=1)
     found = dataclasses.replace(case(0.952), low=0.84, high=1.0045, far=1.0)
-    assert ours(asked, found).endswith("1.004]")
-    assert ours(asked, dataclasses.replace(found, high=1.0)).endswith("1.00]")
-    assert ours(asked, dataclasses.replace(found, high=1.02)).endswith("1.02]")
+    assert measured_text(asked, found).endswith("1.004]")
+    assert measured_text(asked, dataclasses.replace(found, high=1.0)).endswith("1.00]")
+    assert measured_text(asked, dataclasses.replace(found, high=1.02)).endswith("1.02]")
 
 
 def test_columns_and_means():
     assert column([0.73123, 12.5, None]) == ["0.73", "12.50", "–"]
     assert column([1.0, 2000.0]) == ["1", "2\u202f000"]
-    assert within(0.73123, 0.0031) == "0.731 ± 0.003" and within(0.5, math.nan) == "0.5000"
+    assert plus_minus(0.73123, 0.0031) == "0.731 ± 0.003" and plus_minus(0.5, math.nan) == "0.5000"
 
 
 def test_beside_the_seeds_stands_what_they_can_tell_and_the_margin():
     """Half an interval of 0.0005 with eight seeds: 0.0005 x (1 + 1.415 / 2.365) = 0.00080 can be told."""
     auc = claim(metric="auc")
     case = Case(case="", verdict="v", ours=-0.001, low=-0.0015, high=-0.0005, near=-0.0012, n=8)
-    assert tells(auc, case) == "8: tell 0.8, margin −1.20 × 10⁻³ AUC"
+    assert seeds_text(auc, case) == "8: tell 0.8, margin −1.20 × 10⁻³ AUC"
     falling = claim("ratio", relation="<=", metric="m")
     case = Case(case="", verdict="v", ours=1.2, low=0.9, high=1.5, near=None, far=1.0, n=8)
-    assert tells(falling, case) == "8: tell 0.5, margin 1×"
+    assert seeds_text(falling, case) == "8: tell 0.5, margin 1×"
     check = claim(kind="check", margin=0.0)
-    assert tells(check, case) == "8", "a range of runs tells nothing of a mean"
-    assert tells(auc, Case(case="", verdict="inconclusive", n=1)) == "1"
+    assert seeds_text(check, case) == "8", "a range of runs tells nothing of a mean"
+    assert seeds_text(auc, Case(case="", verdict="inconclusive", n=1)) == "1"

@@ -8,15 +8,12 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-import reports as report
+import reports
 from lib import paths
 from lib.protocols import ALL
-from notebooks import reference
-from notebooks.reference import BLOCKS, MADE, NONE_YET, NotPublished, machine_path, verdicts
-from reports import claims
-from reports import front_figure as picture
-from reports import protocol_families as families
-from reports import runner as notebooks
+from notebooks import compare_figure
+from reports import claims, publish, runner
+from reports.publish import BLOCKS, GENERATED, NONE_YET, NotPublished, machine_path, verdicts
 from tests.reports.test_claims import GOOD, results_of
 
 ROOT = Path(__file__).parents[2]
@@ -29,7 +26,7 @@ JUDGED = """rows = [(s, seed, value) for s, value in (("gba", 0.2), ("sync", 0.0
 results = pd.DataFrame(rows, columns=["subject", "seed", "auc"])
 plots.verdicts(claims.record(results, "gba/one", profile=profile))"""
 README = "# Kit\n\nbefore\n" + "".join(
-    f"\n<!-- {name}: {MADE} -->\n\nold\n\n<!-- end of the {name} -->\n\nafter\n" for name in BLOCKS
+    f"\n<!-- {name}: {GENERATED} -->\n\nold\n\n<!-- end of the {name} -->\n\nafter\n" for name in BLOCKS
 )
 PARAMETERS = 'profile: str = "smoke"  # how long\nseeds: int = 3  # how many'
 
@@ -49,7 +46,7 @@ def executed(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LOCKSTEP_ROOT", str(house.root))
         patch.setenv("LOCKSTEP_REPORTS", str(house.reports))
-        notebooks.run("gba/one", "laptop")
+        runner.run("gba/one", "laptop")
     return contents(house.root)
 
 
@@ -71,7 +68,7 @@ def change(path, **facts):
 
 
 def test_what_is_published(ran):
-    index = reference.publish()
+    index = publish.publish()
     found = contents(paths.reference())
     assert index == paths.reference() / "index.html"
     fronts = {"index.html", "gba/index.html", "rules.html"}
@@ -85,25 +82,25 @@ def test_what_is_published(ran):
     for told in ("python -m lib run gba/one --profile laptop", "cores", "torch 2.", "python 3."):
         assert told in foot, "how, where and with what each page was made"
     for html in (page, front):
-        report.check_offline(html)
+        reports.check_offline(html)
     assert not any(str(ran.root).encode() in data for data in found.values())
     assert ran.left_behind() == []
 
 
 def test_a_second_time_changes_no_byte(ran):
-    first = (contents(reference.publish().parent), (ran.root / "README.md").read_bytes())
-    assert (contents(reference.publish().parent), (ran.root / "README.md").read_bytes()) == first
+    first = (contents(publish.publish().parent), (ran.root / "README.md").read_bytes())
+    assert (contents(publish.publish().parent), (ran.root / "README.md").read_bytes()) == first
     (paths.reference() / "of_an_older_time.html").touch()
-    assert contents(reference.publish().parent) == first[0]
+    assert contents(publish.publish().parent) == first[0]
 
 
 def test_what_no_notebook_makes_stays(ran):
-    reference.publish()
+    publish.publish()
     by_hand = {"soak.json": b"{}", "gpu/speed.csv": b"a,b"}
     for name, data in by_hand.items():
         (paths.reference() / name).parent.mkdir(exist_ok=True)
         (paths.reference() / name).write_bytes(data)
-    reference.publish()
+    publish.publish()
     found = contents(paths.reference())
     assert {name: found[name] for name in by_hand} == by_hand
 
@@ -111,13 +108,13 @@ def test_what_no_notebook_makes_stays(ran):
 def test_pages_that_were_not_run_here_stay(ran):
     """A paper is published alone: the others' pages, data and verdicts are as they were, to the byte but for a link to the page
     beside them, and the index has all."""
-    reference.publish()
+    publish.publish()
     before = contents(paths.reference())
     (ran.reports / "gba" / "one.ipynb").unlink()
     (ran.reports / "claims" / "a.b.json").unlink()
     ran.notebook("oac/three", "# Three", parameters=PARAMETERS)
-    notebooks.run("oac/three", "laptop")
-    reference.publish()
+    runner.run("oac/three", "laptop")
+    publish.publish()
     after = contents(paths.reference())
     stayed = ["gba/one.html", "gba/one/auc.csv", "claims/a.b.json"]
     link = b'<a class="next" href="../oac/three.html">Three \xe2\x86\x92</a>'
@@ -133,7 +130,7 @@ def test_what_no_rule_rests_on_may_be_newer_than_the_run(ran):
     changed = GOOD.replace("  reason:", "  short: In other words.\n  reason:", 1)
     assert changed != GOOD
     ran.claims(changed, "gba")
-    reference.publish()
+    publish.publish()
     assert json.loads(contents(paths.reference())["claims/a.b.json"])["claim"]["short"] == "In other words."
 
 
@@ -143,12 +140,12 @@ def test_a_page_leads_to_those_beside_it_that_are_published(ran):
     link = re.compile(r'<a class="(next|previous)" href="([^"]+)"')
 
     def beside():
-        reference.publish()
+        publish.publish()
         pages = [place for place in paths.reference().glob("*/*.html") if place.stem != "index"]
         return {place.stem: link.findall(place.read_text()) for place in pages}
 
     assert beside() == {"one": []}
-    notebooks.run("oac/three", "laptop")
+    runner.run("oac/three", "laptop")
     (ran.reports / "gba" / "one.ipynb").rename(ran.reports / "kept.ipynb")  # not run where the third was
     assert beside() == {"one": [("next", "../oac/three.html")], "three": [("previous", "../gba/one.html")]}
     assert "Three &amp; more →" in (paths.reference() / "gba" / "one.html").read_text()
@@ -158,7 +155,7 @@ def test_a_page_leads_to_those_beside_it_that_are_published(ran):
 
 
 def test_the_readme_has_the_verdicts(ran):
-    reference.publish()
+    publish.publish()
     text = (ran.root / "README.md").read_text()
     assert (
         text.startswith("# Kit\n\nbefore\n\n<!-- protocols")
@@ -173,7 +170,7 @@ def test_the_readme_has_the_verdicts(ran):
         "- **A global batch of whoever comes** (`gba`, `bsp`). An update has" in text
         and "In brackets stand" not in text
     )
-    assert reference.readme() == text
+    assert publish.readme() == text
 
 
 def test_the_picture_is_drawn_from_what_is_published(ran):
@@ -184,11 +181,11 @@ def test_the_picture_is_drawn_from_what_is_published(ran):
         for name, auc, qps in (("sync", 0.8, 1), ("gba", 0.797 + seed / 1000, 2), ("frozen", 0.5, 3))
     ]
     data = pd.DataFrame(rows, columns=["protocol", "seed", "auc", "qps"])
-    place = paths.reference() / f"{picture.NAME}.csv"
+    place = paths.reference() / f"{compare_figure.NAME}.csv"
     place.parent.mkdir(parents=True)
     data.to_csv(place, index=False)
     (paths.reference() / "02_regime.html").touch()
-    text = " ".join(reference.readme().split())
+    text = " ".join(publish.readme().split())
     assert "it trained 2 times as many samples per second as sync and kept 100 ± 2 % of what sync learns" in text
     assert "and comes to the serial result." in text
     assert (
@@ -198,28 +195,28 @@ def test_the_picture_is_drawn_from_what_is_published(ran):
     assert "(async loses less at one of its own, far above the paper's, GBA and BSP lose as well)" in text, (
         "no link without its page"
     )
-    html = report.index().read_text()
+    html = reports.index().read_text()
     assert "how many updates there are (what async loses shrinks with them)" in html, "that page was not run here"
     assert (
         "On a shared cluster use gba: it trained 2 times as many samples per second as sync and kept 100 ± 2 % of"
         in html
     )
     assert "data:image/svg+xml;base64," in html
-    first, second = (picture.svg(picture.picture(data)) for _ in range(2))
+    first, second = (compare_figure.svg(compare_figure.figure(data)) for _ in range(2))
     assert first == second and "<dc:date>" not in first
 
 
 def test_a_sentence_that_is_mended_needs_no_new_run_nor_does_an_explanation(ran):
     """What its run had of the scale stays."""
-    reference.publish()
+    publish.publish()
     (ran.reports / "gba" / "one.ipynb").unlink()
     (ran.reports / "claims" / "a.b.json").unlink()
     ran.notebook("oac/three", "# Three", parameters=PARAMETERS)
-    notebooks.run("oac/three", "laptop")
+    runner.run("oac/three", "laptop")
     before = json.loads(contents(paths.reference())["claims/a.b.json"])
     newer = "  short: In other words.\n  explanations: [{changed: the rate, found: nothing}]\n  reason: newer"
     ran.claims(re.sub(r"  reason: .*", newer, GOOD), "gba")
-    reference.publish()
+    publish.publish()
     before["claim"] |= {"short": "In other words.", "explanations": [{"changed": "the rate", "found": "nothing"}]}
     assert json.loads(contents(paths.reference())["claims/a.b.json"]) == before
 
@@ -255,17 +252,17 @@ def test_of_a_paper_without_a_verdict_there_is_a_line_too(house, monkeypatch):
 
 def test_the_index_tells_a_claim_that_waits_from_a_page_without_claims(ran):
     ran.notebook("gba/free", "# Without claims", parameters=PARAMETERS)
-    notebooks.run("gba/free", "laptop")
-    reference.publish()
+    runner.run("gba/free", "laptop")
+    publish.publish()
     ran.claims(GOOD.replace("value: 0.2", "value: 0.3"), "gba")
     for place in (ran.reports / "gba" / "one.ipynb", ran.reports / "claims" / "a.b.json"):
         place.unlink()
-    index = reference.publish().read_text()
+    index = publish.publish().read_text()
     assert "0 of the papers&#39; 1 claims are judged:" in index and ">1 waits for its page to run<" in index
     rows = dict(re.findall(r'href="(gba/(?:one|free))\.html".*?"Its claims"><span>(.*?)</span>', index, re.DOTALL))
     assert 'class="mark not-run"' in rows["gba/one"] and rows["gba/free"] == "–"
     paper = (paths.reference() / "gba" / "index.html").read_text()
-    assert reference.WAITS in paper and 'id="a.b"' in paper, "its rule can be read before it runs"
+    assert publish.WAITS in paper and 'id="a.b"' in paper, "its rule can be read before it runs"
 
 
 def planted_profile(house):
@@ -318,26 +315,26 @@ def planted_size(house):
     ],
 )
 def test_what_is_not_fit_is_refused_and_nothing_changes(ran, plant, message):
-    reference.publish()
+    publish.publish()
     plant(ran)
     before = (contents(paths.reference()), (ran.root / "README.md").read_bytes())
     with pytest.raises(NotPublished, match=message):
-        reference.publish()
+        publish.publish()
     assert (contents(paths.reference()), (ran.root / "README.md").read_bytes()) == before
     assert ran.left_behind() == []
 
 
 def test_a_verdict_by_an_older_rule_is_withdrawn_and_its_page_says_so(ran):
     """The page stays with its data; what it judged by another rule counts no more, nor does a claim that it did not know."""
-    reference.publish()
+    publish.publish()
     ran.notebook("oac/three", "# Three", parameters=PARAMETERS)
-    notebooks.run("oac/three", "laptop")
+    runner.run("oac/three", "laptop")
     (ran.reports / "gba" / "one.ipynb").unlink()
     (ran.reports / "claims" / "a.b.json").unlink()
     ran.claims(GOOD.replace("value: 0.2", "value: 0.3") + GOOD.replace("a.b", "a.c"), "gba")
     before = contents(paths.reference())
     for _ in range(2):  # the second time there is nothing left to withdraw
-        reference.publish()
+        publish.publish()
         after = contents(paths.reference())
         page = (paths.reference() / "gba" / "one.html").read_text()
         assert page.count("The verdict of this page is withdrawn (<code>a.b</code>)") == 1
@@ -357,12 +354,12 @@ def test_a_verdict_by_an_older_rule_is_withdrawn_and_its_page_says_so(ran):
 def test_nothing_to_publish_and_no_place_for_it(ran):
     (ran.root / "README.md").write_text("# Kit")
     with pytest.raises(NotPublished, match=r"README\.md has no place for the protocols: a line <!-- protocols"):
-        reference.publish()
+        publish.publish()
     assert not paths.reference().exists() and ran.left_behind() == []
     (ran.reports / "gba" / "one.ipynb").unlink()
     (ran.reports / "claims" / "a.b.json").unlink()
     with pytest.raises(NotPublished, match="nothing has been run"):
-        reference.publish()
+        publish.publish()
 
 
 @pytest.mark.parametrize(
@@ -381,13 +378,13 @@ def test_paths_of_a_machine(text, found):
 
 
 def test_every_protocol_is_of_one_family():
-    assert sorted(families.members()) == sorted({*ALL} - {"frozen"})
+    assert sorted(compare_figure.members()) == sorted({*ALL} - {"frozen"})
 
 
 def test_what_the_readme_tells_of_papers_are_their_claims():
     known = claims.load()
-    for paper in notebooks.papers():
-        assert paper.told and all(known[name].folder == paper.folder for name in paper.told)
+    for paper in runner.papers():
+        assert paper.highlights and all(known[name].folder == paper.folder for name in paper.highlights)
 
 
 def test_the_readme_can_be_read_at_once():
@@ -403,11 +400,11 @@ def test_the_repositorys_readme_says_what_its_reference_holds(monkeypatch):
     """When this fails, `python -m notebooks.reference` has not been run, or its table was edited by hand."""
     monkeypatch.delenv("LOCKSTEP_ROOT", raising=False)
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert paths.root() == ROOT and reference.readme() == text
-    data = picture.kept(paths.reference())
+    assert paths.root() == ROOT and publish.readme() == text
+    data = compare_figure.read(paths.reference())
     if data is not None:
-        drawn = (paths.reference() / reference.PICTURE).read_text(encoding="utf-8")
-        assert drawn == picture.svg(picture.picture(data)), "the README's picture is another's"
+        drawn = (paths.reference() / f"{publish.FRONT}.svg").read_text(encoding="utf-8")
+        assert drawn == compare_figure.svg(compare_figure.figure(data)), "the README's picture is another's"
     if not list((paths.reference() / "claims").glob("*.json")):
         assert NONE_YET in text
 

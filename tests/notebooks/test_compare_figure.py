@@ -6,9 +6,8 @@ import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 
-from reports import front_figure as picture
+from notebooks import compare_figure
 from reports import plots
-from reports import protocol_families as families
 from reports.palette import GREEN, PINK
 
 SYNC, FROZEN = (0.80, 0.81, 0.82), (0.5, 0.5, 0.5)
@@ -29,8 +28,8 @@ def test_protocols_whose_every_run_is_the_same_are_told_as_one():
     """The first in the families' order stands for them; a run that differs by an AUC of 10⁻⁹ is another."""
     once = (0.799, 0.81, 0.82)
     data = modes(bsp=(2, once), gba=(2, once), **{"s-easgd": (2, (0.799 - 1e-9, 0.81, 0.82))})
-    assert picture.alike(data) == {"sync": [], "gba": ["bsp"], "s-easgd": [], "frozen": []}
-    first = picture.answer(data)[0]
+    assert compare_figure.identical(data) == {"sync": [], "gba": ["bsp"], "s-easgd": [], "frozen": []}
+    first = compare_figure.answer(data)[0]
     assert "use gba (bsp: the same runs here): it trained 2 times" in first and "or" not in first.split()
 
 
@@ -38,7 +37,7 @@ def test_beside_a_share_stands_the_difference_paired_by_seed():
     """Differences of -0.02, -0.01 and -0.03: a mean of -0.02, and 4.303 x 0.01 / sqrt(3) = 0.025 to each side; of -0.001, 0.001
     and 0: 0 and 0.0025."""
     data = modes(gba=(2, (0.799, 0.811, 0.82)), **{"async": (3, (0.78, 0.80, 0.79))})
-    first, _, third = picture.answer(data)
+    first, _, third = compare_figure.answer(data)
     assert first.endswith("% of what sync learns (AUC less sync's: 0.000 ± 0.002).")
     assert "async" in third and "(AUC less sync's: −0.02 ± 0.02)" in third
     assert "100 % is what sync learns, 0 % an untrained model" in third
@@ -47,9 +46,9 @@ def test_beside_a_share_stands_the_difference_paired_by_seed():
 def test_who_loses_measurably_is_not_the_answer_even_if_it_is_the_fastest():
     """With the same loss on every seed, 0.1 % of what is learnt, async is out; with one that chance may explain it is in."""
     sure, maybe = less(0.0003), (0.80 - 0.0009, 0.81, 0.82 + 0.0003)
-    assert "cluster use gba:" in picture.answer(modes(gba=(2, SYNC), **{"async": (3, sure)}))[0]
-    assert "cluster use async:" in picture.answer(modes(gba=(2, SYNC), **{"async": (3, maybe)}))[0]
-    assert "cluster use sync:" in picture.answer(modes(**{"async": (3, sure)}))[0]
+    assert "cluster use gba:" in compare_figure.answer(modes(gba=(2, SYNC), **{"async": (3, sure)}))[0]
+    assert "cluster use async:" in compare_figure.answer(modes(gba=(2, SYNC), **{"async": (3, maybe)}))[0]
+    assert "cluster use sync:" in compare_figure.answer(modes(**{"async": (3, sure)}))[0]
 
 
 def test_names_stand_on_no_mark_and_no_other_name():
@@ -57,7 +56,7 @@ def test_names_stand_on_no_mark_and_no_other_name():
     with plots.style():
         ax = Figure(figsize=(plots.WIDTH, 4)).subplots()
         ax.plot(*zip(*at, strict=True), "o")
-        picture.name_marks(ax, [f"protocol {place}" for place in range(5)], at, ["black"] * 5)
+        compare_figure.name_marks(ax, [f"protocol {place}" for place in range(5)], at, ["black"] * 5)
     boxes = [text.get_window_extent() for text in ax.texts if text.get_text()]
     marks = ax.transData.transform(at)
     assert len(boxes) == 5 and not any(one.overlaps(other) for one, other in combinations(boxes, 2))
@@ -73,20 +72,20 @@ def test_names_stand_on_no_mark_and_no_other_name():
     ],
 )
 def test_that_one_learns_more_than_another_is_said_where_it_is_shown(aucs, told):
-    assert picture.answer(modes(gba=(2, aucs)))[1].startswith(told)
+    assert compare_figure.answer(modes(gba=(2, aucs)))[1].startswith(told)
 
 
 def test_marks_have_their_familys_colour():
     data = modes(bsp=(2, less(0.001)), **{"s-ma": (1.5, less(0.01))})
-    ax = picture.picture(data).axes[0]
+    ax = compare_figure.figure(data).axes[0]
     marks = {line.get_color() for line in ax.get_lines() if line.get_marker() == "o" and len(line.get_xdata())}
     assert {GREEN, PINK} < marks
-    legend = [text.get_text() for text in picture.picture(data).legends[0].get_texts()]
+    legend = [text.get_text() for text in compare_figure.figure(data).legends[0].get_texts()]
     assert legend == ["All in step", "A global batch of whoever comes", "Replicas that average in the background"]
 
 
 def test_what_the_answer_hangs_on_leads_to_pages():
-    measured, hangs = families.about(2, lambda text, page: f"<{page}|{text}>")
-    assert "Measured were 2 of 33 protocols" in measured and "<90_compare|beside it>" in measured
+    measured, hangs = compare_figure.front(modes(gba=(2, SYNC)))["about"]
+    assert "Measured were 2 of 33 protocols" in measured and "[beside it](90_compare)" in measured
     for page in ("gba/table_5_2_throughput", "02_regime", "03_what_decides", "gba/figure_6_learning_rates"):
-        assert f"<{page}|" in hangs
+        assert f"]({page})" in hangs

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from reports import claims
-from reports.claims import dependencies as basis
+from reports.claims import dependencies
 from tests.reports.conftest import CELLS, PARAMETERS
 from tests.reports.test_claims import GOOD, results_of
 
@@ -34,7 +34,7 @@ def test_a_rule_that_was_there_before_the_run_is_not_remarked_on(repository):
     assert remarks(repository, [before + "+"]) == "", "other files may have had changes"
     kept = json.loads((repository.reports / "claims" / "a.b.json").read_text())
     assert kept["commits"] == [before]
-    (found,) = claims.kept(repository.reports)
+    (found,) = claims.verdicts_in(repository.reports)
     assert found.remarks == ()
 
 
@@ -75,7 +75,7 @@ def test_outside_a_checkout_nobody_can_know(repository, house, monkeypatch):
     assert UNKNOWN in remarks(repository, ["0" * 40]), "no such commit"
     assert UNKNOWN in remarks(repository, [None]), "the run knew none"
     (house.root / ".git").rename(house.root / "git")
-    basis._said.cache_clear()
+    dependencies._file_at.cache_clear()
     assert UNKNOWN in remarks(repository)
 
 
@@ -117,7 +117,7 @@ def test_each_part_that_changed_is_named(repository):
 def test_a_reason_is_no_part_of_what_a_verdict_rests_on(repository, before, after, words):
     repository.commit(GOOD)
     (claim,) = claims.load().values()
-    first = basis.of(claim)
+    first = dependencies.parts_of(claim)
     repository.claims(GOOD.replace(before, after), "gba")
     (claim,) = claims.load().values()
-    assert basis.changed(first, basis.of(claim)) == words
+    assert dependencies.changes(first, dependencies.parts_of(claim)) == words

@@ -1,0 +1,238 @@
+"""The figure and the sentences of the front page: speed against quality on a shared cluster, one mark a protocol.
+
+`notebooks/90_compare.ipynb` saves the data. `python -m reports.publish` writes figure and sentences from the committed data, for
+README and index.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patheffects import withStroke
+from matplotlib.transforms import Bbox
+
+from lib import paths
+from lib.options.document import load
+from reports import palette
+from reports.claims import interval
+from reports.plots import WIDTH, style
+from reports.quantities import plus_minus
+
+NAME = "90_compare/shared_cluster"
+"""The notebook's figure whose data this is."""
+SHARE = 99.0
+"""Per cent of what Sync learns: a protocol with so much, and not measurably below Sync, is as good in the answer."""
+PAIRED = ("speed", "quality", "less")
+"""Columns that are compared with Sync's run of the same seed."""
+SIDES = [(right, up) for up in (7, -8, 19, -20, 31, -32, 43, -44, 55, -56) for right in (7, -7)]
+"""Points from a mark to its name, the nearest first."""
+
+
+def protocols() -> dict[str, Any]:
+    """`notebooks/protocols.yaml`: the families of protocols, and what README and index say of the measurement."""
+    path = paths.notebooks() / "protocols.yaml"
+    return load(path).data if path.exists() else {"families": [], "measured": "", "hangs_on": ""}
+
+
+def families() -> list[dict[str, Any]]:
+    """Each with its name, its colour, its members, what they have in common, and where to use them."""
+    return protocols()["families"]
+
+
+def members() -> list[str]:
+    """Every protocol, in the families' order."""
+    return [name for each in families() for name in each["members"]]
+
+
+def read(folder: Path) -> pd.DataFrame | None:
+    """The data in a folder of results; None where it has none."""
+    path = folder / f"{NAME}.csv"
+    return pd.read_csv(path) if path.exists() else None
+
+
+def relative(data: pd.DataFrame) -> pd.DataFrame:
+    """Each run compared with Sync's of the same seed.
+
+    `speed` is a multiple of Sync's. `quality` is the per cent of what Sync learns, that is of its AUC above a model that does not
+    train. `less` is the difference from Sync's AUC.
+    """
+    runs = data.set_index(["seed", "protocol"])
+    sync, frozen = (runs.xs(name, level="protocol").reindex(data["seed"]) for name in ("sync", "frozen"))
+    learnt = (data["auc"].to_numpy() - frozen["auc"].to_numpy()) / (sync["auc"] - frozen["auc"]).to_numpy()
+    speed, less = (data["qps"].to_numpy() / sync["qps"].to_numpy(), data["auc"].to_numpy() - sync["auc"].to_numpy())
+    compared = data.assign(speed=speed, quality=100 * learnt, less=less)
+    return compared[compared["protocol"] != "frozen"]
+
+
+def summary(data: pd.DataFrame) -> pd.DataFrame:
+    """A row for each protocol: mean, low and high of each of `PAIRED`; the fastest first."""
+    rows = []
+    for name, group in relative(data).groupby("protocol", sort=False):
+        row: dict[str, Any] = {"protocol": name, "seeds": len(group)}
+        for column in PAIRED:
+            row |= dict(zip((column, f"{column}_low", f"{column}_high"), interval(group[column]), strict=True))
+        rows.append(row)
+    return pd.DataFrame(rows).sort_values("speed", ascending=False, kind="stable").reset_index(drop=True)
+
+
+def identical(data: pd.DataFrame) -> dict[str, list[str]]:
+    """First of several protocols, in the families' order -> the others whose every run equals its run."""
+    found: dict[str, list[str]] = {}
+    runs = {name: group.set_index("seed")[["qps", "auc"]] for name, group in data.groupby("protocol", sort=False)}
+    for name in _in_order(runs):
+        twin = next((first for first in found if runs[first].equals(runs[name])), None)
+        found.setdefault(twin or name, []).extend([name] if twin else [])
+    return found
+
+
+def _in_order(names: Iterable[str]) -> list[str]:
+    """Names in the families' order, unknown ones last."""
+    order = members()
+    return sorted(names, key=lambda name: order.index(name) if name in order else len(order))
+
+
+def tone(name: str) -> str:
+    """The colour of a protocol's family; a combination has that of its rows' rule."""
+    first = name.split("+")[0]
+    found = (each["colour"] for each in families() if first in each["members"])
+    return getattr(palette, next(found).upper()) if first in members() else palette.colour(name)[0]
+
+
+def legend(fig: Figure, names: Iterable[str]) -> None:
+    """Add the families of these protocols below a figure."""
+    firsts = {name.split("+")[0] for name in names}
+    for each in families():
+        if not firsts.isdisjoint(each["members"]):
+            fig.axes[0].plot([], [], "o", color=getattr(palette, each["colour"].upper()), label=each["family"])
+    fig.legend(loc="outside lower center", ncols=2, fontsize=8, frameon=False)
+
+
+def figure(data: pd.DataFrame) -> Figure:
+    """Draw one mark a protocol in its family's colour, with faint lines for its intervals and its name next to it.
+
+    Protocols that would be drawn at the same place have one mark.
+    """
+    table = summary(data)
+    places = table[["speed", "quality"]].round({"speed": 2, "quality": 1}).apply(tuple, axis=1)
+    groups = [table[places == place] for place in dict.fromkeys(places)]
+    firsts = [group.iloc[0] for group in groups]
+    with style():
+        fig = Figure(figsize=(WIDTH, 4.6), layout="constrained")
+        ax = fig.subplots()
+        for row in firsts:
+            look = {"color": tone(row.protocol)}
+            ax.plot([row.speed_low, row.speed_high], [row.quality] * 2, **look, linewidth=1, alpha=0.35)
+            ax.plot([row.speed] * 2, [row.quality_low, row.quality_high], **look, linewidth=1, alpha=0.35)
+            ax.plot(row.speed, row.quality, "o", **look, markersize=7)
+        ax.set(xlabel="speed: samples per second, times Sync's", ylabel="quality: % of what Sync learns")
+        ax.grid(True, axis="both")
+        ax.margins(x=0.1, y=0.06)
+        ax.xaxis.set_major_formatter(lambda x, _: f"{x:g}×")
+        legend(fig, table["protocol"])
+        names = []
+        for group in groups:
+            first, *more = _in_order(group["protocol"])
+            names.append(f"{first} and {len(more)} more" if len(more) > 1 else ", ".join([first, *more]))
+        name_marks(ax, names, [(row.speed, row.quality) for row in firsts], [tone(row.protocol) for row in firsts])
+    return fig
+
+
+def name_marks(
+    ax: Axes, names: Sequence[str], marks: Sequence[tuple[float, float]], tones: Sequence[str], size: float = 9
+) -> None:
+    """Write names next to the first marks, clear of all marks and other names; a thin line leads to a name far away."""
+    ax.figure.draw_without_rendering()
+    boxes = [Bbox.from_bounds(x - 6, y - 6, 12, 12) for x, y in ax.transData.transform(marks)]
+    for name, mark, colour in zip(names, marks, tones, strict=False):
+        boxes.append(_name_mark(ax, name, colour, mark, boxes, size))
+
+
+def _name_mark(ax: Axes, name: str, colour: str, mark: tuple[float, float], boxes: list[Bbox], size: float) -> Bbox:
+    halo = [withStroke(linewidth=3, foreground="white")]
+    look = {"textcoords": "offset points", "va": "center", "fontsize": size, "color": colour, "path_effects": halo}
+    line = {"arrowstyle": "-", "color": colour, "linewidth": 0.6, "shrinkA": 0, "shrinkB": 3}
+    for place, (right, up) in enumerate(SIDES):
+        text = ax.annotate(name, mark, (right, up), ha="left" if right > 0 else "right", **look)
+        box = text.get_window_extent()
+        inside = all(ax.bbox.contains(*corner) for corner in box.corners())
+        free = inside and not any(box.overlaps(other) for other in boxes)
+        if free or place == len(SIDES) - 1:
+            if abs(up) > 8:
+                ax.annotate("", mark, (right, up), textcoords="offset points", arrowprops=line)
+            return box
+        text.remove()
+    raise AssertionError("the last place is always taken")
+
+
+def svg(fig: Figure) -> str:
+    """The figure as text, with letters as outlines; equal figures are equal texts."""
+    buffer = io.StringIO()
+    with style(), mpl.rc_context({"svg.fonttype": "path"}):
+        fig.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
+    return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines()) + "\n"
+
+
+def answer(data: pd.DataFrame) -> list[str]:
+    """What the figure says, in three sentences; protocols with identical runs are named together."""
+    twins, untrained = identical(data), data.loc[data["protocol"] == "frozen", "auc"].mean()
+    table = summary(data).set_index("protocol")
+    table = table[table.index.isin([*twins])]
+    others = table.drop(index="sync")
+    sound = others[(others["quality"] >= SHARE) & (others["less_high"] >= 0)]
+    more = others.index[others["less_low"] > 0]
+    fastest, least = others.index[0], others["quality"].idxmin()
+    if best := next(iter(sound.index), ""):
+        same = f" ({', '.join(twins[best])}: the same runs here)" if twins[best] else ""
+        first = f"On a shared cluster use {best}{same}: {_found(table, best, ' of what sync learns')}."
+    else:
+        first = f"On a shared cluster use sync: all others lose measurably, or more than {100 - SHARE:g} % of what it learns."
+    shown = "There no protocol is shown to learn more than sync."
+    if len(more):
+        shown = f"Shown to learn more there than sync: {', '.join(more)}."
+    second = f"{shown} Sync waits for its slowest worker, which costs it little where workers are equal."
+    third = ""
+    if fastest != best:
+        if best and _texts(table, fastest)[0] == _texts(table, best)[0]:
+            third = f"Speed alone misleads: {fastest} was as fast, and {_quality(table, fastest)}. "
+        else:
+            third = f"Speed alone misleads, as with {fastest}: {_found(table, fastest)}. "
+    elif least != best:
+        third = f"Who mixes less learns less, as {least}: {_found(table, least)}. "
+    method = (
+        f"100 % is what sync learns, 0 % an untrained model, whose AUC is {untrained:.2f}; differences are paired by seed. Each "
+        "protocol at the best of a few learning rates, which one seed of its own chose where workers are equal; 95 % intervals "
+        f"over {table['seeds'].min()} seeds, virtual workers, synthetic clicks."
+    )
+    return [first, second, f"{third}({method})"]
+
+
+def _found(table: pd.DataFrame, name: str, of: str = "") -> str:
+    return (
+        f"it trained {_texts(table, name)[0]} times as many samples per second as sync and {_quality(table, name, of)}"
+    )
+
+
+def _quality(table: pd.DataFrame, name: str, of: str = "") -> str:
+    _, quality, less = _texts(table, name)
+    return f"kept {quality} %{of} (AUC less sync's: {less})"
+
+
+def _texts(table: pd.DataFrame, name: str) -> tuple[str, ...]:
+    """The numbers of `PAIRED` of a protocol, with half of their intervals, by a `summary` with protocols as its index."""
+    row = table.loc[name]
+    return tuple(plus_minus(row[column], row[column] - row[f"{column}_low"]) for column in PAIRED)
+
+
+def front(data: pd.DataFrame) -> dict[str, list[str]]:
+    """What README and index say of the data: the answer, and how it was measured, with links as [text](page)."""
+    number = data["protocol"].nunique() - 1  # without the frozen model
+    words = protocols()
+    about = [words[name].format(measured=number, all=len(members())) for name in ("measured", "hangs_on")]
+    return {"answer": answer(data), "about": about}

@@ -1,0 +1,288 @@
+"""Publishes results: `reports/reference/` from the reports folder at the laptop profile, and README's generated parts.
+
+The reference has a page for every notebook, the numbers behind its figures, a file for every verdict, and an index. Notebooks
+that were run here replace what was published of them. Pages of other notebooks stay, with their data, verdicts and commit, so
+that a paper can be published alone. A verdict whose claim has another rule by now is withdrawn, and its page says so until its
+next run; its results stay as a pilot, whose spread the new rule is tried on. Everything is put in place or nothing, and equal
+reports give equal bytes. No other module here knows a notebook's code: this one imports `notebooks/compare_figure.py`, for the
+front page.
+
+    python -m reports.publish
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import re
+import shutil
+import sys
+import tempfile
+import textwrap
+from collections import Counter
+from collections.abc import Iterator
+from html import unescape
+from pathlib import Path
+
+from lib import paths
+from lib.command_line import carried_out
+from lib.errors import LockstepError
+from notebooks import compare_figure
+from reports import claims, runner
+from reports.claims import Claim, Verdict
+from reports.index import FRONT, front, highlights, sheets, tallies
+from reports.page import LARGEST, render, with_navigation
+from reports.runner import Experiment
+from reports.summary_text import sentence
+from reports.withdrawn import with_withdrawn
+
+PROFILE = "laptop"
+GENERATED = "`python -m reports.publish` writes what stands here"
+BLOCKS = ("protocols", "verdicts")
+"""The generated parts of README, each between two comments."""
+BY_HAND = ("soak.json", "gpu", "real", "sealed", "pilots")
+"""Files of the reference that no notebook makes."""
+NEWER = ("short", "explanations")
+"""Fields of a claim that no rule rests on, and that may be newer than its published run."""
+WAITS = "it waits for a run of its page by the rule of today"
+NONE_YET = "No claim has been judged at the laptop profile by these rules yet; `make reproduce PROFILE=laptop` does it."
+
+
+class NotPublished(LockstepError, ValueError):
+    """The reports cannot be published; the reference and README are unchanged."""
+
+
+def publish() -> Path:
+    """Replace the reference and README's generated parts, and return the path of the reference's index."""
+    known, target = runner.experiments(), paths.reference()
+    run = [experiment for experiment in known if experiment.executed.exists()]
+    others = [each for each in known if each not in run and (target / f"{each.name}.html").exists()]
+    judged = [each for each in claims.verdicts() if each.claim.notebook in {experiment.name for experiment in run}]
+    make = f"`make reproduce PROFILE={PROFILE}`"
+    if problems := [*_unfit_notebooks(run), *_unfit_verdicts(judged)]:
+        lines = "\n".join(problems)
+        raise NotPublished(f"the reports are not those of the {PROFILE} profile; {make} makes them:\n{lines}")
+    if not run:
+        raise NotPublished(f"nothing has been run; {make} makes what is published")
+    paths.check_writable(target.parent)
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".reference-", ignore_cleanup_errors=True) as place:
+        stage = Path(place)
+        _copy_others(stage, target, others)
+        for experiment in run:
+            _write_page(stage, experiment, render(experiment.executed), paths.reports())
+        for verdict in judged:
+            _write_record(stage, verdict.claim, paths.reports(), [*dataclasses.asdict(verdict.claim)])
+        shown = [each for each in known if each in run or each in others]
+        names = {each.name for each in shown}
+        for name in names:
+            page = stage / f"{name}.html"
+            _write(page, with_navigation(page.read_text(encoding="utf-8"), name, names))
+        _write_front(stage, shown)
+        text = readme(stage)
+        stage.chmod(0o755)  # a temporary folder's 0700 would hide it
+        paths.replace_folder(stage, target)
+    paths.write_text_atomic(paths.root() / "README.md", text)
+    return target / "index.html"
+
+
+def _unfit_notebooks(experiments: list[Experiment]) -> Iterator[str]:
+    """Why pages cannot be published."""
+    for experiment in experiments:
+        facts = runner.run_facts(experiment)
+        if (profile := facts.get("profile")) != PROFILE:
+            yield f"notebook {experiment.name} was run at the profile {profile or '(none)'}"
+        if parameters := facts.get("parameters"):
+            values = ", ".join(f"{name}={value}" for name, value in parameters.items())
+            yield f"notebook {experiment.name} was run with parameters of its own: {values}"
+        if experiment.failed.exists():
+            yield f"notebook {experiment.name} failed when it was last run"
+
+
+def _unfit_verdicts(verdicts: list[Verdict]) -> Iterator[str]:
+    """Why verdicts of notebooks that were run cannot be published."""
+    for verdict in verdicts:
+        claim = verdict.claim
+        if verdict.verdict == "not run":
+            yield f"claim {claim.id} was not judged by {claim.notebook}, which was run"
+        if verdict.changed:
+            yield f"claim {claim.id} was changed since it was judged: {', '.join(verdict.changed)}"
+
+
+def _copy_others(stage: Path, target: Path, others: list[Experiment]) -> None:
+    """Copy pages that were not run here, with withdrawn verdicts marked, and files that no notebook makes."""
+    today = claims.load()
+    published = {verdict.claim.id: verdict.claim for verdict in claims.verdicts_in(target)}
+    valid = {name for name, claim in published.items() if name in today and claim.hash == today[name].hash}
+    for experiment in others:
+        page = (target / f"{experiment.name}.html").read_text(encoding="utf-8")
+        mine = {name for name in valid if published[name].notebook == experiment.name}
+        _write_page(stage, experiment, with_withdrawn(page, mine), target)
+        for name in sorted(mine):
+            _write_record(stage, today[name], target, NEWER)
+    for name in BY_HAND:
+        if (target / name).is_dir():
+            shutil.copytree(target / name, stage / name)
+        elif (target / name).exists():
+            shutil.copy2(target / name, stage / name)
+    for name in sorted(today.keys() & published.keys() - valid):
+        place = claims.verdict_file(name, stage / "pilots")
+        if today[name].kind == "paper" and not place.exists():  # the next rule is tried on its spread
+            record = json.loads(claims.verdict_file(name, target).read_text(encoding="utf-8"))
+            pilot = {"claim": name, "note": "of a verdict by an older rule", "results": record["results"]}
+            _write_json(place, pilot)
+
+
+def _write_page(stage: Path, experiment: Experiment, page: str, source: Path) -> None:
+    """Write a page, and the data that it links to from the folder `source`."""
+    _write(stage / f"{experiment.name}.html", page)
+    for link in re.findall(r'class="data" href="([^"]+)"', page):
+        place = Path(experiment.name).parent / unescape(link)
+        try:
+            text = (source / place).read_text(encoding="utf-8")
+        except OSError as error:
+            problem = f"{experiment.name}: its page leads to {place}, which cannot be read; run the notebook again"
+            raise NotPublished(problem) from error
+        _write(stage / place, text)
+
+
+def _write_record(stage: Path, claim: Claim, source: Path, fields: list[str] | tuple[str, ...]) -> None:
+    """Write a verdict's record from `source` with these fields of the claim as they are today."""
+    record = json.loads(claims.verdict_file(claim.id, source).read_text(encoding="utf-8"))
+    today = dataclasses.asdict(claim)
+    record["claim"] |= {name: today[name] for name in fields}
+    _write_json(claims.verdict_file(claim.id, stage), record)
+
+
+def _write_front(folder: Path, experiments: list[Experiment]) -> None:
+    """Write the front page's figure and sentences, and the index of what the folder has."""
+    note = f" These are the results of the {PROFILE} profile that are kept with the code; a page says of which commit it is."
+    data, pages = compare_figure.read(folder), {each.name for each in experiments}
+    if data is not None:
+        _write(folder / f"{FRONT}.svg", compare_figure.svg(compare_figure.figure(data)))
+        _write_json(folder / f"{FRONT}.json", compare_figure.front(data))
+    html = sheets(experiments, _verdicts(folder), pages, front(folder), lambda _: [f"profile {PROFILE}"], note)
+    for name, text in html.items():
+        _write(folder / name, text)
+
+
+def _verdicts(folder: Path) -> list[Verdict]:
+    """Every claim of today with the folder's verdict; *not run* where it has none."""
+    found = {verdict.claim.id: verdict for verdict in claims.verdicts_in(folder)}
+    return [
+        found.get(name) or Verdict(claim=claim, verdict="not run", detail=WAITS)
+        for name, claim in claims.load().items()
+    ]
+
+
+def _write_json(path: Path, value: object) -> None:
+    _write(path, json.dumps(value, indent=1, ensure_ascii=False) + "\n")
+
+
+def _write(path: Path, text: str) -> None:
+    """Write a file for publication: small enough, and without a path of this machine."""
+    size = len(text.encode())
+    if size >= LARGEST:
+        raise NotPublished(f"{path.name} has {size / 1e6:.1f} MB, 2 is the most; draw fewer or smaller figures")
+    if found := machine_path(text):
+        raise NotPublished(
+            f"{path.name} names a path of this machine, {found}; change the cell that shows it (a warning's text, a "
+            "parameter) and run the notebook again"
+        )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8", newline="\n")
+
+
+def machine_path(text: str) -> str | None:
+    """The first path of this machine, or of a home folder, in a text without its pictures."""
+    folders = [
+        paths.root(),
+        paths.reports(),
+        Path.home(),
+        *map(Path, (tempfile.gettempdir(), sys.prefix, sys.base_prefix)),
+    ]
+    places = [re.escape(str(place)) for place in sorted(set(folders), key=str) if len(place.parts) > 1]
+    places += [r"/(?:home|Users)/\w[\w.-]*", r"[A-Z]:\\Users\\\w[\w.-]*"]
+    text = re.sub(r"data:image/[^\"')]*", "", text)
+    found = re.search(rf"(?<![\w.:/-])(?:{'|'.join(places)})(?![\w-])[^\s\"'<>)]*", text)
+    return found[0] if found else None
+
+
+def readme(folder: Path | None = None) -> str:
+    """README with its generated parts made from the reference in `folder`."""
+    folder = folder or paths.reference()
+    path = paths.root() / "README.md"
+    text = path.read_text(encoding="utf-8")
+    for name, block in zip(BLOCKS, (protocols(folder), verdicts(folder)), strict=True):
+        start, end = f"<!-- {name}: {GENERATED} -->", f"<!-- end of the {name} -->"
+        before, found, rest = text.partition(start)
+        _, closed, after = rest.partition(end)
+        if not (found and closed):
+            raise NotPublished(f"{path} has no place for the {name}: a line {start} and after it a line {end}")
+        text = f"{before}{start}\n\n{block}\n\n{end}{after}"
+    return text
+
+
+def protocols(folder: Path) -> str:
+    """The answer in words, how it was measured and what it depends on, and the protocols by family."""
+    data, lines = compare_figure.read(folder), []
+    if data is not None:
+        words = compare_figure.front(data)
+        about = [
+            re.sub(r"\[([^]]+)\]\(([^)]+)\)", lambda link: _link(folder, *link.groups()), each)
+            for each in words["about"]
+        ]
+        lines = [line for each in (" ".join(words["answer"]), *about) for line in (_wrapped(each), "")]
+    for each in compare_figure.families():
+        names = ", ".join(f"`{name}`" for name in each["members"])
+        text = f"**{each['family']}** ({names}). {each['idea']} *Use* where {each['when']}; *not* where {each['not']}."
+        lines.append(_wrapped(text, "- "))
+    return "\n".join(lines)
+
+
+def _link(folder: Path, text: str, page: str) -> str:
+    """A link to a page of the reference, or the text alone where the folder does not have it."""
+    return f"[{text}](reports/reference/{page}.html)" if (folder / f"{page}.html").exists() else text
+
+
+def verdicts(folder: Path) -> str:
+    """The number of each verdict in the folder; for each paper its confirmatory ones and its highlights."""
+    every = _verdicts(folder)
+    if not (found := [each for each in every if each.verdict != "not run"]):
+        return NONE_YET
+    failed = [each.claim for each in every if each.counted == "failed"]
+    links = ", ".join(_link(folder, claim.id, claim.notebook) for claim in failed)
+    lines = []
+    for name, counts, waiting in tallies(every):
+        text = f"{name}: {claims.tally(counts)}" if counts else name
+        text += f" ({links})" if "failed" in counts else ""
+        lines.append(_wrapped("; ".join(filter(None, (text, waiting))), "- "))
+    for paper in runner.papers():
+        if total := sum(each.kind == "paper" and each.folder == paper.folder for each in claims.load().values()):
+            mine = [each for each in found if each.claim.kind == "paper" and each.claim.folder == paper.folder]
+            parts = [f"**{_link(folder, paper.name, f'{paper.folder}/index')}** ({_judged(mine, total)})."]
+            shown = [each for each in highlights(paper, every) if each in found]
+            parts += [f"{sentence(each).rstrip('.')}: *{each.counted}*." for each in shown]
+            lines.append(_wrapped(" ".join(parts), "- "))
+    return "\n".join(lines)
+
+
+def _judged(verdicts: list[Verdict], total: int) -> str:
+    """How many of a paper's claims are judged, and the confirmatory ones' verdicts."""
+    if not verdicts:
+        return f"none of {total} claims judged yet"
+    sure = Counter(each.counted for each in verdicts if each.standing == "confirmatory")
+    share = "" if len(verdicts) == total else f" of {total}"
+    text = f"{len(verdicts)}{share} claim{'s' * (total > 1)} judged"
+    return f"{text}, {f'{sum(sure.values())} confirmatory: {claims.tally(sure)}' if sure else 'none confirmatory'}"
+
+
+def _wrapped(text: str, first: str = "") -> str:
+    """A paragraph in lines of at most 120 characters, which people read as text too."""
+    text = re.sub(r"[ \n\t]+", " ", text).strip().replace("<", "&lt;").replace(" %", "\u00a0%")  # % ends no line alone
+    options = {"width": 120, "break_long_words": False, "break_on_hyphens": False}
+    return textwrap.fill(text, **options, initial_indent=first, subsequent_indent=" " * len(first))
+
+
+if __name__ == "__main__":
+    sys.exit(carried_out(argparse.Namespace(command=lambda _: print(publish()))))
