@@ -397,7 +397,7 @@ def test_the_readme_can_be_read_at_once():
 
 
 def test_the_repositorys_readme_says_what_its_reference_holds(monkeypatch):
-    """When this fails, `python -m notebooks.reference` has not been run, or its table was edited by hand."""
+    """When this fails, `python -m reports.publish` has not been run, or its table was edited by hand."""
     monkeypatch.delenv("LOCKSTEP_ROOT", raising=False)
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     assert paths.root() == ROOT and publish.readme() == text
