@@ -1,7 +1,5 @@
 """The front page of the reports, and a page for each paper: every experiment, run or not, and its claims' verdicts."""
 
-from __future__ import annotations
-
 import base64
 import dataclasses
 import json

@@ -1,7 +1,5 @@
 """One case of a verdict as a small picture: the range that satisfies the rule, the paper's figure, and the measured interval."""
 
-from __future__ import annotations
-
 from reports.claims import Case, Claim
 from reports.markup import number, parts
 from reports.quantities import paper_text, scale

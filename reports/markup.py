@@ -1,7 +1,5 @@
 """HTML by the templates' macros, which escape text and keep HTML; and numbers and settings as text."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

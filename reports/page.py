@@ -1,7 +1,5 @@
 """An executed notebook -> one HTML page that needs no network, no script and no other file."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections import Counter

@@ -1,7 +1,5 @@
 """Colours and dashes: a protocol has the same ones in every figure."""
 
-from __future__ import annotations
-
 import colorsys
 import hashlib
 import re

@@ -10,8 +10,6 @@ front page.
     python -m reports.publish
 """
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import json

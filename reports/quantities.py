@@ -1,7 +1,5 @@
 """Numbers for reading: a unit, as many digits as the interval carries, small differences in thousandths, ratios as 2.6×."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Iterable

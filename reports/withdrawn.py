@@ -4,8 +4,6 @@ Measurements stay; withdrawn verdicts count nowhere. A box above the page names 
 Marking replaces older marks: marking twice changes nothing, and a claim whose rule is back has its verdict again.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection
 from html import escape

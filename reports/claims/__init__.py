@@ -52,8 +52,6 @@ run, and with the commits of its runs, in which git must find the rule. Its rema
 modelled clock's error, and where a failure to replicate is still unexplained.
 """
 
-from __future__ import annotations
-
 from lib.seeds import judging, tuning
 from reports.claims.claim import BadClaim, Claim
 from reports.claims.judge import ELSEWHERE, HOLDS, OUT, OUTCOMES, VERDICTS, Case, Verdict, differs, judge

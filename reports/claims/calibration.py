@@ -1,7 +1,5 @@
 """What a constant of a modelled cluster was fitted to; a result that follows from the fit is not judged."""
 
-from __future__ import annotations
-
 import dataclasses
 from fnmatch import fnmatchcase
 

@@ -1,7 +1,5 @@
 """What a claim is, and the rule that it states."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import json

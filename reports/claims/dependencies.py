@@ -4,8 +4,6 @@ The metrics' code is the notebook's own, that of modules of `notebooks`, and tha
 The code that makes a run is part of the run's name (`lib/results/key.py`): a change there makes the run anew.
 """
 
-from __future__ import annotations
-
 import ast
 import hashlib
 import subprocess

@@ -1,7 +1,5 @@
 """The strict reader of `claims.yaml` and `calibrations.yaml`: the first fault is an error with its place."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterator, Mapping
 from functools import cache

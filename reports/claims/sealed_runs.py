@@ -4,8 +4,6 @@ Each state of a paper's rules has a block of seeds (`lib/seeds.py`). A file in `
 before its run, and is committed with the results, so that a second draw shows.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from typing import Any

@@ -1,7 +1,5 @@
 """The few tests that verdicts rest on: t intervals, one-sided t tests, Holm's correction."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 

@@ -5,8 +5,6 @@ verdicts go to a stage in the reports folder, and are moved into place when its 
 executed part is kept as `<name>.failed.ipynb`, and an earlier report stays as it was.
 """
 
-from __future__ import annotations
-
 from reports.runner.execution import PROFILES, NotebookFailed, is_complete, run, run_facts
 from reports.runner.notebook_files import Experiment, experiments, neighbours, read, resolve, source, title
 from reports.runner.notebook_parameters import check_parameters, parameters, parse_parameters, repeat

@@ -1,7 +1,5 @@
 """Executes notebooks by papermill, which is imported where it is used, as Jupyter is."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -1,7 +1,5 @@
 """Which notebooks there are, and what each says of itself, without running it."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os

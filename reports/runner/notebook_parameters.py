@@ -1,7 +1,5 @@
 """The parameters that a notebook declares, and values for them that are checked before a kernel starts."""
 
-from __future__ import annotations
-
 import ast
 import dataclasses
 import json

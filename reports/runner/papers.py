@@ -1,7 +1,5 @@
 """The papers, and the order of their pages: `notebooks/papers.yaml`."""
 
-from __future__ import annotations
-
 import dataclasses
 
 from lib import paths

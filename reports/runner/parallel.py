@@ -4,8 +4,6 @@ At smoke a notebook spends its time on imports, a kernel's start and short runs,
 as there are cores, each with one process and one thread. At longer profiles a notebook's sweeps use all cores themselves.
 """
 
-from __future__ import annotations
-
 import io
 import os
 import sys
