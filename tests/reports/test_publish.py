@@ -195,6 +195,7 @@ def test_the_picture_is_drawn_from_what_is_published(ran):
     assert "(async loses less at one of its own, far above the paper's, GBA and BSP lose as well)" in text, (
         "no link without its page"
     )
+    publish._write_front(paths.reference(), [])
     html = reports.index().read_text()
     assert "how many updates there are (what async loses shrinks with them)" in html, "that page was not run here"
     assert (
@@ -387,15 +388,6 @@ def test_what_the_readme_tells_of_papers_are_their_claims():
         assert paper.highlights and all(known[name].folder == paper.folder for name in paper.highlights)
 
 
-def test_the_readme_can_be_read_at_once():
-    """At most 120 lines of at most 120 characters, but for code."""
-    text = re.sub(
-        r"^```.*?^```$|^    .*?$", "", (ROOT / "README.md").read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL
-    )
-    lines = text.splitlines()
-    assert len([line for line in lines if line]) <= 120 and max(map(len, lines)) <= 120
-
-
 def test_the_repositorys_readme_says_what_its_reference_holds(monkeypatch):
     """When this fails, `python -m reports.publish` has not been run, or its table was edited by hand."""
     monkeypatch.delenv("LOCKSTEP_ROOT", raising=False)
@@ -403,8 +395,9 @@ def test_the_repositorys_readme_says_what_its_reference_holds(monkeypatch):
     assert paths.root() == ROOT and publish.readme() == text
     data = compare_figure.read(paths.reference())
     if data is not None:
-        drawn = (paths.reference() / f"{publish.FRONT}.svg").read_text(encoding="utf-8")
-        assert drawn == compare_figure.svg(compare_figure.figure(data)), "the README's picture is another's"
+        svg, words = (paths.reference() / f"{publish.FRONT}.{kind}" for kind in ("svg", "json"))
+        assert svg.read_text(encoding="utf-8") == compare_figure.svg(compare_figure.figure(data))
+        assert json.loads(words.read_text(encoding="utf-8")) == compare_figure.front(data)
     if not list((paths.reference() / "claims").glob("*.json")):
         assert NONE_YET in text
 
