@@ -124,17 +124,6 @@ def test_a_page_shows_its_verdicts_as_they_stand(house):
     )
 
 
-def test_words_and_tables_are_explained_where_they_stand(house):
-    """Standings in the glossary; what `8: tell 0.02, margin 1×` says, on a paper's page and beside the rules."""
-    house.notebook("one", "# One")
-    house.claims(GOOD)
-    reports.index()
-    rules, paper = ((house.reports / name).read_text() for name in ("rules.html", "across.html"))
-    for word in ("confirmatory", "after a pilot", "exploratory", "foreseen", "withdrawn"):
-        assert f"<dt>{word}</dt>" in rules
-    assert all("as in “8: tell 0.02, margin 1×”: eight of them" in html for html in (rules, paper))
-
-
 def test_the_index_shows_claims_whose_notebook_is_missing(house):
     house.claims(GOOD)
     reports.index()
@@ -191,11 +180,6 @@ def test_what_works_is_built_before_a_failure_is_told(house):
         reports.build()
     assert (house.reports / "b.html").exists() and not (house.reports / "a.html").exists()
     assert "its last run failed" in (house.reports / "index.html").read_text()
-
-
-def test_the_template_is_packaged():
-    folder = paths.Path(reports.__file__).parent / "templates" / "lockstep"
-    assert {p.name for p in folder.iterdir()} >= {"conf.json", "index.html.j2", "style.css"}
 
 
 ORDER = [

@@ -1,7 +1,6 @@
 import base64
 import json
 import re
-import sys
 from pathlib import Path
 
 import pandas as pd
@@ -146,14 +145,6 @@ def test_provenance_of_several_tasks_says_of_each_what_differs():
     assert differing == {"workload": "a; b", "workload a, world": "5 to 7", "workload b, world": "5 to 7"}
 
 
-def test_a_parameter_that_is_changed_by_hand_shows_in_what_repeats_it(house, monkeypatch):
-    house.notebook("x", parameters='profile: str = "smoke"  # size\nseeds: int = 3  # how many\nrate: float = 0.5')
-    main = sys.modules["__main__"]
-    for name, value in {"profile": "laptop", "seeds": 5, "rate": 0.5}.items():
-        monkeypatch.setattr(main, name, value, raising=False)
-    assert plots.repeat("x") == "python -m lib run x --profile laptop -p seeds=5"
-
-
 def test_every_verdict_is_shown_alike():
     rows = [Verdict(claim=claim(id=f"c.{i}"), verdict=v) for i, v in enumerate(("not replicated", "replicated"))]
     html = plots.verdicts([*rows, Verdict(claim=claim(), verdict="replicated", remarks=("its rule is new",))]).html
@@ -172,18 +163,6 @@ def test_cases_stand_below_their_claim():
     assert "5.00 [4.80, 5.20]" in html and "a direction only the size is another | 5.00" in repr(
         plots.verdicts([found])
     )
-
-
-def test_explanations_that_were_tested_are_shown():
-    told = ({"changed": "half the rate", "found": "it drops <still>"},)
-    html = plots.verdicts([judge(claim(explanations=told), table(x=five(-1), y=[0] * 5))]).html
-    assert "Tested: half the rate. Found: it drops &lt;still&gt;." in html
-
-
-def test_a_range_is_called_a_range():
-    every = claim("value", kind="promise", margin=1, runs="every")
-    shown = plots.verdicts([judge(every, table(x=[1.0, 2.0]))])
-    assert "| 1.5 (range 1.0, 2.0) |" in repr(shown) and "our promise" in shown.html
 
 
 def test_what_is_claimed_shows_rules_and_calibrations(house):

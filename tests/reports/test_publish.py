@@ -266,55 +266,36 @@ def test_the_index_tells_a_claim_that_waits_from_a_page_without_claims(ran):
     assert publish.WAITS in paper and 'id="a.b"' in paper, "its rule can be read before it runs"
 
 
-def planted_profile(house):
-    change(house.reports / "gba" / "one.ipynb", profile="smoke")
+def change_csv(house, text=None):
+    path = house.reports / "gba" / "one" / "auc.csv"
+    path.write_text(text) if text else path.unlink()
 
 
-def planted_parameters(house):
-    change(house.reports / "gba" / "one.ipynb", parameters={"seeds": 1})
-
-
-def planted_failure(house):
-    (house.reports / "gba" / "one.failed.ipynb").touch()
-
-
-def planted_change(house):
-    house.claims(GOOD.replace("value: 0.2", "value: 0.3"), "gba")
-
-
-def planted_claim(house):
-    house.claims(GOOD + GOOD.replace("a.b", "a.c"), "gba")
-
-
-def planted_csv(house):
-    (house.reports / "gba" / "one" / "auc.csv").unlink()
-
-
-def planted_path(house):
+def name_a_path(house):
     path = house.reports / "gba" / "one.ipynb"
     path.write_text(path.read_text().replace("What is seen.", f"Read from {house.root}/data/x."))
 
 
-def planted_size(house):
-    (house.reports / "gba" / "one" / "auc.csv").write_text("1" * 2_100_000)
+NOT_LAPTOP = r"`make reproduce PROFILE=laptop` makes them:\nnotebook gba/one was run at the profile smoke"
+UNFIT = [
+    (lambda house: change(house.reports / "gba" / "one.ipynb", profile="smoke"), NOT_LAPTOP),
+    (
+        lambda house: change(house.reports / "gba" / "one.ipynb", parameters={"seeds": 1}),
+        "parameters of its own: seeds=1",
+    ),
+    (
+        lambda house: (house.reports / "gba" / "one.failed.ipynb").touch(),
+        "notebook gba/one failed when it was last run",
+    ),
+    (lambda house: house.claims(GOOD.replace("0.2", "0.3"), "gba"), r"a\.b was changed since it was judged: the rule"),
+    (lambda house: house.claims(GOOD + GOOD.replace("a.b", "a.c"), "gba"), r"claim a\.c was not judged by gba/one"),
+    (change_csv, r"gba/one: its page leads to gba/one/auc\.csv, which cannot be read"),
+    (name_a_path, r"one\.html names a path of this machine, /.*/data/x"),
+    (lambda house: change_csv(house, "1" * 2_100_000), r"auc\.csv has 2\.1 MB, 2 is the most"),
+]
 
 
-@pytest.mark.parametrize(
-    ("plant", "message"),
-    [
-        (
-            planted_profile,
-            r"`make reproduce PROFILE=laptop` makes them:\nnotebook gba/one was run at the profile smoke",
-        ),
-        (planted_parameters, "notebook gba/one was run with parameters of its own: seeds=1"),
-        (planted_failure, "notebook gba/one failed when it was last run"),
-        (planted_change, r"claim a\.b was changed since it was judged: the rule"),
-        (planted_claim, r"claim a\.c was not judged by gba/one, which was run"),
-        (planted_csv, r"gba/one: its page leads to gba/one/auc\.csv, which cannot be read"),
-        (planted_path, r"one\.html names a path of this machine, /.*/data/x"),
-        (planted_size, r"auc\.csv has 2\.1 MB, 2 is the most"),
-    ],
-)
+@pytest.mark.parametrize(("plant", "message"), UNFIT)
 def test_what_is_not_fit_is_refused_and_nothing_changes(ran, plant, message):
     publish.publish()
     plant(ran)
