@@ -59,7 +59,7 @@ def _run(options: argparse.Namespace) -> None:
 def _report(options: argparse.Namespace) -> None:
     from reports import index
 
-    print(index.index())
+    print(index.write_index())
 
 
 def _claims(options: argparse.Namespace) -> None:

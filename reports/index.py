@@ -37,7 +37,7 @@ FAILED = ("not replicated", "not kept", "failed")
 TRIAL = " The verdicts here are of trials at the profile smoke, which judges nothing; reports/reference has what is published."
 
 
-def index() -> Path:
+def write_index() -> Path:
     """Write `index.html` and the pages that it links to into the reports folder, and return its path."""
     known, verdicts = runner.experiments(), claims.verdicts()
     note = TRIAL if any(verdict.profile == "smoke" for verdict in verdicts) else ""
@@ -197,14 +197,14 @@ def build(
         try:
             export(runner.run(chosen[0].name, profile, parameters, resume))
         except LockstepError:
-            index()
+            write_index()
             raise
-        return index()
+        return write_index()
     failed = runner.run_together(chosen, profile, parameters, resume, lambda each: export(each.executed))
     for experiment in chosen:  # a second time, since now each has its neighbours
         if experiment.executed.exists():
             export(experiment.executed)
-    page = index()
+    page = write_index()
     if failed:
         lines = "\n".join(failed)
         raise runner.NotebookFailed(f"{len(failed)} notebooks failed; what worked is in {page}:\n{lines}")

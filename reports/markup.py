@@ -38,7 +38,7 @@ class Fragment:
 def templates() -> Environment:
     loader, blocks = FileSystemLoader(TEMPLATES), {"trim_blocks": True, "lstrip_blocks": True}
     environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, **blocks)
-    environment.filters |= {"slug": slug, "shown": shown}
+    environment.filters |= {"slug": slug, "cell": cell}
     return environment
 
 
@@ -58,7 +58,7 @@ def slug(text: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-") or "section"
 
 
-def shown(value: Any) -> Any:
+def cell(value: Any) -> Any:
     """A table cell's content: HTML as it is, anything else as text."""
     return value if hasattr(value, "__html__") else number(value)
 

@@ -81,11 +81,7 @@ def _natural(name: str) -> list[tuple[int, str]]:
 
 
 def curves(
-    data: pd.DataFrame,
-    x: str = "time",
-    y: str = "auc",
-    seconds: str = "virtual",
-    predicted: pd.DataFrame | None = None,
+    data: pd.DataFrame, x: str = "time", y: str = "auc", seconds: str = "virtual", predicted: pd.DataFrame | None = None
 ) -> Figure:
     """Draw one thin line for every seed of a protocol, so that the spread is seen.
 

@@ -48,16 +48,23 @@ def run(name: str, profile: str = "smoke", parameters: Mapping[str, Any] | None 
     from lib.results.provenance import machine
 
     paths.check_writable(experiment.executed.parent)
+    before, started = fingerprint(experiment, values), time.time()
     extra = {key: value for key, value in values.items() if key != "profile"}
-    facts = {"name": experiment.name, "profile": profile, "parameters": extra}
-    facts |= {"command": command(experiment.name, profile, extra), "seconds": time.time()}
-    facts |= {"fingerprint": fingerprint(experiment, values), "machine": machine()}
+    typed = command(experiment.name, profile, extra)
     with paths.scratch(paths.check_writable(paths.reports()), "stage") as stage:
-        search = os.pathsep.join([paths.environment()["PYTHONPATH"], str(experiment.path.parent)])
-        variables = {**os.environ, **paths.environment(), "PYTHONPATH": search}
-        with environment(variables | {paths.STAGE: str(stage), paths.COMMAND: facts["command"]}):
+        variables = {**os.environ, **paths.environment(), paths.STAGE: str(stage), paths.COMMAND: typed}
+        variables["PYTHONPATH"] += f"{os.pathsep}{experiment.path.parent}"
+        with environment(variables):
             nb = _execute(experiment, values, stage)
-        nb.metadata["lockstep"] = facts | {"seconds": round(time.time() - facts["seconds"], 1)}
+        nb.metadata["lockstep"] = {
+            "name": experiment.name,
+            "profile": profile,
+            "parameters": extra,
+            "command": typed,
+            "seconds": round(time.time() - started, 1),
+            "fingerprint": before,
+            "machine": machine(),
+        }
         return _move_into_place(experiment, nb, stage)
 
 

@@ -96,7 +96,7 @@ def test_the_index_shows_a_verdict_and_a_changed_claim(house):
     house.notebook("one", "# One")
     house.claims(GOOD)
     house.record(results_of(-1), "one")
-    reports.index()
+    reports.write_index()
     html = (house.reports / "across.html").read_text()
     assert '<span class="verdict not-replicated">not replicated</span>' in html and "unexplained" in html
     assert (
@@ -104,7 +104,7 @@ def test_the_index_shows_a_verdict_and_a_changed_claim(house):
     )
     assert "1 not replicated" in html and "Our promises" not in html
     house.claims(GOOD.replace("value: 0.2", "value: 2"))
-    reports.index()
+    reports.write_index()
     assert "changed since its run: the rule" in (house.reports / "across.html").read_text()
 
 
@@ -126,7 +126,7 @@ def test_a_page_shows_its_verdicts_as_they_stand(house):
 
 def test_the_index_shows_claims_whose_notebook_is_missing(house):
     house.claims(GOOD)
-    reports.index()
+    reports.write_index()
     assert "still to be made" in (house.reports / "across.html").read_text()
 
 

@@ -196,7 +196,7 @@ def test_the_picture_is_drawn_from_what_is_published(ran):
         "no link without its page"
     )
     publish._write_front(paths.reference(), [])
-    html = reports.index().read_text()
+    html = reports.write_index().read_text()
     assert "how many updates there are (what async loses shrinks with them)" in html, "that page was not run here"
     assert (
         "On a shared cluster use gba: it trained 2 times as many samples per second as sync and kept 100 ± 2 % of"
