@@ -223,5 +223,7 @@ def figure(found: Mapping[str, Comparison]) -> Figure:
         fig.supylabel("AUC less Sync's, 10⁻³", fontsize=9)
         compare_figure.legend(fig, [name for _, firsts, _ in shown for name in firsts])
         for ax, firsts, at in shown:
-            compare_figure.name_marks(ax, firsts[:MOST_NAMES], at, [compare_figure.tone(name) for name in firsts], size=8)
+            compare_figure.name_marks(
+                ax, firsts[:MOST_NAMES], at, [compare_figure.tone(name) for name in firsts], size=8
+            )
     return fig
