@@ -8,7 +8,7 @@ from html import unescape
 
 import pytest
 
-import reports
+from reports.index import build
 from tests.reports.test_claims import GOOD
 from tests.reports.test_publish import FIGURE, JUDGED, PARAMETERS
 
@@ -93,7 +93,7 @@ def house(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LOCKSTEP_ROOT", str(made.root))
         patch.setenv("LOCKSTEP_REPORTS", str(made.reports))
-        reports.build("laptop", "gba/one")
+        build("laptop", "gba/one")
     return made
 
 

@@ -6,10 +6,10 @@ from html import unescape
 
 import pytest
 
-import reports
 from lib import paths
 from reports import runner
-from reports.page import PageError, figure_first, render
+from reports.index import build, write_index
+from reports.page import PageError, check_offline, export, figure_first, render
 from tests.reports.test_claims import GOOD, results_of
 
 FIGURE = """import pandas as pd
@@ -40,14 +40,14 @@ def built(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LOCKSTEP_ROOT", str(house.root))
         patch.setenv("LOCKSTEP_REPORTS", str(house.reports))
-        house.index = reports.build(name="gba/one")
+        house.index = build(name="gba/one")
     house.page = (house.reports / "gba" / "one.html").read_text()
     return house
 
 
 def test_nothing_is_loaded(built):
     for html in (built.page, built.index.read_text()):
-        reports.check_offline(html)
+        check_offline(html)
         assert "default-src 'none'" in unescape(html)
         assert not re.search(r"<(script|link|iframe|object|embed)\b", html)
         assert not re.search(r"""\s(src|srcset|poster|data)\s*=\s*["'](?!data:)""", html)
@@ -96,7 +96,7 @@ def test_the_index_shows_a_verdict_and_a_changed_claim(house):
     house.notebook("one", "# One")
     house.claims(GOOD)
     house.record(results_of(-1), "one")
-    reports.write_index()
+    write_index()
     html = (house.reports / "across.html").read_text()
     assert '<span class="verdict not-replicated">not replicated</span>' in html and "unexplained" in html
     assert (
@@ -104,7 +104,7 @@ def test_the_index_shows_a_verdict_and_a_changed_claim(house):
     )
     assert "1 not replicated" in html and "Our promises" not in html
     house.claims(GOOD.replace("value: 0.2", "value: 2"))
-    reports.write_index()
+    write_index()
     assert "changed since its run: the rule" in (house.reports / "across.html").read_text()
 
 
@@ -126,7 +126,7 @@ def test_a_page_shows_its_verdicts_as_they_stand(house):
 
 def test_the_index_shows_claims_whose_notebook_is_missing(house):
     house.claims(GOOD)
-    reports.write_index()
+    write_index()
     assert "still to be made" in (house.reports / "across.html").read_text()
 
 
@@ -149,8 +149,8 @@ def test_the_index_shows_claims_whose_notebook_is_missing(house):
 )
 def test_what_loads_or_runs_is_found(html, found):
     with pytest.raises(PageError, match=re.escape(found)):
-        reports.check_offline(html)
-    reports.check_offline('<a href="https://example.org">x</a><img src="data:image/png;base64,AA" alt="a">')
+        check_offline(html)
+    check_offline('<a href="https://example.org">x</a><img src="data:image/png;base64,AA" alt="a">')
 
 
 @pytest.mark.parametrize(
@@ -169,7 +169,7 @@ def test_a_notebook_that_makes_no_offline_page_is_refused(house, output, message
     nb["cells"][0]["outputs"] = [{"output_type": "display_data", "data": output, "metadata": {}}]
     executed = paths.write_text_atomic(house.reports / "n.ipynb", json.dumps(nb))
     with pytest.raises(PageError, match=message):
-        reports.export(executed)
+        export(executed)
     assert not (house.reports / "n.html").exists()
 
 
@@ -177,7 +177,7 @@ def test_what_works_is_built_before_a_failure_is_told(house):
     house.notebook("a", "# A", "1 / 0", parameters='profile: str = "smoke"')
     house.notebook("b", "# B", parameters='profile: str = "smoke"')
     with pytest.raises(runner.NotebookFailed, match=r"(?s)1 notebooks failed.*cell 3: ZeroDivisionError"):
-        reports.build()
+        build()
     assert (house.reports / "b.html").exists() and not (house.reports / "a.html").exists()
     assert "its last run failed" in (house.reports / "index.html").read_text()
 
@@ -203,8 +203,8 @@ def test_a_page_answers_first_and_says_everything_once(house):
     house.notebook("gba/one", *cells, JUDGED, "# \n\n## Limits\n\nNone.", parameters='profile: str = "smoke"')
     house.notebook("gba/two", "# Second", parameters='profile: str = "smoke"')
     house.claims(GOOD, "gba")
-    reports.build("laptop", "gba/two")
-    reports.build("laptop", "gba/one")
+    build("laptop", "gba/two")
+    build("laptop", "gba/one")
     page = (house.reports / "gba" / "one.html").read_text()
     body = page[page.index("<main>") :]
     headings = re.findall(r"<h[12][^>]*>([^<]+)</h", body)
@@ -212,7 +212,7 @@ def test_a_page_answers_first_and_says_everything_once(house):
     assert "What is claimed" not in page and page.count("Better.") == 2  # in short, and the verdict
     assert "1 confirmatory claim of the paper: 1 replicated." in page and 'href="#a.b"' in page and 'id="a.b"' in page
     assert '<a class="next" href="../gba/two.html">Second →</a>' in page and 'class="previous"' not in page
-    reports.build("smoke", "gba/one")
+    build("smoke", "gba/one")
     assert (
         "Nothing has been judged yet: this page is of the profile smoke" in (house.reports / "gba/one.html").read_text()
     )

@@ -8,11 +8,12 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-import reports
 from lib import paths
 from lib.protocols import ALL
 from notebooks import compare_figure
 from reports import claims, publish, runner
+from reports.index import write_index
+from reports.page import check_offline
 from reports.publish import BLOCKS, GENERATED, NONE_YET, NotPublished, machine_path, verdicts
 from tests.reports.test_claims import GOOD, results_of
 
@@ -82,7 +83,7 @@ def test_what_is_published(ran):
     for told in ("python -m lib run gba/one --profile laptop", "cores", "torch 2.", "python 3."):
         assert told in foot, "how, where and with what each page was made"
     for html in (page, front):
-        reports.check_offline(html)
+        check_offline(html)
     assert not any(str(ran.root).encode() in data for data in found.values())
     assert ran.left_behind() == []
 
@@ -196,7 +197,7 @@ def test_the_picture_is_drawn_from_what_is_published(ran):
         "no link without its page"
     )
     publish._write_front(paths.reference(), [])
-    html = reports.write_index().read_text()
+    html = write_index().read_text()
     assert "how many updates there are (what async loses shrinks with them)" in html, "that page was not run here"
     assert (
         "On a shared cluster use gba: it trained 2 times as many samples per second as sync and kept 100 ± 2 % of"
