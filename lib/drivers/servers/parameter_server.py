@@ -78,15 +78,12 @@ class ParameterServer(Part):
                 self._open_gates(self._gates)
             if worker not in self._state.active:  # an embedding worker asks for a worker that was lost
                 return None
-            gate = asyncio.get_running_loop().create_future()
-            if step in self._started:
-                gate.set_result(self._opening(step))
+            earlier = self._gates.get(step)
+            gate = self._gates[step] = asyncio.get_running_loop().create_future()
+            if earlier:
+                earlier.set_result(None)
             else:
-                earlier, self._gates[step] = self._gates.get(step), gate
-                if earlier:
-                    earlier.set_result(None)
-                else:
-                    self._open_gates([step])
+                self._open_gates([step])
             updates = await self._remove_paused()
         if updates:
             await self._carry_out(updates)
@@ -126,7 +123,9 @@ class ParameterServer(Part):
                 return self._rule.on_join(self._state, worker).clocks[worker]
             if change == "dies":
                 self._lose(worker)
-            updates = [] if change == "pauses" else await self._remove(worker)
+            updates = []
+            if change != "pauses":
+                updates += await self._decide(worker, *self._rule.on_leave(self._state, worker))
             updates += await self._remove_paused()
         await self._carry_out(updates)
 
@@ -150,26 +149,22 @@ class ParameterServer(Part):
         return self.record
 
     def _open_gates(self, steps: Iterable[Step]) -> None:
-        """Let those of these steps start that the rule permits."""
+        """Let those of these steps start that the rule permits, and those that have started before."""
         for step in list(steps):
-            worker = step[0]
-            if not self._rule.may_start(self._state, worker):
-                continue
-            lead = 0
-            if self._rule.cache_steps:
-                clocks = self._state.clocks
-                lead = max(0, clocks[worker] - min(clocks[other] for other in self._state.active))
-            self._state, token = self._rule.on_start(self._state, worker)
-            self._started[step] = StepInput(token, lead)
-            self.record.ledger["started"] += 1
-            self._gates.pop(step).set_result(self._opening(step))
-
-    def _opening(self, step: Step) -> Opening:
-        before = []
-        for update in self._under_way:
-            if self._rule.blocks or update.worker == step[0]:
-                before.append(update.done)
-        return self._started[step], before
+            worker, before = step[0], []
+            if step not in self._started:
+                if not self._rule.may_start(self._state, worker):
+                    continue
+                lead, clocks = 0, self._state.clocks
+                if self._rule.cache_steps:
+                    lead = max(0, clocks[worker] - min(clocks[other] for other in self._state.active))
+                self._state, token = self._rule.on_start(self._state, worker)
+                self._started[step] = StepInput(token, lead)
+                self.record.ledger["started"] += 1
+            for update in self._under_way:
+                if self._rule.blocks or update.worker == worker:
+                    before.append(update.done)
+            self._gates.pop(step).set_result((self._started[step], before))
 
     def _lose(self, worker: int) -> None:
         """Count the steps that a dead worker started as lost, and answer its pulls with None."""
@@ -178,10 +173,6 @@ class ParameterServer(Part):
             self.record.ledger["lost"] += 1
         for step in [step for step in self._gates if step[0] == worker]:
             self._gates.pop(step).set_result(None)
-
-    async def _remove(self, worker: int) -> list[Update]:
-        """Go on without a worker."""
-        return await self._decide(worker, *self._rule.on_leave(self._state, worker))
 
     async def _remove_paused(self) -> list[Update]:
         """Go on without paused workers while only they could open the gate at which a pull waits.
@@ -195,7 +186,7 @@ class ParameterServer(Part):
             if any(self._rule.may_start(self._state, other) for other in self._state.active - paused):
                 break
             self._members = self._members.after(worker := min(paused), "goes unawaited")
-            updates += await self._remove(worker)
+            updates += await self._decide(worker, *self._rule.on_leave(self._state, worker))
         return updates
 
     async def _decide(self, worker: int, state: ServerState, decisions: Decisions) -> list[Update]:
