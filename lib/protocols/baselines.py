@@ -30,7 +30,7 @@ class Sync(ServerRule):
         return workers
 
     def may_start(self, state: ServerState, worker: int) -> bool:
-        return worker not in state.holders
+        return worker not in state.pending_workers
 
     def on_push(self, state: ServerState, push: Push) -> tuple[ServerState, Decisions]:
         return self._settle(state.receive(push))
@@ -39,12 +39,12 @@ class Sync(ServerRule):
         return self._settle(replace(state, active=state.active - {worker}))
 
     def _settle(self, state: ServerState) -> tuple[ServerState, Decisions]:
-        if not state.held or len(state.held) < len(state.active) or not state.active <= state.holders:
+        if not state.pending or len(state.pending) < len(state.active) or not state.active <= state.pending_workers:
             return state, ()
         return self._mean(state)
 
     def _mean(self, state: ServerState) -> tuple[ServerState, Decisions]:
-        return state.release(), (Apply(state.held, (1.0,) * len(state.held), len(state.held)),)
+        return state.release(), (Apply(state.pending, (1.0,) * len(state.pending), len(state.pending)),)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,19 +90,19 @@ class BSP(ServerRule):
 
     def on_push(self, state: ServerState, push: Push) -> tuple[ServerState, Decisions]:
         state = state.receive(push)
-        return self._apply(state) if len(state.held) >= self.batches_a_step(len(state.clocks)) else (state, ())
+        return self._apply(state) if len(state.pending) >= self.batches_a_step(len(state.clocks)) else (state, ())
 
     def on_leave(self, state: ServerState, worker: int) -> tuple[ServerState, Decisions]:
         """Make one more update of the rest when the last worker leaves."""
         state = replace(state, active=state.active - {worker})
-        return self._apply(state) if state.held and not state.active else (state, ())
+        return self._apply(state) if state.pending and not state.active else (state, ())
 
     def weights(self, state: ServerState) -> tuple[float, ...]:
         """Weights of the waiting gradients in their update."""
-        return (1.0,) * len(state.held)
+        return (1.0,) * len(state.pending)
 
     def _apply(self, state: ServerState) -> tuple[ServerState, Decisions]:
-        return state.release(), (Apply(state.held, self.weights(state), len(state.held)),)
+        return state.release(), (Apply(state.pending, self.weights(state), len(state.pending)),)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,4 +120,4 @@ class Frozen(ServerRule):
         return 0
 
     def on_push(self, state: ServerState, push: Push) -> tuple[ServerState, Decisions]:
-        return replace(state.receive(push), held=(), holders=frozenset()), (Drop((push,)),)
+        return state.drop(push), (Drop((push,)),)

@@ -57,7 +57,7 @@ class GBA(BSP):
         return replace(state, issued=state.issued + 1), state.issued // self.batches_a_step(len(state.clocks))
 
     def weights(self, state: ServerState) -> tuple[float, ...]:
-        return tuple(float(self._keeps(push.token, state.step)) for push in state.held)
+        return tuple(float(self._keeps(push.token, state.step)) for push in state.pending)
 
     def row_weights(self, token: int, stamps: np.ndarray) -> np.ndarray:
         return self._keeps(token, stamps).astype(np.float32)

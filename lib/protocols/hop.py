@@ -125,13 +125,13 @@ class HopBW(Sync):
 
     def on_push(self, state: ServerState, push: Push) -> tuple[ServerState, Decisions]:
         if push.token < state.step:
-            return replace(state.receive(push), held=state.held, holders=state.holders), (Drop((push,)),)
+            return state.drop(push), (Drop((push,)),)
         return super().on_push(state, push)
 
     def _settle(self, state: ServerState) -> tuple[ServerState, Decisions]:
         workers = len(state.clocks)
         spare = workers // 5 if self.spare is None else self.spare
         needed = max(1, min(workers - spare, len(state.active)))
-        if len(state.held) < needed:
+        if len(state.pending) < needed:
             return state, ()
         return self._mean(state)

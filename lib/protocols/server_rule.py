@@ -55,18 +55,26 @@ class ServerState:
     """Updates applied: the global step."""
     issued: int = 0
     """Tokens handed out."""
-    held: tuple[Push, ...] = ()
+    pending: tuple[Push, ...] = ()
     """Pushes that wait for their update."""
-    holders: frozenset[int] = frozenset()
+    pending_workers: frozenset[int] = frozenset()
     """The workers of the waiting pushes; a barrier needs them often."""
 
     def receive(self, push: Push) -> ServerState:
+        """Count a gradient and let it wait."""
         clocks = (*self.clocks[: push.worker], self.clocks[push.worker] + 1, *self.clocks[push.worker + 1 :])
-        return replace(self, clocks=clocks, held=(*self.held, push), holders=self.holders | {push.worker})
+        return replace(
+            self, clocks=clocks, pending=(*self.pending, push), pending_workers=self.pending_workers | {push.worker}
+        )
+
+    def drop(self, push: Push) -> ServerState:
+        """Count a gradient that is dropped on arrival."""
+        clocks = (*self.clocks[: push.worker], self.clocks[push.worker] + 1, *self.clocks[push.worker + 1 :])
+        return replace(self, clocks=clocks)
 
     def release(self) -> ServerState:
         """Apply all waiting pushes as one update."""
-        return replace(self, step=self.step + 1, held=(), holders=frozenset())
+        return replace(self, step=self.step + 1, pending=(), pending_workers=frozenset())
 
 
 Decisions = tuple[Apply | Drop, ...]

@@ -3,7 +3,7 @@
 The module's docstring names the paper, the rule in one sentence, what it guarantees, and where it departs from the paper.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 from lib import Apply, Drop, ServerRule
@@ -29,7 +29,6 @@ class Mine(ServerRule):
 
     def on_push(self, state, push):
         # Count it first; then say of each gradient once, now or later, what becomes of it.
-        received = state.receive(push)
         if state.step - push.read > self.limit:
-            return replace(received, held=state.held, holders=state.holders), (Drop((push,)),)
-        return received.release(), (Apply((push,), (1.0,), 1),)
+            return state.drop(push), (Drop((push,)),)
+        return state.receive(push).release(), (Apply((push,), (1.0,), 1),)

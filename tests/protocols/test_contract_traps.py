@@ -112,7 +112,7 @@ def push_only(on_push, kind=Async, **values):
         ),
         (lambda self, s, p: (s.receive(p), (Apply((p,), (1.0,), 1),)), r"by state.release\(\)"),
         (
-            lambda self, s, p: (replace(s.receive(p), held=()), (Apply((p,), (1.0,), 1),)),
+            lambda self, s, p: (replace(s.receive(p), pending=()), (Apply((p,), (1.0,), 1),)),
             r"1 updates take the state from step 0 to 0; state.release\(\) counts each",
         ),
         (

@@ -154,7 +154,7 @@ def test_backup_workers_by_hand():
     state, (update,) = rule.on_push(state, Push(1, 0, 1))
     assert update.divisor == 2 and state.step == 1 and rule.may_start(state, 0)
     state, (late,) = rule.on_push(state, Push(2, 0, 2))
-    assert late == Drop((Push(2, 0, 2),)) and state.held == ()
+    assert late == Drop((Push(2, 0, 2),)) and state.pending == ()
     state, _ = rule.on_push(state, Push(0, 1, 3))
     assert rule.on_leave(state, 1)[1] == ()
     assert rule.on_leave(rule.on_leave(state, 1)[0], 2)[1] != ()  # who is left ends the step alone

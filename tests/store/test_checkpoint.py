@@ -65,7 +65,7 @@ def states():
     dense = DenseStore(np.arange(6, dtype=np.float32), Adam(lr=0.1))
     dense.apply(np.ones(6, np.float32))
     waiting = {
-        push: (np.ones(6, np.float32), {"t": (np.arange(3), np.ones((3, 3), np.float32))}) for push in state.held
+        push: (np.ones(6, np.float32), {"t": (np.arange(3), np.ones((3, 3), np.float32))}) for push in state.pending
     }
     return {
         "server0": {"rule": state, "dense": dense.export(), "tables": {"t": table().dump()}, "waiting": waiting},

@@ -22,7 +22,8 @@ def check_push(rule: ServerRule, before: ServerState, push: Push, answer: Any) -
         )
     if answer[0].clocks[push.worker] != before.clocks[push.worker] + 1:
         raise BadOption(
-            f"{rule.name}: on_push does not count the gradient of worker {push.worker}: begin with state.receive(push)"
+            f"{rule.name}: on_push does not count the gradient of worker {push.worker}: begin with "
+            "state.receive(push), or with state.drop(push) if it is dropped on arrival"
         )
     return answer
 
@@ -45,9 +46,9 @@ def check_decisions(
     if decided and (len({*decided}) < len(decided) or not {*decided} <= {*waiting}):
         raise BadOption(f"{rule.name}: decides twice of a push, or of one that is not there: {decided!r:.120}")
     left = len(waiting) - len(decided)
-    if len(after.held) != left:
+    if len(after.pending) != left:
         raise BadOption(
-            f"{rule.name}: the state holds {len(after.held)} pushes where {left} are not decided yet; hold a "
+            f"{rule.name}: the state holds {len(after.pending)} pushes where {left} are not decided yet; hold a "
             "push by state.receive(push), and let go of what is applied by state.release()"
         )
     if after.step != before.step + updates:
