@@ -12,7 +12,7 @@ while it has none, or for all in their order (3.3).
 Guarantee: values, optimiser state and timestamps equal a serial execution in computation order, bit for bit.
 
 Departure: the paper bounds the batches in flight, and with them the cache as long as batches are written about in order. One
-write that hangs holds MFT, and the cache then grows with all that goes on beside it. So a batch is admitted only where no more
+write that hangs holds MFT, and the cache then grows with all that goes on meanwhile. So a batch is admitted only where no more
 than 2 F - 1 updates can come beyond STE, F being the batches that can be in flight (`most`): what is written in the order of
 admission never comes to that. It bounds the cache, by `most_cached`:
 

@@ -1,10 +1,10 @@
 """Persia's hybrid algorithm: Lian et al., "Persia: An Open, Hybrid System Scaling Deep Learning-based Recommenders up to 100
 Trillion Parameters", SIGMOD 2022.
 
-The rule in one sentence: the dense network is trained in step, by the mean gradient of all workers, while rows are read some
-batches ahead and each gradient of them is applied the moment it arrives.
+The rule in one sentence: the dense network is trained in step, by the mean gradient of all workers, while rows are pulled some
+batches ahead and each gradient of them is applied on arrival.
 
-Paper -> code: Algorithm 1, the embedding layer's two tasks -> `rows`, whose worker reads ahead and whose server waits for nobody;
+Paper -> code: Algorithm 1, the embedding layer's two tasks -> `rows`, whose worker pulls ahead and whose server never blocks;
 Algorithm 2's barrier -> `exchange`; tau, the samples "whose embeddings are retrieved but their gradients are not yet updated"
 -> `tau`; raw and optimised hybrid (Figure 3) -> `buckets` of 1, and of more, which are averaged while backward goes on.
 The paper's other modes have names of their own here: fully synchronous is `all-reduce`, fully asynchronous is `async`.
@@ -22,9 +22,8 @@ between NN workers and the rows' servers (`lib/drivers/servers/embedding_worker.
 
 Departures: in the theorem an update is one sample's, here one worker's batch; and a batch has one sample ID. A worker's batches
 are trained in the order of the data, where the paper's NN worker draws from those that are buffered.
-What is no id comes to NN workers by way of embedding workers, where the paper's data loader sends it past them. An NN worker
-whose batch went with an embedding worker's buffer before its rows had come has it held anew, where the text has nobody do so:
-else samples would be lost with their ids.
+Features and labels come to NN workers by way of embedding workers, where the paper's data loader sends them directly. If an
+embedding worker dies before it has sent a batch's rows, another one holds the batch anew; in the text the batch is lost.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ from lib.protocols.server_rule import ServerRule
 
 @dataclass(frozen=True, kw_only=True)
 class Hybrid(ReplicaRule):
-    """Dense parameters in step, by an all-reduce beside backward; rows read ahead, and updated by each gradient at arrival.
+    """Dense parameters in step, by an all-reduce during backward; rows pulled ahead, and updated by each gradient on arrival.
 
     Guarantee: the dense staleness is 0. Of a worker's batches at most tau + 1 have read their rows and not sent their gradients;
     where tau counts "all", N workers' row gradients are at most (N - 1)(2 tau + 1) + tau updates old.
@@ -55,11 +54,11 @@ class Hybrid(ReplicaRule):
     statistics: ClassVar = "none"
 
     tau: Natural = 4
-    """Batches whose rows are read ahead (tau); "less than 5 for most cases"."""
+    """Batches whose rows are pulled ahead (tau); "less than 5 for most cases"."""
     counts: Literal["own", "all"] = "own"
-    """What tau bounds: a worker's own batches in flight, or also by how many steps it reads ahead of the slowest worker."""
+    """The bound of tau: on a worker's own batches in flight, or also on its lead over the slowest worker when it pulls."""
     buckets: Count = 4
-    """Parts of the dense gradient, each averaged as soon as backward has it; 1: all of it after backward (the raw hybrid)."""
+    """Parts of the dense gradient, each averaged as soon as backward has it; 1: the whole after backward (the raw hybrid)."""
 
     @property
     def rows(self) -> ServerRule:

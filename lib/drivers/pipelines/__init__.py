@@ -1,1 +1,1 @@
-"""What a pipeline is made of beside its loop."""
+"""The host store of a pipeline, and its log of accesses."""

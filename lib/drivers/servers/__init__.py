@@ -1,1 +1,1 @@
-"""Servers of parameters, the workers' view of them, and embedding workers between the two."""
+"""Parameter servers, the workers' clients of them, and embedding workers between the two."""
