@@ -10,10 +10,11 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
+from pathlib import Path
 
 import pandas as pd
 
-from lib import Adam, Pair, Rule, Run, VirtualCluster, paths, protocols, sweep
+from lib import Adam, Pair, Rule, Run, VirtualCluster, protocols, sweep
 from lib.options.document import load
 from lib.seeds import not_judging
 from lib.tasks.clicks import LightClicks
@@ -69,13 +70,13 @@ class Way:
 
 
 def _way(family: str, rule: Mapping | None = None, sparse: str = "", dense: str = "", hidden=(16,), **options) -> Way:
-    """A way as `ways.yaml` has it; a pipeline is one worker, whose batches are as large as an update of Sync."""
+    """A way as `asynchrony.yaml` has it; a pipeline is one worker, whose batches are as large as an update of Sync."""
     made = protocols.get(**rule) if rule else Pair(sparse=protocols.get(sparse), dense=protocols.get(dense))
     own = {"workers": 1, "batch": UPDATE} if family == "pipelines" else {}
     return Way(family=family, rule=made, hidden=tuple(hidden), **own | options)
 
 
-_FILE = load(paths.notebooks() / "ways.yaml").data
+_FILE = load(Path(__file__).with_suffix(".yaml")).data
 WAYS, UNSEEN, PARTS, ROWS, NOT_FITTED = (
     {name: _way(**way) for name, way in _FILE[part].items()}
     for part in ("fitted", "unseen", "parts", "rows", "controls")

@@ -16,12 +16,18 @@ from typing import Any, TypeVar
 import numpy as np
 import pandas as pd
 
-from lib import Cluster, Run, Workload, sweep
+from lib import Cluster, Run, Workload, paths, sweep
+from lib.options.document import load
 
 Case = Mapping[str, Any]
 Key = TypeVar("Key")
 pace = attrgetter("steady_qps")
 """Samples a second, a figure like others."""
+
+
+def paper_table(paper: str, name: str) -> Any:
+    """A table as the paper prints it, from `tables.yaml` beside the paper's notebooks."""
+    return load(paths.notebooks() / paper / "tables.yaml").data[name]
 
 
 def grid(**axes: Iterable[Any]) -> list[Case]:

@@ -37,17 +37,7 @@ LATENCY = 81e-6
 COMPUTE = (0.367, 0.369, 0.42, 0.67, 3.994)
 """Seconds of a step of each of `MODELS`: Table 4's of BSP with four nodes less 3 / 2 of D / B and six latencies a tensor."""
 
-TABLE_4 = {
-    ("CIFAR-10", 4): (6566, 4011.83, 2940, 1414.14),
-    ("CIFAR-10", 16): (1833, 1704.69, 780, 514.8),
-    ("CIFAR-100", 4): (12740, 7822.36, 11466, 5515.15),
-    ("CIFAR-100", 16): (1417, 1105.26, 806, 394.94),
-    ("ImageNet", 4): (341664, 301005, 341664, 198165),
-    ("SQuAD", 4): (7400, 18278, 7400, 15096),
-    ("SQuAD", 16): (2050, 7974.5, 1950, 4797),
-    ("Criteo", 4): (5000, 20266, 5000, 19300),
-    ("Criteo", 16): (2260, 7137.56, 1980, 6676.3),
-}
+TABLE_4 = {(model, nodes): tuple(row) for model, nodes, *row in study.paper_table("dssync", "table 4")}
 """Model and nodes -> BSP's iterations and wall seconds until it has converged, then DS-Sync's."""
 
 Options = Mapping

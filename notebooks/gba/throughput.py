@@ -7,18 +7,9 @@ import numpy as np
 import pandas as pd
 
 from lib import Run
+from notebooks import study
 
-TABLE = pd.DataFrame(
-    {
-        "sync": [1436, 182, 43],
-        "async": [3253, 403, 90],
-        "hop-bs": [2227, 217, 29],
-        "bsp": [3247, 403, 88],
-        "hop-bw": [2559, 288, 66],
-        "gba": [3240, 399, 87],
-    },
-    index=["criteo", "alimama", "private"],
-)
+TABLE = pd.DataFrame.from_dict(study.paper_table("gba", "table 5.2"), orient="index")
 """The paper's Tab. 5.2, in thousands of samples a second."""
 
 SIGMA = 0.9

@@ -13,14 +13,7 @@ import pandas as pd
 from lib import Run
 from notebooks import regime, study
 
-TABLE_3 = {
-    ("s-easgd", 10): (0.084, 0.062),
-    ("s-easgd", 20): (0.230, 0.177),
-    ("fr-easgd (5)", 10): (0.099, 0.093),
-    ("fr-easgd (5)", 20): (0.249, 0.333),
-    ("fr-easgd (30)", 10): (0.096, 0.112),
-    ("fr-easgd (30)", 20): (0.210, 0.250),
-}
+TABLE_3 = {(protocol, trainers): tuple(row) for protocol, trainers, *row in study.paper_table("shadowsync", "table 3")}
 """Protocol and trainers -> how far train and eval NE are above those of 5 trainers, in per cent."""
 
 
