@@ -28,7 +28,7 @@ from data_prep.reading import Part, Reading
 from data_prep.threshold import Sketch
 from lib.paths import write_atomic, write_text_atomic
 from lib.progress import Progress
-from lib.store.table.kernels import mix
+from lib.store.kernels import mix
 
 BEHAVIOURS = np.dtype([("user", "<i4"), ("time", "<i4"), ("what", "<u4", 2), ("kind", "u1")])
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from lib.store.table.kernels import mix
+from lib.store.kernels import mix
 
 SKIP, LABEL, NUMBER, DECIMAL, HEX, INTEGER, TEXT = range(7)
 """What a column holds: nothing of use; 0 or 1; a whole number; a number in hundredths; or a category, that is written as

@@ -16,7 +16,7 @@ from numba import njit
 
 from data_prep.parse import MISSING, RARE
 from lib.paths import write_atomic
-from lib.store.table.kernels import mix
+from lib.store.kernels import mix
 
 LARGEST = 255
 """Where a counter stops."""

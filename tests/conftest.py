@@ -53,10 +53,10 @@ def reports(tmp_path, monkeypatch):
 @pytest.fixture
 def own_memory(monkeypatch):
     """Shared memory where nobody else looks: a run anywhere on the machine removes what killed processes have left."""
-    from lib.store.shared_memory import segment
+    from lib.store import shared_memory
 
-    with tempfile.TemporaryDirectory(dir=segment._memory(), prefix="tests-") as folder:
-        monkeypatch.setattr(segment, "_memory", lambda: Path(folder))
+    with tempfile.TemporaryDirectory(dir=shared_memory._memory(), prefix="tests-") as folder:
+        monkeypatch.setattr(shared_memory, "_memory", lambda: Path(folder))
         yield
 
 

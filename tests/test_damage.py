@@ -78,7 +78,7 @@ def test_a_saved_run(run, tmp_path, name, place, bit):
 @SETTINGS
 @given(**DAMAGE)
 def test_a_checkpoint(tmp_path, place, bit):
-    path = tmp_path / "cut.safetensors"
+    path = tmp_path / "cut.pt"
     thing = {"step": 7, "values": np.arange(300.0), "flags": np.array([True, False])}
     checkpoint.save(path, thing, durable=False)
     damage(path, place, bit)

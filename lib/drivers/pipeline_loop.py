@@ -24,7 +24,7 @@ from lib.drivers.run.trainer import Trainer
 from lib.protocols.pipeline_rule import Admission, PipelineRule
 from lib.store.checkpointed import Part
 from lib.store.device.cache import Cache
-from lib.store.device.road import Arrival, Road, uploaded
+from lib.store.device.transfers import Arrival, Transfers, uploaded
 from lib.store.rows import Rows
 from lib.tasks.batch import Batch
 from lib.tasks.flat_model import DeviceResult, StepResult
@@ -44,8 +44,6 @@ class InFlight:
     """The batch on the device, and each table's rows there, [values | state]."""
     versions: dict[str, np.ndarray]
     """The timestamps of the rows that it computes from."""
-    found: dict[str, np.ndarray] = field(default_factory=dict)
-    """Positions of its rows in the caches' indices."""
     stamp: int = -1
     """Its own timestamp."""
     place: int = -1
@@ -81,7 +79,7 @@ class Pipeline(Part):
         self._caches: dict[str, Cache] = {}
         for name, dim in self._dims.items() if rule.validates else ():
             self._caches[name] = Cache(dim + self._optimizer.columns(dim), site.device)
-        self._road = Road(site.device)
+        self._transfers = Transfers(site.device)
         self._stamp = self._samples = 0
         self._evals = plan.eval_schedule()
         self._ready: asyncio.Queue[InFlight | None] = asyncio.Queue(rule.queue)
@@ -169,7 +167,7 @@ class Pipeline(Part):
             return Arrival((batch, {}))
         blocks = {name: each.block for name, each in rows.items()}
         device = self._site.device
-        return self._road.up(
+        return self._transfers.up(
             lambda: (batch.to(device), {name: uploaded(block, device) for name, block in blocks.items()})
         )
 
@@ -180,12 +178,11 @@ class Pipeline(Part):
         for name, cache in self._caches.items() if self._plan.gradients else ():
             read = work.rows[name]
             self.record.extra["rows evicted"] += cache.evict(work.admission.safe)
-            found = work.found[name] = cache.find(read.ids)
-            cached = cache.stamps(found)
+            places, cached = cache.find(read.ids)
             conflicts = np.flatnonzero(self._rule.stale(read.stamps, cached))
             if conflicts.size:
                 at = uploaded(conflicts, self._site.device)
-                work.blocks[name].index_copy_(0, at, cache.take(found[conflicts]))
+                work.blocks[name].index_copy_(0, at, cache.take(places[conflicts]))
                 work.versions[name] = read.stamps.copy()
                 work.versions[name][conflicts] = cached[conflicts]
             self.record.extra["rows read"] += read.ids.size
@@ -204,13 +201,13 @@ class Pipeline(Part):
             dim, after = self._dims[name], before.clone()
             self._optimizer.at(rate).update(after[:, :dim], after[:, dim:], result.rows[name])
             cache = self._caches.get(name)
-            into = None if cache is None else cache.room(work.rows[name].ids, work.found.pop(name), work.stamp)
+            into = None if cache is None else cache.room(work.rows[name].ids, work.stamp)
             work.blocks[name] = torch.where(sound, after, before, out=into)
             if self._log:
                 sent[f"/{name} before"] = before
             if cache is not None:
                 self.record.extra["largest cache"] = max(self.record.extra["largest cache"], len(cache))
-        work.download = self._road.down({**work.blocks, **sent})
+        work.download = self._transfers.down({**work.blocks, **sent})
 
     def _receive(self, work: InFlight) -> tuple[dict[str, Rows], float, Any, bool]:
         """A batch's rows as they are to be written, its loss and scores, and whether its gradients were finite."""

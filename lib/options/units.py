@@ -62,7 +62,7 @@ _FIELDS = {
     LAGS: "Node.latency Link.latency",
     RATE: "Node.memory Node.core_memory Node.bandwidth Device.memory Device.pcie Link.bandwidth Uplink.bandwidth",
     SPEED: "Node.flops Device.flops",
-    BYTES: "Device.capacity RowStore.max_bytes",
+    BYTES: "Device.capacity",
     SECONDS: "Cluster.patience Failure.at Failure.every Failure.lasts Mishaps.delay Mishaps.retry Empirical.seconds Shared.hold "
     "Shared.period Shared.begin Diurnal.period Diurnal.begin Transient.mean_on Transient.mean_off _Foreground.seconds "
     "Automatic.cost Phase.seconds Schedule.restart Choice.every Choice.restart",

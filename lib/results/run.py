@@ -18,7 +18,7 @@ from lib.results.key import plain
 if TYPE_CHECKING:
     from lib.drivers.run.model_state import ModelState
 
-MODEL = "model.safetensors"
+MODEL = "model.pt"
 TABLES = ("history", "trace", "usage", "accesses")
 
 

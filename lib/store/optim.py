@@ -12,8 +12,8 @@ that is updated after the step) are for rows alone: `check_dense` refuses them.
 Dense steps call torch.optim's functions, not its classes, whose first step imports a compiler: a second of every process that
 trains. Adam's, which is most of all steps, is its kernel itself: what stands before it takes three times as long as a small step.
 
-A new optimiser is a subclass with `first_dense`, `step`, `columns`, `_step`, `_kernel` and one kernel in
-`lib/store/table/optim_kernels.py`.
+A new optimiser is a subclass with `first_dense`, `step`, `columns`, `_step`, `_kernel` and a step of one row in
+`lib/store/kernels.py`.
 """
 
 from __future__ import annotations
@@ -29,9 +29,7 @@ from torch.optim.adagrad import adagrad
 
 from lib.errors import BadOption
 from lib.options.checked import Checked, NotNegative, Positive, of_name
-from lib.store.table import optim_kernels
-
-Mark = tuple[int, int]
+from lib.store import kernels
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,28 +91,22 @@ class Optimizer(Checked, ABC):
         return self if rate == 1 else replace(self, lr=rate * self.lr)
 
     def update_slots(
-        self,
-        rows: np.ndarray,
-        slots: np.ndarray,
-        grads: np.ndarray,
-        mark: Mark = optim_kernels.UNMARKED,
-        entries: np.ndarray = optim_kernels.IN_ORDER,
+        self, rows: np.ndarray, slots: np.ndarray, grads: np.ndarray, mark: tuple[int, int] = (-1, 0)
     ) -> None:
         """One step in place on distinct slots of a table, whose rows start with [values | state].
 
-        A `mark` (column, stamp) has the kernel stamp the rows too; with `entries`, they say which row of `grads` is each slot's.
+        With a `mark` (column, stamp) the kernel writes the timestamp into that column too.
         """
-        kernel, *numbers = self._kernel()
-        numbers = (*map(float, numbers), *(optim_kernels.NUMBERS - len(numbers)) * (0.0,))
-        entries = entries if entries.size else np.arange(slots.size)
-        kernel(rows, slots, grads, entries, numbers, self.weight_bound or 0.0, mark)
+        kind, *numbers = self._kernel()
+        numbers = (*map(float, numbers), *(kernels.NUMBERS - len(numbers)) * (0.0,))
+        kernels.step(rows, slots, grads, kind, numbers, self.weight_bound or 0.0, *mark)
 
     @abstractmethod
     def _step(self, values: Tensor, state: Tensor, grads: Tensor) -> None: ...
 
     @abstractmethod
     def _kernel(self) -> tuple[Any, ...]:
-        """The kernel and its numbers."""
+        """The kind of step and its numbers."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,7 +128,7 @@ class SGD(Optimizer):
         values.add_(grads, alpha=-self.lr)
 
     def _kernel(self) -> tuple[Any, ...]:
-        return optim_kernels.sgd, self.lr
+        return kernels.SGD, self.lr
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,7 +156,7 @@ class Momentum(Optimizer):
         values.add_(grads.add(state, alpha=self.momentum) if self.nesterov else state, alpha=-self.lr)
 
     def _kernel(self) -> tuple[Any, ...]:
-        return optim_kernels.momentum, self.lr, self.momentum, self.nesterov
+        return kernels.MOMENTUM, self.lr, self.momentum, self.nesterov
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -207,7 +199,7 @@ class Adagrad(Optimizer):
 
     def _kernel(self) -> tuple[Any, ...]:
         return (
-            optim_kernels.rowwise_adagrad if self.rowwise else optim_kernels.adagrad,
+            kernels.ROWWISE_ADAGRAD if self.rowwise else kernels.ADAGRAD,
             self.lr,
             self.eps,
             self.after,
@@ -252,4 +244,4 @@ class Adam(Optimizer):
         values.addcdiv_(m.mul(rate), v.sqrt().div_(root).add_(self.eps), value=-1)
 
     def _kernel(self) -> tuple[Any, ...]:
-        return optim_kernels.adam, self.lr, self.beta1, self.beta2, self.eps
+        return kernels.ADAM, self.lr, self.beta1, self.beta2, self.eps

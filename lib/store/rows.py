@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 from xxhash import xxh3_64_intdigest
@@ -75,13 +74,9 @@ def _place(array: np.ndarray) -> int:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Dump:
-    """Everything that a table holds, as its records lie in memory: nothing is sorted, so that it costs no more than a copy."""
+    """All that decides a table's future, as its records lie in memory: unsorted, so that it costs no more than a copy."""
 
-    weightless: ClassVar[tuple[str, ...]] = ("index",)
-    """Whoever gets the records can make the index, whose size follows the table's past."""
     words: np.ndarray
     """uint32[n, width], the records."""
-    index: np.ndarray
-    """uint32[m], where each id's record is: to find it anew would cost as much as reading the rows."""
     numbers: tuple[int, int, int, int]
     """Calls, lost, evicted, accesses in their order."""

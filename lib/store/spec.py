@@ -13,11 +13,10 @@ import numpy as np
 
 from lib.errors import BadOption
 from lib.options.checked import Checked, Count
+from lib.store import shared_memory
 from lib.store.optim import Optimizer
 from lib.store.placement import ByGroup, Hashed, Placement, Uniform, packed
-from lib.store.shared_memory import segment
-from lib.store.shared_memory.table import SharedTable
-from lib.store.table.table import Locking, Table
+from lib.store.table import Locking, Table
 from lib.store.wire import ids as wire
 from lib.store.wire.bags import Bags
 from lib.store.wire.codecs import Codec, Fp32
@@ -32,12 +31,11 @@ class RowStore(Checked):
     max_rows: Count | None = None
     """Most rows of a table in each place that keeps rows (a server, a replica, the host store). Beyond it the row goes that
     training looked up longest ago. None: no limit."""
-    max_bytes: Count | None = None
-    """Most bytes of such a table; with `max_rows` too, the lesser limit counts."""
-    locking: Locking = "striped"
-    """What updates that run at once may rely on: "striped" loses none; "none", as in Hogwild, may lose one of two of a row."""
+    locking: Locking = "table"
+    """What updates that run at once may rely on: "table" loses none, since a call that changes rows is alone in its table;
+    "none", as in Hogwild, may lose one of two updates of a row."""
     shared_memory: bool = False
-    """Tables lie in memory that outlives their process; with a journal, a call that changes rows is alone in its table."""
+    """Tables lie in memory that outlives their process."""
     mapped: str | None = None
     """A folder: tables lie in files there, mapped into memory, and may be larger than it; otherwise as in shared memory."""
     journal: bool = True
@@ -84,20 +82,12 @@ class RowStore(Checked):
     def table(self, name: str, dim: int, optimizer: Optimizer, *, seed: int, scale: float) -> Table:
         """An empty table: a row appears when its id is first met, from (seed, id) alone. Or the one that lies `within` a folder,
         where such a table outlives its process and there is one of that name."""
-        limits = {"max_rows": self.max_rows, "max_bytes": self.max_bytes}
+        options = {"seed": seed, "scale": scale, "locking": self.locking, "max_rows": self.max_rows}
         if self.mapped is None and not self.shared_memory:
-            return Table(
-                dim,
-                optimizer,
-                seed=seed,
-                scale=scale,
-                locking=self.locking,
-                **limits,
-            )
-        segment.sweep(self.root)  # what processes left that were killed
-        lies = f"{os.getpid()}-{next(_numbers)}-{name}"
-        kept = {"root": self.root, "journal": self.journal, "locking": self.locking}
-        return SharedTable(dim, optimizer, name=lies, seed=seed, scale=scale, **kept, **limits)
+            return Table(dim, optimizer, **options)
+        shared_memory.sweep(self.root)  # what processes left that were killed
+        name = f"{os.getpid()}-{next(_numbers)}-{name}"
+        return shared_memory.SharedTable(dim, optimizer, name=name, root=self.root, journal=self.journal, **options)
 
     def place(self, shards: int, *, shift: int | None, costs: Callable[[], Mapping[str, float]]) -> Placement:
         """Rows over so many servers; `costs` says what each feature group's look-ups take, and is asked only if that matters."""

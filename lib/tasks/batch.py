@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from lib.store.device.road import uploaded
-from lib.store.table.kernels import unique
+from lib.store.device.transfers import uploaded
+from lib.store.kernels import unique
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,7 +23,7 @@ import numpy as np
 from numba import njit
 from numba.types import float64, int64, uint64
 
-from lib.store.table.kernels import _GOLDEN, mix
+from lib.store.kernels import GOLDEN, mix
 from lib.streams import key, stream, uniform
 from lib.tasks.sampling import alias_table, pick
 
@@ -238,9 +238,9 @@ def _key(seed: int, part: object) -> np.uint64:
 def _hashed(key, place, samples, columns):
     """Numbers in [0, 1) with 53 bits, from a place of the stream on."""
     numbers = np.empty((samples, columns))
-    state = key + np.uint64(place) * _GOLDEN
+    state = key + np.uint64(place) * GOLDEN
     for n in range(samples):
         for column in range(columns):
-            state += _GOLDEN
+            state += GOLDEN
             numbers[n, column] = (mix(state) >> np.uint64(11)) * 2.0**-53
     return numbers

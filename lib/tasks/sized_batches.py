@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from lib.cluster.base import nbytes
-from lib.store.blank import blank
+from lib.store.phantom import phantom
 from lib.store.optim import SGD
 from lib.tasks.batch import Batch
 
@@ -33,7 +33,7 @@ class SizedBatches:
             drawn = self._workload.draw(self._seed, first, size, index)
             where, whole = drawn.where if self._places else {}, nbytes(drawn)
             drawn = replace(drawn, where=where, features={}, labels=None)
-            drawn = replace(drawn, ballast=blank(whole - nbytes(drawn), kind=np.uint8))
+            drawn = replace(drawn, ballast=phantom(whole - nbytes(drawn), kind=np.uint8))
             many = sum(array.size for arrays in (drawn.ids, where) for array in arrays.values())
             if self._cached + many <= MAX_CACHED:
                 self._cached += many

@@ -175,4 +175,4 @@ class EndedLegs:
         replace(self._checkpoints, leg=leg).drop()
 
     def _file(self, name: str) -> Path:
-        return self._checkpoints.folder / f"{name}.safetensors"
+        return self._checkpoints.folder / f"{name}.pt"

@@ -360,7 +360,7 @@ def _place(start: Run, workload: Workload) -> int:
 
 
 def _check(phase: Phase, workload: Workload, cluster: Cluster, workers: int, settings: Options) -> None:
-    protocol, bounds = phase.protocol, ("max_rows", "max_bytes", "shared_memory", "mapped", "journal")
+    protocol, bounds = phase.protocol, ("max_rows", "shared_memory", "mapped", "journal")
     if not workload.tables():
         settings.store.only((), f"{workload.name!r} has no tables")
     elif protocol.dense.family == "pipeline":

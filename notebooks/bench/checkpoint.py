@@ -13,9 +13,9 @@ import numpy as np
 from lib import Adagrad
 from lib.store import checkpoint
 from lib.store.rows import Rows
-from lib.store.shared_memory import segment
-from lib.store.shared_memory.table import SharedTable
-from lib.store.table.table import Table
+from lib.store import shared_memory
+from lib.store.shared_memory import SharedTable
+from lib.store.table import Table
 from notebooks.bench.pairs import against, at_most, time_in_turn
 
 
@@ -24,7 +24,7 @@ def checkpoints(rows: int, rounds: int) -> Iterator[dict]:
     table = Table(16, Adagrad(lr=0.1), seed=0, capacity=rows)
     table.load(some_rows(rows))
     with tempfile.TemporaryDirectory() as root:
-        cut, copy = Path(root) / "cut.safetensors", Path(root) / "copy"
+        cut, copy = Path(root) / "cut.pt", Path(root) / "copy"
         size = save(table, cut)
         works = {"table to checkpoint": partial(save, table, cut), "checkpoint to table": partial(restored, cut)}
         for what, work in works.items():
@@ -40,7 +40,7 @@ def attaching(rows: int) -> Iterator[dict]:
     try:
         table = SharedTable(16, Adagrad(lr=0.1), name=name, capacity=rows, **options)
         table.load(some_rows(rows))
-        size = table.segment.nbytes / 1e9
+        size = table.nbytes / 1e9
         for what in ("re-attach", "re-attach and repair"):
             if what.endswith("repair"):
                 table.segment.keep(np.arange(rows // 70))  # no commit follows
@@ -53,7 +53,7 @@ def attaching(rows: int) -> Iterator[dict]:
             yield where | at_most(1.0, seconds)
         table.close()
     finally:
-        segment.remove(name)
+        shared_memory.remove(name)
 
 
 def some_rows(count: int) -> Rows:

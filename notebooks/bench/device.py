@@ -27,7 +27,7 @@ import lib
 from lib import Job, RowStore, Workload, streams
 from lib.options.checked import Count
 from lib.results import provenance
-from lib.store.table.table import Table
+from lib.store.table import Table
 from lib.tasks.graph import LinkPrediction
 from lib.tasks.graph_stream import Graph
 from notebooks.calibration import fidelity

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from lib.store.table.kernels import _OPTIONS
+from lib.store.kernels import OPTIONS
 
 Work = Callable[[], Any]
 FREE_CORES = 1.8
@@ -111,7 +111,7 @@ def cores(patience: float = 0.0) -> float:
     return round(found, 1)
 
 
-@njit(**_OPTIONS)
+@njit(**OPTIONS)
 def _turn(turns):
     word = np.uint64(turns)
     for _ in range(turns):

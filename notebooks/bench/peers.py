@@ -14,8 +14,8 @@ import torch
 from numba import njit
 
 from lib import Adagrad
-from lib.store.table import kernels
-from lib.store.table.kernels import _OPTIONS, prefetch_range
+from lib.store import kernels
+from lib.store.kernels import OPTIONS, prefetch_range
 from notebooks.bench.pairs import at_once
 
 FEATURES = 26
@@ -130,7 +130,7 @@ class Ceiling:
         return at_once([partial(work, part) for part in parts])
 
 
-@njit(**_OPTIONS)
+@njit(**OPTIONS)
 def gather(array, slots, out):
     dim, many = np.uint64(out.shape[1]), slots.size
     start, stride = np.uint64(array.ctypes.data), np.uint64(4 * array.shape[1])
@@ -141,7 +141,7 @@ def gather(array, slots, out):
             out[there, d] = array[row, d]
 
 
-@njit(**_OPTIONS)
+@njit(**OPTIONS)
 def modify(array, slots, block):
     width, many = np.uint64(array.shape[1]), slots.size
     start, stride = np.uint64(array.ctypes.data), np.uint64(4 * array.shape[1])

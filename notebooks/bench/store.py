@@ -19,8 +19,8 @@ import pandas as pd
 import torch
 
 from lib import Adagrad, RowStore, streams
-from lib.store.table import kernels
-from lib.store.table.table import Table
+from lib.store import kernels
+from lib.store.table import Table
 from lib.tasks.sampling import zipf_probabilities
 from notebooks.bench import checkpoint
 from notebooks.bench.pairs import Work, against, at_most, at_once, cores, time_in_turn

@@ -9,8 +9,8 @@ from multiprocessing.connection import Connection
 import numpy as np
 
 from lib import Adagrad, Job, LocalCluster, Mishaps, RayCluster, RowStore, Run, Workload, workloads
-from lib.store.shared_memory import segment
-from lib.store.shared_memory.table import SharedTable
+from lib.store import shared_memory
+from lib.store.shared_memory import SharedTable
 from notebooks.persia.tasks import MODES
 
 WIDTH = 16
@@ -57,7 +57,7 @@ def kill_and_restart(rows: int, seed: int) -> dict[str, float]:
         same = all(np.array_equal(one, other) for one, other in zip(found, expected, strict=True))
         return {"back": back, "same": float(same), "updates": float(done), "repaired": float(repaired)}
     finally:
-        segment.remove(name)
+        shared_memory.remove(name)
 
 
 def _updating(caller: Connection, name: str, rows: int) -> None:

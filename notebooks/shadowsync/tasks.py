@@ -19,7 +19,7 @@ from lib import Adagrad, Lognormal, RowStore, Rule, VirtualCluster, Workload, pr
 from lib.options.checked import Count
 from lib.protocols.mixing import Mix
 from lib.protocols.shadowsync import ShadowMA
-from lib.store.blank import BlankDense
+from lib.store.phantom import PhantomDense
 from lib.tasks.workload import dense_parameters
 from notebooks import clusters, study
 
@@ -131,7 +131,7 @@ def cluster(task: Workload, trainers: int, *, steps: float = STEPS) -> VirtualCl
     Embedding servers, one for each trainer, are simulated as two that are as much larger."""
     here = clusters.shadowsync()
     shrink = 4 * dense_parameters(task) / DENSE
-    replica = BlankDense(dense_parameters(task), task.dense_optimizer)
+    replica = PhantomDense(dense_parameters(task), task.dense_optimizer)
     replica.apply(replica.values)
     core = (task.work().bytes + 3 * replica.nbytes) * steps / THREADS  # gradients, then the optimiser's step
     worker = replace(

@@ -60,7 +60,7 @@ def test_a_cut_knows_its_parts(tmp_path):
     for mark in (10, 20):
         write(cuts, mark)
         assert read(cuts) == mark
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["leg-0000-00000020", "leg-0000.safetensors"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["leg-0000-00000020", "leg-0000.pt"]
     cut = cuts.find()
     assert [*cut.parts] == [*NAMES] and cut.state("reader0") == {}
     cuts.drop()
@@ -143,7 +143,7 @@ def test_on_ray_each_process_writes_its_own_part(reports, monkeypatch):
     def progress(samples):
         nonlocal seen
         seen += samples
-        if list((reports / "cuts").glob("*/leg-0000.safetensors")):
+        if list((reports / "cuts").glob("*/leg-0000.pt")):
             raise Stopped
 
     task = {"workers": 2, "samples": 6400, "batch_size": 32, "checkpoint_every": 640, "save": False}

@@ -168,8 +168,8 @@ class TestHogwild:
         assert rows.max() <= pushes
         return int((pushes - rows).sum())
 
-    def test_striped_rows_lose_no_update(self):
-        assert self.lost("striped") == 0
+    def test_rows_with_locks_lose_no_update(self):
+        assert self.lost("table") == 0
 
     def test_without_locks_some_are_lost(self):
         """Whether two threads meet in a row is up to the machine: on a busy one it takes a few tries."""

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from lib.store.table.table import Table
+from lib.store.table import Table
 from notebooks.bench import device, figure, pairs, peers, store
 from reports import claims
 

@@ -67,5 +67,5 @@ def test_the_pace_is_that_of_the_median_stretch():
 
 def test_the_counting_rows_count():
     """Nothing is lost by one thread, nor behind locks."""
-    for count, locking in ((1, "none"), (4, "striped")):
+    for count, locking in ((1, "none"), (4, "table")):
         assert threads.lost_updates(locking, count, 0) == {"lost of rows": 0, "lost of dense": 0}

@@ -207,7 +207,7 @@ class _Draw:
             case["store.rows"], case["store.gradients"] = self.one(tuple(CODECS)), self.one(tuple(CODECS))
             case["store.ids"] = self.one(("distinct", "entries", "samples"))
             case["store.placement"] = self.one(("uniform", "by-group", "by-cost"))
-            case["store.locking"] = self.one(("striped", "none"))
+            case["store.locking"] = self.one(("table", "none"))
             if case["workload"] == "ctr-synthetic" and self.chance(0.4):
                 case |= {"pooling": [1, 3], "store.pooling": "server", "store.ids": "distinct"}
 

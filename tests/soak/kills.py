@@ -27,7 +27,7 @@ from lib import paths
 from lib.errors import LockstepError
 from lib.progress import Progress
 from lib.results.run import Run
-from lib.store.shared_memory import segment
+from lib.store import shared_memory
 
 TRAIN = ("train", "ctr-synthetic", "gba")
 SIZES = ("-o", "workers=6", "-o", "slowdown=0.5", "-o", "checkpoint_every=1920", "--samples", "61440", "--json")
@@ -182,7 +182,7 @@ def _left(reports: Path) -> Iterator[str]:
     """What is left behind once the work is done."""
     yield from map(str, [*(reports / "cuts").glob("*/*"), *(reports / "mapped").glob("*")])
     yield from (str(path) for path in reports.rglob(".*") if path.is_dir())
-    yield from (f"the segment {name}" for name in segment.sweep())
+    yield from (f"the segment {name}" for name in shared_memory.sweep())
 
 
 def _processes(reports: Path) -> list[int]:

@@ -27,7 +27,7 @@ from lib.drivers import pipeline_loop
 from lib.drivers.run.plan import Plan
 from lib.protocols.pipeline_rule import PipelineRule
 from lib.results.run import Run
-from lib.store.table import gate, table
+from lib.store import table
 from notebooks.oac.anomalies import check_run
 from notebooks.oac.replay import digest_of, serial
 from tests.soak.cases import FLOPS, STEP, WORKLOADS, Case
@@ -101,7 +101,7 @@ def call(case: Case, finding: Finding | None = None) -> str:
 @contextmanager
 def stirred(case: Case) -> Iterator[None]:
     """With a `detour` the host store reads and writes in another order than it is asked to. With `hesitation` its calls are on
-    threads, however small they are, go stripe by stripe, and stop for that long at most at each lock of a table: so they meet."""
+    threads, however small they are, and stop for that long at most at each lock of a table: so they meet."""
     with ExitStack() as stack:
         if "detour" in case:
             kind = pipeline_loop.HostStore
@@ -112,35 +112,25 @@ def stirred(case: Case) -> Iterator[None]:
             stack.enter_context(patch.object(pipeline_loop, "HostStore", store))
         if "hesitation" in case:
             stack.enter_context(patch.object(WallSite, "_inline", lambda self, work: False))
-            for module, held in ((gate, 0.0), (table, case["hesitation"])):  # who keeps the gate keeps the others apart
-                lock = partial(_Hesitant, case["hesitation"], held)
-                locks = SimpleNamespace(Lock=lock, Condition=threading.Condition)
-                stack.enter_context(patch.object(module, "threading", locks))
-            stack.enter_context(patch.object(table, "SMALL", 64))  # so that they go stripe by stripe
+            locks = SimpleNamespace(Lock=partial(_Hesitant, case["hesitation"]), Condition=threading.Condition)
+            stack.enter_context(patch.object(table, "threading", locks))
             stack.callback(sys.setswitchinterval, sys.getswitchinterval())
             sys.setswitchinterval(1e-5)
         yield
 
 
 class _Hesitant:
-    """A lock before which every thread stops for a random while, and once more before it gives it back."""
+    """A lock before which every thread stops for a random while."""
 
-    def __init__(self, most: float, held: float):
-        self._lock, self._most, self._held = threading.Lock(), most, held
-
-    def acquire(self, blocking: bool = True) -> bool:
-        time.sleep(self._most * random.random() ** 3)
-        return self._lock.acquire(blocking)
-
-    def release(self) -> None:
-        time.sleep(self._held * random.random() ** 3)
-        self._lock.release()
+    def __init__(self, most: float):
+        self._lock, self._most = threading.Lock(), most
 
     def __enter__(self) -> None:
-        self.acquire()
+        time.sleep(self._most * random.random() ** 3)
+        self._lock.acquire()
 
     def __exit__(self, *error: object) -> None:
-        self.release()
+        self._lock.release()
 
 
 class _Detours:

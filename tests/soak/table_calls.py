@@ -13,12 +13,11 @@ from functools import cached_property
 
 import numpy as np
 
+from lib.store import kernels
 from lib.store.optim import SGD, Optimizer
 from lib.store.rows import Rows
 from lib.store.spec import RowStore
-from lib.store.table import kernels
-from lib.store.table.optim_kernels import IN_ORDER, UNMARKED
-from lib.store.table.table import Table
+from lib.store.table import Table
 from tests.soak.cases import Case
 from tests.soak.dictionary import Broken, Common, Owned, Seen, Step
 
@@ -77,11 +76,11 @@ class Setting:
 class _Halting(SGD):
     """A step that reads, gives way, and writes: what takes a processor a few nanoseconds, for every thread to get in between."""
 
-    def update_slots(self, rows, slots, grads, mark=UNMARKED, entries=IN_ORDER):
+    def update_slots(self, rows, slots, grads, mark=(-1, 0)):
         before = rows[slots, : grads.shape[1]]
         time.sleep(1e-5)
-        rows[slots, : grads.shape[1]] = before - np.float32(self.lr) * (grads[entries] if entries.size else grads)
-        super().update_slots(rows, slots, np.zeros_like(grads), mark, entries)
+        rows[slots, : grads.shape[1]] = before - np.float32(self.lr) * grads
+        super().update_slots(rows, slots, np.zeros_like(grads), mark)
 
 
 @dataclass(frozen=True, eq=False)

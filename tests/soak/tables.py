@@ -27,7 +27,7 @@ from lib import streams
 from lib.errors import BadOption
 from lib.store import checkpoint
 from lib.store.rows import Dump, Rows
-from lib.store.table.table import Table
+from lib.store.table import Table
 from tests.soak.cases import Case
 from tests.soak.checks import Finding, Refused
 from tests.soak.dictionary import Broken, Common, Owned
@@ -60,7 +60,7 @@ def draw(seed: int, number: int, cluster: str = "local") -> Case:
         return bool(stream.random() < share)
 
     shared, threads, vocabulary = chance(0.4), range(stream.integers(1, 5)), one((2, 6, 20))
-    store = {"shared_memory": True} if chance(0.15) else {"locking": one(("striped", "striped", "none"))}
+    store = {"shared_memory": True} if chance(0.15) else {"locking": one(("table", "table", "none"))}
     store["ids"] = one(("distinct", "entries", "samples"))
     store["rows"] = "fp32" if shared else one(tuple(SLACK))
     store["gradients"] = one(tuple(SLACK)[: 3 if shared else 4])  # int8 changes whole numbers

@@ -18,11 +18,11 @@ from lib.drivers.run.plan import Plan
 from lib.drivers.run.record import Access, PartLog
 from lib.protocols.oac import OAC
 from lib.results.outcome import digest
+from lib.store import kernels
 from lib.store.device.cache import Cache
 from lib.store.optim import SGD
 from lib.store.rows import Rows
-from lib.store.table import kernels
-from lib.store.table.table import Table
+from lib.store.table import Table
 from notebooks.oac.anomalies import anomalies
 from tests.soak import pipelines, soak
 from tests.soak.cases import PIPELINE, WORKLOADS

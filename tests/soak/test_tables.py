@@ -8,11 +8,9 @@ import numpy as np
 import pytest
 
 import tests
+from lib.store import kernels
 from lib.store.optim import SGD, Adagrad
-from lib.store.table import kernels
-from lib.store.table.gate import Gate
-from lib.store.table.records import Records
-from lib.store.table.table import Table
+from lib.store.table import Gate, Table
 from tests.soak import soak, tables
 from tests.soak.__main__ import main
 from tests.soak.dictionary import Broken, Common, Owned, Seen, Step
@@ -36,25 +34,26 @@ class Faults:
         )
 
     @staticmethod
-    def who_is_alone_is_not(plant):
-        plant.setattr(Gate, "__enter__", lambda self: None)
-        plant.setattr(Gate, "__exit__", lambda self, *error: None)
+    def calls_that_should_be_alone_are_not(plant):
+        plant.setattr(Gate, "alone", contextlib.nullcontext)
         plant.setattr(Gate, "shared", contextlib.nullcontext)
 
     @staticmethod
-    def a_row_that_comes_again_keeps_the_state_of_another(plant):
-        def settle(self, slots, ids, now, stamp):
-            kept = self.rows[slots, self.layout.dim : self.column].copy()
-            settled(self, slots, ids, now, stamp)
-            if self.evicted:
-                self.rows[slots, self.layout.dim : self.column] = kept
+    def a_new_row_keeps_the_state_of_an_evicted_one(plant):
+        admitted = Table._admit
 
-        settled = Records._settle
-        plant.setattr(Records, "_settle", settle)
+        def admit(self, ids, *args, **options):
+            before, gone = self._rows.copy(), self.evicted
+            slots = admitted(self, ids, *args, **options)
+            if self.evicted > gone:
+                self._rows[slots, self.dim : self._column] = before[slots, self.dim : self._column]
+            return slots
+
+        plant.setattr(Table, "_admit", admit)
 
     @staticmethod
     def an_evicted_id_stays_in_the_index(plant):
-        plant.setattr("lib.store.table.index.remove", lambda *args: None)
+        plant.setattr(kernels, "remove", lambda *args: None)
 
     @staticmethod
     def an_id_that_stands_twice_counts_once(plant):
@@ -73,24 +72,16 @@ class Faults:
 
     @staticmethod
     def a_step_leaves_the_stamp(plant):
-        stepped = Table._step
-
-        def step(self, slots, grads, stamp, rate=1.0):
-            before = self._records.words[slots, self._records.column].copy()
-            stepped(self, slots, grads, stamp, rate)
-            self._records.words[slots, self._records.column] = before
-
-        plant.setattr(Table, "_step", step)
+        stepped = kernels.step
+        plant.setattr(kernels, "step", lambda *args: stepped(*args[:-2], -1, 0))
 
     @staticmethod
     def a_limit_is_none(plant):
-        made = Records.__init__
-        plant.setattr(Records, "__init__", lambda *args, limit=None, **options: made(*args, **options))
+        plant.setattr(Table, "__init__", _unlimited(Table.__init__))
 
     @staticmethod
     def a_rate_is_ignored(plant):
-        stepped = Table._step
-        plant.setattr(Table, "_step", lambda self, slots, grads, stamp, rate=1.0: stepped(self, slots, grads, stamp))
+        plant.setattr("lib.store.optim.Optimizer.at", lambda self, rate: self)
 
     @staticmethod
     def older_rows_overwrite_newer(plant):
@@ -99,13 +90,15 @@ class Faults:
 
     @staticmethod
     def a_new_row_depends_on_its_slot(plant):
-        settled = Records._settle
+        admitted = Table._admit
 
-        def settle(self, slots, ids, now, stamp):
-            settled(self, slots, ids, now, stamp)
-            self.rows[slots, 0] += slots == 3
+        def admit(self, ids, *args, **options):
+            unknown = self._find(ids)[0] < 0
+            slots = admitted(self, ids, *args, **options)
+            self._rows[slots[unknown], 0] += slots[unknown] == 3
+            return slots
 
-        plant.setattr(Records, "_settle", settle)
+        plant.setattr(Table, "_admit", admit)
 
     @staticmethod
     def a_saved_table_forgets_its_stamps(plant):
@@ -113,9 +106,17 @@ class Faults:
 
         def restore(self, dump):
             restored(self, dump)
-            self._records.words[:, self._records.column] = 0
+            self._words[:, self._column] = 0
 
         plant.setattr(Table, "restore", restore)
+
+
+def _unlimited(made):
+    def make(self, *args, max_rows=None, **options):
+        made(self, *args, max_rows=max_rows, **options)
+        self._limit = 2**20
+
+    return make
 
 
 FAULTS = [name for name in vars(Faults) if not name.startswith("_")]

@@ -21,7 +21,7 @@ from lib.store.dense import DenseStore
 from lib.store.optim import SGD, Adagrad, Adam
 from lib.store.placement import Uniform, place_rows
 from lib.store.rows import Dump, Rows
-from lib.store.table.table import Table
+from lib.store.table import Table
 from lib.streams import stream
 
 KINDS = [ServerState, OptimisticState, Push, Rows, Dump]

@@ -12,7 +12,7 @@ from lib.store.dense import DenseStore
 from lib.store.optim import SGD, Adagrad, Adam
 from lib.store.placement import ByGroup, Hashed, Partition, Uniform, look_up_costs, packed, place_dense, place_rows
 from lib.store.rows import Rows
-from lib.store.table.table import Table
+from lib.store.table import Table
 
 IDS = np.random.default_rng(0).integers(-(2**63), 2**63 - 1, 4000)
 FIELD = 48

@@ -10,7 +10,7 @@ from lib.errors import BadOption, UnknownOption
 from lib.results.key import describe
 from lib.store.optim import SGD
 from lib.store.placement import ByGroup, Uniform
-from lib.store.shared_memory.table import SharedTable
+from lib.store.shared_memory import SharedTable
 from lib.store.spec import RowStore
 from lib.store.wire.codecs import Int8, ScaledFp16
 from lib.training.train import Job
@@ -22,8 +22,8 @@ SMALL = {"workers": 4, "samples": 3000, "evaluation_samples": 300, "save": False
     ("options", "message"),
     [
         ({"max_rows": 0}, "store: max_rows must be at least 1, not 0"),
-        ({"max_bytes": 2.5}, "store: max_bytes must be a whole number, not 2.5"),
-        ({"locking": "all"}, "store: locking must be 'striped' or 'none', not 'all'"),
+        ({"max_rows": 2.5}, "store: max_rows must be a whole number, not 2.5"),
+        ({"locking": "all"}, "store: locking must be 'table' or 'none', not 'all'"),
         ({"shared_memory": 1}, "store: shared_memory must be true or false, not 1"),
         (
             {"shared_memory": True, "mapped": "rows"},
@@ -51,11 +51,11 @@ def test_tables_are_as_it_says():
     table = RowStore(max_rows=2).table("t", 4, SGD(lr=1.0), **options)
     table.pull([1, 2, 3])
     assert len(table) == table.max_rows == 2
-    shared = RowStore(shared_memory=True, max_bytes=4096).table("t", 4, SGD(lr=1.0), **options)
+    shared = RowStore(shared_memory=True, max_rows=40).table("t", 4, SGD(lr=1.0), **options)
     assert isinstance(shared, SharedTable) and shared.segment.folder.exists()
     assert np.array_equal(shared.pull([5]), RowStore().table("t", 4, SGD(lr=1.0), **options).pull([5]))
-    assert shared.segment.journaled
-    assert not RowStore(shared_memory=True, journal=False).table("t", 4, SGD(lr=1.0), **options).segment.journaled
+    assert shared.segment.kept
+    assert not RowStore(shared_memory=True, journal=False).table("t", 4, SGD(lr=1.0), **options).segment.kept
     folder = shared.segment.folder
     del shared
     gc.collect()
@@ -171,7 +171,7 @@ def test_ids_show_in_bytes(plain):
             {"store.pooling": "server"},
             "store.pooling would change nothing: no field of 'ctr-synthetic' has several",
         ),
-        ("gba", {"store": 3}, "train: store must be RowStore's fields, such as {max_rows: ..., max_bytes: ...}, not 3"),
+        ("gba", {"store": 3}, "train: store must be RowStore's fields, such as {max_rows: ..., locking: ...}, not 3"),
     ],
 )
 def test_what_a_family_cannot_honour_is_refused(protocol, options, message):

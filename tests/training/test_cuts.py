@@ -57,7 +57,7 @@ def train(protocol, *, dies_after=None, cluster=None, monkeypatch=None, **option
 def test_it_is_so_however_batches_are_shared_read_ahead_and_sent(name, options, reports, monkeypatch):
     whole = train(name, **options)
     train(name, dies_after=27, monkeypatch=monkeypatch, **options)
-    [_] = (reports / "cuts").glob("*/leg-0000.safetensors")
+    [_] = (reports / "cuts").glob("*/leg-0000.pt")
     assert_same(train(name, resume=True, **options), whole)
 
 
@@ -66,7 +66,7 @@ def test_a_resumed_run_equals_the_uninterrupted_one_bit_for_bit(name, reports, m
     whole = train(name)
     assert not list((reports / "cuts").iterdir()), "a complete run leaves no cut"
     train(name, dies_after=27, monkeypatch=monkeypatch)
-    [cut] = (reports / "cuts").glob("*/leg-0000.safetensors")
+    [cut] = (reports / "cuts").glob("*/leg-0000.pt")
     states = (*PROTOCOLS[name].sparse.states, *PROTOCOLS[name].dense.states)
     assert checkpoint.load(cut, states)["run"]["batch"] in (20, 24)
     train(name, dies_after=5, monkeypatch=monkeypatch, resume=True)  # and again, before the next cut
@@ -85,11 +85,11 @@ def test_a_cut_costs_only_the_wait_for_the_slowest(name, reports):
 
 def test_a_damaged_cut_is_named_and_not_trained_on(reports, monkeypatch):
     train("gba", dies_after=27, monkeypatch=monkeypatch)
-    [file] = (reports / "cuts").glob("*/leg-0000.safetensors")
+    [file] = (reports / "cuts").glob("*/leg-0000.pt")
     data = bytearray(file.read_bytes())
     data[len(data) // 2] ^= 8
     file.write_bytes(data)
-    with pytest.raises(Damaged, match=r"leg-0000.safetensors is damaged: the XXH3 of array"):
+    with pytest.raises(Damaged, match=r"leg-0000.pt is damaged: the XXH3 of array"):
         train("gba", resume=True)
 
 

@@ -75,7 +75,7 @@ def test_what_is_kept_of_a_stopped_run(reports, monkeypatch):
     [folder] = (reports / "cuts").iterdir()
     left = ["done-0000", "done-0001", "leg-0002", "leg-0002-00000006", "run", "world"]
     assert sorted(path.stem for path in folder.iterdir()) == left
-    assert checkpoint.load(folder / "leg-0002.safetensors")["run"]["batch"] == 6
+    assert checkpoint.load(folder / "leg-0002.pt")["run"]["batch"] == 6
 
 
 def test_a_leg_of_which_the_world_does_not_know_is_trained_again(reports, monkeypatch):
@@ -83,7 +83,7 @@ def test_a_leg_of_which_the_world_does_not_know_is_trained_again(reports, monkey
     whole = train(FAMILIES)
     with killed(monkeypatch, 33):
         train(FAMILIES)
-    [world] = (reports / "cuts").glob("*/world.safetensors")
+    [world] = (reports / "cuts").glob("*/world.pt")
     world.unlink()
     assert_same(train(FAMILIES, resume=True), whole)
     with killed(monkeypatch, 33):
@@ -119,11 +119,11 @@ def test_stopped_while_it_saves_it_goes_on_as_if_it_had_not_been(file, where, re
 def test_a_damaged_leg_is_named(reports, monkeypatch):
     with killed(monkeypatch, 33):
         train(FAMILIES)
-    [file] = (reports / "cuts").glob("*/done-0001.safetensors")
+    [file] = (reports / "cuts").glob("*/done-0001.pt")
     data = bytearray(file.read_bytes())
     data[len(data) // 2] ^= 8
     file.write_bytes(data)
-    with pytest.raises(Damaged, match=r"done-0001.safetensors is damaged"):
+    with pytest.raises(Damaged, match=r"done-0001.pt is damaged"):
         train(FAMILIES, resume=True)
 
 

@@ -75,7 +75,7 @@ def test_workers_that_die_do_so_at_the_same_time():
 
 def test_nothing_is_computed_and_nothing_evaluated(monkeypatch):
     monkeypatch.setattr("lib.tasks.flat_model.FlatModel.step", lambda *_: pytest.fail("a gradient was computed"))
-    monkeypatch.setattr("lib.store.table.table.Table.pull", lambda *_: pytest.fail("a row was moved"))
+    monkeypatch.setattr("lib.store.table.Table.pull", lambda *_: pytest.fail("a row was moved"))
     monkeypatch.setattr("lib.tasks.clicks.ClickThrough.evaluate", lambda *_: pytest.fail("a model was evaluated"))
     run = lib.train("ctr-synthetic", "gba", "virtual", gradients=False, save=False, **SMALL, **CLUSTER)
     assert "auc" not in run.summary and np.isnan(run.summary["train_loss"])

@@ -8,7 +8,7 @@ import numpy as np
 
 from lib.drivers.run.record import END, LAST, Access, PartLog
 from lib.store.rows import Rows
-from lib.store.table.table import Table
+from lib.store.table import Table
 
 
 class AccessLog:

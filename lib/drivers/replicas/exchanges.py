@@ -22,7 +22,7 @@ from lib.drivers.run.record import PartLog
 from lib.errors import BadOption, MemberLost, NodeLost
 from lib.protocols.mixing import Centre, Exchange, Gradients, Mean, Mix, Neighbours, Peer
 from lib.protocols.replica_rule import goes, neighbours
-from lib.store.blank import joined
+from lib.store.phantom import concat
 from lib.store.checkpointed import Checkpointed
 from lib.store.rows import union
 
@@ -129,7 +129,7 @@ class InGroups(Way):
         buckets = [*buckets, slice(buckets[0].stop, mine.size)] if mine.size > buckets[0].stop else buckets
         keys = (replace(met, key=f"{met.key}, bucket {number}") for number in range(len(buckets)))
         means = [await self._site.mean(key, mine[part]) for key, part in zip(keys, buckets, strict=True)]
-        return joined(means, buckets)
+        return concat(means, buckets)
 
     async def together(self, met: Meeting | None, once: Callable[[Meeting], Awaitable[Any]]) -> Any:
         """`once` with that group, or with those who are left of it when a member dies; None where there is no group."""

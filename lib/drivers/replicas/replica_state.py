@@ -17,7 +17,7 @@ from lib.drivers.run.readonly import checked_pair, readonly, without_views, writ
 from lib.drivers.run.record import PartLog
 from lib.protocols import statistics
 from lib.protocols.mixing import Background, Loop, Mean, Mix
-from lib.store.blank import BlankDense, blank
+from lib.store.phantom import PhantomDense, phantom
 from lib.store.checkpointed import Checkpointed
 from lib.store.dense import DenseStore
 from lib.store.rows import Rows
@@ -109,7 +109,7 @@ class Replica(Checkpointed):
         with writes_refused(self._rule, "send"):
             sent = self._rule.send(self._memory, readonly(mine[: self.size]), round)
         if not self._plan.gradients:
-            sent = blank(*sent.shape, kind=sent.dtype)
+            sent = phantom(*sent.shape, kind=sent.dtype)
         return self._joined(sent, statistics.brought(mine[self.size :], self._rule.statistics))
 
     async def merge(self, mix: Mix) -> None:
@@ -190,7 +190,7 @@ class Replica(Checkpointed):
         return np.concatenate([parameters, running.astype(parameters.dtype)]) if self._running else parameters
 
 
-def absorb(plan: Plan, dense: DenseStore | BlankDense, theirs: np.ndarray) -> np.ndarray:
+def absorb(plan: Plan, dense: DenseStore | PhantomDense, theirs: np.ndarray) -> np.ndarray:
     """Change a copy by what a worker brought; what the worker is told."""
     if not plan.gradients:
         return theirs

@@ -15,7 +15,7 @@ from lib.drivers.run.plan import Plan
 from lib.drivers.run.record import EvalPoint, PartLog, Snapshot
 from lib.options.checked import checked
 from lib.protocols.replica_rule import ReplicaRule
-from lib.store.blank import BlankDense
+from lib.store.phantom import PhantomDense
 from lib.store.checkpointed import Part
 from lib.store.dense import DenseStore
 from lib.store.optim import Optimizer
@@ -69,7 +69,7 @@ class SyncServer(Part):
         return self.record
 
     @staticmethod
-    def _stepped(plan: Plan, copy: DenseStore | BlankDense, gradient: np.ndarray) -> np.ndarray:
+    def _stepped(plan: Plan, copy: DenseStore | PhantomDense, gradient: np.ndarray) -> np.ndarray:
         """The copy after a step of its optimiser."""
         copy.apply(gradient)
         return copy.pull() if plan.gradients else gradient

@@ -153,4 +153,4 @@ def issued(logs: Iterable[PartLog]) -> int:
 
 
 def _file(folder: Path, name: str) -> Path:
-    return folder / f"{name}.safetensors"
+    return folder / f"{name}.pt"

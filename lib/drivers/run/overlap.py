@@ -10,7 +10,7 @@ from itertools import accumulate
 import numpy as np
 
 from lib.cluster.base import Meeting, Site
-from lib.store.blank import joined
+from lib.store.phantom import concat
 
 FORWARD = 1 / 3
 """Share of a step that is over before backward begins: backward takes about twice as long as forward."""
@@ -63,4 +63,4 @@ class Overlap:
         finally:
             for task in started:
                 task.cancel()
-        return joined(means, self.buckets)
+        return concat(means, self.buckets)

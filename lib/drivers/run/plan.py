@@ -12,12 +12,12 @@ from lib.drivers.feed import stretches
 from lib.drivers.run.checkpoints import Attempt, CheckpointFolder
 from lib.drivers.run.record import EvalPoint, EvalSchedule, Finished
 from lib.protocols.rule import Pair, Rule
-from lib.store.blank import BlankDense, BlankTable, blank
 from lib.store.dense import DenseStore
 from lib.store.optim import Optimizer
+from lib.store.phantom import PhantomDense, PhantomTable, phantom
 from lib.store.placement import Placement, look_up_costs
 from lib.store.spec import RowStore
-from lib.store.table.table import Table
+from lib.store.table import Table
 from lib.store.wire.codecs import Fp32
 from lib.tasks.batch import Batch
 from lib.tasks.clicks_stream import FIELD_SHIFT
@@ -175,7 +175,7 @@ class Plan:
 
         def made() -> np.ndarray:
             if not self.gradients:
-                return blank(FlatModel(self.workload.model(self.seed)).vector.numel())
+                return phantom(FlatModel(self.workload.model(self.seed)).vector.numel())
             start = fresh_model(self.workload, self.seed).vector.numpy()
             start.flags.writeable = False
             return start
@@ -184,18 +184,18 @@ class Plan:
 
     def dense_store(
         self, start: np.ndarray, device="cpu", trained: int | None = None, optimizer: Optimizer | None = None
-    ) -> DenseStore | BlankDense:
+    ) -> DenseStore | PhantomDense:
         """Of what begins like that; the optimiser, by default the workload's, steps the first `trained` values, or all."""
         optimizer = optimizer or self.workload.dense_optimizer
         if not self.gradients:
-            return BlankDense(start.size, optimizer)
+            return PhantomDense(start.size, optimizer)
         return DenseStore(start, optimizer, device=device, trained=trained)
 
-    def tables(self) -> dict[str, Table | BlankTable]:
+    def tables(self) -> dict[str, Table | PhantomTable]:
         """Empty tables: a row appears when its id is first met, from (seed, id) alone."""
         if not self.gradients:
             rows = self.workload.row_optimizer
-            return {name: BlankTable(spec.dim, rows) for name, spec in self.workload.tables().items()}
+            return {name: PhantomTable(spec.dim, rows) for name, spec in self.workload.tables().items()}
         return {
             name: self.store.table(name, spec.dim, self.workload.row_optimizer, seed=self.seed, scale=spec.scale)
             for name, spec in self.workload.tables().items()

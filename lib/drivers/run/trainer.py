@@ -17,7 +17,7 @@ from lib.drivers.run.overlap import Overlap
 from lib.drivers.run.plan import Plan
 from lib.drivers.run.record import PartLog
 from lib.errors import BadOption, NotFinite
-from lib.store.blank import blank
+from lib.store.phantom import phantom
 from lib.store.checkpointed import Checkpointed
 from lib.tasks.batch import Batch
 from lib.tasks.flat_model import DeviceResult, FlatModel, StepResult
@@ -112,11 +112,11 @@ class Trainer:
     def _pretend(self, batch: Batch, dense: Any, rows: dict[str, Any], buckets=(), tell=None) -> StepResult:
         """What a timing run has for gradients."""
         for number, bucket in enumerate(buckets):
-            tell(number, blank(bucket.stop - bucket.start))
+            tell(number, phantom(bucket.stop - bucket.start))
         return StepResult(
             loss=math.nan,
             dense=self._blank,
-            rows={name: blank(ids.size, self._dims[name]) for name, ids in batch.ids.items()},
+            rows={name: phantom(ids.size, self._dims[name]) for name, ids in batch.ids.items()},
             scores=None,
         )
 

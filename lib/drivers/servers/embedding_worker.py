@@ -29,7 +29,7 @@ from lib.drivers.servers.messages import Gradient, PullReply
 from lib.drivers.servers.parameter_server import Servers
 from lib.drivers.servers.server_client import ServerClient
 from lib.errors import NodeLost
-from lib.store.blank import blank
+from lib.store.phantom import phantom
 from lib.store.checkpointed import Part
 from lib.store.wire.bags import Bags
 from lib.tasks.batch import Batch
@@ -169,7 +169,7 @@ class EmbeddingWorker(Part):
             if self._plan.gradients:
                 sent[table] = bags.sums(rows[table], batch.where[table].ravel())
             else:
-                sent[table] = blank(bags.bags.size, self._dims[table])
+                sent[table] = phantom(bags.bags.size, self._dims[table])
         return {table: self._store.rows.encode(block) for table, block in sent.items()}
 
     def _spread(self, batch: Batch, gradients: Mapping[str, Any]) -> dict[str, np.ndarray]:
@@ -180,7 +180,7 @@ class EmbeddingWorker(Part):
             if self._plan.gradients:
                 rows[table] = Bags.of(ids, where, bag, slice(None)).spread(rows[table])[1]
             else:
-                rows[table] = blank(ids.size, self._dims[table])
+                rows[table] = phantom(ids.size, self._dims[table])
         return rows
 
 

@@ -16,7 +16,7 @@ from lib.drivers.run.plan import Plan
 from lib.drivers.run.record import PartLog
 from lib.drivers.servers.messages import Gradient, PullReply
 from lib.drivers.servers.parameter_server import Servers
-from lib.store.blank import joined, taken
+from lib.store.phantom import concat, select
 from lib.store.placement import Partition
 from lib.store.spec import RowStore
 from lib.tasks.batch import Batch
@@ -58,8 +58,8 @@ class ServerClient:
                 blocks.append(self._store.rows.decode(reply.rows[table]))
                 places.append(share[table])
             sums = len(batch.where[table]) * len(self._pooled[table]) if table in self._pooled else 0
-            rows[table] = _added(blocks, places, sums) if sums and len(blocks) > 1 else joined(blocks, places)
-        return PullReply(replies[0].token, waited, joined(slices) if self._dense else None, rows)
+            rows[table] = _added(blocks, places, sums) if sums and len(blocks) > 1 else concat(blocks, places)
+        return PullReply(replies[0].token, waited, concat(slices) if self._dense else None, rows)
 
     async def push(self, batch: Batch, result: StepResult | None) -> None:
         """Send the gradients, or that the batch is skipped; return when the servers have taken them."""
@@ -121,7 +121,7 @@ class ServerClient:
         rows = {}
         for table, part in share.items():
             ids = None if table in self._pooled else batch.ids[table][part]
-            rows[table] = ids, self._store.gradients.encode(taken(result.rows[table], part))
+            rows[table] = ids, self._store.gradients.encode(select(result.rows[table], part))
         return Gradient(self._rank, token, batch.index, batch.size, dense, rows)
 
 

@@ -19,13 +19,13 @@ from lib.drivers.run.record import EvalPoint, Snapshot
 from lib.drivers.servers.messages import Gradient, StepInput, Update
 from lib.drivers.servers.rule_checks import compensated
 from lib.protocols.server_rule import Apply, ServerRule
-from lib.store.blank import blank
+from lib.store.phantom import phantom
 from lib.store.checkpointed import Checkpointed
 from lib.store.dense import DenseStore
 from lib.store.optim import SGD
 from lib.store.placement import Partition
 from lib.store.rows import Rows
-from lib.store.table.table import Table
+from lib.store.table import Table
 from lib.store.wire.bags import Bags
 
 Wanted = dict[str, Bags | np.ndarray]
@@ -81,7 +81,7 @@ class Shard(Checkpointed):
             if isinstance(each := wanted[name], Bags):
                 ids, positions = each.distinct()
                 rows[name], source.bags[name] = table.pull(ids), each
-                block = each.sums(rows[name], positions) if self._gradients else blank(each.bags.size, table.dim)
+                block = each.sums(rows[name], positions) if self._gradients else phantom(each.bags.size, table.dim)
             else:
                 rows[name] = block = table.pull(each)
             sent[name] = self._store.rows.encode(block)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from lib.store.device.road import uploaded
-from lib.store.table.index import NEVER, ids_at, note
-from lib.store.table.records import Layout, Records
+from lib.store.device.transfers import uploaded
+from lib.store.optim import SGD
+from lib.store.rows import Rows
+from lib.store.table import NEVER, Table
 
 
 class Cache:
@@ -23,34 +24,29 @@ class Cache:
         self._updates: dict[int, range] = {}
         """Timestamp -> where the rows of that update are."""
         self._safe = NEVER
-        self._records = Records(Layout(dim=1, columns=0, limited=False), _nowhere, capacity=1024)
-        """Of each id the newest update's timestamp, and where its row is."""
+        self._index = Table(1, SGD(lr=1.0), seed=0, scale=0.0)
+        """Of each id the newest update's timestamp, and the bits of its row's place as a value."""
 
     def __len__(self) -> int:
         return sum(map(len, self._updates.values()))
 
-    def find(self, ids: np.ndarray) -> np.ndarray:
-        """What `stamps`, `take` and `room` ask for: where the index has each id; -1: nowhere. It holds until the next `evict`."""
-        return self._records.find(ids)[0]
+    def find(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The place of each id's newest row and its timestamp, -1 where it is not cached; places hold until the next `evict`."""
+        stamps = self._index.stamps(ids)
+        return self._index.peek(ids).view(np.int32)[:, 0], np.where(stamps > self._safe, stamps, NEVER)
 
-    def stamps(self, found: np.ndarray) -> np.ndarray:
-        """The cached timestamps of ids that were found; -1: not cached."""
-        stamps = self._records.stamps(found)
-        return np.where(stamps > self._safe, stamps, NEVER)
-
-    def take(self, found: np.ndarray) -> torch.Tensor:
-        """The rows of cached ids that were found."""
-        places = self._records.words[found, 0].astype(np.int64)
+    def take(self, places: np.ndarray) -> torch.Tensor:
+        """The rows at these places."""
         return self._rows.index_select(0, uploaded(places, self._rows.device))
 
-    def room(self, ids: np.ndarray, found: np.ndarray, stamp: int) -> torch.Tensor:
-        """Where an update is to write its rows, of distinct ids as they were found; they replace older ones. Until they go
-        nothing else is written there."""
+    def room(self, ids: np.ndarray, stamp: int) -> torch.Tensor:
+        """The place in which an update is to write its rows, of distinct ids; they replace older ones. Nothing else is written
+        there until the update is evicted."""
         first = self._gap(ids.size)
         self._updates[stamp] = range(first, first + ids.size)
-        missing = np.flatnonzero(found < 0)
-        found[missing] = self._records.add(ids[missing], 0)
-        note(self._records.words, self._records.column, found, first, stamp)
+        places = np.arange(first, first + ids.size, dtype=np.int32).view(np.float32)
+        state, stamps = np.empty((ids.size, 0), np.float32), np.full(ids.size, stamp)
+        self._index.write(Rows(ids, places[:, None], state, stamps), newer=False)
         return self._rows[first : first + ids.size]
 
     def evict(self, safe: int) -> int:
@@ -58,8 +54,10 @@ class Cache:
         gone = [stamp for stamp in self._updates if stamp <= safe]
         evicted = sum(len(self._updates.pop(stamp)) for stamp in gone)
         self._safe = max(self._safe, safe)
-        if self._records.count > 2 * len(self):
-            self._forget()
+        if len(self._index) > 2 * len(self):
+            rows = self._index.export()
+            cached = rows.stamps > self._safe
+            self._index.load(Rows(rows.ids[cached], rows.values[cached], rows.state[cached], rows.stamps[cached]))
         return evicted
 
     def _gap(self, size: int) -> int:
@@ -73,18 +71,3 @@ class Cache:
             more = self._rows.new_empty((max(missing, len(self._rows)), self._rows.shape[1]))
             self._rows = torch.cat([self._rows, more])
         return first
-
-    def _forget(self) -> None:
-        """Make the index anew without ids that are not cached any more."""
-        records = self._records
-        stamps = records.stamps(np.arange(records.count))
-        cached = np.flatnonzero(stamps > self._safe)
-        ids, places = ids_at(records.words, cached, records.column), records.words[cached, 0]
-        records.clear()
-        slots = records.add(ids, 0)
-        records.words[slots, 0], records.words[slots, records.column] = places, stamps[cached]
-
-
-def _nowhere(ids: np.ndarray) -> np.ndarray:
-    """Where a new id's row is, until that is entered."""
-    return np.zeros((ids.size, 1), np.float32)

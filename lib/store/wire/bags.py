@@ -13,7 +13,7 @@ import numpy as np
 from numba import njit
 from numba.types import int64
 
-from lib.store.table.kernels import _BLOCK, _INTS, _NEW_BLOCK, _OPTIONS, unique
+from lib.store.kernels import BLOCK, INTS, NEW_BLOCK, OPTIONS, unique
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -55,7 +55,7 @@ class Bags:
         return np.cumsum(self.counts, dtype=np.int64)
 
 
-@njit(_NEW_BLOCK(_BLOCK, _INTS, _INTS), **_OPTIONS)
+@njit(NEW_BLOCK(BLOCK, INTS, INTS), **OPTIONS)
 def _sums(rows, positions, ends):
     width = np.uint64(rows.shape[1])
     sums = np.zeros((ends.size, rows.shape[1]), np.float32)
@@ -69,7 +69,7 @@ def _sums(rows, positions, ends):
     return sums
 
 
-@njit(_NEW_BLOCK(_BLOCK, _INTS, _INTS, int64), **_OPTIONS)
+@njit(NEW_BLOCK(BLOCK, INTS, INTS, int64), **OPTIONS)
 def _spread(gradients, positions, ends, count):
     width = np.uint64(gradients.shape[1])
     sums = np.zeros((count, gradients.shape[1]), np.float32)

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from lib.store.table.kernels import unique
+from lib.store.kernels import unique
 
 Form = Literal["distinct", "entries", "samples"]
 NARROW = 65_535

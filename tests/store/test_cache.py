@@ -24,7 +24,7 @@ def test_the_newest_rows_are_there_until_they_are_safe(calls):
     cache, updates, safe = Cache(2, torch.device("cpu")), {}, -1
     for stamp, (ids, lag) in enumerate(calls):
         ids = np.array(ids)
-        cache.room(ids, cache.find(ids), stamp).copy_(filled(ids, stamp))
+        cache.room(ids, stamp).copy_(filled(ids, stamp))
         updates[stamp] = ids
         before = len(cache)
         gone = cache.evict(stamp - lag)
@@ -33,17 +33,17 @@ def test_the_newest_rows_are_there_until_they_are_safe(calls):
         assert len(cache) == before - gone == sum(each.size for each in kept.values())
         newest = {number: when for when, each in kept.items() for number in each.tolist()}
         asked = np.unique(np.concatenate(list(updates.values())))
-        assert cache.stamps(cache.find(asked)).tolist() == [newest.get(number, -1) for number in asked.tolist()]
+        assert cache.find(asked)[1].tolist() == [newest.get(number, -1) for number in asked.tolist()]
         known = np.array(list(newest), np.int64)
-        rows = cache.take(cache.find(known))
+        rows = cache.take(cache.find(known)[0])
         assert rows[:, 0].tolist() == list(newest.values()) and rows[:, 1].tolist() == (known % 97).tolist()
-    assert cache.stamps(cache.find(np.array([77, 78]))).tolist() == [-1, -1]
+    assert cache.find(np.array([77, 78]))[1].tolist() == [-1, -1]
 
 
 def test_room_is_used_again_and_the_index_forgets():
     cache = Cache(1, torch.device("cpu"))
     for stamp in range(200):
         ids = np.arange(10) + 10 * stamp
-        cache.room(ids, cache.find(ids), stamp)
+        cache.room(ids, stamp)
         cache.evict(stamp - 1)
-    assert len(cache) == 10 and cache._records.count <= 30 and len(cache._rows) <= 40
+    assert len(cache) == 10 and len(cache._index) <= 30 and len(cache._rows) <= 40

@@ -2,7 +2,6 @@
 
 from collections import OrderedDict
 from copy import deepcopy
-from unittest import mock
 
 import numpy as np
 import pytest
@@ -12,8 +11,7 @@ from hypothesis import strategies as st
 from lib.errors import BadOption
 from lib.store.optim import SGD, Adagrad
 from lib.store.rows import Rows
-from lib.store.table import victims
-from lib.store.table.table import Table
+from lib.store.table import Table
 
 STEP = SGD(lr=1.0)
 QUIET = settings(derandomize=True, deadline=None, max_examples=60, database=None)
@@ -73,15 +71,9 @@ BATCHES = st.lists(
 
 
 @QUIET
-@given(BATCHES, st.integers(1, 50), st.sampled_from([1, 3, victims._SAMPLE]))
-def test_who_goes_by_a_list_that_is_sorted_anew_each_time(calls, limit, sample):
-    """A push admits too, and spares the rows of its own batch, though it is no use of them; and however few rows are asked how
-    many numbers make a sixteenth."""
-    with mock.patch.object(victims, "_SAMPLE", sample):
-        _by_a_list(calls, limit)
-
-
-def _by_a_list(calls, limit):
+@given(BATCHES, st.integers(1, 50))
+def test_who_goes_by_a_list_that_is_sorted_anew_each_time(calls, limit):
+    """A push admits too, and spares the rows of its own batch, though it is no use of them."""
     ours, rows, numbers = table(limit), {}, 0  # id -> its touch
     for stamp, (call, batch) in enumerate(calls):
         met = list(dict.fromkeys(batch))
@@ -181,7 +173,7 @@ def test_recency_outlives_the_end_of_its_numbers():
     ours = table(3)
     for number in (1, 2, 3, 1):
         ours.pull([number])
-    ours._records.calls = 2**32 - 2**16
+    ours._calls = 2**32 - 2**16
     ours.pull([4])
     assert held(ours) == [1, 3, 4]
     ours.pull([5])
@@ -201,20 +193,11 @@ def test_a_row_of_a_full_table_takes_24_bytes_beside_values_and_state(limited, o
     assert 50e6 * ours.bytes_per_row < 8e9
 
 
-def test_bytes_limit_a_table():
-    ours = Table(4, STEP, seed=0, max_bytes=100_000, capacity=1)
-    for start in range(0, 10_000, 500):
-        ours.pull(np.arange(start, start + 500))
-    assert ours.nbytes <= 100_000
-    assert len(ours) == ours.max_rows > 100_000 // 48
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"max_rows": 0}, "max_rows must be an integer of at least 1"),
-        ({"max_bytes": 3}, "max_bytes must hold a row, which takes 27.65 bytes, not 3"),
-        ({"locking": "call"}, "locking must be one of striped, none, not 'call'"),
+        ({"locking": "call"}, "locking must be one of table, none, not 'call'"),
     ],
 )
 def test_bad_options_are_named(options, message):

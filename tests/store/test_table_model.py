@@ -13,13 +13,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from lib.store import checkpoint
+from lib.store import checkpoint, kernels
 from lib.store.optim import Adagrad
 from lib.store.rows import Dump, Rows
-from lib.store.shared_memory import segment
-from lib.store.shared_memory.table import SharedTable
-from lib.store.table import index, kernels, optim_kernels
-from lib.store.table.table import Table
+from lib.store.shared_memory import Segment, SharedTable, remove
+from lib.store.table import Table
 
 pytestmark = pytest.mark.usefixtures("own_memory")
 
@@ -150,7 +148,7 @@ class SharedTableAgainstDictionary(TableAgainstDictionary):
         self.name = f"test-model-{os.getpid()}"
         if hasattr(self, "table"):
             self.table.close()  # it would take its successor's segment away when it is collected
-        segment.remove(self.name)
+        remove(self.name)
         return self.attach()
 
     def attach(self):
@@ -162,9 +160,7 @@ class SharedTableAgainstDictionary(TableAgainstDictionary):
 
     @rule(
         ids=IDS,
-        place=st.sampled_from(
-            [(kernels, "scatter"), (index, "enter"), (optim_kernels, "adagrad"), (segment.Segment, "commit")]
-        ),
+        place=st.sampled_from([(kernels, "enter"), (kernels, "step"), (Segment, "commit")]),
     )
     def kill(self, ids, place):
         self.table.close(remove=False)
@@ -174,7 +170,7 @@ class SharedTableAgainstDictionary(TableAgainstDictionary):
                 table = self.attach()
 
                 def die(rows, *arguments):
-                    if place[1] in ("scatter", "adagrad"):
+                    if place[1] == "step":
                         rows[arguments[0][::2]] = 99  # half of what was to be written
                     os.kill(os.getpid(), signal.SIGKILL)
 

@@ -18,19 +18,19 @@ from lib.store.rows import Rows, union
 _zero = functools.cache(lambda dtype: np.zeros(1, dtype))
 
 
-def blank(*shape: int, kind: type = np.float32) -> np.ndarray:
+def phantom(*shape: int, kind: type = np.float32) -> np.ndarray:
     """An array of zeros, not to be written to."""
     dtype = np.dtype(kind)
     return np.ndarray(shape, dtype, _zero(dtype), 0, (0,) * len(shape))
 
 
-def joined(parts: Sequence[np.ndarray], places: Sequence[np.ndarray | slice] | None = None) -> np.ndarray:
+def concat(parts: Sequence[np.ndarray], places: Sequence[np.ndarray | slice] | None = None) -> np.ndarray:
     """The parts' rows in one array, one part after another, or each part's at its `places`; of blanks a blank."""
     shape = (sum(map(len, parts)), *parts[0].shape[1:])
     if len(parts) == 1:
         return parts[0]
-    if all(map(_is_blank, parts)):
-        return blank(*shape, kind=parts[0].dtype)
+    if all(map(_is_phantom, parts)):
+        return phantom(*shape, kind=parts[0].dtype)
     if places is None:
         return np.concatenate(parts)
     whole = np.empty(shape, parts[0].dtype)
@@ -39,22 +39,22 @@ def joined(parts: Sequence[np.ndarray], places: Sequence[np.ndarray | slice] | N
     return whole
 
 
-def taken(rows: np.ndarray, part: np.ndarray | slice) -> np.ndarray:
+def select(rows: np.ndarray, part: np.ndarray | slice) -> np.ndarray:
     """Some of the rows; of a blank a blank."""
-    if _is_blank(rows) and not isinstance(part, slice):  # whose view is one
-        return blank(np.count_nonzero(part) if part.dtype == bool else part.size, *rows.shape[1:], kind=rows.dtype)
+    if _is_phantom(rows) and not isinstance(part, slice):  # whose view is one
+        return phantom(np.count_nonzero(part) if part.dtype == bool else part.size, *rows.shape[1:], kind=rows.dtype)
     return rows[part]
 
 
-def _is_blank(array: np.ndarray) -> bool:
+def _is_phantom(array: np.ndarray) -> bool:
     return not any(array.strides) and array.size != 1
 
 
-class BlankDense:
+class PhantomDense:
     """A `DenseStore`, but for its values."""
 
     def __init__(self, size: int, optimizer: Optimizer):
-        self.optimizer, self.values = optimizer, blank(size)
+        self.optimizer, self.values = optimizer, phantom(size)
         one = DenseStore(np.zeros(1, np.float32), optimizer)
         self._state = _state_of(one)
         one.apply(np.zeros(1, np.float32))
@@ -82,7 +82,7 @@ class BlankDense:
         """There are no values to be replaced."""
 
     def export(self) -> dict[str, np.ndarray]:
-        return {"values": self.values, **{name: blank() if name == "step" else self.values for name in self._state}}
+        return {"values": self.values, **{name: phantom() if name == "step" else self.values for name in self._state}}
 
     def load(self, arrays: Mapping[str, np.ndarray]) -> None:
         self._state = tuple(name for name in arrays if name != "values")
@@ -94,7 +94,7 @@ def _state_of(store: DenseStore) -> tuple[str, ...]:
     return tuple(name for name in store.export() if name != "values")
 
 
-class BlankTable:
+class PhantomTable:
     """A `Table`, but for its values: it knows which ids it has met."""
 
     def __init__(self, dim: int, optimizer: Optimizer):
@@ -106,10 +106,10 @@ class BlankTable:
 
     def pull(self, ids: np.ndarray) -> np.ndarray:
         self._met.append(ids)
-        return blank(ids.size, self.dim)
+        return phantom(ids.size, self.dim)
 
     def peek(self, ids: np.ndarray) -> np.ndarray:
-        return blank(ids.size, self.dim)
+        return phantom(ids.size, self.dim)
 
     def push(
         self, ids: np.ndarray, grads: np.ndarray, stamp: int, *, distinct: bool = False, rate: float = 1.0
@@ -120,7 +120,7 @@ class BlankTable:
         self._met.append(ids)
 
     def stamps(self, ids: np.ndarray) -> np.ndarray:
-        return blank(ids.size, kind=np.int64)
+        return phantom(ids.size, kind=np.int64)
 
     def read(self, ids: np.ndarray, *, order: None = None) -> Rows:
         self._met.append(ids)
@@ -148,4 +148,4 @@ class BlankTable:
 
     def _rows(self, ids: np.ndarray) -> Rows:
         n, columns = ids.size, self.optimizer.columns(self.dim)
-        return Rows(ids, blank(n, self.dim), blank(n, columns), blank(n, kind=np.int64))
+        return Rows(ids, phantom(n, self.dim), phantom(n, columns), phantom(n, kind=np.int64))

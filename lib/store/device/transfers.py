@@ -44,7 +44,7 @@ class Arrival:
         return self.what
 
 
-class Road:
+class Transfers:
     """Both ways between the host and one device."""
 
     def __init__(self, device: torch.device):

@@ -1,1 +1,0 @@
-"""A table in memory that outlives its process."""
