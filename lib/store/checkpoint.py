@@ -1,36 +1,42 @@
-"""Checkpoints: a tree of plain data and arrays in one file, whole or not at all, with all that it says under checksums.
+"""Checkpoints: a tree of plain data, arrays and dataclasses in one file, whole or not at all, under a checksum.
 
-A checkpoint is a safetensors file: the array "tree" is the tree as JSON (`lib.store.tree`), the others are the tree's arrays by
-their numbers, and the metadata has the XXH3 of each array's name, type, shape and bytes.
+A checkpoint is what `torch.save` writes, and behind it the XXH3 of that.
 
 Guaranteed:
-- `save` fills a temporary file beside the target and renames it: whatever interrupts it and when, the old checkpoint or the
-  new one is there under its name, and whole;
-- `load` gives back exactly what was saved, or raises `Damaged` with the file and the array that are not what was written (a
-  wrong byte has one chance in 2^64 not to be found; this is no protection against a forger);
-- nothing is pickled.
+- `save` fills a temporary file beside the target and renames it, so the old checkpoint or the new one is there, and whole;
+- `load` gives back exactly what was saved, or raises `Damaged` with the file's name (a wrong byte has one chance in 2^64 not to
+  be found; this is no protection against a forger);
+- `load` makes nothing but plain data, arrays, random streams, and dataclasses of this package or that the reader names: it is
+  torch's with `weights_only`.
 """
 
 from __future__ import annotations
 
-import json
-import os
+import mmap
+import pickle
+import threading
+from collections import Counter, OrderedDict
 from collections.abc import Iterable
+from dataclasses import is_dataclass
+from importlib import import_module
 from pathlib import Path
+from types import FunctionType, SimpleNamespace
 from typing import Any
 
 import numpy as np
-from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
-from xxhash import xxh3_64
+import torch
+from xxhash import xxh3_64_hexdigest
 
 from lib import paths
-from lib.errors import Damaged
-from lib.store import tree
+from lib.errors import BadOption, Damaged
 
-TREE = "tree"
-_CHUNK = 1 << 20
-"""Bytes that are hashed while they are still in the cache."""
+_SEAL = 16
+"""Bytes of the checksum."""
+_KNOWN = (torch.Tensor, torch.dtype, OrderedDict, Counter, slice, frozenset, FunctionType, type)
+"""Kinds that pickle as they are, beside plain data and dataclasses."""
+_PACKAGE = __name__.partition(".")[0] + "."
+_LOADING = threading.Lock()
+"""What torch takes for safe is one list for the whole process."""
 
 
 def save(path: Path, thing: Any, *, durable: bool = True) -> int:
@@ -39,71 +45,99 @@ def save(path: Path, thing: Any, *, durable: bool = True) -> int:
     `thing` is a tree of containers, dataclasses, numpy arrays and generators. `durable` waits for the disk, so that a loss of
     power loses nothing either.
     """
-    arrays: list[np.ndarray] = []
-    text = json.dumps(tree.pack(thing, arrays)).encode()
-    named = {TREE: np.frombuffer(text, np.uint8), **{str(number): array for number, array in enumerate(arrays)}}
-    seals = {}
-    for name, array in named.items():
-        seal = _seal(name, array)
-        seal.update(array)
-        seals[name] = seal.hexdigest()
 
     def write(temporary: Path) -> None:
-        temporary.unlink()  # safetensors renames a file of its own, and over another one ext4 would flush it first
-        try:
-            save_file(named, temporary, seals)
-        except SafetensorError as error:
-            raise OSError(str(error)) from error
+        torch.save(thing, temporary, pickle_module=_PICKLE)
+        with open(temporary, "ab") as file:
+            file.write(_checksum(temporary, 0).encode())
 
     return paths.write_atomic(path, write, durable=durable).stat().st_size
 
 
 def load(path: Path, kinds: Iterable[type] = (), digest: str | None = None) -> Any:
-    """What was saved, and has this `digest`, if one is given; `kinds` are the dataclasses that it may hold, beside those of
-    this package. Its arrays are its
-    own and may be written to."""
+    """What was saved, and has this `digest`, if one is given; `kinds` are the dataclasses that it may hold beside those of this
+    package."""
     try:
-        arrays = _read(path)
-        if digest not in (None, found := digest_of(path)):
-            raise Damaged(f"{path} is another checkpoint than is meant: its digest is {found}, not {digest}")
-        plain = json.loads(arrays.pop(TREE).tobytes())
-    except Damaged:
-        raise
-    except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
+        written, found = digest_of(path), _checksum(path, _SEAL)
+    except (OSError, ValueError) as error:
         raise Damaged(f"{path} is no checkpoint, or a damaged one: {error}") from error
-    return tree.unpack(plain, arrays, {tree.name_of(kind): kind for kind in kinds})
+    if found != written:
+        raise Damaged(f"{path} is no checkpoint, or a damaged one: its XXH3 is {found}, and {written} was written")
+    if digest not in (None, found):
+        raise Damaged(f"{path} is another checkpoint than is meant: its digest is {found}, not {digest}")
+    try:
+        with _LOADING, torch.serialization.safe_globals(_safe(path, kinds)):
+            return torch.load(path, weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise BadOption(f"{path} does what no checkpoint does: {error}") from error
 
 
 def digest_of(path: Path) -> str:
-    """What tells a checkpoint from all others: the XXH3 of its arrays' own."""
-    with safe_open(path, "np") as header:
-        return xxh3_64(json.dumps(header.metadata(), sort_keys=True).encode()).hexdigest()
-
-
-def _read(path: Path) -> dict[str, np.ndarray]:
-    """The arrays, once all of them are known to be what was written."""
-    with safe_open(path, "np") as header:
-        seals = header.metadata()
-        slices = {name: header.get_slice(name) for name in header.offset_keys()}
-        arrays = {name: np.empty(each.get_shape(), _type(each.get_dtype())) for name, each in slices.items()}
+    """What tells a checkpoint from all others: its checksum as it was written."""
     with open(path, "rb") as file:
-        file.seek(-sum(array.nbytes for array in arrays.values()), os.SEEK_END)
-        for name, array in arrays.items():
-            seal, flat = _seal(name, array), array.reshape(-1).view(np.uint8)
-            for start in range(0, flat.size, _CHUNK):
-                file.readinto(chunk := flat[start : start + _CHUNK])
-                seal.update(chunk)
-            if (found := seal.hexdigest()) != seals[name]:
-                raise Damaged(
-                    f"{path} is damaged: the XXH3 of array {name!r} is {found}, and {seals[name]} was written"
-                )
-    return arrays
+        file.seek(-_SEAL, 2)
+        return file.read().decode()
 
 
-def _seal(name: str, array: np.ndarray) -> xxh3_64:
-    return xxh3_64(f"{name} {array.dtype.str} {array.shape}".encode())
+def _safe(path: Path, kinds: Iterable[type]) -> list[Any]:
+    """All that the file names, which must be plain, a dataclass of this package, or one of these kinds."""
+    known = {f"{each.__module__}.{each.__qualname__}": each for each in (*_MAKERS, *kinds)}
+    for name in torch.serialization.get_unsafe_globals_in_checkpoint(path) - known.keys():
+        module, _, kind = name.rpartition(".")
+        found = getattr(import_module(module), kind, None) if module.startswith(_PACKAGE) else None
+        if not is_dataclass(found):
+            raise BadOption(f"{path} holds a {name}, which the reader did not name; it named: {', '.join(known)}")
+        known[name] = found
+    return list(known.values())
 
 
-def _type(code: str) -> np.dtype:
-    """numpy's type for one of safetensors' names: F32, U8, BOOL."""
-    return np.dtype(bool) if code == "BOOL" else np.dtype(f"{code[0].lower()}{int(code[1:]) // 8}")
+def _checksum(path: Path, behind: int) -> str:
+    """The XXH3 of a file without so many bytes at its end."""
+    with open(path, "rb") as file:
+        content = np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), np.uint8)
+    return xxh3_64_hexdigest(content[: content.size - behind])
+
+
+class _Pickler(pickle.Pickler):
+    """Arrays as tensors and random streams as their states; an error for all that a reader would not take."""
+
+    def reducer_override(self, thing: Any) -> Any:
+        kind = type(thing)
+        if kind is np.ndarray:
+            return _array, (_tensor(thing),)
+        if isinstance(thing, np.generic):
+            return _scalar, (_tensor(np.asarray(thing)),)
+        if kind is np.random.Generator:
+            return _generator, (type(thing.bit_generator).__name__, thing.bit_generator.state)
+        if not (is_dataclass(kind) or issubclass(kind, _KNOWN)):
+            raise BadOption(f"a {kind.__module__}.{kind.__qualname__} cannot be saved")
+        return NotImplemented
+
+
+_PICKLE = SimpleNamespace(Pickler=_Pickler, __name__="pickle")
+
+
+def _tensor(array: np.ndarray) -> torch.Tensor:
+    """The same memory where it is contiguous, or a phantom's."""
+    try:
+        return torch.from_numpy(np.require(array, requirements="CW") if any(array.strides) else array)
+    except (TypeError, ValueError) as error:
+        raise BadOption(f"an array of {array.dtype} cannot be saved; numbers and booleans can") from error
+
+
+def _array(tensor: torch.Tensor) -> np.ndarray:
+    return tensor.numpy()
+
+
+def _scalar(tensor: torch.Tensor) -> np.generic:
+    return tensor.numpy()[()]
+
+
+def _generator(kind: str, state: dict[str, Any]) -> np.random.Generator:
+    bits = getattr(np.random, kind)()
+    bits.state = state
+    return np.random.Generator(bits)
+
+
+_MAKERS = (_array, _scalar, _generator, slice, frozenset)
+"""What a checkpoint may call beside dataclasses."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -42,21 +41,6 @@ def whole(value: Any, name: str, least: int | None = None) -> int:
         bound = "" if least is None else f" of at least {least}"
         raise BadOption(f"{name} must be an integer{bound}, not {value!r}")
     return int(value)
-
-
-def number(value: Any, name: str, least: float = 0.0) -> float:
-    """A finite number of at least `least`."""
-    known = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
-    if not known or not least <= value < math.inf:
-        raise BadOption(f"{name} must be a finite number of at least {least:g}, not {value!r}")
-    return float(value)
-
-
-def one_of(value: Any, known: tuple[Any, ...], name: str) -> Any:
-    """One of these values, of the same type."""
-    if not any(type(value) is type(each) and value == each for each in known):
-        raise BadOption(f"{name} must be one of {', '.join(map(str, known))}, not {value!r}")
-    return value
 
 
 def _fits(array: np.ndarray) -> bool:

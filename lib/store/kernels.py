@@ -323,7 +323,7 @@ NUMBERS = 4
 
 @njit(void(NEW_BLOCK, INTS, BLOCK, int64, types.UniTuple(float64, NUMBERS), float64, int64, int64), **OPTIONS)
 def step(rows, slots, grads, kind, numbers, bound, column, stamp):
-    """Make one step of an optimiser on distinct slots. Values stay within `bound` unless it is 0; `stamp` goes to `column` >= 0."""
+    """Make a step of an optimiser on distinct slots. Values stay within `bound` unless it is 0; `stamp` goes to `column` >= 0."""
     dim, high, words = np.uint64(grads.shape[1]), np.float32(bound), rows.view(np.uint32)
     start, stride = np.uint64(rows.ctypes.data), _4 * np.uint64(rows.shape[1])
     for i in range(slots.size):

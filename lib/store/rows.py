@@ -42,34 +42,18 @@ class Rows:
 
     @property
     def block(self) -> np.ndarray:
-        """float32[n, dim + columns], values and state: the block whose parts they are, or a new one."""
-        whole, (n, dim), columns = self.values.base, self.values.shape, self.state.shape[1]
-        if (
-            isinstance(whole, np.ndarray)
-            and whole is self.state.base
-            and whole.shape == (n, dim + columns)
-            and whole.dtype == np.float32
-            and whole.flags.carray
-            and [_place(part) - _place(whole) for part in (self.values, self.state)] == [0, 4 * dim]
-            and self.values.strides == self.state.strides == whole.strides
-        ):
-            return whole
+        """float32[n, dim + columns], a copy of values and state."""
         return np.hstack([self.values, self.state])
 
     @property
     def fingerprints(self) -> np.ndarray:
         """int64[n], a hash of each row's values and state, to the bit: unlike rows have unlike ones, but for one pair in 2^64."""
-        block = np.ascontiguousarray(self.block)
-        return np.fromiter(map(xxh3_64_intdigest, block), np.uint64, len(self)).view(np.int64)
+        return np.fromiter(map(xxh3_64_intdigest, self.block), np.uint64, len(self)).view(np.int64)
 
     @property
     def nbytes(self) -> int:
         """Bytes of all four arrays."""
         return self.ids.nbytes + self.values.nbytes + self.state.nbytes + self.stamps.nbytes
-
-
-def _place(array: np.ndarray) -> int:
-    return array.__array_interface__["data"][0]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

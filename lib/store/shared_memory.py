@@ -42,18 +42,12 @@ from lib.store.table import Table
 
 LAYOUT = 4
 MAGIC = int.from_bytes(b"lockseg\0", "little")
-UNKEPT = -1
-"""The header's `undo` while a process without undo records has the segment open."""
+NO_UNDO = -1
+"""The header's `undo` while a process that keeps no undo records has the segment open."""
 _PAGE, _MINUTE = 4096, 60.0
-_HEADER = np.dtype(
-    {
-        "names": ["magic", "layout", "owner", "undo", "counts", "before", "config"],
-        "formats": ["i8", "i8", "i8", "i8", "3i8", "3i8", "S2048"],
-        "offsets": [0, 8, 16, 24, 32, 56, _PAGE - 2048],
-        "itemsize": _PAGE,
-    }
-)
-"""`undo`: 0, or one more than the bytes of the undo file that count, or UNKEPT; `before`: the counts when it was 0."""
+_HEADER = np.dtype("i8,i8,i8,i8,3i8,3i8,S4016")
+_HEADER.names = "magic", "layout", "owner", "undo", "counts", "before", "config"
+"""`undo`: 0, or one more than the bytes of the undo file that count, or NO_UNDO; `before`: the counts when it was 0."""
 
 
 def folder_of(name: str, root: Path | None = None) -> Path:
@@ -117,9 +111,9 @@ class Segment:
             self._header["owner"] = self._process
             self.repaired = self.undo()
             if not kept:
-                self._header["undo"] = UNKEPT
+                self._header["undo"] = NO_UNDO
         except BaseException:
-            self._rows.close()
+            self._release()
             raise
 
     @property
@@ -170,7 +164,11 @@ class Segment:
             elif counts:
                 self.commit(counts)
             self._undo.close()
-            self._rows.close()
+            self._release()
+
+    def _release(self) -> None:
+        fcntl.flock(self._rows, fcntl.LOCK_UN)  # maps that are in use would keep the lock
+        self._rows.close()
 
     def _begin(self) -> None:
         """Remember the counts, for the first change since a commit."""
@@ -229,20 +227,15 @@ class Segment:
         header = self._header
         if header["magic"] != MAGIC or header["layout"] != LAYOUT:
             raise Damaged(f"the segment {self.name!r} has layout {header['layout']}; this version reads {LAYOUT}")
-        if header["undo"] == UNKEPT:
-            raise Damaged(
-                f"the segment {self.name!r} was open without a journal when its process died; remove it: rows may be half written"
-            )
+        if header["undo"] == NO_UNDO:
+            raise Damaged(f"the segment {self.name!r} was open without a journal when its process died; remove it")
         found = json.loads(header["config"].item())
         for key, value in config.items():
             if found.get(key) != value:
-                raise BadOption(
-                    f"the segment {self.name!r} was made with {key} {found.get(key)!r}, not {value!r}; remove it first"
-                )
+                made = f"the segment {self.name!r} was made with {key} {found.get(key)!r}"
+                raise BadOption(f"{made}, not {value!r}; remove it first")
         if len(self.words) < max(header["counts"][0], header["before"][0]):
-            raise Damaged(
-                f"the segment {self.name!r} has {len(self.words)} rows, not the {self.counts[0]} that it counts"
-            )
+            raise Damaged(f"the segment {self.name!r} has {len(self.words)} rows, not the {self.counts[0]} it counts")
 
 
 class SharedTable(Table):
@@ -264,15 +257,13 @@ class SharedTable(Table):
         optimizer: Optimizer,
         *,
         name: str,
-        seed: int,
-        scale: float = 0.01,
-        capacity: int = 1024,
         journal: bool = True,
         root: Path | None = None,
         **options: Any,
     ):
+        capacity = options.pop("capacity", 1024)
         options |= {"locking": "table"} if journal else {}
-        super().__init__(dim, optimizer, seed=seed, scale=scale, capacity=1, **options)
+        super().__init__(dim, optimizer, capacity=1, **options)
         config = {"optimizer": type(optimizer).__name__, **asdict(optimizer), "max_rows": self.max_rows}
         config |= {"dim": self.dim, "seed": self.seed, "scale": self.scale}
         self.segment = Segment(name, self._width, config, root, journal)

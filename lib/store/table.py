@@ -24,13 +24,13 @@ import itertools
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 
 from lib.errors import BadOption
 from lib.store import kernels
-from lib.store.inputs import floats_of, ids_of, number, one_of, whole
+from lib.store.inputs import floats_of, ids_of, whole
 from lib.store.optim import Optimizer
 from lib.store.rows import Dump, Rows
 
@@ -64,9 +64,9 @@ class Table:
     ):
         """First rows are uniform in (-scale, scale); `capacity` is the number of rows to have room for at the start."""
         self.dim, self.optimizer = whole(dim, "dim", 1), optimizer
-        self.seed, self.scale = whole(seed, "seed"), number(scale, "scale")
+        self.seed, self.scale = whole(seed, "seed"), float(scale)
         self.max_rows = None if max_rows is None else whole(max_rows, "max_rows", 1)
-        self.locking = one_of(locking, get_args(Locking), "locking")
+        self.locking = locking
         self.lost = self.evicted = 0
         """How many gradients and written rows found no room, and how many rows were evicted."""
         self._column = self.dim + optimizer.columns(self.dim)
@@ -220,7 +220,8 @@ class Table:
             raise BadOption(f"{ids.size} rows do not fit in a table of at most {self._limit}")
         with self._alone():
             self._clear()
-            kernels.replace(self._words, self._column, self._admit(ids, now=0), block, stamps, False)
+            slots = self._admit(ids, now=0)
+            kernels.replace(self._words, self._column, slots, block, stamps, False)
             self._calls = 0
 
     def dump(self) -> Dump:
@@ -231,9 +232,8 @@ class Table:
         """Go on as the table did whose dump it is, with the same rows, optimiser and limits."""
         count, width = dump.words.shape
         if width != self._width or count > self._limit:
-            raise BadOption(
-                f"{count} records of {width} words do not fit a table of at most {self._limit} of {self._width} words"
-            )
+            table = f"a table of at most {self._limit} records of {self._width} words"
+            raise BadOption(f"{count} records of {width} words do not fit {table}")
         with self._alone():
             self._clear()
             self._resize(max(count, len(self._words)))
@@ -307,9 +307,7 @@ class Table:
         values = floats_of(rows.values, (ids.size, self.dim), "rows.values", plain=False)
         state = floats_of(rows.state, (ids.size, self._column - self.dim), "rows.state", plain=False)
         if stamps.size != ids.size or (stamps.size and not NEVER <= stamps.min() <= stamps.max() <= LARGEST_STAMP):
-            raise BadOption(
-                f"rows.stamps must be {ids.size} timestamps of at least {NEVER} and at most {LARGEST_STAMP}"
-            )
+            raise BadOption(f"rows.stamps must be {ids.size} timestamps of at least -1 and at most {LARGEST_STAMP}")
         return ids, Rows(ids, values, state, stamps).block, stamps
 
     def _store(self, ids: np.ndarray, put: Put, stamp: int = NEVER, *, shared: bool = False) -> None:

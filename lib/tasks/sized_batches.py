@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from lib.cluster.base import nbytes
-from lib.store.phantom import phantom
 from lib.store.optim import SGD
+from lib.store.phantom import phantom
 from lib.tasks.batch import Batch
 
 MAX_CACHED = 1 << 27

@@ -263,7 +263,7 @@ def _check_checkpoint(job: Job) -> None:
 
 
 def _has_checkpoint(folder: Path) -> bool:
-    return (folder / WHOSE).is_file() and any(folder.glob("*.safetensors"))
+    return (folder / WHOSE).is_file() and any(folder.glob("*.pt"))
 
 
 def _numbers(configuration: Mapping[str, Any]) -> tuple[dict[str, int], dict[str, Any]]:

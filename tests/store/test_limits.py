@@ -197,7 +197,6 @@ def test_a_row_of_a_full_table_takes_24_bytes_beside_values_and_state(limited, o
     ("options", "message"),
     [
         ({"max_rows": 0}, "max_rows must be an integer of at least 1"),
-        ({"locking": "call"}, "locking must be one of table, none, not 'call'"),
     ],
 )
 def test_bad_options_are_named(options, message):

@@ -186,7 +186,7 @@ class TestSegment:
         segment.close(remove=False)
         rows = folder_of(NAME) / "rows"
         os.truncate(rows, 4096 + 8 * WIDTH * 4)
-        with pytest.raises(Damaged, match="has 8 rows, not the 50 that it counts"):
+        with pytest.raises(Damaged, match="has 8 rows, not the 50 it counts"):
             opened()
         with open(rows, "r+b") as file:
             file.seek(8)
@@ -259,7 +259,7 @@ class TestSweep:
             raise OSError(28, "No space left on device")
 
         monkeypatch.setattr(Path, "write_bytes", full)
-        with pytest.raises(LockstepError, match="no room for a segment in .*: No space left on device"):
+        with pytest.raises(LockstepError, match=r"no room for a segment in .*: No space left on device"):
             opened()
         assert list(shared_memory._memory().iterdir()) == []
 

@@ -312,7 +312,6 @@ def test_bad_rows_are_named():
         ({"dim": 0}, "dim must be an integer of at least 1, not 0"),
         ({"capacity": 0}, "capacity must be an integer of at least 1"),
         ({"seed": 0.5}, "seed must be an integer, not 0.5"),
-        ({"scale": -1.0}, "scale must be a finite number of at least 0"),
     ],
 )
 def test_bad_options_are_named(options, message):

@@ -125,7 +125,7 @@ class TableAgainstDictionary(RuleBasedStateMachine):
     @rule()
     def load(self):
         self.model, self.now = dict(self.saved[0]), self.saved[1]
-        content = checkpoint.load(self.folder / "kept", [Dump, Rows])
+        content = checkpoint.load(self.folder / "kept")
         self.table.restore(content) if type(content) is Dump else self.table.load(content)
 
     @invariant()

@@ -123,7 +123,7 @@ def test_a_damaged_leg_is_named(reports, monkeypatch):
     data = bytearray(file.read_bytes())
     data[len(data) // 2] ^= 8
     file.write_bytes(data)
-    with pytest.raises(Damaged, match=r"done-0001.pt is damaged"):
+    with pytest.raises(Damaged, match=r"done-0001.pt is no checkpoint"):
         train(FAMILIES, resume=True)
 
 

@@ -17,9 +17,9 @@ from lib.drivers.run.readonly import checked_pair, readonly, without_views, writ
 from lib.drivers.run.record import PartLog
 from lib.protocols import statistics
 from lib.protocols.mixing import Background, Loop, Mean, Mix
-from lib.store.phantom import PhantomDense, phantom
 from lib.store.checkpointed import Checkpointed
 from lib.store.dense import DenseStore
+from lib.store.phantom import PhantomDense, phantom
 from lib.store.rows import Rows
 
 

@@ -15,10 +15,10 @@ from lib.drivers.run.plan import Plan
 from lib.drivers.run.record import EvalPoint, PartLog, Snapshot
 from lib.options.checked import checked
 from lib.protocols.replica_rule import ReplicaRule
-from lib.store.phantom import PhantomDense
 from lib.store.checkpointed import Part
 from lib.store.dense import DenseStore
 from lib.store.optim import Optimizer
+from lib.store.phantom import PhantomDense
 
 
 def parts(size: int, servers: int) -> list[slice]:

@@ -17,8 +17,8 @@ from lib.drivers.run.overlap import Overlap
 from lib.drivers.run.plan import Plan
 from lib.drivers.run.record import PartLog
 from lib.errors import BadOption, NotFinite
-from lib.store.phantom import phantom
 from lib.store.checkpointed import Checkpointed
+from lib.store.phantom import phantom
 from lib.tasks.batch import Batch
 from lib.tasks.flat_model import DeviceResult, FlatModel, StepResult
 

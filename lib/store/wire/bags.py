@@ -10,10 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
-from numba.types import int64
 
-from lib.store.kernels import BLOCK, INTS, NEW_BLOCK, OPTIONS, unique
+from lib.store.kernels import add_up, unique
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -44,40 +42,16 @@ class Bags:
 
     def sums(self, rows: np.ndarray, positions: np.ndarray) -> np.ndarray:
         """float32[b, dim], in the order of the entries, of the distinct ids' rows."""
-        return _sums(np.ascontiguousarray(rows), positions, self._ends())
+        return add_up(self._bag_of_entry(), rows[positions], _ones(positions.size), self.bags.size)[0]
 
     def spread(self, gradients: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The distinct ids, and for each the sum of the gradients of the bags that have it, as often as they have it."""
         ids, positions = self.distinct()
-        return ids, _spread(np.ascontiguousarray(gradients), positions, self._ends(), ids.size)
+        return ids, add_up(positions, gradients[self._bag_of_entry()], _ones(positions.size), ids.size)[0]
 
-    def _ends(self) -> np.ndarray:
-        return np.cumsum(self.counts, dtype=np.int64)
-
-
-@njit(NEW_BLOCK(BLOCK, INTS, INTS), **OPTIONS)
-def _sums(rows, positions, ends):
-    width = np.uint64(rows.shape[1])
-    sums = np.zeros((ends.size, rows.shape[1]), np.float32)
-    start = 0
-    for bag in range(ends.size):
-        for entry in range(start, ends[bag]):
-            row = np.uint64(positions[entry])
-            for d in range(width):
-                sums[bag, d] += rows[row, d]
-        start = ends[bag]
-    return sums
+    def _bag_of_entry(self) -> np.ndarray:
+        return np.repeat(np.arange(self.bags.size), self.counts)
 
 
-@njit(NEW_BLOCK(BLOCK, INTS, INTS, int64), **OPTIONS)
-def _spread(gradients, positions, ends, count):
-    width = np.uint64(gradients.shape[1])
-    sums = np.zeros((count, gradients.shape[1]), np.float32)
-    start = 0
-    for bag in range(ends.size):
-        for entry in range(start, ends[bag]):
-            row = np.uint64(positions[entry])
-            for d in range(width):
-                sums[row, d] += gradients[bag, d]
-        start = ends[bag]
-    return sums
+def _ones(count: int) -> np.ndarray:
+    return np.ones(count, np.float32)
