@@ -1,7 +1,7 @@
-"""Stores without numbers, for runs that only ask how long things take: what they give has the right size and no content.
+"""Stores without numbers, for runs that only measure time: their arrays have the right size and no content.
 
-An array here is one zero, seen at every place: it has the shape and the bytes of what it stands for and takes no memory, so a
-message with it takes as long. Ids are real, since which rows there are decides how many bytes a model has.
+A phantom is one zero, seen at every place: it has the shape and the bytes of the array that it stands for and takes no memory, so
+a message with it takes as long. Ids are real, since the rows decide how many bytes a model has.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def phantom(*shape: int, kind: type = np.float32) -> np.ndarray:
 
 
 def concat(parts: Sequence[np.ndarray], places: Sequence[np.ndarray | slice] | None = None) -> np.ndarray:
-    """The parts' rows in one array, one part after another, or each part's at its `places`; of blanks a blank."""
+    """The parts' rows in one array, one part after another, or each part's at its `places`; of phantoms a phantom."""
     shape = (sum(map(len, parts)), *parts[0].shape[1:])
     if len(parts) == 1:
         return parts[0]
@@ -40,7 +40,7 @@ def concat(parts: Sequence[np.ndarray], places: Sequence[np.ndarray | slice] | N
 
 
 def select(rows: np.ndarray, part: np.ndarray | slice) -> np.ndarray:
-    """Some of the rows; of a blank a blank."""
+    """Some of the rows; of a phantom a phantom."""
     if _is_phantom(rows) and not isinstance(part, slice):  # whose view is one
         return phantom(np.count_nonzero(part) if part.dtype == bool else part.size, *rows.shape[1:], kind=rows.dtype)
     return rows[part]
@@ -140,11 +140,7 @@ class PhantomTable:
     def load(self, rows: Rows) -> None:
         self._met = [rows.ids]
 
-    def dump(self) -> Rows:
-        return self.export()
-
-    def restore(self, rows: Rows) -> None:
-        self.load(rows)
+    dump, restore = export, load
 
     def _rows(self, ids: np.ndarray) -> Rows:
         n, columns = ids.size, self.optimizer.columns(self.dim)

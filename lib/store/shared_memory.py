@@ -194,23 +194,21 @@ class Segment:
 
     def _create(self, config: dict[str, Any]) -> bool:
         """Make the segment, unless another process is first."""
-        root = self.folder.parent
-        root.mkdir(parents=True, exist_ok=True)
-        try:
-            made = Path(tempfile.mkdtemp(prefix=".lockstep-", dir=root))
-        except OSError as error:
-            raise LockstepError(f"no segment can be made in {root}: {error.strerror}") from error
         header = np.zeros((), _HEADER)
         header["magic"], header["layout"], header["owner"] = MAGIC, LAYOUT, self._process
         header["config"] = json.dumps(config).encode()
+        root = self.folder.parent
         try:
-            (made / "undo").touch()
-            (made / "rows").write_bytes(header.tobytes())
-            made.rename(self.folder)
+            root.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(prefix=".lockstep-", dir=root) as temporary:
+                made = Path(temporary) / "segment"
+                made.mkdir(mode=0o700)
+                (made / "undo").touch()
+                (made / "rows").write_bytes(header.tobytes())
+                made.rename(self.folder)
         except OSError as error:
-            shutil.rmtree(made, ignore_errors=True)
             if not os.path.lexists(self.folder):
-                raise LockstepError(f"no room for a segment in {root}: {error.strerror}") from error
+                raise LockstepError(f"no segment can be made in {root}: {error.strerror}") from error
             return False
         return True
 
@@ -322,11 +320,11 @@ def _open(path: Path) -> BinaryIO:
     """A regular file in a private folder of this user."""
     if not _private(path.parent.lstat()):
         raise Damaged(f"{path.parent} is no private folder of this user (mode 0700); remove it or choose another place")
-    file = os.fdopen(os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK), "r+b")
-    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-        file.close()
+    handle = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
         raise Damaged(f"{path} is no regular file; remove {path.parent}")
-    return file
+    return os.fdopen(handle, "r+b")
 
 
 def _private(folder: os.stat_result) -> bool:

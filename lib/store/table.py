@@ -263,6 +263,7 @@ class Table:
 
     def _renumber(self) -> None:
         """Count calls anew: touches become as small as they can be in the same order."""
+        self._calls = 0
         if self.max_rows is not None:
             self._changing(np.arange(self._count))
             touches = self._words[: self._count, -1]
@@ -291,10 +292,9 @@ class Table:
         stamps = self._words.view(np.int32)[slots, self._column].astype(np.int64)
         return np.where(slots < 0, NEVER, stamps)
 
-    def _ids(self, slots: np.ndarray | slice | None = None) -> np.ndarray:
+    def _ids(self, slots: np.ndarray | slice = slice(None)) -> np.ndarray:
         """The ids of some slots, or of all."""
-        slots = slice(0, self._count) if slots is None else slots
-        return self._words[slots, self._column + 1 : self._column + 3].copy().view(np.int64).ravel()
+        return self._words[: self._count][slots, self._column + 1 : self._column + 3].copy().view(np.int64).ravel()
 
     def _first(self, ids: np.ndarray) -> np.ndarray:
         """[values | state] of rows that were never updated."""

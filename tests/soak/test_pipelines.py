@@ -264,16 +264,16 @@ def test_a_write_that_is_interrupted_is_noted_as_one_that_may_have_happened(monk
     store.record = PartLog("server0", None)
     store._log = AccessLog(store.record)
     store._read(0, {"t": np.array([1, 2])})
-    replaced = kernels.replace_rows
+    replaced = kernels.replace
 
-    def interrupted(rows, column, slots, entries, *more):
-        replaced(rows, column, slots[:1], entries[:1], *more)
+    def interrupted(words, column, slots, *more):
+        replaced(words, column, slots[:1], *more)
         raise KeyboardInterrupt
 
     block = np.ones((2, 1), np.float32)
     written = Rows(np.array([1, 2]), block, np.empty((2, 0), np.float32), np.zeros(2, np.int64))
     with monkeypatch.context() as cut:
-        cut.setattr(kernels, "replace_rows", interrupted)
+        cut.setattr(kernels, "replace", interrupted)
         with pytest.raises(KeyboardInterrupt):
             store._write(0, {"t": written})
     store._read(1, {"t": np.array([1, 2])})

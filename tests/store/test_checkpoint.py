@@ -20,7 +20,6 @@ from lib.protocols.server_rule import Push
 from lib.store import checkpoint
 from lib.store.dense import DenseStore
 from lib.store.optim import SGD, Adagrad, Adam
-from lib.store.placement import Uniform, place_rows
 from lib.store.rows import Rows
 from lib.store.table import Table
 from lib.streams import stream
@@ -322,21 +321,3 @@ def test_a_dump_in_memory_that_may_only_be_read_is_copied():
     assert not np.shares_memory(again.dump().words, content.words)
     again.push([1, 77], np.ones((2, 3), np.float32), 9)
     assert len(again) == len(original) + 1
-
-
-@pytest.mark.parametrize(("before", "after"), [(1, 3), (3, 1), (2, 5)])
-def test_restart_on_another_number_of_shards(tmp_path, before, after):
-    whole = table(Adam(lr=0.1))
-    shards = place_rows([whole.export()], "t", Uniform(shards=before))
-    checkpoint.save(tmp_path / "a", {f"server{n}": {"t": rows} for n, rows in enumerate(shards)})
-    read = [part["t"] for part in checkpoint.load(tmp_path / "a", [Rows]).values()]
-    again = place_rows(read, "t", placement := Uniform(shards=after))
-    servers = [Table(3, Adam(lr=0.1), seed=0) for _ in again]
-    for server, rows in zip(servers, again, strict=True):
-        server.load(rows)
-    ids, grads = np.arange(-50, 50), np.ones((100, 3), np.float32)
-    whole.push(ids, grads, 9)
-    for server, mine in zip(servers, placement.split("t", ids), strict=True):
-        server.push(ids[mine], grads[mine], 9)
-    joined = place_rows([server.export() for server in servers], "t", Uniform(shards=1))[0]
-    assert same(joined, whole.export())
