@@ -47,8 +47,9 @@ def save(path: Path, thing: Any, *, durable: bool = True) -> int:
     """
 
     def write(temporary: Path) -> None:
-        torch.save(thing, temporary, pickle_module=_PICKLE)
-        with open(temporary, "ab") as file:
+        with open(temporary, "wb") as file:
+            torch.save(thing, file, pickle_module=_PICKLE)
+            file.flush()
             file.write(_checksum(temporary, 0).encode())
 
     return paths.write_atomic(path, write, durable=durable).stat().st_size
