@@ -162,10 +162,6 @@ DEEP = {
     "lib.drivers.run.record": "a pipeline's accesses",
     "lib.drivers.servers.parameter_server": "one server, called by hand",
     "lib.drivers.servers.server_client": "the same",
-    "lib.store.shared_memory.segment": "a store that is killed",
-    "lib.store.shared_memory.table": "the same",
-    "lib.store.table.kernels": "the bench of the table, whose peers have the same kernels",
-    "lib.store.table.table": "the bench of the table",
     "lib.store.wire.codecs": "what a codec saves and costs, without a run",
     "lib.store.wire.ids": "the same of ids",
 }

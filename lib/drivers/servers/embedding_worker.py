@@ -29,8 +29,8 @@ from lib.drivers.servers.messages import Gradient, PullReply
 from lib.drivers.servers.parameter_server import Servers
 from lib.drivers.servers.server_client import ServerClient
 from lib.errors import NodeLost
-from lib.store.phantom import phantom
 from lib.store.checkpointed import Part
+from lib.store.phantom import phantom
 from lib.store.wire.bags import Bags
 from lib.tasks.batch import Batch
 from lib.tasks.flat_model import StepResult

@@ -19,10 +19,10 @@ from lib.drivers.run.record import EvalPoint, Snapshot
 from lib.drivers.servers.messages import Gradient, StepInput, Update
 from lib.drivers.servers.rule_checks import compensated
 from lib.protocols.server_rule import Apply, ServerRule
-from lib.store.phantom import phantom
 from lib.store.checkpointed import Checkpointed
 from lib.store.dense import DenseStore
 from lib.store.optim import SGD
+from lib.store.phantom import phantom
 from lib.store.placement import Partition
 from lib.store.rows import Rows
 from lib.store.table import Table
