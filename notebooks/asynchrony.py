@@ -71,9 +71,9 @@ class Way:
 
 def _way(family: str, rule: Mapping | None = None, sparse: str = "", dense: str = "", hidden=(16,), **options) -> Way:
     """A way as `asynchrony.yaml` has it; a pipeline is one worker, whose batches are as large as an update of Sync."""
-    made = protocols.get(**rule) if rule else Pair(sparse=protocols.get(sparse), dense=protocols.get(dense))
+    protocol = protocols.get(**rule) if rule else Pair(sparse=protocols.get(sparse), dense=protocols.get(dense))
     own = {"workers": 1, "batch": UPDATE} if family == "pipelines" else {}
-    return Way(family=family, rule=made, hidden=tuple(hidden), **own | options)
+    return Way(family=family, rule=protocol, hidden=tuple(hidden), **own | options)
 
 
 _FILE = load(Path(__file__).with_suffix(".yaml")).data
@@ -197,8 +197,8 @@ def measure(places: Iterable[study.Case], rates: Rates) -> tuple[pd.DataFrame, l
     of its own has those of whom it is held against."""
 
     def own(way: str, updates: int) -> Mapping[str, float]:
-        there = (way, updates), (EVERY[way].base, updates), ("sync", updates)
-        return next(rates[case] for case in there if case in rates)
+        keys = (way, updates), (EVERY[way].base, updates), ("sync", updates)
+        return next(rates[case] for case in keys if case in rates)
 
     def case_job(way: str, updates: int, rate: float, seed: int) -> dict:
         return job(way, updates, seed=seed, **{name: rate * lr for name, lr in own(way, updates).items()})
@@ -223,5 +223,5 @@ def measure(places: Iterable[study.Case], rates: Rates) -> tuple[pd.DataFrame, l
 def by_length(data: pd.DataFrame, lengths: Sequence[int]) -> pd.DataFrame:
     """The runs of the three longest lengths as subjects that claims name: "gba, second longest"."""
     spans = dict(zip(reversed(lengths[-3:]), ("longest", "second longest", "third longest"), strict=False))
-    there = data[data["updates"].isin(spans)]
-    return there.assign(subject=there["way"] + ", " + there["updates"].map(spans))
+    longest = data[data["updates"].isin(spans)]
+    return longest.assign(subject=longest["way"] + ", " + longest["updates"].map(spans))

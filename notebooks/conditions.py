@@ -88,8 +88,8 @@ def figures(run: Run, **case) -> dict:
 
 def shared_cluster_runs(data: pd.DataFrame) -> pd.DataFrame:
     """The shared cluster's runs as `compare_figure` takes them: what the kit registers, without the combinations."""
-    here = data[(data["condition"] == BUSY) & ~data["protocol"].isin(COMBINATIONS)]
-    return here[["protocol", "seed", "metric", "samples/s"]].rename(columns={"metric": "auc", "samples/s": "qps"})
+    runs = data[(data["condition"] == BUSY) & ~data["protocol"].isin(COMBINATIONS)]
+    return runs[["protocol", "seed", "metric", "samples/s"]].rename(columns={"metric": "auc", "samples/s": "qps"})
 
 
 def compare(data: pd.DataFrame) -> dict[str, Comparison]:

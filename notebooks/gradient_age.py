@@ -49,9 +49,9 @@ def cluster_of_age(
 
     def tried(held: float) -> AgedCluster:
         flops, reading = workload.work().flops / (held * seconds), (1 - held) * seconds / workload.batch_size
-        there = replace(cluster, worker=replace(cluster.worker, flops=flops, reading=reading))
-        run = lib.train(brief, protocol, there, seed=seed, gradients=False, save=False)
-        return AgedCluster(there, run.summary["staleness_mean"], held)
+        aged = replace(cluster, worker=replace(cluster.worker, flops=flops, reading=reading))
+        run = lib.train(brief, protocol, aged, seed=seed, gradients=False, save=False)
+        return AgedCluster(aged, run.summary["staleness_mean"], held)
 
     least, most = tried(LEAST), tried(1.0)
     if not least.age <= age <= most.age:

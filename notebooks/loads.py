@@ -19,10 +19,10 @@ def fields(
     return {"vocabularies": tuple(draws.choice(sizes, count).tolist()), "pooling": tuple(pooling.tolist())}
 
 
-def look_ups(there: Placement, servers: int, batches: Iterable[Mapping[str, np.ndarray]]) -> np.ndarray:
+def look_ups(placed: Placement, servers: int, batches: Iterable[Mapping[str, np.ndarray]]) -> np.ndarray:
     """Rows that batches (table -> ids) request from each server."""
     owners = (
-        np.bincount(there.owner(table, ids), minlength=servers) for batch in batches for table, ids in batch.items()
+        np.bincount(placed.owner(table, ids), minlength=servers) for batch in batches for table, ids in batch.items()
     )
     return sum(owners, start=np.zeros(servers))
 

@@ -49,8 +49,8 @@ def check(
         near = min((length for name, length in rates if name == "sync"), key=lambda at: abs(math.log(at / updates)))
         wanted = asynchrony.pairs([way], [updates], seeds, [rate])
         data, runs = asynchrony.measure(wanted, {("sync", updates): rates["sync", near]})
-        there = law.cells(data[data["way"] == way])
-        tables.append(law.predict(laws, there, law.smaller_updates(there, control)))
+        cells = law.cells(data[data["way"] == way])
+        tables.append(law.predict(laws, cells, law.smaller_updates(cells, control)))
         made += runs
     return pd.concat(tables, ignore_index=True), made
 

@@ -68,10 +68,10 @@ def cells(run: Run, before: Sequence[Run] = (), workload: Workload | None = None
 
 def _phase(run: Run) -> dict:
     """The run's last phase, with what it takes over from the run; one that has no phases is one."""
-    made, rule = run.provenance, run.provenance["protocol"]
+    provenance, rule = run.provenance, run.provenance["protocol"]
     phase = rule["phases"][-1] if "phases" in rule else {"protocol": rule}
-    whole = {"workers": made["cluster"]["workers"], "batch_size": made["workload"]["batch_size"]}
-    whole |= {name: made["workload"][name] for name in OPTIMISERS.values()}
+    whole = {"workers": provenance["cluster"]["workers"], "batch_size": provenance["workload"]["batch_size"]}
+    whole |= {name: provenance["workload"][name] for name in OPTIMISERS.values()}
     return whole | {name: value for name, value in phase.items() if value is not None}
 
 

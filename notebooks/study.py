@@ -124,9 +124,9 @@ def _next(values: Sequence[float]) -> float:
 
 def baseline(data: pd.DataFrame, column: str, same: Sequence[str], **base: Any) -> np.ndarray:
     """For each row, the column of the row that is the `base` (protocol="sync") and has the `same` values (task, seed)."""
-    there = data[(data[[*base]] == pd.Series(base)).all(axis=1)].set_index([*same])[column]
+    bases = data[(data[[*base]] == pd.Series(base)).all(axis=1)].set_index([*same])[column]
     keys = pd.MultiIndex.from_frame(data[[*same]]) if len(same) > 1 else data[same[0]]
-    return there.reindex(keys).to_numpy()
+    return bases.reindex(keys).to_numpy()
 
 
 def differences(data: pd.DataFrame, columns: Sequence[str], same: Sequence[str], **base: Any) -> pd.DataFrame:

@@ -122,8 +122,8 @@ class Comparison:
         with plots.style():
             fig = Figure(figsize=(plots.WIDTH, 3.6), layout="constrained")
             ax = fig.subplots()
-            there = table[np.isfinite(table["time"])]
-            for (_, row), mark in zip(there.iterrows(), cycle(plots.MARKS), strict=False):
+            reached = table[np.isfinite(table["time"])]
+            for (_, row), mark in zip(reached.iterrows(), cycle(plots.MARKS), strict=False):
                 (x, *wide), (y, *tall) = row[_ENDS["time"]], 1e3 * row[_ENDS["difference"]].astype(float)
                 reach = ([[abs(end - at)] for end in ends] for at, ends in ((y, tall), (x, wide)))
                 look = {"color": colour(row["protocol"])[0], "markersize": 7, "linewidth": 1}

@@ -78,9 +78,9 @@ class Fbgemm:
         """Row k is the bag of sample k // 26 in feature k % 26; bags at the end may be empty."""
         batch = -(-rows.size // FEATURES)
         order = np.arange(batch * FEATURES).reshape(batch, FEATURES).T.ravel()
-        there = order < rows.size
-        ids = torch.from_numpy(rows[order[there]])
-        offsets = torch.from_numpy(np.concatenate([[0], np.cumsum(there)]))
+        inside = order < rows.size
+        ids = torch.from_numpy(rows[order[inside]])
+        offsets = torch.from_numpy(np.concatenate([[0], np.cumsum(inside)]))
         padded = np.zeros((batch * FEATURES, grads.shape[1]), np.float32)
         padded[: rows.size] = grads
         grad = torch.from_numpy(padded.reshape(batch, -1))

@@ -31,11 +31,11 @@ def cases(seeds: Sequence[int]) -> list[study.Case]:
 
 def job(mode: str, way: str, seed: int, **shape) -> dict:
     """As in the tables of accuracy, whose run it is where there are no running statistics."""
-    made = quality.job("images", mode, seed, **shape)
+    base = quality.job("images", mode, seed, **shape)
     if way == RECOMPUTED:
-        return made
-    made["workload"] = replace(made["workload"], norm="running")
-    return made | {"protocol": (DSSync if mode == "DS-Sync" else AllReduce)(statistics=way)}
+        return base
+    base["workload"] = replace(base["workload"], norm="running")
+    return base | {"protocol": (DSSync if mode == "DS-Sync" else AllReduce)(statistics=way)}
 
 
 def claim_table(found: Sequence[study.Case], runs: Sequence[Run]) -> pd.DataFrame:

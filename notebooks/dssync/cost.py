@@ -69,8 +69,8 @@ def costs(seeds: Iterable[int], worlds: Sequence[int] = WORLDS) -> tuple[pd.Data
     rules = {"bsp": AllReduce(), "ds": DSSync()}
 
     def job(way: str, workers: int, seed: int, rule: str) -> dict:
-        there = vector.cluster(workers, UNIT, collective=WAYS[way][0], latency=1e-6)
-        return vector.job(rules[rule], there, seed, seconds=STEP, steps=STEPS)
+        cluster = vector.cluster(workers, UNIT, collective=WAYS[way][0], latency=1e-6)
+        return vector.job(rules[rule], cluster, seed, seconds=STEP, steps=STEPS)
 
     cases = study.grid(way=WAYS, workers=worlds, seed=seeds, rule=rules)
     flat, runs = study.run_grid(job, cases, units=lambda run: (run.summary["virtual_seconds"] / STEPS - STEP) / UNIT)
@@ -115,8 +115,8 @@ def uplink_costs(seeds: Iterable[int]) -> tuple[pd.DataFrame, list[Run]]:
         own = vector.cluster(16, UNIT / (1e4 if network == "machines" else 1), latency=1e-6)
         ways = [[f"worker{rank}" for rank in range(first, first + EACH)] for first in range(0, 16, EACH)]
         uplinks = [Uplink(nodes=tuple(nodes), bandwidth=4 * vector.PARAMETERS / UNIT) for nodes in ways]
-        there = replace(own, uplinks=() if network == "flat" else tuple(uplinks))
-        return vector.job(UPLINK_RULES[protocol], there, seed, seconds=STEP, steps=STEPS)
+        cluster = replace(own, uplinks=() if network == "flat" else tuple(uplinks))
+        return vector.job(UPLINK_RULES[protocol], cluster, seed, seconds=STEP, steps=STEPS)
 
     cases = study.grid(network=UPLINK_COSTS, protocol=UPLINK_RULES, seed=seeds)
     found, runs = study.run_grid(job, cases, cost=lambda run: (run.summary["virtual_seconds"] / STEPS - STEP) / UNIT)

@@ -101,17 +101,19 @@ def _sets(workload: ImagesAgain) -> _Sets:
 
 def _stored(real: RealImages, many: int) -> tuple[np.ndarray, np.ndarray]:
     """So many images and their classes: those to train on, and where these are too few, those to judge by as well."""
-    there, lack = len(real.train), max(0, many - len(real.train))
+    available, lack = len(real.train), max(0, many - len(real.train))
     if lack > len(real.test):
-        raise BadOption(f"{many} images are wanted, with those to judge by; the folder has {there + len(real.test)}")
-    images = np.concatenate([real.train[: min(many, there)], real.test[:lack]])
-    return images, np.concatenate([real.train_labels[: min(many, there)], real.test_labels[:lack]])
+        raise BadOption(
+            f"{many} images are wanted, with those to judge by; the folder has {available + len(real.test)}"
+        )
+    images = np.concatenate([real.train[: min(many, available)], real.test[:lack]])
+    return images, np.concatenate([real.train_labels[: min(many, available)], real.test_labels[:lack]])
 
 
 def job(mode: str, shards: str, seed: int, *, passes: int, images: int, rate: float = 0.1, data: str = "") -> dict:
     """So many passes over the images, with an evaluation after each, at one rate that falls as the paper's. Planted images are
     there for the asking, and twice as many judge."""
-    here = ImagesAgain(
+    workload = ImagesAgain(
         images=images,
         samples=passes * images,
         evaluation_samples=images // (4 if data else 2),
@@ -123,19 +125,19 @@ def job(mode: str, shards: str, seed: int, *, passes: int, images: int, rate: fl
         data=data or None,
         **quality.FALLS["images"],
     )
-    return study.job(here, MODES[mode], quality.cluster(here), seed, feed="split", evaluations=passes)
+    return study.job(workload, MODES[mode], quality.cluster(workload), seed, feed="split", evaluations=passes)
 
 
 def histories(found: Sequence[study.Case], runs: Sequence[Run], images: int) -> pd.DataFrame:
     """Accuracy after each epoch, on unseen images and on seen ones."""
-    histories_of_runs = study.histories(found, runs, "samples", "accuracy", "seen")
-    return histories_of_runs.assign(epoch=histories_of_runs.pop("samples") / images)
+    curves = study.histories(found, runs, "samples", "accuracy", "seen")
+    return curves.assign(epoch=curves.pop("samples") / images)
 
 
-def claim_table(histories_of_runs: pd.DataFrame) -> pd.DataFrame:
+def claim_table(curves: pd.DataFrame) -> pd.DataFrame:
     """The rows of claims: the best accuracy, the gap to that of seen images at the end, and both minus those of BSP's run
     with the same shards and seed."""
-    runs = histories_of_runs.sort_values("epoch", kind="stable").groupby(["shards", "mode", "seed"], sort=False)
+    runs = curves.sort_values("epoch", kind="stable").groupby(["shards", "mode", "seed"], sort=False)
     data = runs.agg(best=("accuracy", "max"), last=("accuracy", "last"), seen=("seen", "last")).reset_index()
     data["gap"] = data["seen"] - data["last"]
     for name in ("best", "gap"):
@@ -146,35 +148,30 @@ def claim_table(histories_of_runs: pd.DataFrame) -> pd.DataFrame:
 def regimes(data: pd.DataFrame, runs: Sequence[Run]) -> pd.DataFrame:
     """DS-Sync's regime beside the paper's; what training brings is the best over a guess of ten classes."""
     ours = (data["mode"] == "DS-Sync").tolist()
-    here = [
+    rows = [
         regime.cells(run, brings=best - 0.1) for run, best, its in zip(runs, data["best"], ours, strict=True) if its
     ]
-    return regime.table({"images, 4": here}, regime.paper_regime("dssync"))
+    return regime.table({"images, 4": rows}, regime.paper_regime("dssync"))
 
 
-def plateaus(histories_of_runs: pd.DataFrame) -> pd.DataFrame:
+def plateaus(curves: pd.DataFrame) -> pd.DataFrame:
     """The accuracy at the end of each stretch of one rate, the mean of its last three epochs: a column for each stretch, named
     after the epoch at which it ends."""
-    epochs, parts = histories_of_runs["epoch"].max(), []
+    epochs, parts = curves["epoch"].max(), []
     for end in dict.fromkeys(round(share * epochs) for share in FALLS):
-        late = histories_of_runs[histories_of_runs["epoch"].round().between(end - 2, end)]
+        late = curves[curves["epoch"].round().between(end - 2, end)]
         parts.append(
             late.groupby(["shards", "mode", "seed"], sort=False)["accuracy"].mean().rename(f"until epoch {end}")
         )
     return pd.concat(parts, axis=1).reset_index()
 
 
-def epochs_to_target(histories_of_runs: pd.DataFrame) -> pd.DataFrame:
+def epochs_to_target(curves: pd.DataFrame) -> pd.DataFrame:
     """Table 4's way: epochs until a run first is at BSP's mean best less one deviation, and how many runs ever are."""
-    bests = (
-        histories_of_runs[histories_of_runs["mode"] == "BSP"]
-        .groupby(["shards", "seed"])["accuracy"]
-        .max()
-        .groupby("shards")
-    )
+    bests = curves[curves["mode"] == "BSP"].groupby(["shards", "seed"])["accuracy"].max().groupby("shards")
     target = (bests.mean() - bests.std().fillna(0.0)).rename("target")
-    there = histories_of_runs[histories_of_runs["accuracy"] >= histories_of_runs["shards"].map(target)]
-    first = there.groupby(["shards", "mode", "seed"])["epoch"].min().groupby(["shards", "mode"])
+    at_target = curves[curves["accuracy"] >= curves["shards"].map(target)]
+    first = at_target.groupby(["shards", "mode", "seed"])["epoch"].min().groupby(["shards", "mode"])
     return pd.DataFrame({"epochs": first.mean(), "least": first.min(), "most": first.max(), "runs": first.size()}).join(
         target, on="shards"
     )

@@ -35,8 +35,8 @@ def cases(seeds: Iterable[int], times: Iterable[int] = TIMES) -> list[study.Case
 
 
 def job(times: int, mode: str, rate: float, seed: int, evaluations: int = 10) -> dict:
-    made = quality.job("clicks", "BSP", seed, steps=TIMES[times], evaluations=evaluations, rate=rate)
-    return made | {"protocol": RULES[mode]}
+    base = quality.job("clicks", "BSP", seed, steps=TIMES[times], evaluations=evaluations, rate=rate)
+    return base | {"protocol": RULES[mode]}
 
 
 def figures(run: Run, **case) -> dict[str, float]:

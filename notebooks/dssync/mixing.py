@@ -57,8 +57,8 @@ class Push(Toy):
 
 def job(rule: DSSync, workers: int, seed: int, steps: int) -> dict:
     """A run of so many steps, among workers of unlike speeds."""
-    task, there = Push(workers=workers, samples=steps * workers), VirtualCluster(workers=workers, slowdown=0.5)
-    return study.job(task, rule, there, seed, trace=True)
+    task, cluster = Push(workers=workers, samples=steps * workers), VirtualCluster(workers=workers, slowdown=0.5)
+    return study.job(task, rule, cluster, seed, trace=True)
 
 
 def weights(rule: DSSync, workers: int, steps: int) -> np.ndarray:

@@ -79,9 +79,9 @@ def job(
     """Links take as long for our vector as the paper's for the model's."""
     if seconds is None:
         seconds = dict(zip(MODELS, COMPUTE, strict=True))[model]
-    there = vector.cluster(nodes, unit(model, gbit), **{"sigma": SIGMA, "latency": LATENCY, **options})
+    cluster = vector.cluster(nodes, unit(model, gbit), **{"sigma": SIGMA, "latency": LATENCY, **options})
     rule = rules(model, buckets)[protocol]
-    return vector.job(rule, there, seed, steps=STEPS, seconds=seconds, tensors=tuple(MODELS[model]))
+    return vector.job(rule, cluster, seed, steps=STEPS, seconds=seconds, tensors=tuple(MODELS[model]))
 
 
 def iterations(

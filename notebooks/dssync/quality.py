@@ -74,8 +74,8 @@ def job(
     scaled: dict = {each: replace(kind, lr=rate * kind.lr) for each, kind in kinds.items()}
     if "world" in {each.name for each in fields(own)}:  # a question's truth is in its words, alike in all worlds
         scaled["world"] = seed
-    here = replace(own, samples=workers * steps * LONGER.get(task, 1) * own.batch_size, **scaled)
-    return study.job(here, MODES.get(mode, FROZEN), cluster(here, workers), seed, evaluations=evaluations)
+    workload = replace(own, samples=workers * steps * LONGER.get(task, 1) * own.batch_size, **scaled)
+    return study.job(workload, MODES.get(mode, FROZEN), cluster(workload, workers), seed, evaluations=evaluations)
 
 
 def cluster(workload: Workload, workers: int = WORKERS) -> VirtualCluster:
@@ -109,9 +109,9 @@ def tune(
 ) -> pd.DataFrame:
     """The curve of each mode's best metric on each task over its rate, on tuning seeds."""
     seeds = not_judging(seeds, "the learning rates of DS-Sync's tables")
-    made = partial(job, **shape)
+    job_of = partial(job, **shape)
     return grid_search.curve(
-        made, lambda run, task, **_: best(run, task), {"rate": rates}, seeds, task=tasks, mode=modes
+        job_of, lambda run, task, **_: best(run, task), {"rate": rates}, seeds, task=tasks, mode=modes
     )
 
 

@@ -51,8 +51,8 @@ class Block(Toy):
 
 def train(protocol: str, seed: int, *, steps: int, processes: bool, size: int, workers: int = 4) -> Run:
     """A run; with `processes` each worker is a process, otherwise a thread, which starts faster."""
-    there = (RayCluster if processes else LocalCluster)(workers=workers)
-    job = Job.of(Block(samples=steps * workers, size=size), RULES[protocol], there, seed=seed, save=False)
+    cluster = (RayCluster if processes else LocalCluster)(workers=workers)
+    job = Job.of(Block(samples=steps * workers, size=size), RULES[protocol], cluster, seed=seed, save=False)
     return job.run(lambda samples: None)
 
 

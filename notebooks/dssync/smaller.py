@@ -36,8 +36,8 @@ def exchanges(seeds: Iterable[int]) -> tuple[pd.DataFrame, list[Run]]:
     """What an average costs in timing runs, in units of D / B, and over its formula."""
 
     def job(workers: int, group: int, half: bool, seed: int) -> dict:
-        there, rule = vector.cluster(workers, UNIT, latency=1e-6), DSSync(size=group, half=half)
-        return vector.job(rule, there, seed, seconds=STEP, steps=STEPS)
+        cluster, rule = vector.cluster(workers, UNIT, latency=1e-6), DSSync(size=group, half=half)
+        return vector.job(rule, cluster, seed, seconds=STEP, steps=STEPS)
 
     crews = (study.grid(workers=[n], group=sizes, half=(False, True), seed=seeds) for n, sizes in GROUPS.items())
     places = [case for each in crews for case in each]

@@ -66,10 +66,10 @@ def cluster(workers: int, unit: float, *, collective: str = "ring", latency: flo
     return VirtualCluster(workers=workers, worker=node, server=node, collective=collective, slowdown=slowdown)
 
 
-def job(rule: Rule, there: VirtualCluster, seed: int, *, steps: int, **task) -> dict:
+def job(rule: Rule, cluster: VirtualCluster, seed: int, *, steps: int, **task) -> dict:
     """A timing run in which each worker makes so many steps of a `Vector`."""
-    task = Vector(samples=steps * there.workers, **task)
-    return study.job(task, rule, there, seed, gradients=False)
+    task = Vector(samples=steps * cluster.workers, **task)
+    return study.job(task, rule, cluster, seed, gradients=False)
 
 
 def wide_resnet(classes: int) -> list[int]:

@@ -63,8 +63,8 @@ def late_job(task: Task, profile: str, start: Run, mode: str, name: str) -> dict
     size = task.sizes[profile]
     job = switching.days(task, profile, "sync", start, size.base + 1)
     plan = Schedule(phases=(replace(phase(task, mode, name), until_day=size.base + 1),))
-    here = {"protocol": plan, "cluster": task.cluster(profile, "gba")}
-    return job | here | {"evaluations": 40 * size.days, "keep": False}
+    changes = {"protocol": plan, "cluster": task.cluster(profile, "gba")}
+    return job | changes | {"evaluations": 40 * size.days, "keep": False}
 
 
 def curves(places: Iterable[study.Case], runs: Sequence[Run]) -> pd.DataFrame:

@@ -227,10 +227,10 @@ def settings(tasks: Iterable[Task], profile: str) -> pd.DataFrame:
             "days of the base + of a mode": f"{size.base} + {size.days}",
             "samples a day": f"{size.day:,}",
         }
-        there = [f"{full.sync[0]}, {full.others[0]}", *(f"{each:,}" for each in (paper.sync, paper.gba, paper.lone))]
-        there += [f"{task.iota:g}; {task.bound}", f"{full.gathered}; {full.spare}"]
-        there += [f"{paper.adam:g}; {paper.adagrad:g}", paper.days, f"{paper.day:,}"]
-        columns[task.name, "paper"] = dict(zip(columns[task.name, "here"], there, strict=True))
+        printed = [f"{full.sync[0]}, {full.others[0]}", *(f"{each:,}" for each in (paper.sync, paper.gba, paper.lone))]
+        printed += [f"{task.iota:g}; {task.bound}", f"{full.gathered}; {full.spare}"]
+        printed += [f"{paper.adam:g}; {paper.adagrad:g}", paper.days, f"{paper.day:,}"]
+        columns[task.name, "paper"] = dict(zip(columns[task.name, "here"], printed, strict=True))
     found = pd.DataFrame(columns).rename_axis("setting")
     return found.rename_axis(["task", None], axis=1).sort_index(axis=1)
 

@@ -20,8 +20,8 @@ def task(*, batch: int, exponent: float, batches: int, vocabulary: int = 2_000) 
 def job(workload: Workload, in_flight: int, seed: int, protocol: str = "oac") -> dict:
     """A run of a pipeline in which so many batches are always in flight: the way back is what takes longest."""
     rule = protocols.get(protocol, in_flight=in_flight, readers=in_flight, writers=in_flight, queue=in_flight)
-    there = SETUPS["setup 1"].cluster(workload, ESTIMATED)
-    return study.job(replace(workload, world=seed), rule, there, seed)
+    cluster = SETUPS["setup 1"].cluster(workload, ESTIMATED)
+    return study.job(replace(workload, world=seed), rule, cluster, seed)
 
 
 def expected(workload: Workload, in_flight: int) -> float:

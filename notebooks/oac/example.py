@@ -49,8 +49,8 @@ def steps(records: list[PartLog]) -> pd.DataFrame:
     for access in sorted(accesses, key=lambda access: access.kind != "compute"):
         if access.kind == "compute":
             primes |= {(letter, access.stamp): primes.get((letter, of), 0) + 1 for letter, of in _versions(access)}
-            made = [(letter, access.stamp) for letter, _ in _versions(access)]
-            stages = {"validated": _versions(access), "computed": made}
+            updated = [(letter, access.stamp) for letter, _ in _versions(access)]
+            stages = {"validated": _versions(access), "computed": updated}
             rows += [(access.batch, stage, _shown(held, primes)) for stage, held in stages.items()]
         elif access.batch == END:
             untouched = [(letter, -1) for letter in NAMES if ord(letter) not in access.ids]

@@ -80,8 +80,8 @@ SETTINGS = {**POINTS, **AROUND}
 
 def paper_conflicts(setup: str) -> float:
     """The share of a batch's rows that another in flight has too, in the paper, if all rows were met alike."""
-    there = SETUPS[setup]
-    return 1 - (1 - there.rows / NODES) ** (there.cores - 1)
+    machine = SETUPS[setup]
+    return 1 - (1 - machine.rows / NODES) ** (machine.cores - 1)
 
 
 class Study(NamedTuple):
@@ -98,8 +98,8 @@ class Study(NamedTuple):
         graph = {"data": self.data} if self.data else planted
         size = {"batch_size": at.batch, "negatives": at.batch // 4, "dim": 50, "scale": 0.1}
         rates = dict.fromkeys(("row_optimizer", "dense_optimizer"), adagrad)
-        made = workloads.get("freebase86m-distmult", **graph, **size, **rates, **RANKED)
-        return replace(made, samples=self.epochs * (len(made.graph.train) if self.data else made.triples))
+        workload = workloads.get("freebase86m-distmult", **graph, **size, **rates, **RANKED)
+        return replace(workload, samples=self.epochs * (len(workload.graph.train) if self.data else workload.triples))
 
     @property
     def around(self) -> list[str]:

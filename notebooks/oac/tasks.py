@@ -81,13 +81,13 @@ class Setup:
 
     def cluster(self, task: Workload, machine: Machine = HOST) -> VirtualCluster:
         """The paper's machine, smaller."""
-        here = clusters.oac(self.cores)
+        paper = clusters.oac(self.cores)
         less = _bytes(task) / (4 * machine.width * self.rows)
-        device = clusters.scale(here.worker.device, machine.device * task.work().flops / self._work().flops, "flops")
+        device = clusters.scale(paper.worker.device, machine.device * task.work().flops / self._work().flops, "flops")
         device = replace(clusters.scale(device, less, "memory"), pcie=less * machine.pcie)
         link = Link(ends=("server0", "worker0"), bandwidth=device.pcie, latency=10e-6)
-        server = replace(here.server, memory=less * machine.memory, core_memory=less * machine.memory)
-        return replace(here, worker=replace(here.worker, device=device), server=server, links=(link,))
+        server = replace(paper.server, memory=less * machine.memory, core_memory=less * machine.memory)
+        return replace(paper, worker=replace(paper.worker, device=device), server=server, links=(link,))
 
     def seconds(self, machine: Machine = HOST) -> dict[str, float]:
         """How long each stage of a batch of the paper's size takes, and alone."""

@@ -33,7 +33,7 @@ def task(samples: int, seed: int) -> Workload:
 
 def job(protocol: str, seed: int, samples: int, *, tau: int = tasks.TAU, threads: bool = False) -> dict:
     """A run on the paper's machines in virtual time, or on this machine in as many real threads; the hybrid reads `tau` ahead."""
-    made = task(samples, seed)
-    there = LocalCluster(workers=WORKERS, servers=2) if threads else tasks.small(made, WORKERS)
+    workload = task(samples, seed)
+    cluster = LocalCluster(workers=WORKERS, servers=2) if threads else tasks.small(workload, WORKERS)
     rule = Hybrid(tau=tau) if protocol == "hybrid" else tasks.MODES[protocol]
-    return study.job(made, rule, there, seed, trace=True)
+    return study.job(workload, rule, cluster, seed, trace=True)

@@ -50,8 +50,8 @@ def requests(placement: str, servers: int, seed: int, task: Workload) -> np.ndar
     """Rows that the first batches request from each server, by ids and placement alone."""
     batches, widths = distinct_ids(task, seed), {name: spec.dim for name, spec in task.tables().items()}
     costs = look_up_costs(batches, widths, shift=FIELD_SHIFT)
-    there = RowStore(placement=PLACEMENTS[placement]).place(servers, shift=FIELD_SHIFT, costs=lambda: costs)
-    return loads.look_ups(there, servers, batches)
+    placed = RowStore(placement=PLACEMENTS[placement]).place(servers, shift=FIELD_SHIFT, costs=lambda: costs)
+    return loads.look_ups(placed, servers, batches)
 
 
 def predict(work: np.ndarray) -> dict[str, float]:
@@ -62,20 +62,20 @@ def predict(work: np.ndarray) -> dict[str, float]:
 
 def free_job(seed: int, **shape: int) -> dict:
     """A timing run of the hybrid on the paper's servers, which have far more to spare than they need: the GPUs' own pace."""
-    there = replace(clusters.persia(tasks.GPUS), slowdown=Lognormal(sigma=0.05))  # the spread: estimate
-    return study.job(workload(seed, **shape), tasks.MODES["hybrid"], there, seed, trace=True, gradients=False)
+    cluster = replace(clusters.persia(tasks.GPUS), slowdown=Lognormal(sigma=0.05))  # the spread: estimate
+    return study.job(workload(seed, **shape), tasks.MODES["hybrid"], cluster, seed, trace=True, gradients=False)
 
 
 def job(placement: str, servers: int, seed: int, pace: float, **shape: int) -> dict:
     """The same run on servers that are all together a quarter faster than so many samples a second need."""
-    made = free_job(seed, **shape)
-    task, here = made["workload"], made["cluster"]
+    base = free_job(seed, **shape)
+    task, cluster = base["workload"], base["cluster"]
     rows = np.mean([sum(ids.size for ids in each.values()) for each in distinct_ids(task, seed)])
     moved = 5 * 4 * task.dim * rows  # of a batch: read twice, and three times for an update, as a server counts it
     each = moved * pace / task.batch_size / loads.LOAD / servers
-    server = Node(cores=8, core_memory=each / 8, bandwidth=here.server.bandwidth)
+    server = Node(cores=8, core_memory=each / 8, bandwidth=cluster.server.bandwidth)
     store = RowStore(placement=PLACEMENTS[placement])
-    return made | {"cluster": replace(here, servers=servers, server=server), "store": store}
+    return base | {"cluster": replace(cluster, servers=servers, server=server), "store": store}
 
 
 def late_pace(run: Run) -> float:

@@ -92,9 +92,9 @@ def ids_of(ranks: np.ndarray, fields: np.ndarray) -> np.ndarray:
 
 def job(capacity: str, protocol: str, seed: int, **shape: int) -> dict:
     """A timing run on the paper's eight machines of eight GPUs each."""
-    made = speed_job("criteo-syn", protocol, 8, seed, **shape)
-    kept = {name: getattr(made["workload"], name) for name in ("hidden", "dim", "batch_size", "samples", "world")}
-    return made | {"workload": CoinFlips(parameters=CAPACITIES[capacity], **kept)}
+    base = speed_job("criteo-syn", protocol, 8, seed, **shape)
+    kept = {name: getattr(base["workload"], name) for name in ("hidden", "dim", "batch_size", "samples", "world")}
+    return base | {"workload": CoinFlips(parameters=CAPACITIES[capacity], **kept)}
 
 
 PERSIA = 3.9e6

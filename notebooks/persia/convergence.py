@@ -25,8 +25,8 @@ def tune(
     tasks: Sequence[str], modes: Sequence[str], rates: Sequence[float], seeds: Iterable[int], samples: int
 ) -> pd.DataFrame:
     """The curve of each mode's AUC on each task over the network's rate and the rows'."""
-    axes, made = dict.fromkeys(("dense", "rows"), rates), partial(job, samples=samples)
-    return grid_search.curve(made, lambda run, **_: run.summary["auc"], axes, seeds, task=tasks, protocol=modes)
+    axes, base_job = dict.fromkeys(("dense", "rows"), rates), partial(job, samples=samples)
+    return grid_search.curve(base_job, lambda run, **_: run.summary["auc"], axes, seeds, task=tasks, protocol=modes)
 
 
 def claim_table(cases: Sequence[study.Case], runs: Sequence[Run]) -> pd.DataFrame:
@@ -52,14 +52,14 @@ def by_rareness(modes: Sequence[str], times: Sequence[int], seeds: Iterable[int]
     """AUC minus sync's on Criteo's task with several times as many ids of a field: a column for each mode, a row for each
     number of samples per id."""
 
-    def made(times: int, protocol: str, seed: int) -> dict:
+    def rare_job(times: int, protocol: str, seed: int) -> dict:
         run = job("criteo", protocol, seed, samples=samples)
         task = run["workload"]
         return run | {"workload": replace(task, vocabulary=times * task.vocabulary)}
 
-    data, _ = study.run_grid(made, study.grid(times=times, protocol=modes, seed=seeds), auc="auc")
+    data, _ = study.run_grid(rare_job, study.grid(times=times, protocol=modes, seed=seeds), auc="auc")
     batch = GPUS * job("criteo", modes[0], 0, samples=samples)["workload"].batch_size
-    met = [regime.ids(made(each, modes[0], 0)["workload"], 0, batch, samples)["samples per id"] for each in times]
+    met = [regime.ids(rare_job(each, modes[0], 0)["workload"], 0, batch, samples)["samples per id"] for each in times]
     data["samples for an id"] = data["times"].map(dict(zip(times, met, strict=True)))
     data = study.differences(data, ["auc"], ["times", "seed"], protocol="sync")
     return data.groupby(["samples for an id", "protocol"], sort=False)["auc less sync's"].mean().unstack()
@@ -100,6 +100,6 @@ def time_to_auc(
 
 def slow_server_job(task: str, protocol: str, seed: int, wait: float, **shape) -> dict:
     """The same run with servers that take `wait` seconds more for each request, many at once; not for frozen runs."""
-    made = job(task, protocol, seed, **shape)
-    server = replace(made["cluster"].server, launch=0.0 if protocol == "frozen" else wait)
-    return made | {"cluster": replace(made["cluster"], server=server)}
+    base = job(task, protocol, seed, **shape)
+    server = replace(base["cluster"].server, launch=0.0 if protocol == "frozen" else wait)
+    return base | {"cluster": replace(base["cluster"], server=server)}

@@ -44,17 +44,17 @@ READINGS = ("a PS alone goes back", "NN workers go back", "NN workers go back, d
 
 
 def task(samples: int, seed: int) -> Workload:
-    made = tasks.learning_task("criteo", samples, world=seed)
-    return replace(made, days=DAYS, drift=made.drift * made.days / DAYS)
+    workload = tasks.learning_task("criteo", samples, world=seed)
+    return replace(workload, days=DAYS, drift=workload.drift * workload.days / DAYS)
 
 
 def job(samples: int, seed: int, subject: str = "hybrid") -> dict:
     """A run without a fault, saved as often as the faulty ones."""
-    made = task(samples, seed)
-    there = tasks.small(made)
-    between = {"embedding_workers": there.servers} if subject == WITH_EMBEDDING_WORKERS else {}
+    workload = task(samples, seed)
+    cluster = tasks.small(workload)
+    between = {"embedding_workers": cluster.servers} if subject == WITH_EMBEDDING_WORKERS else {}
     rule, every = tasks.MODES[subject.split(",")[0]], samples * 3 // DAYS
-    return study.job(made, rule, there, seed, trace=True, checkpoint_every=every, **between)
+    return study.job(workload, rule, cluster, seed, trace=True, checkpoint_every=every, **between)
 
 
 def mode_of(case: str) -> str:
@@ -65,19 +65,19 @@ def mode_of(case: str) -> str:
 def fault_job(case: str, samples: int, seed: int, whole: Run, outage: int = 20) -> dict:
     """The run that is `whole` without it. After `outage` steps a process is there again: as long as a server with a million rows
     takes on this machine (its page)."""
-    made = job(samples, seed, mode_of(case))
+    base = job(samples, seed, mode_of(case))
     step = pace(whole)
-    there = replace(made["cluster"], patience=2 * step)
+    cluster = replace(base["cluster"], patience=2 * step)
     if case == "an NN worker takes all back":
-        made["protocol"] = replace(made["protocol"], rolls_back=True)
+        base["protocol"] = replace(base["protocol"], rolls_back=True)
     if CASES[case] is None:
         mishaps = Mishaps(late=0.01, delay=step, lost=0.001, retry=2 * step)
-        return made | {"cluster": replace(there, mishaps=mishaps)}
+        return base | {"cluster": replace(cluster, mishaps=mishaps)}
     if case == "a PS attaches again":
-        made["store"] = RowStore(shared_memory=True)
+        base["store"] = RowStore(shared_memory=True)
     at = DEATH / DAYS * whole.summary["virtual_seconds"]
     failure = Failure(node=CASES[case], kind="dies", at=at, lasts=outage * step)
-    return made | {"cluster": replace(there, failures=(failure,))}
+    return base | {"cluster": replace(cluster, failures=(failure,))}
 
 
 def outcome(case: str, seed: int, run: Run, whole: Run, samples: int, outage: int = 20) -> dict:
@@ -147,7 +147,7 @@ def _parts(samples: int, starts: Mapping[int, Run | None], until: int) -> dict[i
 
 def _part(samples: int, seed: int, until: int, start: Run | None) -> dict:
     """A run up to the end of a day."""
-    made = job(samples, seed)
-    made.pop("checkpoint_every")
-    cut = replace(made["workload"], samples=samples * until // DAYS, days=until)
-    return made | {"workload": cut, "trace": False} | ({"start": start} if start else {})
+    base = job(samples, seed)
+    base.pop("checkpoint_every")
+    cut = replace(base["workload"], samples=samples * until // DAYS, days=until)
+    return base | {"workload": cut, "trace": False} | ({"start": start} if start else {})

@@ -19,16 +19,16 @@ OPTIMIZER = Adagrad(lr=0.05, rowwise=True)
 
 def task(steps: int, workers: int = 2) -> Workload:
     """Persia's network, narrow enough that a step takes some hundredths of a second."""
-    made = workloads.get("criteo-ffnn", batch_size=512, hidden=(512, 256, 128), evaluation_samples=100)
-    return replace(made, samples=512 * workers * steps)
+    workload = workloads.get("criteo-ffnn", batch_size=512, hidden=(512, 256, 128), evaluation_samples=100)
+    return replace(workload, samples=512 * workers * steps)
 
 
 def train(workload: Workload, protocol: str, seed: int, *, processes: bool, delay: float, workers: int = 2) -> Run:
     """A run in which every message is late by `delay` on average: embedding workers, buffers and servers in between. With
     `processes` workers and server are processes, otherwise threads, which start faster."""
     kind = RayCluster if processes else LocalCluster
-    there = kind(workers=workers, servers=1, mishaps=Mishaps(late=1.0, delay=delay))
-    return Job.of(workload, MODES[protocol], there, seed=seed, save=False).run(lambda samples: None)
+    cluster = kind(workers=workers, servers=1, mishaps=Mishaps(late=1.0, delay=delay))
+    return Job.of(workload, MODES[protocol], cluster, seed=seed, save=False).run(lambda samples: None)
 
 
 def kill_and_restart(rows: int, seed: int) -> dict[str, float]:

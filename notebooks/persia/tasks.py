@@ -46,22 +46,24 @@ TABLE_2 = study.paper_table("persia", "table 2")
 def learning_task(task: str, samples: int, *, world: int, dense: float = 1.0, rows: float = 1.0) -> Workload:
     """A task that learns, in one pass over five days, Kwai's over seven, and is tested on the day after, as by the paper's splits
     of 80/20 and 85/15; at so many times its usual learning rates of the network and of the rows."""
-    made = workloads.get(f"{task}-ffnn", samples=samples, batch_size=64, world=world, hidden=(64, 32))
+    workload = workloads.get(f"{task}-ffnn", samples=samples, batch_size=64, world=world, hidden=(64, 32))
     times = {"dense_optimizer": dense, "row_optimizer": rows}
-    rates = {name: replace(kind := getattr(made, name), lr=kind.lr * by) for name, by in times.items()}
-    return replace(made, **rates)
+    rates = {name: replace(kind := getattr(workload, name), lr=kind.lr * by) for name, by in times.items()}
+    return replace(workload, **rates)
 
 
 def small(task: Workload, gpus: int = GPUS) -> VirtualCluster:
     """The paper's machines for a small network: as much slower as it is smaller, so that a step and an all-reduce take as long as
     those of 12 million parameters and 4096 samples."""
-    here = clusters.persia(gpus)
+    cluster = clusters.persia(gpus)
     shrink = dense_parameters(task) / DENSE
     device = clusters.V100
     device = replace(device, flops=device.flops * shrink * task.batch_size / 4096, memory=device.memory * shrink)
-    worker = replace(clusters.scale(here.worker, shrink, "bandwidth"), device=device)
-    server = clusters.scale(here.server, shrink, "bandwidth")
-    return replace(here, servers=2, worker=worker, server=server, slowdown=Lognormal(sigma=0.1))  # the spread: estimate
+    worker = replace(clusters.scale(cluster.worker, shrink, "bandwidth"), device=device)
+    server = clusters.scale(cluster.server, shrink, "bandwidth")
+    return replace(
+        cluster, servers=2, worker=worker, server=server, slowdown=Lognormal(sigma=0.1)
+    )  # the spread: estimate
 
 
 def job(task: str, protocol: str, seed: int, *, samples: int, evaluations: int = 1, **rates: float) -> dict:
@@ -105,8 +107,8 @@ class Scale:
     def cluster(self, workers: int, wait: float = 0.0) -> VirtualCluster:
         """The paper's machines for that many GPUs; machines that hold rows take `wait` seconds more for each request, many at
         once."""
-        here = clusters.persia(workers)
-        worker, server, each = here.worker, here.server, 100 / 64  # CPU machines for each GPU
+        cluster = clusters.persia(workers)
+        worker, server, each = cluster.worker, cluster.server, 100 / 64  # CPU machines for each GPU
         if self.cloud:
             eight = clusters.scale(A100, 8, "flops", "memory", "pcie")
             worker = replace(worker, device=eight)  # a2-highgpu-8g: 100 Gbit/s
@@ -117,20 +119,20 @@ class Scale:
         # A store has a part for each thread (Sec. 4.2.2), so that all cores work at what one worker asks.
         wide = replace(wide, cores=round(server.cores * fold), core_memory=wide.memory, launch=wait)
         spread = Lognormal(sigma=0.05)  # estimate
-        here = replace(here, servers=PLACES, worker=worker, server=wide, slowdown=spread)
-        return here if self.cloud else in_machines(here)
+        cluster = replace(cluster, servers=PLACES, worker=worker, server=wide, slowdown=spread)
+        return cluster if self.cloud else in_machines(cluster)
 
 
-def in_machines(here: VirtualCluster) -> VirtualCluster:
+def in_machines(cluster: VirtualCluster) -> VirtualCluster:
     """Every eight workers are GPUs of a machine, which share its 100 Gbit/s and average among themselves first ("hierarchical",
     Sec. 4.2.3)."""
-    ranks = range(here.workers)
+    ranks = range(cluster.workers)
     machines = (ranks[first : first + GPUS] for first in ranks[::GPUS])
     uplinks = tuple(
-        Uplink(nodes=tuple(f"worker{rank}" for rank in each), bandwidth=here.worker.bandwidth) for each in machines
+        Uplink(nodes=tuple(f"worker{rank}" for rank in each), bandwidth=cluster.worker.bandwidth) for each in machines
     )
-    worker = replace(here.worker, bandwidth=100e9)  # estimate: NVLink's 150 GB/s less overhead; the paper names none
-    return replace(here, worker=worker, uplinks=uplinks, collective="hierarchical")
+    worker = replace(cluster.worker, bandwidth=100e9)  # estimate: NVLink's 150 GB/s less overhead; the paper names none
+    return replace(cluster, worker=worker, uplinks=uplinks, collective="hierarchical")
 
 
 SCALES = {

@@ -92,9 +92,9 @@ FROZEN = -1
 
 def clicks_job(ids: int, tau: int, seed: int, samples: int) -> dict:
     """Criteo's task with ids so frequent, on the paper's eight GPUs."""
-    made = replace(tasks.learning_task("criteo", samples, world=seed), vocabulary=ids, exponent=0.0)
+    workload = replace(tasks.learning_task("criteo", samples, world=seed), vocabulary=ids, exponent=0.0)
     rule = Frozen() if tau == FROZEN else Hybrid(tau=tau)
-    return study.job(made, rule, tasks.small(made), seed)
+    return study.job(workload, rule, tasks.small(workload), seed)
 
 
 def clicks_table(cases: Sequence[study.Case], runs: Sequence[Run]) -> pd.DataFrame:

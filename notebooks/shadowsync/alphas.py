@@ -25,12 +25,12 @@ LIMITS = {"alpha": (0.0, 1.0)}
 def job(trainers: int, mode: str, seed: int, *, samples: int, alpha: float = 0.5, **rates: float) -> dict:
     """A mode's run on light clicks, at the calibrated pace with 4 threads a trainer; *never* is the shadow with an alpha of 0,
     *frozen* throws every gradient away, for as long as it takes to see."""
-    made = {"threads": 4, "made": tasks.light, **rates}
+    options = {"threads": 4, "build": tasks.light, **rates}
     if mode == FROZEN:
-        return tasks.job("frozen", trainers, seed, samples=min(samples, 4_000), **made)
-    made |= {"samples": samples}
-    here = {"alpha": 0.0 if mode == NEVER else alpha}
-    return tasks.job(tasks.rule(SHADOW if mode == NEVER else mode, threads=4, **here), trainers, seed, **made)
+        return tasks.job("frozen", trainers, seed, samples=min(samples, 4_000), **options)
+    options |= {"samples": samples}
+    mixing = {"alpha": 0.0 if mode == NEVER else alpha}
+    return tasks.job(tasks.rule(SHADOW if mode == NEVER else mode, threads=4, **mixing), trainers, seed, **options)
 
 
 def figure(run: Run, **case) -> float:

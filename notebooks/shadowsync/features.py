@@ -81,8 +81,8 @@ def words(found: pd.DataFrame) -> pd.DataFrame:
     """One row for each rule in the paper's words; disagreements with the runs are marked."""
 
     def word(group: pd.DataFrame) -> str:
-        there, absent = WORDS[group["feature"].iloc[0]]
-        one, other = (there, absent) if group["declared"].iloc[0] else (absent, there)
+        present, absent = WORDS[group["feature"].iloc[0]]
+        one, other = (present, absent) if group["declared"].iloc[0] else (absent, present)
         return one if group["agrees"].all() else f"{one}; measured {other} (!)"
 
     each = {key: word(group) for key, group in found.groupby(["rule", "feature"], sort=False)}
@@ -97,8 +97,8 @@ def _task() -> Workload:
 def _job(rule: ReplicaRule, seed: int, **cluster) -> dict:
     task = _task()
     node = Node(flops=task.work().flops / STEP, cores=2, bandwidth=4 * task.dim / (STEP / 8), latency=0)
-    there = VirtualCluster(workers=WORKERS, worker=node, server=node, slowdown=0.1, patience=10 * HANG, **cluster)
-    return study.job(task, rule, there, seed, trace=True)
+    crew = VirtualCluster(workers=WORKERS, worker=node, server=node, slowdown=0.1, patience=10 * HANG, **cluster)
+    return study.job(task, rule, crew, seed, trace=True)
 
 
 def _with_two_threads(rule: ReplicaRule) -> ReplicaRule | None:

@@ -47,42 +47,42 @@ def job(protocol: str, servers: int, seed: int, *, tables: int, each: int) -> di
     rule = tasks.rule("s-easgd")
     task = workload(seed, tables, each * TRAINERS * rule.worker_threads * tasks.BATCH)
     store = replace(tasks.STORE, placement=_placed(protocol))
-    there = cluster(task, servers, 1000.0 if protocol == FREE else 1.0)
-    return tasks.timing(task, rule, there, seed) | {"store": store}
+    machines = cluster(task, servers, 1000.0 if protocol == FREE else 1.0)
+    return tasks.timing(task, rule, machines, seed) | {"store": store}
 
 
 def cluster(task: Workload, servers: int, faster: float = 1.0) -> VirtualCluster:
     """The paper's trainers, and embedding servers that are all together a quarter faster than the trainers' pace needs, or even
     so many times that."""
-    there = tasks.cluster(task, TRAINERS)
+    base = tasks.cluster(task, TRAINERS)
     row = 4 * next(iter(task.tables().values())).dim
     step = 5 * row * tasks.BATCH * sum(task.pooling)  # read twice, and three times for an update, as a server counts it
     needed = step * TRAINERS * tasks.STEPS / servers
-    embedding = Node(cores=8, core_memory=faster * needed / loads.LOAD / 8, bandwidth=there.server.bandwidth)
-    return replace(there, servers=servers, nodes={f"server{each}": embedding for each in range(servers)})
+    embedding = Node(cores=8, core_memory=faster * needed / loads.LOAD / 8, bandwidth=base.server.bandwidth)
+    return replace(base, servers=servers, nodes={f"server{each}": embedding for each in range(servers)})
 
 
 def predicted_imbalance(placement: str, servers: int, seed: int, tables: int) -> float:
     """The imbalance that a run's profiling pass predicts."""
     costs = _profile(workload(seed, tables), seed, range(PROFILED))
-    there = RowStore(placement=_placed(placement)).place(servers, shift=FIELD_SHIFT, costs=lambda: costs)
-    return loads.imbalance(there.loads(costs))
+    placed = RowStore(placement=_placed(placement)).place(servers, shift=FIELD_SHIFT, costs=lambda: costs)
+    return loads.imbalance(placed.loads(costs))
 
 
 def later_imbalance(batches: int, servers: int, seed: int, tables: int, pooling: str) -> float:
     """The imbalance of later batches where that many were profiled, and rows are summed by the "server" or the "worker"."""
     task = workload(seed, tables)
-    there = packed(_profile(task, seed, range(batches), pooling), servers, shift=FIELD_SHIFT)
-    return loads.imbalance(loads.look_ups(there, servers, _looked_up(task, seed, LATER, pooling)))
+    placed = packed(_profile(task, seed, range(batches), pooling), servers, shift=FIELD_SHIFT)
+    return loads.imbalance(loads.look_ups(placed, servers, _looked_up(task, seed, LATER, pooling)))
 
 
 def reader_job(milliseconds: float, readers: int, seed: int, *, each: int) -> dict:
     """A timing run of S-EASGD in which a sample costs a core so many milliseconds to read, a reader's or, without any, the
     trainer's; either way a batch is made ahead for each thread."""
-    made = tasks.speed_job(tasks.rule("s-easgd"), TRAINERS, seed, each=each)
-    there = made["cluster"]
-    slow = {role: replace(getattr(there, role), reading=milliseconds / 1e3) for role in ("worker", "server")}
-    return made | {"cluster": replace(there, **slow), "reader_nodes": readers, "prefetch": 1}
+    base = tasks.speed_job(tasks.rule("s-easgd"), TRAINERS, seed, each=each)
+    cluster = base["cluster"]
+    slow = {role: replace(getattr(cluster, role), reading=milliseconds / 1e3) for role in ("worker", "server")}
+    return base | {"cluster": replace(cluster, **slow), "reader_nodes": readers, "prefetch": 1}
 
 
 def _placed(protocol: str) -> str:

@@ -121,7 +121,7 @@ def compared_rules(threads: int, alpha: float = ALPHA) -> dict[str, Rule]:
 
 def learning_job(protocol: Rule, trainers: int, seed: int, *, samples: int, **options) -> dict:
     """A run that learns on light clicks, whose passes are long for their time."""
-    return job(protocol, trainers, seed, samples=samples, made=light, **options)
+    return job(protocol, trainers, seed, samples=samples, build=light, **options)
 
 
 def cluster(task: Workload, trainers: int, *, steps: float = STEPS) -> VirtualCluster:
@@ -129,24 +129,24 @@ def cluster(task: Workload, trainers: int, *, steps: float = STEPS) -> VirtualCl
     as long as of 50 MB, and a step as `steps` a second and trainer say, with 24 threads that together use a machine's memory.
 
     Embedding servers, one for each trainer, are simulated as two that are as much larger."""
-    here = clusters.shadowsync()
+    machines = clusters.shadowsync()
     shrink = 4 * dense_parameters(task) / DENSE
     replica = PhantomDense(dense_parameters(task), task.dense_optimizer)
     replica.apply(replica.values)
     core = (task.work().bytes + 3 * replica.nbytes) * steps / THREADS  # gradients, then the optimiser's step
     worker = replace(
-        clusters.scale(here.worker, shrink, "bandwidth"),
+        clusters.scale(machines.worker, shrink, "bandwidth"),
         cores=40,  # hyperthreads
         flops=1e30,  # the interaction is bound by memory (Sec. 4.3)
         memory=THREADS * core,
         core_memory=core,
     )
-    sync = clusters.scale(here.server, shrink, "memory", "core_memory", "bandwidth")
+    sync = clusters.scale(machines.server, shrink, "memory", "core_memory", "bandwidth")
     larger = clusters.scale(sync, trainers / EMBEDDING, "memory", "bandwidth")
     nodes = {f"server{each}": larger for each in range(EMBEDDING)}
     slowdown = Lognormal(sigma=0.1)  # an estimate: hyperthreads and networks are not quite even
-    here = replace(here, workers=trainers, servers=EMBEDDING, nodes=nodes)
-    return replace(here, worker=worker, server=sync, slowdown=slowdown)
+    machines = replace(machines, workers=trainers, servers=EMBEDDING, nodes=nodes)
+    return replace(machines, worker=worker, server=sync, slowdown=slowdown)
 
 
 def timing(task: Workload, protocol: Rule, there: VirtualCluster, seed: int) -> dict:
@@ -168,25 +168,25 @@ def copy_bytes(job: Mapping) -> int:
 
 @cache
 def paced_cluster(
-    trainers: int, threads: int, servers: int, steps: float, made: Callable[..., Workload] = workload
+    trainers: int, threads: int, servers: int, steps: float, build: Callable[..., Workload] = workload
 ) -> VirtualCluster:
     """A cluster on which a trainer of so many threads makes `steps` a second, to a few per cent, beside S-EASGD's shadow: with
     what rows take on their way and wait behind copies. A thread's own part of a step is what timing runs leave for it."""
-    task = made(20 * threads * trainers * BATCH, evaluation_samples=100)
+    task = build(20 * threads * trainers * BATCH, evaluation_samples=100)
     shadow = rule("s-easgd", servers=servers, threads=threads)
     whole = own = threads / steps  # seconds of a thread's step
     for _ in range(3):
-        there = cluster(task, trainers, steps=THREADS / own)
+        paced = cluster(task, trainers, steps=THREADS / own)
         # Rows are no smaller than the paper's, as the dense parameters are, so what serves them is no slower either.
-        there = replace(there, nodes=dict.fromkeys(there.nodes, clusters.shadowsync().server))
-        run = lib.train(**timing(task, shadow, there, 0) | {"store": store(task)}, save=False)
+        paced = replace(paced, nodes=dict.fromkeys(paced.nodes, clusters.shadowsync().server))
+        run = lib.train(**timing(task, shadow, paced, 0) | {"store": store(task)}, save=False)
         own += whole - threads * trainers * BATCH / run.steady_qps
         if own <= 0:
             raise ValueError(
                 f"a trainer of {threads} threads cannot make {steps} steps a second: rows alone take {whole - own:.3f} s of a "
                 f"thread's {whole:.3f} s a step; take more threads, or fewer steps"
             )
-    return there
+    return paced
 
 
 def job(
@@ -198,16 +198,16 @@ def job(
     steps: float = STEPS,
     servers: int = 2,
     threads: int | None = None,
-    made: Callable[..., Workload] = workload,
+    build: Callable[..., Workload] = workload,
     **options,
 ) -> dict:
     """A run that learns, in one pass, on machines on which `threads` of a trainer, all of them unless told, make `steps` a second
     beside the shadow of S-EASGD with so many sync servers; `options` are the workload's."""
-    there, task = (
-        paced_cluster(trainers, threads or protocol.worker_threads, servers, steps, made),
-        made(samples, world=seed, **options),
+    machines, task = (
+        paced_cluster(trainers, threads or protocol.worker_threads, servers, steps, build),
+        build(samples, world=seed, **options),
     )
-    return study.job(task, protocol, there, seed, store=store(task), evaluations=EVALUATIONS)
+    return study.job(task, protocol, machines, seed, store=store(task), evaluations=EVALUATIONS)
 
 
 SHARES = {"half": 0.5, "copied": 1.0, "never": 0.0}

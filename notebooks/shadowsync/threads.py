@@ -51,8 +51,8 @@ def task(steps: int, *, batch: int = 512, hidden: tuple[int, ...] = (1024, 1024)
 def train(workload: Workload, rule: Rule, seed: int, *, wire: float = 0.0, threads: int = 2, **options) -> Run:
     """A run of one trainer; `wire`: mean seconds that a message to the sync server, or its answer, is under way."""
     mishaps = Mishaps(late=1.0, delay=wire) if wire else Mishaps()
-    there = LocalCluster(workers=1, threads=threads, mishaps=mishaps)
-    return Job.of(workload, rule, there, seed=seed, feed="split", save=False, **options).run(lambda samples: None)
+    cluster = LocalCluster(workers=1, threads=threads, mishaps=mishaps)
+    return Job.of(workload, rule, cluster, seed=seed, feed="split", save=False, **options).run(lambda samples: None)
 
 
 def pace(run: Run, steps: int = EXCHANGES) -> float:
@@ -97,7 +97,7 @@ class Counting(Toy):
 def lost_updates(locking: str, threads: int, seed: int) -> dict[str, float]:
     """What so many Hogwild threads lose of rows on a server, with or without its locks, and of the dense parameters."""
     rule = ForegroundEASGD(every=5, seconds=1e9, worker_threads=threads)
-    store, there = RowStore(locking=locking), LocalCluster(workers=1, threads=4)
-    job = Job.of(Counting(samples=300), rule, there, seed=seed, store=store, save=False)
+    store, cluster = RowStore(locking=locking), LocalCluster(workers=1, threads=4)
+    job = Job.of(Counting(samples=300), rule, cluster, seed=seed, store=store, save=False)
     summary = job.run(lambda samples: None).summary
     return {name: summary[name] for name in ("lost of rows", "lost of dense")}

@@ -41,7 +41,7 @@ def test_a_trainer_makes_its_steps_and_a_synchronisation_takes_its_time():
 def test_runs_that_learn_mix_as_far_apart_as_calibrated(trainers, servers, steps, made):
     """Two links take 125 copies a second, so each of 20 trainers has 6.25 mixes, and 74.9 steps, a second: 11.98 in between."""
     shadow = tasks.rule("s-easgd", servers=servers, threads=4)
-    job = tasks.job(shadow, trainers, 500, samples=40_000, steps=steps, servers=servers, made=made) | {
+    job = tasks.job(shadow, trainers, 500, samples=40_000, steps=steps, servers=servers, build=made) | {
         "gradients": False
     }
     run = lib.train(**{name: value for name, value in job.items() if name != "evaluations"}, save=False)
