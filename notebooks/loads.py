@@ -4,8 +4,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from lib import Run
-from lib.store.placement import Placement
+from lib import RowStore, Run, Workload
+from lib.store.placement import Placement, look_up_costs
+from lib.tasks.clicks_stream import FIELD_SHIFT
 
 LOAD = 0.8
 """How busy servers are where their work is even and no trainer ever waits."""
@@ -17,6 +18,16 @@ def fields(
     """Tables of unlike vocabularies, of which a sample has unlike numbers of ids: lognormal, with a median of 2."""
     pooling = np.clip(2 * np.exp(sigma * draws.standard_normal(count)), 1, most).astype(int)
     return {"vocabularies": tuple(draws.choice(sizes, count).tolist()), "pooling": tuple(pooling.tolist())}
+
+
+def costs(task: Workload, batches: Iterable[Mapping[str, np.ndarray]]) -> dict[str, float]:
+    """What the look-ups of batches cost, by group."""
+    return look_up_costs(batches, {name: spec.dim for name, spec in task.tables().items()}, shift=FIELD_SHIFT)
+
+
+def place(placement: str, servers: int, costs: Mapping[str, float]) -> Placement:
+    """Where rows lie under a placement."""
+    return RowStore(placement=placement).place(servers, shift=FIELD_SHIFT, costs=lambda: costs)
 
 
 def look_ups(placed: Placement, servers: int, batches: Iterable[Mapping[str, np.ndarray]]) -> np.ndarray:

@@ -14,6 +14,7 @@ import pandas as pd
 from lib import Adagrad, Run, Workload, workloads
 from lib.seeds import tuning
 from notebooks import grid_search, study
+from notebooks.advisor.trial import crossing
 from notebooks.oac.replay import equal, replaced_share
 from notebooks.oac.tasks import SETUPS
 from reports.claims import interval
@@ -143,16 +144,9 @@ def _height(run: Run, **_) -> float:
 
 
 def seconds_to(times: Sequence[float], values: Sequence[float], wanted: float) -> float:
-    """When a curve first comes to what is wanted, on a straight line between two of its points; infinite where it never does. It
-    begins with nothing at 0."""
-    times, values = np.array([0.0, *times]), np.array([0.0, *values])
-    if not (there := np.flatnonzero(values >= wanted)).size:
-        return np.inf
-    after = there[0]
-    if after == 0:
-        return 0.0
-    share = (wanted - values[after - 1]) / (values[after] - values[after - 1])
-    return float(times[after - 1] + share * (times[after] - times[after - 1]))
+    """When a curve that begins with nothing at 0 first reaches a value, interpolated; infinite if it never does."""
+    found = crossing(np.array([(0.0, 0.0), *zip(times, values, strict=True)]), wanted)
+    return np.inf if found is None else float(found[0])
 
 
 def plateau(curve: Sequence[float]) -> float:

@@ -9,8 +9,6 @@ from dataclasses import replace
 import numpy as np
 
 from lib import Lognormal, Node, RowStore, Run, Workload, streams, workloads
-from lib.store.placement import look_up_costs
-from lib.tasks.clicks_stream import FIELD_SHIFT
 from notebooks import clusters, loads, study
 from notebooks.persia import tasks
 
@@ -48,9 +46,8 @@ def distinct_ids(task: Workload, seed: int) -> list[dict[str, np.ndarray]]:
 
 def requests(placement: str, servers: int, seed: int, task: Workload) -> np.ndarray:
     """Rows that the first batches request from each server, by ids and placement alone."""
-    batches, widths = distinct_ids(task, seed), {name: spec.dim for name, spec in task.tables().items()}
-    costs = look_up_costs(batches, widths, shift=FIELD_SHIFT)
-    placed = RowStore(placement=PLACEMENTS[placement]).place(servers, shift=FIELD_SHIFT, costs=lambda: costs)
+    batches = distinct_ids(task, seed)
+    placed = loads.place(PLACEMENTS[placement], servers, loads.costs(task, batches))
     return loads.look_ups(placed, servers, batches)
 
 

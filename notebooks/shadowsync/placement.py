@@ -9,9 +9,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from lib import Node, RowStore, VirtualCluster, Workload, streams
+from lib import Node, VirtualCluster, Workload, streams
 from lib.drivers.run.plan import PROFILED
-from lib.store.placement import look_up_costs, packed
+from lib.store.placement import packed
 from lib.tasks.clicks_stream import FIELD_SHIFT
 from notebooks import loads
 from notebooks.shadowsync import tasks
@@ -65,7 +65,7 @@ def cluster(task: Workload, servers: int, faster: float = 1.0) -> VirtualCluster
 def predicted_imbalance(placement: str, servers: int, seed: int, tables: int) -> float:
     """The imbalance that a run's profiling pass predicts."""
     costs = _profile(workload(seed, tables), seed, range(PROFILED))
-    placed = RowStore(placement=_placed(placement)).place(servers, shift=FIELD_SHIFT, costs=lambda: costs)
+    placed = loads.place(_placed(placement), servers, costs)
     return loads.imbalance(placed.loads(costs))
 
 
@@ -90,8 +90,7 @@ def _placed(protocol: str) -> str:
 
 
 def _profile(task: Workload, seed: int, batches: range, pooling: str = "server") -> dict[str, float]:
-    widths = {name: spec.dim for name, spec in task.tables().items()}
-    return look_up_costs(_looked_up(task, seed, batches, pooling), widths, shift=FIELD_SHIFT)
+    return loads.costs(task, _looked_up(task, seed, batches, pooling))
 
 
 def _looked_up(task: Workload, seed: int, batches: range, pooling: str) -> Iterator[dict[str, np.ndarray]]:
