@@ -1,7 +1,8 @@
 """Notebooks side by side, and after them, one by one, those that measure this machine.
 
 At smoke a notebook spends its time on imports, a kernel's start and short runs, which keep one core busy: as many run at once
-as there are cores, each with one process and one thread. At longer profiles a notebook's sweeps use all cores themselves.
+as there are cores, each with one process and one thread, in kernels that are forked (`warm_kernel.py`). At longer profiles a
+notebook's sweeps use all cores themselves.
 """
 
 import io
@@ -18,8 +19,9 @@ from lib.errors import LockstepError
 from lib.progress import Progress
 from reports.runner.execution import environment, run
 from reports.runner.notebook_files import Experiment
+from reports.runner.warm_kernel import PROVISIONER
 
-ONE_CORE = {"LOCKSTEP_PROCESSES": "1", "OMP_NUM_THREADS": "1"}
+ONE_CORE = {"LOCKSTEP_PROCESSES": "1", "OMP_NUM_THREADS": "1", **PROVISIONER}
 """What a notebook's kernel inherits where other notebooks run at the same time."""
 
 
