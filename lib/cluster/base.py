@@ -8,6 +8,7 @@ A cluster is a description. `cluster.open(seed, workers)` makes a `World` of it;
 from __future__ import annotations
 
 import asyncio
+import itertools
 import math
 import threading
 from abc import ABC, abstractmethod
@@ -16,6 +17,7 @@ from concurrent.futures import Future, wait
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cache
+from operator import itemgetter
 from types import NoneType
 from typing import Any, ClassVar, Literal
 
@@ -46,6 +48,46 @@ class Handle:
 
     @abstractmethod
     def _call(self, method: str, args: tuple) -> Awaitable[Any]: ...
+
+
+class Retries:
+    """The calls to one node that are made again, in their order, as often as it dies and is up again with its parts."""
+
+    def __init__(self, node: str, generation: Callable[[], int], wait_until_up: Callable[[], Awaitable[bool]]):
+        """`generation`: the node's own, as far as it is known here; `wait_until_up`: False if it will never be up again."""
+        self._node, self._generation, self._wait_until_up = node, generation, wait_until_up
+        self._numbers = itertools.count()
+        self._waiting: list[tuple[int, Callable, asyncio.Future]] = []
+        self._return: asyncio.Task | None = None
+
+    def call(self, issue: Callable[[], Awaitable[Any]]) -> Awaitable[Any]:
+        """Issue a call at once; return the awaitable of its result."""
+        return self._result(next(self._numbers), self._generation(), issue(), issue)
+
+    async def _result(self, number: int, generation: int, call: Awaitable, issue: Callable[[], Awaitable]) -> Any:
+        while True:
+            try:
+                return await call
+            except NodeLost as lost:
+                if lost.node != self._node:
+                    raise
+            if generation == self._generation():
+                issued = asyncio.get_running_loop().create_future()
+                self._waiting.append((number, issue, issued))
+                self._return = self._return or asyncio.ensure_future(self._resume())
+                call = await issued
+            else:
+                call = issue()
+            generation = self._generation()
+
+    async def _resume(self) -> None:
+        up = await self._wait_until_up()
+        waiting, self._waiting, self._return = self._waiting, [], None
+        for _, issue, issued in sorted(waiting, key=itemgetter(0)):
+            if up and not issued.cancelled():
+                issued.set_result(issue())
+            elif not issued.cancelled():
+                issued.set_exception(NodeLost(self._node))
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +168,11 @@ class Site(ABC):
         return self.objects[key]
 
     @abstractmethod
+    def survivor(self, key: str, make: Callable[[str | None], Any]) -> Any:
+        """Return what of a part that returns outlives this node's process: `make(name)` finds it under a name that is unique on
+        its machine. Where all nodes share a process it is an object, made once by `make(None)`."""
+
+    @abstractmethod
     def progress(self, samples: int) -> None:
         """Report samples that were trained on since the last call: one more batch."""
 
@@ -142,8 +189,12 @@ class World(ABC):
     """Node -> the records of its parts that died with it."""
 
     @abstractmethod
-    async def host(self, part: type, *args, node: str) -> Handle:
-        """Put `part(site, *args)` on a node: "server0", "worker3" or "master"."""
+    async def host(self, part: type, *args, node: str, returns: bool = False) -> Handle:
+        """Put `part(site, *args)` on a node: "server0", "worker3" or "master".
+
+        `returns`: when the node is up again after a death, so is the part, with its survivors, and calls that it had not answered
+        are made again in their order. It must recognise a call that it has begun before.
+        """
 
     @abstractmethod
     def now(self) -> float: ...

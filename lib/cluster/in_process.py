@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from abc import abstractmethod
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from typing import Any, NoReturn
 
 import numpy as np
 
-from lib.cluster.base import Cluster, Handle, Meeting, Site, World
+from lib.cluster.base import Cluster, Handle, Meeting, Retries, Site, World
 from lib.cluster.failures import FailureSchedule, NodeFailures
 from lib.errors import MemberLost, NodeLost, first_cause
 
@@ -18,8 +18,8 @@ from lib.errors import MemberLost, NodeLost, first_cause
 class NodeContext:
     """One generation of a node: its parts and the calls that run on it, from its start to its death."""
 
-    def __init__(self, node: str):
-        self.node = node
+    def __init__(self, node: str, generation: int = 0):
+        self.node, self.generation = node, generation
         self.ended = False
         self.parts: list[Any] = []
         self.calls: dict[asyncio.Task, None] = {}
@@ -138,14 +138,20 @@ class ProcessSite(Site):
         self.context = NodeContext(node)
         self.fails = cluster.fails
         """Whether anything may go wrong here."""
+        self.survivors: dict[str, Any] = {}
 
     failures: NodeFailures
+
+    def survivor(self, key: str, make: Callable[[str | None], Any]) -> Any:
+        if key not in self.survivors:
+            self.survivors[key] = make(None)
+        return self.survivors[key]
 
     def end(self) -> list[Any]:
         """Cancel what runs here and make room for the next generation; the records of the parts."""
         records = self.context.end()
         self.generation += 1
-        self.context = NodeContext(self.node)
+        self.context = NodeContext(self.node, self.generation)
         self._forget()
         return records
 
@@ -154,15 +160,35 @@ class ProcessSite(Site):
         """Empty the node's memory."""
 
 
+class PartSlot:
+    """A part on its node, in one generation after the other if it returns."""
+
+    retries: Retries | None = None
+
+    def __init__(self, site: ProcessSite, make: Callable[[], Any]):
+        self.site, self._make = site, make
+        self.put()
+
+    def put(self) -> None:
+        self.part, self.context = self._make(), self.site.context
+        self.context.parts.append(self.part)
+
+
 class ProcessHandle(Handle):
     """A part of this process, as it is called from one of its nodes."""
 
-    def __init__(self, caller: ProcessSite, site: ProcessSite, part: Any, context: NodeContext):
-        """The part runs on a node, `site`, in one generation of it."""
-        self._caller, self._site, self._part, self._context = caller, site, part, context
+    def __init__(self, caller: ProcessSite, slot: PartSlot):
+        self._caller, self._site, self._slot = caller, slot.site, slot
 
     def bind(self, site: ProcessSite) -> ProcessHandle:
-        return type(self)(site, self._site, self._part, self._context)
+        return type(self)(site, self._slot)
+
+    def _call(self, method: str, args: tuple) -> Awaitable[Any]:
+        retries = self._slot.retries
+        return retries.call(partial(self._issue, method, args)) if retries else self._issue(method, args)
+
+    @abstractmethod
+    def _issue(self, method: str, args: tuple) -> Awaitable[Any]: ...
 
 
 class ProcessWorld(World):
@@ -182,13 +208,22 @@ class ProcessWorld(World):
     def site(self, node: str) -> ProcessSite:
         """A node, which starts when it is first used."""
 
-    async def host(self, part: type, *args, node: str) -> ProcessHandle:
+    async def host(self, part: type, *args, node: str, returns: bool = False) -> ProcessHandle:
         site = self.site(node)
         if self.failure_schedule.is_dead(site.node):
             raise NodeLost(site.node)
-        hosted = part(site, *args)
-        site.context.parts.append(hosted)
-        return self.handle(self.site("master"), site, hosted, site.context)
+        slot = PartSlot(site, partial(part, site, *args))
+        if returns and site.fails:
+            slot.retries = Retries(node, lambda: slot.context.generation, partial(self._return, slot))
+        return self.handle(self.site("master"), slot)
+
+    async def _return(self, slot: PartSlot) -> bool:
+        """Wait until a slot's node is up, and make its part again."""
+        up = await self.wait_until_up(slot.site.node)
+        if up:
+            self.take_records(slot.site.node)  # the part has its record again
+            slot.put()
+        return up
 
     def start_clock(self) -> None:
         self.failure_schedule.start_clock(list(self._sites))
@@ -216,10 +251,12 @@ class ProcessWorld(World):
         await super().clear()
         for site in self._sites.values():
             site.context.parts.clear()
+            site.survivors.clear()
 
     async def restart(self) -> list[Any]:
         for node in self._sites:
             self._end(node)
+            self._sites[node].survivors.clear()
         self.collectives = InProcessCollectives(self._generation)
         return [record for node in self._sites for record in self.take_records(node)]
 

@@ -15,7 +15,7 @@ import torch
 from joblib import cpu_count
 
 from lib.cluster.base import Cluster, Main, Meeting
-from lib.cluster.in_process import ProcessHandle, ProcessSite, ProcessWorld, mean
+from lib.cluster.in_process import PartSlot, ProcessHandle, ProcessSite, ProcessWorld, mean
 from lib.cluster.spec import Work
 from lib.cluster.wall_clock import WallSite, in_loop, sleep_until
 from lib.errors import BadOption
@@ -50,16 +50,16 @@ class LocalCluster(Cluster):
 class LocalHandle(ProcessHandle):
     """A part of this process. A call is a task, so that calls start in the order in which they were issued."""
 
-    def __init__(self, caller: LocalSite, *target):
-        super().__init__(caller, *target)
+    def __init__(self, caller: LocalSite, slot: PartSlot):
+        super().__init__(caller, slot)
         self._generation = caller.context
 
-    def _call(self, method: str, args: tuple) -> Awaitable[Any]:
-        function = getattr(self._part, method)
+    def _issue(self, method: str, args: tuple) -> Awaitable[Any]:
+        function = getattr(self._slot.part, method)
         if not self._caller.fails:
             return asyncio.get_running_loop().create_task(function(*args))
         arrival = self._caller.delays.request_arrival(self._site.node)
-        return self._context.call(self._carry(arrival, function, args))
+        return self._slot.context.call(self._carry(arrival, function, args))
 
     async def _carry(self, arrival: float | None, function: Callable, args: tuple) -> Any:
         """Make a call of a node that may die, or whose messages may be late."""

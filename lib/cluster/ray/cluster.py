@@ -8,7 +8,8 @@ import os
 import socket
 import sys
 import time
-from collections import Counter
+import uuid
+from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from joblib import cpu_count
 
 from lib.cluster.base import Cluster, Main, Meeting, World
 from lib.cluster.failures import FailureSchedule
-from lib.cluster.ray.node import Caller, Host, RayHandle, Start, cause_of
+from lib.cluster.ray.node import Caller, Host, Place, RayHandle, Start, cause_of
 from lib.cluster.ray.start import import_ray, start, uninterrupted
 from lib.cluster.wall_clock import MessageDelays, in_loop
 from lib.errors import BadOption, LockstepError, NodeLost
@@ -68,6 +69,12 @@ class RayWorld(World):
         """How often each node was started."""
         self._batches: Counter[str] = Counter()
         """What nodes had computed in their generations before."""
+        self._returning: defaultdict[str, list[tuple[int, type, tuple]]] = defaultdict(list)
+        """Node -> its parts that are made again when its process is up again."""
+        self._machines: dict[str, str] = {}
+        """Node -> Ray's name of its machine."""
+        self._name = uuid.uuid4().hex[:12]
+        self._attending: list[asyncio.Task] = []
         self._tasks: set[asyncio.Task] = set()
         self._deaths = 0
         """Processes that died of themselves."""
@@ -115,6 +122,7 @@ class RayWorld(World):
         finally:
             if watching:
                 watching.cancel()
+            await self._stop_attending()
 
     def _start_workers(self) -> None:
         """Start the workers' processes, all at once: each takes seconds."""
@@ -135,10 +143,10 @@ class RayWorld(World):
         for samples in await asyncio.gather(*counts, return_exceptions=True):
             progress(samples if isinstance(samples, int) else 0)  # 0: it has just died
 
-    async def host(self, part: type, *args, node: str) -> RayHandle:
+    async def host(self, part: type, *args, node: str, returns: bool = False) -> RayHandle:
         if node == "master" and not self.cluster.fails:
             # A process of its own would cost seconds to start and do next to nothing.
-            node = "server0" if "server0" in self._actors else "worker0"
+            node = "server0" if "server0" in self._actors and "server0" not in self._returning else "worker0"
         if self.failure_schedule.is_dead(node):
             raise NodeLost(node)
         if node not in self._actors:
@@ -154,10 +162,48 @@ class RayWorld(World):
         if again:
             self._start_clock_of(node)
         number = next(self._ids)
-        await self._alive(node, actor.create.remote(number, part, args))
+        self._machines[node] = await self._alive(node, actor.create.remote(number, part, args))
         if again:
             self.failure_schedule.start_clock([node])
-        return RayHandle(actor, number, node, generation, self._caller)
+        if returns:
+            if node not in self._returning:
+                self._attending.append(asyncio.ensure_future(self._attend(node)))
+            self._returning[node].append((number, part, args))
+        return RayHandle(actor, number, node, generation, returns, self._caller)
+
+    async def _attend(self, node: str) -> None:
+        """Start a node's process again as often as it dies, as long as its parts find their survivors."""
+        place = self._actors[node], self._starts[node] - 1
+        while place:
+            with suppress(self.ray.exceptions.RayActorError):
+                await place[0].serve.remote()
+            place = await self._start_again(node)
+            self._caller.move(node, place)
+            for actor in self._actors.values():
+                actor.move.remote(node, place)
+
+    async def _start_again(self, node: str) -> Place:
+        try:
+            if not await self.wait_until_up(node):
+                return None
+            self._actors[node] = actor = self._actor(node, self._machines[node])
+            for number, part, args in self._returning[node]:
+                await actor.create.remote(number, part, args, True)
+        except (LockstepError, self.ray.exceptions.RayError):  # its survivors or its machine are gone, or too many died
+            return None
+        if self.failure_schedule.running:
+            self._start_clock_of(node)
+            self.failure_schedule.start_clock([node])
+        return actor, self._starts[node] - 1
+
+    async def _stop_attending(self) -> None:
+        """Let no node return any more, and remove what would have survived."""
+        while self._attending:
+            self._attending.pop().cancel()
+        calls = [self._actors[node].clear.remote() for node in self._returning.keys() & self._actors.keys()]
+        self._returning.clear()
+        self._caller.places.clear()
+        await asyncio.gather(*calls, return_exceptions=True)
 
     async def _alive(self, node: str, answer: Awaitable) -> Any:
         try:
@@ -187,13 +233,15 @@ class RayWorld(World):
             )
         return True
 
-    def _actor(self, node: str) -> Any:
+    def _actor(self, node: str, machine: str | None = None) -> Any:
+        """`machine`: the one that it must be on."""
         gpus = 1 if self.cluster.device == "cuda" and node.startswith("worker") else 0
-        placed = placement(node, self.ray.nodes(), self.workers + self.cluster.servers)
+        placed = placement(node, self.ray.nodes(), self.workers + self.cluster.servers, machine)
         # Every node may hold any number of waiting calls: gates are inside the parts.
         actor = self.ray.remote(**placed, num_gpus=gpus, max_concurrency=1_000_000)(Host)
         path = [os.path.abspath(entry) for entry in sys.path]
-        start = Start(self._starts[node], self._batches[node], self._clock_offset)
+        places = dict(self._caller.places)
+        start = Start(self._starts[node], self._batches[node], self._clock_offset, self._name, places)
         self._starts[node] += 1
         actor = actor.remote(self.cluster, self.seed, node, start, "cuda" if gpus else "cpu", path)
         if any(failure.at_batch for failure in self.cluster.failures if failure.hits(node)):
@@ -222,6 +270,7 @@ class RayWorld(World):
             self._start_clock_of(node)
 
     async def clear(self) -> None:
+        await self._stop_attending()
         calls = (actor.clear.remote() for actor in self._actors.values())
         await asyncio.gather(*calls, return_exceptions=True)  # the dead hold nothing
         await super().clear()
@@ -230,6 +279,7 @@ class RayWorld(World):
         nodes = list(self._actors)
         self.failure_schedule.pause()
         self._connected.cancel()
+        await self._stop_attending()
         await asyncio.gather(*(self._end(node) for node in nodes))
         self._start_workers()
         return [record for node in nodes for record in self.take_records(node)]
@@ -250,8 +300,9 @@ class RayWorld(World):
         if actor is None:
             return
         with suppress(self.ray.exceptions.RayActorError):  # a process that died of itself has no records any more
-            self._batches[node], records = await actor.freeze.remote()
-            self.records[node] = [*self.records.get(node, []), *records]
+            if node not in self._returning:  # the records of a part that returns are among its survivors
+                self._batches[node], records = await actor.freeze.remote()
+                self.records[node] = [*self.records.get(node, []), *records]
         self.ray.kill(actor)
 
     def _spawn(self, work: Coroutine) -> None:
@@ -268,11 +319,13 @@ class RayWorld(World):
         self.start_clock()
 
 
-def placement(node: str, machines: Sequence[Mapping[str, Any]], processes: int) -> dict[str, Any]:
+def placement(
+    node: str, machines: Sequence[Mapping[str, Any]], processes: int, machine: str | None = None
+) -> dict[str, Any]:
     """Return the share of a core that a node's actor asks Ray for and, for a server, its machine: each in turn.
 
     `machines` are as `ray.nodes()` gives them. The shares of all `processes`, workers and servers, fit on what is left when the
-    largest machine is lost, else Ray would wait for ever; other nodes ask for no share.
+    largest machine is lost, else Ray would wait for ever; other nodes ask for no share. `machine`: the only one for this node.
     """
     role = node.rstrip("0123456789")
     alive = [each for each in machines if each["Alive"]]
@@ -286,8 +339,8 @@ def placement(node: str, machines: Sequence[Mapping[str, Any]], processes: int) 
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     names = sorted(each["NodeID"] for each in alive)
-    name = names[int(node[len(role) :]) % len(names)]
-    affinity = NodeAffinitySchedulingStrategy(name, soft=True, _spill_on_unavailable=True)
+    name = machine or names[int(node[len(role) :]) % len(names)]
+    affinity = NodeAffinitySchedulingStrategy(name, soft=not machine, _spill_on_unavailable=not machine)
     return {"num_cpus": share, "scheduling_strategy": affinity}
 
 

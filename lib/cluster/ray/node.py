@@ -18,7 +18,7 @@ import numpy as np
 import torch
 import torch.distributed as distributed
 
-from lib.cluster.base import Cluster, Handle, Meeting
+from lib.cluster.base import Cluster, Handle, Meeting, Retries
 from lib.cluster.spec import Work
 from lib.cluster.wall_clock import MessageDelays, WallSite, sleep_until
 from lib.errors import MemberLost, NodeLost, first_cause
@@ -27,6 +27,10 @@ COLLECTIVE = timedelta(minutes=5)
 """How long a group waits for a member before it counts as lost."""
 MORTAL_COLLECTIVE = timedelta(seconds=30)
 """The same where members may die while their group forms: the others have no other sign of it."""
+
+
+Place = tuple[Any, int] | None
+"""A node's actor and its generation; None: it never returns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +42,10 @@ class Start:
     """Computed in the generations before."""
     clock_offset: float
     """Seconds to add to this machine's clock for the run's."""
+    run: str
+    """A name of the run that is unique on its machines."""
+    places: dict[str, Place]
+    """The nodes that have returned, see `Caller.places`."""
 
 
 class Host:
@@ -52,8 +60,21 @@ class Host:
         self._next: defaultdict[str, int] = defaultdict(int)
         self._early: dict[tuple[str, int], asyncio.Future] = {}
 
-    async def create(self, number: int, part: type, args: tuple) -> None:
-        self._parts[number] = part(self.site, *args)
+    async def create(self, number: int, part: type, args: tuple, again: bool = False) -> str:
+        """Make a part and return Ray's name of the machine. `again`: it must find its survivors."""
+        self._parts[number] = made = part(self.site, *args)
+        if again and not made.attached:
+            raise NodeLost(self.site.node)
+        import ray
+
+        return ray.get_runtime_context().get_node_id()
+
+    async def serve(self) -> None:
+        """Never return: a call of this fails when the process ends."""
+        await asyncio.Event().wait()
+
+    async def move(self, node: str, place: Place) -> None:
+        self.site.caller.move(node, place)
 
     async def clear(self) -> None:
         self._parts.clear()
@@ -109,6 +130,29 @@ class Caller:
         self.frozen = False
         """Whether its node has died, though its process still runs: no message leaves it any more."""
         self.turns: defaultdict[str, int] = defaultdict(int)
+        self.places: dict[str, Place] = {}
+        """The nodes that have died and returned with their parts, or never will."""
+        self._moves: dict[str, asyncio.Future] = {}
+        self._retries: dict[str, Retries] = {}
+
+    def move(self, node: str, place: Place) -> None:
+        """A node has returned, or never will."""
+        self.places[node] = place
+        if move := self._moves.pop(node, None):
+            move.set_result(place is not None)
+
+    def retries(self, node: str) -> Retries:
+        if node not in self._retries:
+            self._retries[node] = Retries(node, partial(self._generation, node), partial(self._wait_until_up, node))
+        return self._retries[node]
+
+    def _generation(self, node: str) -> int:
+        return (self.places.get(node) or (None, 0))[1]
+
+    async def _wait_until_up(self, node: str) -> bool:
+        if self.places.get(node, ()) is None:
+            return False
+        return await self._moves.setdefault(node, asyncio.get_running_loop().create_future())
 
 
 class RaySite(WallSite):
@@ -122,6 +166,8 @@ class RaySite(WallSite):
         self.generation, self.clock_offset = start.generation, start.clock_offset
         self.samples = 0
         self.caller = Caller(f"{node}/{start.generation}", self.delays if cluster.fails else None)
+        self.caller.places |= start.places
+        self._name = f"{start.run}-{node}"
         self.stopped = asyncio.get_running_loop().create_future()
         self._groups: dict[tuple, Any] = {}
         self._threads = ThreadPoolExecutor(2, initializer=torch.set_num_threads, initargs=(1,))
@@ -186,6 +232,9 @@ class RaySite(WallSite):
             self._groups[identity] = kind(store, rank, len(meeting.members), patience)
         return self._groups[identity]
 
+    def survivor(self, key: str, make: Callable[[str | None], Any]) -> Any:
+        return make(f"{self._name}-{key}")
+
     def progress(self, samples: int) -> None:
         self.samples += samples
         if self.caller.delays is not None:
@@ -198,8 +247,8 @@ class RaySite(WallSite):
 class RayHandle(Handle):
     """A part in an actor. Arrays travel as numpy's, which Ray moves without pickling them."""
 
-    def __init__(self, actor: Any, number: int, node: str, generation: int, caller: Caller):
-        self._target, self._caller = (actor, number, node, generation), caller
+    def __init__(self, actor: Any, number: int, node: str, generation: int, returns: bool, caller: Caller):
+        self._target, self._caller = (actor, number, node, generation, returns), caller
 
     def __reduce__(self):
         return RayHandle, (*self._target, Caller("unbound"))
@@ -208,13 +257,20 @@ class RayHandle(Handle):
         return RayHandle(*self._target, site.caller)
 
     def _call(self, method: str, args: tuple) -> Awaitable[Any]:
-        (actor, number, node, generation), caller = self._target, self._caller
+        _, _, node, _, returns = self._target
+        issue = partial(self._issue, method, args)
+        return asyncio.ensure_future(self._caller.retries(node).call(issue) if returns else issue())
+
+    def _issue(self, method: str, args: tuple) -> Awaitable[Any]:
+        (actor, number, node, generation, _), caller = self._target, self._caller
+        if (place := caller.places.get(node)) and place[1] > generation:
+            actor, generation = place
         target = f"{node}/{generation}"
         ask = partial(actor.call.remote, caller.name, caller.turns[target], number, method, *args)
         caller.turns[target] += 1
         if caller.delays is None:
-            return asyncio.ensure_future(self._answer(node, ask()))
-        return asyncio.ensure_future(self._send(node, caller.delays.request_arrival(node), ask))
+            return self._answer(node, ask())
+        return self._send(node, caller.delays.request_arrival(node), ask)
 
     async def _answer(self, node: str, call: Awaitable) -> Any:
         import ray

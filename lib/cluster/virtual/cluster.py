@@ -20,7 +20,7 @@ import yaml
 
 from lib.cluster.base import Cluster, Main, Meeting, in_thread, nbytes, rank_of
 from lib.cluster.failures import Connection
-from lib.cluster.in_process import ProcessHandle, ProcessSite, ProcessWorld, mean, own
+from lib.cluster.in_process import NodeContext, ProcessHandle, ProcessSite, ProcessWorld, mean, own
 from lib.cluster.spec import Link, Node, Uplink, Usage, Work
 from lib.cluster.virtual.collectives import ALGORITHMS
 from lib.cluster.virtual.loop import VirtualLoop
@@ -95,23 +95,23 @@ class VirtualCluster(Cluster):
 class VirtualHandle(ProcessHandle):
     """Arguments travel to the part's node and the result travels back, at the cost of their bytes."""
 
-    def _call(self, method: str, args: tuple) -> Awaitable[Any]:
-        function = getattr(self._part, method)
+    def _issue(self, method: str, args: tuple) -> Awaitable[Any]:
+        function, context = getattr(self._slot.part, method), self._slot.context
         if self._caller is self._site:
             return function(*args)
         if self._caller.world.clock_paused:
-            return self._run(function, args)
-        return self._carry(self._caller.send(self._site, nbytes(args)), function, args)
+            return self._run(context, function, args)
+        return self._carry(self._caller.send(self._site, nbytes(args)), context, function, args)
 
-    async def _carry(self, arrival: float, function: Callable, args: tuple) -> Any:
+    async def _carry(self, arrival: float, context: NodeContext, function: Callable, args: tuple) -> Any:
         await self._caller.sleep_until(arrival)
-        result = await self._run(function, args)
+        result = await self._run(context, function, args)
         await self._caller.sleep_until(self._site.send(self._caller, nbytes(result)))
         return result
 
-    def _run(self, function: Callable, args: tuple) -> Awaitable[Any]:
+    def _run(self, context: NodeContext, function: Callable, args: tuple) -> Awaitable[Any]:
         call = function(*args)
-        return self._context.call(call) if self._site.fails else call
+        return context.call(call) if self._site.fails else call
 
 
 class VirtualWorld(ProcessWorld):
