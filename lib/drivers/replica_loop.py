@@ -27,8 +27,8 @@ from lib.drivers.run.plan import Plan
 from lib.drivers.run.record import EvalPoint, EvalSchedule, Finished, PartLog, Snapshot
 from lib.drivers.run.trainer import Input, Trainer
 from lib.drivers.servers.embedding_worker import EmbeddingClient
-from lib.drivers.servers.parameter_server import Servers, open_servers
 from lib.drivers.servers.server_client import Pull, make_client, with_pulls
+from lib.drivers.servers.servers import Servers, open_servers
 from lib.errors import BadOption
 from lib.protocols.mixing import Background, Centre, Loop
 from lib.store.checkpointed import Part

@@ -15,8 +15,8 @@ from lib.drivers.run.plan import Plan
 from lib.drivers.run.record import EvalPoint, Finished, PartLog
 from lib.drivers.run.trainer import Input, Trainer
 from lib.drivers.servers.embedding_worker import EmbeddingClient
-from lib.drivers.servers.parameter_server import Servers, open_servers
 from lib.drivers.servers.server_client import make_client, with_pulls
+from lib.drivers.servers.servers import Servers, open_servers
 from lib.store.checkpointed import Part
 
 

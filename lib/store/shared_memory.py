@@ -116,6 +116,10 @@ class Segment:
             self._release()
             raise
 
+    def keep_for(self, process: int) -> None:
+        """Let no `sweep` remove the segment while that process runs."""
+        self._header["owner"] = process
+
     @property
     def counts(self) -> list[int]:
         """The counts as the last `commit` left them."""

@@ -79,15 +79,20 @@ class RowStore(Checked):
         """The folder in which tables lie; None: in memory."""
         return None if self.mapped is None else Path(self.mapped)
 
-    def table(self, name: str, dim: int, optimizer: Optimizer, *, seed: int, scale: float) -> Table:
-        """An empty table: a row appears when its id is first met, from (seed, id) alone. Or the one that lies `within` a folder,
-        where such a table outlives its process and there is one of that name."""
+    def table(
+        self, name: str, dim: int, optimizer: Optimizer, *, seed: int, scale: float, segment: str | None = None
+    ) -> Table:
+        """An empty table: a row appears when its id is first met, from (seed, id) alone. `segment`: a name in shared memory under
+        which a process finds the table of the one before, as long as their parent runs."""
         options = {"seed": seed, "scale": scale, "locking": self.locking, "max_rows": self.max_rows}
         if self.mapped is None and not self.shared_memory:
             return Table(dim, optimizer, **options)
         shared_memory.sweep(self.root)  # what processes left that were killed
-        name = f"{os.getpid()}-{next(_numbers)}-{name}"
-        return shared_memory.SharedTable(dim, optimizer, name=name, root=self.root, journal=self.journal, **options)
+        name = f"{segment or f'{os.getpid()}-{next(_numbers)}'}-{name}"
+        table = shared_memory.SharedTable(dim, optimizer, name=name, root=self.root, journal=self.journal, **options)
+        if segment:
+            table.segment.keep_for(os.getppid())
+        return table
 
     def place(self, shards: int, *, shift: int | None, costs: Callable[[], Mapping[str, float]]) -> Placement:
         """Rows over so many servers; `costs` says what each feature group's look-ups take, and is asked only if that matters."""

@@ -56,6 +56,13 @@ class Returning:
         self._noted.write([])
 
 
+@pytest.fixture(autouse=True)
+def _no_file_is_left():
+    yield
+    for file in Path("/dev/shm").glob("tests-*-names"):
+        file.unlink()
+
+
 @pytest.mark.parametrize("kind", [VirtualCluster, LocalCluster])
 def test_calls_are_made_again_in_their_order_when_the_node_is_up(kind):
     """It dies during three calls, of which none has noted anything yet."""

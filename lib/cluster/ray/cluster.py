@@ -73,7 +73,7 @@ class RayWorld(World):
         """Node -> its parts that are made again when its process is up again."""
         self._machines: dict[str, str] = {}
         """Node -> Ray's name of its machine."""
-        self._name = uuid.uuid4().hex[:12]
+        self._name = _name()
         self._attending: list[asyncio.Task] = []
         self._tasks: set[asyncio.Task] = set()
         self._deaths = 0
@@ -203,6 +203,7 @@ class RayWorld(World):
         calls = [self._actors[node].clear.remote() for node in self._returning.keys() & self._actors.keys()]
         self._returning.clear()
         self._caller.places.clear()
+        self._name = _name()
         await asyncio.gather(*calls, return_exceptions=True)
 
     async def _alive(self, node: str, answer: Awaitable) -> Any:
@@ -317,6 +318,11 @@ class RayWorld(World):
         self._clock_offset += state["clock"] - self.now()
         await asyncio.gather(*(actor.set_clock.remote(self._clock_offset) for actor in self._actors.values()))
         self.start_clock()
+
+
+def _name() -> str:
+    """A name for what survives processes of this run, until it starts again."""
+    return uuid.uuid4().hex[:12]
 
 
 def placement(

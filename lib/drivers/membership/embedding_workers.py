@@ -16,7 +16,7 @@ from lib.drivers.run.data_service import DataService
 from lib.drivers.run.plan import Plan
 from lib.drivers.run.record import PartLog
 from lib.drivers.servers.embedding_worker import EmbeddingWorker
-from lib.drivers.servers.parameter_server import Servers
+from lib.drivers.servers.servers import Servers
 from lib.errors import NodeLost
 
 

@@ -191,13 +191,15 @@ class Plan:
             return PhantomDense(start.size, optimizer)
         return DenseStore(start, optimizer, device=device, trained=trained)
 
-    def tables(self) -> dict[str, Table | PhantomTable]:
-        """Empty tables: a row appears when its id is first met, from (seed, id) alone."""
+    def tables(self, segment: str | None = None) -> dict[str, Table | PhantomTable]:
+        """Empty tables: a row appears when its id is first met, from (seed, id) alone. `segment`: see `RowStore.table`."""
         if not self.gradients:
             rows = self.workload.row_optimizer
             return {name: PhantomTable(spec.dim, rows) for name, spec in self.workload.tables().items()}
         return {
-            name: self.store.table(name, spec.dim, self.workload.row_optimizer, seed=self.seed, scale=spec.scale)
+            name: self.store.table(
+                name, spec.dim, self.workload.row_optimizer, seed=self.seed, scale=spec.scale, segment=segment
+            )
             for name, spec in self.workload.tables().items()
         }
 

@@ -26,8 +26,8 @@ from lib.drivers.run.data_service import DataService
 from lib.drivers.run.plan import Plan
 from lib.drivers.run.record import EvalPoint, PartLog
 from lib.drivers.servers.messages import Gradient, PullReply
-from lib.drivers.servers.parameter_server import Servers
 from lib.drivers.servers.server_client import ServerClient
+from lib.drivers.servers.servers import Servers
 from lib.errors import NodeLost
 from lib.store.checkpointed import Part
 from lib.store.phantom import phantom

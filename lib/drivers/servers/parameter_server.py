@@ -12,18 +12,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from lib.cluster.base import Handle, Site, World
+from lib.cluster.base import Site
 from lib.drivers.membership.members import Members
-from lib.drivers.run.model_state import ModelState
 from lib.drivers.run.plan import Plan
 from lib.drivers.run.record import EvalPoint, PartLog, Snapshot
 from lib.drivers.servers.messages import Gradient, PullReply, StepInput, Update
-from lib.drivers.servers.rule_checks import check_cache, check_decisions, check_end, check_push
+from lib.drivers.servers.rule_checks import check_decisions, check_end, check_push
 from lib.drivers.servers.shard import Shard
 from lib.protocols.server_rule import Apply, Decisions, Push, ServerRule, ServerState
 from lib.store.checkpointed import Part
@@ -40,10 +39,12 @@ class ParameterServer(Part):
 
     in_checkpoint = "_state", "_members", "_shard", "_waiting", "_samples", "_dropped", "_decided", "_evals", "record"
 
-    def __init__(self, site: Site, plan: Plan, rule: ServerRule, number: int, holds: frozenset[str]):
+    def __init__(
+        self, site: Site, plan: Plan, rule: ServerRule, number: int, holds: frozenset[str], tables: dict | None = None
+    ):
         self._site, self._rule, self._in_order = site, rule, rule.ordered(plan.workers)
         self._state = rule.init(plan.workers)
-        self._shard = Shard(site, plan, rule, number, holds)
+        self._shard = Shard(site, plan, rule, number, holds, tables)
         self._members = Members.of(plan.workers)
         self._lock = asyncio.Lock()
         self._gates: dict[Step, asyncio.Future[Opening | None]] = {}
@@ -257,30 +258,3 @@ class ParameterServer(Part):
 async def _done(updates: Iterable[Update]) -> None:
     if waiting := [update.done for update in updates]:
         await asyncio.wait(waiting)
-
-
-@dataclass(frozen=True, slots=True)
-class Servers:
-    """The servers of one rule."""
-
-    handles: tuple[Handle, ...]
-    holds: frozenset[str]
-
-    def named(self) -> dict[str, Handle]:
-        """The servers by names that are unique in the run."""
-        return {f"{'+'.join(sorted(self.holds))}-server{shard}": handle for shard, handle in enumerate(self.handles)}
-
-
-async def open_servers(
-    world: World, plan: Plan, rule: ServerRule, holds: Iterable[str], model: ModelState | None = None
-) -> Servers:
-    """Host one server on each server node, holding "dense", "rows" or both."""
-    check_cache(rule, plan)
-    holds = frozenset(holds)
-    nodes = range(plan.servers)
-    hosted = (world.host(ParameterServer, plan, rule, number, holds, node=f"server{number}") for number in nodes)
-    servers = Servers(tuple(await asyncio.gather(*hosted)), holds)
-    if model:
-        shares = (model.shard(number, plan.placement, holds) for number in nodes)
-        await asyncio.gather(*(each.inherit(*share) for each, share in zip(servers.handles, shares, strict=True)))
-    return servers

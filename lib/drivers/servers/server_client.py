@@ -15,7 +15,7 @@ from lib.cluster.spec import Work
 from lib.drivers.run.plan import Plan
 from lib.drivers.run.record import PartLog
 from lib.drivers.servers.messages import Gradient, PullReply
-from lib.drivers.servers.parameter_server import Servers
+from lib.drivers.servers.servers import Servers
 from lib.store.phantom import concat, select
 from lib.store.placement import Partition
 from lib.store.spec import RowStore

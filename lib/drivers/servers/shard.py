@@ -35,20 +35,22 @@ Wanted = dict[str, Bags | np.ndarray]
 class Shard(Checkpointed):
     """The parameters, and the arithmetic of updates."""
 
-    in_checkpoint = "_version", "dense", "tables", "_memory"
+    in_checkpoint = "version", "dense", "tables", "_memory"
 
-    def __init__(self, site: Site, plan: Plan, rule: ServerRule, number: int, holds: frozenset[str]):
+    def __init__(
+        self, site: Site, plan: Plan, rule: ServerRule, number: int, holds: frozenset[str], tables: dict | None = None
+    ):
         self._rule, self._number, self._gradients, self._store = rule, number, plan.gradients, plan.store
         start = plan.start(site) if "dense" in holds else np.empty(0, np.float32)
         partition = Partition(start.size, plan.placement)
         self.dense = plan.dense_store(start[partition.slice(number)]) if "dense" in holds else None
-        self.tables = plan.tables() if "rows" in holds else {}
+        self.tables = tables or (plan.tables() if "rows" in holds else {})
         self._evaluated: dict[int | None, dict[str, tuple[np.ndarray, np.ndarray]]] = {}
         """Day -> table -> positions among the evaluation's ids, and the ids that are on this server."""
         for day, ids in plan.evaluated.items():
             own = {table: partition.split(table, ids[table])[number] for table in self.tables}
             self._evaluated[day] = {table: (part, ids[table][part]) for table, part in own.items()}
-        self._version, self._lock = 0, threading.Lock()
+        self.version, self._lock = 0, threading.Lock()
         self._memory = None
         if rule.compensate and self._gradients:
             self._memory = _Memory(plan, rule, self.dense, self.tables)
@@ -74,7 +76,7 @@ class Shard(Checkpointed):
     def read(self, source: StepInput, wanted: Wanted, whole: bool) -> tuple[np.ndarray | None, dict[str, Any]]:
         """The dense slice if `whole`, and the wanted rows or sums as they travel; `source` notes what is read."""
         with self._lock:
-            source.version = self._version
+            source.version = self.version
         dense = self.dense.pull() if whole and self.dense is not None else None
         rows, sent = {}, {}
         for name, table in self.tables.items():
@@ -107,13 +109,13 @@ class Shard(Checkpointed):
         pairs = [pair for pair in zip(update.gradients, update.decision.weights, strict=True) if not pair[0].void]
         pairs.sort(key=_batch_of)
         with self._lock:
-            update.version = self._version
+            update.version = self.version
         if self._gradients:
             self._step(pairs, update)
         elif self.dense is not None and pairs:
             self.dense.apply(pairs[0][0].dense)  # a timing run's optimiser has a state from now on
         with self._lock:
-            self._version += 1
+            self.version += 1
 
     def final(self) -> dict[str, Any]:
         """All parameters, as a record keeps them."""

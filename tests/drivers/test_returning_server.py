@@ -1,0 +1,115 @@
+"""Servers of rows in shared memory that come back inside a run: the others notice nothing, and the books balance."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+import lib
+from lib import protocols
+from lib.drivers.servers.returning_server import Notes
+
+TASK = {"batch_size": 8, "vocabulary": 30, "fields": 2, "dim": 2, "hidden": (4,), "dense_features": 1, "save": False}
+SIZES = {"workers": 4, "servers": 2, "samples": 8 * 200}
+SHARED = lib.RowStore(shared_memory=True)
+OUTCOMES = ("applied", "decayed", "dropped", "lost", "in_flight")
+
+
+def dies(every, lasts):
+    return [lib.Failure(node="server*", kind="dies", every=every, lasts=lasts)]
+
+
+@pytest.mark.parametrize("kind", ["virtual", "local"])
+@pytest.mark.parametrize("protocol", ["hybrid", "s-easgd", "gba+all-reduce", "async+ds-sync"])
+def test_a_run_continues_and_its_books_balance(kind, protocol):
+    """Of gradients only those are lost that a server had taken and not brought into its rows."""
+    # On threads a call must have time to come through between two deaths, on a busy machine too.
+    failures = dies(0.002, 0.0005) if kind == "virtual" else dies(0.4, 0.02)
+    summary = lib.train("ctr-synthetic", protocol, kind, store=SHARED, failures=failures, **SIZES, **TASK).summary
+    assert summary["samples"] == 1600 and summary["returns_to_a_cut"] == 0
+    assert summary["issued"] == 200 == sum(summary[name] for name in OUTCOMES)
+    assert kind == "local" or summary["servers_attached_again"] > 0
+    assert summary["lost"] <= summary.get("gradients_lost_at_servers", 0)
+
+
+def test_a_gradient_on_its_way_into_the_rows_is_lost_and_counted():
+    """An update takes a fifth of a millisecond."""
+    there = lib.VirtualCluster(workers=4, servers=2, failures=dies(0.005, 0.0005), server=lib.Node(launch=2e-4))
+    summary = lib.train("ctr-synthetic", "gba+all-reduce", there, store=SHARED, samples=8 * 400, **TASK).summary
+    assert summary["gradients_lost_at_servers"] > 0 and summary["issued"] == 400
+    assert summary["issued"] == sum(summary[name] for name in OUTCOMES)
+
+
+def test_in_virtual_time_a_run_with_deaths_is_the_same_every_time():
+    options = {"store": SHARED, "failures": dies(0.002, 0.0005), **SIZES, **TASK}
+    one, other = (lib.train("ctr-synthetic", "hybrid", "virtual", **options) for _ in range(2))
+    assert one.digest == other.digest and one.summary["servers_attached_again"] > 3
+
+
+@pytest.mark.parametrize(
+    "protocol, store",
+    [("hybrid", lib.RowStore()), ("hybrid", lib.RowStore(shared_memory=True, journal=False)), ("gba", SHARED)],
+    ids=["rows in its process", "no journal", "dense parameters too"],
+)
+def test_a_server_that_cannot_come_back_takes_the_run_to_its_checkpoint(protocol, store):
+    failures = [lib.Failure(node="server0", kind="dies", at=0.004, lasts=0.001)]
+    run = lib.train("ctr-synthetic", protocol, "virtual", store=store, failures=failures, **SIZES, **TASK)
+    assert run.summary["returns_to_a_cut"] == 1 and "servers_attached_again" not in run.summary
+
+
+def test_a_run_that_returns_to_its_checkpoint_starts_from_that_and_not_from_old_rows():
+    """A worker that takes all back dies between the deaths of the servers."""
+    failures = [*dies(0.004, 0.0005), lib.Failure(node="worker1", kind="dies", at=0.01, lasts=0.001)]
+    rule = protocols.get("hybrid", rolls_back=True)
+    options = {"store": SHARED, "failures": failures, "checkpoint_every": 400, **SIZES, **TASK}
+    summary = lib.train("ctr-synthetic", rule, "virtual", **options).summary
+    assert summary["returns_to_a_cut"] >= 1 and summary["servers_attached_again"] > 0
+    assert summary["issued"] == sum(summary[name] for name in OUTCOMES)
+
+
+def test_notes_are_what_the_last_write_left(tmp_path):
+    notes, spans = Notes(tmp_path), [1]
+    assert notes.read() is None
+    notes.write({"turn": 1}, {"spans": spans})
+    spans.append(2)
+    notes.write({"turn": 2}, {"spans": spans})
+    notes._log.write(b"half a wri")  # of a turn that a death ended
+    assert Notes(tmp_path).read() == ({"turn": 2}, {"spans": [1, 2]})
+    later = Notes(tmp_path)
+    _, found = later.read()
+    later.write({"turn": 3}, {"spans": [*found["spans"], 3]})
+    assert Notes(tmp_path).read() == ({"turn": 3}, {"spans": [1, 2, 3]})
+
+
+@pytest.mark.ray
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="whose process has which rows is read from /proc")
+def test_processes_of_servers_that_are_killed_come_back(joined_ray):
+    killed, trained = [], 0
+
+    def progress(samples):
+        nonlocal trained
+        trained += samples
+        if len(killed) < 2 and trained > 800 * (1 + len(killed)):
+            killed.append(next(each for each in servers() if each not in killed))
+            os.kill(killed[-1], signal.SIGKILL)
+
+    sizes = {"workers": 2, "servers": 2, "samples": 8000}
+    summary = lib.Job.of("ctr-synthetic", "hybrid", "ray", store=SHARED, **sizes, **TASK).run(progress).summary
+    assert summary["samples"] == 8000 and summary["returns_to_a_cut"] == 0
+    assert summary["issued"] == 1000 == sum(summary[name] for name in OUTCOMES)
+    assert summary["servers_attached_again"] == len(killed) == 2
+    assert summary["lost"] <= summary["gradients_lost_at_servers"]
+
+
+def servers():
+    """The processes that have rows in shared memory open."""
+    for place in Path("/proc").glob("[0-9]*"):
+        try:
+            files = [os.readlink(each) for each in (place / "fd").iterdir()]
+            if "ray::Host" in (place / "cmdline").read_text() and any("lockstep-" in each for each in files):
+                yield int(place.name)
+        except OSError:  # it has ended
+            continue
