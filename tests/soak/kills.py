@@ -50,7 +50,8 @@ class Victim:
     """Seconds in which the other processes of one that was killed have to end."""
 
 
-SERVERS = (*TRAIN, "ray", "-o", "workers=2", "-o", "servers=2", "-o", "store.shared_memory=true", "-o", "restarts=1000")
+SERVERS = ("train", "ctr-synthetic", "hybrid", "ray", "-o", "workers=2", "-o", "servers=2")
+SERVERS += ("-o", "store.shared_memory=true", "-o", "restarts=1000")
 OUTCOMES = ("applied", "decayed", "dropped", "lost", "in_flight")
 LASTING = Victim("servers under Ray", (*SERVERS, "--samples", "245760", "--json"), (), grace=90.0)
 """What is killed are its servers, not the command."""
