@@ -176,10 +176,16 @@ def test_notebooks_import_what_lib_offers():
     assert deep == DEEP.keys(), "import it from lib or lib.x.y; else name it here, with the reason"
 
 
+def test_reports_know_no_experiment_but_where_they_are_published():
+    """The page 90_compare has the front page's figure, which publishing draws."""
+    for path in [each for each in (ROOT / "reports").rglob("*.py") if each.name != "publish.py"]:
+        assert not any(module.startswith(("notebooks", "tests", "data_prep")) for module in imported(path)), path
+
+
 def test_what_a_readme_names_is_there():
     """Paths in backticks, of all Markdown but what is made."""
     for page in ROOT.rglob("*.md"):
-        if not {"reports", ".venv"} & {*page.relative_to(ROOT).parts}:
+        if not {"reference", "output", ".venv"} & {*page.relative_to(ROOT).parts}:
             named = re.findall(r"`((?:lib|notebooks|tests|data_prep)/[\w/.]+?)(?::[\w.]+)?`", page.read_text())
             lacking = [each for each in named if not (ROOT / each).exists()]
             assert not lacking, f"{page} names {lacking}"
@@ -238,7 +244,9 @@ def _cells(folder: Path = ROOT / "notebooks") -> Iterator[str]:
 
 def test_files_stay_short():
     for path in [
-        path for folder in ("lib", "data_prep", "notebooks", "tests") for path in (ROOT / folder).rglob("*.py")
+        path
+        for folder in ("lib", "data_prep", "notebooks", "reports", "tests")
+        for path in (ROOT / folder).rglob("*.py")
     ]:
         lines = len(path.read_text().splitlines())
         assert lines <= 450, f"{path.relative_to(ROOT)} has {lines} lines: it holds more than one idea"
