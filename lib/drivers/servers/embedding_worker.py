@@ -61,16 +61,6 @@ class DispatchedBatch:
     """Table -> the number of rows to come, where they are not summed."""
 
 
-@dataclass(frozen=True, slots=True)
-class HeldBatch:
-    """What an embedding worker keeps of a batch until its gradients are back."""
-
-    worker: int
-    """The worker that trains on it."""
-    batch: Batch
-    """Its ids, and where in the batch they stand."""
-
-
 class EmbeddingWorker(Part):
     """It answers for the batches that it holds, in any order, and for none of an earlier generation of its node."""
 
@@ -83,7 +73,8 @@ class EmbeddingWorker(Part):
         self._bags = {table: bag for table, bag in plan.summed.items() if table not in plan.pooled}
         """Table -> the bags that are summed here."""
         self._next = first_sample(rank, site.generation)
-        self._held: dict[int, HeldBatch] = {}
+        self._held: dict[int, tuple[int, Batch]] = {}
+        """Sample ID -> the worker that trains on the batch, and its ids with their positions, until its gradients are back."""
         self._clients: dict[int, ServerClient] = {}
         """Worker -> its client of the servers, whose rule follows the workers that train."""
         self._end = asyncio.Event()
@@ -101,7 +92,7 @@ class EmbeddingWorker(Part):
             batch = await self._site.prepare(self._plan.size_of(index), self._plan.batch, index)
         sample, self._next = self._next, self._next + 1
         if self._clients.get(worker) is client:  # else the worker died meanwhile
-            self._held[sample] = HeldBatch(worker, replace(batch, features={}, labels=None, ballast=None))
+            self._held[sample] = worker, replace(batch, features={}, labels=None, ballast=None)
             self.record.ledger["samples held"] += 1
         summed = self._plan.summed
         where = {table: places[:, :0] if table in summed else places for table, places in batch.where.items()}
@@ -110,24 +101,26 @@ class EmbeddingWorker(Part):
 
     async def pull(self, sample: int) -> PullReply | None:
         """The rows of a held batch, or their sums, as they travel; None if no batch has that ID."""
-        if (held := self._held.get(sample)) is None:
+        if sample not in self._held:
             return None
-        reply = await self._clients[held.worker].pull(held.batch)
+        worker, batch = self._held[sample]
+        reply = await self._clients[worker].pull(batch)
         if reply is None:
             return None
-        rows = await self._site.compute(self._pooling_cost(held.batch), self._pool, held.batch, reply.rows)
+        rows = await self._site.compute(self._pooling_cost(batch), self._pool, batch, reply.rows)
         return replace(reply, rows=rows)
 
     async def push(self, sample: int, gradients: Mapping[str, Any] | None) -> bool:
         """Bring the gradients of a held batch's rows to the servers, or that there are none, and forget the batch; return when
         the servers have taken them. False if no batch has that ID."""
-        if (held := self._held.get(sample)) is None:
+        if sample not in self._held:
             return False
-        client, result = self._clients[held.worker], None
+        worker, batch = self._held[sample]
+        client, result = self._clients[worker], None
         if gradients is not None:
-            rows = await self._site.compute(self._pooling_cost(held.batch), self._spread, held.batch, gradients)
+            rows = await self._site.compute(self._pooling_cost(batch), self._spread, batch, gradients)
             result = StepResult(loss=math.nan, dense=torch.empty(0), rows=rows, scores=None)
-        await client.push(held.batch, result)
+        await client.push(batch, result)
         if self._held.pop(sample, None):
             self.record.ledger["samples returned"] += 1
         return True
@@ -135,7 +128,7 @@ class EmbeddingWorker(Part):
     async def forget(self, worker: int) -> None:
         """Drop what is held for a lost worker."""
         self._clients.pop(worker, None)
-        forgotten = [sample for sample, held in self._held.items() if held.worker == worker]
+        forgotten = [sample for sample, (owner, _) in self._held.items() if owner == worker]
         for sample in forgotten:
             del self._held[sample]
         self.record.ledger["samples forgotten"] += len(forgotten)

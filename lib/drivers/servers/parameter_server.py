@@ -195,16 +195,17 @@ class ParameterServer(Part):
         check_decisions(self._rule, self._state, state, decisions, self._waiting)
         updates: list[Update] = []
         for decision in decisions:
-            gradients = [self._waiting.pop(push) for push in decision.pushes]
-            rate, samples = self._rate_after(self._decided), sum(gradient.samples for gradient in gradients)
-            self._decided += samples
+            gradients, rate, before = [], self._rate_after(self._decided), self._decided
+            for push in decision.pushes:
+                gradients.append(self._waiting.pop(push))
+                self._decided += gradients[-1].samples
             if isinstance(decision, Apply):
                 decision = decision if rate == 1 else replace(decision, rate=rate * decision.rate)
                 done = asyncio.get_running_loop().create_future()
                 updates.append(Update(decision, gradients, self._state.step + len(updates), worker, done))
             else:
                 self.record.ledger["dropped"] += len(gradients)
-                self._dropped += samples
+                self._dropped += self._decided - before
                 self._evaluate()
         if updates and self._in_order:
             await _done(self._under_way)

@@ -236,7 +236,10 @@ async def with_pulls(
         further = client.pull_ahead - (after.pull_ahead if after else 0)
         batches = _pull_ahead(batches, client, further, tasks, started)
     async for batch in batches:
-        yield batch, [*started.pop(batch.index, ()), *(partial(client.pull, batch) for client in on_demand)]
+        pulls = started.pop(batch.index, [])
+        for client in on_demand:
+            pulls.append(partial(client.pull, batch))
+        yield batch, pulls
 
 
 async def _pull_ahead(
