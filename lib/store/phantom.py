@@ -29,7 +29,7 @@ def concat(parts: Sequence[np.ndarray], places: Sequence[np.ndarray | slice] | N
     shape = (sum(map(len, parts)), *parts[0].shape[1:])
     if len(parts) == 1:
         return parts[0]
-    if all(map(_is_phantom, parts)):
+    if all(map(is_phantom, parts)):
         return phantom(*shape, kind=parts[0].dtype)
     if places is None:
         return np.concatenate(parts)
@@ -41,12 +41,12 @@ def concat(parts: Sequence[np.ndarray], places: Sequence[np.ndarray | slice] | N
 
 def select(rows: np.ndarray, part: np.ndarray | slice) -> np.ndarray:
     """Some of the rows; of a phantom a phantom."""
-    if _is_phantom(rows) and not isinstance(part, slice):  # whose view is one
+    if is_phantom(rows) and not isinstance(part, slice):  # whose view is one
         return phantom(np.count_nonzero(part) if part.dtype == bool else part.size, *rows.shape[1:], kind=rows.dtype)
     return rows[part]
 
 
-def _is_phantom(array: np.ndarray) -> bool:
+def is_phantom(array: np.ndarray) -> bool:
     return not any(array.strides) and array.size != 1
 
 

@@ -134,18 +134,15 @@ class Table:
         grads: np.ndarray,
         stamp: int,
         *,
-        weights: np.ndarray | Callable[[np.ndarray], np.ndarray],
+        weights: np.ndarray,
         divisor: float | None = None,
         rate: float = 1.0,
     ) -> int:
         """`push` the weighted sums of each id's gradients over `divisor`, or over how many it has; how many were decayed.
 
-        `weights` are those of the entries, or a function that gives them for the entries' timestamps. An id whose weights are
-        all 0 is left alone.
+        `weights` are those of the entries. An id whose weights are all 0 is left alone.
         """
         distinct, positions = kernels.unique(ids_of(ids))
-        if callable(weights):
-            weights = weights(self.stamps(distinct)[positions])
         sums, met = kernels.add_up(positions, grads, weights, distinct.size)
         sums /= np.float32(divisor) if divisor else met[:, None].astype(np.float32)
         if not weights.all():

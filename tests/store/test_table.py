@@ -86,11 +86,8 @@ def test_a_weighted_update_is_a_push_of_the_weighted_sums(optimizer):
     tables[1].push(np.array([7, 9]), sums / np.float32(3), 6)
     assert same(tables[0].export(), tables[1].export())
 
-    def by_stamp(stamps):
-        assert stamps.tolist() == [5, 5, -1, 5, -1, 5]
-        return weights
-
-    assert tables[2].update(ids, grads, 6, weights=by_stamp) == 4
+    assert tables[2].stamps(ids).tolist() == [5, 5, -1, 5, -1, 5]
+    assert tables[2].update(ids, grads, 6, weights=weights) == 4
     tables[3].push(np.array([7, 9]), sums / np.array([[2], [1]], np.float32), 6)
     assert same(tables[2].export(), tables[3].export())
 

@@ -30,7 +30,6 @@ from lib.drivers.servers.server_client import ServerClient
 from lib.drivers.servers.servers import Servers
 from lib.errors import NodeLost
 from lib.store.checkpointed import Part
-from lib.store.phantom import phantom
 from lib.store.wire.bags import Bags
 from lib.tasks.batch import Batch
 from lib.tasks.flat_model import StepResult
@@ -159,21 +158,15 @@ class EmbeddingWorker(Part):
         sent = dict(rows)
         for table, bag in self._bags.items():
             bags = Bags.of(batch.ids[table], batch.where[table], bag, slice(None))
-            if self._plan.gradients:
-                sent[table] = bags.sums(rows[table], batch.where[table].ravel())
-            else:
-                sent[table] = phantom(bags.bags.size, self._dims[table])
+            sent[table] = bags.sums(rows[table], batch.where[table].ravel())
         return {table: self._store.rows.encode(block) for table, block in sent.items()}
 
     def _spread(self, batch: Batch, gradients: Mapping[str, Any]) -> dict[str, np.ndarray]:
         """The rows' gradients, those of sums spread over the rows that were summed."""
         rows = {table: self._store.gradients.decode(sent) for table, sent in gradients.items()}
         for table, bag in self._bags.items():
-            ids, where = batch.ids[table], batch.where[table]
-            if self._plan.gradients:
-                rows[table] = Bags.of(ids, where, bag, slice(None)).spread(rows[table])[1]
-            else:
-                rows[table] = phantom(ids.size, self._dims[table])
+            bags = Bags.of(batch.ids[table], batch.where[table], bag, slice(None))
+            rows[table] = bags.spread(rows[table])[1]
         return rows
 
 

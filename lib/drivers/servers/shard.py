@@ -22,7 +22,6 @@ from lib.protocols.server_rule import Apply, ServerRule
 from lib.store.checkpointed import Checkpointed
 from lib.store.dense import DenseStore
 from lib.store.optim import SGD
-from lib.store.phantom import phantom
 from lib.store.placement import Partition
 from lib.store.rows import Rows
 from lib.store.table import Table
@@ -83,7 +82,7 @@ class Shard(Checkpointed):
             if isinstance(each := wanted[name], Bags):
                 ids, positions = each.distinct()
                 rows[name], source.bags[name] = table.pull(ids), each
-                block = each.sums(rows[name], positions) if self._gradients else phantom(each.bags.size, table.dim)
+                block = each.sums(rows[name], positions)
             else:
                 rows[name] = block = table.pull(each)
             sent[name] = self._store.rows.encode(block)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from lib.store.kernels import add_up, unique
+from lib.store.phantom import is_phantom, phantom
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,12 +42,16 @@ class Bags:
         return unique(self.entries)
 
     def sums(self, rows: np.ndarray, positions: np.ndarray) -> np.ndarray:
-        """float32[b, dim], in the order of the entries, of the distinct ids' rows."""
+        """float32[b, dim], in the order of the entries, of the distinct ids' rows; of phantoms a phantom."""
+        if is_phantom(rows):
+            return phantom(self.bags.size, rows.shape[1])
         return add_up(self._bag_of_entry(), rows[positions], _ones(positions.size), self.bags.size)[0]
 
     def spread(self, gradients: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The distinct ids, and for each the sum of the gradients of the bags that have it, as often as they have it."""
         ids, positions = self.distinct()
+        if is_phantom(gradients):
+            return ids, phantom(ids.size, gradients.shape[1])
         return ids, add_up(positions, gradients[self._bag_of_entry()], _ones(positions.size), ids.size)[0]
 
     def _bag_of_entry(self) -> np.ndarray:
