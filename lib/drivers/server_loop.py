@@ -52,7 +52,7 @@ class ServerWorker(Part):
                         rows |= reply.rows
                 result = await self._trainer.step(batch, dense, rows)
                 for client in self._clients:
-                    # The worker goes on at once; whether its next pull must wait for this push is the rule's affair.
+                    # The worker goes on at once; the rule decides whether its next pull waits for this push.
                     sending.create_task(client.push(batch, result), name=f"push of batch {batch.index}")
                 await asyncio.sleep(0)  # the pushes leave before the next pull
         for client in self._clients:
