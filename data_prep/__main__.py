@@ -1,7 +1,5 @@
 """The command line: python -m data_prep."""
 
-from __future__ import annotations
-
 import argparse
 import csv
 import sys
@@ -85,10 +83,7 @@ def _run(options: argparse.Namespace) -> int:
     if options.twin and options.rows < 1:
         raise BadOption(f"--rows is {options.rows}; expected 1 or more")
     if options.twin:
-        print(
-            *(f"{name}: {value}" for name, value in kind.twin(raw, options.rows, options.seed).items()),
-            sep="\n",
-        )
+        print(*(f"{name}: {value}" for name, value in kind.twin(raw, options.rows, options.seed).items()), sep="\n")
         return 0
     if options.check:
         return _check(kind, raw, out)

@@ -3,8 +3,6 @@
 What no option names is found: text and whole numbers are ids, numbers with decimals are inputs, and the user is told.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar

@@ -3,8 +3,6 @@
 The files are read three times, in blocks, so that memory does not grow with them but by eight bytes a row where there is a time.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """Anybody's knowledge graph: delimited files of head, relation and tail, by whatever name they go."""
 
-from __future__ import annotations
-
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import ClassVar

@@ -1,7 +1,5 @@
 """Avazu's Click-Through Rate Prediction (Kaggle, 2014): ten days of clicks on mobile advertisements."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any, ClassVar
 

@@ -5,8 +5,6 @@ pyarrow reads the categories as strings or as dictionaries, whichever is faster 
 them in its own buffers; its block size is its default.
 """
 
-from __future__ import annotations
-
 import statistics
 import tempfile
 import time

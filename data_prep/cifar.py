@@ -1,7 +1,5 @@
 """CIFAR's binary files: records of one or two label bytes, then 3 x 32 x 32 bytes of an image, plane by plane."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -79,9 +77,7 @@ class Cifar10(Cifar):
     )
     archives: ClassVar = (
         RawFile(
-            "cifar-10-binary.tar.gz",
-            170_052_171,
-            "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
+            "cifar-10-binary.tar.gz", 170_052_171, "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd"
         ),
     )
     files: ClassVar = (
@@ -101,9 +97,7 @@ class Cifar100(Cifar):
     )
     archives: ClassVar = (
         RawFile(
-            "cifar-100-binary.tar.gz",
-            168_513_733,
-            "58a81ae192c23a4be8b1804d68e518ed807d710a4eb253b1f2a199162a40d8ec",
+            "cifar-100-binary.tar.gz", 168_513_733, "58a81ae192c23a4be8b1804d68e518ed807d710a4eb253b1f2a199162a40d8ec"
         ),
     )
     files: ClassVar = (RawFile("train.bin", 153_700_000), RawFile("test.bin", 30_740_000))

@@ -1,7 +1,5 @@
 """Click logs that are one delimited row a sample: read in stretches by all threads, kept by day."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from pathlib import Path
 from typing import Any, ClassVar

@@ -3,8 +3,6 @@
 Every row comes out with its line, or is set aside with it. Quotes may hold delimiters and line ends; then a line is a row's.
 """
 
-from __future__ import annotations
-
 import csv
 from collections.abc import Iterator, Sequence
 from pathlib import Path

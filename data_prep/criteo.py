@@ -1,7 +1,5 @@
 """Criteo's row: a label, thirteen integers and twenty-six categories of eight hex digits, between tabs, without a header."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from data_prep.lines import first_line

@@ -1,7 +1,5 @@
 """Criteo's 1 TB click logs: twenty-four days, a compressed file each."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any, ClassVar
 

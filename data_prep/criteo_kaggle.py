@@ -1,7 +1,5 @@
 """Criteo's Display Advertising Challenge (Kaggle, 2014): seven days of clicks, of which the last is for testing."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any, ClassVar
 

@@ -1,7 +1,5 @@
 """What a data set is to this package: its raw files, how they are prepared, and its synthetic twin."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext

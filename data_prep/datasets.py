@@ -1,7 +1,5 @@
 """The data sets by name."""
 
-from __future__ import annotations
-
 from data_prep.any_clicks import AnyClicks
 from data_prep.any_triples import Triples
 from data_prep.avazu import Avazu

@@ -1,7 +1,5 @@
 """FB15k-237 (Toutanova and Chen, 2015), in the form that the ConvE repository gives."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 from data_prep.source import RawFile

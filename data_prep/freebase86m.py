@@ -1,7 +1,5 @@
 """Freebase86m: the whole of Freebase as numbered triples, in the form that DGL-KE gives and Marius reads."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any, ClassVar
 

@@ -9,8 +9,6 @@
 Every finished part, bucket and day is kept when a run is stopped.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import threading

@@ -1,7 +1,5 @@
 """ImageNet (ILSVRC 2012) as a folder for each class: encoded images and their classes, nothing is decoded."""
 
-from __future__ import annotations
-
 import io
 import os
 from pathlib import Path

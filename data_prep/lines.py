@@ -1,7 +1,5 @@
 """Raw files as blocks of whole lines, in memory that does not depend on the file's size or on the disk's."""
 
-from __future__ import annotations
-
 import hashlib
 import zlib
 from collections.abc import Callable, Iterator

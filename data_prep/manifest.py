@@ -1,7 +1,5 @@
 """What a prepared folder says of itself, and whether it is still true."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

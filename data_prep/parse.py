@@ -3,8 +3,6 @@
 A row is kept whole or not at all. What is wrong with a row that is not kept is told by line, column and reason.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

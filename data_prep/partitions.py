@@ -6,8 +6,6 @@
 A part appears whole or not at all: it is written under OUT/.work and renamed, and its record is written last.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Ratings as clicks: who gave what how many stars; MovieLens as it comes, or files of one's own with a header."""
 
-from __future__ import annotations
-
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Delimited files in stretches, one for a thread: every row comes out once, or is set aside with its line and reason."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple

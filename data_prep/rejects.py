@@ -1,7 +1,5 @@
 """Rows that are set aside: each with its file, line, column and reason; over a limit the run stops."""
 
-from __future__ import annotations
-
 import json
 import threading
 from collections import Counter

@@ -1,7 +1,5 @@
 """What each column of a click log is: as the user named it, or as its text looks."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple

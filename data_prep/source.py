@@ -1,7 +1,5 @@
 """Official raw files: where they come from, under which terms, how large they are, and what their bytes must be."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import tarfile

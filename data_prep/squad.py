@@ -1,7 +1,5 @@
 """SQuAD v1.1 (Rajpurkar et al., 2016): questions on paragraphs, each with the span that answers it."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

@@ -6,8 +6,6 @@ Ads and profiles are held in memory (about 100 MB for the real ones); impression
 see `data_prep.history`.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any, ClassVar
 

@@ -4,8 +4,6 @@ A sample's logit is a bias, a weight of its ad, one of its user's age, and `PULL
 user's last `SEEN` behaviours that are strictly earlier. A reader that let a later behaviour through would see other shares.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

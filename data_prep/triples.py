@@ -3,8 +3,6 @@
 Prepared, a split's triples are int32 (triples, 3), head, relation, tail, and entities and relations are numbered from 0.
 """
 
-from __future__ import annotations
-
 import csv
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple

@@ -3,8 +3,6 @@
 Where a text is none of what its column holds, the row is told; an empty field is nan, or the code MISSING.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pyarrow as pa
 from numba import njit

@@ -1,7 +1,5 @@
 """WN18RR (Dettmers et al., 2018), in the form that the ConvE repository gives."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 from data_prep.source import RawFile

@@ -1,7 +1,5 @@
 """python -m data_prep trace: a slowdown fitted to a trace, as YAML that `lib`'s clusters take."""
 
-from __future__ import annotations
-
 import argparse
 import math
 from collections.abc import Sequence

@@ -13,8 +13,6 @@ heavy tail is the reason to care. Quantiles are never worse, and cost nothing to
 family is that workers differ for good and that noise lasts: `data_prep.traces.quality` gives both.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

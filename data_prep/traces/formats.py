@@ -15,8 +15,6 @@ A file's form tells its format:
 Rows are counted from 1; in a CSV file the first line is row 1, so that a row is the line that an editor shows.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

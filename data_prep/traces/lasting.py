@@ -1,7 +1,5 @@
 """How long what slows a worker lasts: the autocorrelation of a trace's values, and the sum of exponentials nearest to it."""
 
-from __future__ import annotations
-
 import math
 from itertools import combinations
 

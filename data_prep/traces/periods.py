@@ -12,8 +12,6 @@ So where there are periods, a hidden Markov chain of two states, each with its o
 by maximum likelihood (Baum and Welch), from those periods on; its rates are those of the chain in continuous time.
 """
 
-from __future__ import annotations
-
 import math
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """How well a slowdown describes a trace."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

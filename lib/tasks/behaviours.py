@@ -6,8 +6,6 @@ Zipf-distributed. Such a sequence is exchangeable: the probability of the next t
 so the best prediction is known.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 from dataclasses import dataclass

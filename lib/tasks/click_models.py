@@ -5,8 +5,6 @@ One table serves all fields. `batch.where[TABLE]` has the shape (samples, fields
 (samples, dense_features), and a score is a logit.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from inspect import signature
 from typing import Any, ClassVar
@@ -225,15 +223,7 @@ class DIEN(ClickModel):
     """Weight of the auxiliary loss (the paper's alpha)."""
 
     def __init__(
-        self,
-        *,
-        fields: int,
-        dim: int,
-        dense_features: int,
-        hidden: Sequence[int],
-        length: int,
-        parts: int,
-        seed: int,
+        self, *, fields: int, dim: int, dense_features: int, hidden: Sequence[int], length: int, parts: int, seed: int
     ):
         super().__init__()
         stream = generator(seed)

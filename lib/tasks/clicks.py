@@ -1,7 +1,5 @@
 """Prediction of clicks, real or synthetic, with the models of `lib.tasks.click_models`."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field

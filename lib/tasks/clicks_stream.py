@@ -11,8 +11,6 @@ label is half as frequent as the one before. All labels of a sample use the same
 commoner.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 from dataclasses import dataclass

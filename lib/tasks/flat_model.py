@@ -1,7 +1,5 @@
 """A model whose parameters are one flat vector, which a worker pulls, and whose gradient it pushes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ The score of (head, relation, tail) is the sum over dimensions of h * r * t. Ent
 so their vectors are dense parameters and stay on the device.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

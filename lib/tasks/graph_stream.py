@@ -4,8 +4,6 @@ In a synthetic graph every entity and relation has a latent vector. A triple's h
 Its tail is drawn from the softmax of the latent DistMult scores over the entities. Triples are distinct.
 """
 
-from __future__ import annotations
-
 import functools
 from dataclasses import dataclass, field
 

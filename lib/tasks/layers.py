@@ -1,7 +1,5 @@
 """Layers whose initial weights come from a given generator, never from torch's global random stream."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager

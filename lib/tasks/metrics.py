@@ -1,7 +1,5 @@
 """Metrics of predictions and rankings. A metric that is undefined for its input is nan, never an error or a guess."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

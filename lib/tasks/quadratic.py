@@ -1,7 +1,5 @@
 """A strongly convex quadratic: its optimum is known, its gradients have noise, and it has no sparse features."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Retrieval: which item does a user choose next? YouTubeDNN (Covington et al., 2016), trained with a sampled softmax."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -171,11 +169,7 @@ class NextItem(Workload):
         items = rows[ITEM][batch.where[ITEM]].unflatten(0, (batch.size, -1))
         scores = torch.linalg.vecdot(model.users(batch, rows).unsqueeze(1), items).cpu().numpy()
         above = scores[:, :1] > scores[:, 1:]
-        return {
-            "auc": _above(scores),
-            "auc_ceiling": held_out.ceiling,
-            "hit_1": float(above.all(1).mean()),
-        }
+        return {"auc": _above(scores), "auc_ceiling": held_out.ceiling, "hit_1": float(above.all(1).mean())}
 
     @property
     def _shape(self) -> dict:

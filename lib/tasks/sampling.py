@@ -1,7 +1,5 @@
 """Zipf-distributed ranks by Walker's alias method, in constant time each, and the order of samples in epochs."""
 
-from __future__ import annotations
-
 import functools
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """Batches without content, for timing runs: ids, and the size of everything else."""
 
-from __future__ import annotations
-
 import functools
 from dataclasses import replace
 from typing import Any

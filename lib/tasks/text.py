@@ -7,8 +7,6 @@ as a test shows. `PretrainedQA` wraps that class with weights from a local folde
 shape (samples, 2, length): each place's logit as the beginning and as the end. `batch.labels` (samples, 2) has both places.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Questions whose answer is a stretch of a passage: synthetic ones, and real ones as numbered words."""
 
-from __future__ import annotations
-
 import functools
 import re
 from collections import Counter

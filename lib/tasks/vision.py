@@ -3,8 +3,6 @@
 Images are float tensors (samples, channels, height, width); a score is a class's logit.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

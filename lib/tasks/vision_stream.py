@@ -3,8 +3,6 @@
 Large data sets, such as ImageNet, stay encoded on disk as JPEG or PNG and are decoded when a batch needs them.
 """
 
-from __future__ import annotations
-
 import bisect
 import functools
 import io

@@ -1,7 +1,5 @@
 """The contract of a workload, and checks that name a mistake where a run first meets it, before anything is trained on it."""
 
-from __future__ import annotations
-
 import functools
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """Small raw files, and the real samples where they lie beside the checkout."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -4,8 +4,6 @@ Rows have Adagrad, which is the same everywhere, or `RowAdam`, which is Adam as 
 what torch's own two come to.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from functools import partial
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Anybody's clicks: whatever form the file has, the same comes out; what cannot be read is told with its line and column."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import shlex

@@ -1,7 +1,5 @@
 """Click logs: every row is written or set aside, days are kept, and a stopped run goes on."""
 
-from __future__ import annotations
-
 import gzip
 import json
 
@@ -217,8 +215,7 @@ def test_kaggle_with_ids_and_commas(raw, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "sentence"),
-    [("", "no rows"), ("a,b\n", "line 1: 'a,b'; expected 40 fields between tabs")],
+    ("text", "sentence"), [("", "no rows"), ("a,b\n", "line 1: 'a,b'; expected 40 fields between tabs")]
 )
 def test_the_wrong_file_is_named(raw, tmp_path, text, sentence):
     with pytest.raises(BadOption, match=sentence):

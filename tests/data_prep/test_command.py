@@ -1,7 +1,5 @@
 """The command line, from the twin to the check; and what a run costs."""
 
-from __future__ import annotations
-
 import bz2
 import gzip
 import json

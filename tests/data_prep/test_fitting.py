@@ -1,7 +1,5 @@
 """Fits to traces of which everything is known: what is jitter, what is a period, how heavy the tail is, how long it lasts."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import fields, replace
 

@@ -1,7 +1,5 @@
 """CIFAR, ImageNet and SQuAD."""
 
-from __future__ import annotations
-
 import io
 import json
 

@@ -1,7 +1,5 @@
 """Every line comes out of exactly one stretch, whatever the stretches and blocks."""
 
-from __future__ import annotations
-
 import gzip
 
 import pytest

@@ -1,7 +1,5 @@
 """The one pass over the bytes, against values by hand and a plain parser."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The presets against the samples that they were fitted to, and against others of the same clusters."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Knowledge graphs: numbers for names, and numbers that must be in range."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import shutil

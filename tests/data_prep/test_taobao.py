@@ -1,7 +1,5 @@
 """Taobao's join: nothing of a sample's own time or later, nothing lost, whatever the buckets."""
 
-from __future__ import annotations
-
 import csv
 from collections import defaultdict
 

@@ -1,7 +1,5 @@
 """The sketch never takes a frequent value for a rare one, and says how often it errs the other way."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import numpy as np

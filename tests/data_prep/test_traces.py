@@ -1,7 +1,5 @@
 """Traces: strict reading of every format, and fits to small files made here."""
 
-from __future__ import annotations
-
 import gzip
 import math
 

@@ -50,12 +50,7 @@ def test_clicks_from_logits():
     chance = 1 / (1 + np.exp(-logits))
     loss = -(np.log(chance[0]) + np.log(1 - chance[1]) + np.log(chance[2])) / 3
     assert result == pytest.approx(
-        {
-            "auc": 1.0,
-            "logloss": loss,
-            "ne": loss / metrics.entropy(2 / 3),
-            "calibration": chance.sum() / 2,
-        }
+        {"auc": 1.0, "logloss": loss, "ne": loss / metrics.entropy(2 / 3), "calibration": chance.sum() / 2}
     )
 
 

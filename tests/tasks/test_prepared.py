@@ -1,7 +1,5 @@
 """Prepared files feed the models that there are."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """A workload's mistakes are named where they are made: each was trained on, or ended in a traceback, before."""
 
-from __future__ import annotations
-
 import sys
 from dataclasses import dataclass, replace
 from typing import ClassVar
