@@ -1,4 +1,4 @@
-"""The papers' pairs of data and model: sizes, ceilings beside results, and that each model comes near what can be known."""
+"""The papers' pairs of data and model: sizes, ceilings beside results, and that each model comes near its ceiling."""
 
 import dataclasses
 import pickle

@@ -1,3 +1,5 @@
+"""Questions: samples, encoding, spans and SQuAD's rules."""
+
 import numpy as np
 import pytest
 

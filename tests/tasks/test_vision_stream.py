@@ -1,3 +1,5 @@
+"""Synthetic images, their best classes, and the augmentation of real ones."""
+
 import numpy as np
 import pytest
 

@@ -1,3 +1,5 @@
+"""The quadratic's values and gradients by hand."""
+
 import numpy as np
 import torch
 

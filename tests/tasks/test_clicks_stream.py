@@ -1,8 +1,13 @@
+"""Synthetic clicks: the teacher's logits by hand, rates, drift, and streams that do not depend on the batches."""
+
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from lib.tasks.clicks_stream import FIELD_SHIFT, ClickStream, teacher
-from lib.tasks.sampling import zipf_probabilities
+from lib import workloads
+from lib.tasks.clicks_stream import FIELD_SHIFT, ClickStream, _hashed, teacher
+from lib.tasks.sampling import alias_table, pick, zipf_probabilities
 
 PLAN = {
     "fields": 4,
@@ -125,3 +130,48 @@ def test_each_label_is_drawn_from_its_own_logits():
     for labels, logits in zip(several.labels.T, several.logits.T, strict=True):
         high = logits > np.quantile(logits, 0.8)
         assert labels[high].mean() == pytest.approx((1 / (1 + np.exp(-logits[high]))).mean(), abs=0.015)
+
+
+def test_a_stream_is_the_same_however_it_is_cut():
+    workload = workloads.get("clicks-light", vocabulary=50, copies=2)
+    whole = workload._synthetic.draw(40, seed=1, day=0, first=0)
+    parts = [workload._synthetic.draw(20, seed=1, day=0, first=first) for first in (0, 20)]
+    for field, of_whole in enumerate(whole):
+        np.testing.assert_array_equal(of_whole, np.concatenate([part[field] for part in parts]))
+    others = (
+        workload._synthetic.draw(40, seed=2, day=0),
+        workload._synthetic.draw(40, seed=1, day=0, part="evaluation 4"),
+    )
+    assert not any((other.logits == whole.logits).any() for other in others)  # copies have a stream of their own
+
+
+def test_its_numbers_are_splitmix64s():
+    """The first two that its author's code gives for a seed of 1234567."""
+    numbers = _hashed(np.uint64(1234567), 0, 1, 2)
+    np.testing.assert_array_equal(numbers[0] * 2**53, [6457827717110365317 >> 11, 3203168211198807973 >> 11])
+
+
+def test_its_numbers_are_uniform_and_clicks_as_frequent_as_asked_for():
+    numbers = _hashed(np.uint64(7), 0, 20_000, 5)
+    assert numbers.min() >= 0 and numbers.max() < 1
+    np.testing.assert_allclose(numbers.mean(0), 0.5, atol=0.01)
+    np.testing.assert_allclose(np.cov(numbers.T), np.eye(5) / 12, atol=0.002)
+    assert abs(workloads.get("clicks-light").draw(0, 0, 20_000, 0).labels.mean() - 0.25) < 0.01
+
+
+@settings(derandomize=True, deadline=None, max_examples=50)
+@given(size=st.integers(1, 300), exponent=st.floats(0, 3))
+def test_the_table_holds_exactly_the_distribution(size, exponent):
+    keep, alias = alias_table(size, exponent)
+    held = keep + np.bincount(alias, weights=1 - keep, minlength=size)
+    np.testing.assert_allclose(held / size, zipf_probabilities(size, exponent), atol=1e-12)
+
+
+def test_probabilities_by_hand():
+    np.testing.assert_allclose(zipf_probabilities(3, 1.0), np.array([6, 3, 2]) / 11)
+    np.testing.assert_allclose(zipf_probabilities(4, 0.0), 0.25)
+
+
+def test_pick_uses_the_column_then_the_rest():
+    keep, alias = np.array([0.5, 1.0]), np.array([1, 1])
+    assert [pick(u, keep, alias) for u in (0.0, 0.24, 0.26, 0.5, 0.999)] == [0, 0, 1, 1, 1]

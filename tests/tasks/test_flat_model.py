@@ -1,3 +1,5 @@
+"""The flat model: views, buckets and gradients."""
+
 import warnings
 
 import numpy as np

@@ -1,4 +1,4 @@
-"""A workload's mistakes are named where they are made: each was trained on, or ended in a traceback, before."""
+"""A mistake in a workload is named where it is made."""
 
 import sys
 from dataclasses import dataclass, replace
