@@ -20,6 +20,7 @@ from matplotlib.transforms import Bbox
 
 from lib import paths
 from lib.options.document import load
+from lib.protocols import ALL
 from reports import palette
 from reports.claims import interval
 from reports.plots import WIDTH, style
@@ -42,8 +43,15 @@ def protocols() -> dict[str, Any]:
 
 
 def families() -> list[dict[str, Any]]:
-    """Each with its name, its colour, its members, what they have in common, and where to use them."""
-    return protocols()["families"]
+    """Each with its name, its colour, its members, what they have in common, and where to use them. A registered protocol that
+    the file does not name joins the family that takes its contract."""
+    found = [each | {"members": [*each["members"]]} for each in protocols()["families"]]
+    named = {name for each in found for name in each["members"]} | {"frozen"}
+    for each in found:
+        each["members"] += [
+            name for name, rule in ALL.items() if name not in named and rule.family == each.get("takes")
+        ]
+    return found
 
 
 def members() -> list[str]:

@@ -162,6 +162,7 @@ DEEP = {
     "lib.drivers.run.record": "a pipeline's accesses",
     "lib.drivers.servers.parameter_server": "one server, called by hand",
     "lib.drivers.servers.server_client": "the same",
+    "lib.drivers.servers.servers": "the same",
     "lib.store.wire.codecs": "what a codec saves and costs, without a run",
     "lib.store.wire.ids": "the same of ids",
 }

@@ -11,6 +11,7 @@ import pytest
 from lib import paths
 from lib.protocols import ALL
 from notebooks import compare_figure
+from notebooks.skeletons import server_rule
 from reports import claims, publish, runner
 from reports.index import write_index
 from reports.page import check_offline
@@ -362,6 +363,13 @@ def test_paths_of_a_machine(text, found):
 
 def test_every_protocol_is_of_one_family():
     assert sorted(compare_figure.members()) == sorted({*ALL} - {"frozen"})
+
+
+def test_a_new_protocol_joins_the_family_that_takes_its_contract(monkeypatch):
+    """So that adding one is a file and a line in `ALL`."""
+    monkeypatch.setattr(compare_figure, "ALL", {**dict(ALL.items()), "mine": server_rule.Mine})
+    [family] = [each for each in compare_figure.families() if "mine" in each["members"]]
+    assert family["takes"] == "server" and len(compare_figure.members()) == len({*ALL} - {"frozen"}) + 1
 
 
 def test_what_the_readme_tells_of_papers_are_their_claims():
