@@ -16,7 +16,7 @@ from lib.tasks import metrics
 from lib.tasks.batch import Batch, share_ids
 from lib.tasks.behaviours import BehaviourStream, Catalogue, ClicksWithHistory
 from lib.tasks.click_models import DIEN, DLRM, FFNN, TABLE, ClickModel, DeepFM, LightFM
-from lib.tasks.clicks_stream import FIELD_SHIFT, Clicks, ClickStream, HashedClicks
+from lib.tasks.clicks_stream import FIELD_SHIFT, Clicks, ClickStream, HashedClicks, concatenate
 from lib.tasks.layers import settle_norms
 from lib.tasks.prepared_datasets import read_clicks
 from lib.tasks.workload import Network, TableSpec, Workload, build_network, dense_parameters, resolve_network
@@ -137,8 +137,7 @@ class ClickThrough(Workload):
         parts = [
             origin.draw(many, seed=seed, day=day, first=place) for day, place, many in self.split_by_day(first, size)
         ]
-        clicks = parts[0] if len(parts) == 1 else type(parts[0])(*map(np.concatenate, zip(*parts, strict=True)))
-        return _batch(clicks, index=index, day=self.day(first))
+        return _batch(concatenate(parts), index=index, day=self.day(first))
 
     def work(self) -> Work:
         """The backward pass costs twice the forward pass; rows and parameters are read, and their gradients written."""

@@ -14,7 +14,7 @@ commoner.
 import functools
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numba
 import numpy as np
@@ -44,6 +44,11 @@ class Clicks(NamedTuple):
     """float32 (samples,), or (samples, tasks) with several labels: 1 is a click."""
     logits: np.ndarray
     """float64, in the same shape: the teacher's."""
+
+
+def concatenate(pieces: list[Any]) -> Any:
+    """Join pieces of samples, which are named tuples of arrays."""
+    return pieces[0] if len(pieces) == 1 else type(pieces[0])(*map(np.concatenate, zip(*pieces, strict=True)))
 
 
 class Teacher(NamedTuple):

@@ -20,7 +20,7 @@ from lib.errors import BadOption, Damaged
 from lib.store import sealed
 from lib.streams import stream
 from lib.tasks.behaviours import ClicksWithHistory
-from lib.tasks.clicks_stream import FIELD_SHIFT, Clicks
+from lib.tasks.clicks_stream import FIELD_SHIFT, Clicks, concatenate
 
 FORMAT = 2
 MISSING = -(2**31)
@@ -230,7 +230,7 @@ class PreparedClickStream:
             rows = _shuffled_rows(last - first, seed, epoch, self._days[at], within - first, within - first + take)
             pieces.append(self._read(self._days[at], rows, stream(seed, "passed", place)))
             place, size = place + take, size - take
-        return pieces[0] if len(pieces) == 1 else _joined(pieces)
+        return concatenate(pieces)
 
     def day_begins(self, day: int) -> int:
         """The first place of a day."""
@@ -250,7 +250,7 @@ class PreparedClickStream:
             if len(here):
                 pieces.append(self._read(day, here, stream(0, "passed", "held out", day)))
             before += last - first
-        return _joined(pieces)
+        return concatenate(pieces)
 
     def _read(self, day: int, rows: np.ndarray, generator: np.random.Generator) -> Clicks | ClicksWithHistory:
         found = self._log.read(day, rows)
@@ -262,10 +262,6 @@ class PreparedClickStream:
         passed = target[generator.integers(len(target), size=(len(target), self.length))]
         parts = (found.ids, target, found.history.reshape(len(target), -1), passed.reshape(len(target), -1))
         return ClicksWithHistory(np.concatenate(parts, 1), found.dense, found.labels, nothing, found.history_length)
-
-
-def _joined(pieces: list[Clicks | ClicksWithHistory]) -> Clicks | ClicksWithHistory:
-    return type(pieces[0])(*map(np.concatenate, zip(*pieces, strict=True)))
 
 
 def _shuffled_rows(rows: int, seed: int, epoch: int, day: int, start: int, stop: int) -> np.ndarray:

@@ -17,7 +17,7 @@ from lib.streams import stream
 from lib.tasks.batch import Batch
 from lib.tasks.behaviours import Catalogue, Histories, WatchStream, next_topic_probabilities
 from lib.tasks.click_models import TABLE
-from lib.tasks.clicks_stream import FIELD_SHIFT
+from lib.tasks.clicks_stream import FIELD_SHIFT, concatenate
 from lib.tasks.layers import generator, mlp, mlp_flops
 from lib.tasks.sampling import alias_table, pick_many
 from lib.tasks.workload import TableSpec, Workload, dense_parameters
@@ -133,7 +133,7 @@ class NextItem(Workload):
             for day, place, many in self.split_by_day(first, size)
         ]
         groups, _, pasts = zip(*parts, strict=True)
-        group, past = np.concatenate(groups), Histories(*map(np.concatenate, zip(*pasts, strict=True)))
+        group, past = np.concatenate(groups), concatenate(list(pasts))
         uniform = stream(seed, "negatives", first).random((self.negatives, 2))
         rank = pick_many(uniform[:, 1], *alias_table(self.per_topic, self.exponent))
         negatives = (uniform[:, 0] * self.topics).astype(np.int64) * self.per_topic + rank
