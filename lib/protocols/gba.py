@@ -11,15 +11,14 @@ and the step at which its id was last updated -> `row_weights`; line 22, the den
 row's sum over the workers that met its id -> `rows_divided_by="met"`.
 
 Special cases: M = 1 with iota infinite is Async. Among equal workers, M of them, it is Sync if a step's gradients have all
-arrived before the first parameters for the next are read. Otherwise a worker whose gradient came early goes on from the
-parameters of the step before: its token does not show that lag of one version, and nothing is decayed for it. So data
+arrived before the first parameters for the next are read. Otherwise a worker whose gradient arrived early goes on from the
+parameters of the step before: its token does not show that lag of one version, and no gradient is decayed for it. So data
 staleness, which counts from tokens, is 0, while staleness, which counts updates since parameters were read, is not.
 
 Departures: the buffer's rest is applied when the last worker leaves (the paper's last step, ceil(Q / M)). A decayed
-gradient still counts in the divisor, as "divided by N_a" in Algorithm 2 says; an id's step of appearance is the one before
-this update (line 19 sets it first, after which no gradient would be decayed by it), and an update that leaves nothing of an
-id's gradients is none of its steps. The paper prints t_i = floor(i / K) once; only M in its place gives the repeats that its
-text describes.
+gradient still counts in the divisor, as "divided by N_a" in Algorithm 2 says. An id's step of appearance is the one before this
+update; line 19 sets it first, after which no gradient would be decayed by it. An update that leaves nothing of an id's gradients
+is none of its steps. The paper prints t_i = floor(i / K) once; only M in its place gives the repeats that its text describes.
 """
 
 from __future__ import annotations

@@ -112,7 +112,7 @@ class SSP(HopBS):
 class HopBW(Sync):
     """Backup workers: a step ends with its first gradients, and those of the slowest workers are thrown away.
 
-    Guarantee: staleness 0; every update has as many gradients as there are workers less the spare ones.
+    Guarantee: staleness 0; every update has one gradient from each worker but the spare ones.
     """
 
     name: ClassVar = "hop-bw"

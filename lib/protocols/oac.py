@@ -2,12 +2,12 @@
 for Embedding Model Training".
 
 The rule in one sentence: batches are read, moved and written concurrently, and each is validated against the device's
-cache of recent updates just before it is computed, so that the result is that of a serial run in computation order.
+cache of recent updates just before it is computed. The result is that of a serial run in computation order.
 
 Paper -> code: MFT, outstanding batches and STE (3.3) -> `OptimisticState`, `OAC.on_read`, `OAC.on_written`;
 validation (3.2) -> `stale`; "smaller timestamps are not allowed to overwrite larger timestamps" -> the driver's write,
-which every pipeline rule shares where `validates` is set; locks (3.2) -> the table's stripes, of which a call waits for one only
-while it has none, or for all in their order (3.3).
+which every pipeline rule shares where `validates` is set; locks (3.2) -> the table's own lock, which a call
+holds for all of its rows at once.
 
 Guarantee: values, optimiser state and timestamps equal a serial execution in computation order, bit for bit.
 

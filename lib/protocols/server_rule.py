@@ -129,8 +129,8 @@ class ServerRule(Rule):
         return state
 
     def on_join(self, state: ServerState, worker: int) -> ServerState:
-        """A worker that died is back, level with the slowest of the others, so that none waits for it, but not behind its own
-        clock, so that it makes no step twice."""
+        """A worker that died is back. Its clock is that of the slowest other, so that none waits for it, but not behind its own,
+        so that it makes no step twice."""
         level = max(state.clocks[worker], min((state.clocks[other] for other in state.active), default=0))
         clocks = (*state.clocks[:worker], level, *state.clocks[worker + 1 :])
         return replace(state, active=state.active | {worker}, clocks=clocks)

@@ -113,15 +113,15 @@ def test_updates_of_several_gradients_follow_one_another(name):
 
 
 def test_a_pull_does_not_wait_for_an_update_that_its_rule_does_not_make_it_wait_for():
-    """A worker reads the parameters while others' update is under way; under Sync nobody does."""
+    """A worker reads the parameters while others' update is under way; under Sync none does."""
 
-    def beside(name):
+    def reads_during_updates(name):
         run, spans = applied(protocols.get(name), cores=8)
         answered = run.trace.query("kind == 'pull'")["end"].to_numpy()
         return sum(((spans[:, 0] < end) & (end < spans[:, 1])).any() for end in answered)
 
-    assert beside("bsp") > 0
-    assert beside("sync") == beside("hop-bw") == 0
+    assert reads_during_updates("bsp") > 0
+    assert reads_during_updates("sync") == reads_during_updates("hop-bw") == 0
 
 
 @pytest.mark.parametrize("kind", [VirtualCluster, LocalCluster])
@@ -177,7 +177,7 @@ class TestHogwild:
 
 
 class TestAWorkerThatAsksAgain:
-    """For the same step, since whoever brought its question died with the answer."""
+    """For the same step, since the embedding worker that brought its request died with the reply."""
 
     def after(self, rule, steps, workers=1):
         async def main(world):

@@ -4,9 +4,9 @@ An embedding worker makes a batch, keeps its ids under a sample ID, and sends on
 asks for its rows by that ID and returns their gradients by it: only the embedding worker asks servers for rows, sums those of
 multi-hot fields, and spreads a sum's gradient over its rows. It holds batches in memory alone: a death loses them.
 
-A sample here is a whole batch, since a batch is what is pulled and pushed in one go. A sample ID has eight bytes: the first says
-which embedding worker holds the sample (Persia, Section 4.1), the next two in which generation of its node, so that a later one
-does not answer for what is gone, and five count.
+A sample here is a whole batch, since a batch is what is pulled and pushed in one go. A sample ID has eight bytes. The first says
+which embedding worker holds the sample (Persia, Section 4.1). The next two say in which generation of its node, so that a later
+generation does not answer for lost batches. Five count.
 """
 
 from __future__ import annotations
