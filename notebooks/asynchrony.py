@@ -192,9 +192,9 @@ def best(curves: pd.DataFrame) -> Rates:
 
 
 def measure(places: Iterable[study.Case], rates: Rates) -> tuple[pd.DataFrame, list[Run]]:
-    """A row for each run at a place (way, updates, rate as a multiple of the length's best, seed), with its cost: the AUC that
-    whom it is held against has there, on the same seed, less its own. Those must be among the places. A way that has no rates
-    of its own has those of whom it is held against."""
+    """A row for each run of the cases (way, updates, rate as a multiple of the length's best, seed), with its cost: the AUC
+    of its base in the same case minus its own. Bases must be among the cases. A way without rates of its own has its
+    base's."""
 
     def own(way: str, updates: int) -> Mapping[str, float]:
         keys = (way, updates), (EVERY[way].base, updates), ("sync", updates)

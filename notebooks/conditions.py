@@ -155,8 +155,8 @@ def table(lines: pd.DataFrame) -> pd.DataFrame:
 
 
 def variance_shares(found: Comparison) -> dict[str, float]:
-    """How much of the differences in the time to the goal is in samples a second, and how much in the samples that are needed:
-    shares of the variance of the logarithm, which add up to one. Those that are never at the goal count nowhere."""
+    """How much of the differences in the time to the goal lies in samples a second, and how much in the samples that are
+    needed: shares of the variance of the logarithm, which add up to one. Protocols that never reach the goal do not count."""
     own = found.paired().groupby("protocol")[["seconds", "samples/s"]].agg(lambda of: of.mean(skipna=False)).dropna()
     time, speed = np.log(own["seconds"]), np.log(own["samples/s"])
     share = float(np.cov(time, -speed)[0, 1] / time.var()) if len(own) > 1 and time.var() else np.nan

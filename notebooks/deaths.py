@@ -7,9 +7,9 @@ NODES = {"a trainer": "worker1", "a sync server": "sync0", "an embedding server"
 
 
 def account(run: Run, task: Workload, hands: int) -> dict:
-    """`lost`: gradients whose work is no more, undone or held by a dead trainer alone. `left out`: batches that nobody computed:
-    a dead trainer had them in its hands, `hands` at most. `unaccounted`: what neither these nor the other outcomes account for.
-    `standstill`: the longest time in which nobody computed anything that lasted."""
+    """The ledger of a run with a death. `lost`: gradients that were undone, or that only a dead trainer held. `left out`:
+    batches that no worker computed, at most the `hands` that a dead trainer held. `unaccounted`: gradients that no outcome
+    accounts for. `standstill`: the longest time without a computation that lasted."""
     computed = run.trace[run.trace["kind"] == "compute"].sort_values("start")
     left_out = task.batches() - computed["batch"].nunique()
     missing = run.summary["issued"] - sum(run.summary[outcome] for outcome in OUTCOMES)

@@ -27,8 +27,8 @@ def curve(
     limits: Mapping[str, tuple[float, float]] = MappingProxyType({}),
     **whose: Iterable[Any],
 ) -> pd.DataFrame:
-    """The curves of all combinations of `whose`, such as tasks and modes, of which a larger figure of a run is better; each grid
-    goes on `most` times at most, and within the axes' `limits`."""
+    """The curves of all combinations of `whose`, such as tasks and modes. A larger figure of a run is better; each grid is
+    extended at most `most` times, within the axes' `limits`."""
     parts = []
     for each in study.grid(**whose):
 
@@ -50,8 +50,8 @@ def best(curve: pd.DataFrame) -> pd.DataFrame:
 
 
 def at_best(job: Job, curve: pd.DataFrame, base: str, alike: Container[str] = ()) -> Job:
-    """A place's job at its task and mode's best settings; the modes that are to be `alike` have the base's, and what was not
-    tuned has none."""
+    """The job of a case at its task and mode's best settings; modes that are `alike` have the base's, and what was not tuned
+    has none."""
     found = best(curve)
     settings = found.drop(columns=["value", "inside"]).T.to_dict()
 

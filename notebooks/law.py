@@ -85,8 +85,8 @@ def _power(there: pd.DataFrame, numbers: np.ndarray, names: list[str]) -> np.nda
 
 
 def smaller_updates(there: pd.DataFrame, control: pd.DataFrame) -> np.ndarray:
-    """What smaller updates cost each cell, by the cells of one worker who makes them: its `cost` by (updates, rate). Nothing
-    where they are no smaller; of other sizes than the control's nothing is known."""
+    """What smaller updates cost each cell, by the cells of the control, one worker with such updates: its `cost` by (updates,
+    rate). Nothing where updates are no smaller; nan for sizes other than the control's."""
     curves = {rate: group.set_index("updates")["cost"].sort_index() for rate, group in control.groupby("rate")}
     [size] = control["larger"].unique()
 
@@ -134,8 +134,8 @@ def _law(family: str, there: pd.DataFrame) -> Law:
 
 
 def predict(laws: Mapping[str, Law], there: pd.DataFrame, smaller: np.ndarray) -> pd.DataFrame:
-    """The cells with what the laws say of them, and whether it lies in the measured interval; beside it what says no more than
-    that nothing is lost, and what says that the cost stays as it was in the next shorter runs."""
+    """The cells with the laws' predictions, and whether they lie in the measured interval; beside them two guesses: that
+    nothing is lost, and that the cost stays as in the next shorter runs."""
     there = there.assign(foretold=np.nan)
     for family, law in laws.items():
         mine = (there["family"] == family).to_numpy()
@@ -158,8 +158,8 @@ def stable(old: float, momentum: float = 0.9) -> float:
 
 
 def collapse_rates(data: pd.DataFrame) -> pd.DataFrame:
-    """For each way, its age in its own updates, and the rate, in Sync's best, from which on it loses `COLLAPSE` to Sync at its
-    best: between two rates that were tried it is where a line in the rate's logarithm says, infinite where none was enough."""
+    """For each way, its age in its own updates, and the rate, in Sync's best, from which on it loses `COLLAPSE` to Sync at
+    its best. Rates are interpolated in their logarithms; infinite if no tried rate was enough."""
     best = study.baseline(data, "auc", ["updates", "seed"], way="sync", rate=1)
     rows = []
     for way, runs in data.assign(lost=best - data["auc"]).groupby("way", sort=False):

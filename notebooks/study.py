@@ -77,8 +77,8 @@ def climb(
     limits: Mapping[str, tuple[float, float]] = MappingProxyType({}),
 ) -> pd.DataFrame:
     """The curve of what is tuned, a row for each setting and seed with its `value`, of which more is better: first the whole
-    grid, then, `most` times at most, whatever is beside the best and was not tried. An axis goes on past its ends, within its
-    `limits`; one with a single value is not tuned. `inside`: nothing beside the best is left to be tried."""
+    grid, then, `most` times at most, the untried neighbours of the best. An axis is extended past its ends, within its
+    `limits`; one with a single value is not tuned. `inside`: no neighbour of the best is untried."""
     axes, seeds = {name: sorted(values) for name, values in axes.items()}, list(seeds)
     tried: dict[tuple[float, ...], list[float]] = {}
     wanted = [tuple(case.values()) for case in grid(**axes)]

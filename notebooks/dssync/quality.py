@@ -116,7 +116,7 @@ def tune(
 
 
 def at_best(curve: pd.DataFrame, alike: Container[str] = (), **shape) -> Callable[..., dict]:
-    """A place's job, at its task and mode's best rate of those that were tried; those that are to be `alike` have BSP's."""
+    """The job of a case at its task and mode's best tried rate; modes that are `alike` have BSP's."""
     return grid_search.at_best(partial(job, **shape), curve, "BSP", alike)
 
 

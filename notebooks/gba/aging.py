@@ -28,8 +28,8 @@ UNEQUAL = 1.5
 def by_length(
     task: Task, profile: str, seeds: Iterable[int], lengths: Sequence[int], helds: Sequence[float], days: int
 ) -> tuple[pd.DataFrame, list[Run]]:
-    """GBA's and BSP's AUC less Sync's over so many days, after bases of these days and with parameters held for these shares of a
-    batch's time; `first` is the first day's. Sync's gradients have no age, so one run of it serves all shares."""
+    """GBA's and BSP's AUC minus Sync's over so many days, after bases of these lengths and with parameters held for these
+    shares of a batch's time; `first` is the first day's. Sync's gradients have no age, so one run of it serves all shares."""
     parts, made = [], []
     for length in lengths:
         starts = switching.bases(task, profile, seeds, until_day=length)

@@ -196,8 +196,8 @@ def regimes(tasks: Iterable[Task], profile: str, studies: Mapping[str, Study]) -
 
 
 def baselines(table: pd.DataFrame) -> pd.DataFrame:
-    """BSP's and Hop-BS's days after Sync's base less Sync's, in thousandths of AUC, the paper's beside them, and how many times
-    ours that is: whether this is the regime of the paper's baselines, before GBA is looked at."""
+    """BSP's and Hop-BS's days after Sync's base minus Sync's, in thousandths of AUC, with the paper's and their ratio:
+    whether this is the regime of the paper's baselines."""
     found = beside_paper(
         table[(table["direction"] == DIRECTIONS[0]) & table["protocol"].isin(("sync", "bsp", "hop-bs"))]
     )

@@ -81,9 +81,9 @@ def fault_job(case: str, samples: int, seed: int, whole: Run, outage: int = 20) 
 
 
 def outcome(case: str, seed: int, run: Run, whole: Run, samples: int, outage: int = 20) -> dict:
-    """Its books, and its time over that without a death. A worker that leaves leaves out its share of the batches, meanwhile and
-    until the others notice, and what it had read ahead. What rows never got, an embedding worker had buffered when it died, or a
-    PS had taken and not brought into its store."""
+    """The ledger of a faulty run and its time over that of the run without a fault. A worker that leaves leaves out its share
+    of the batches until the others notice, and what it had read ahead. Rows can miss what an embedding worker had
+    buffered, or what a server had taken and not stored."""
     away = outage + 2 + Hybrid().tau + 2
     found = account(run, task(samples, seed), hands=away if case == "an NN worker leaves" else 0)
     abandoned, buffered = (run.summary.get(name, 0) for name in ("abandoned", "batches_abandoned"))

@@ -34,7 +34,7 @@ def job(trainers: int, mode: str, seed: int, *, samples: int, alpha: float = 0.5
 
 
 def figure(run: Run, **case) -> float:
-    """What is tuned: NE of new examples over the second half of a pass, of which less is better."""
+    """The tuned figure: NE of new examples over the second half of a pass, negated because less is better."""
     return -quality.half(run)[quality.HALF]
 
 

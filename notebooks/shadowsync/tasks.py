@@ -77,8 +77,9 @@ def workload(samples: int, **options) -> Workload:
 
 
 def light(samples: int, *, rate: float = 0.1, rows: float = 0.03, **options) -> Workload:
-    """Clicks for a factorisation machine with a small network, whose steps are a few times as cheap, for long passes: at a rate
-    of the dense parameters, and one of the rows; unless told S-EASGD's best with ten trainers, on a seed kept for tuning."""
+    """Clicks for a factorisation machine with a small network, whose steps are a few times as cheap, for long passes. `rate`
+    is that of the dense parameters, `rows` that of the rows; the defaults are S-EASGD's best with ten trainers, on a
+    tuning seed."""
     sizes = {"batch_size": BATCH, "days": 1, "drift": 0.0, "hidden": (32,), "dense_features": 4}
     rates = {"dense_optimizer": Adagrad(lr=rate), "row_optimizer": Adagrad(lr=rows)}
     return workloads.get("clicks-light", **{"samples": samples, **sizes, **rates} | options)
@@ -201,8 +202,8 @@ def job(
     build: Callable[..., Workload] = workload,
     **options,
 ) -> dict:
-    """A run that learns, in one pass, on machines on which `threads` of a trainer, all of them unless told, make `steps` a second
-    beside the shadow of S-EASGD with so many sync servers; `options` are the workload's."""
+    """A run that learns in one pass, on machines on which `threads` of a trainer (default: all) make `steps` a second beside
+    the shadow of S-EASGD with so many sync servers; `options` are the workload's."""
     machines, task = (
         paced_cluster(trainers, threads or protocol.worker_threads, servers, steps, build),
         build(samples, world=seed, **options),
