@@ -13,7 +13,7 @@ from notebooks.skeletons.data_set import Mine as MyClicks
 from notebooks.skeletons.slowdown import Mine as MySlowdown
 from reports import runner as notebooks
 
-HERE = Path(notebooks.__file__).parents[3] / "notebooks" / "skeletons"
+HERE = Path(notebooks.__file__).parents[2] / "notebooks" / "skeletons"
 
 
 @pytest.fixture
