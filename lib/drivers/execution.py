@@ -49,7 +49,7 @@ async def carry_out(
         await _resume(world, plan, found, workers, parts)
         pauses = [batch for batch in pauses if batch > found.run["batch"]]
     else:
-        await workers.muster()
+        await workers.start()
         attempt.resume_from()
     start = attempt.begin(world)
     for batch in pauses:
@@ -79,7 +79,7 @@ def _pauses(plan: Plan) -> list[int]:
 async def _checkpoint(
     world: World, plan: Plan, batch: int, start: float, workers: Workers, parts: dict[str, Handle]
 ) -> None:
-    await workers.rest()
+    await workers.drain()
     folder, attempt = plan.checkpoints, plan.attempt
     with world.paused_clock():
         ledgers = await workers.write(lambda name: folder.place(batch, name))
@@ -100,7 +100,7 @@ async def _resume(world: World, plan: Plan, found: Checkpoint, workers: Workers,
     found = replace(found, travels=not fresh)
     with world.paused_clock() if fresh else nullcontext():
         await asyncio.gather(*(found.restore(name, part) for name, part in parts.items()))
-        await workers.muster(found)
+        await workers.start(found)
     attempt.lost.extend(run["lost"])
     attempt.left_out |= run["left_out"]
     attempt.resume_from(run["issued"])

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import AsyncIterator, Awaitable, Sequence
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,10 +14,9 @@ import numpy as np
 from lib.cluster.base import Handle, Site, World
 from lib.drivers.execution import carry_out
 from lib.drivers.feed import stretches
-from lib.drivers.membership.embedding_workers import EmbeddingWorkers
+from lib.drivers.membership.rendezvous import Rendezvous
 from lib.drivers.membership.workers import Workers
-from lib.drivers.replicas.exchanges import WAYS, Here
-from lib.drivers.replicas.gate import Gate
+from lib.drivers.replicas.exchangers import EXCHANGERS, Context
 from lib.drivers.replicas.replica_state import Replica
 from lib.drivers.replicas.sync_server import open_sync_servers
 from lib.drivers.run.data_service import DataService, open_data_service
@@ -26,7 +25,7 @@ from lib.drivers.run.overlap import Overlap
 from lib.drivers.run.plan import Plan
 from lib.drivers.run.record import EvalPoint, EvalSchedule, Finished, PartLog, Snapshot
 from lib.drivers.run.trainer import Input, Trainer
-from lib.drivers.servers.embedding_worker import EmbeddingClient
+from lib.drivers.servers.embedding_worker import EmbeddingClient, EmbeddingWorker
 from lib.drivers.servers.server_client import Pull, make_client, with_pulls
 from lib.drivers.servers.servers import Servers, open_servers
 from lib.errors import BadOption
@@ -38,8 +37,8 @@ from lib.tasks.flat_model import StepResult
 
 
 @dataclass(slots=True)
-class Count:
-    """Steps of those who mix together: of all threads, or of one."""
+class MixClock:
+    """Counts the steps of threads that mix together: of all threads of a worker, or of one."""
 
     begun: int = 0
     done: int = 0
@@ -49,10 +48,37 @@ class Count:
     """When that was, or when training began or went on."""
 
 
+class StepLock:
+    """Lets threads of a worker step at once, or one mix run alone: a mix waits for the steps, and later steps wait for it."""
+
+    def __init__(self):
+        self._closed = asyncio.Lock()
+        self._left = asyncio.Event()
+        self._inside = 0
+
+    @asynccontextmanager
+    async def shared(self) -> AsyncIterator[None]:
+        async with self._closed:
+            self._inside += 1
+        try:
+            yield
+        finally:
+            self._inside -= 1
+            self._left.set()
+
+    @asynccontextmanager
+    async def exclusive(self) -> AsyncIterator[None]:
+        async with self._closed:
+            while self._inside:
+                self._left.clear()
+                await self._left.wait()
+            yield
+
+
 class ReplicaWorker(Part):
     """A worker with its own dense parameters and optimiser, and its own rows where no server keeps them."""
 
-    in_checkpoint = ("_input", "replica", "way", "_counts", "new", "_evals", "record")
+    in_checkpoint = ("_input", "replica", "exchanger", "_clocks", "new", "_evals", "record")
 
     def __init__(
         self,
@@ -77,8 +103,8 @@ class ReplicaWorker(Part):
         exchange, when = self.rule.exchange, self.rule.when
         self.overlapped = exchange.overlapped and plan.on_nan == "stop"
         self.buckets = self._trainer.buckets(exchange.buckets if self.overlapped or not exchange.overlapped else 1)
-        self.way = WAYS[type(exchange)](
-            Here(
+        self.exchanger = EXCHANGERS[type(exchange)](
+            Context(
                 site=site,
                 plan=plan,
                 rank=rank,
@@ -91,8 +117,8 @@ class ReplicaWorker(Part):
         )
         self._background = isinstance(when, Background)
         one = exchange.together or self._background
-        self._counts = [Count() for _ in range(1 if one else self.rule.worker_threads)]
-        self._stepping = Gate()
+        self._clocks = [MixClock() for _ in range(1 if one else self.rule.worker_threads)]
+        self._stepping = StepLock()
         """Threads in a step."""
         self._stepped = asyncio.Event()
         self._finished = False
@@ -113,9 +139,10 @@ class ReplicaWorker(Part):
         began, steps = self.site.now(), self.replica.steps
         self._finished = False
         self._stepped.clear()
-        for count in self._counts:
-            count.since = began
-        await self.way.start()
+        for clock in self._clocks:
+            clock.since = began
+        await self.exchanger.start(until, self.new)
+        self.new = self.new and self._place == "gradient"
         async with asyncio.TaskGroup() as beside:
             if self._background:
                 beside.create_task(self._shadow(), name=f"shadow {self._rank}")
@@ -130,6 +157,7 @@ class ReplicaWorker(Part):
                     await self._servers.tell(change)
                 await self._mix_until_all_end(began, self.replica.steps - steps)
             self._finished = True
+            self.exchanger.stop(until)
             await self._rendezvous.tell(self._rank, change)
             self._stepped.set()
         if self._servers and not lingers:
@@ -140,17 +168,20 @@ class ReplicaWorker(Part):
         await self._embedding.find(there, patience)
 
     async def know(self, rank: int, worker: Handle) -> None:
-        self.way.know(rank, worker)
+        self.exchanger.know(rank, worker)
 
-    async def deliver(self, rank: int, round: int, message: np.ndarray) -> None:
-        await self.way.deliver(rank, round, message)
+    async def forget(self, rank: int) -> None:
+        self.exchanger.forget(rank)
 
-    async def forget(self, rank: int, generation: int) -> None:
-        await self.way.forget(rank, generation)
+    async def mix_round(self, joins: bool) -> int:
+        return self.exchanger.current_round(joins)
 
-    async def absorb(self, message: np.ndarray) -> np.ndarray:
-        """Take in another worker's message, whatever this one is doing; the answer."""
-        return await self.replica.absorb(message)
+    async def letter(self, round: int, until: int) -> np.ndarray | None:
+        return await self.exchanger.letter(round, until)
+
+    async def meet(self, message: np.ndarray) -> np.ndarray:
+        """Take in another worker's message, whatever this worker is doing; the answer."""
+        return await self.replica.meet(message)
 
     async def copy(self) -> dict[str, Any]:
         """What a worker that is there again starts from."""
@@ -161,8 +192,8 @@ class ReplicaWorker(Part):
         the batches of its own that it missed are left out, and those up to `beyond` that it had computed."""
         await self._input.skip(copy["steps"] if step is None else step, beyond)
         self.replica.take_over(copy)
-        for count in self._counts:
-            count.begun = count.done = count.mixed_at = copy["steps"] // len(self._counts)
+        for clock in self._clocks:
+            clock.begun = clock.done = clock.mixed_at = copy["steps"] // len(self._clocks)
         self.new = True
 
     async def report(self, end: EvalPoint) -> PartLog:
@@ -171,25 +202,25 @@ class ReplicaWorker(Part):
         return self.record
 
     async def _train_all(self, thread: int, until: int, beside: asyncio.TaskGroup) -> None:
-        count = self._counts[thread % len(self._counts)]
+        clock = self._clocks[thread % len(self._clocks)]
         batches, servers = self._input.batches(until, beside), [self._servers] if self._servers else []
         async for batch, pulls in with_pulls(batches, servers, beside):
-            await self._train(batch, pulls, count, beside)
+            await self._train(batch, pulls, clock, beside)
 
-    async def _train(self, batch: Batch, pulls: Sequence[Pull], count: Count, beside: asyncio.TaskGroup) -> None:
-        count.begun += 1
-        due = self._place and self.rule.due(count.begun, self.site.now() - count.since)
+    async def _train(self, batch: Batch, pulls: Sequence[Pull], clock: MixClock, beside: asyncio.TaskGroup) -> None:
+        clock.begun += 1
+        due = self._place and self.rule.is_due(clock.begun, self.site.now() - clock.since)
         place, label, rate = self._place if due else None, batch.index, self.replica.rate()
         asked = beside_it = overlap = None
         if due:  # from here on: else every thread that begins a step before the mix is over would mix as well
-            count.since = self.site.now()
+            clock.since = self.site.now()
         if place == "before":
-            await self._mix_standing(count, label)
+            await self._mix_alone(clock, label)
         elif place == "beside":
             values = self.replica.pull()  # the gradient is that of the parameters before the mix
-            beside_it = asyncio.ensure_future(self.mix(count, label, self.way.ahead()))
+            beside_it = asyncio.ensure_future(self.mix(clock, label, self.exchanger.ask_ahead()))
         elif place == "gradient" or (place == "after" and self.rule.worker_threads == 1):
-            asked = self.way.ahead()  # the answer travels while the worker computes
+            asked = self.exchanger.ask_ahead()  # the answer travels while the worker computes
         if place == "gradient":
             if self.new:
                 # From its first push on a barrier at the rows' servers counts on this worker, and so must its group: one that
@@ -214,16 +245,16 @@ class ReplicaWorker(Part):
             if result is not None and result.statistics is not None:
                 self.replica.follow(result.statistics)
             await self._push(batch, result, rate, beside)
-            count.done += 1
+            clock.done += 1
             self.replica.steps += 1
             self.replica.samples += batch.size
         if place == "after":
-            await self._mix_standing(count, label, asked)
+            await self._mix_alone(clock, label, asked)
         elif place == "gradient":  # one that had to be left out counts as zero
             mine = result.dense.cpu().numpy() if result else np.zeros(self.replica.size, np.float32)
-            start, mean = await self.way.mean(label, asked, mine, overlap)
+            start, mean = await self.exchanger.mean(label, asked, mine, overlap)
             await self.replica.update(mean, label, rate)
-            self.mixed(count, label, start)
+            self.mixed(clock, label, start)
         self._stepped.set()
         if result is not None:
             self.record.ledger["applied"] += 1
@@ -232,32 +263,32 @@ class ReplicaWorker(Part):
             self.record.ledger["dropped"] += 1
         self.record.snapshots += map(self._snapshot, self._evals.pop_reached(self._samples))
 
-    async def _mix_standing(self, count: Count, label: int, asked: asyncio.Task | None = None) -> None:
+    async def _mix_alone(self, clock: MixClock, label: int, asked: asyncio.Task | None = None) -> None:
         """Where a replica mixes as one, its threads stand still."""
-        async with self._stepping.alone() if self.rule.exchange.together else nullcontext():
-            await self.mix(count, label, asked)
+        async with self._stepping.exclusive() if self.rule.exchange.together else nullcontext():
+            await self.mix(clock, label, asked)
 
-    async def mix(self, count: Count, label: int, asked: asyncio.Task | None = None) -> None:
+    async def mix(self, clock: MixClock, label: int, asked: asyncio.Task | None = None) -> None:
         """Mix once and note it."""
-        start = await self.way.mix(label, asked)
+        start = await self.exchanger.mix(label, asked)
         if start is not None:
-            self.mixed(count, label, start)
+            self.mixed(clock, label, start)
 
-    def mixed(self, count: Count, label: int, start: float) -> None:
-        count.since = self.site.now()
-        self.record.span("mix", start, count.since, label)
-        self.record.gaps.append((count.since, count.done - count.mixed_at))
-        count.mixed_at = count.done
+    def mixed(self, clock: MixClock, label: int, start: float) -> None:
+        clock.since = self.site.now()
+        self.record.span("mix", start, clock.since, label)
+        self.record.gaps.append((clock.since, clock.done - clock.mixed_at))
+        clock.mixed_at = clock.done
 
     async def _shadow(self) -> None:
         """Mix as often as the network lets it, with at least one local step in between, until the data ends."""
-        count = self._counts[0]
+        clock = self._clocks[0]
         while True:
             await self._stepped.wait()
             self._stepped.clear()
             if self._finished:
                 return
-            await self.mix(count, count.done)
+            await self.mix(clock, clock.done)
 
     async def _mix_until_all_end(self, began: float, steps: int) -> None:
         """The shadow goes on while others train, as often as this worker made a step."""
@@ -303,25 +334,27 @@ async def drive(world: World, plan: Plan, model: ModelState | None = None) -> Fi
     check(plan)
     # A workload without tables has nothing to keep on a server.
     on_servers = sparse.family == "server" and plan.workload.tables()
-    apart = await open_servers(world, plan.behind, sparse, ("rows",), model) if on_servers else None
-    rendezvous = await world.host(WAYS[type(rule.exchange)].rendezvous, plan, node="master")
+    row_servers = await open_servers(world, plan.behind, sparse, ("rows",), model) if on_servers else None
+    rendezvous = await world.host(Rendezvous, plan, node="master")
     centre = await open_sync_servers(world, plan, model) if isinstance(rule.exchange, Centre) else ()
     data_service = await open_data_service(world, plan)
-    embedding = EmbeddingWorkers(world, plan, apart, data_service) if plan.embedding_workers else None
+
+    def host_embedding(rank: int) -> Awaitable[Handle]:
+        return world.host(EmbeddingWorker, plan, rank, row_servers, data_service, node=f"embedding{rank}")
 
     async def host(rank: int) -> Handle:
         worker = await world.host(
-            ReplicaWorker, plan, rank, apart, rendezvous, centre, data_service, node=f"worker{rank}"
+            ReplicaWorker, plan, rank, row_servers, rendezvous, centre, data_service, node=f"worker{rank}"
         )
         if model:
-            await worker.inherit(model.dense, {} if apart else model.rows)
+            await worker.inherit(model.dense, {} if row_servers else model.rows)
         if rule.exchange.meets_workers:
             await rendezvous.enroll(rank, worker)
         return worker
 
-    servers = apart.named() if apart else {}
-    told = [*servers.values(), rendezvous, *([data_service.queue] if plan.watch else [])]
-    workers = Workers(world, plan, host, told, embedding)
+    servers = row_servers.named() if row_servers else {}
+    listeners = [*servers.values(), rendezvous, *([data_service.queue] if plan.watch else [])]
+    workers = Workers(world, plan, host, listeners, host_embedding)
     others = {**servers, **{f"centre{server}": handle for server, handle in enumerate(centre)}}
     return await carry_out(world, plan, workers, others, {"rendezvous": rendezvous, **data_service.named()})
 
@@ -330,10 +363,10 @@ def check(plan: Plan) -> None:
     """Refuse what would train as something else."""
     sparse, rule = plan.protocol.sparse, plan.protocol.dense
     if plan.workload.tables():
-        if sparse.family == "replica" and not rule.mixes_rows and rule.rows != "apart":
+        if sparse.family == "replica" and not rule.mixes_rows and rule.rows != "local":
             raise BadOption(
                 f"{rule.name}: rows of {plan.workload.name!r} would stay in each worker's replica, where this rule never mixes "
-                "them; let them follow a server rule (Pair(sparse=..., dense=...)), or say rows = 'apart'"
+                "them; let them follow a server rule (Pair(sparse=..., dense=...)), or say rows = 'local'"
             )
         if sparse.family == "replica" and rule.model == "centre":
             raise BadOption(f"{rule.name}: the model is the sync servers' copy, so rows must follow a server rule")
@@ -352,16 +385,16 @@ def check(plan: Plan) -> None:
             "has none; give the dense parameters a rule that waits, or train a model with tables"
         )
     for step in range(1, 9) if isinstance(rule.when, Loop) else ():
-        if rule.due(step, math.inf) != rule.due(step, math.inf):
+        if rule.is_due(step, math.inf) != rule.is_due(step, math.inf):
             raise BadOption(
-                f"{rule.name}: due(step={step}, seconds=inf) gave two answers to one question; what a rule remembers belongs "
+                f"{rule.name}: is_due(step={step}, seconds=inf) gave two answers to one question; what a rule remembers belongs "
                 "into its memory (init, merge), and due follows from step and seconds alone"
             )
     steps = -(-plan.batches // plan.workers)
     if plan.data == "stream":
         steps = max(size for _, size in stretches(plan.batches, plan.workers, plan.partitions))
     never = plan.workers > 1 and not plan.open and isinstance(rule.when, Loop) and not rule.when.seconds
-    if never and not any(rule.due(step, math.inf) for step in range(1, steps + 1)):
+    if never and not any(rule.is_due(step, math.inf) for step in range(1, steps + 1)):
         raise BadOption(
             f"{rule.name}: its replicas would never mix: none of the {steps} steps of each of {plan.workers} workers is due; "
             "mix more often, or train on more samples"

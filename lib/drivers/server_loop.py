@@ -7,14 +7,13 @@ from collections.abc import Awaitable
 
 from lib.cluster.base import Handle, Site, World
 from lib.drivers.execution import carry_out
-from lib.drivers.membership.embedding_workers import EmbeddingWorkers
 from lib.drivers.membership.workers import Workers
 from lib.drivers.run.data_service import DataService, open_data_service
 from lib.drivers.run.model_state import ModelState
 from lib.drivers.run.plan import Plan
 from lib.drivers.run.record import EvalPoint, Finished, PartLog
 from lib.drivers.run.trainer import Input, Trainer
-from lib.drivers.servers.embedding_worker import EmbeddingClient
+from lib.drivers.servers.embedding_worker import EmbeddingClient, EmbeddingWorker
 from lib.drivers.servers.server_client import make_client, with_pulls
 from lib.drivers.servers.servers import Servers, open_servers
 from lib.store.checkpointed import Part
@@ -83,11 +82,15 @@ async def drive(world: World, plan: Plan, model: ModelState | None = None) -> Fi
         first = await open_servers(world, plan, dense, ("dense",), model)
         servers = (first, await open_servers(world, plan.behind, sparse, ("rows",), model))
     data_service = await open_data_service(world, plan)
-    embedding = EmbeddingWorkers(world, plan, servers[-1], data_service) if plan.embedding_workers else None
+
+    def host_embedding(rank: int) -> Awaitable[Handle]:
+        return world.host(EmbeddingWorker, plan, rank, servers[-1], data_service, node=f"embedding{rank}")
 
     def host(rank: int) -> Awaitable[Handle]:
         return world.host(ServerWorker, plan, rank, servers, data_service, node=f"worker{rank}")
 
     named = {name: handle for each in servers for name, handle in each.named().items()}
     listeners = [*named.values(), *([data_service.queue] if plan.watch else [])]
-    return await carry_out(world, plan, Workers(world, plan, host, listeners, embedding), named, data_service.named())
+    return await carry_out(
+        world, plan, Workers(world, plan, host, listeners, host_embedding), named, data_service.named()
+    )

@@ -3,7 +3,7 @@
 Lian et al., "Can Decentralized Algorithms Outperform Centralized Algorithms?", NeurIPS 2017 (D-PSGD, Algorithm 1 on a ring); Lian
 et al., "Asynchronous Decentralized Parallel SGD", ICML 2018 (AD-PSGD, Algorithm 1 with the bipartite graph of Appendix A).
 
-Paper -> code: the mixing matrix W -> `DPSGD.weights`; AD-PSGD's atomic average of two -> `ADPSGD.absorb` and `merge`.
+Paper -> code: the mixing matrix W -> `DPSGD.weights`; AD-PSGD's atomic average of two -> `ADPSGD.update_centre` and `merge`.
 
 Departures: AD-PSGD's active worker draws its passive partner at random; here each goes through all of them in turn, and chance
 enters through the workers' speeds. Rows of embedding tables follow Async. The model is the average of all replicas, as in both
@@ -62,7 +62,7 @@ class ADPSGD(ReplicaRule):
     def partner(self, round: int, rank: int, workers: int) -> int | None:
         return None if rank % 2 else 2 * ((rank // 2 + round) % (workers // 2)) + 1
 
-    def absorb(self, copy, theirs):
+    def update_centre(self, copy, theirs):
         half = (theirs - copy) / 2
         return copy + half, -half
 

@@ -3,8 +3,8 @@
 Zhang, Choromanska, LeCun, "Deep learning with Elastic Averaging SGD", NeurIPS 2015, Algorithm 1 (asynchronous EASGD); Dean et
 al., "Large Scale Distributed Deep Networks", NeurIPS 2012, Section 4.1 (Downpour SGD).
 
-Paper -> code: x~ <- x~ + alpha (x_i - x~) -> `EASGD.absorb`; x_i <- x_i - alpha (x_i - x~) -> `EASGD.merge`; Downpour's accrued
-gradient -> `Downpour.send`; its fetch -> `Downpour.merge`.
+Paper -> code: x~ <- x~ + alpha (x_i - x~) -> `EASGD.update_centre`; x_i <- x_i - alpha (x_i - x~) -> `EASGD.merge`; Downpour's
+accrued gradient -> `Downpour.send`; its fetch -> `Downpour.merge`.
 
 Special cases: EASGD with alpha = 0 is no sync; Downpour with n = 1 and SGD makes Async's updates, at the worker.
 
@@ -58,7 +58,7 @@ class EASGD(_WithACentre):
     alpha: Share = 0.25
     """Elastic force (alpha)."""
 
-    def absorb(self, copy, theirs):
+    def update_centre(self, copy, theirs):
         return copy + self.alpha * (theirs - copy), copy
 
     def merge(self, memory, mine: np.ndarray, mix: Mix):
@@ -84,14 +84,14 @@ class Downpour(_WithACentre):
         """The centre as it was fetched."""
         return start.copy()
 
-    def returned(self, memory: np.ndarray, mine: np.ndarray) -> np.ndarray:
+    def rejoined(self, memory: np.ndarray, mine: np.ndarray) -> np.ndarray:
         """What the worker whose replica this is had not pushed is that worker's to push."""
         return mine.copy()
 
     def send(self, memory: np.ndarray, mine: np.ndarray, round: int) -> np.ndarray:
         return memory - mine
 
-    def absorb(self, copy, theirs):
+    def update_centre(self, copy, theirs):
         moved = copy - theirs
         return moved, moved
 

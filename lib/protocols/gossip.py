@@ -3,8 +3,8 @@
 Luo et al., "Prague: High-Performance Heterogeneity-Aware Asynchronous Decentralized Training", ASPLOS 2020; Nadiradze et al.,
 "Asynchronous Decentralized SGD with Quantized and Local Updates" (SwarmSGD), NeurIPS 2021.
 
-Paper -> code: Prague's partial all-reduce among a group that a generator makes up as workers ask -> `Prague.form`; SwarmSGD's
-pairs with local steps between two meetings -> `SwarmAdam`, `every`.
+Paper -> code: Prague's partial all-reduce among a group that a generator makes up as workers ask -> `Prague.form_groups`;
+SwarmSGD's pairs with local steps between two meetings -> `SwarmAdam`, `every`.
 
 Departures: both papers draw partners at random; here the partners are the first who are ready, so that nobody waits for a
 particular one, and chance enters through the workers' speeds. SwarmAdam is SwarmSGD with the workload's optimiser, whose state
@@ -49,7 +49,7 @@ class Prague(ReplicaRule):
     def max_staleness(self) -> float:
         return 0
 
-    def form(self, waiting: Mapping[int, int], active: frozenset[int], workers: int) -> Groups:
+    def form_groups(self, waiting: Mapping[int, int], active: frozenset[int], workers: int) -> Groups:
         """Full groups in the order of asking; the last workers that are left make a smaller one."""
         ready = [rank for rank in waiting if rank in active]
         full = len(ready) // self.size * self.size

@@ -61,7 +61,7 @@ class PostLocalSGD(LocalSGD):
     until: Natural = 4
     """Steps in which all workers mix each time (t')."""
 
-    def due(self, step: int, seconds: float) -> bool:
+    def is_due(self, step: int, seconds: float) -> bool:
         return step <= self.until or (step - self.until) % self.every == 0
 
 
@@ -76,7 +76,7 @@ class DynamicAveraging(LocalSGD):
     distance: NotNegative = 0.3
     """How far, in L2 norm, a replica may go from the last mean (the root of Delta)."""
 
-    def apart(self, moved: Mapping[int, float]) -> bool:
+    def should_mix(self, moved: Mapping[int, float]) -> bool:
         return max(moved.values()) > self.distance
 
 
@@ -87,7 +87,7 @@ class _Outer(LocalSGD):
     def init(self, start: np.ndarray):
         return start.copy(), np.zeros_like(start)
 
-    def stands_for(self, memory, mine: np.ndarray) -> np.ndarray:
+    def as_model(self, memory, mine: np.ndarray) -> np.ndarray:
         return memory[0]
 
 

@@ -79,7 +79,7 @@ class Neighbours(Exchange):
 
 @dataclass(frozen=True, kw_only=True)
 class Peer(Exchange):
-    """A worker meets another's replica, which answers at once, whatever its worker is doing: `partner`, `absorb`."""
+    """A worker meets another's replica, which answers at once, whatever its worker does: `partner`, `update_centre`."""
 
     together: ClassVar[bool] = False
     meets_workers: ClassVar[bool] = True
@@ -87,7 +87,7 @@ class Peer(Exchange):
 
 @dataclass(frozen=True, kw_only=True)
 class Centre(Exchange):
-    """A worker meets the copy on the sync servers, whenever it likes: `absorb`; or what it sends is a gradient of the copy."""
+    """A worker meets the copy on the sync servers at any time: `update_centre`; or its message is a gradient of the copy."""
 
     together: ClassVar[bool] = False
 
@@ -95,7 +95,7 @@ class Centre(Exchange):
     """Sync servers ("sync0", "sync1", ...), each of which holds an equal part of what workers send."""
     optimizer: Any = None
     """One of `lib.store.optim`, or its name and fields, that steps the copy by what workers send, each of whom is told the copy
-    that came of it; None: `absorb` does."""
+    that came of it; None: `update_centre` does."""
 
     def __post_init__(self):
         _at_least_one("servers", self.servers)
@@ -120,7 +120,7 @@ class Loop:
         if self.place not in ("before", "beside", "after"):
             raise BadOption(f"place must be before, beside or after, not {self.place!r}")
 
-    def due(self, step: int, seconds: float) -> bool:
+    def is_due(self, step: int, seconds: float) -> bool:
         return step % self.every == 0 and seconds >= self.seconds
 
 

@@ -32,16 +32,16 @@ class ReplicaRule(Rule):
     family: ClassVar = "replica"
     exchange: ClassVar[Exchange] = Mean()
     when: ClassVar[Loop | Background] = Loop()
-    rows: ClassVar[ServerRule | Literal["averaged", "apart"]] = "averaged"
+    rows: ClassVar[ServerRule | Literal["averaged", "local"]] = "averaged"
     """On servers that follow this rule; or in the replica, averaged with it over all members that hold a row (where `Mean`
     mixes in the loop); or in the replica and never mixed, which must be said."""
     model: ClassVar[Literal["first", "average", "centre"]] = "first"
     """The parameters that are evaluated and handed on: the first worker's, the mean of all workers', or the sync servers'.
     The others are evaluated at the end under names of their own."""
-    apart: ClassVar[Callable[[Mapping[int, float]], bool] | None] = None
-    """`apart(moved)`: whether those who have come to a mix carry it out, given how far each one's replica is from what its last
-    mix made of it (rank -> L2 norm; infinite in a timing run); of a centre or a partner, the worker asks for itself alone. None:
-    they do, and nobody measures."""
+    should_mix: ClassVar[Callable[[Mapping[int, float]], bool] | None] = None
+    """`should_mix(moved)`: whether the workers that have come to a mix carry it out, given how far each replica is from the
+    result of its last mix (rank -> L2 norm; infinite in a timing run). With a centre or partner, a worker asks for itself.
+    None: they always mix, and no distance is measured."""
 
     worker_threads: int = 1
     """Training threads on one replica and its optimiser's state (m), in the manner of Hogwild."""
@@ -58,9 +58,9 @@ class ReplicaRule(Rule):
             raise BadOption(f"{self.name}: worker_threads must be at least 1, not {self.worker_threads}")
         if isinstance(exchange, Gradients) and (self.worker_threads > 1 or when != Loop()):
             raise BadOption(f"{self.name}: gradients are averaged by one thread in every step of the loop")
-        if self.apart and (exchange.copies or (exchange.together and getattr(exchange, "ahead", True))):
+        if self.should_mix and (exchange.copies or (exchange.together and getattr(exchange, "ahead", True))):
             raise BadOption(
-                f"{self.name}: apart(moved) is asked when a worker is ready to mix: with Mean(ahead=False), Centre() or Peer()"
+                f"{self.name}: should_mix(moved) is asked once a worker is ready: with Mean(ahead=False), Centre() or Peer()"
             )
         mixed = isinstance(exchange, Mean) and isinstance(when, Loop)
         if self.statistics and not mixed and not exchange.copies:
@@ -91,15 +91,15 @@ class ReplicaRule(Rule):
     def batches_a_step(self, workers: int) -> int:
         return workers
 
-    def due(self, step: int, seconds: float) -> bool:
+    def is_due(self, step: int, seconds: float) -> bool:
         """Whether a replica mixes in its `step`-th step (the first is 1), which begins so long after its last mix."""
-        return self.when.due(step, seconds)
+        return self.when.is_due(step, seconds)
 
     def groups(self, round: int, workers: int) -> Groups:
         """The scheduled groups of a mixing round: a partition of the ranks."""
         return (tuple(range(workers)),)
 
-    def form(self, waiting: Mapping[int, int], active: frozenset[int], workers: int) -> Groups:
+    def form_groups(self, waiting: Mapping[int, int], active: frozenset[int], workers: int) -> Groups:
         """The groups that can go now, given who waits at which round. By default: scheduled groups whose members that
         are still active all wait at the same round, without those who wait at a later one (they were lost, or the group
         broke when another was); a rule of dynamic groups decides by who is there."""
@@ -129,7 +129,7 @@ class ReplicaRule(Rule):
         """What one replica remembers between mixes (an outer copy, for one); None where nothing."""
         return None
 
-    def returned(self, memory: Any, mine: np.ndarray) -> Any:
+    def rejoined(self, memory: Any, mine: np.ndarray) -> Any:
         """What a worker remembers that was lost and is there again, with another's replica `mine` and what that one remembers:
         by default the same, as is right for what all share. What is a worker's own begins anew here."""
         return memory
@@ -138,7 +138,7 @@ class ReplicaRule(Rule):
         """What a replica sends: the vector itself, or any array made of it (a part, a compressed form), alike for all who mix."""
         return mine
 
-    def absorb(self, copy: np.ndarray, theirs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def update_centre(self, copy: np.ndarray, theirs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The sync servers' copy, or a partner's, after a worker brought `theirs`; and what that worker is told."""
         raise NotImplementedError(f"{self.name} has no copy to meet")
 
@@ -146,14 +146,14 @@ class ReplicaRule(Rule):
         """What a replica remembers, and the replica, after a mix. `mine` may have moved on since `mix.sent`."""
         return memory, mix.theirs
 
-    def stands_for(self, memory: Any, mine: np.ndarray) -> np.ndarray:
+    def as_model(self, memory: Any, mine: np.ndarray) -> np.ndarray:
         """The model that one replica stands for: itself, or an outer copy that it remembers."""
         return mine
 
 
-def goes(rule: ReplicaRule, moved: Mapping[int, float]) -> bool:
+def mixes_now(rule: ReplicaRule, moved: Mapping[int, float]) -> bool:
     """Whether a mix of these takes place."""
-    answer = rule.apart(moved) if rule.apart else True
+    answer = rule.should_mix(moved) if rule.should_mix else True
     if not isinstance(answer, (bool, np.bool_)):
         raise BadOption(f"{rule.name}: apart(moved={moved}) must say whether to mix, True or False; it gave {answer!r}")
     return bool(answer)

@@ -5,10 +5,10 @@ The rule in one sentence: training threads never synchronise; a shadow task besi
 others by elastic interpolation: with a sync server's copy (S-EASGD), with the mean of all replicas (S-MA), or with a global
 model that moves towards that mean (S-BMUF). A foreground twin does the same in the training loop, every so many steps or seconds.
 
-Paper -> code: Algorithm 1's shadow thread -> `when`; Algorithm 2's two lines -> `absorb` (on the sync server) and `merge` (on
-the trainer); AllReduce of Algorithms 3 and 4 -> `exchange`; w_global -> what `init` begins and `merge` moves; partitioned sync
-servers -> `sync_servers`; embeddings on parameter servers with Hogwild updates -> `rows`; worker threads on one replica and
-its optimiser's state -> `worker_threads`.
+Paper -> code: Algorithm 1's shadow thread -> `when`; Algorithm 2's two lines -> `update_centre` (on the sync server) and `merge`
+(on the trainer); AllReduce of Algorithms 3 and 4 -> `exchange`; w_global -> what `init` begins and `merge` moves; partitioned
+sync servers -> `sync_servers`; embeddings on parameter servers with Hogwild updates -> `rows`; worker threads on one replica
+and its optimiser's state -> `worker_threads`.
 
 Special cases: alpha = 0 is training without synchronisation; S-MA with alpha = 1 copies the mean, which loses what was learnt
 while it travelled; BMUF with eta = 1 and no momentum is MA; FR-MA with alpha = 1 is local SGD.
@@ -69,7 +69,7 @@ class _EASGD(_Elastic):
     def exchange(self) -> Centre:
         return Centre(servers=self.sync_servers)
 
-    def absorb(self, copy: np.ndarray, theirs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def update_centre(self, copy: np.ndarray, theirs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         moved = (1 - self.alpha) * copy + self.alpha * theirs
         return moved, moved if self.answer == "new" else copy
 

@@ -33,7 +33,7 @@ def declared_features(rule: ReplicaRule) -> dict[str, bool]:
     is one of all or of scheduled groups, who wait for each other. stops others: so do their steps. centralised: copies meet on
     sync servers.
     """
-    scheduled = type(rule).form is ReplicaRule.form
+    scheduled = type(rule).form_groups is ReplicaRule.form_groups
     return {
         "background": isinstance(rule.when, Background),
         "Hogwild": not isinstance(rule.exchange, Gradients),

@@ -23,12 +23,12 @@ EXCHANGES = 5
 
 @dataclass(frozen=True, kw_only=True)
 class Shadow(ShadowEASGD):
-    rows: ClassVar = "apart"
+    rows: ClassVar = "local"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Foreground(ForegroundEASGD):
-    rows: ClassVar = "apart"
+    rows: ClassVar = "local"
 
 
 COUNTS = {1: "one thread", 2: "two threads", 4: "four threads"}

@@ -334,11 +334,10 @@ def test_what_cannot_come_back_ends_the_run():
 def test_servers_that_do_not_learn_of_a_death_deadlock(monkeypatch):
     """The planted fault: a worker dies, and its servers hear nothing of it."""
 
-    async def lose(self, rank):
-        del self._here[rank]
-        self.members = self.members.after(rank, "dies")
+    async def notify(self, rank, change):
+        return []
 
-    monkeypatch.setattr(Workers, "_lose", lose)
+    monkeypatch.setattr(Workers, "_notify", notify)
     plan = [Failure(node="worker1", kind="dies", at=STEP * 3)]
     with pytest.raises(Deadlock):
         train("sync", VirtualCluster(workers=4, failures=plan, **EVEN))

@@ -46,7 +46,9 @@ def test_rows_that_a_replica_holds_are_mixed_or_refused(exchange, when):
 
 
 def test_rows_may_stay_apart_where_that_is_said():
-    said = rule(exchange=Centre(), when=Background(), rows="apart", absorb=lambda self, copy, theirs: (copy, copy))
+    said = rule(
+        exchange=Centre(), when=Background(), rows="local", update_centre=lambda self, copy, theirs: (copy, copy)
+    )
     final = finals(records(CLICKS, said, VirtualCluster(workers=2)))
     one, other = (final[f"worker{rank}/replica rows"]["feature"] for rank in range(2))
     both = np.intersect1d(one.ids, other.ids)
@@ -73,8 +75,8 @@ def test_groups_that_are_no_partition_are_named(groups):
 
 
 def test_groups_of_those_who_do_not_wait_are_named():
-    wrong = rule(exchange=Mean(ahead=False), form=lambda self, waiting, active, workers: ((0, 1),), name="mine")
-    with pytest.raises(BadOption, match="mine: form must make groups of those who wait"):
+    wrong = rule(exchange=Mean(ahead=False), form_groups=lambda self, waiting, active, workers: ((0, 1),), name="mine")
+    with pytest.raises(BadOption, match="mine: form_groups must make groups of those who wait"):
         train(wrong)
 
 
@@ -242,7 +244,7 @@ def test_a_shadow_goes_on_until_all_data_are_consumed(until):
     shadow = rule(
         exchange=Centre(),
         when=Background(until=until),
-        absorb=lambda self, copy, theirs: (theirs, theirs),
+        update_centre=lambda self, copy, theirs: (theirs, theirs),
     )
     workload = workloads.get("quadratic", dim=6, batch_size=4, samples=4 * 22)
     cluster = VirtualCluster(workers=2, worker=Node(flops=1e4))
@@ -375,7 +377,7 @@ def test_a_rule_is_told_the_round(exchange):
         exchange=exchange,
         partner=lambda self, round, rank, workers: told.append((rank, round)) or 1 - rank,
         send=lambda self, memory, mine, round: told.append((-1, round)) or mine,
-        absorb=lambda self, copy, theirs: (copy, theirs),
+        update_centre=lambda self, copy, theirs: (copy, theirs),
     )
     train(counting, replace(BOWL, samples=4 * 6), VirtualCluster(workers=2))
     assert sorted(round for rank, round in told if rank < 0) == [0, 0, 1, 1, 2, 2]

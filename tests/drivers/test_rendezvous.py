@@ -6,9 +6,12 @@ import asyncio
 from types import SimpleNamespace
 
 import numpy as np
-from lib.drivers.replicas.mix_in_step import Beside
 
-from lib.drivers.membership.rendezvous import Neighbourhoods, Rendezvous
+from lib.cluster.base import Handle
+from lib.drivers.membership.rendezvous import Rendezvous
+from lib.drivers.replicas.exchangers import Context, WithNeighbours
+from lib.drivers.run.record import PartLog
+from lib.errors import NodeLost
 from lib.protocols.decentralised import DPSGD
 from tests.drivers.composing import rule
 
@@ -25,25 +28,120 @@ async def asked(meeting, *questions):
     return [task.result().members if task.done() else None for task in tasks]
 
 
-def test_neighbours_go_when_theirs_have_come_as_far():
+class Peers(Handle):
+    """A worker's exchanger, called as the others call its worker."""
+
+    def __init__(self, exchanger):
+        self.exchanger, self.dead = exchanger, False
+
+    def bind(self, site):
+        return self
+
+    async def _call(self, method, args):
+        if self.dead:
+            raise NodeLost(f"worker{self.exchanger._rank}")
+        if method == "mix_round":
+            return self.exchanger.current_round(*args)
+        return await self.exchanger.letter(*args)
+
+
+class Clock:
+    """A site whose computations take no time."""
+
+    generation = 0
+
+    def now(self):
+        return 0.0
+
+    async def compute(self, work, function, *args):
+        return function(*args)
+
+
+def ring(workers):
+    """Workers of D-PSGD whose messages are their ranks; each merge is noted."""
+    peers, merged = [], []
+    for rank in range(workers):
+
+        async def merge(mix, rank=rank):
+            merged.append((rank, mix.round, round(float(mix.theirs[0]), 3)))
+
+        replica = SimpleNamespace(message=lambda round, rank=rank: np.full(1, rank, np.float64), merge=merge)
+        shared = {"rendezvous": None, "sync_servers": (), "buckets": [], "record": PartLog("", None)}
+        context = Context(site=Clock(), plan=plan(DPSGD(), workers), rank=rank, replica=replica, **shared)
+        peers.append(Peers(WithNeighbours(context)))
+    for one in peers:
+        for other in peers:
+            if one is not other:
+                one.exchanger.know(other.exchanger._rank, other)
+    return peers, merged
+
+
+async def mixes(*peers):
+    """Let these workers begin a mix; those that are done."""
+    tasks = [asyncio.ensure_future(each.exchanger.mix(0)) for each in peers]
+    for _ in range(20):
+        await asyncio.sleep(0)
+    return [task.done() for task in tasks]
+
+
+def test_a_neighbour_is_waited_for_until_it_begins_the_round_or_stops():
     async def main():
-        ring = Neighbourhoods(None, plan(DPSGD(), 5))
-        assert await asked(ring, (4, 0), (0, 0), (1, 0)) == [None, (0, 1, 4), None]
-        await ring.tell(2, "leaves")  # at the end of its data, before the round
-        assert await asked(ring, (3, 0)) == [(3, 4)]
+        (zero, one, two, three, four), merged = ring(5)
+        for each in (zero, one, two, three, four):
+            await each.exchanger.start(10, False)
+        assert await mixes(four, zero, one) == [False, True, False]
+        assert merged == [(0, 0, round((4 + 0 + 1) / 3, 3))]
+        two.exchanger.stop(10)  # at the end of its data, before the round
+        assert await mixes(three) == [True]
+        assert {(1, 0, round((0 + 1 + 1) / 3, 3)), (3, 0, round((3 + 3 + 4) / 3, 3))} <= {*merged}
+        assert len(merged) == 4
 
     asyncio.run(main())
 
 
-def test_who_was_lost_is_no_neighbour_and_comes_back_at_a_round_that_nobody_has_begun():
+def test_a_lost_neighbour_is_left_out_and_joins_at_a_round_that_no_other_has_begun():
     async def main():
-        ring = Neighbourhoods(None, plan(DPSGD(), 5))
-        await asked(ring, (1, 0))
-        await ring.tell(1, "dies")
-        assert await asked(ring, (0, 0), (4, 0), (3, 0)) == [(0, 4), (0, 3, 4), None]
-        await ring.tell(1, "comes back")
-        assert await ring.first(1) == 1
-        assert await asked(ring, (1, 1, 1), (0, 1), (4, 1)) == [None, (0, 1, 4), None]
+        (zero, one, two), merged = ring(3)
+        for each in (zero, one, two):
+            await each.exchanger.start(10, False)
+        one.dead = True
+        assert await mixes(zero, two) == [True, True]
+        fresh, _ = ring(3)
+        one.exchanger, one.dead = fresh[1].exchanger, False
+        for each in (zero, two):
+            one.exchanger.know(each.exchanger._rank, each)
+        waiting = asyncio.ensure_future(mixes(zero))  # it is there, and has not started yet
+        await asyncio.sleep(0)
+        await one.exchanger.start(10, True)
+        assert one.exchanger.round == 2 and await waiting == [False]
+        assert await mixes(two) == [True] and (0, 1) in {each[:2] for each in merged}
+        assert await mixes(zero, two) == [False, False]
+        assert await mixes(one) == [True] and {(0, 2), (2, 2)} <= {each[:2] for each in merged}
+
+    asyncio.run(main())
+
+
+def test_after_a_pause_neighbours_go_on_at_one_round():
+    async def main():
+        peers, _ = ring(3)
+        for each in peers:
+            await each.exchanger.start(10, False)
+        await mixes(*peers)
+        for each in peers[1:]:
+            each.exchanger.stop(10)
+        await mixes(peers[0])  # fed from a queue, it makes a round more
+        peers[0].exchanger.stop(10)
+        again, _ = ring(3)
+        for old, new in zip(peers, again, strict=True):
+            new.exchanger.restore(old.exchanger.dump())
+        for each in (peers, again):
+            await each[0].exchanger.start(20, False)
+            early = asyncio.ensure_future(mixes(each[0]))
+            await early
+            for other in each[1:]:
+                await other.exchanger.start(20, False)
+            assert [other.exchanger.round for other in each] == [3, 2, 2]
+            assert await mixes(*each[1:]) == [True, True]
 
     asyncio.run(main())
 
@@ -84,36 +182,6 @@ def test_who_has_no_data_and_dies_is_answered_and_its_next_life_ends_of_itself()
         await meeting.tell(1, "leaves")
         await asked(meeting)
         assert again.done()
-
-    asyncio.run(main())
-
-
-def test_after_a_pause_neighbours_go_on_at_one_round():
-    async def main():
-        ring = Neighbourhoods(None, plan(DPSGD(), 3))
-        await asked(ring, (0, 0), (1, 0), (2, 0), (0, 1))
-        state = await ring.save()
-        for there in (ring, Neighbourhoods(None, plan(DPSGD(), 3))):
-            await there.load(state)
-            assert [await there.first(rank) for rank in range(3)] == [2, 2, 2]
-
-    asyncio.run(main())
-
-
-def test_the_gradient_beside_a_mix_is_of_what_was_there_before():
-    async def main():
-        values = np.zeros(2)
-        replica = SimpleNamespace(values=values, pull=values.copy, rate=lambda: 1.0)
-
-        async def mix(*args):
-            values[:] = 7
-
-        worker = SimpleNamespace(replica=replica, mix=mix, way=SimpleNamespace(ahead=lambda: None))
-        beside = Beside(worker, SimpleNamespace(index=0), None)
-        await beside.before()
-        await asyncio.sleep(0)
-        assert values.tolist() == [7, 7] and beside.values().tolist() == [0, 0]
-        await beside.computed()
 
     asyncio.run(main())
 

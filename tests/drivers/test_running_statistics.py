@@ -197,7 +197,7 @@ def test_rules_that_do_not_say_what_a_mix_makes_of_them_refuse_them(name):
 
 def test_a_rule_without_groups_in_the_loop_cannot_say_it():
     with pytest.raises(BadOption, match="mine: running statistics are mixed by groups in the loop"):
-        rule(exchange=Centre(), statistics="naive", rows="apart", name="mine")
+        rule(exchange=Centre(), statistics="naive", rows="local", name="mine")
 
 
 def test_a_norm_that_weighs_by_its_count_of_batches_is_refused():

@@ -49,7 +49,9 @@ def crew(gone, planned=(), workers=3):
 
     cluster = SimpleNamespace(patience=0.0, fails=bool(planned))
     world = SimpleNamespace(cluster=cluster, is_dead=lambda node: int(node.removeprefix("worker")) in planned)
-    plan = SimpleNamespace(workers=workers, attempt=Attempt(), protocol=SimpleNamespace(dense=GBA()))
+    plan = SimpleNamespace(
+        workers=workers, embedding_workers=0, attempt=Attempt(), protocol=SimpleNamespace(dense=GBA())
+    )
     server = Server()
     return Workers(world, plan, host, [server]), plan.attempt, server
 
@@ -77,20 +79,20 @@ def test_who_is_gone_without_a_plan_takes_the_run_back(gone):
     """Else the others would go on without it for good; and where all are gone, a run would end at its cut."""
     several, _, server = crew(gone)
     with pytest.raises(NodeLost):
-        asyncio.run(several.muster(There()))
+        asyncio.run(several.start(There()))
     assert server.left == []
 
 
 def test_who_is_dead_by_plan_is_waited_for():
     several, attempt, server = crew({1}, planned={1})
-    asyncio.run(several.muster(There()))
+    asyncio.run(several.start(There()))
     assert server.left == [(1, "is missing")] and attempt.left_out
     assert [record.node for record in attempt.lost] == ["worker1"]
 
 
 def test_a_run_without_workers_does_not_come_to_its_end():
     several, _, _ = crew(set())
-    asyncio.run(several.muster(There(0)))
+    asyncio.run(several.start(There(0)))
     with pytest.raises(NodeLost, match="the last worker"):
         asyncio.run(several.run(10))
 
@@ -112,7 +114,7 @@ def test_who_has_come_back_stands_in_its_place(monkeypatch):
     orders, introduce = [], Workers._introduce
 
     async def noted(self):
-        orders.append(list(self._here))
+        orders.append(list(self.roster.handles))
         await introduce(self)
 
     monkeypatch.setattr(Workers, "_introduce", noted)

@@ -53,11 +53,11 @@ class TestLent:
         kept, copied = (variant(LocalSGD, every=2, merge=merge(each)) for each in (False, True))
         assert trained(kept).digest == trained(copied).digest
 
-    @pytest.mark.parametrize("kind, method", [(LocalSGD, "merge"), (LocalSGD, "send"), (EASGD, "absorb")])
+    @pytest.mark.parametrize("kind, method", [(LocalSGD, "merge"), (LocalSGD, "send"), (EASGD, "update_centre")])
     @pytest.mark.parametrize("which", [0, 1])
     def test_a_rule_that_writes_into_what_it_was_given_is_told(self, kind, method, which):
         def writes(self, first, second, third=None):
-            given = {"merge": (second, getattr(third, "theirs", None)), "absorb": (first, second)}
+            given = {"merge": (second, getattr(third, "theirs", None)), "update_centre": (first, second)}
             given.get(method, (second, second))[which][:] = 0
             return first, second
 
@@ -65,9 +65,9 @@ class TestLent:
             trained(variant(kind, **{method: writes}))
 
     @pytest.mark.parametrize("answer", [np.zeros(2, np.float32), None, (1, 2, 3)])
-    def test_absorb_and_merge_return_two_things(self, answer):
-        with pytest.raises(BadOption, match="mine: absorb must return two things, copy and answer"):
-            trained(variant(EASGD, absorb=lambda self, copy, theirs: answer))
+    def test_update_centre_and_merge_return_two_things(self, answer):
+        with pytest.raises(BadOption, match="mine: update_centre must return two things, copy and answer"):
+            trained(variant(EASGD, update_centre=lambda self, copy, theirs: answer))
         with pytest.raises(BadOption, match="mine: merge must return two things, memory and replica"):
             trained(variant(LocalSGD, merge=lambda self, memory, mine, mix: answer))
 
@@ -179,7 +179,7 @@ def test_a_rule_hears_what_was_read_and_not_only_when_its_worker_started():
 
 def test_due_follows_from_its_arguments_alone():
     asked = []
-    counting = variant(LocalSGD, due=lambda self, step, seconds: asked.append(step) or len(asked) % 2 == 0)
+    counting = variant(LocalSGD, is_due=lambda self, step, seconds: asked.append(step) or len(asked) % 2 == 0)
     with pytest.raises(BadOption, match=r"mine: due\(step=1, seconds=inf\) gave two answers"):
         trained(counting)
 

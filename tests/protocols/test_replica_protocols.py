@@ -146,11 +146,11 @@ def test_dynamic_averaging(workers, steps, every, distance):
 def test_a_worker_that_has_not_moved_meets_nobody(kind):
     asked = []
 
-    def apart(self, moved):
+    def should_mix(self, moved):
         asked.append(moved)
         return len(asked) % 4 == 0
 
-    rule = type("Mine", (kind,), {"apart": apart})()
+    rule = type("Mine", (kind,), {"should_mix": should_mix})()
     summary = lib.train(bowl(8, 2), rule, VirtualCluster(workers=2), save=False).summary
     # Of AD-PSGD's two workers one asks, and the other is asked.
     assert summary["bytes_by_kind"]["mix dense"] == 4 * 5 * (len(asked) // 4) and all(map(len, asked))
@@ -159,15 +159,15 @@ def test_a_worker_that_has_not_moved_meets_nobody(kind):
 
 def test_apart_is_asked_where_it_can_be_answered():
     with pytest.raises(
-        BadOption, match=r"local-sgd: apart\(moved\) is asked when a worker is ready to mix: with Mean\(ahead=False"
+        BadOption, match=r"local-sgd: should_mix\(moved\) is asked once a worker is ready: with Mean\(ahead=False"
     ):
-        type("Mine", (LocalSGD,), {"apart": lambda self, moved: True})()
+        type("Mine", (LocalSGD,), {"should_mix": lambda self, moved: True})()
     with pytest.raises(
         BadOption, match=r"easgd: apart\(moved=.*\) must say whether to mix, True or False; it gave None"
     ):
         lib.train(
             bowl(4, 2),
-            type("Mine", (EASGD,), {"apart": lambda self, moved: None})(),
+            type("Mine", (EASGD,), {"should_mix": lambda self, moved: None})(),
             VirtualCluster(workers=2),
             save=False,
         )

@@ -43,36 +43,30 @@ class Members:
     """Guaranteed: each is in exactly one standing, so whoever is waited for is neither dead nor away."""
 
     standing: tuple[str, ...]
-    since: tuple[int, ...]
-    """The first round that each takes part in, where rounds are counted."""
+    since: int
+    """The round with which all go on after a checkpoint."""
     generations: tuple[int, ...]
     """Which generation of its node each was in when it was last heard of; one that was lost asks from a later one."""
 
     @classmethod
     def of(cls, workers: int) -> Members:
-        return cls(("in",) * workers, (0,) * workers, (0,) * workers)
+        return cls(("in",) * workers, 0, (0,) * workers)
 
-    def after(self, rank: int, change: str, since: int | None = None) -> Members:
+    def after(self, rank: int, change: str) -> Members:
         before, then = CHANGES[change]
         if self.standing[rank] not in before:
             return self
         changed = replace(self, standing=_at(self.standing, rank, then))
-        if change == "dies":
-            changed = replace(changed, generations=_at(self.generations, rank, self.generations[rank] + 1))
-        return changed if since is None else replace(changed, since=_at(self.since, rank, since))
+        return changed.heard(rank, self.generations[rank] + 1) if change == "dies" else changed
 
     def after_cut(self, since: int = 0) -> Members:
         """All that take part go on together, from that round."""
         goes_on = tuple("resuming" if each in CHANGES["goes on"][0] else each for each in self.standing)
-        return replace(self, standing=goes_on, since=(since,) * len(self.since))
+        return replace(self, standing=goes_on, since=since)
 
     def heard(self, rank: int, generation: int) -> Members:
         """It has asked for something in that generation."""
-        return (
-            self
-            if self.generations[rank] == generation
-            else replace(self, generations=_at(self.generations, rank, generation))
-        )
+        return replace(self, generations=_at(self.generations, rank, generation))
 
     def in_another_process(self) -> Members:
         """Who goes on from a cut counts the generations of its nodes anew."""

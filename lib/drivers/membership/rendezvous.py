@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, ClassVar
+from typing import Any
 
 from lib.cluster.base import Handle, Meeting, Site
 from lib.drivers.membership.members import Members
 from lib.drivers.run.plan import Plan
 from lib.errors import BadOption
-from lib.protocols.replica_rule import goes, neighbours
+from lib.protocols.replica_rule import mixes_now
 from lib.store.checkpointed import Part
 
 
 class Rendezvous(Part):
     """It carries the rule's groups out among those who are still there."""
 
-    in_checkpoint: ClassVar[tuple[str, ...]] = ("_members", "_met", "_following")
+    in_checkpoint = ("_members", "_met", "_following")
 
     def __init__(self, site: Site, plan: Plan):
         self._site, self._rule, self._leg = site, plan.protocol.dense, plan.leg
@@ -53,10 +53,10 @@ class Rendezvous(Part):
         self._let_end(rank)
         self._form()
         self._release()
-        if change == "dies":  # what it has not sent will never come, and it is asked for nothing more
-            later, others = self._members.generations[rank], self._members.active | self._members.joining
-            told = (self._handles[other].forget(rank, later) for other in sorted(others & self._handles.keys()))
-            await asyncio.gather(*told, return_exceptions=True)  # who is dead as well needs not know
+        if change == "dies":
+            others = (self._members.active | self._members.joining) & self._handles.keys()
+            calls = (self._handles[other].forget(rank) for other in sorted(others))
+            await asyncio.gather(*calls, return_exceptions=True)  # those that are dead as well need not know
 
     async def end(self, rank: int, generation: int) -> None:
         """This worker has no more data: wait until nobody has."""
@@ -71,21 +71,17 @@ class Rendezvous(Part):
         """Make a worker known to the others, and the others to it."""
         self._handles[rank] = worker = worker.bind(self._site)
         others = [(other, self._handles[other]) for other in sorted(self._handles) if other != rank]  # as after a cut
-        told = [worker.know(other, handle) for other, handle in others]
-        told += [handle.know(rank, worker) for _, handle in others]
-        await asyncio.gather(*told, return_exceptions=True)  # who is dead needs not know
+        calls = [worker.know(other, handle) for other, handle in others]
+        calls += [handle.know(rank, worker) for _, handle in others]
+        await asyncio.gather(*calls, return_exceptions=True)  # those that are dead need not know
 
     async def save(self) -> dict[str, Any]:
-        self._members = self._members.after_cut(self._next())
+        self._members = self._members.after_cut(self._following)
         return await super().save()
 
     async def load(self, state: dict[str, Any]) -> None:
         await super().load(state)
         self._members = self._members.in_another_process()
-
-    def _next(self) -> int:
-        """The round with which all go on after a cut."""
-        return self._following
 
     def _round(self, rank: int, round: int) -> int:
         """The round that a worker means: after a cut all go on with the same one, in step as at a barrier for rows, also who asks
@@ -93,7 +89,7 @@ class Rendezvous(Part):
         if self._members.standing[rank] != "resuming":
             return round
         self._members = self._members.after(rank, "comes in")
-        return self._members.since[rank]
+        return self._members.since
 
     def _answer(self, rank: int, met: Meeting | None) -> None:
         if rank in self._waiting and not (waiting := self._waiting.pop(rank)[1]).done():  # who asked may be no more
@@ -104,10 +100,12 @@ class Rendezvous(Part):
         rounds = {rank: round for rank, (round, _) in self._waiting.items() if rank not in joining}
         for rank in sorted(joining & self._waiting.keys()):
             self._take_in(rank, rounds)
-        formed = self._rule.form(rounds, self._members.awaited, self._workers)
+        formed = self._rule.form_groups(rounds, self._members.awaited, self._workers)
         grouped = [rank for group in formed for rank in group]
         if len(set(grouped)) < len(grouped) or not rounds.keys() >= set(grouped):
-            raise BadOption(f"{self._rule.name}: form must make groups of those who wait, each once; it gave {formed}")
+            raise BadOption(
+                f"{self._rule.name}: form_groups must make groups of those who wait, each once; it gave {formed}"
+            )
         for group in formed:
             self._meet(tuple(sorted(group)), rounds[min(group)])
 
@@ -118,7 +116,7 @@ class Rendezvous(Part):
             tuple(self._members.generations[rank] for rank in members) if any(self._members.generations) else ()
         )
         meeting = Meeting(f"{self._leg}.{self._met}", members, round, generations)
-        mixes = goes(self._rule, {rank: self._moved[rank] for rank in members})
+        mixes = mixes_now(self._rule, {rank: self._moved[rank] for rank in members})
         for rank in members:
             self._answer(rank, meeting if mixes else None)
 
@@ -126,7 +124,7 @@ class Rendezvous(Part):
         """Let a new worker come to the round at which its group can go with it."""
         there = self._members.awaited
         for round in sorted(set(rounds.values())) if there else [0]:
-            groups = self._rule.form({**rounds, rank: round}, there | {rank}, self._workers)
+            groups = self._rule.form_groups({**rounds, rank: round}, there | {rank}, self._workers)
             if any(rank in group and (len(group) > 1 or not there) for group in groups):
                 rounds[rank] = round
                 self._members = self._members.after(rank, "comes in")
@@ -143,42 +141,3 @@ class Rendezvous(Part):
         waiting = self._ended.pop(rank, None)
         if waiting and not waiting.done():
             waiting.set_result(None)
-
-
-class Neighbourhoods(Rendezvous):
-    """Every worker is told who of its neighbours sends it something, as soon as they have all begun the round or left."""
-
-    in_checkpoint = (*Rendezvous.in_checkpoint, "_reached")
-
-    def __init__(self, site: Site, plan: Plan):
-        super().__init__(site, plan)
-        self._reached = [-1] * plan.workers
-        """The last round that each is certain to come to."""
-
-    async def first(self, rank: int) -> int:
-        """The round that a worker begins with, or goes on with."""
-        if rank in self._members.joining:  # nobody has reached that round, so everybody will wait
-            self._members = self._members.after(rank, "comes in", since=self._next())
-        return max(self._members.since[rank], self._reached[rank] + 1)
-
-    async def tell(self, rank: int, change: str) -> None:
-        if change == "dies":
-            self._reached[rank] = -1
-        await super().tell(rank, change)
-
-    def _next(self) -> int:
-        return 1 + max(self._reached)  # workers pause after unlike numbers of rounds
-
-    def _round(self, rank: int, round: int) -> int:
-        """They were told which, for they send before they ask."""
-        self._reached[rank] = round
-        return round
-
-    def _form(self) -> None:
-        for rank, (round, _) in list(self._waiting.items()):
-            row = neighbours(self._rule, round, rank, self._workers)
-            near = sorted(other for other in row if self._members.since[other] <= round)
-            if all(self._reached[other] >= round for other in near if other in self._members.awaited):
-                members = tuple(other for other in near if self._reached[other] >= round)
-                generations = tuple(self._members.generations[other] for other in members)
-                self._answer(rank, Meeting(f"{self._leg}.{round}.{rank}", members, round, generations))

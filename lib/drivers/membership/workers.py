@@ -1,21 +1,23 @@
-"""The workers of a run.
+"""The workers of a run, and the embedding workers between them and the rows' servers.
 
-The others go on without a worker that died, and take it in when it is there again, with what the servers or another worker's copy
-tell it. The last of the replicas takes the run back, and any of them where the rule rolls back.
+The others go on without a worker that died, and let it join again with what the servers or another worker's copy hold. The death
+of the last replica takes the run back, and so does any replica's where the rule rolls back.
+
+A dead embedding worker's buffer is abandoned, without any attempt to recover it (Persia, Section 4.2.4), and counted. The next
+process on its node begins with an empty one.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import nullcontext, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from lib.cluster.base import Handle, World
-from lib.drivers.membership.embedding_workers import EmbeddingWorkers
-from lib.drivers.membership.supervisor import Supervisor
+from lib.drivers.membership.roster import Roster
 from lib.drivers.run.checkpoints import Checkpoint
 from lib.drivers.run.ledger import OUTCOMES
 from lib.drivers.run.plan import Plan
@@ -23,111 +25,161 @@ from lib.drivers.run.record import EvalPoint, PartLog
 from lib.errors import NodeLost
 
 
-class Workers(Supervisor):
-    """Guaranteed: everybody whom a lost worker could keep waiting is told, once, `patience` seconds after its death."""
+class Workers:
+    """Guaranteed: every part that a lost worker could keep waiting is notified, once, `patience` seconds after its death."""
 
     def __init__(
         self,
         world: World,
         plan: Plan,
         host: Callable[[int], Awaitable[Handle]],
-        tell: Sequence[Handle],
-        embedding: EmbeddingWorkers | None = None,
+        listeners: Sequence[Handle],
+        host_embedding: Callable[[int], Awaitable[Handle]] | None = None,
     ):
-        """`tell`: the parts that have a `tell(rank, change)`, which may answer with the step of a worker that comes back;
-        `embedding`: those between the workers and the rows' servers."""
-        super().__init__(world, plan.attempt, "worker", plan.workers, host)
-        self._dense, self._embedding = plan.protocol.dense, embedding
-        self._tell = [*tell, embedding] if embedding else tell
+        """`listeners`: the parts that have a `tell(rank, change)`, which may answer with the next step of a worker that joins
+        again; `host_embedding` puts an embedding worker on its node."""
+        self._world, self._attempt, self._dense = world, plan.attempt, plan.protocol.dense
+        self._listeners = listeners
+        self._patience = world.cluster.patience if world.cluster.fails else None
+        """Seconds of silence after which an embedding worker is taken for dead; None: no death is planned."""
+        self._serving = False
+        self.roster = Roster(
+            world,
+            plan.attempt,
+            "worker",
+            plan.workers,
+            host,
+            is_done=lambda: bool(self.roster.handles) and not self.roster.members.awaited,
+            is_vital=self._is_vital,
+            settle=self._settle,
+            on_loss=self._on_loss,
+            on_return=self._on_return,
+            on_change=self._introduce,
+        )
+        self.embedding = Roster(
+            world,
+            plan.attempt,
+            "embedding",
+            plan.embedding_workers,
+            host_embedding,
+            is_done=lambda: not self._serving,
+            settle=_settle_buffer,
+            on_change=self._introduce,
+        )
 
-    async def muster(self, cut: Checkpoint | None = None) -> None:
-        if self._embedding:
-            await self._embedding.muster(cut)
-        await super().muster(cut)
+    async def start(self, checkpoint: Checkpoint | None = None) -> None:
+        await self.embedding.start(checkpoint)
+        await self.roster.start(checkpoint)
         await self._introduce()
 
     async def run(self, until: int) -> None:
         """Let all workers train on the batches before `until`."""
-        self.members = self.members.after_cut()
+        roster = self.roster
+        roster.members = roster.members.after_cut()
+
+        async def train(rank: int) -> None:
+            await roster.handles[rank].run(until)
+            roster.members = roster.members.after(rank, "pauses")
+            roster.stop_waiting()
+
         if self._world.cluster.fails:
-
-            async def work(rank: int) -> None:
-                await self._here[rank].run(until)
-                self.members = self.members.after(rank, "pauses")
-                self._expect_nobody()
-
-            beside = self._embedding.kept(self._introduce) if self._embedding else nullcontext()
-            async with beside, asyncio.TaskGroup() as keepers:
-                for rank, name in enumerate(self.names):
-                    keepers.create_task(self._keep(rank, work), name=f"{name}'s keeper")
+            async with self._served(), asyncio.TaskGroup() as watches:
+                for rank, name in enumerate(roster.names):
+                    watches.create_task(roster.watch(rank, train), name=f"{name}'s watch")
         else:
-            await asyncio.gather(*(worker.run(until) for worker in self._here.values()))
-        if not self._here:
+            await asyncio.gather(*map(train, roster.handles))
+        if not roster.handles:
             raise NodeLost("the last worker")
 
-    async def rest(self) -> None:
-        await super().rest()
-        if self._embedding:
-            await self._embedding.rest()
+    async def drain(self) -> None:
+        """Between two stretches of training: wait until nothing is under way."""
+        await self.roster.drain()
+        if self.embedding.names:
+            await self.embedding.drain()
 
     async def write(self, place: Callable[[str], Path]) -> dict[str, Any]:
-        """All know who else is there, as they will when they go on from these states."""
+        """All workers know the embedding workers that are up, as they will when a run resumes with these states."""
         await self._introduce()
-        return {**await super().write(place), **(await self._embedding.write(place) if self._embedding else {})}
+        return {**await self.roster.write(place), **await self.embedding.write(place)}
 
     async def report(self, end: EvalPoint) -> list[PartLog]:
-        beside = [self._embedding.report(end)] if self._embedding else []
-        reports = await asyncio.gather(super().report(end), *beside)
+        reports = await asyncio.gather(self.roster.report(end), self.embedding.report(end))
         return [*chain.from_iterable(reports), *self._attempt.lost]
 
-    def _takes_all_back(self, rank: int) -> bool:
-        """Also where nobody else could go on, has a copy of the replica, or may go on by the rule."""
-        replica = self._dense.family == "replica"
-        shared = self._dense.family == "server" and len(self.names) > 1
-        alone = not shared and not self._here.keys() - {rank}
-        return alone or (replica and self._dense.rolls_back) or super()._takes_all_back(rank)
+    @asynccontextmanager
+    async def _served(self) -> AsyncIterator[None]:
+        """Meanwhile an embedding worker that dies is hosted again when its node is up."""
+        roster, self._serving = self.embedding, True
 
-    async def _do_without(self, rank: int, change: str, after: float = 0.0) -> None:
-        await super()._do_without(rank, change, after)
+        async def serve(rank: int) -> None:
+            await roster.handles[rank].serve()  # it fails when the embedding worker dies
+
+        async def watch(rank: int, name: str) -> None:
+            await roster.watch(rank, serve)
+            if self._serving and not roster.handles and not roster.waiting:  # no embedding worker is up or will be
+                raise NodeLost(name)
+
+        async with asyncio.TaskGroup() as watches:
+            for rank, name in enumerate(roster.names):
+                watches.create_task(watch(rank, name), name=f"{name}'s watch")
+            yield
+            self._serving = False
+            await roster.call_all("rest")
+            roster.stop_waiting()
+
+    def _is_vital(self, rank: int) -> bool:
+        """Whether no other worker could go on, has a copy of the replica, or may go on by the rule."""
+        shared = self._dense.family == "server" and len(self.roster.names) > 1
+        alone = not shared and not self.roster.handles.keys() - {rank}
+        return alone or (self._dense.family == "replica" and self._dense.rolls_back)
+
+    async def _on_loss(self, rank: int, change: str, after: float) -> None:
         self._attempt.left_out = True
         await asyncio.sleep(after)
-        await self._told(rank, change)
+        await self._notify(rank, change)
 
-    async def _prepare(self, rank: int, worker: Handle) -> None:
+    async def _on_return(self, rank: int, worker: Handle) -> None:
         copy = await self._copy()
         if copy is None and self._dense.family == "replica":
-            raise NodeLost(self.names[rank])  # the others are dead too, which nobody has noticed yet
-        levels = await self._told(rank, "comes back")
-        level = max((level for level in levels if level is not None), default=None)
-        before = [record.taken for record in self._attempt.lost if record.node == self.names[rank]]
-        await worker.take_over(level, copy, max(chain.from_iterable(before), default=-1))
+            raise NodeLost(self.roster.names[rank])  # the others are dead too, which was not noticed yet
+        steps = await self._notify(rank, "comes back")
+        step = max((step for step in steps if step is not None), default=None)
+        taken = [log.taken for log in self._attempt.lost if log.node == self.roster.names[rank]]
+        await worker.take_over(step, copy, max(chain.from_iterable(taken), default=-1))
 
-    async def _told(self, rank: int, change: str) -> list[int | None]:
-        """What those answer who are to know of it."""
-        return await asyncio.gather(*(part.tell(rank, change) for part in self._tell))
+    async def _notify(self, rank: int, change: str) -> list[int | None]:
+        """The listeners' answers; embedding workers forget a dead worker's batches."""
+        calls = [part.tell(rank, change) for part in self._listeners]
+        calls += [self.embedding.call_all("forget", rank)] if change == "dies" else []
+        return await asyncio.gather(*calls)
 
     async def _introduce(self) -> None:
-        """Let all who are there know which embedding workers are."""
-        if self._embedding:
-            told = (worker.find(self._embedding.there, self._embedding.patience) for worker in self._here.values())
-            for error in await asyncio.gather(*told, return_exceptions=True):
-                if error is not None and not isinstance(error, NodeLost):  # who is dead needs not know
-                    raise error
+        """Let all workers know which embedding workers are up."""
+        if not self.embedding.names:
+            return
+        up = tuple(self.embedding.handles.get(rank) for rank in range(len(self.embedding.names)))
+        calls = (worker.find(up, self._patience) for worker in self.roster.handles.values())
+        for error in await asyncio.gather(*calls, return_exceptions=True):
+            if error is not None and not isinstance(error, NodeLost):  # a dead worker need not know
+                raise error
 
-    def _all_done(self) -> bool:
-        return bool(self._here) and not self.members.awaited
+    async def _copy(self) -> dict[str, Any] | None:
+        """The state of the first of the other workers."""
+        for rank in sorted(self.roster.handles):
+            with suppress(NodeLost, KeyError):  # it has just died, or was found dead meanwhile
+                return await self.roster.handles[rank].copy()
+        return None
 
-    def _write_off(self, records: list[PartLog]) -> None:
-        """A replica settles its own gradients: lost with it is what it had computed and not used, and what it alone held."""
-        for ledger in (record.ledger for record in records) if self._dense.family == "replica" else ():
+    def _settle(self, log: PartLog) -> None:
+        """A replica settles its own gradients: lost with it are those computed and not used, and those that it alone held."""
+        if self._dense.family == "replica":
+            ledger = log.ledger
             if not self._dense.exchange.copies:
                 ledger["applied"] = ledger["heard"]
             ledger["lost"] += ledger["issued"] - sum(ledger[each] for each in OUTCOMES)
-        super()._write_off(records)
 
-    async def _copy(self) -> dict[str, Any] | None:
-        """What the first of the others has."""
-        for rank in sorted(self._here):
-            with suppress(NodeLost, KeyError):  # it has just died, or was found dead meanwhile
-                return await self._here[rank].copy()
-        return None
+
+def _settle_buffer(log: PartLog) -> None:
+    ledger = log.ledger
+    abandoned = ledger["samples held"] - ledger["samples returned"] - ledger["samples forgotten"]
+    log.extra["batches abandoned"] += abandoned

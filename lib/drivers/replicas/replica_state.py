@@ -50,7 +50,7 @@ class Replica(Checkpointed):
         """What the last message was made of, and how often it had been written to."""
         self._told: dict[int, int] = {}
         """Mix under way -> gradients of this replica's own that its message has."""
-        self._mixed = self._dense.pull() if self._rule.apart else None
+        self._mixed = self._dense.pull() if self._rule.should_mix else None
         """What the last mix made of the vector, if anybody asks how far it is from that."""
         self.steps = self.samples = 0
 
@@ -66,7 +66,7 @@ class Replica(Checkpointed):
     def model(self) -> np.ndarray:
         """The dense parameters that it stands for, and its running statistics."""
         mine = self._dense.pull()
-        return self._joined(self._rule.stands_for(self._memory, readonly(mine[: self.size])), mine[self.size :])
+        return self._joined(self._rule.as_model(self._memory, readonly(mine[: self.size])), mine[self.size :])
 
     def moved(self) -> float | None:
         """How far its parameters are from what the last mix made of them; None: nobody asks."""
@@ -119,10 +119,10 @@ class Replica(Checkpointed):
         if len(mix.members) != 1:  # whose group has nobody else has told nobody
             self._heard(told)
 
-    async def absorb(self, theirs: np.ndarray) -> np.ndarray:
+    async def meet(self, theirs: np.ndarray) -> np.ndarray:
         """Take in another worker's message, beside the cores that train; the answer."""
         held = self._record.ledger["held"]
-        answer = await self._site.compute(None, absorb, self._plan, self._dense, theirs)
+        answer = await self._site.compute(None, update_centre, self._plan, self._dense, theirs)
         self._heard(held)
         return answer
 
@@ -134,7 +134,7 @@ class Replica(Checkpointed):
         """Begin with what another protocol has trained."""
         self._dense.load(dense)
         self._memory = self._rule.init(readonly(dense["values"][: self.size]))
-        self._mixed = self._dense.pull() if self._rule.apart else None
+        self._mixed = self._dense.pull() if self._rule.should_mix else None
         for name, table in self.tables.items():
             table.load(rows[name])
 
@@ -145,7 +145,7 @@ class Replica(Checkpointed):
     def take_over(self, copy: dict[str, Any]) -> None:
         """Be the replica of a worker that was lost and is there again, with what another `copy` holds."""
         self.restore({**copy, "samples": 0})
-        self._memory = self._rule.returned(self._memory, readonly(self._dense.pull()[: self.size]))
+        self._memory = self._rule.rejoined(self._memory, readonly(self._dense.pull()[: self.size]))
 
     def final(self) -> dict[str, Any]:
         return {
@@ -190,13 +190,14 @@ class Replica(Checkpointed):
         return np.concatenate([parameters, running.astype(parameters.dtype)]) if self._running else parameters
 
 
-def absorb(plan: Plan, dense: DenseStore | PhantomDense, theirs: np.ndarray) -> np.ndarray:
-    """Change a copy by what a worker brought; what the worker is told."""
+def update_centre(plan: Plan, dense: DenseStore | PhantomDense, theirs: np.ndarray) -> np.ndarray:
+    """Change a copy by a worker's message; the answer to the worker."""
     if not plan.gradients:
         return theirs
     mine, writes = dense.seen()
     rule = plan.protocol.dense
-    with writes_refused(rule, "absorb"):
-        changed, answer = checked_pair(rule, "absorb", "copy and answer", rule.absorb(readonly(mine), readonly(theirs)))
+    with writes_refused(rule, "update_centre"):
+        answer = rule.update_centre(readonly(mine), readonly(theirs))
+    changed, answer = checked_pair(rule, "update_centre", "copy and answer", answer)
     dense.move(mine, writes, changed)
     return answer

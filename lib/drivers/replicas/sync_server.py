@@ -9,7 +9,7 @@ import numpy as np
 
 from lib.cluster.base import Handle, Site, World
 from lib.cluster.spec import Work
-from lib.drivers.replicas.replica_state import absorb
+from lib.drivers.replicas.replica_state import update_centre
 from lib.drivers.run.model_state import ModelState
 from lib.drivers.run.plan import Plan
 from lib.drivers.run.record import EvalPoint, PartLog, Snapshot
@@ -56,7 +56,7 @@ class SyncServer(Part):
     async def exchange(self, rank: int, samples: int, theirs: np.ndarray) -> np.ndarray:
         """The answer to a worker that has trained on so many samples, once the copy has taken its message in."""
         start = self._site.now()
-        take = self._stepped if self._optimizer else absorb
+        take = self._stepped if self._optimizer else update_centre
         answer = await self._site.compute(Work(bytes=3 * theirs.nbytes), take, self._plan, self._copy, theirs)
         self.record.span("absorb", start, self._site.now(), rank)
         self._samples[rank] = samples
