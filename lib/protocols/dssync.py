@@ -4,7 +4,7 @@ DNN Training", 2020.
 The rule in one sentence: after each local step a worker averages its parameters inside a small group only, and the groups
 alternate so that every worker's update reaches all the others within two steps.
 
-Paper -> code: Algorithm 1 lines 11-17 -> `groups`; line 19 -> the driver's group mean; Eq. 2 -> `steps_to_average`; the
+Paper -> code: Algorithm 1 lines 11-17 -> `groups`; line 19 -> the driver's group mean; Eq. 2 -> the number of factors, below; the
 optimiser's state stays local.
 
 Special cases: one group (`size` = workers) with plain SGD from equal starts is the averaging of gradients (BSP).
@@ -22,7 +22,7 @@ Where a prime factor p of W is above `size` (a prime W under any smaller groups)
 weights of a round have sizes of groups as denominators, none of which p divides, nor does p then divide the denominator of a
 sum of their products; but the exact average has weights of 1 / W. So groups as even as possible are cut from the ring of ranks,
 in steps of 1, about `size`, `size`^2, ... from round to round, from another place each time: the average stays what it was, and
-the workers' distance from it falls to a third or less in a round of groups of the root of W, for W of 5 or more (`left`). A
+the workers' distance from it falls to a third or less in a round of groups of the root of W, for W of 5 or more. A
 round of all workers now and then (`whole`) makes any world exact, at its price.
 
 Inside a group, messages may be compressed, which the paper leaves for later ("combine it with other methods and tricks such as
@@ -108,7 +108,7 @@ class DSSync(ReplicaRule):
         crews, over = divmod(workers, self.crew)
         if over:
             raise BadOption(f"ds-sync: crew={self.crew}: {workers} workers are no whole number of crews")
-        size = self._size(crews)
+        size = self.size_for(crews)
         bases = factors(crews, size)
         found = _ring(round, crews, size) if bases is None else _digit(round, crews, bases)
         crew = range(self.crew)
@@ -122,34 +122,8 @@ class DSSync(ReplicaRule):
             return None, mix.theirs
         return None, mine + (mix.theirs.astype(np.float32) - mix.sent.astype(np.float32))
 
-    def steps_to_average(self, workers: int) -> int | None:
-        """Local steps after which all workers hold the exact average of what they held before the first of these averages,
-        and of all updates since their part; None: never."""
-        crews = workers // self.crew
-        bases = factors(crews, self._size(crews))
-        rounds = None if bases is None else max(len(bases), min(self.crew - 1, 1))
-        ways = [rounds for rounds in (self.whole, rounds) if rounds is not None]
-        return min(ways) * self.every if ways else None
-
-    def matrix(self, round: int, workers: int) -> np.ndarray:
-        """What a round makes of the replicas: in row i, the weights of worker i's."""
-        mixed = np.zeros((workers, workers))
-        for group in self.groups(round, workers):
-            mixed[np.ix_(group, group)] = 1 / len(group)
-        return mixed
-
-    def left(self, rounds: int, workers: int) -> float:
-        """The largest share of the workers' distance from their average that so many rounds can leave."""
-        mixed = np.eye(workers)
-        for round in range(rounds):
-            mixed = self.matrix(round, workers) @ mixed
-        return float(np.linalg.norm(mixed - 1 / workers, 2).round(12))  # what is below is the arithmetic's own
-
-    def gap(self, workers: int, rounds: int = 8) -> float:
-        """The spectral gap of so many rounds: 1 less what a round leaves, in the geometric mean."""
-        return 1 - self.left(rounds, workers) ** (1 / rounds)
-
-    def _size(self, workers: int) -> int:
+    def size_for(self, workers: int) -> int:
+        """Most workers in a group of so many workers, or crews."""
         root = math.isqrt(workers - 1) + 1
         even = next(size for size in range(root, workers + 1) if workers % size == 0)
         return self.size or (even if even < workers else root)

@@ -12,6 +12,7 @@ from lib import Batch, Run, VirtualCluster
 from lib.options.checked import Count
 from lib.protocols.dssync import DSSync
 from notebooks import study
+from notebooks.dssync.matrices import mixing_matrix, residual, spectral_gap, steps_to_average
 from notebooks.toys import Toy
 
 
@@ -65,7 +66,7 @@ def weights(rule: DSSync, workers: int, steps: int) -> np.ndarray:
     """The weights of the workers' first updates in worker 0's replica after so many steps, by the matrices."""
     product = np.eye(workers)
     for round in range(steps):
-        product = rule.matrix(round, workers) @ product
+        product = mixing_matrix(rule, round, workers) @ product
     return product[0]
 
 
@@ -77,9 +78,9 @@ def predicted_distance(rule: DSSync, workers: int, steps: int) -> float:
 def run(cases: Mapping[str, tuple[DSSync, int]], seeds: Iterable[int]) -> tuple[pd.DataFrame, list[Run]]:
     """A run of each case, a rule and a number of workers, until it is to be at the average, or for four steps: how far it is from
     it and should be, and the rule's gap."""
-    steps = {name: rule.steps_to_average(workers) or 4 for name, (rule, workers) in cases.items()}
+    steps = {name: steps_to_average(rule, workers) or 4 for name, (rule, workers) in cases.items()}
     predictions = {name: predicted_distance(*case, steps[name]) for name, case in cases.items()}
-    gaps = {name: rule.gap(workers) for name, (rule, workers) in cases.items()}
+    gaps = {name: spectral_gap(rule, workers) for name, (rule, workers) in cases.items()}
     places = study.grid(subject=cases, seed=seeds)
     data, runs = study.run_grid(
         lambda subject, seed: job(*cases[subject], seed, steps[subject]), places, distance="distance"
@@ -96,8 +97,8 @@ def schedules(worlds: Iterable[int], rule: DSSync) -> pd.DataFrame:
     for workers in worlds:
         rounds = [rule.groups(round, workers) for round in range(2)]
         own = {"groups": ", then ".join(dict.fromkeys(map(_counted, rounds)))}
-        own["steps to the average"], own["gap"] = rule.steps_to_average(workers), rule.gap(workers)
-        own |= {f"left after {when}": rule.left(many, workers) for many, when in ((2, "two rounds"), (4, "four"))}
+        own["steps to the average"], own["gap"] = steps_to_average(rule, workers), spectral_gap(rule, workers)
+        own |= {f"left after {when}": residual(rule, many, workers) for many, when in ((2, "two rounds"), (4, "four"))}
         own["hops"] = sum(2 * max(map(len, groups)) - 1 for groups in rounds) / 2
         found.append({"workers": workers, **own, "hops of all-reduce": 2 * workers - 1})
     return pd.DataFrame(found)
@@ -106,7 +107,7 @@ def schedules(worlds: Iterable[int], rule: DSSync) -> pd.DataFrame:
 def disagreements(rules: Mapping[str, DSSync], worlds: Iterable[int], rounds: int) -> pd.DataFrame:
     """What is left of a disagreement, at worst, after each round."""
     data = pd.DataFrame(study.grid(protocol=rules, workers=worlds, round=range(rounds + 1)))
-    data["left"] = [rules[at.protocol].left(at.round, at.workers) for at in data.itertuples()]
+    data["left"] = [residual(rules[at.protocol], at.round, at.workers) for at in data.itertuples()]
     return data.astype({"workers": str})
 
 

@@ -13,6 +13,7 @@ from lib import Run
 from lib.protocols.dssync import DSSync
 from notebooks import study
 from notebooks.dssync import quality, vector
+from notebooks.dssync.matrices import residual, steps_to_average
 
 GROUPS = {4: (4, 2), 16: (16, 4, 2), 64: (64, 8, 4, 2)}
 """Workers -> the most that average together: all of them first."""
@@ -54,9 +55,12 @@ def levels(found: pd.DataFrame) -> pd.DataFrame:
     average costs; what all of them cost together; and what is left of a disagreement after two."""
     costs = found.groupby(["workers", "group", "half"], sort=False)["cost"].mean().unstack()
     rules = [(DSSync(size=group), workers) for workers, group in costs.index]
-    own = {"levels": [rule.steps_to_average(workers) for rule, workers in rules]}
+    own = {"levels": [steps_to_average(rule, workers) for rule, workers in rules]}
     own |= {"cost": costs[False], "in half precision": costs[True]}
-    own |= {"until all have it": costs[False] * own["levels"], "left after two": [rule.left(2, n) for rule, n in rules]}
+    own |= {
+        "until all have it": costs[False] * own["levels"],
+        "left after two": [residual(rule, 2, n) for rule, n in rules],
+    }
     return pd.DataFrame(own, index=costs.index)
 
 

@@ -16,6 +16,7 @@ import pandas as pd
 from lib.protocols.dssync import DSSync
 from lib.streams import stream
 from notebooks import study
+from notebooks.dssync.matrices import mixing_matrix
 
 MU, DIM, FAR = 0.25, 16, 3.0
 """Least curvature (the greatest, L, is 1), parameters, the start's distance."""
@@ -27,7 +28,7 @@ RULES = {"ds-sync": "ds-sync", "bsp": "all-reduce", "alone": None}
 def shares(rule: str, workers: int, period: int = 2) -> list[np.ndarray]:
     """The mixing matrices of a period; BSP's gradients of equal copies are averages of all."""
     if RULES[rule] == "ds-sync":
-        return [DSSync().matrix(round, workers) for round in range(period)]
+        return [mixing_matrix(DSSync(), round, workers) for round in range(period)]
     return [np.full((workers, workers), 1 / workers) if RULES[rule] else np.eye(workers)] * period
 
 

@@ -15,6 +15,7 @@ from lib.errors import BadOption
 from lib.protocols.dssync import DSSync, factors
 from lib.tasks.batch import Batch
 from lib.tasks.sampling import epoch_rows
+from notebooks.dssync.matrices import mixing_matrix, residual, spectral_gap, steps_to_average
 from notebooks.dssync.mixing import Push
 from tests.toys import finals, records
 
@@ -40,7 +41,7 @@ def replicas(rule: DSSync, workers: int, steps: int) -> np.ndarray:
 def product(rule: DSSync, workers: int, rounds: range) -> np.ndarray:
     mixed = np.eye(workers)
     for round in rounds:
-        mixed = rule.matrix(round, workers) @ mixed
+        mixed = mixing_matrix(rule, round, workers) @ mixed
     return mixed
 
 
@@ -66,8 +67,8 @@ def test_crews_stay_together():
     rule = DSSync(crew=4)
     assert rule.groups(0, 16) == (tuple(range(8)), tuple(range(8, 16)))
     assert rule.groups(1, 16) == ((*range(4), *range(8, 12)), (*range(4, 8), *range(12, 16)))
-    assert rule.steps_to_average(16) == 2 and rule.left(2, 16) == 0 < rule.left(1, 16)
-    assert DSSync(crew=4).groups(0, 4) == ((0, 1, 2, 3),) and DSSync(crew=4).steps_to_average(4) == 1
+    assert steps_to_average(rule, 16) == 2 and residual(rule, 2, 16) == 0 < residual(rule, 1, 16)
+    assert DSSync(crew=4).groups(0, 4) == ((0, 1, 2, 3),) and steps_to_average(DSSync(crew=4), 4) == 1
     with pytest.raises(BadOption, match="crew=4: 6 workers are no whole number of crews"):
         rule.groups(0, 6)
 
@@ -79,13 +80,13 @@ def test_a_round_of_all_workers_comes_in_between_and_takes_no_other_s_place():
     assert found == [plain.groups(0, 4), plain.groups(1, 4), everyone, plain.groups(2, 4), plain.groups(3, 4), everyone]
     odd = [DSSync(whole=2).groups(round, 4) for round in (0, 2, 4)]
     assert odd == [plain.groups(round, 4) for round in (0, 1, 2)]
-    assert DSSync(whole=4).steps_to_average(7) == 4 and DSSync(whole=1).steps_to_average(6) == 1
+    assert steps_to_average(DSSync(whole=4), 7) == 4 and steps_to_average(DSSync(whole=1), 6) == 1
 
 
 @pytest.mark.parametrize("workers", [4, 9, 16, 25])
 def test_a_square_world_is_at_the_average_after_two_rounds_as_in_eq_2(workers):
     rule = DSSync()
-    assert rule.steps_to_average(workers) == 2
+    assert steps_to_average(rule, workers) == 2
     for round in range(3):  # from any round on
         np.testing.assert_allclose(product(rule, workers, range(round, round + 2)), 1 / workers)
 
@@ -94,7 +95,7 @@ def test_a_square_world_is_at_the_average_after_two_rounds_as_in_eq_2(workers):
 @given(workers=st.integers(1, 40), size=st.none() | st.integers(1, 40), whole=st.none() | st.integers(1, 5))
 def test_any_world_keeps_its_average_and_comes_to_it_when_the_rule_says_so(workers, size, whole):
     rule = DSSync(size=size, whole=whole)
-    steps = rule.steps_to_average(workers)
+    steps = steps_to_average(rule, workers)
     for round in range(steps or 8):
         groups = rule.groups(round, workers)
         assert sorted(rank for group in groups for rank in group) == list(range(workers))
@@ -105,24 +106,24 @@ def test_any_world_keeps_its_average_and_comes_to_it_when_the_rule_says_so(worke
             factor for factor in range(2, workers + 1) if workers % factor == 0 and factors(factor, factor - 1) is None
         )
         assert size != workers and prime > max(map(len, rule.groups(0, workers)))
-        assert size == 1 or rule.left(8, workers) < 1
+        assert size == 1 or residual(rule, 8, workers) < 1
     else:
-        assert rule.left(steps, workers) < 1e-12
-        assert steps == 0 or rule.left(steps - 1, workers) > 0.99 or whole
+        assert residual(rule, steps, workers) < 1e-12
+        assert steps == 0 or residual(rule, steps - 1, workers) > 0.99 or whole
 
 
 @pytest.mark.parametrize("workers", [5, 7, 11, 13, 17, 19, 23, 29, 31])
 def test_shifting_groups_of_the_root_leave_a_third_at_most_of_the_distance_each_round(workers):
-    assert DSSync().steps_to_average(workers) is None
-    assert DSSync().gap(workers) > 2 / 3
-    assert DSSync(size=2).gap(workers) > 0.15  # and pairs come there too
+    assert steps_to_average(DSSync(), workers) is None
+    assert spectral_gap(DSSync(), workers) > 2 / 3
+    assert spectral_gap(DSSync(size=2), workers) > 0.15  # and pairs come there too
 
 
 @pytest.mark.parametrize("workers", WORLDS)
 @pytest.mark.parametrize("whole", [None, 3])
 def test_a_run_is_at_the_average_after_the_reported_steps_and_else_where_its_matrices_say(workers, whole):
     rule = DSSync(whole=whole)
-    steps = rule.steps_to_average(workers)
+    steps = steps_to_average(rule, workers)
     found = replicas(rule, workers, steps or 5)
     np.testing.assert_allclose(found, product(rule, workers, range(steps or 5)), atol=1e-6)
     assert steps is None or np.ptp(found) < 1e-6
@@ -140,7 +141,7 @@ def test_an_average_before_or_beside_a_step_holds_the_updates_of_the_steps_befor
 
 def test_steps_between_averages_count():
     rule = DSSync(every=3)
-    assert rule.steps_to_average(6) == 6
+    assert steps_to_average(rule, 6) == 6
     assert np.ptp(replicas(rule, 6, 5)) > 0.3 and np.ptp(replicas(rule, 6, 6)) < 1e-6
 
 
