@@ -238,15 +238,15 @@ class WithNeighbours(Exchanger):
         theirs = await asyncio.gather(*(self.call(rank, "letter", round, self._until) for rank in others))
         start = self._site.now()
         self._record.span("wait", before, start, label)
+        messages = {rank: each for rank, each in zip(others, theirs, strict=True) if each is not None}
         weighted, left = [], 1.0
-        for rank, message in zip(others, theirs, strict=True):
-            if message is not None:
-                self._record.bytes["mix dense"] += message.nbytes
-                weighted.append((row[rank], message))
-                left -= row[rank]
+        for rank, message in messages.items():
+            self._record.bytes["mix dense"] += message.nbytes
+            weighted.append((row[rank], message))
+            left -= row[rank]
         work = Work(bytes=4 * sent.nbytes * len(weighted))
         total = await self._site.compute(work, _sum, [(left, sent), *weighted])
-        await self._replica.merge(Mix(round, (), sent, total))
+        await self._replica.merge(Mix(round, tuple(sorted([self._rank, *messages])), sent, total))
         return start
 
     def _letter(self, round: int) -> asyncio.Future:

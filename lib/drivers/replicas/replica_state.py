@@ -48,7 +48,7 @@ class Replica(Checkpointed):
         """What the rule remembers is one merge's at a time."""
         self._sent: tuple[np.ndarray, int] | None = None
         """What the last message was made of, and how often it had been written to."""
-        self._told: dict[int, int] = {}
+        self._included: dict[int, int] = {}
         """Mix under way -> gradients of this replica's own that its message has."""
         self._mixed = self._dense.pull() if self._rule.should_mix else None
         """What the last mix made of the vector, if anybody asks how far it is from that."""
@@ -102,7 +102,7 @@ class Replica(Checkpointed):
 
     def message(self, round: int) -> np.ndarray:
         """What it sends in a mix."""
-        self._told[round] = self._record.ledger["held"]
+        self._included[round] = self._record.ledger["held"]
         mine, writes = self._dense.still() if self._stands else self._dense.seen()
         if self._rule.exchange.together:  # so that nobody makes another before this one is merged
             self._sent = mine, writes
@@ -115,20 +115,20 @@ class Replica(Checkpointed):
     async def merge(self, mix: Mix) -> None:
         work = Work(bytes=3 * mix.theirs.nbytes) if self._modelled else None
         await self._site.compute(work, self._merge, mix)
-        told = self._told.pop(mix.round, 0)
-        if len(mix.members) != 1:  # whose group has nobody else has told nobody
-            self._heard(told)
+        included = self._included.pop(mix.round, 0)
+        if len(mix.members) != 1:  # in a group of one, no other replica has them
+            self._note_heard(included)
 
     async def meet(self, theirs: np.ndarray) -> np.ndarray:
         """Take in another worker's message, beside the cores that train; the answer."""
         held = self._record.ledger["held"]
         answer = await self._site.compute(None, update_centre, self._plan, self._dense, theirs)
-        self._heard(held)
+        self._note_heard(held)
         return answer
 
-    def _heard(self, told: int) -> None:
-        """What others have of this replica is not lost with it."""
-        self._record.ledger["heard"] = max(self._record.ledger["heard"], told)
+    def _note_heard(self, gradients: int) -> None:
+        """Count the gradients that other replicas have too: they are not lost with this one."""
+        self._record.ledger["heard"] = max(self._record.ledger["heard"], gradients)
 
     def inherit(self, dense: dict[str, np.ndarray], rows: dict[str, Rows]) -> None:
         """Begin with what another protocol has trained."""
