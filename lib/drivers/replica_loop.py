@@ -103,18 +103,8 @@ class ReplicaWorker(Part):
         exchange, when = self.rule.exchange, self.rule.when
         self.overlapped = exchange.overlapped and plan.on_nan == "stop"
         self.buckets = self._trainer.buckets(exchange.buckets if self.overlapped or not exchange.overlapped else 1)
-        self.exchanger = EXCHANGERS[type(exchange)](
-            Context(
-                site=site,
-                plan=plan,
-                rank=rank,
-                replica=self.replica,
-                record=self.record,
-                rendezvous=self._rendezvous,
-                sync_servers=sync_servers,
-                buckets=self.buckets,
-            )
-        )
+        context = Context(site, plan, rank, self.replica, self.record, self._rendezvous, sync_servers, self.buckets)
+        self.exchanger = EXCHANGERS[type(exchange)](context)
         self._background = isinstance(when, Background)
         one = exchange.together or self._background
         self._clocks = [MixClock() for _ in range(1 if one else self.rule.worker_threads)]

@@ -108,9 +108,9 @@ class ReplicaRule(Rule):
             if rank in seen or rank not in active:
                 continue
             scheduled = _partition(self, round, workers)[rank]
-            group = tuple(member for member in scheduled if member in active and waiting.get(member, round) <= round)
-            if all(waiting.get(member) == round for member in group):
-                formed.append(group)
+            group = [member for member in scheduled if member in active and waiting.get(member, round) <= round]
+            if {waiting.get(member) for member in group} == {round}:
+                formed.append(tuple(group))
                 seen.update(group)
         return tuple(formed)
 

@@ -22,7 +22,7 @@ def test_a_worker_dies_comes_back_and_is_waited_for_from_its_first_question_on()
     assert after("dies").awaited == after("dies").active == {0, 2}
     back = after("dies", "comes back")
     assert back.joining == {1} and back.awaited == {0, 2}
-    assert after("dies", "comes back", "comes in") == Members(("in",) * 3, (0,) * 3, (0, 1, 0))
+    assert after("dies", "comes back", "comes in") == Members(("in",) * 3, (0, 1, 0))
 
 
 def test_what_is_of_an_earlier_life_is_told_by_the_life():
@@ -34,13 +34,9 @@ def test_what_is_of_an_earlier_life_is_told_by_the_life():
 def test_who_pauses_takes_part_and_may_be_left_out_until_the_cut():
     assert after("pauses").paused == {1} and after("pauses").awaited == {0, 2} and after("pauses").active == {0, 1, 2}
     assert after("pauses", "goes unawaited").left_out == {1} and not after("pauses", "goes unawaited").paused
-    goes_on = after("pauses", "goes unawaited").after_cut(5)
-    assert goes_on.awaited == {0, 1, 2} and goes_on.since == (5, 5, 5) and set(goes_on.standing) == {"resuming"}
-    assert after("dies").after_cut().awaited == {0, 2} and after("leaves").after_cut().awaited == {0, 2}
-
-
-def test_who_is_there_again_takes_part_from_a_round_of_its_own():
-    assert after("dies", "comes back").after(1, "comes in", since=7).since == (0, 7, 0)
+    goes_on = after("pauses", "goes unawaited").after_pause()
+    assert goes_on.awaited == {0, 1, 2} and set(goes_on.standing) == {"resuming"}
+    assert after("dies").after_pause().awaited == {0, 2} and after("leaves").after_pause().awaited == {0, 2}
 
 
 def test_a_message_that_a_dead_worker_had_sent_changes_nothing():
@@ -62,6 +58,6 @@ def test_each_is_in_one_standing_whatever_happens(changes):
 
 def test_who_dies_in_a_pause_takes_part_no_more():
     members = Members.of(2).after(0, "pauses").after(0, "dies")
-    assert members.active == members.after_cut().active == {1}
+    assert members.active == members.after_pause().active == {1}
     left_out = Members.of(2).after(0, "pauses").after(0, "goes unawaited").after(0, "dies")
     assert left_out.active == {1} and left_out.standing[0] == "away"

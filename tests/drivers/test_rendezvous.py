@@ -66,8 +66,7 @@ def ring(workers):
             merged.append((rank, mix.round, round(float(mix.theirs[0]), 3)))
 
         replica = SimpleNamespace(message=lambda round, rank=rank: np.full(1, rank, np.float64), merge=merge)
-        shared = {"rendezvous": None, "sync_servers": (), "buckets": [], "record": PartLog("", None)}
-        context = Context(site=Clock(), plan=plan(DPSGD(), workers), rank=rank, replica=replica, **shared)
+        context = Context(Clock(), plan(DPSGD(), workers), rank, replica, PartLog("", None), None, (), [])
         peers.append(Peers(WithNeighbours(context)))
     for one in peers:
         for other in peers:

@@ -43,14 +43,12 @@ class Members:
     """Guaranteed: each is in exactly one standing, so whoever is waited for is neither dead nor away."""
 
     standing: tuple[str, ...]
-    since: int
-    """The round with which all go on after a checkpoint."""
     generations: tuple[int, ...]
     """Which generation of its node each was in when it was last heard of; one that was lost asks from a later one."""
 
     @classmethod
     def of(cls, workers: int) -> Members:
-        return cls(("in",) * workers, 0, (0,) * workers)
+        return cls(("in",) * workers, (0,) * workers)
 
     def after(self, rank: int, change: str) -> Members:
         before, then = CHANGES[change]
@@ -59,13 +57,15 @@ class Members:
         changed = replace(self, standing=_at(self.standing, rank, then))
         return changed.heard(rank, self.generations[rank] + 1) if change == "dies" else changed
 
-    def after_cut(self, since: int = 0) -> Members:
-        """All that take part go on together, from that round."""
-        goes_on = tuple("resuming" if each in CHANGES["goes on"][0] else each for each in self.standing)
-        return replace(self, standing=goes_on, since=since)
+    def after_pause(self) -> Members:
+        """All that take part go on together."""
+        before, then = CHANGES["goes on"]
+        return replace(self, standing=tuple(then if each in before else each for each in self.standing))
 
     def heard(self, rank: int, generation: int) -> Members:
         """It has asked for something in that generation."""
+        if self.generations[rank] == generation:
+            return self
         return replace(self, generations=_at(self.generations, rank, generation))
 
     def in_another_process(self) -> Members:

@@ -16,7 +16,7 @@ from lib.store.checkpointed import Part
 class Rendezvous(Part):
     """It carries the rule's groups out among those who are still there."""
 
-    in_checkpoint = ("_members", "_met", "_following")
+    in_checkpoint = ("_members", "_met", "_following", "_resumed")
 
     def __init__(self, site: Site, plan: Plan):
         self._site, self._rule, self._leg = site, plan.protocol.dense, plan.leg
@@ -30,6 +30,8 @@ class Rendezvous(Part):
         self._met = 0
         self._following = 0
         """The round after the last one that a group formed for."""
+        self._resumed = 0
+        """The round with which all workers go on after a pause."""
 
     async def meet(self, rank: int, round: int, generation: int = 0, moved: float | None = None) -> Meeting | None:
         """Wait for the group of this round; from here on the worker is certain to come. None: it has left or paused meanwhile, or
@@ -76,7 +78,7 @@ class Rendezvous(Part):
         await asyncio.gather(*calls, return_exceptions=True)  # those that are dead need not know
 
     async def save(self) -> dict[str, Any]:
-        self._members = self._members.after_cut(self._following)
+        self._members, self._resumed = self._members.after_pause(), self._following
         return await super().save()
 
     async def load(self, state: dict[str, Any]) -> None:
@@ -89,7 +91,7 @@ class Rendezvous(Part):
         if self._members.standing[rank] != "resuming":
             return round
         self._members = self._members.after(rank, "comes in")
-        return self._members.since
+        return self._resumed
 
     def _answer(self, rank: int, met: Meeting | None) -> None:
         if rank in self._waiting and not (waiting := self._waiting.pop(rank)[1]).done():  # who asked may be no more

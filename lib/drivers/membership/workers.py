@@ -75,7 +75,7 @@ class Workers:
     async def run(self, until: int) -> None:
         """Let all workers train on the batches before `until`."""
         roster = self.roster
-        roster.members = roster.members.after_cut()
+        roster.members = roster.members.after_pause()
 
         async def train(rank: int) -> None:
             await roster.handles[rank].run(until)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,7 +25,7 @@ from lib.store.checkpointed import Checkpointed
 from lib.store.rows import union
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Context:
     """The worker that mixes, and the parts that it can reach."""
 
@@ -115,26 +115,22 @@ class InGroups(Exchanger):
         self._record.span("wait", start, now, label)
         return now, met
 
-    async def average(self, met: Meeting, mine: np.ndarray) -> np.ndarray:
-        """The members' mean, bucket after bucket; behind the buckets are running statistics, if they are sent."""
+    def average(self, met: Meeting, mine: np.ndarray) -> Awaitable[np.ndarray]:
+        """The members' mean."""
+        return self._site.mean(met, mine) if len(self._context.buckets) == 1 else self._average_buckets(met, mine)
+
+    async def _average_buckets(self, met: Meeting, mine: np.ndarray) -> np.ndarray:
+        """Bucket after bucket; behind the buckets are running statistics, if they are sent."""
         buckets = self._context.buckets
-        if len(buckets) == 1:
-            return await self._site.mean(met, mine)
         buckets = [*buckets, slice(buckets[0].stop, mine.size)] if mine.size > buckets[0].stop else buckets
         keys = (replace(met, key=f"{met.key}, bucket {number}") for number in range(len(buckets)))
         means = [await self._site.mean(key, mine[part]) for key, part in zip(keys, buckets, strict=True)]
         return concat(means, buckets)
 
-    async def repeat(self, met: Meeting | None, once: Callable[[Meeting], Awaitable[Any]]) -> Any:
-        """`once` with that group; where a member dies, again with those that are left. None where there is no group."""
-        while met is not None:
-            self.round = met.round + 1
-            try:
-                return await once(met)
-            except MemberLost:
-                self._record.extra["mixes repeated"] += 1
-                met = await self._ask(met.round)
-        return None
+    def _without_lost(self, met: Meeting) -> asyncio.Task:
+        """Ask for the same round's group again, after a member died: it has those that are left."""
+        self._record.extra["mixes repeated"] += 1
+        return self._ask(met.round)
 
 
 class Averaging(InGroups):
@@ -145,15 +141,18 @@ class Averaging(InGroups):
 
     async def mix(self, label: int, asked: asyncio.Task | None = None) -> float | None:
         start, met = await self.meet(label, asked)
-        return start if await self.repeat(met, self._once) else None
-
-    async def _once(self, met: Meeting) -> bool:
-        sent = self._message(met.round)
-        theirs = await self.average(met, sent)
-        await self._replica.merge(Mix(met.round, met.members, sent, theirs))
-        for table in self._replica.tables.values() if self._rule.mixes_rows else ():
-            await self._mix_rows(met, table)
-        return True
+        while met is not None:
+            self.round = met.round + 1
+            try:
+                sent = self._message(met.round)
+                theirs = await self.average(met, sent)
+                await self._replica.merge(Mix(met.round, met.members, sent, theirs))
+                for table in self._replica.tables.values() if self._rule.mixes_rows else ():
+                    await self._mix_rows(met, table)
+                return start
+            except MemberLost:
+                met = await self._without_lost(met)
+        return None
 
     async def _mix_rows(self, met: Meeting, table: Any) -> None:
         """A row that a member never met has its first value there."""
@@ -170,22 +169,23 @@ class AveragingGradients(InGroups):
         raise NotImplementedError
 
     async def mean(self, label: int, asked: asyncio.Task, mine: np.ndarray, overlap: Overlap | None):
-        """When the group was there, and the mean."""
+        """When the group was there, and the mean; `mine` where there is no group."""
         start, met = await self.meet(label, asked)
         first, running = met, self._replica.running()
         self._record.bytes["mix gradients"] += mine.nbytes + running.nbytes
-
-        async def once(met: Meeting) -> np.ndarray:
-            if overlap is None:
-                mean = await self.average(met, mine)
-            else:  # in the same buckets: for a member that has joined again this group is the first of its step
-                mean = await (overlap if met is first else overlap.again(met, mine)).mean()
-            if running.size:
-                self._replica.settle(await self._site.mean(replace(met, key=f"{met.key}, running"), running))
-            return mean
-
-        mean = await self.repeat(met, once)
-        return start, mine if mean is None else mean
+        while met is not None:
+            self.round = met.round + 1
+            try:
+                if overlap is None:
+                    mean = await self.average(met, mine)
+                else:  # in the same buckets: for a member that has joined again this group is the first of its step
+                    mean = await (overlap if met is first else overlap.again(met, mine)).mean()
+                if running.size:
+                    self._replica.settle(await self._site.mean(replace(met, key=f"{met.key}, running"), running))
+                return start, mean
+            except MemberLost:
+                met = await self._without_lost(met)
+        return start, mine
 
 
 class WithNeighbours(Exchanger):

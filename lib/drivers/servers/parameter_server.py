@@ -134,7 +134,7 @@ class ParameterServer(Part):
         """The rule's state, the store and the gradients in flight, once no update is under way."""
         await _done(self._under_way)
         self._state = self._rule.on_cut(replace(self._state, active=self._state.active | self._members.left_out))
-        self._members = self._members.after_cut()
+        self._members = self._members.after_pause()
         return await super().save()
 
     async def load(self, state: dict[str, Any]) -> None:
