@@ -155,7 +155,9 @@ def mixes_now(rule: ReplicaRule, moved: Mapping[int, float]) -> bool:
     """Whether a mix of these takes place."""
     answer = rule.should_mix(moved) if rule.should_mix else True
     if not isinstance(answer, (bool, np.bool_)):
-        raise BadOption(f"{rule.name}: apart(moved={moved}) must say whether to mix, True or False; it gave {answer!r}")
+        raise BadOption(
+            f"{rule.name}: should_mix(moved={moved}) must say whether to mix, True or False; it gave {answer!r}"
+        )
     return bool(answer)
 
 

@@ -163,7 +163,7 @@ def test_apart_is_asked_where_it_can_be_answered():
     ):
         type("Mine", (LocalSGD,), {"should_mix": lambda self, moved: True})()
     with pytest.raises(
-        BadOption, match=r"easgd: apart\(moved=.*\) must say whether to mix, True or False; it gave None"
+        BadOption, match=r"easgd: should_mix\(moved=.*\) must say whether to mix, True or False; it gave None"
     ):
         lib.train(
             bowl(4, 2),
