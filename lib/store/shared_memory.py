@@ -40,13 +40,13 @@ from lib.store import kernels
 from lib.store.optim import Optimizer
 from lib.store.table import Table
 
-LAYOUT = 4
-MAGIC = int.from_bytes(b"lockseg\0", "little")
+MAGIC = int.from_bytes(b"lockseg4", "little")
+"""What a file of records starts with; its last letter says how it is laid out."""
 NO_UNDO = -1
 """The header's `undo` while a process that keeps no undo records has the segment open."""
 _PAGE, _MINUTE = 4096, 60.0
-_HEADER = np.dtype("i8,i8,i8,i8,3i8,3i8,S4016")
-_HEADER.names = "magic", "layout", "owner", "undo", "counts", "before", "config"
+_HEADER = np.dtype("i8,i8,i8,3i8,3i8,S4024")
+_HEADER.names = "magic", "owner", "undo", "counts", "before", "config"
 """`undo`: 0, or one more than the bytes of the undo file that count, or NO_UNDO; `before`: the counts when it was 0."""
 
 
@@ -199,7 +199,7 @@ class Segment:
     def _create(self, config: dict[str, Any]) -> bool:
         """Make the segment, unless another process is first."""
         header = np.zeros((), _HEADER)
-        header["magic"], header["layout"], header["owner"] = MAGIC, LAYOUT, self._process
+        header["magic"], header["owner"] = MAGIC, self._process
         header["config"] = json.dumps(config).encode()
         root = self.folder.parent
         try:
@@ -227,8 +227,8 @@ class Segment:
 
     def _check(self, config: dict[str, Any]) -> None:
         header = self._header
-        if header["magic"] != MAGIC or header["layout"] != LAYOUT:
-            raise Damaged(f"the segment {self.name!r} has layout {header['layout']}; this version reads {LAYOUT}")
+        if header["magic"] != MAGIC:
+            raise Damaged(f"{self.folder} is no segment of this version; remove it")
         if header["undo"] == NO_UNDO:
             raise Damaged(f"the segment {self.name!r} was open without a journal when its process died; remove it")
         found = json.loads(header["config"].item())

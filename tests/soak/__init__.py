@@ -2,7 +2,7 @@
 
 Of runs: each is made twice, and stopped at a random moment and resumed; `tests.soak.checks` says what must hold. Of pipelines:
 also what their histories show, `tests.soak.pipelines`; of histories: the same of pipelines whose calls of the store overlap on
-threads, six and more at once. Of the store: several threads call one table, `tests.soak.tables`. Hypothesis draws the cases; one
+threads, six and more at once. Hypothesis draws the cases; one
 that breaks something is made as small as it gets and printed as a call that can be pasted.
 """
 
@@ -18,10 +18,10 @@ from dataclasses import dataclass
 
 import hypothesis
 from hypothesis import HealthCheck, Phase, settings
-from hypothesis.strategies import SearchStrategy, integers
+from hypothesis.strategies import SearchStrategy
 
 from lib.progress import Progress
-from tests.soak import cases, checks, pipelines, tables
+from tests.soak import cases, checks, pipelines
 from tests.soak.cases import Case
 from tests.soak.checks import Finding, Refused
 
@@ -40,15 +40,10 @@ class Kind:
     """The case as a call that can be pasted."""
 
 
-def _store(cluster: str) -> SearchStrategy[Case]:
-    return integers(0, 2**31 - 1).map(lambda number: tables.draw(0, number, cluster))
-
-
 KINDS = {
     "runs": Kind(cases=cases.cases, named=cases.protocols_of, check=checks.check, call=checks.call),
     "pipelines": Kind(cases=pipelines.cases, named=cases.protocols_of, check=checks.check, call=pipelines.call),
     "histories": Kind(cases=pipelines.busy, named=cases.protocols_of, check=checks.check, call=pipelines.call),
-    "store": Kind(cases=_store, named=tables.named, check=tables.check, call=tables.call),
 }
 
 

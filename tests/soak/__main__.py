@@ -2,7 +2,6 @@
 
 python -m tests.soak --seed 7 --runs 1000
 python -m tests.soak --cluster local --runs 300
-python -m tests.soak --of store
 python -m tests.soak --of histories --runs 200
 python -m tests.soak --kills 50
 """
@@ -21,7 +20,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m tests.soak", description="Run random cases and check what the kit guarantees."
     )
-    of = "whole runs, pipelines and their histories, these on threads that overlap, or calls of a table (default runs)"
+    of = "whole runs, pipelines and their histories, or these on threads that overlap (default runs)"
     parser.add_argument("--of", choices=tuple(KINDS), default="runs", help=of)
     parser.add_argument("--seed", type=int, default=0, help="seed of the cases (default 0)")
     parser.add_argument("--runs", type=int, default=100, help="how many (default 100)")

@@ -127,7 +127,7 @@ def test_any_tree_comes_back_as_it_was(thing, tmp_path_factory):
 
 def test_nothing_is_made_that_was_not_named(tmp_path):
     for unfit in (object(), tmp_path, print, lambda: 1):
-        with pytest.raises((BadOption, LockstepError, pickle.PicklingError)):
+        with pytest.raises((BadOption, AttributeError, pickle.PicklingError)):
             checkpoint.save(tmp_path / "a", {"a": {"x": unfit}})
     for unfit in (np.array([object()]), np.zeros(1, ">f4"), np.zeros(1, np.longdouble)):
         with pytest.raises(BadOption, match=r"an array of \S+ cannot be saved"):
@@ -272,7 +272,7 @@ def test_a_save_that_fails_in_the_midst_leaves_the_old_one(tmp_path, monkeypatch
     path = tmp_path / "a"
     checkpoint.save(path, {"n": 1})
 
-    def full(*_):
+    def full(*_, **__):
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patched:

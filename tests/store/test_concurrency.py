@@ -1,4 +1,4 @@
-"""Callers that meet in one table: no update is lost where rows are locked, ids never mix, and who waits for whom."""
+"""Callers that meet in one table: no update is lost where calls are alone, ids never mix, and look-ups run side by side."""
 
 import threading
 import time
@@ -24,30 +24,6 @@ def same(a, b):
 def at_once(callers, work):
     with ThreadPoolExecutor(callers) as pool:
         list(pool.map(work, range(callers)))
-
-
-@pytest.mark.parametrize("limit", [None, 9_000])
-def test_an_id_that_stands_twice_gets_one_step_whatever_the_batches_before_held(limit):
-    """Batches with and without duplicates in turn, known ids and new ones; Adagrad tells one step from two."""
-    large, small = (Table(DIM, Adagrad(lr=0.1), seed=0, max_rows=limit) for _ in range(2))
-    rng = np.random.default_rng(0)
-    for each in (large, small):
-        each.pull(np.arange(8_000))
-    for stamp in range(24):
-        ids = rng.permutation(8_000)[:3_000] + 100 * (stamp % 4 == 3)
-        if stamp % 3 == 2:
-            ids[rng.integers(0, 3_000, 40)] = ids[7]
-        grads = rng.normal(0, 1, (ids.size, DIM)).astype(np.float32)
-        distinct = np.unique(ids)  # small has them in pieces
-        pulled = large.pull(ids)
-        for some in np.array_split(distinct, 4):
-            small.pull(some)
-        assert np.array_equal(pulled, small.peek(ids))
-        large.push(ids, grads, stamp)
-        for some in np.array_split(distinct, 4):
-            mine = np.isin(ids, some)
-            small.push(ids[mine], grads[mine], stamp)
-        assert same(large.export(), small.export())
 
 
 @pytest.mark.parametrize("size", [60, LARGE])
@@ -97,6 +73,53 @@ def test_callers_against_a_plain_dict(seed, callers, vocabulary, size):
     assert rows.ids.tolist() == sorted(model)
     assert np.array_equal(rows.values, np.array([model[number] for number in sorted(model)]))
     assert rows.stamps.max() == 5
+
+
+def act(table, call, ids, number):
+    """One of a table's calls; what it gives."""
+    block = np.random.default_rng(number).normal(0, 1, (ids.size, DIM)).astype(np.float32)
+    if call == "push":
+        return table.push(ids, block, number, rate=1 + number % 2)
+    if call == "update":
+        return table.update(ids, block, number, weights=lambda stamps: (stamps % 3).astype(np.float32) / 2)
+    if call == "write":
+        return table.write(
+            Rows(ids, block, np.abs(block), np.full(ids.size, max(0, number - 2))), newer=number % 2 == 0
+        )
+    if call == "assign":
+        return table.assign(ids, block)
+    if call == "read":
+        rows = table.read(ids)
+        return np.hstack([rows.values, rows.state, rows.stamps[:, None]])
+    return getattr(table, call)(ids)
+
+
+CALLS = st.tuples(
+    st.sampled_from(["pull", "peek", "stamps", "read", "push", "update", "write", "assign"]),
+    st.lists(st.integers(0, 30), max_size=30),
+)
+
+
+@settings(derandomize=True, deadline=None, max_examples=60, database=None)
+@given(
+    calls=st.lists(st.lists(CALLS, max_size=8), min_size=2, max_size=4),
+    copies=st.sampled_from([1, 100]),
+    locking=st.sampled_from(["table", "none"]),
+)
+def test_a_caller_finds_in_its_own_rows_what_it_would_find_alone(calls, copies, locking):
+    """Callers use ids of their own, so each sees to the bit what a table of its own shows, while others make the table grow."""
+    shared = Table(DIM, Adagrad(lr=0.1), seed=7, capacity=1, locking=locking)
+
+    def work(caller):
+        own = Table(DIM, Adagrad(lr=0.1), seed=7)
+        for number, (call, names) in enumerate(calls[caller]):
+            ids = (np.array(names, np.int64)[:, None] * copies + np.arange(copies)).ravel() * len(calls) + caller
+            found, expected = (act(table, call, ids, number) for table in (shared, own))
+            assert (found is None and expected is None) or np.array_equal(found, expected)
+        rows = own.export()
+        assert same(shared.read(rows.ids), rows)
+
+    at_once(len(calls), work)
 
 
 def contended(locking, gives_way):

@@ -1,7 +1,5 @@
 """The table: numbers by hand, torch.nn.Embedding's training, growth, threads, and what it refuses."""
 
-from concurrent.futures import ThreadPoolExecutor
-
 import numpy as np
 import pytest
 import torch
@@ -130,15 +128,6 @@ def test_first_row_does_not_depend_on_the_order_of_admission():
     assert not np.isin(other.pull(ids), values).any()
 
 
-def test_peek_mixes_known_and_unknown_ids():
-    table = Table(2, SGD(lr=1.0), seed=0)
-    before = table.peek([1, 2, 3])
-    table.push([2], np.float32([[1, 1]]), 0)
-    expected = before - np.float32([[0, 0], [1, 1], [0, 0]])
-    assert np.array_equal(table.peek([1, 2, 3]), expected)
-    assert len(table) == 1
-
-
 @pytest.mark.parametrize("optimizer", ALL, ids=repr)
 def test_growth_over_many_doublings_loses_nothing(optimizer):
     rng = np.random.default_rng(0)
@@ -175,15 +164,6 @@ def test_write_of_one_id_twice_keeps_the_newest_or_the_last():
     assert (table.pull([9]).item(), table.stamps([9]).item()) == (2, 7)
     table.write(rows, newer=False)
     assert (table.pull([9]).item(), table.stamps([9]).item()) == (3, 5)
-
-
-def test_assign_keeps_state_and_stamps():
-    table = filled(Adam(lr=0.1))
-    before = table.export()
-    table.assign(before.ids, np.ones_like(before.values))
-    after = table.export()
-    assert (after.values == 1).all()
-    assert same(before, Rows(after.ids, before.values, after.state, after.stamps))
 
 
 @pytest.mark.parametrize("optimizer", ALL, ids=repr)
@@ -249,24 +229,6 @@ def test_empty_calls():
     assert len(table) == len(table.export()) == 0
     assert table.pull([]).shape == table.peek([]).shape == (0, 2)
     table.load(none)
-
-
-@pytest.mark.parametrize("disjoint", [True, False])
-def test_two_threads_lose_nothing(disjoint):
-    table = Table(8, SGD(lr=1.0), seed=0, scale=0, capacity=1)
-    rounds, ones = 100, np.ones((1000, 8), np.float32)
-
-    def work(thread):
-        rng = np.random.default_rng(thread)
-        for stamp in range(rounds):
-            ids = rng.permutation(1000) + 100 * stamp + (2**40 * thread if disjoint else 0)
-            table.pull(ids)
-            table.push(ids, -ones, stamp)
-
-    with ThreadPoolExecutor(2) as pool:
-        list(pool.map(work, range(2)))
-    assert table.export().values.sum() == 2 * rounds * ones.size
-    assert len(table) == (2 if disjoint else 1) * (1000 + 100 * (rounds - 1))
 
 
 @pytest.mark.parametrize(
