@@ -17,6 +17,7 @@ that others may write to, is never opened or removed.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import mmap
@@ -28,7 +29,7 @@ import tempfile
 import time
 import weakref
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -183,21 +184,20 @@ class Segment:
 
     def _locked(self, config: dict[str, Any]) -> BinaryIO:
         """The file of records, with its lock."""
-        while True:
+        for _ in range(100):
             if not os.path.lexists(self.folder):
                 self.attached = not self._create(config)
-            with suppress(FileNotFoundError):  # swept meanwhile
-                file = _open(self.folder / "rows")
-                try:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    if os.path.samestat(os.fstat(file.fileno()), os.stat(self.folder / "rows")):
-                        return file
-                except BlockingIOError as error:
-                    file.close()
-                    raise LockstepError(f"the segment {self.name!r} is open in another process or table") from error
+            with suppress(FileNotFoundError, BlockingIOError), ExitStack() as stack:
+                file = stack.enter_context(_open(self.folder / "rows"))
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if os.path.samestat(os.fstat(file.fileno()), os.stat(self.folder / "rows")):
+                    stack.pop_all()
+                    return file
+            time.sleep(0.005)  # removed meanwhile, or a sweep is looking at it
+        raise LockstepError(f"the segment {self.name!r} is open in another process or table")
 
     def _create(self, config: dict[str, Any]) -> bool:
-        """Make the segment, unless another process is first."""
+        """Make the segment, unless another process is first; whether it was made."""
         header = np.zeros((), _HEADER)
         header["magic"], header["owner"] = MAGIC, self._process
         header["config"] = json.dumps(config).encode()
@@ -211,9 +211,9 @@ class Segment:
                 (made / "rows").write_bytes(header.tobytes())
                 made.rename(self.folder)
         except OSError as error:
-            if not os.path.lexists(self.folder):
-                raise LockstepError(f"no segment can be made in {root}: {error.strerror}") from error
-            return False
+            if root.is_dir() and error.errno in (errno.EEXIST, errno.ENOTEMPTY):
+                return False
+            raise LockstepError(f"no segment can be made in {root}: {error.strerror}") from error
         return True
 
     def _map(self, size: int) -> None:
