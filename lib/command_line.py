@@ -116,13 +116,13 @@ def _list(options: argparse.Namespace) -> None:
 
 def _help(options: argparse.Namespace) -> None:
     from lib import cluster, protocols, workloads
-    from lib.options.described import described
+    from lib.options.help_text import describe
 
     registries = (workloads.ALL, protocols.ALL, cluster.ALL)
     for registry in registries:
         if options.name in registry:
             made = workloads.get if registry is workloads.ALL else registry.make
-            print(described(made(options.name)))
+            print(describe(made(options.name)))
             return
     raise unknown("name", options.name, [name for registry in registries for name in registry])
 
@@ -188,9 +188,9 @@ def check_names(workload: str, protocol: str, cluster: str) -> None:
 
 def pair(text: str) -> tuple[str, Any]:
     """NAME=VALUE with the value read as YAML: 32 is a number, [64, 32] a list, true a truth value."""
-    from lib.options import document
+    from lib.options import yaml_source
 
     name, equals, value = text.partition("=")
     if not equals or not name:
         raise BadOption(f"{text!r} is no NAME=VALUE")
-    return name.strip().replace("-", "_"), document.value(value)
+    return name.strip().replace("-", "_"), yaml_source.value(value)

@@ -11,8 +11,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lib.errors import unknown, unknown_option
-from lib.registry import Registry
+from lib.errors import BadField, unknown, unknown_option
+from lib.options.registry import Registry
 
 if TYPE_CHECKING:
     from lib.tasks.workload import Workload
@@ -72,7 +72,11 @@ def get(name: str, profile: str = "smoke", **given) -> Workload:
     kind, layers = ALL[name], [given]
     if entry := named().get(name):
         layers = [{"name": name}, entry["smoke"], entry[profile], given]
-    made = kind(**{kind.spelled.get(option, option): value for layer in layers for option, value in layer.items()})
+    settings = {kind.spelled.get(option, option): value for layer in layers for option, value in layer.items()}
+    try:
+        made = kind(**settings)
+    except BadField as error:
+        raise BadField(f"workload {name!r}", error.path, error.problem) from error
     if given.get("data") and "samples" not in given and not (kind.epochs and profile == "full"):
         made = replace(made, samples=min(made.samples, prepared_datasets.training_samples(made.data)))
     return made
@@ -81,7 +85,7 @@ def get(name: str, profile: str = "smoke", **given) -> Workload:
 @cache
 def named() -> Mapping[str, Mapping[str, Any]]:
     """Name -> a sentence about it, and its options for each profile; those of smoke hold for all."""
-    from lib.options.document import load  # a list of names does not need it
+    from lib.options.yaml_source import load  # a list of names does not need it
 
     return load(Path(__file__).with_name("tasks") / "named.yaml").data
 

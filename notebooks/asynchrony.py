@@ -15,7 +15,7 @@ from pathlib import Path
 import pandas as pd
 
 from lib import Adam, Pair, Rule, Run, VirtualCluster, protocols, sweep
-from lib.options.document import load
+from lib.options.yaml_source import load
 from lib.seeds import not_judging
 from lib.tasks.clicks import LightClicks
 from notebooks import law, study

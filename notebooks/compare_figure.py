@@ -19,7 +19,7 @@ from matplotlib.patheffects import withStroke
 from matplotlib.transforms import Bbox
 
 from lib import paths
-from lib.options.document import load
+from lib.options.yaml_source import load
 from lib.protocols import ALL
 from reports import palette
 from reports.claims import interval

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from lib import Run, paths
-from lib.options.document import load
+from lib.options.yaml_source import load
 from notebooks import asynchrony, law, study
 from notebooks.advisor.comparison import Comparison
 from reports.markup import rounded

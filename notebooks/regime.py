@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from lib import Run, Workload, paths, protocols, workloads
-from lib.options.document import load
+from lib.options.yaml_source import load
 from reports.claims import differs
 from reports.markup import number
 

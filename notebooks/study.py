@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 
 from lib import Cluster, Run, Workload, paths, sweep
-from lib.options.document import load
+from lib.options.yaml_source import load
 
 Case = Mapping[str, Any]
 Key = TypeVar("Key")

@@ -12,7 +12,7 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from lib.options.document import load
+from lib.options.yaml_source import load
 
 TEMPLATES = Path(__file__).parent / "templates"
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from matplotlib.colors import to_hex, to_rgb
 
-from lib.options.document import load
+from lib.options.yaml_source import load
 from reports.markup import TEMPLATES
 
 # Okabe and Ito's colours, which colour-blind readers tell apart.

@@ -10,7 +10,7 @@ import pytest
 
 from lib import cluster, protocols, workloads
 from lib.errors import UnknownName, UnknownOption
-from lib.registry import Registry
+from lib.options.registry import Registry
 
 
 @dataclass(frozen=True, kw_only=True)

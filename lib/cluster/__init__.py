@@ -1,6 +1,6 @@
 """Where a protocol runs: every cluster by its name."""
 
-from lib.registry import Registry
+from lib.options.registry import Registry
 
 ALL = Registry(
     "cluster",

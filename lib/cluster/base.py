@@ -28,7 +28,8 @@ from lib.cluster.failures import ROLES, Failure, FailureSchedule, Mishaps, NodeF
 from lib.cluster.slowdowns import Lognormal, Slowdown
 from lib.cluster.spec import Usage, Work
 from lib.errors import BadOption, NodeLost, first_cause
-from lib.options.checked import Checked, Count, NotNegative, Positive
+from lib.options.checked import Checked, Count, Positive
+from lib.options.units import Seconds
 
 Main = Callable[["World"], Awaitable[Any]]
 
@@ -277,7 +278,7 @@ class Cluster(Checked, ABC):
     """Failures of nodes and connections."""
     mishaps: Mishaps = field(default=Mishaps())
     """Late and lost messages."""
-    patience: NotNegative = 1.0
+    patience: Seconds = 1.0
     """Seconds of silence after which the others continue without a node."""
 
     @classmethod

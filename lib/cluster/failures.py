@@ -16,7 +16,8 @@ from annotated_types import Ge, Le
 from lib import streams
 from lib.cluster.slowdowns.base import Duration, Pace
 from lib.errors import BadOption
-from lib.options.checked import Checked, Count, Finite, NotNegative, Share
+from lib.options.checked import Checked, Count, Finite, Share
+from lib.options.units import Seconds
 
 ROLES = ("worker", "server", "sync", "reader", "embedding")
 """The roles of nodes that may fail; a node's name is its role and its number."""
@@ -33,7 +34,7 @@ class Failure(Checked):
     kind: Literal["dies", "hangs", "slows"]
     """dies: a node's processes end with all that they held in memory; nothing passes a connection. hangs: a node stops and
     continues where it stood. slows: a node takes `factor` times as long for everything."""
-    at: NotNegative | None = None
+    at: Seconds | None = None
     """Seconds after the training starts."""
     at_batch: Count | None = None
     """Or: as soon as the worker has computed so many batches."""
@@ -106,11 +107,11 @@ class Mishaps(Checked):
 
     late: Share = 0.0
     """Share of the messages that come late."""
-    delay: NotNegative = 0.1
+    delay: Seconds = 0.1
     """Mean seconds by which they are late (exponential)."""
     lost: Annotated[float, Ge(0), Le(0.99)] = 0.0
     """Share of the sendings that get lost."""
-    retry: NotNegative = 0.2
+    retry: Seconds = 0.2
     """Seconds after which a lost message is sent again."""
 
     def __bool__(self) -> bool:

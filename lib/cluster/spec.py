@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 from lib.errors import BadOption
-from lib.options.checked import Checked, Count, NotNegative, Positive
+from lib.options.checked import Checked, Count, Positive
+from lib.options.units import BYTES, Bandwidth, Latency, Speed, StepSeconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,15 +26,15 @@ class Work:
 class Device(Checked):
     """An accelerator on a node: it does the node's computations, one at a time."""
 
-    flops: Positive
+    flops: Speed
     """Operations per second that a training step reaches, which is well below the data sheet's peak."""
-    memory: Positive
+    memory: Bandwidth
     """Bandwidth of its own memory, bytes per second."""
-    pcie: Positive = 12e9
+    pcie: Bandwidth = 12e9
     """Bytes per second between it and the host, each way."""
-    launch: NotNegative = 10e-6
+    launch: StepSeconds = 10e-6
     """Seconds before a computation starts."""
-    capacity: Positive = 16e9
+    capacity: Annotated[Positive, BYTES] = 16e9
     """Bytes of its own memory: what a replica or a cache must fit in."""
 
     def seconds(self, work: Work) -> float:
@@ -51,21 +53,21 @@ class Node(Checked):
     has 0.12 to 0.21 on average.
     """
 
-    flops: Positive = 2e9
+    flops: Speed = 2e9
     """Operations per second of one core."""
-    launch: NotNegative = 0.0
+    launch: StepSeconds = 0.0
     """Seconds that any computation takes in addition: the framework's own time, which matters for small batches."""
     cores: Count = 1
     """Computations that run at the same time; others queue."""
-    memory: Positive | None = None
+    memory: Bandwidth | None = None
     """Memory bandwidth of the whole node, bytes per second, shared by what runs; None: enough for every core's."""
-    core_memory: Positive = 8e9
+    core_memory: Bandwidth = 8e9
     """The most of it that one core can use."""
-    bandwidth: Positive = 1.25e9
+    bandwidth: Bandwidth = 1.25e9
     """Network interface, bytes per second, each way (10 Gbit/s)."""
-    latency: NotNegative = 50e-6
+    latency: Latency = 50e-6
     """Seconds from this node to any other, after the last byte has left."""
-    reading: NotNegative = 0.0
+    reading: StepSeconds = 0.0
     """Seconds that a core takes to read a sample of raw data; 0: batches are always ready."""
     device: Device | None = None
     """An accelerator that computes instead of the cores."""
@@ -93,9 +95,9 @@ class Link(Checked):
 
     ends: tuple[str, str]
     """The two nodes, as "server0" and "worker0": PCIe between a host and its device, or a slow line."""
-    bandwidth: Positive
+    bandwidth: Bandwidth
     """Bytes per second, each way."""
-    latency: NotNegative = 0.0
+    latency: Latency = 0.0
     """Seconds after the last byte has left."""
 
     def __post_init__(self):
@@ -110,7 +112,7 @@ class Uplink(Checked):
 
     nodes: tuple[str, ...]
     """Those behind it, as "worker0"."""
-    bandwidth: Positive
+    bandwidth: Bandwidth
     """Bytes per second, each way."""
 
 

@@ -1,4 +1,4 @@
-"""Frozen dataclasses whose fields are checked when an object is made, whoever makes it: a script, a file, the command line.
+"""Frozen dataclasses whose fields are checked when an object is made, whether a script, a file or the command line makes it.
 
 A field takes what its type says, and what stands for it in plain data: a list for a tuple, numpy's numbers for Python's own, a
 mapping of fields or a registered name for an object, a quantity with its unit ("10Gbit/s"). It never takes what would have to be
@@ -10,18 +10,18 @@ from __future__ import annotations
 
 import functools
 import inspect
-import types
 import typing
-from collections.abc import Mapping, Sequence
+from abc import ABCMeta
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import MISSING, Field, fields, is_dataclass
-from pathlib import Path
-from typing import Annotated, Any, ClassVar, Self, Union
+from typing import Annotated, Any, ClassVar, Self
 
 from annotated_types import Ge, Gt, Le
-from pydantic import AllowInfNan, ConfigDict, InstanceOf, PlainValidator, Strict, TypeAdapter, ValidationError
+from pydantic import AllowInfNan, ConfigDict, GetCoreSchemaHandler, TypeAdapter, ValidationError
+from pydantic_core import CoreSchema, core_schema
 
 from lib.errors import BadField, BadOption, nearest
-from lib.options import units
 
 Finite = AllowInfNan(False)
 Count = Annotated[int, Ge(1)]
@@ -31,8 +31,21 @@ NotNegative = Annotated[float, Ge(0), Finite]
 Share = Annotated[float, Ge(0), Le(1)]
 
 
-class Checked:
-    """The base of a frozen dataclass of options. Its fields have their types before its own `__post_init__` sees them."""
+class CheckedType(ABCMeta):
+    """The type of classes whose fields have their types before the class's own `__post_init__` sees them."""
+
+    def __call__(cls, *args: Any, **options: Any) -> Any:
+        known = [field for field in fields(cls) if field.init]
+        options |= dict(zip((field.name for field in known if not field.kw_only), args, strict=False))
+        for field in known:
+            if field.name not in options and (default := _default(field)) is MISSING:
+                raise BadField(cls.__name__, (field.name,), f": missing; {cls.__name__} needs it")
+            options.setdefault(field.name, default if field.name not in options else None)
+        return super().__call__(**check(cls, options))
+
+
+class Checked(metaclass=CheckedType):
+    """The base of a frozen dataclass of options."""
 
     spelled: ClassVar[Mapping[str, str]] = {}
     """Option -> field, for an option whose name a method has taken."""
@@ -43,24 +56,17 @@ class Checked:
         super().__init_subclass__(**keywords)
         for name in [field.name for field in fields(cls)] if is_dataclass(cls) else ():
             if name in cls.__dict__ and name not in inspect.get_annotations(cls):
+                value = shown(cls.__dict__[name])
                 raise BadOption(
-                    f"{cls.__name__}: {name} = {shown(cls.__dict__[name])} would not be the option's default, for which a "
-                    f"dataclass looks at annotations: write `{name}: ... = {shown(cls.__dict__[name])}`, with its type"
+                    f"{cls.__name__}: {name} = {value} would not be the option's default, for which a dataclass looks at "
+                    f"annotations: write `{name}: ... = {value}`, with its type"
                 )
-        if (own := cls.__dict__.get("__post_init__")) is None:
-            return
 
-        @functools.wraps(own)
-        def __post_init__(self: Checked) -> None:
-            if type(self).__post_init__ is __post_init__:  # else a subclass has checked already
-                _check(self)
-            own(self)
-
-        cls.__post_init__ = __post_init__
-
-    def __post_init__(self) -> None:
-        if type(self).__post_init__ is Checked.__post_init__:
-            _check(self)
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_plain_validator_function(
+            lambda data: data if isinstance(data, cls) else cls.read(data)
+        )
 
     def _reject(self, field: str, right: str) -> None:
         raise BadField(self.owner(), (field,), f" must be {right}, not {shown(getattr(self, field))}")
@@ -73,28 +79,20 @@ class Checked:
 
     @classmethod
     def read(cls, data: Any) -> Self:
-        """An object from plain data: by default from a mapping of its fields."""
+        """Make an object from plain data: by default from a mapping of its fields."""
         if not isinstance(data, Mapping):
             such = ", ".join(f"{field.name}: ..." for field in fields(cls)[:2])
             raise BadField(cls.owner(), (), f" must be {cls.__name__}'s fields, such as {{{such}}}, not {shown(data)}")
-        return of_fields(cls, data)
+        return read_fields(cls, data)
 
 
-def of_fields(kind: type, data: Mapping[str, Any]) -> Any:
-    """An object from its fields; unknown and missing ones are errors."""
-    known = {field.name: field for field in fields(kind)}
-    for name in data:
-        if name not in known:
-            raise BadField(kind.__name__, (name,), f": {kind.__name__} has no such field; {nearest(name, known)}")
-    for name, field in known.items():
-        if name not in data and _default(field) is MISSING:
-            raise BadField(kind.__name__, (name,), f": missing; {kind.__name__} needs it")
-    units.asked(kind, data)
-    return kind(**data)
+def read_fields(kind: type[Checked], data: Mapping[str, Any]) -> Any:
+    """Make an object from its fields; unknown and missing ones are errors."""
+    return kind(**check(kind, data, plain=True))
 
 
-def of_name(what: str, kinds: Mapping[str, type], data: Any) -> Any:
-    """An object of one of several kinds, from a kind's name or from `{name: kind, field: value, ...}`."""
+def read_kind(what: str, kinds: Mapping[str, type], data: Any) -> Any:
+    """Make an object of one of several kinds, from a kind's name or from `{name: kind, field: value, ...}`."""
     if isinstance(data, str):
         data = {"name": data}
     if not isinstance(data, Mapping):
@@ -104,7 +102,7 @@ def of_name(what: str, kinds: Mapping[str, type], data: Any) -> Any:
     name = data["name"]
     if not isinstance(name, str) or name not in kinds:
         raise BadField(what, ("name",), f": no {what} is called {name!r}; {nearest(str(name), kinds)}")
-    return of_fields(kinds[name], {key: value for key, value in data.items() if key != "name"})
+    return read_fields(kinds[name], {key: value for key, value in data.items() if key != "name"})
 
 
 def to_plain(thing: Any) -> Any:
@@ -123,12 +121,21 @@ def to_plain(thing: Any) -> Any:
     return thing
 
 
+def check(kind: type[Checked], options: Mapping[str, Any], plain: bool = False) -> dict[str, Any]:
+    """Check some of a class's fields, and return them as their types want them; `plain` data must say units where a plain
+    number is beyond sense."""
+    adapters, owner, result = _adapters(kind), kind.owner(), {}
+    for name, value in options.items():
+        if name not in adapters:
+            raise BadField(kind.__name__, (name,), f": {kind.__name__} has no such field; {nearest(name, adapters)}")
+        option = next((option for option, field in kind.spelled.items() if field == name), name)
+        result[name] = _checked(adapters[name], value, owner, option, adapters, plain)
+    return result
+
+
 def checked(hint: Any, value: Any, owner: str, name: str) -> Any:
-    """One value as its type wants it, for what is no field."""
-    try:
-        return _validator(hint)(value)
-    except ValidationError as error:
-        raise _bad(owner, name, value, error) from None
+    """Check one value that is no field, and return it as its type wants it."""
+    return _checked(_adapter(hint), value, owner, name)
 
 
 def shown(value: Any) -> str:
@@ -137,134 +144,98 @@ def shown(value: Any) -> str:
     return text if len(text) <= 100 else f"{text[:80]}... ({type(value).__name__})"
 
 
-def _check(thing: Checked) -> None:
-    for name, validate in _validators(type(thing)):
-        value, unit = getattr(thing, name), units.of(type(thing), name)
-        try:
-            made = validate(unit.read(value) if unit else value)
-        except ValidationError as error:
-            spelled = next((option for option, field in thing.spelled.items() if field == name), name)
-            bad = _bad(thing.owner(), spelled, value, error, [other.name for other in fields(thing)])
-            bad.problem += f": {unit.name}, such as {unit.such}" if unit else ""
-            raise BadField(bad.owner, bad.path, bad.problem) from None
-        if made is not value:
-            object.__setattr__(thing, name, made)
+@functools.cache
+def _adapters(kind: type) -> Mapping[str, TypeAdapter]:
+    hints = typing.get_type_hints(kind, include_extras=True)
+    return {field.name: _adapter(hints[field.name]) for field in fields(kind) if field.init}
 
 
 @functools.cache
-def _validators(kind: type) -> tuple[tuple[str, Any], ...]:
-    """The check of each field; none where annotations name what is only there for a type checker."""
+def _adapter(hint: Any) -> TypeAdapter:
+    if isinstance(hint, type) and issubclass(hint, Checked):  # pydantic takes no settings for dataclasses
+        return TypeAdapter(hint)
+    return TypeAdapter(hint, config=ConfigDict(strict=True, arbitrary_types_allowed=True))
+
+
+def _checked(
+    adapter: TypeAdapter, value: Any, owner: str, name: str, others: Iterable[str] = (), plain: bool = False
+) -> Any:
+    context = {"plain": plain}
     try:
-        hints = typing.get_type_hints(kind, include_extras=True)
-    except NameError:
-        return ()
-    return tuple((field.name, _validator(hints[field.name])) for field in fields(kind))
-
-
-@functools.cache
-def _validator(hint: Any) -> Any:
-    validate = TypeAdapter(_plain_too(hint), config=_STRICT).validate_python
-
-    def numpy_too(value: Any) -> Any:
-        if getattr(value, "shape", None) == ():  # one of numpy's numbers
-            value = value.item()
-        try:
-            return validate(value)
-        except ValidationError:
-            if (native := _native(value)) is value:
-                raise
-        return validate(native)
-
-    return numpy_too
-
-
-_STRICT = ConfigDict(strict=True, arbitrary_types_allowed=True)
-
-
-def _plain_too(hint: Any) -> Any:
-    """The annotation as pydantic is to take it: lists for tuples, plain data for objects of ours, other objects as they are."""
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if isinstance(hint, type) and is_dataclass(hint):
-        if not issubclass(hint, Checked):
-            return InstanceOf[hint]
-        return Annotated[Any, PlainValidator(lambda data: data if isinstance(data, hint) else hint.read(data))]
-    if origin is tuple:
-        return Annotated[tuple[tuple(map(_plain_too, arguments))], Strict(False)]
-    if origin in (Union, types.UnionType):
-        return Union[tuple(map(_plain_too, arguments))]  # noqa: UP007
-    if origin is Annotated:
-        return Annotated[(_plain_too(arguments[0]), *arguments[1:])]
-    if origin in (dict, list, Mapping):
-        return origin[tuple(map(_plain_too, arguments))]
-    return hint
+        return adapter.validate_python(value, context=context)
+    except ValidationError:
+        pass
+    try:
+        return adapter.validate_python(_native(value), context=context)
+    except ValidationError as error:
+        raise _bad(owner, name, value, error, others) from None
 
 
 def _native(value: Any) -> Any:
-    """Python's own numbers and lists for numpy's, at any depth."""
+    """Python's own numbers for numpy's, and tuples for lists, at any depth."""
     if hasattr(value, "tolist"):
-        return value.tolist()
+        value = value.tolist()
     if isinstance(value, (list, tuple)):
-        made = [_native(item) for item in value]
-        return value if all(one is other for one, other in zip(made, value, strict=True)) else made
-    return value
+        return tuple(map(_native, value))
+    return {name: _native(item) for name, item in value.items()} if isinstance(value, dict) else value
 
 
-def _bad(owner: str, name: str, value: Any, error: ValidationError, others: Sequence[str] = ()) -> BadField:
-    """pydantic's errors, one for each way in which a union could have been met, as one sentence."""
-    found = [(*_place(value, each["loc"]), each) for each in error.errors(include_url=False)]
-    depth = max(len(path) for path, _, _ in found)
-    (path, value), *_ = ((path, value) for path, value, _ in found if len(path) == depth)
-    found = [each for where, _, each in found if where == path]
-    path = (name, *path)
+def _bad(owner: str, name: str, value: Any, error: ValidationError, others: Iterable[str]) -> BadField:
+    """One sentence from pydantic's errors, of which there is one for each alternative of a union."""
+    found = [(*_locate(value, each["loc"]), each) for each in error.errors(include_url=False)]
+    deepest, value, _ = max(found, key=lambda each: len(each[0]))
+    found = [each for where, _, each in found if where == deepest]
+    path = (name, *deepest)
     for each in found:
         inner = each.get("ctx", {}).get("error")
         if isinstance(inner, BadField):
-            hint = _meant(name, others) if not inner.path and len(path) == 1 else ""
+            alike = next((other for other in others if other != name and other.startswith(name)), None)
+            hint = f"; did you mean {alike!r}?" if alike and len(path) == 1 and not inner.path else ""
             return BadField(owner, (*path, *inner.path), inner.problem + hint)
         if isinstance(inner, ValueError):
             return BadField(owner, path, f": {inner}")
-    right = " or ".join(dict.fromkeys(_right(each) for each in found))
+    right = " or ".join(dict.fromkeys(map(_right, found)))
     return BadField(owner, path, f" must be {right}, not {shown(value)}")
 
 
-def _meant(name: str, others: Sequence[str]) -> str:
-    """Another option of almost the same name."""
-    return next((f"; did you mean {other!r}?" for other in others if other != name and other.startswith(name)), "")
-
-
-def _place(value: Any, steps: tuple[int | str, ...]) -> tuple[tuple[int | str, ...], Any]:
-    """Where in a field's value pydantic stood, and what stands there; its steps also name a union's alternatives."""
+def _locate(value: Any, steps: Iterable[int | str]) -> tuple[tuple[int | str, ...], Any]:
+    """Where in a field's value an error is, and what stands there; a step that names a union's alternative leads nowhere."""
     path: list[int | str] = []
-    for step in steps:
-        inside = step in value if isinstance(value, Mapping) else _is_place(step, value)
-        if inside:
+    for step in steps if isinstance(value, (Mapping, list, tuple)) else ():
+        with suppress(LookupError, TypeError):
             path, value = [*path, step], value[step]
     return tuple(path), value
 
 
-def _is_place(step: int | str, value: Any) -> bool:
-    return isinstance(step, int) and isinstance(value, (list, tuple)) and step < len(value)
+RIGHT = {
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "finite_number": "finite",
+    "bool_type": "true or false",
+    "string_type": "text",
+    "tuple_type": "a list",
+    "list_type": "a list",
+    "dict_type": "names and values",
+    "mapping_type": "names and values",
+    "missing": "a longer list",
+    "too_short": "a longer list",
+    "too_long": "a shorter list",
+    "predicate_failed": "filled in",
+    "none_required": "None",
+    "literal_error": "{expected}",
+    "is_instance_of": "a {class}",
+    "greater_than_equal": "at least {ge:g}",
+    "greater_than": "above {gt:g}",
+    "less_than_equal": "at most {le:g}",
+    "less_than": "below {lt:g}",
+}
+"""pydantic's names of what is wrong -> what would be right."""
 
 
 def _right(error: Mapping[str, Any]) -> str:
-    """What would be right, in our words."""
-    kind, context = error["type"], error.get("ctx", {})
-    if kind in _words()["bounds"]:
-        sign, bound = _words()["bounds"][kind]
-        limit = context[bound]
-        return {("at least", 0): "0 or more", ("above", 0): "positive"}.get((sign, limit), f"{sign} {limit:g}")
-    if kind == "literal_error":
-        return context["expected"]
-    if kind == "is_instance_of":
-        return f"a {context['class']}"
-    return _words()["kinds"].get(kind) or error["msg"].removeprefix("Input should be ").lower()
-
-
-@functools.cache
-def _words() -> Mapping[str, Any]:
-    import yaml  # not for options that are right
-
-    return yaml.safe_load(Path(__file__).with_name("words.yaml").read_text(encoding="utf-8"))
+    right = RIGHT.get(error["type"], error["msg"].removeprefix("Input should be ")).format(**error.get("ctx", {}))
+    return {"at least 0": "0 or more", "above 0": "positive"}.get(right, right)
 
 
 def _default(field: Field) -> Any:

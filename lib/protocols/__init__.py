@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from lib.options.registry import Registry
 from lib.protocols.rule import Pair, Rule
-from lib.registry import Registry
 
 ALL = Registry(
     "protocol",

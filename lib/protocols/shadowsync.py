@@ -31,7 +31,8 @@ from typing import Annotated, Any, ClassVar, Literal
 import numpy as np
 from annotated_types import Ge, Lt
 
-from lib.options.checked import Count, NotNegative, Positive, Share
+from lib.options.checked import Count, Positive, Share
+from lib.options.units import Seconds
 from lib.protocols.baselines import Async
 from lib.protocols.mixing import Background, Centre, Loop, Mean, Mix
 from lib.protocols.replica_rule import ReplicaRule
@@ -112,7 +113,7 @@ class _Shadow(ReplicaRule):
 class _Foreground(ReplicaRule):
     every: Count = 1
     """Steps from one mix to the next (the paper's sync gap); of a thread of its own with a sync server, else of all threads."""
-    seconds: NotNegative = 0.0
+    seconds: Seconds = 0.0
     """Seconds from one mix to the next, at least."""
 
     @property

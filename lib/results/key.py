@@ -40,7 +40,6 @@ SHOWN = (
     "options",
     "paths",
     "progress",
-    "registry",
     "workloads",
     "results/key",
     "results/provenance",

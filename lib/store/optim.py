@@ -28,7 +28,7 @@ from torch import Tensor, _fused_adam_, full_like, no_grad, zeros, zeros_like
 from torch.optim.adagrad import adagrad
 
 from lib.errors import BadOption
-from lib.options.checked import Checked, NotNegative, Positive, of_name
+from lib.options.checked import Checked, NotNegative, Positive, read_kind
 from lib.store import kernels
 
 
@@ -53,7 +53,7 @@ class Optimizer(Checked, ABC):
     @classmethod
     def read(cls, data: Any) -> Optimizer:
         """From `{name: adam, lr: 0.01, ...}`."""
-        return of_name("optimiser", {kind.name: kind for kind in (SGD, Momentum, Adagrad, Adam)}, data)
+        return read_kind("optimiser", {kind.name: kind for kind in (SGD, Momentum, Adagrad, Adam)}, data)
 
     def check_dense(self) -> None:
         """Refuse what dense parameters cannot have."""

@@ -103,7 +103,7 @@ class ClickThrough(Workload):
     """Samples of the evaluation."""
 
     def __post_init__(self):
-        object.__setattr__(self, "network", resolve_network(self.network, MODELS, ClickModel, self.owner()))
+        object.__setattr__(self, "network", resolve_network(self.network, MODELS, ClickModel, self.title))
         if max(self.vocabularies or (self.vocabulary,)) * self.copies > 1 << FIELD_SHIFT:
             self._reject("copies", f"so few that vocabulary * copies is at most 2^{FIELD_SHIFT}")
         for option in ("vocabularies", "pooling"):

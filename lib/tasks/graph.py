@@ -154,7 +154,7 @@ class LinkPrediction(Workload):
     """Entities to rank against, drawn as negatives are, as Marius does on large graphs; None: all."""
 
     def __post_init__(self):
-        object.__setattr__(self, "network", resolve_network(self.network, MODELS, DistMult, self.owner()))
+        object.__setattr__(self, "network", resolve_network(self.network, MODELS, DistMult, self.title))
         if 2 * (self.triples + self.evaluation_triples) > self.entities**2 * self.relations:
             self._reject("triples", "at most half of the possible ones (entities^2 * relations)")
 

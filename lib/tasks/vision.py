@@ -215,7 +215,7 @@ class ImageClasses(Workload):
     """Most images of the evaluation."""
 
     def __post_init__(self):
-        object.__setattr__(self, "network", resolve_network(self.network, MODELS, Classifier, self.owner()))
+        object.__setattr__(self, "network", resolve_network(self.network, MODELS, Classifier, self.title))
         if self.network == "wrn" and (self.depth < 8 or self.depth % 6 != 2):
             self._reject("depth", "6 n + 2 layers: 8, 14, 20, 26, ...")
         if not self.noise:

@@ -14,7 +14,7 @@ from torch import nn
 
 from lib.cluster.spec import Work
 from lib.errors import BadField, BadOption
-from lib.options import own_file
+from lib.options import user_code
 from lib.options.checked import Checked, Count, Positive, Share, shown
 from lib.store.optim import Optimizer
 from lib.tasks.batch import Batch, pool
@@ -62,7 +62,13 @@ class Workload(Checked, ABC):
     lr_gamma: Positive = 0.1
     """What a learning rate is multiplied by at a milestone."""
 
-    def owner(self) -> str:
+    @classmethod
+    def owner(cls) -> str:
+        return f"workload {cls.name!r}"
+
+    @property
+    def title(self) -> str:
+        """What errors call it: a registered name may stand for a class with other options."""
         return f"workload {self.name!r}"
 
     def build_stream(self, kind: type[Stream], **more: Any) -> Stream:
@@ -165,11 +171,11 @@ def fresh_model(workload: Workload, seed: int) -> FlatModel:
     before = _global_streams()
     module = workload.model(seed)
     if not isinstance(module, torch.nn.Module):
-        raise BadOption(f"{workload.owner()}: model must return a torch.nn.Module, not {shown(module)}")
+        raise BadOption(f"{workload.title}: model must return a torch.nn.Module, not {shown(module)}")
     model = FlatModel(module)
     if _global_streams() != before and not torch.equal(model.vector, FlatModel(workload.model(seed)).vector):
         raise BadOption(
-            f"{workload.owner()}: model(seed={seed}) gives another model each time; the layers of lib.tasks.layers take a "
+            f"{workload.title}: model(seed={seed}) gives another model each time; the layers of lib.tasks.layers take a "
             "generator of the seed, and torch.manual_seed(seed) first thing serves torch's own"
         )
     return model
@@ -177,7 +183,7 @@ def fresh_model(workload: Workload, seed: int) -> FlatModel:
 
 def draw_batch(workload: Workload, seed: int, first: int, size: int, index: int) -> Batch:
     """Call `workload.draw`, and check the number of samples and the names of the tables."""
-    what = f"{workload.owner()}: draw(first={first}, size={size})"
+    what = f"{workload.title}: draw(first={first}, size={size})"
     try:
         batch = workload.draw(seed, first, size, index)
     except (StopIteration, IndexError) as error:
@@ -219,7 +225,7 @@ def evaluate(
         hook.remove()
     if not isinstance(metrics, Mapping) or not all(isinstance(value, Real) for value in metrics.values()):
         raise BadOption(
-            f"{workload.owner()}: evaluate must return metrics by name, as {{'auc': 0.7}}, not {shown(metrics)}"
+            f"{workload.title}: evaluate must return metrics by name, as {{'auc': 0.7}}, not {shown(metrics)}"
         )
     return dict(metrics)
 
@@ -239,11 +245,11 @@ def resolve_network(
     if network in known:
         return network
     if isinstance(network, str):
-        if not own_file.is_file(network):
+        if not user_code.is_file(network):
             *others, last = map(repr, known)
             own = f"a class that extends {base.__module__}.{base.__name__} may stand there too, or its file"
             raise BadField(owner, ("model",), f" must be {', '.join(others)} or {last}, not {network!r}; {own}")
-        network = own_file.load(network, "model", base)
+        network = user_code.load(network, "model", base)
     if not isinstance(network, type) or not issubclass(network, base):
         raise BadOption(f"{owner}: model {network!r} does not extend {base.__module__}.{base.__name__}")
     return network

@@ -48,7 +48,8 @@ import numpy as np
 
 from lib.drivers.feed import Computation
 from lib.errors import BadOption
-from lib.options.checked import Checked, Count, NotNegative, Positive
+from lib.options.checked import Checked, Count, Positive
+from lib.options.units import Seconds
 
 TRIAL = 5
 """Steps of all workers that the prior efficiency counts for: the first step of a mode must not be taken for a stall."""
@@ -108,7 +109,7 @@ class Automatic(Checked):
         "Borodin, Linial and Saks, Metrical Task Systems, JACM 1992; Su et al., GBA, NeurIPS 2022, future work"
     )
 
-    cost: NotNegative = 10.0
+    cost: Seconds = 10.0
     """Seconds that a switch takes, in which nothing is trained."""
     window: Count = 20
     """Steps of each worker that tell what it will do next; an efficiency is remembered from as many."""

@@ -10,7 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from lib.errors import BadOption
-from lib.options.checked import Checked, Count, NotNegative, Positive
+from lib.options.checked import Checked, Count
+from lib.options.units import PositiveSeconds, Seconds
 from lib.protocols.rule import Pair, Rule
 from lib.store.optim import Optimizer
 from lib.tasks.workload import Workload
@@ -36,7 +37,7 @@ class Phase(Checked):
     """The place in the stream before which it ends."""
     steps: Count | None = None
     """How many steps it lasts: global batches where the protocol has such, else batches."""
-    seconds: Positive | None = None
+    seconds: PositiveSeconds | None = None
     """How long it lasts on the cluster's clock; batches that have begun are finished."""
 
     def __post_init__(self):
@@ -73,7 +74,7 @@ class Schedule(Checked):
     """Phases in their order; the last one goes on to the end of the data unless it has a limit of its own."""
 
     phases: tuple[Phase, ...]
-    restart: NotNegative = 0.0
+    restart: Seconds = 0.0
     """Seconds that a switch takes beside what the cluster makes of its pause and of the model's way."""
 
     def __post_init__(self):
@@ -98,9 +99,9 @@ class Choice(Checked):
     phases: tuple[Phase, ...]
     rule: Automatic
     """Its `cost` should be what a switch costs: `restart`, the pause until the slowest worker is done, and the model's way."""
-    every: Positive
+    every: PositiveSeconds
     """Seconds between two decisions: several in the `cost` of a switch, and in a `window` of steps."""
-    restart: NotNegative = 0.0
+    restart: Seconds = 0.0
     """Seconds that a switch takes beside what the cluster makes of its pause and of the model's way."""
 
     def __post_init__(self):

@@ -34,8 +34,8 @@ from lib.seeds import not_sealed
 from lib.store.spec import RowStore
 from lib.tasks import prepared_datasets
 from lib.tasks.workload import Workload
-from lib.training.given import resolve
 from lib.training.legs import Course
+from lib.training.resolve import resolve
 from lib.training.schedule import Choice, Phase, Schedule, single
 
 

@@ -50,8 +50,8 @@ def comparison_options(options: argparse.Namespace, protocol: str, pairs: Mappin
         raise BadOption(f"--figure is {options.figure!r}; expected a file that ends with .png, .svg or .pdf")
     short = ("data", "profile", "samples", "workers", "network", "model")
     given = {name: value for name in short if (value := getattr(options, name)) is not None}
-    if options.network and isinstance(units.RATE.read(options.network), str):
-        raise BadOption(f"--network is {options.network!r}; expected {units.RATE.name}, such as {units.RATE.such}")
+    if options.network and units.RATE.read(options.network) is None:
+        raise BadOption(f"--network is {options.network!r}; expected {units.RATE.name}, such as {units.RATE.example}")
     if options.slow:
         given["speeds"] = _speeds(options.slow, options.workers)
     if options.trace:
@@ -78,9 +78,9 @@ def _a_step(options: argparse.Namespace, protocol: str, given: dict[str, Any]) -
     where a replica's optimiser steps too."""
     from notebooks.advisor.trial import Trial
 
-    seconds = units.STEPS.read(options.step)
-    if not isinstance(seconds, float) or seconds <= 0:
-        raise BadOption(f"--step is {options.step!r}; expected {units.STEPS.name}, such as {units.STEPS.such}")
+    seconds = units.SECONDS.read(options.step)
+    if not seconds or seconds <= 0:
+        raise BadOption(f"--step is {options.step!r}; expected {units.SECONDS.name}, such as {units.SECONDS.example}")
     return Trial.of(workload(options), protocol, options.cluster, given).workload.work().flops / seconds
 
 

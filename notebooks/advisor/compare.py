@@ -15,7 +15,7 @@ import pandas as pd
 from lib import BadOption, Cluster, Pair, Rule, Run, Workload, sweep
 from lib.options.checked import Count, Share, checked
 from lib.seeds import judging, tuning
-from lib.training.given import resolve, taken
+from lib.training.resolve import applicable, resolve
 from lib.training.train import Options
 from notebooks.advisor.comparison import Comparison
 from notebooks.advisor.trial import Trial, metric_of, seconds_to
@@ -77,7 +77,9 @@ def check_options(
 ) -> None:
     """Say which option nothing of any run has."""
     protocols = list(protocols)
-    lost = options.keys() - {name for each in protocols for name in taken(Options, workload, each, cluster, options)}
+    lost = options.keys() - {
+        name for each in protocols for name in applicable(Options, workload, each, cluster, options)
+    }
     if lost:
         resolve(Options, workload, protocols[0], cluster, {name: options[name] for name in lost})
 

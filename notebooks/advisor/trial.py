@@ -9,7 +9,7 @@ import numpy as np
 
 from lib import BadOption, Cluster, Pair, Rule, Run, Workload
 from lib.protocols import get
-from lib.training.given import resolve, taken
+from lib.training.resolve import applicable, resolve
 from lib.training.train import Options
 
 EVALUATIONS = 10
@@ -31,7 +31,7 @@ class Trial:
         cls, workload: Workload | str, protocol: Rule | Pair | str, cluster: Cluster | str, options: Mapping
     ) -> Self:
         """With those of the options that something of it has."""
-        own = taken(Options, workload, protocol, cluster, options)
+        own = applicable(Options, workload, protocol, cluster, options)
         *made, _ = resolve(Options, workload, protocol, cluster, own)
         known = {field.name for field in fields(Options)}
         settings = {name: value for name, value in own.items() if name.partition(".")[0] in known}

@@ -9,7 +9,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from lib import Run
-from lib.options.document import load
+from lib.options.yaml_source import load
 from notebooks import regime, study
 from notebooks.gba.tasks import MODES, TASKS, Task, at_rate
 from reports import claims, plots

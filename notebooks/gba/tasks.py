@@ -17,7 +17,7 @@ import pandas as pd
 
 from lib import Adagrad, Adam, Lognormal, Phase, Rule, Run, Schedule, Slowdown, VirtualCluster, Workload, workloads
 from lib.options.checked import Checked, Count, Natural, NotNegative, Positive
-from lib.options.document import load
+from lib.options.yaml_source import load
 from lib.protocols.baselines import BSP, Async, Frozen, Sync
 from lib.protocols.gba import GBA
 from lib.protocols.hop import HopBS, HopBW

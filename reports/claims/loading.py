@@ -8,8 +8,8 @@ from typing import Any
 
 from lib import paths
 from lib.errors import BadField, BadOption
-from lib.options.document import Document, parse
-from lib.options.document import load as load_yaml
+from lib.options.yaml_source import Document, parse
+from lib.options.yaml_source import load as load_yaml
 from reports.claims.calibration import Calibration
 from reports.claims.claim import BadClaim, Claim
 

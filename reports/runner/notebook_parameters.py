@@ -11,7 +11,7 @@ from typing import Any
 
 from lib import paths
 from lib.errors import BadField, BadOption, LockstepError, nearest, unknown_option
-from lib.options import document
+from lib.options import yaml_source
 from lib.options.checked import Count, Natural, checked
 from lib.seeds import drawn
 from reports.runner.notebook_files import Experiment, read, resolve, source
@@ -84,7 +84,7 @@ def parse_parameters(experiment: Experiment, pairs: Iterable[str]) -> dict[str, 
         name, equals, text = pair.partition("=")
         if not equals:
             raise BadOption(f"{pair!r}: a parameter is given as name=value; {nearest(name, declared)}")
-        values[name] = text if name in declared and declared[name].type == "str" else document.value(text)
+        values[name] = text if name in declared and declared[name].type == "str" else yaml_source.value(text)
     return check_parameters(experiment, values)
 
 

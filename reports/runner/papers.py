@@ -4,7 +4,7 @@ import dataclasses
 
 from lib import paths
 from lib.options.checked import Checked
-from lib.options.document import load
+from lib.options.yaml_source import load
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

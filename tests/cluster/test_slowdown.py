@@ -28,7 +28,7 @@ from lib.cluster.slowdowns import (
 )
 from lib.errors import BadOption, UnknownName
 from lib.options.checked import to_plain
-from lib.options.document import parse
+from lib.options.yaml_source import parse
 
 TRANSIENT = Transient(mean_on=1.0, mean_off=4.0, factor=3.0)
 DAY = Diurnal(curve=(1.0, 0.5, 0.25, 0.75), period=10.0, begin=3.0)

@@ -14,7 +14,7 @@ from data_prep.traces.formats import Trace
 from data_prep.traces.quality import play, quality
 from lib import VirtualCluster
 from lib.cluster.slowdowns import Empirical, Lognormal, Product, Slowdown, Steady, Transient
-from lib.options.document import load
+from lib.options.yaml_source import load
 
 STEP = 10.0
 

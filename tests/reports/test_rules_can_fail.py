@@ -6,7 +6,7 @@ from pathlib import Path
 import pandas as pd
 
 from lib import paths
-from lib.options.document import load
+from lib.options.yaml_source import load
 from reports import claims
 from tests.reports import trial
 

@@ -19,13 +19,14 @@ from annotated_types import Ge, Gt, Le
 
 from lib import streams
 from lib.errors import BadField, nearest, unknown
-from lib.options.checked import Checked, Finite, Positive, checked, of_name
-from lib.options.document import load
+from lib.options.checked import Checked, Finite, Positive, checked, read_kind
+from lib.options.units import SECONDS
+from lib.options.yaml_source import load
 
 SHORTEST = 1e-6
 """Seconds below which nothing is modelled; a sample path whose speed changed faster would never advance."""
 
-Duration = Annotated[float, Ge(SHORTEST), Finite]
+Duration = Annotated[float, Ge(SHORTEST), Finite, SECONDS]
 """Seconds long enough to be modelled."""
 Factor = Annotated[float, Gt(0), Le(1e9)]
 """How many times as long something takes."""
@@ -121,7 +122,7 @@ class Slowdown(Checked, ABC):
             for name in data.keys() - {"name", "scale"}:
                 raise BadField("slowdown", (name,), f": a preset has no such field; {nearest(name, ['scale'])}")
             return get(**data)
-        return of_name("slowdown", KINDS, data)
+        return read_kind("slowdown", KINDS, data)
 
 
 KINDS: dict[str, type[Slowdown]] = {}

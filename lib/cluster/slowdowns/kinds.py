@@ -19,6 +19,7 @@ from annotated_types import Ge, Le, MinLen
 
 from lib.cluster.slowdowns.base import KINDS, SHORTEST, Duration, Factor, Pace, SamplePath, Slowdown, Stretches, draws
 from lib.options.checked import NotNegative, Positive, Share
+from lib.options.units import PositiveSeconds, Seconds
 
 _ROOT_2 = math.sqrt(2)
 
@@ -77,7 +78,7 @@ class Empirical(Slowdown):
     """Ascending quantiles of the factor; linear in between."""
     levels: tuple[Share, ...] = ()
     """The quantiles' probabilities, from 0 to 1; empty: at equal distances."""
-    seconds: tuple[Positive, ...] = ()
+    seconds: tuple[PositiveSeconds, ...] = ()
     """For each correlated part of z, the time in which its correlation falls to 1/e; empty: independent."""
     shares: tuple[Share, ...] = ()
     """Each part's share of z's variance; what is left to 1 is independent."""
@@ -176,9 +177,9 @@ class Diurnal(Slowdown):
 
     curve: Annotated[tuple[Annotated[float, Ge(1e-9), Le(1)], ...], MinLen(1)]
     """The machine's free share in each of so many equal stretches of a day."""
-    period: Positive = 86_400.0
+    period: PositiveSeconds = 86_400.0
     """Seconds that a day lasts."""
-    begin: NotNegative = 0.0
+    begin: Seconds = 0.0
     """Seconds of the day that are over when the run begins."""
 
     def __post_init__(self):
@@ -219,9 +220,9 @@ class Shared(Slowdown):
     """Seconds for which a machine's share stays as it is."""
     least: Annotated[float, Ge(1e-9), Le(1)] = 0.01
     """The least share that a worker gets: a machine that is all in use still gives a newcomer its time slices."""
-    period: Positive = 86_400.0
+    period: PositiveSeconds = 86_400.0
     """Seconds that a day lasts."""
-    begin: NotNegative = 0.0
+    begin: Seconds = 0.0
     """Seconds of the day that are over when the run begins."""
 
     def sample_path(self, seed: int, node: str, rank: int, twin: int = 0) -> Pace:

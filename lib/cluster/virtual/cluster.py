@@ -27,7 +27,7 @@ from lib.cluster.virtual.loop import VirtualLoop
 from lib.cluster.virtual.network import Network, Transfer, carry_out, usage
 from lib.errors import BadOption, unknown
 from lib.options.checked import to_plain
-from lib.options.document import load
+from lib.options.yaml_source import load
 
 HEADER = 64
 """Bytes of a message in addition to its arrays."""

@@ -25,7 +25,7 @@ import torch
 from annotated_types import Gt, Le
 
 from lib.errors import BadOption
-from lib.options.checked import Checked, Count, of_name
+from lib.options.checked import Checked, Count, read_kind
 from lib.store.inputs import floats_of
 
 HALF_MAX = 65504.0
@@ -57,7 +57,7 @@ class Codec(Checked, ABC):
     @classmethod
     def read(cls, data: Any) -> Codec:
         """From its name, or from `{name: scaled-fp16, kappa: 1024}`."""
-        return of_name("codec", CODECS, data)
+        return read_kind("codec", CODECS, data)
 
     def encode(self, block: np.ndarray) -> np.ndarray | Scaled:
         if block.ndim != 2:

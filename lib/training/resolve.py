@@ -1,5 +1,4 @@
-"""What a run is given: a workload, a protocol and a cluster, each an object, a registered name or something of a user's own file;
-and options, each for whatever has it."""
+"""A run's workload, protocol and cluster from objects, registered names or user code, and each option for what has it."""
 
 from __future__ import annotations
 
@@ -12,14 +11,13 @@ from lib import protocols, workloads
 from lib.cluster.base import Cluster
 from lib.cluster.virtual.cluster import VirtualCluster
 from lib.errors import BadOption, UnknownOption, unknown_option
-from lib.options import own_file, units
-from lib.options.checked import Checked
+from lib.options import user_code
+from lib.options.checked import Checked, check
 from lib.protocols.rule import Pair, Rule
 from lib.tasks.workload import Workload
 from lib.training.schedule import Choice, Schedule
 
 KINDS = {"workload": (Workload,), "protocol": (Rule, Pair, Schedule, Choice), "cluster": (Cluster,)}
-REGISTRIES = {"workload": workloads.ALL, "protocol": protocols.ALL, "cluster": clusters.ALL}
 SHORT = {
     "lr": ("dense_optimizer.lr", "row_optimizer.lr"),
     "network": ("worker.bandwidth", "server.bandwidth"),
@@ -28,8 +26,8 @@ SHORT = {
 
 
 @dataclass(frozen=True)
-class _Named:
-    """Something that is still to be made, with the options that it takes."""
+class Factory:
+    """Makes one of the things of a run from the options that it takes."""
 
     options: frozenset[str]
     make: Callable[..., Any]
@@ -38,63 +36,61 @@ class _Named:
 def resolve(
     settings: type[Checked], workload: Any, protocol: Any, cluster: Any, options: Mapping[str, Any]
 ) -> list[Any]:
-    """Workload, protocol, cluster and settings; an option that nothing has is an error that names the nearest."""
-    given = {"workload": workload, "protocol": protocol, "cluster": cluster}
-    made = {what: _named(what, thing) for what, thing in given.items()}
-    own = _Named(_names(settings), settings)
-    makers = [maker for maker in (*made.values(), own) if isinstance(maker, _Named)]
+    """Make workload, protocol, cluster and settings; an option that nothing has is an error that names the nearest."""
+    things = _things(settings, workload, protocol, cluster)
+    factories = [thing for thing in things if isinstance(thing, Factory)]
     whole, parts = _parts(options)
     for option in [*whole, *parts]:
-        if not any(option in maker.options for maker in makers):
-            said = option if option in whole else f"{option}.{next(iter(parts[option]))}"
-            raise _nothing_has(said, options.get(said), makers, made.values())
-    return [_make(maker, whole, parts) if isinstance(maker, _Named) else maker for maker in (*made.values(), own)]
+        if not any(option in factory.options for factory in factories):
+            name = option if option in whole else f"{option}.{next(iter(parts[option]))}"
+            raise _unknown(name, options.get(name), factories, things)
+    return [_make(thing, whole, parts) if isinstance(thing, Factory) else thing for thing in things]
 
 
-def taken(
+def applicable(
     settings: type[Checked], workload: Any, protocol: Any, cluster: Any, options: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Those of the options that something of this run has; another protocol's run may have the others."""
-    given = {"workload": workload, "protocol": protocol, "cluster": cluster}
-    makers = [*(_named(what, thing) for what, thing in given.items()), _Named(_names(settings), settings)]
-    has = set().union(*(maker.options for maker in makers if isinstance(maker, _Named)))
-    has |= {short for short, (part, _) in SHORT.items() if part.partition(".")[0] in has or short == "lr"}
-    return {name: value for name, value in options.items() if name.partition(".")[0] in has}
+    """The options that something of this run has; another protocol's run may have the others."""
+    factories = [each for each in _things(settings, workload, protocol, cluster) if isinstance(each, Factory)]
+    names = set().union(*(factory.options for factory in factories))
+    names |= {short for short, (part, _) in SHORT.items() if part.partition(".")[0] in names or short == "lr"}
+    return {name: value for name, value in options.items() if name.partition(".")[0] in names}
 
 
-def _named(what: str, thing: Any) -> Any:
-    """The object, or what makes it."""
+def _things(settings: type[Checked], workload: Any, protocol: Any, cluster: Any) -> list[Any]:
+    """Each thing of a run as an object, or what makes it."""
+    things = {"workload": workload, "protocol": protocol, "cluster": cluster}
+    return [*(_thing(what, thing) for what, thing in things.items()), Factory(_names(settings), settings)]
+
+
+def _thing(what: str, thing: Any) -> Any:
     if not isinstance(thing, str):
         if not isinstance(thing, KINDS[what]):
             raise BadOption(f"train: {thing!r} is no {what}; give a registered name or an object")
         return thing
-    if own_file.is_file(thing):
-        kind = own_file.load(thing, what, KINDS[what])
-        return _Named(_names(kind), kind) if isinstance(kind, type) else kind
-    if _is_yaml(what, thing):
+    if user_code.is_file(thing):
+        kind = user_code.load(thing, what, KINDS[what])
+        return Factory(_names(kind), kind) if isinstance(kind, type) else kind
+    if what == "cluster" and thing.endswith((".yaml", ".yml")):
         loaded = VirtualCluster.load(thing)
-        return _Named(_names(VirtualCluster), lambda **options: replace(loaded, **options))
+        return Factory(_names(VirtualCluster), lambda **options: replace(loaded, **options))
     if what == "protocol" and "+" in thing:
         return _pair(*(protocols.ALL[name] for name in thing.split("+", 1)))
     if what == "workload":
         own = frozenset(workloads.options(thing)) - {*workloads.ALL[thing].spelled.values()}
-        return _Named(own, lambda **options: workloads.get(thing, **options))
-    kind = REGISTRIES[what][thing]
-    return _Named(_names(kind), kind)
+        return Factory(own, lambda **options: workloads.get(thing, **options))
+    kind = {"protocol": protocols.ALL, "cluster": clusters.ALL}[what][thing]
+    return Factory(_names(kind), kind)
 
 
-def _pair(sparse: type[Rule], dense: type[Rule]) -> _Named:
+def _pair(sparse: type[Rule], dense: type[Rule]) -> Factory:
     """A rule for the rows and one for the dense parameters; an option goes to each that has it."""
 
     def make(**options: Any) -> Pair:
         halves = ({name: value for name, value in options.items() if name in _names(half)} for half in (sparse, dense))
         return Pair(sparse=sparse(**next(halves)), dense=dense(**next(halves)))
 
-    return _Named(_names(sparse) | _names(dense), make)
-
-
-def _is_yaml(what: str, name: str) -> bool:
-    return what == "cluster" and name.endswith((".yaml", ".yml"))
+    return Factory(_names(sparse) | _names(dense), make)
 
 
 def _names(kind: type) -> frozenset[str]:
@@ -117,10 +113,10 @@ def _parts(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, dict[s
     return whole, parts
 
 
-def _make(maker: _Named, whole: Mapping[str, Any], parts: Mapping[str, Mapping[str, Any]]) -> Any:
-    made = maker.make(**{name: value for name, value in whole.items() if name in maker.options})
+def _make(factory: Factory, whole: Mapping[str, Any], parts: Mapping[str, Mapping[str, Any]]) -> Any:
+    made = factory.make(**{name: value for name, value in whole.items() if name in factory.options})
     for option, changes in parts.items():
-        if option not in maker.options:
+        if option not in factory.options:
             continue
         part = getattr(made, option)
         if not is_dataclass(part):
@@ -128,17 +124,15 @@ def _make(maker: _Named, whole: Mapping[str, Any], parts: Mapping[str, Mapping[s
         for name in changes:
             if name not in _names(type(part)):
                 raise unknown_option(option, name, _names(type(part)))
-        units.asked(type(part), changes)
-        made = replace(made, **{option: replace(part, **changes)})
+        made = replace(made, **{option: replace(part, **check(type(part), changes, plain=True))})
     return made
 
 
-def _nothing_has(option: str, value: Any, makers: list[_Named], things: Any) -> UnknownOption:
+def _unknown(option: str, value: Any, factories: list[Factory], things: list[Any]) -> UnknownOption:
     for thing in things:
-        if is_dataclass(thing) and not isinstance(thing, _Named) and option in _names(type(thing)):
+        if is_dataclass(thing) and not isinstance(thing, Factory) and option in _names(type(thing)):
             return UnknownOption(
                 f"{option!r} is an option of {thing.name!r}, which was given as an object: set it there, as in "
                 f"{type(thing).__name__}({option}={value!r})"
             )
-    valid = {"seed", "samples", *SHORT}.union(*(maker.options for maker in makers))
-    return unknown_option("this run", option, valid)
+    return unknown_option("this run", option, {"seed", "samples", *SHORT}.union(*(each.options for each in factories)))
