@@ -61,8 +61,9 @@ def sweep(jobs: Iterable[Mapping[str, Any]], *, processes: int | None = None) ->
                         errors[key], runs[key] = error, getattr(error, "run", None)
     found = [runs[job.key] for job, _ in settled]
     if errors:
-        told = "\n".join(f"{wanted[key][0].title}: {error}" for key, error in errors.items())
-        problem = SweepFailed(f"{len(errors)} of {len(wanted)} runs failed, the others are kept\n{told}")
+        jobs = {key: f"{job.title}, seed {job.configuration['seed']}" for key, (job, _) in wanted.items()}
+        lines = "\n".join(f"{jobs[key]}: {error}" for key, error in errors.items())
+        problem = SweepFailed(f"{len(errors)} of {len(wanted)} runs failed, the others are kept\n{lines}")
         problem.runs = found
         raise problem from next(iter(errors.values()))
     return found
@@ -75,8 +76,12 @@ def _started(keys: list[str], wanted: Mapping[str, Any], lanes: int) -> Iterable
     there = {name: value for name, value in os.environ.items() if name.startswith("LOCKSTEP_")} | paths.environment()
     pool = get_reusable_executor(lanes, initializer=torch.set_num_threads, initargs=(1,), env=there)
     futures = {pool.submit(_made, dict(wanted[key][1])): key for key in keys}
-    for future in as_completed(futures):
-        yield future, futures[future]
+    try:
+        for future in as_completed(futures):
+            yield future, futures[future]
+    except BaseException:  # as Ctrl-C: a process that trains would not hear of it before its run ends
+        pool.shutdown(kill_workers=True)
+        raise
 
 
 def _made(arguments: dict[str, Any]) -> Run:
