@@ -91,10 +91,10 @@ def _check(options: argparse.Namespace) -> int:
     from notebooks.oac import access_history as history
     from notebooks.oac import anomalies
 
-    legs = {leg: anomalies.check(accesses) for leg, accesses in history.load(options.history).items()}
-    for leg, found in legs.items():
-        print(f"leg {leg}: " * (len(legs) > 1) + anomalies.report(found))
-    return int(any(found["anomalies"] for found in legs.values()))
+    stages = {stage: anomalies.check(accesses) for stage, accesses in history.load(options.history).items()}
+    for stage, found in stages.items():
+        print(f"stage {stage}: " * (len(stages) > 1) + anomalies.report(found))
+    return int(any(found["anomalies"] for found in stages.values()))
 
 
 def _calibrate(options: argparse.Namespace) -> None:

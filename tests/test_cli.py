@@ -151,7 +151,7 @@ def test_rules_workloads_and_schedules_of_ones_own_file(capsys, tmp_path):
     mine = lib.train("quadratic", only, "virtual", samples=320, size=3, workers=2, save=False)  # the only rule there
     assert mine.digest == said["digest"]
     said = summary(capsys, "train", f"{only}:Bowl", f"{only}:SWITCH", *rest, "-o", "dim=3")
-    assert [leg["protocol"] for leg in said["legs"]] == ["sync", "gba"]
+    assert [stage["protocol"] for stage in said["stages"]] == ["sync", "gba"]
     for arguments, sentence in (
         (("quadratic", f"{only}:Halfs"), "unknown protocol of"),
         (("quadratic", f"{only}:Bowl"), "Bowl is no protocol"),

@@ -15,7 +15,7 @@ from lib.drivers.run.record import PartLog
 from lib.results.run import Run
 from lib.tasks.flat_model import FlatModel
 from lib.tasks.workload import Workload
-from lib.training.legs import driver
+from lib.training.stages import DRIVERS
 from notebooks.toys import Climb, Letters
 
 __all__ = ["FIELD", "Climb", "Letters", "days_of_clicks", "finals", "records", "rounds", "serial_dense", "weights"]
@@ -49,7 +49,7 @@ def records(workload: Workload, protocol: Any, cluster: Cluster, seed: int = 0, 
         trace=True,
         **options,
     )
-    drive = driver(protocol)
+    drive = DRIVERS[protocol.dense.family]
     return cluster.open(seed, workers).run(lambda world: drive(world, plan)).records
 
 

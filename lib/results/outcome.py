@@ -1,4 +1,4 @@
-"""From what the parts of a leg wrote down to what it leaves."""
+"""From what the parts of a stage wrote down to what it leaves."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ STALENESS = ("staleness", "data_staleness")
 
 
 class Outcome:
-    """All records of one leg, on a clock that starts with it."""
+    """All records of one stage, on a clock that starts with it."""
 
     def __init__(self, plan: Plan, finished: Finished):
         self.plan, self.seconds = plan, finished.end - finished.start

@@ -1,4 +1,4 @@
-"""What the legs of a run leave together: one clock, one count of samples, one ledger."""
+"""What the stages of a run leave together: one clock, one count of samples, one ledger."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from lib.cluster.spec import Usage
-from lib.drivers.run.plan import Leg
+from lib.drivers.run.plan import Stage
 from lib.drivers.run.record import Access
 from lib.results.outcome import STALENESS, Outcome, stale
 
@@ -21,7 +21,7 @@ SUMS = (
     *("bytes", "not_finite", "row_gradients_decayed", "rows_read", "rows_validated_away", "rows_evicted"),
     *("mixes_repeated", "batches_abandoned", "servers_attached_again", "gradients_lost_at_servers"),
 )
-"""Figures of a summary that add up over legs."""
+"""Figures of a summary that add up over stages."""
 ACCESS_ARRAYS = {"id": "ids", "version": "versions", "order": "order", "value": "values", "made": "made"}
 """Column of the accesses' table -> the access's array."""
 ACCESS_CALLS = ("kind", "batch", "table", "stamp", "safe", "began", "ended")
@@ -29,51 +29,51 @@ ACCESS_CALLS = ("kind", "batch", "table", "stamp", "safe", "began", "ended")
 
 
 class Outcomes:
-    """A run with one leg is that leg's outcome; more, or those that were chosen, are put one after another."""
+    """A run with one stage is that stage's outcome; more, or those that were chosen, are put one after another."""
 
-    def __init__(self, legs: Sequence[Leg]):
-        self._legs = legs
-        self._outcomes = [Outcome(leg.plan, leg.finished) for leg in legs]
-        self._joined = len(legs) > 1 or legs[0].plan.watch is not None
-        self._start = legs[0].finished.start
-        self.seconds = legs[-1].finished.end - self._start
-        self.events = legs[-1].finished.events
+    def __init__(self, stages: Sequence[Stage]):
+        self._stages = stages
+        self._outcomes = [Outcome(stage.plan, stage.finished) for stage in stages]
+        self._joined = len(stages) > 1 or stages[0].plan.watch is not None
+        self._start = stages[0].finished.start
+        self.seconds = stages[-1].finished.end - self._start
+        self.events = stages[-1].finished.events
 
     def digest(self) -> str:
         return self._outcomes[-1].digest()
 
     def history(self) -> pd.DataFrame:
-        """The legs' histories; where legs are joined, `leg` and `protocol`."""
+        """The stages' histories; where stages are joined, `stage` and `protocol`."""
         parts, samples, step = [], 0, 0
-        for number, (leg, outcome) in enumerate(zip(self._legs, self._outcomes, strict=True)):
+        for number, (stage, outcome) in enumerate(zip(self._stages, self._outcomes, strict=True)):
             part = outcome.history()
             steps = part["step"].max() if "step" in part else 0
-            for column, before in (("time", self._before(leg)), ("samples", samples), ("step", step)):
+            for column, before in (("time", self._before(stage)), ("samples", samples), ("step", step)):
                 if column in part:
                     part[column] += before
-            place = {"leg": number, "protocol": leg.plan.protocol.name} if self._joined else {}
+            place = {"stage": number, "protocol": stage.plan.protocol.name} if self._joined else {}
             parts.append(part.assign(**place))
-            samples, step = samples + leg.plan.samples, step + steps
+            samples, step = samples + stage.plan.samples, step + steps
         return pd.concat(parts, ignore_index=True)
 
     def trace(self) -> pd.DataFrame:
-        """The legs' traces; batches are counted on."""
+        """The stages' traces; batches are counted on."""
         parts, batches = [], 0
-        for leg, outcome in zip(self._legs, self._outcomes, strict=True):
+        for stage, outcome in zip(self._stages, self._outcomes, strict=True):
             part = outcome.trace()
-            part[["start", "end"]] += self._before(leg)
+            part[["start", "end"]] += self._before(stage)
             part["batch"] += batches
             parts.append(part)
-            batches += leg.plan.batches
+            batches += stage.plan.batches
         return pd.concat(parts, ignore_index=True)
 
     def accesses(self) -> pd.DataFrame | None:
-        """Of all legs, where they were noted."""
-        return access_table([each.accesses for each in self._outcomes]) if self._legs[0].plan.accesses else None
+        """Of all stages, where they were noted."""
+        return access_table([each.accesses for each in self._outcomes]) if self._stages[0].plan.accesses else None
 
     def usage(self) -> pd.DataFrame:
         """A row for each node and link: shares of the run's time, queueing and bytes. Empty on a wall clock."""
-        books = self._legs[-1].finished.usage  # a world's go on over the legs
+        books = self._stages[-1].finished.usage  # a world's go on over the stages
         table = pd.DataFrame(books, columns=[field.name for field in fields(Usage)])
         for share in ("sent", "received"):
             table[share] /= self.seconds or 1.0
@@ -81,8 +81,8 @@ class Outcomes:
         return table
 
     def summary(self, clock: str) -> dict[str, Any]:
-        """The last leg's metrics; sums, means over samples or gradients, and maxima of what belongs to the whole; and where
-        legs are joined each one's summary, under `legs`. A choice leaves its `decisions` too."""
+        """The last stage's metrics; sums, means over samples or gradients, and maxima of what belongs to the whole; and where
+        stages are joined each one's summary, under `stages`. A choice leaves its `decisions` too."""
         summaries = [outcome.summary(clock) for outcome in self._outcomes]
         if not self._joined:
             return summaries[0]
@@ -91,7 +91,9 @@ class Outcomes:
         ages = {name: Counter() for name in STALENESS}
         for name, each in product(STALENESS, summaries):
             ages[name].update({int(age): count for age, count in each.get(name, {}).items()})
-        trained = [each for each in summaries if each["samples"]]  # all workers may be dead for as long as a leg lasts
+        trained = [
+            each for each in summaries if each["samples"]
+        ]  # all workers may be dead for as long as a stage lasts
         for name in ("train_loss", "train_ne", "sync_gap", "qps_worker_mean", "qps_worker_std"):
             total = sum(each[name] * each["samples"] for each in trained)
             whole[name] = total / whole["samples"] if trained else float("nan")
@@ -105,19 +107,21 @@ class Outcomes:
         }
         if decisions := self._decisions():
             whole["decisions"] = decisions
-        return whole | {"legs": [self._leg(*each) for each in zip(self._legs, self._outcomes, summaries, strict=True)]}
+        return whole | {
+            "stages": [self._stage(*each) for each in zip(self._stages, self._outcomes, summaries, strict=True)]
+        }
 
     def _decisions(self) -> list[dict[str, Any]]:
         """When the controller decided, for which phase, and the samples per second that it foretold of each."""
-        watches = [leg.finished.watch for leg in self._legs if leg.finished.watch]
+        watches = [stage.finished.watch for stage in self._stages if stage.finished.watch]
         made = [decision for watch in watches for decision in watch.decisions]
         return [
             {"time": each.time - self._start, "phase": each.phase, "predicted": list(each.predicted)} for each in made
         ]
 
-    def _before(self, leg: Leg) -> float:
-        """Seconds of the run before a leg."""
-        return leg.finished.start - self._start
+    def _before(self, stage: Stage) -> float:
+        """Seconds of the run before a stage."""
+        return stage.finished.start - self._start
 
     def _busy(self, summaries: Sequence[dict[str, Any]], clock: str) -> dict[str, float]:
         total: Counter = Counter()
@@ -125,17 +129,17 @@ class Outcomes:
             total.update({kind: share * each[f"{clock}_seconds"] for kind, share in each["busy"].items()})
         return {kind: seconds / self.seconds for kind, seconds in total.items()} if self.seconds else {}
 
-    def _leg(self, leg: Leg, outcome: Outcome, summary: dict[str, Any]) -> dict[str, Any]:
-        plan = leg.plan
+    def _stage(self, stage: Stage, outcome: Outcome, summary: dict[str, Any]) -> dict[str, Any]:
+        plan = stage.plan
         place = {"protocol": plan.protocol.name, "workers": plan.workers, "batch_size": plan.workload.batch_size}
-        return place | {"first": plan.first, "start": self._before(leg), "day": outcome.day} | summary
+        return place | {"first": plan.first, "start": self._before(stage), "day": outcome.day} | summary
 
 
-def access_table(legs: Sequence[Sequence[Access]]) -> pd.DataFrame:
+def access_table(stages: Sequence[Sequence[Access]]) -> pd.DataFrame:
     """The accesses that pipelines noted, a row for each row of a table that a call came to."""
-    accesses = [access for leg in legs for access in leg]
+    accesses = [access for stage in stages for access in stage]
     sizes = [access.ids.size for access in accesses]
-    columns: dict[str, Any] = {"leg": np.repeat([n for n, leg in enumerate(legs) for _ in leg], sizes)}
+    columns: dict[str, Any] = {"stage": np.repeat([n for n, stage in enumerate(stages) for _ in stage], sizes)}
     columns |= {name: np.repeat([getattr(access, name) for access in accesses], sizes) for name in ACCESS_CALLS}
     for column, name in ACCESS_ARRAYS.items():
         parts = (getattr(access, name) for access in accesses)

@@ -34,9 +34,9 @@ from lib.seeds import not_sealed
 from lib.store.spec import RowStore
 from lib.tasks import prepared_datasets
 from lib.tasks.workload import Workload
-from lib.training.legs import Course
 from lib.training.resolve import resolve
 from lib.training.schedule import Choice, Phase, Schedule, single
+from lib.training.stages import StagedRun
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,14 +89,15 @@ class Options(Checked):
         return "train"
 
     @property
-    def told(self) -> dict[str, Any]:
-        """What makes a run another one: most options where they are not as by default, and some always."""
-        given, usual = (
-            {each.name: describe(getattr(of, each.name)) for each in fields(of)} for of in (self, Options())
+    def identity(self) -> dict[str, Any]:
+        """What makes a run another one: most options where they differ from the default, and some always."""
+        own, usual = (
+            {each.name: describe(getattr(options, each.name)) for each in fields(options)}
+            for options in (self, Options())
         )
         always = ("evaluations", "on_nan", "trace", "feed", "partitions", "prefetch")
-        told = given.keys() - {"save", "force", "resume"}
-        return {name: given[name] for name in sorted(told) if name in always or given[name] != usual[name]}
+        names = sorted(own.keys() - {"save", "force", "resume"})
+        return {name: own[name] for name in names if name in always or own[name] != usual[name]}
 
     def __post_init__(self):
         if self.resume and self.checkpoint_every is None:
@@ -143,7 +144,7 @@ class Job:
     """A run that is settled and checked, and that is still to be found or made."""
 
     title: str
-    course: Course
+    staged_run: StagedRun
     cluster: Cluster
     settings: Options
     configuration: dict[str, Any]
@@ -157,19 +158,19 @@ class Job:
         seed = not_sealed(checked(Natural, seed, "train", "seed"))
         if samples is not None:
             workload = replace(workload, samples=checked(Count, samples, "train", "samples"))
-        course = _course(workload, protocol, cluster, seed, settings, start)
+        staged_run = _staged_run(workload, protocol, cluster, seed, settings, start)
         configuration = {
             "workload": describe(workload),
             "protocol": describe(protocol),
             "cluster": describe(cluster),
             **({"files": read} if (read := files(workload)) else {}),
             "seed": seed,
-            **settings.told,
-            **({"start": {"digest": start.digest, "place": course.plan.first}} if start else {}),
+            **settings.identity,
+            **({"start": {"digest": start.digest, "place": staged_run.plan.first}} if start else {}),
         }
         title = f"{workload.name} {protocol.name} {cluster.name}"
         named = partial(key, things=(workload, protocol, cluster, settings.store))
-        return cls(title, course, cluster, settings, configuration, named)
+        return cls(title, staged_run, cluster, settings, configuration, named)
 
     @cached_property
     def key(self) -> str:
@@ -179,15 +180,15 @@ class Job:
     @property
     def samples(self) -> int:
         """Samples that it trains on."""
-        return self.course.plan.samples
+        return self.staged_run.plan.samples
 
     @property
     def folder(self) -> Path:
         return paths.runs() / self.key
 
     @property
-    def cuts(self) -> Path:
-        return paths.reports() / "cuts" / self.key
+    def checkpoints(self) -> Path:
+        return paths.reports() / "checkpoints" / self.key
 
     def saved(self) -> Run | None:
         """The run that was saved before, unless the settings ask for a new one."""
@@ -205,30 +206,31 @@ class Job:
             return self.saved() or self._train(progress)
 
     def _train(self, progress: Callable[[int], None]) -> Run:
-        course, settings = self.course, self.settings
+        staged_run, settings = self.staged_run, self.settings
         if settings.checkpoint_every:
-            every = max(1, settings.checkpoint_every // course.plan.workload.batch_size)
-            kept = CheckpointFolder(every=every, folder=self.cuts, resume=settings.resume)
+            every = max(1, settings.checkpoint_every // staged_run.plan.workload.batch_size)
+            folder = CheckpointFolder(every=every, folder=self.checkpoints, resume=settings.resume)
             if not settings.resume:
-                shutil.rmtree(self.cuts, ignore_errors=True)
-            paths.write_text_atomic(self.cuts / WHOSE, json.dumps(self.configuration, default=plain))
-            course = replace(course, plan=replace(course.plan, checkpoints=kept))
+                shutil.rmtree(self.checkpoints, ignore_errors=True)
+            paths.write_text_atomic(self.checkpoints / WHOSE, json.dumps(self.configuration, default=plain))
+            staged_run = replace(staged_run, plan=replace(staged_run.plan, checkpoints=folder))
         with _few_collections():
-            legs, model = self.cluster.open(course.plan.seed, course.plan.workers).run(course.run, progress)
-        outcome = Outcomes(legs)
-        told = {**self.configuration, **machine(), "clock": self.cluster.clock, "events": outcome.events}
+            world = self.cluster.open(staged_run.plan.seed, staged_run.plan.workers)
+            stages, model = world.run(staged_run.run, progress)
+        outcome = Outcomes(stages)
+        provenance = {**self.configuration, **machine(), "clock": self.cluster.clock, "events": outcome.events}
         summary = self._epochs(outcome.summary(self.cluster.clock))
         tables = outcome.history(), summary, outcome.trace(), outcome.usage()
-        run = Run(*tables, told, outcome.digest(), model, outcome.accesses())
+        run = Run(*tables, provenance, outcome.digest(), model, outcome.accesses())
         if settings.save:
             run.save(self.folder)
         if settings.checkpoint_every:
-            shutil.rmtree(self.cuts, ignore_errors=True)
+            shutil.rmtree(self.checkpoints, ignore_errors=True)
         return run
 
     def _epochs(self, summary: dict[str, Any]) -> dict[str, Any]:
         """On real data, also how many times the run went through it."""
-        data = getattr(self.course.plan.workload, "data", None)
+        data = getattr(self.staged_run.plan.workload, "data", None)
         told = data and prepared_datasets.digest(data)  # a class of the user's own may mean something else by it
         return (
             {"epochs": round(summary["samples"] / prepared_datasets.training_samples(data), 3), **summary}
@@ -243,10 +245,10 @@ WHOSE = "run.json"
 
 def _check_checkpoint(job: Job) -> None:
     """Refuse a run whose only checkpoint has other numbers of nodes, and warn where there is no checkpoint."""
-    if _has_checkpoint(job.cuts):
+    if _has_checkpoint(job.checkpoints):
         return
     here, rest = _numbers(job.configuration)
-    for folder in filter(_has_checkpoint, sorted(job.cuts.parent.glob("*"))):
+    for folder in filter(_has_checkpoint, sorted(job.checkpoints.parent.glob("*"))):
         there, others = _numbers(json.loads((folder / WHOSE).read_text()))
         if others == rest and there != here:
             differ = "; ".join(
@@ -257,7 +259,7 @@ def _check_checkpoint(job: Job) -> None:
                 "Resume with its numbers, or leave resume out to train from the start"
             )
     warnings.warn(
-        f"train: resume=True finds no checkpoint of this run in {job.cuts.parent}, and the run begins at its start",
+        f"train: resume=True finds no checkpoint of this run in {job.checkpoints.parent}, and the run begins at its start",
         stacklevel=3,
     )
 
@@ -273,14 +275,14 @@ def _numbers(configuration: Mapping[str, Any]) -> tuple[dict[str, int], dict[str
     return numbers | {name: rest.pop(name, 0) for name in ("reader_nodes", "embedding_workers")}, rest
 
 
-def _course(
+def _staged_run(
     workload: Workload,
     protocol: Rule | Pair | Schedule | Choice,
     cluster: Cluster,
     seed: int,
     settings: Options,
     start: Run | None,
-) -> Course:
+) -> StagedRun:
     if not settings.gradients:
         _check_timing(cluster, settings, start)
     schedule = protocol if isinstance(protocol, Schedule | Choice) else single(protocol)
@@ -313,7 +315,7 @@ def _course(
         eval_at=tuple(_eval_at(workload, first, settings.evaluations)),
         daily=settings.evaluations == "daily",
     )
-    return Course(schedule=schedule, plan=plan, model=start and start.model, keep=settings.keep)
+    return StagedRun(schedule=schedule, plan=plan, model=start and start.model, keep=settings.keep)
 
 
 def _eval_at(workload: Workload, first: int, evaluations: int | Literal["daily"]) -> Iterator[float]:

@@ -1,6 +1,6 @@
-"""A controller at the queue: it hears what every computation took, and ends a leg by handing out no more batches.
+"""A controller at the queue: it hears what every computation took, and ends a stage by handing out no more batches.
 
-So what was handed out is always the stream's beginning, and a leg ends as one does whose seconds are over. A worker says how
+So what was handed out is always the stream's beginning, and a stage ends as one does whose seconds are over. A worker says how
 long its last computation took when it asks for its next batch: the controller needs no messages of its own, and does not hear
 of the last computation before the data ends.
 """
@@ -30,17 +30,17 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """How far a choice has come: it goes from leg to leg."""
+    """How far a choice has come: it goes from stage to stage."""
 
     rule: Automatic
     every: float
     state: AutomaticState
     decisions: tuple[Decision, ...] = ()
-    """Those of the leg that ended last."""
+    """Those of the stage that ended last."""
 
     @classmethod
     def of(cls, choice: Choice, workload: Workload, workers: int) -> Watch:
-        """Before the first leg."""
+        """Before the first stage."""
         modes = [
             Mode(
                 waits=phase.protocol.sparse.blocks or phase.protocol.dense.blocks,
@@ -53,7 +53,7 @@ class Watch:
 
     @property
     def queue(self) -> type[Watched]:
-        """The part that hands out the batches of a leg."""
+        """The part that hands out the batches of a stage."""
         return Watched
 
     @property
@@ -63,14 +63,14 @@ class Watch:
 
 
 class Watched(WorkQueue):
-    """The queue of a leg that a controller may end."""
+    """The queue of a stage that a controller may end."""
 
     def __init__(self, site: Site, batches: int, watch: Watch):
         super().__init__(site, batches)
         self._rule, self._every, self._state = watch.rule, watch.every, watch.state
         self._begin = self._state.present
         self._asked: float | None = None
-        """When it was last asked for a decision, or the leg began."""
+        """When it was last asked for a decision, or the stage began."""
         self._samples = 0
         """Computed since then, as far as is known."""
         self._decisions: list[Decision] = []
@@ -95,7 +95,7 @@ class Watched(WorkQueue):
         self._state = became(self._state, rank)
 
     async def watch(self) -> Watch:
-        """What the next leg begins with."""
+        """What the next stage begins with."""
         return Watch(self._rule, self._every, self._state, tuple(self._decisions))
 
     @property

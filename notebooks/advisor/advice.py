@@ -158,7 +158,7 @@ def advise(
 
 def _batch_of_all(trial: Trial, seed: int) -> int:
     """Samples of a batch of every worker."""
-    return Job.of(**trial.job(1.0, seed)).course.plan.workers * trial.workload.batch_size
+    return Job.of(**trial.job(1.0, seed)).staged_run.plan.workers * trial.workload.batch_size
 
 
 def _once(trials: Mapping[str, Trial], seed: int) -> tuple[Run, dict[str, Run], dict[str, str]]:

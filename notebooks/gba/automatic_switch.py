@@ -98,7 +98,7 @@ class Day:
             if row["mode"] in runs:
                 row["auc"] = runs[row["mode"]].summary["auc"]
             if row["mode"] == "automatic":
-                row |= {"lost": lost / allowed, "switches": len(runs["automatic"].summary["legs"]) - 1}
+                row |= {"lost": lost / allowed, "switches": len(runs["automatic"].summary["stages"]) - 1}
         frame = pd.concat(
             pd.DataFrame({"protocol": mode, "time": edges[:-1] / self.seconds, "qps": rate})
             for mode, rate in rates.items()
@@ -114,10 +114,12 @@ def workload(samples: int) -> Workload:
 
 def stretches(run: Run, day: float) -> pd.DataFrame:
     """Which protocol from when to when, in days."""
-    legs = run.summary["legs"]
-    ends = [*(leg["start"] for leg in legs[1:]), run.summary["virtual_seconds"]]
-    starts = [leg["start"] / day for leg in legs]
-    return pd.DataFrame({"protocol": [leg["protocol"] for leg in legs], "start": starts, "end": np.array(ends) / day})
+    stages = run.summary["stages"]
+    ends = [*(stage["start"] for stage in stages[1:]), run.summary["virtual_seconds"]]
+    starts = [stage["start"] / day for stage in stages]
+    return pd.DataFrame(
+        {"protocol": [stage["protocol"] for stage in stages], "start": starts, "end": np.array(ends) / day}
+    )
 
 
 def figure(data: pd.DataFrame, chosen: pd.DataFrame) -> Figure:

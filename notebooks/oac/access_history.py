@@ -12,7 +12,7 @@
 | `stamp` | with `compute`: the timestamp of what it made |
 | `safe` | with `compute`, optional: updates up to this timestamp may have left the device's cache before |
 | `began`, `ended` | optional: the store's calls number their beginnings and ends as they come; ended -1: interrupted, it may have written or not |
-| `leg` | optional: the part of a run; each is judged by itself |
+| `stage` | optional: the part of a run; each is judged by itself |
 
 All but `kind` and `table` are whole numbers of 64 bits; what is said of some kinds alone may be empty with others.
 """  # noqa: E501 - a table has no line breaks
@@ -32,18 +32,18 @@ from lib.results.outcomes import ACCESS_CALLS as OF_CALLS
 
 OF_COMPUTES, OF_STORE = ("made", "stamp", "safe"), ("began", "ended")
 NEEDED = {"kind", "batch", "table", "id", "version", "stamp"}
-DEFAULTS = {"leg": 0, "safe": -1, "began": 0, "ended": 0}
-KNOWN = {*OF_CALLS, *ARRAYS, "leg"}
+DEFAULTS = {"stage": 0, "safe": -1, "began": 0, "ended": 0}
+KNOWN = {*OF_CALLS, *ARRAYS, "stage"}
 KINDS = get_args(get_type_hints(Access)["kind"])
 
 
 def load(path: str | Path) -> dict[int, list[Access]]:
-    """The accesses of each leg in a file."""
-    return legs(_read(Path(path)), path)
+    """The accesses of each stage in a file."""
+    return stages(_read(Path(path)), path)
 
 
-def legs(lines: pd.DataFrame, path: str | Path) -> dict[int, list[Access]]:
-    """The accesses of each leg in a table; `path` names it where something is wrong."""
+def stages(lines: pd.DataFrame, path: str | Path) -> dict[int, list[Access]]:
+    """The accesses of each stage in a table; `path` names it where something is wrong."""
     needed = NEEDED | ({"value", "made"} if {"value", "made"} & {*lines} else set())
     for name in [*sorted(needed - {*lines}), *sorted({*lines} - KNOWN)]:
         what = "is missing" if name in KNOWN else "is none that a history has"
@@ -57,13 +57,13 @@ def legs(lines: pd.DataFrame, path: str | Path) -> dict[int, list[Access]]:
         numbers[name] = _whole(path, lines, name, matters)
     whole = pd.DataFrame({"kind": lines["kind"], "table": lines["table"].astype(str), **numbers})
     placed = whole.assign(device=device)[(whole["order"] >= 0) & (whole["batch"] != END)]
-    if (twice := placed.duplicated(["leg", "device", "table", "id", "order"])).any():
+    if (twice := placed.duplicated(["stage", "device", "table", "id", "order"])).any():
         raise _wrong(path, lines, "order", int(twice.idxmax()), "is another access's to this row, too")
     found: dict[int, list[Access]] = {}
-    for (leg, *call), part in whole.groupby(["leg", *OF_CALLS], sort=False):
+    for (stage, *call), part in whole.groupby(["stage", *OF_CALLS], sort=False):
         columns = [name for name in ARRAYS if name in part and (name != "made" or call[0] == "compute")]
         arrays = {ARRAYS[name]: part[name].to_numpy() for name in columns}
-        found.setdefault(leg, []).append(Access(**dict(zip(OF_CALLS, call, strict=True)), **arrays))
+        found.setdefault(stage, []).append(Access(**dict(zip(OF_CALLS, call, strict=True)), **arrays))
     return found
 
 

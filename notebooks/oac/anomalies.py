@@ -110,8 +110,8 @@ def anomalies(accesses: Iterable[Access]) -> list[Anomaly]:
 
 
 def check_run(run: Run) -> dict[int, dict[str, Any]]:
-    """What `judged` finds in each leg of a run that noted its accesses."""
-    return {leg: check(accesses) for leg, accesses in access_history.legs(run.accesses, "run.accesses").items()}
+    """What `judged` finds in each stage of a run that noted its accesses."""
+    return {stage: check(accesses) for stage, accesses in access_history.stages(run.accesses, "run.accesses").items()}
 
 
 def check(accesses: Sequence[Access]) -> dict[str, Any]:

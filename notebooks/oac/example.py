@@ -7,7 +7,7 @@ import pandas as pd
 from lib import PipelineRule, Rule, VirtualCluster
 from lib.drivers.run.plan import Plan
 from lib.drivers.run.record import END, Access, PartLog
-from lib.training.legs import driver
+from lib.training.stages import driver
 from notebooks.oac.plays import Play
 from notebooks.toys import NAMES, Letters
 

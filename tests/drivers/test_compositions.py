@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from tests.training.test_cuts import train as train_with_cuts
 
 from lib import Failure, LocalCluster, Node, Phase, Schedule, VirtualCluster, workloads
 from lib.errors import BadOption
@@ -20,7 +21,6 @@ from lib.store.optim import SGD
 from tests.drivers.composing import BOWL, CLICKS, STEP, UNEVEN, ends, rule, train
 from tests.toys import FIELD, Letters, finals, records
 from tests.training.stopping import assert_same
-from tests.training.test_cuts import train as train_with_cuts
 
 # What would train as something else
 
@@ -318,7 +318,7 @@ def test_the_model_goes_over_to_the_next_protocol(first):
         Phase(protocol="sync", dense_optimizer=still, row_optimizer=still),
     )
     run = train(Schedule(phases=phases))
-    one, other = run.summary["legs"]
+    one, other = run.summary["stages"]
     assert one["auc"] == pytest.approx(other["auc"], abs=1e-6)
 
 

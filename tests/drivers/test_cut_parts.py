@@ -60,7 +60,7 @@ def test_a_cut_knows_its_parts(tmp_path):
     for mark in (10, 20):
         write(cuts, mark)
         assert read(cuts) == mark
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["leg-0000-00000020", "leg-0000.pt"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["stage-0000-00000020", "stage-0000.pt"]
     cut = cuts.find()
     assert [*cut.parts] == [*NAMES] and cut.state("reader0") == {}
     cuts.drop()
@@ -68,10 +68,10 @@ def test_a_cut_knows_its_parts(tmp_path):
 
 
 def test_another_leg_s_cut_stays(tmp_path):
-    """A run whose world was not written goes through its legs again and comes to it."""
-    write(CheckpointFolder(every=1, folder=tmp_path, leg=1), 20)
+    """A run whose world was not written goes through its stages again and comes to it."""
+    write(CheckpointFolder(every=1, folder=tmp_path, stage=1), 20)
     write(CheckpointFolder(every=1, folder=tmp_path), 10)
-    assert read(CheckpointFolder(every=1, folder=tmp_path, leg=1)) == 20
+    assert read(CheckpointFolder(every=1, folder=tmp_path, stage=1)) == 20
 
 
 def test_killed_between_any_two_steps_the_old_or_the_new_cut_is_there_and_whole(tmp_path):
@@ -95,7 +95,7 @@ def test_killed_between_any_two_steps_the_old_or_the_new_cut_is_there_and_whole(
         for mark in (20, 30):  # and it goes on
             write(cuts, mark)
             assert read(cuts) == mark
-        assert len(list(folder.glob("leg-*"))) == 2, "what an interrupted writing left is gone"
+        assert len(list(folder.glob("stage-*"))) == 2, "what an interrupted writing left is gone"
         shutil.rmtree(folder)
     assert set(seen) == {10, 20} and seen == sorted(seen) and len(seen) > 20
 
@@ -143,15 +143,15 @@ def test_on_ray_each_process_writes_its_own_part(reports, monkeypatch):
     def progress(samples):
         nonlocal seen
         seen += samples
-        if list((reports / "cuts").glob("*/leg-0000.pt")):
+        if list((reports / "checkpoints").glob("*/stage-0000.pt")):
             raise Stopped
 
     task = {"workers": 2, "samples": 6400, "batch_size": 32, "checkpoint_every": 640, "save": False}
     monkeypatch.setattr(checkpoint, "save", saves)
     with pytest.raises(Stopped):
         Job.of("ctr-synthetic", "gba", "ray", servers=2, **task).run(progress)
-    assert set(here) == {"leg-0000"}, "the driver writes what the parts are, and none of them"
-    [folder] = (reports / "cuts").glob("*/leg-0000-*/")
+    assert set(here) == {"stage-0000"}, "the driver writes what the parts are, and none of them"
+    [folder] = (reports / "checkpoints").glob("*/stage-0000-*/")
     written = {"worker0", "worker1", "dense+rows-server0", "dense+rows-server1", "queue"}
     assert {path.stem for path in folder.iterdir()} >= written
     run = lib.train("ctr-synthetic", "gba", "ray", servers=2, resume=True, **task)

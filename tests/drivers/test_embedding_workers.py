@@ -235,8 +235,8 @@ def test_a_run_that_was_cut_while_one_was_dead_goes_on_to_the_bit(pace, reports,
     assert whole.summary["batches_abandoned"] > 0
     with killed(monkeypatch, 27):
         train(CLICKS, "hybrid", there, **options)
-    [cut] = (reports / "cuts").glob("*/leg-0000.pt")
-    parts = checkpoint.load(cut)["parts"]
+    [file] = (reports / "checkpoints").glob("*/stage-0000.pt")
+    parts = checkpoint.load(file)["parts"]
     assert "embedding0" in parts and "embedding1" not in parts
     assert_same(train(CLICKS, "hybrid", there, resume=True, **options), whole)
 

@@ -17,7 +17,7 @@ from tests.drivers.composing import rule
 
 
 def plan(protocol, workers):
-    return SimpleNamespace(protocol=SimpleNamespace(dense=protocol), workers=workers, leg=0)
+    return SimpleNamespace(protocol=SimpleNamespace(dense=protocol), workers=workers, stage=0)
 
 
 async def asked(meeting, *questions):

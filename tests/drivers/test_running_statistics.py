@@ -168,7 +168,7 @@ def test_a_cut_has_them(protocol, reports, monkeypatch):
     whole = lib.train(workload, protocol, UNEVEN, **options)
     with killed(monkeypatch, 13):
         lib.train(workload, protocol, UNEVEN, **options)
-    assert list((reports / "cuts").glob("*/leg-0000.pt"))
+    assert list((reports / "checkpoints").glob("*/stage-0000.pt"))
     assert_same(lib.train(workload, protocol, UNEVEN, resume=True, **options), whole)
     assert whole.summary["mean"] == (0 if protocol.statistics == "none" else 4)
 

@@ -12,17 +12,17 @@ DAY = Day(seconds=float(WINDOWS))
 """Throughput is counted second by second."""
 
 
-def run(legs, seconds=4.0):
-    """Batches one after another on one worker: `legs` are (protocol, start, end, batches)."""
+def run(stages, seconds=4.0):
+    """Batches one after another on one worker: `stages` are (protocol, start, end, batches)."""
     spans = []
-    for _, start, end, batches in legs:
+    for _, start, end, batches in stages:
         width = (end - start) / batches
         spans += [
             {"kind": "compute", "start": start + k * width, "end": start + (k + 1) * width} for k in range(batches)
         ]
     spans.append({"kind": "push", "start": 0.0, "end": 4.0})
     summary = {"virtual_seconds": seconds, "auc": 0.7}
-    summary["legs"] = [{"protocol": name, "start": start} for name, start, _, _ in legs]
+    summary["stages"] = [{"protocol": name, "start": start} for name, start, _, _ in stages]
     provenance = {"workload": {"batch_size": automatic_switch.BATCH}}
     return SimpleNamespace(trace=pd.DataFrame(spans), summary=summary, provenance=provenance)
 

@@ -153,9 +153,9 @@ def _accept(error: Exception, case: Case) -> None:
 
 def _sound(case: Case, run: Run) -> None:
     """What holds of every run, on any cluster."""
-    for leg in run.summary.get("legs", [run.summary]):
-        sums = sum(leg[each] for each in ("applied", "decayed", "dropped", "lost", "in_flight"))
-        _hold(leg["issued"] == sums, "ledger", f"{leg['issued']} issued, {sums} accounted for")
+    for stage in run.summary.get("stages", [run.summary]):
+        sums = sum(stage[each] for each in ("applied", "decayed", "dropped", "lost", "in_flight"))
+        _hold(stage["issued"] == sums, "ledger", f"{stage['issued']} issued, {sums} accounted for")
     computed = Counter(run.trace.loc[run.trace["kind"] == "compute", "batch"])
     twice = sorted(batch for batch, times in computed.items() if times > 1)
     _hold(not twice, "batches computed twice", str(twice[:5]))

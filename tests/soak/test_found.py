@@ -36,7 +36,7 @@ FOUND = {
         "patience": 0.0,
         "failures": [dies("worker*", every=0.05, lasts=0.01)],
     },
-    "an optimiser had not stepped in a leg": {
+    "an optimiser had not stepped in a stage": {
         "protocol": "s-easgd",
         "workers": 6,
         "samples": 160,
@@ -130,7 +130,7 @@ FOUND = {
             {"node": "worker5 - server0", "kind": "dies", "at": 0.0055, "lasts": 0.003},
         ],
     },
-    "a server was dead when the leg of the cut began": {
+    "a server was dead when the stage of the cut began": {
         "protocol": phases("hop-bs", "sequential", steps=1),
         "samples": 131,
         "seed": 28,
@@ -188,7 +188,7 @@ FOUND = {
         }
         for seed in range(1, 5)
     },
-    "groups of a later leg missed who had died before": {
+    "groups of a later stage missed who had died before": {
         "protocol": phases("ds-sync", "swarm-adam", until_samples=150),
         "workers": 3,
         "samples": 400,
@@ -219,7 +219,7 @@ FOUND = {
             },
         }.items()
     },
-    "nothing was trained in any leg": {
+    "nothing was trained in any stage": {
         "workload": "quadratic",
         "protocol": phases("async", "gba", until_samples=1),
         "workers": 2,
@@ -327,7 +327,7 @@ def test_a_gradient_that_is_used_twice_does_not_balance():
 
 
 def test_a_leg_goes_on_after_those_that_are_over():
-    """On a wall clock each leg began where its own cut said, so that the second was before the first."""
+    """On a wall clock each stage began where its own cut said, so that the second was before the first."""
     case = {"workload": "ctr-synthetic", **WORKLOADS["ctr-synthetic"], "cluster": "local", "seed": 0, "samples": 190}
     case["protocol"] = {"phases": [{"protocol": {"name": "sequential"}, "steps": 3}, {"protocol": {"name": "bsp"}}]}
     for seed in range(3):  # of which each is stopped elsewhere

@@ -35,8 +35,8 @@ def test_what_is_wrong_after_a_kill_is_seen(reports):
     [saved] = (reports / "runs").iterdir()
     (saved / "history.parquet").write_bytes(b"half")
     (reports / ".stage-of-somebody").mkdir()
-    (reports / "cuts" / "a-run").mkdir(parents=True)
-    (reports / "cuts" / "a-run" / "leg-0000.pt").touch()
+    (reports / "checkpoints" / "a-run").mkdir(parents=True)
+    (reports / "checkpoints" / "a-run" / "stage-0000.pt").touch()
     environment = os.environ | {"LOCKSTEP_REPORTS": str(reports)}
     endless = [sys.executable, "-c", "import time; print(flush=True); time.sleep(60)"]
     other = subprocess.Popen(endless, env=environment, stdout=subprocess.PIPE)

@@ -46,15 +46,15 @@ def day():
 
 
 def test_it_leaves_all_reduce_while_the_cluster_is_busy(day):
-    legs = day.summary["legs"]
-    assert [leg["protocol"] for leg in legs] == ["all-reduce", "gba", "all-reduce"]
+    stages = day.summary["stages"]
+    assert [stage["protocol"] for stage in stages] == ["all-reduce", "gba", "all-reduce"]
     # It sees slow steps, makes sure for about the price of a switch, and waits for the window to fill with others.
-    assert 1.0 < legs[1]["start"] < 2.0 and 4.0 < legs[2]["start"] < 5.5
+    assert 1.0 < stages[1]["start"] < 2.0 and 4.0 < stages[2]["start"] < 5.5
 
 
 def test_every_sample_is_trained_on_once(day):
-    legs = day.summary["legs"]
-    assert [leg["first"] for leg in legs] == np.cumsum([0, *(leg["samples"] for leg in legs)]).tolist()[:-1]
+    stages = day.summary["stages"]
+    assert [stage["first"] for stage in stages] == np.cumsum([0, *(stage["samples"] for stage in stages)]).tolist()[:-1]
     assert day.summary["samples"] == CLICKS.samples
     assert computed(day)["batch"].is_unique
     assert len(computed(day)) == day.summary["issued"] and not day.summary["lost"] + day.summary["in_flight"]
@@ -66,20 +66,20 @@ def test_it_repeats_to_the_bit(day):
 
 
 def test_its_decisions_are_on_record(day):
-    decisions, legs = day.summary["decisions"], day.summary["legs"]
+    decisions, stages = day.summary["decisions"], day.summary["stages"]
     times = np.array([each["time"] for each in decisions])
     assert (np.diff(times) >= CHOICE.every).all() and times[-1] <= day.summary["virtual_seconds"]
     changes = [each for each, before in zip(decisions[1:], decisions, strict=False) if each["phase"] != before["phase"]]
     # Training goes on after the restart and after the batches that were under way.
-    for change, leg in zip(changes, legs[1:], strict=True):
-        assert change["time"] + CHOICE.restart <= leg["start"] < change["time"] + CHOICE.restart + 10 * STEP
+    for change, stage in zip(changes, stages[1:], strict=True):
+        assert change["time"] + CHOICE.restart <= stage["start"] < change["time"] + CHOICE.restart + 10 * STEP
     assert all(len(each["predicted"]) == 2 for each in decisions)
 
 
 def test_the_controller_hears_the_computation_alone():
     """Four even workers that compute 32 samples in 10 ms, and wait for servers besides: the ideal is 12,800 a second."""
     run = train(choice(), 0.0, samples=BATCH * 200)
-    assert [leg["protocol"] for leg in run.summary["legs"]] == ["all-reduce"]
+    assert [stage["protocol"] for stage in run.summary["stages"]] == ["all-reduce"]
     last = run.summary["decisions"][-1]["predicted"]
     spans = computed(run)
     assert last[1] == pytest.approx(RULE.prior * 4 * BATCH / (spans["end"] - spans["start"]).mean())
@@ -95,7 +95,7 @@ def test_among_even_workers_it_is_its_first_protocol_to_the_bit():
 
 def test_days_end_no_legs():
     run = train(choice(), 0.0, samples=BATCH * 80, evaluations="daily")
-    assert [(leg["protocol"], leg["day"]) for leg in run.summary["legs"]] == [("all-reduce", 4)]
+    assert [(stage["protocol"], stage["day"]) for stage in run.summary["stages"]] == [("all-reduce", 4)]
     assert run.history["day"].dropna().tolist() == [1, 2, 3, 4]
 
 
@@ -112,7 +112,7 @@ def test_it_listens_on_a_wall_clock(cluster, request):
         request.getfixturevalue("joined_ray")
     calm = Choice(phases=(Phase(protocol="all-reduce"), Phase(protocol="gba")), rule=Automatic(cost=1e6), every=0.01)
     run = lib.train(CLICKS, calm, cluster(workers=2), samples=BATCH * 60, save=False)
-    assert [leg["protocol"] for leg in run.summary["legs"]] == ["all-reduce"]
+    assert [stage["protocol"] for stage in run.summary["stages"]] == ["all-reduce"]
     assert run.summary["samples"] == BATCH * 60
     # What it foretells is of the last batches' times, which on a busy machine are none of the whole run's.
     assert all(0 < speed < math.inf for speed in run.summary["decisions"][-1]["predicted"])
@@ -122,7 +122,7 @@ def test_it_switches_on_a_wall_clock():
     """A switch that costs nothing is made for the least advantage."""
     restless = Choice(phases=(Phase(protocol="all-reduce"), Phase(protocol="gba")), rule=Automatic(cost=0), every=0.01)
     run = lib.train(CLICKS, restless, lib.LocalCluster(workers=2), samples=BATCH * 200, save=False)
-    assert len(run.summary["legs"]) > 1
+    assert len(run.summary["stages"]) > 1
     assert run.summary["samples"] == run.summary["issued"] * BATCH == BATCH * 200
 
 

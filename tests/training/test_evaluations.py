@@ -103,9 +103,9 @@ CHOICE = Choice(
 def test_a_phase_that_ends_by_itself_is_judged_on_the_day_after_the_one_that_it_has_come_to(schedule):
     once, daily = (train(schedule, evaluations) for evaluations in (1, "daily"))
     assert learnt(once) == learnt(daily)
-    legs = daily.summary["legs"]
-    assert len(legs) == 2 and legs[1]["first"] % (BATCH * 12) > 0
-    assert [leg["day"] for leg in legs] == [CLICKS.day(legs[1]["first"] - 1) + 1, 4]
+    stages = daily.summary["stages"]
+    assert len(stages) == 2 and stages[1]["first"] % (BATCH * 12) > 0
+    assert [stage["day"] for stage in stages] == [CLICKS.day(stages[1]["first"] - 1) + 1, 4]
     evaluated = daily.history.dropna(subset=["auc"])
     assert sorted({*evaluated["day"]}) == [1, 2, 3, 4] and evaluated["samples"].is_monotonic_increasing
     assert len(evaluated) == 5  # each day's, and the end of the first phase

@@ -69,17 +69,17 @@ NAMES = [name for name, kind in lib.protocols.ALL.items() if kind.family != "pip
 @pytest.mark.parametrize("second", ["sync", "all-reduce", "gba", "ds-sync"])
 def test_every_protocol_hands_over_to_every_kind(first, second):
     run = train(halves(first, second), lib.VirtualCluster(workers=3, slowdown=0.5, servers=2))
-    legs = run.summary["legs"]
-    assert [leg["protocol"] for leg in legs] == [first, second]
-    assert run.summary["samples"] == CLICKS.samples == sum(leg["samples"] for leg in legs)
+    stages = run.summary["stages"]
+    assert [stage["protocol"] for stage in stages] == [first, second]
+    assert run.summary["samples"] == CLICKS.samples == sum(stage["samples"] for stage in stages)
     assert run.summary["issued"] == 24
-    assert run.summary["auc"] == legs[-1]["auc"]
+    assert run.summary["auc"] == stages[-1]["auc"]
 
 
 @pytest.mark.parametrize("order", [("oac", "sync"), ("sync", "oac"), ("sequential", "all-reduce")])
 def test_a_pipeline_hands_over_too(order):
     run = train(halves(*order), lib.VirtualCluster(workers=1))
-    assert [leg["samples"] for leg in run.summary["legs"]] == [384, 384]
+    assert [stage["samples"] for stage in run.summary["stages"]] == [384, 384]
 
 
 def test_a_pipeline_goes_on_where_another_one_stopped():
@@ -110,7 +110,7 @@ def test_real_clusters_switch_as_the_virtual_one_does(cluster, request):
 
 
 def first_leg(**limit):
-    return train(halves("sync", "gba", **limit)).summary["legs"][0]
+    return train(halves("sync", "gba", **limit)).summary["stages"][0]
 
 
 def test_a_phase_ends_with_its_limit():
@@ -127,8 +127,8 @@ def test_steps_are_global_batches():
             Phase(protocol="async", steps=3),
         )
     )
-    legs = train(schedule).summary["legs"]
-    assert [leg["samples"] // 32 for leg in legs] == [6, 5, 3]
+    stages = train(schedule).summary["stages"]
+    assert [stage["samples"] // 32 for stage in stages] == [6, 5, 3]
 
 
 @pytest.mark.parametrize("protocol", ["sync", "async", "gba", "all-reduce"])
@@ -136,7 +136,7 @@ def test_a_phase_of_seconds_leaves_no_batch_out(protocol):
     cluster = lib.VirtualCluster(workers=4, slowdown=0.5)
     whole = train(protocol, cluster).summary["virtual_seconds"]
     run = train(halves(protocol, "gba", seconds=whole / 2), cluster)
-    first, second = run.summary["legs"]
+    first, second = run.summary["stages"]
     assert 0.3 * CLICKS.samples < first["samples"] < 0.8 * CLICKS.samples
     assert whole / 2 <= first["virtual_seconds"] < whole
     assert second["first"] == first["samples"] and run.summary["samples"] == CLICKS.samples
@@ -150,14 +150,14 @@ def test_workers_and_batches_may_change():
         )
     )
     run = train(schedule, lib.VirtualCluster(workers=8))
-    assert [(leg["workers"], leg["applied"]) for leg in run.summary["legs"]] == [(2, 6), (8, 24)]
+    assert [(stage["workers"], stage["applied"]) for stage in run.summary["stages"]] == [(2, 6), (8, 24)]
 
 
 def test_the_clock_goes_on_and_a_restart_costs_its_seconds():
     quick, slow = (train(Schedule(phases=halves("sync", "gba").phases, restart=restart)) for restart in (0, 5))
     assert slow.summary["virtual_seconds"] == pytest.approx(quick.summary["virtual_seconds"] + 5)
-    start = slow.summary["legs"][1]["start"]
-    assert start >= 5 + slow.summary["legs"][0]["virtual_seconds"]
+    start = slow.summary["stages"][1]["start"]
+    assert start >= 5 + slow.summary["stages"][0]["virtual_seconds"]
     assert slow.history["time"].is_monotonic_increasing
     assert slow.trace["start"].max() > start and slow.trace["batch"].max() >= 23
 
@@ -172,7 +172,7 @@ def test_workers_may_die_in_any_leg(when, comes_back):
     failure = lib.Failure(node="worker1", kind="dies", at=when * spent, lasts=0.1 * spent if comes_back else None)
     mortal = lib.VirtualCluster(workers=4, slowdown=0.5, failures=(failure,), patience=0.01 * spent)
     run = train(schedule, mortal)
-    assert [leg["protocol"] for leg in run.summary["legs"]] == ["gba", "async"]
+    assert [stage["protocol"] for stage in run.summary["stages"]] == ["gba", "async"]
     # At most the batch that it computed and the one that it had asked for are gone with it.
     assert run.summary["lost"] <= 2 and 22 <= run.summary["issued"] <= 24
     assert run.summary["virtual_seconds"] < 2 * spent

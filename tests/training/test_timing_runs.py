@@ -28,7 +28,7 @@ def timed(summary):
     """What a summary says of time and messages."""
     numbers = ("auc", "ne", "logloss", "calibration", "train_", "rows_", "row_", "largest")
     kept = {name: value for name, value in summary.items() if not name.startswith(numbers) and value == value}
-    return {name: [timed(leg) for leg in value] if name == "legs" else value for name, value in kept.items()}
+    return {name: [timed(stage) for stage in value] if name == "stages" else value for name, value in kept.items()}
 
 
 def assert_as_long(real, timing):

@@ -19,7 +19,7 @@ class Rendezvous(Part):
     in_checkpoint = ("_members", "_met", "_following", "_resumed")
 
     def __init__(self, site: Site, plan: Plan):
-        self._site, self._rule, self._leg = site, plan.protocol.dense, plan.leg
+        self._site, self._rule, self._stage = site, plan.protocol.dense, plan.stage
         self._workers = plan.workers
         self._members = Members.of(plan.workers)
         self._waiting: dict[int, tuple[int, asyncio.Future]] = {}
@@ -117,7 +117,7 @@ class Rendezvous(Part):
         generations = (
             tuple(self._members.generations[rank] for rank in members) if any(self._members.generations) else ()
         )
-        meeting = Meeting(f"{self._leg}.{self._met}", members, round, generations)
+        meeting = Meeting(f"{self._stage}.{self._met}", members, round, generations)
         mixes = mixes_now(self._rule, {rank: self._moved[rank] for rank in members})
         for rank in members:
             self._answer(rank, meeting if mixes else None)

@@ -1,9 +1,9 @@
 """The checkpoints of a run on a disk, and what the earlier attempts of the run left.
 
-The folder of a run's checkpoints holds, of the leg under way,
+The folder of a run's checkpoints holds, of the stage under way,
 
-    leg-0003-00000120/  a file of each part, which the part wrote itself, from whatever node it is on
-    leg-0003            the newest checkpoint: the run and the world, and which parts belong to it, by their files' digests
+    stage-0003-00000120/  a file of each part, which the part wrote itself, from whatever node it is on
+    stage-0003            the newest checkpoint: the run and the world, and which parts belong to it, by their files' digests
 
 A checkpoint counts once the second is there, which replaces the last one's; only then are the parts of that one deleted.
 """
@@ -52,18 +52,18 @@ class Checkpoint:
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointFolder:
-    """When a run writes a checkpoint, and where each leg's newest one is."""
+    """When a run writes a checkpoint, and where each stage's newest one is."""
 
     every: int
     """Batches between two checkpoints; where workers share the data by rank, as many whole rounds as that needs."""
     folder: Path
-    leg: int = 0
+    stage: int = 0
     resume: bool = False
     """Go on from the newest checkpoint, if there is one."""
 
     @property
     def newest(self) -> Path:
-        return _file(self.folder, f"leg-{self.leg:04}")
+        return _file(self.folder, f"stage-{self.stage:04}")
 
     def place(self, batch: int, name: str) -> Path:
         """Where a part writes its state at the pause before that batch."""
@@ -90,15 +90,15 @@ class CheckpointFolder:
         return Checkpoint(**state, folder=self._parts(state["run"]["batch"]), kinds=kinds)
 
     def drop(self) -> None:
-        """Delete the leg's checkpoint, as the leg is over and saved as a whole."""
+        """Delete the stage's checkpoint, as the stage is over and saved as a whole."""
         self.newest.unlink(missing_ok=True)
         self._tidy()
 
     def _parts(self, batch: int) -> Path:
-        return self.folder / f"leg-{self.leg:04}-{batch:08}"
+        return self.folder / f"stage-{self.stage:04}-{batch:08}"
 
     def _tidy(self, but: Path | None = None) -> None:
-        for old in self.folder.glob(f"leg-{self.leg:04}-*"):
+        for old in self.folder.glob(f"stage-{self.stage:04}-*"):
             if old != but:
                 shutil.rmtree(old, ignore_errors=True)
 

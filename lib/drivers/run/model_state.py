@@ -58,7 +58,7 @@ class ModelState:
         return dense, {table: place_rows([each], table, placement)[shard] for table, each in rows.items()}
 
 
-def left_by(plan: Plan, records: Iterable[PartLog], place: int) -> ModelState:
+def model_of(plan: Plan, records: Iterable[PartLog], place: int) -> ModelState:
     """The model that the parts of a finished plan hold together."""
     records = [record for record in records if record.final]
     replicas = [record for record in records if "replica" in record.final]

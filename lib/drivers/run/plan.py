@@ -75,7 +75,7 @@ class Plan:
     """How rows are kept."""
     daily: bool = False
     """Whether a model is evaluated on the day after the one that it has come to, and not on the day after the pass."""
-    leg: int = 0
+    stage: int = 0
     """Which part of the run it is, where protocols follow one another."""
 
     @property
@@ -221,7 +221,7 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Leg:
+class Stage:
     """One part of a run, where protocols follow one another: what was planned, and what became of it."""
 
     plan: Plan

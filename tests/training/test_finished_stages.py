@@ -1,4 +1,4 @@
-"""Runs of several legs that are stopped: they go on in the leg that they had come to, and nothing of it shows."""
+"""Runs of several stages that are stopped: they go on in the stage that they had come to, and nothing of it shows."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_resumed_run_equals_the_uninterrupted_one_bit_for_bit(protocol, option
         train(protocol, resume=True, **options)
     again = train(protocol, resume=True, **options)
     assert_same(again, whole)
-    assert not list((reports / "cuts").iterdir())
+    assert not list((reports / "checkpoints").iterdir())
 
 
 def test_the_courses_have_the_legs_that_they_are_to_have(reports):
@@ -66,16 +66,16 @@ def test_the_courses_have_the_legs_that_they_are_to_have(reports):
         (SECONDS, [("async", 9 * BATCH), ("gba", 51 * BATCH)]),
         (CHOICE, [("all-reduce", 6 * BATCH), ("async", 54 * BATCH)]),
     ]:
-        assert [(leg["protocol"], leg["samples"]) for leg in train(protocol).summary["legs"]] == expected
+        assert [(stage["protocol"], stage["samples"]) for stage in train(protocol).summary["stages"]] == expected
 
 
 def test_what_is_kept_of_a_stopped_run(reports, monkeypatch):
     with killed(monkeypatch, 33):
         train(FAMILIES)
-    [folder] = (reports / "cuts").iterdir()
-    left = ["done-0000", "done-0001", "leg-0002", "leg-0002-00000006", "run", "world"]
+    [folder] = (reports / "checkpoints").iterdir()
+    left = ["done-0000", "done-0001", "stage-0002", "stage-0002-00000006", "run", "world"]
     assert sorted(path.stem for path in folder.iterdir()) == left
-    assert checkpoint.load(folder / "leg-0002.pt")["run"]["batch"] == 6
+    assert checkpoint.load(folder / "stage-0002.pt")["run"]["batch"] == 6
 
 
 def test_a_leg_of_which_the_world_does_not_know_is_trained_again(reports, monkeypatch):
@@ -83,7 +83,7 @@ def test_a_leg_of_which_the_world_does_not_know_is_trained_again(reports, monkey
     whole = train(FAMILIES)
     with killed(monkeypatch, 33):
         train(FAMILIES)
-    [world] = (reports / "cuts").glob("*/world.pt")
+    [world] = (reports / "checkpoints").glob("*/world.pt")
     world.unlink()
     assert_same(train(FAMILIES, resume=True), whole)
     with killed(monkeypatch, 33):
@@ -92,7 +92,7 @@ def test_a_leg_of_which_the_world_does_not_know_is_trained_again(reports, monkey
 
 
 @pytest.mark.parametrize("where", ["before", "after"])
-@pytest.mark.parametrize("file", ["done-0000", "world", "leg-0002", "done-0002"])
+@pytest.mark.parametrize("file", ["done-0000", "world", "stage-0002", "done-0002"])
 def test_stopped_while_it_saves_it_goes_on_as_if_it_had_not_been(file, where, reports, monkeypatch):
     whole, saved, put = train(FAMILIES), [], os.replace
 
@@ -108,7 +108,7 @@ def test_stopped_while_it_saves_it_goes_on_as_if_it_had_not_been(file, where, re
     with monkeypatch.context() as patched, pytest.raises(Killed):
         patched.setattr(paths.os, "replace", replace)
         train(FAMILIES)
-    [folder] = (reports / "cuts").iterdir()
+    [folder] = (reports / "checkpoints").iterdir()
     (folder / ".half-written").write_bytes(b"what a killed process leaves")
     with killed(monkeypatch, 1):
         train(FAMILIES, resume=True)
@@ -119,7 +119,7 @@ def test_stopped_while_it_saves_it_goes_on_as_if_it_had_not_been(file, where, re
 def test_a_damaged_leg_is_named(reports, monkeypatch):
     with killed(monkeypatch, 33):
         train(FAMILIES)
-    [file] = (reports / "cuts").glob("*/done-0001.pt")
+    [file] = (reports / "checkpoints").glob("*/done-0001.pt")
     data = bytearray(file.read_bytes())
     data[len(data) // 2] ^= 8
     file.write_bytes(data)
@@ -129,18 +129,18 @@ def test_a_damaged_leg_is_named(reports, monkeypatch):
 
 def test_a_server_that_dies_takes_its_leg_back_and_not_those_before(reports, monkeypatch):
     """The failures' clock runs on where the stopped run was."""
-    legs = train(FAMILIES).summary["legs"]
-    [third, fourth] = legs[2:]
+    stages = train(FAMILIES).summary["stages"]
+    [third, fourth] = stages[2:]
     when = (third["start"] + fourth["start"] - FAMILIES.restart) / 2
     plan = (Failure(node="server0", kind="dies", at=when, lasts=0.01),)
     cluster = replace(CLUSTER, failures=plan, patience=0.001)
     whole = train(FAMILIES, cluster)
-    assert [leg["returns_to_a_cut"] for leg in whole.summary["legs"]] == [0, 0, 1, 0]
+    assert [stage["returns_to_a_cut"] for stage in whole.summary["stages"]] == [0, 0, 1, 0]
     for after in (20, 29):
         with killed(monkeypatch, after):
             train(FAMILIES, cluster)
         again = train(FAMILIES, cluster, resume=True)
-        assert [leg["returns_to_a_cut"] for leg in again.summary["legs"]] == [0, 0, 1, 0]
+        assert [stage["returns_to_a_cut"] for stage in again.summary["stages"]] == [0, 0, 1, 0]
         assert_same(again, whole)
 
 

@@ -44,39 +44,42 @@ def train(protocol, *, dies_after=None, cluster=None, monkeypatch=None, **option
     [
         ("gba", {"feed": "stream", "partitions": (1, 2, 3)}),
         ("ds-sync", {"feed": "stream"}),
-        ("ds-sync", {"checkpoint_every": 16 * 9}),  # every third round is a cut, and groups alternate
-        ("ad-psgd", {"checkpoint_every": 16 * 20, "cluster": FOUR}),  # the fifth step is a cut, and partners alternate
+        ("ds-sync", {"checkpoint_every": 16 * 9}),  # every third round is a checkpoint, and groups alternate
+        (
+            "ad-psgd",
+            {"checkpoint_every": 16 * 20, "cluster": FOUR},
+        ),  # the fifth step is a checkpoint, and partners alternate
         ("sync", {"feed": "queue"}),
         ("async", {"feed": "split", "prefetch": 2}),
         ("s-easgd", {"prefetch": 1}),
         ("async", {"reader_nodes": 2}),
         ("s-easgd", {"reader_nodes": 1, "cluster": READ}),
-        ("gba", {"store": lib.RowStore(gradients="scaled-fp16")}),  # two gradients are held when it is cut
+        ("gba", {"store": lib.RowStore(gradients="scaled-fp16")}),  # two gradients are held when it is saved
     ],
 )
 def test_it_is_so_however_batches_are_shared_read_ahead_and_sent(name, options, reports, monkeypatch):
     whole = train(name, **options)
     train(name, dies_after=27, monkeypatch=monkeypatch, **options)
-    [_] = (reports / "cuts").glob("*/leg-0000.pt")
+    [_] = (reports / "checkpoints").glob("*/stage-0000.pt")
     assert_same(train(name, resume=True, **options), whole)
 
 
 @pytest.mark.parametrize("name", PROTOCOLS)
 def test_a_resumed_run_equals_the_uninterrupted_one_bit_for_bit(name, reports, monkeypatch):
     whole = train(name)
-    assert not list((reports / "cuts").iterdir()), "a complete run leaves no cut"
+    assert not list((reports / "checkpoints").iterdir()), "a complete run leaves no checkpoint"
     train(name, dies_after=27, monkeypatch=monkeypatch)
-    [cut] = (reports / "cuts").glob("*/leg-0000.pt")
+    [file] = (reports / "checkpoints").glob("*/stage-0000.pt")
     states = (*PROTOCOLS[name].sparse.states, *PROTOCOLS[name].dense.states)
-    assert checkpoint.load(cut, states)["run"]["batch"] in (20, 24)
-    train(name, dies_after=5, monkeypatch=monkeypatch, resume=True)  # and again, before the next cut
+    assert checkpoint.load(file, states)["run"]["batch"] in (20, 24)
+    train(name, dies_after=5, monkeypatch=monkeypatch, resume=True)  # and again, before the next checkpoint
     assert_same(train(name, resume=True), whole)
-    assert not list((reports / "cuts").iterdir())
+    assert not list((reports / "checkpoints").iterdir())
 
 
 @pytest.mark.parametrize("name", ["gba", "sync", "s-easgd", "oac"])
 def test_a_cut_costs_only_the_wait_for_the_slowest(name, reports):
-    """With one cut, the pause is the only difference to a run without."""
+    """With one checkpoint, the pause is the only difference to a run without."""
     never, once = train(name, checkpoint_every=None), train(name, checkpoint_every=16 * 21)
     assert once.summary["samples"] == never.summary["samples"]
     longest = (once.trace["end"] - once.trace["start"]).max()
@@ -85,11 +88,11 @@ def test_a_cut_costs_only_the_wait_for_the_slowest(name, reports):
 
 def test_a_damaged_cut_is_named_and_not_trained_on(reports, monkeypatch):
     train("gba", dies_after=27, monkeypatch=monkeypatch)
-    [file] = (reports / "cuts").glob("*/leg-0000.pt")
+    [file] = (reports / "checkpoints").glob("*/stage-0000.pt")
     data = bytearray(file.read_bytes())
     data[len(data) // 2] ^= 8
     file.write_bytes(data)
-    with pytest.raises(Damaged, match=r"leg-0000.pt is no checkpoint, or a damaged one"):
+    with pytest.raises(Damaged, match=r"stage-0000.pt is no checkpoint, or a damaged one"):
         train("gba", resume=True)
 
 
