@@ -94,8 +94,8 @@ def _run(options: argparse.Namespace) -> int:
     made = kind.prepare(raw, out, kind.options(**chosen), held_out, more)
     print(manifest.summary(made, out / REJECTS))
     if made["kind"] == "clicks":
-        print(f"now: python -m lib train ctr-synthetic sync virtual --data {out}")
-        print(f"or:  python -m lib advise --data {out} --workers 16 --step 5ms")
+        print(f"now: lockstep train ctr-synthetic sync virtual --data {out}")
+        print(f"or:  lockstep advise --data {out} --workers 16 --step 5ms")
     return 0
 
 

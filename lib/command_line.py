@@ -1,24 +1,24 @@
 """Lockstep: how training workers keep in step, compared under one interface.
 
 examples:
-  python -m lib list
-  python -m lib help gba
-  python -m lib train ctr-synthetic gba virtual -o workers=32 -o slowdown=0.6 -o iota=4
-  python -m lib train criteo-deepfm gba+all-reduce virtual -o lr=0.003 -o speeds=[1,1,0.5,2] -o store.max_rows=10000
-  python -m lib train ctr-synthetic mine.py:MyRule virtual -o 'row_optimizer={name: adagrad, lr: 0.1}'
-  python -m lib train fb15k-237-distmult sync local --profile full --data FB15k-237 -o workers=1
-  python -m lib compare sync gba s-easgd -o workers=16 -o slowdown=alibaba-shared-2018
-  python -m lib advise --workers 16 --slow 4@2x --network 10Gbit/s --model dlrm
-  python -m lib advise --data FOLDER --workers 16 --step 5ms --trace steps.csv --columns worker=rank,took=seconds
-  python -m lib train kg-synthetic oac local -o accesses=true   # its history, judged
-  python -m lib check HISTORY   # anybody's, or a run's accesses.parquet
-  python -m lib run 00_quickstart --profile laptop -p seeds=5
-  python -m lib run all --profile laptop --resume
-  python -m lib claims gba --failed
-  python -m lib calibrate --out this_machine.yaml
-  python -m lib train ctr-synthetic sync machine.yaml   # as calibrate writes it
-  python -m lib train criteo-deepfm gba virtual --profile laptop --data FOLDER   # synthetic data without --data
-  python -m lib train criteo-deepfm gba virtual -o slowdown=alibaba-shared-2018   # or a file of yours: data_prep trace
+  lockstep list
+  lockstep help gba
+  lockstep train ctr-synthetic gba virtual -o workers=32 -o slowdown=0.6 -o iota=4
+  lockstep train criteo-deepfm gba+all-reduce virtual -o lr=0.003 -o speeds=[1,1,0.5,2] -o store.max_rows=10000
+  lockstep train ctr-synthetic mine.py:MyRule virtual -o 'row_optimizer={name: adagrad, lr: 0.1}'
+  lockstep train fb15k-237-distmult sync local --profile full --data FB15k-237 -o workers=1
+  lockstep compare sync gba s-easgd -o workers=16 -o slowdown=alibaba-shared-2018
+  lockstep advise --workers 16 --slow 4@2x --network 10Gbit/s --model dlrm
+  lockstep advise --data FOLDER --workers 16 --step 5ms --trace steps.csv --columns worker=rank,took=seconds
+  lockstep train kg-synthetic oac local -o accesses=true   # its history, judged
+  lockstep check HISTORY   # anybody's, or a run's accesses.parquet
+  lockstep run 00_quickstart --profile laptop -p seeds=5
+  lockstep run all --profile laptop --resume
+  lockstep claims gba --failed
+  lockstep calibrate --out this_machine.yaml
+  lockstep train ctr-synthetic sync machine.yaml   # as calibrate writes it
+  lockstep train criteo-deepfm gba virtual --profile laptop --data FOLDER   # synthetic data without --data
+  lockstep train criteo-deepfm gba virtual -o slowdown=alibaba-shared-2018   # or a file of yours: data_prep trace
   python -m data_prep --list   # real data: where raw files are; then RAW -> prepared files
   python -m data_prep trace FILE
 """
@@ -30,7 +30,7 @@ import importlib
 import json
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lib.errors import BadOption, LockstepError, unknown
@@ -46,11 +46,11 @@ OPTION = (
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    return carried_out(_parser().parse_args(arguments))
+    return carry_out(_parser().parse_args(arguments))
 
 
-def carried_out(options: argparse.Namespace) -> int:
-    """The command that was given, and its exit code; what is wrong is told in a line."""
+def carry_out(options: argparse.Namespace) -> int:
+    """Carry out a command, print what is wrong in a line, and return the exit code."""
     try:
         return options.command(options) or 0
     except LockstepError as error:
@@ -66,7 +66,7 @@ def carried_out(options: argparse.Namespace) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m lib", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="lockstep", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
 
@@ -97,32 +97,35 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _list(options: argparse.Namespace) -> None:
+def _registries() -> dict[str, Mapping[str, type]]:
     from lib import cluster, protocols, workloads
 
-    for title, registry in (("workloads", workloads.ALL), ("protocols", protocols.ALL), ("clusters", cluster.ALL)):
-        print(f"{title}:")
-        wide = 2 + max(map(len, registry))
-        for name in registry:
-            family = f"{registry[name].family:10}" if title == "protocols" else ""
-            print(f"  {name:{wide}}{family}{registry.sentence(name)}")
+    return {"workloads": workloads.ALL, "protocols": protocols.ALL, "clusters": cluster.ALL}
+
+
+def _list(options: argparse.Namespace) -> None:
+    lists = {}
+    for title, registry in _registries().items():
+        family = {name: f"{registry[name].family:10}" for name in registry} if title == "protocols" else {}
+        lists[title] = {name: family.get(name, "") + registry.sentence(name) for name in registry}
     for commands in COMMANDS:
-        for title, lines in importlib.import_module(commands).lists().items():
-            print(f"{title}:")
-            wide = 2 + max(map(len, lines))
-            for name, sentence in lines.items():
-                print(f"  {name:{wide}}{sentence}")
+        lists |= importlib.import_module(commands).lists()
+    for title, lines in lists.items():
+        print(f"{title}:")
+        width = 2 + max(map(len, lines))
+        for name, sentence in lines.items():
+            print(f"  {name:{width}}{sentence}")
 
 
 def _help(options: argparse.Namespace) -> None:
-    from lib import cluster, protocols, workloads
+    from lib import workloads
     from lib.options.help_text import describe
 
-    registries = (workloads.ALL, protocols.ALL, cluster.ALL)
+    registries = _registries().values()
     for registry in registries:
         if options.name in registry:
-            made = workloads.get if registry is workloads.ALL else registry.make
-            print(describe(made(options.name)))
+            make = workloads.get if registry is workloads.ALL else registry.make
+            print(describe(make(options.name)))
             return
     raise unknown("name", options.name, [name for registry in registries for name in registry])
 
@@ -135,11 +138,11 @@ def _train(options: argparse.Namespace) -> None:
     flags = ("seed", "samples", "force", "profile", "data")
     for name in pairs.keys() & set(flags):
         raise BadOption(f"{name} has a flag of its own: --{name}")
-    given = {name: value for name in flags if (value := getattr(options, name)) is not None}
+    values = {name: value for name in flags if (value := getattr(options, name)) is not None}
     if options.seeds is not None:
-        _train_seeds(options, given, pairs)
+        _train_seeds(options, values, pairs)
         return
-    run = lib.train(options.workload, options.protocol, options.cluster, **given, **pairs)
+    run = lib.train(options.workload, options.protocol, options.cluster, **values, **pairs)
     summary = {**run.summary, "digest": run.digest}
     if options.json:
         print(json.dumps(summary, indent=1))
@@ -149,7 +152,7 @@ def _train(options: argparse.Namespace) -> None:
             print(f"{name:24}{value:,.5g}" if isinstance(value, float) else f"{name:24}{value}")
 
 
-def _train_seeds(options: argparse.Namespace, given: dict[str, Any], pairs: dict[str, Any]) -> None:
+def _train_seeds(options: argparse.Namespace, values: dict[str, Any], pairs: dict[str, Any]) -> None:
     """A line for each seed, then the mean of each figure with its 95 % interval."""
     import pandas as pd
     from scipy import stats
@@ -158,9 +161,9 @@ def _train_seeds(options: argparse.Namespace, given: dict[str, Any], pairs: dict
 
     if options.seeds < 2:
         raise BadOption(f"--seeds is {options.seeds}; expected 2 or more")
-    what = {name: getattr(options, name) for name in ("workload", "protocol", "cluster")}
-    first = given.pop("seed")
-    runs = lib.sweep([{**what, **given, **pairs, "seed": seed} for seed in range(first, first + options.seeds)])
+    job = {name: getattr(options, name) for name in ("workload", "protocol", "cluster")}
+    first = values.pop("seed")
+    runs = lib.sweep([{**job, **values, **pairs, "seed": seed} for seed in range(first, first + options.seeds)])
     table = pd.DataFrame([{k: v for k, v in run.summary.items() if type(v) in (int, float)} for run in runs])
     table = table.loc[:, table.nunique() > 1]  # what no seed changes is not a result
     table.index = pd.RangeIndex(first, first + options.seeds, name="seed")
@@ -175,19 +178,15 @@ def _train_seeds(options: argparse.Namespace, given: dict[str, Any], pairs: dict
 
 
 def check_names(workload: str, protocol: str, cluster: str) -> None:
-    """A misspelt name is told before anything that trains is imported."""
-    from lib import cluster as clusters
-    from lib import protocols, workloads
-
-    given = ((workloads.ALL, [workload]), (protocols.ALL, protocol.split("+")), (clusters.ALL, [cluster]))
-    for registry, names in given:
+    """Refuse a misspelt name before anything that trains is imported."""
+    for registry, names in zip(_registries().values(), ([workload], protocol.split("+"), [cluster]), strict=True):
         for name in names:
             if name not in registry and not re.search(r"\.py(:|$)|\.ya?ml$", name):
                 raise unknown(registry.what, name, registry)
 
 
 def pair(text: str) -> tuple[str, Any]:
-    """NAME=VALUE with the value read as YAML: 32 is a number, [64, 32] a list, true a truth value."""
+    """Split NAME=VALUE and read the value as YAML: 32 is a number, [64, 32] a list, true a truth value."""
     from lib.options import yaml_source
 
     name, equals, value = text.partition("=")

@@ -3,57 +3,77 @@
 from __future__ import annotations
 
 import contextvars
+import io
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterable, Iterator
-from typing import Self, TypeVar
+from collections.abc import Iterable, Iterator
+from typing import Any, TypeVar
 
-INTERVAL = 0.2
-"""Seconds between two drawings of the line, at least."""
+from tqdm import tqdm
+
 ROLE = {"role": "progress"}
-"""Of the line in a notebook: pages leave it out."""
+"""The line's metadata in a notebook: pages leave the line out."""
 LONG = 5.0
-"""Work that nobody watches is worth a final line when it took longer than this, in seconds."""
+"""Seconds of work after which a final line is printed where there is neither a terminal nor a notebook."""
+FORMAT = "{desc}: {n_fmt}/{total_fmt}{unit}, {rate_noinv_fmt}, {elapsed} passed, {remaining} left{postfix}"
 
 _open: list[Progress] = []
-"""Outermost first: work within work is told in the outermost's line, so that one line stays."""
+"""Outermost first; work inside work is shown at the end of the outermost's line, so there is one line."""
 T = TypeVar("T")
 
 
-def _amount(value: float) -> str:
-    """1234567 -> 1.23M."""
-    for factor, letter in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
-        if abs(value) >= factor:
-            return f"{value / (1e3 if letter == 'k' else factor):.3g}{letter}"
-    return f"{value:.0f}" if value == int(value) or value >= 100 else f"{value:.2g}"
+class Progress(tqdm):
+    """`with Progress(total, "train", "samples") as progress: progress.advance(64)`, from any thread."""
+
+    _lock = threading.RLock()  # tqdm's own is shared among processes
+    monitor_interval = 0  # else tqdm keeps a thread
+
+    def __init__(self, total: float | None, label: str = "", unit: str = "") -> None:
+        self._outer = _open[0] if _open else None
+        self._terminal = self._outer is None and sys.stderr is not None and sys.stderr.isatty()
+        self._notebook = None if self._outer or self._terminal else _notebook_line()
+        file = sys.stderr if self._terminal else io.StringIO()
+        unit = f" {unit}" if unit else ""
+        super().__init__(
+            total=total,
+            desc=label,
+            unit=unit,
+            unit_scale=(total or 1000) >= 1000,
+            file=file,
+            mininterval=0.2,
+            smoothing=0,
+            bar_format=FORMAT,
+        )
+        _open.append(self)
+
+    def advance(self, amount: float = 1) -> None:
+        with self._lock:
+            self.update(amount)
+
+    def display(self, msg: str | None = None, pos: int | None = None) -> None:
+        """Show the line where it is watched."""
+        if self._outer is not None:
+            self._outer.set_postfix_str("" if self.disable else f"{self.desc}: {self.n:.5g}/{self.total or '?'}")
+        elif self._notebook is not None:
+            self._notebook(str(self))
+        elif self._terminal:
+            super().display(msg, pos)
+
+    def close(self) -> None:
+        if self.disable:  # it is closed
+            return
+        _open.remove(self)
+        super().close()
+        unseen = not (self._outer or self._terminal or self._notebook)
+        if unseen and self.format_dict["elapsed"] > LONG:
+            print(self, file=sys.stderr, flush=True)
 
 
-def _clock(seconds: float) -> str:
-    minutes, seconds = divmod(int(seconds + 0.5), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"
-
-
-def _notebook() -> bool:
-    """Whether this process is a Jupyter kernel. IPython is looked for, never imported for this."""
+def _notebook_line() -> Any:
+    """What shows a text in place of the last one in a Jupyter cell; None outside Jupyter. IPython is not imported for this."""
     module = sys.modules.get("IPython")
     shell = module.get_ipython() if module and hasattr(module, "get_ipython") else None
-    return getattr(shell, "kernel", None) is not None
-
-
-def _line() -> Callable[[str], None] | None:
-    """What draws the line anew, where somebody watches: on a terminal, or in Jupyter."""
-    if sys.stderr is not None and sys.stderr.isatty():
-        drawn = ""
-
-        def draw(text: str) -> None:
-            nonlocal drawn
-            print(f"\r{text.ljust(len(drawn))}", end="", file=sys.stderr, flush=True)
-            drawn = text
-
-        return draw
-    if not _notebook():
+    if getattr(shell, "kernel", None) is None:
         return None
     from IPython.display import Pretty, display
 
@@ -63,65 +83,8 @@ def _line() -> Callable[[str], None] | None:
     return lambda text: context.run(handle.update, Pretty(text), metadata=ROLE)
 
 
-class Progress:
-    """`with Progress(total, "train") as progress: progress.advance(64)`, from any thread."""
-
-    def __init__(self, total: float | None, label: str = "", unit: str = "") -> None:
-        self.total, self.label, self.unit = total, label, unit
-        self.done = 0.0
-        self._lock = threading.Lock()
-        self._drawn = 0.0
-
-    def __enter__(self) -> Self:
-        self._start = time.monotonic()
-        self._inner = bool(_open)
-        self._draw = _open[0]._within if _open else _line()
-        _open.append(self)
-        return self
-
-    def advance(self, amount: float = 1) -> None:
-        with self._lock:
-            self.done += amount
-            now = time.monotonic()
-            if self._draw and now - self._drawn >= INTERVAL:
-                self._drawn = now
-                self._draw(self.line())
-
-    def line(self, final: bool = False) -> str:
-        elapsed = max(time.monotonic() - self._start, 1e-9)
-        rate = self.done / elapsed
-        unit = f" {self.unit}" if self.unit else ""
-        of = f"/{_amount(self.total)}" if self.total else ""
-        text = f"{self.label}: " if self.label else ""
-        text += f"{_amount(self.done)}{of}{unit}, {_amount(rate)}{unit}/s"
-        if final:
-            return f"{text}, took {_clock(elapsed)}"
-        if not self.total or not self.done:
-            return text
-        return f"{text}, {_clock(max(self.total - self.done, 0) / rate)} left"
-
-    def _within(self, text: str) -> None:
-        """Show what is going on inside; the caller holds the inner line's lock, never this one's."""
-        with self._lock:
-            if self._draw:
-                self._draw(f"{self.line()} · {text}")
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        _open.remove(self)
-        if self._inner:
-            return
-        with self._lock:
-            text = self.line(final=True) + (", stopped" if kind else "")
-            if self._draw:
-                self._draw(text)
-                if sys.stderr.isatty():
-                    print(file=sys.stderr, flush=True)
-            elif time.monotonic() - self._start > LONG:
-                print(text, file=sys.stderr, flush=True)
-
-
 def track(items: Iterable[T], label: str = "", unit: str = "") -> Iterator[T]:
-    """The items one by one, with a line of how many are done; what each of them does is told in the same line."""
+    """The items one by one, with a line of how many are done."""
     items = list(items)
     with Progress(len(items), label, unit) as progress:
         for item in items:

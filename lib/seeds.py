@@ -1,6 +1,6 @@
 """Which seeds are for what: settings are tuned, first looks taken and verdicts reached on seeds that have none in common.
 
-Sealed seeds are drawn by `python -m lib run PAPER --sealed` alone, a block of them for each state of a paper's rules; it tells
+Sealed seeds are drawn by `lockstep run PAPER --sealed` alone, a block of them for each state of a paper's rules; it tells
 `judging` by the environment which block that is, and whoever asks for seeds of verdicts then gets those.
 """
 
@@ -40,7 +40,7 @@ def not_sealed(seed: int) -> int:
     """The seed, of a run that is to be made: whoever looks at a sealed one before its run has broken the seal."""
     if seed in SEALED and seed not in drawn():
         raise BadOption(
-            f"seed {seed} is sealed: `python -m lib run PAPER --sealed` alone draws {SEALED.start} to {SEALED.stop - 1}"
+            f"seed {seed} is sealed: `lockstep run PAPER --sealed` alone draws {SEALED.start} to {SEALED.stop - 1}"
         )
     return seed
 

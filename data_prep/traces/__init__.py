@@ -2,5 +2,5 @@
 
 python -m data_prep trace FILE                      how its workers were slowed down, as YAML
 python -m data_prep trace FILE slowdown.yaml        the same into a file
-python -m lib train ctr-synthetic gba virtual -o slowdown=slowdown.yaml
+lockstep train ctr-synthetic gba virtual -o slowdown=slowdown.yaml
 """

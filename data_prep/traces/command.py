@@ -21,7 +21,7 @@ PLAYED = 200_000
 EXAMPLES = """examples:
   python -m data_prep trace batch_times.csv slowdown.yaml
   python -m data_prep trace steps.csv slowdown.yaml --columns worker=rank,took=step_seconds
-  python -m lib train ctr-synthetic gba virtual -o slowdown=slowdown.yaml
+  lockstep train ctr-synthetic gba virtual -o slowdown=slowdown.yaml
   python -m data_prep trace machine_usage.csv --gap 27000 --shared
   python -m data_prep trace --list
 

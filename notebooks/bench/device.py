@@ -1,6 +1,6 @@
 """What one CUDA device makes of this machine: python -m notebooks.bench.device FOLDER, which takes minutes and writes there
 
-    calibration.yaml   the machine as `python -m lib calibrate` finds it, the device with it
+    calibration.yaml   the machine as `lockstep calibrate` finds it, the device with it
     pipelines.csv      OAC's setup 2 with a tenth of the paper's batches and with whole ones: its three modes in turn
     threads.csv        samples a second of protocols on four workers of one process, on the device and on cores
     fidelity.csv       the same on a virtual cluster that one worker's run is the model of, and how far that was off

@@ -34,7 +34,7 @@ def calibrate(path: str | Path, quick: bool = False) -> dict:
     measured = {figure.name: figure.value for figure in found}
     nodes = {role: to_plain(node) for role, node in nodes_of(measured).items()}
     provenance = machine() | {"quick": quick, "when": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
-    text = "# A modelled cluster of machines like this one, written by `python -m lib calibrate`.\n"
+    text = "# A modelled cluster of machines like this one, written by `lockstep calibrate`.\n"
     text += yaml.safe_dump(nodes, sort_keys=False) + "measured:\n"
     text += "".join(f"  {figure.name}: {_text(figure.value)}  # {figure.what}\n" for figure in found)
     text += yaml.safe_dump({"provenance": provenance}, sort_keys=False)

@@ -297,7 +297,8 @@ def carried_out(commands):
         if "RUN" in command:  # a name that nobody knows before
             (kept,) = Path("reports/runs").glob("*/accesses.parquet")
             command = command.replace("RUN", kept.parent.name)
-        _, _, program, *arguments = shlex.split(command)
+        words = shlex.split(command)
+        program, arguments = ("lib", words[1:]) if words[0] == "lockstep" else (words[2], words[3:])
         assert programs[program](arguments) == 0, command
 
 

@@ -126,7 +126,7 @@ def test_a_run_leaves_everything_in_its_place(house):
 from lib.progress import Progress
 line = Progress(4, "thread").__enter__()
 thread = threading.Thread(target=line.advance, args=[3]); thread.start(); thread.join()
-_ = line.__exit__"""
+line.close()"""
     whole = """from lib.progress import _open, track
 _open.clear()
 for _ in track(range(4), "whole"): pass"""

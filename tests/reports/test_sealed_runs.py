@@ -117,7 +117,7 @@ def trained(seed):
 def test_nothing_else_draws_a_sealed_seed(monkeypatch):
     monkeypatch.delenv(seeds.DRAWN, raising=False)
     assert [*seeds.judging(3)] == [*JUDGING[:3]] and not seeds.drawn()
-    with pytest.raises(BadOption, match="seed 7000003 is sealed: `python -m lib run PAPER --sealed` alone draws"):
+    with pytest.raises(BadOption, match="seed 7000003 is sealed: `lockstep run PAPER --sealed` alone draws"):
         trained(SEALED[3])
     with pytest.raises(BadOption, match="rates are tried: seed 7000000"):
         seeds.not_judging(SEALED[:1], "rates are tried")
