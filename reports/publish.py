@@ -24,7 +24,7 @@ from html import unescape
 from pathlib import Path
 
 from lib import paths
-from lib.command_line import carried_out
+from lib.command_line import carry_out
 from lib.errors import LockstepError
 from notebooks import compare_figure
 from reports import claims, runner
@@ -283,4 +283,4 @@ def _wrapped(text: str, first: str = "") -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(carried_out(argparse.Namespace(command=lambda _: print(publish()))))
+    sys.exit(carry_out(argparse.Namespace(command=lambda _: print(publish()))))
