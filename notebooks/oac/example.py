@@ -7,7 +7,7 @@ import pandas as pd
 from lib import PipelineRule, Rule, VirtualCluster
 from lib.drivers.run.plan import Plan
 from lib.drivers.run.record import END, Access, PartLog
-from lib.training.stages import driver
+from lib.training.stages import DRIVERS
 from notebooks.oac.plays import Play
 from notebooks.toys import NAMES, Letters
 
@@ -28,7 +28,7 @@ def record(rule: Rule, seed: int = 0) -> list[PartLog]:
     """What store and device wrote down, with every access to a row."""
     cluster, task = VirtualCluster(), Letters()
     course = {"workload": task, "protocol": rule, "seed": seed, "workers": 1, "servers": 1, "on_nan": "stop"}
-    plan, drive = Plan(**course, trace=True, accesses=True), driver(rule)
+    plan, drive = Plan(**course, trace=True, accesses=True), DRIVERS[rule.dense.family]
     return cluster.open(seed, 1).run(lambda world: drive(world, plan)).records
 
 
