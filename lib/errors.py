@@ -45,7 +45,7 @@ class NotFinite(LockstepError, ArithmeticError):
 
 
 class Deadlock(LockstepError, RuntimeError):
-    """Virtual time cannot go on: everything waits and nothing will wake it."""
+    """Virtual time cannot advance: everything waits and nothing will wake it."""
 
 
 class NodeLost(LockstepError, ConnectionError):
@@ -95,7 +95,7 @@ def nearest(name: str, valid: Iterable[str]) -> str:
 
 
 def unknown(kind: str, name: str, valid: Iterable[str]) -> UnknownName:
-    """With what may stand there beside the valid names."""
+    """An error that names the valid names and what else may stand there."""
     also = OR_FILES.get(kind, "")
     return UnknownName(f"unknown {kind} {name!r}; {nearest(name, valid)}" + (f"; or {also}" if also else ""))
 

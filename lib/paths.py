@@ -15,7 +15,7 @@ from lib.errors import LockstepError
 STAGE = "LOCKSTEP_STAGE"
 """The environment variable by which the notebook runner holds a notebook's results back until it has succeeded."""
 COMMAND = "LOCKSTEP_COMMAND"
-"""The environment variable that tells a notebook the command that repeats it."""
+"""The environment variable with the command that repeats a notebook."""
 
 
 def root() -> Path:
@@ -85,7 +85,7 @@ def held(name: str) -> Iterator[None]:
                 mine = os.path.samefile(place, file.fileno())
             except FileNotFoundError:
                 mine = False
-            if not mine:  # whoever had it before has taken the file away
+            if not mine:  # its last owner has deleted the file
                 continue
             try:
                 yield
@@ -110,7 +110,7 @@ def scratch(folder: Path, kind: str) -> Iterator[Path]:
 
 @contextmanager
 def _locked(folder: Path, wait: bool = True) -> Iterator[None]:
-    """A lock of a folder, which goes with its process at the latest; OSError where somebody has it and nobody is to `wait`."""
+    """Lock a folder, until the process ends at the latest; OSError where another has the lock and this one is not to `wait`."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -120,7 +120,7 @@ def _locked(folder: Path, wait: bool = True) -> Iterator[None]:
 
 
 def write_atomic(path: str | os.PathLike, write: Callable[[Path], object], *, durable: bool = False) -> Path:
-    """Let `write` fill a temporary file beside `path`, then rename it: a reader sees the old file or the new one.
+    """Let `write` fill a temporary file in the folder of `path`, then rename it: a reader sees the old file or the new one.
 
     `durable` waits for the disk, so that this holds when the power goes, too.
     """

@@ -1,7 +1,7 @@
 """Which seeds are for what: settings are tuned, first looks taken and verdicts reached on seeds that have none in common.
 
-Sealed seeds are drawn by `lockstep run PAPER --sealed` alone, a block of them for each state of a paper's rules; it tells
-`judging` by the environment which block that is, and whoever asks for seeds of verdicts then gets those.
+Sealed seeds are drawn by `lockstep run PAPER --sealed` alone, a block of them for each state of a paper's rules.
+An environment variable names the block, and `judging` then returns its seeds.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def drawn() -> range:
 
 
 def not_sealed(seed: int) -> int:
-    """The seed, of a run that is to be made: whoever looks at a sealed one before its run has broken the seal."""
+    """Refuse a sealed seed for a run outside a sealed run; return every other seed."""
     if seed in SEALED and seed not in drawn():
         raise BadOption(
             f"seed {seed} is sealed: `lockstep run PAPER --sealed` alone draws {SEALED.start} to {SEALED.stop - 1}"
@@ -46,7 +46,7 @@ def not_sealed(seed: int) -> int:
 
 
 def not_judging(seeds: Iterable[int], what: str) -> list[int]:
-    """The seeds, of something that tries settings: whoever chooses among them must not have seen what is judged."""
+    """Refuse seeds of verdicts where settings are tried; return the others."""
     seeds = list(seeds)
     if taken := [seed for seed in seeds if seed in JUDGING or seed in SEALED]:
         raise BadOption(

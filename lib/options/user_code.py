@@ -36,7 +36,7 @@ def load(text: str, what: str, kinds: type | tuple[type, ...]) -> Any:
 
 
 def _module(path: Path) -> Any:
-    """The file as a module of its own name, beside whose file others are found, by this process and those that it starts."""
+    """Import the file as a module of its own name; modules in its folder can be imported by this process and those it starts."""
     known = sys.modules.get(path.stem)
     if known is not None:
         if getattr(known, "__file__", None) and Path(known.__file__).resolve() == path:

@@ -1,4 +1,4 @@
-"""The name under which a run is saved and found again: what was asked for, the code that makes it, the packages' versions.
+"""The name under which a run is saved and found again: its configuration, the code that makes it, the packages' versions.
 
 The code is lib's engine as a whole; of each class that the configuration holds, the module of lib that defines it, those of
 its bases, and what these import from the same folder; and of a user's own classes and functions the compiled code in memory with
@@ -86,7 +86,7 @@ def _module(name: str) -> list[str]:
 
 @cache
 def _parsed(path: Path) -> str:
-    """A hash of a file's code, as it was when this process first asked."""
+    """A hash of a file's code, as it was when this process first read it."""
     return _hash(bare(path.read_text(encoding="utf-8")))
 
 

@@ -199,7 +199,7 @@ class Outcome:
         return {f"{metric}_of_{whose}": value for whose, each in metrics.items() for metric, value in each.items()}
 
     def _ages(self, name: str) -> list[tuple[float, int]]:
-        """Staleness arises where gradients travel, and is told by the first server; replicas alone have none."""
+        """Staleness with its times, from the first server; replicas without servers have none."""
         notes = [(record.ledger["issued"], getattr(record, name)) for record in self._records]
         servers = [ages for issued, ages in notes if ages and not issued]
         return self._on_clock(servers[:1] or [ages for _, ages in notes])

@@ -73,7 +73,7 @@ class Outcomes:
 
     def usage(self) -> pd.DataFrame:
         """A row for each node and link: shares of the run's time, queueing and bytes. Empty on a wall clock."""
-        books = self._stages[-1].finished.usage  # a world's go on over the stages
+        books = self._stages[-1].finished.usage  # a world counts over all stages
         table = pd.DataFrame(books, columns=[field.name for field in fields(Usage)])
         for share in ("sent", "received"):
             table[share] /= self.seconds or 1.0
@@ -112,7 +112,7 @@ class Outcomes:
         }
 
     def _decisions(self) -> list[dict[str, Any]]:
-        """When the controller decided, for which phase, and the samples per second that it foretold of each."""
+        """When the controller decided, for which phase, and the samples per second that it predicted for each."""
         watches = [stage.finished.watch for stage in self._stages if stage.finished.watch]
         made = [decision for watch in watches for decision in watch.decisions]
         return [

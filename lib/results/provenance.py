@@ -45,8 +45,8 @@ def commit() -> str | None:
     git = ["git", "-C", str(paths.root())]
     try:
         head, changed = (
-            subprocess.run([*git, *asked], capture_output=True, text=True, check=True).stdout.strip()
-            for asked in (["rev-parse", "HEAD"], ["status", "--porcelain", "-uno"])
+            subprocess.run([*git, *command], capture_output=True, text=True, check=True).stdout.strip()
+            for command in (["rev-parse", "HEAD"], ["status", "--porcelain", "-uno"])
         )
     except (OSError, subprocess.CalledProcessError):
         return None

@@ -41,7 +41,7 @@ class Run:
     kept: ModelState | Path | None = None
     """The model at the end, or where it is saved; None: it was not kept."""
     accesses: pd.DataFrame | None = None
-    """What a pipeline's batches did with which rows (`notebooks.oac.access_history`), where that was asked for."""
+    """What a pipeline's batches did with which rows (`notebooks.oac.access_history`), where that was wanted."""
 
     @cached_property
     def model(self) -> ModelState | None:

@@ -1,7 +1,7 @@
 """Which protocol to be in, from the cluster's status: what Su et al., "GBA: A Tuning-free Approach to Switch between Synchronous
 and Asynchronous Training for Recommendation Models", NeurIPS 2022, leave as future work.
 
-The rule in one sentence: foretell every mode's throughput from the workers' recent times, and switch as soon as the best
+The rule in one sentence: predict every mode's throughput from the workers' recent times, and switch as soon as the best
 past that ends in the present mode is one that has just come from another mode.
 
 Prediction. A mode that waits for all trains `workers x batch` samples in the expected maximum of one draw from each worker's
@@ -16,7 +16,7 @@ Decision. A mode is `behind` by the samples that the best past ending in it, swi
 all (the work function of Borodin, Linial and Saks, An Optimal On-line Algorithm for Metrical Task Systems, JACM 1992). For
 two modes that is accumulated regret: never below 0, and after a switch 2 x price from the next one.
 
-Guarantee, for K modes whose throughputs are foretold exactly and change only where decisions are taken, every h seconds.
+Guarantee, for K modes whose throughputs are predicted exactly and change only where decisions are taken, every h seconds.
 Let X be the best mode's throughput, `rho` its largest over its smallest, e = h / cost, and `lost` the samples by which a
 schedule stays behind one that is always in the best mode and switches for nothing. With patience 1,
 
@@ -32,9 +32,9 @@ Why. While it stays, a mode loses what its own work function rises by; when it i
 interval above the lowest, and the lowest has risen by a price since K - 1 switches ago.
 
 Limits. Predictions lag by about half a window. Workers' times are taken for independent: where all change together, several times
-in a window, a mode that waits is foretold too slow. What a mode loses is what it lost when it was last there; if it was bad luck,
-the mode comes back only when the cluster has changed by more than that. A rule that waits for some workers, or
-for some steps (Hop-BW, Hop-BS), lies between the two ideals.
+in a window, the prediction of a mode that waits is too slow. What a mode loses is what it lost when it was last there; if that
+was bad luck, the mode comes back only when the cluster has changed by more than that. A rule that waits for some workers, or for
+some steps (Hop-BW, Hop-BS), lies between the two ideals.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ TRIAL = 5
 
 @dataclass(frozen=True, kw_only=True)
 class Mode(Checked):
-    """What has to be known of a protocol to foretell its throughput."""
+    """The facts of a protocol from which its throughput is predicted."""
 
     waits: bool
     """Whether a step ends with its slowest worker (`Rule.blocks`)."""
@@ -100,8 +100,8 @@ class AutomaticState:
 class Automatic(Checked):
     """Chooses the mode with the best throughput, and counts what a switch costs.
 
-    A driver tells each computation (`on_step`), asks now and then (`decide`, several times in the `cost` of a switch and
-    in a `window` of steps), and says when a switch is over (`on_switch`); in between it does not ask.
+    A driver calls `on_step` for each computation, `decide` several times in the `cost` of a switch and in a `window` of steps,
+    and `on_switch` when a switch is over; it does not call `decide` during a switch.
     """
 
     name: ClassVar = "automatic"
@@ -167,11 +167,11 @@ class Automatic(Checked):
         return self.reckon(state, now, self.predict(state))
 
     def on_switch(self, state: AutomaticState, now: float) -> AutomaticState:
-        """The switch is over and training goes on: the seconds that it took tell nothing of the mode."""
+        """End a switch: the seconds that it took are no evidence about the mode."""
         return replace(state, now=now, learnt=now, trained=0.0, fresh=(0,) * len(state.fresh))
 
     def predict(self, state: AutomaticState) -> tuple[float, ...]:
-        """Samples per second that each mode would reach now; all 0 before any worker was heard of."""
+        """Samples per second that each mode would reach now; all 0 before the first computation."""
         ideals = [_throughput(mode, self._times(state, mode)) for mode in state.modes]
         return tuple(self._reach(state, mode, ideal) if ideal else 0.0 for mode, ideal in enumerate(ideals))
 
@@ -198,8 +198,8 @@ class Automatic(Checked):
         return 1 / (1 / ideal + longer) if longer > 0 else efficiency * ideal
 
     def _learn(self, state: AutomaticState, now: float) -> AutomaticState:
-        """What was reached is held against the ideal of the very steps that reached it, as soon as every worker has made one:
-        other steps, of another time, would have the mode blamed for what the cluster did."""
+        """Compare what the mode reached with the ideal of the same steps, as soon as every worker has made one: with steps of
+        another time, the mode would be blamed for a change of the cluster."""
         index, mode = state.present, state.modes[state.present]
         ranks = self._ranks(state, mode)
         if not ranks or not all(state.fresh[rank] for rank in ranks):
@@ -222,7 +222,7 @@ class Automatic(Checked):
         return sorted(state.active)[: mode.workers]
 
     def _times(self, state: AutomaticState, mode: Mode) -> list[Sequence[float]]:
-        """The mode's workers' times; a worker that was never heard of is taken to be like all the others together."""
+        """The mode's workers' times; a worker without a computation is taken to be like all the others together."""
         everyone = [seconds for rank in sorted(state.active) for seconds in state.recent[rank]]
         return [state.recent[rank] or everyone for rank in self._ranks(state, mode)] if everyone else []
 

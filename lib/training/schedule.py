@@ -71,11 +71,11 @@ LIMITS = ("until_day", "until_samples", "steps", "seconds")
 
 @dataclass(frozen=True, kw_only=True)
 class Schedule(Checked):
-    """Phases in their order; the last one goes on to the end of the data unless it has a limit of its own."""
+    """Phases in their order; the last one lasts to the end of the data unless it has a limit of its own."""
 
     phases: tuple[Phase, ...]
     restart: Seconds = 0.0
-    """Seconds that a switch takes beside what the cluster makes of its pause and of the model's way."""
+    """Seconds that a switch takes in addition to the pause and to the model's transfer."""
 
     def __post_init__(self):
         _at_least(1, self)
@@ -92,8 +92,8 @@ class Schedule(Checked):
 class Choice(Checked):
     """Phases between which a controller chooses, as often as it likes, to the end of the data; it begins with the first.
 
-    The workers take their batches from one queue, which hears how long each computation took, and which hands out no more
-    when the controller wants another phase.
+    The workers take their batches from one queue. It gets the seconds of each computation, and hands out no more batches when
+    the controller wants another phase.
     """
 
     phases: tuple[Phase, ...]
@@ -102,7 +102,7 @@ class Choice(Checked):
     every: PositiveSeconds
     """Seconds between two decisions: several in the `cost` of a switch, and in a `window` of steps."""
     restart: Seconds = 0.0
-    """Seconds that a switch takes beside what the cluster makes of its pause and of the model's way."""
+    """Seconds that a switch takes in addition to the pause and to the model's transfer."""
 
     def __post_init__(self):
         _at_least(2, self)

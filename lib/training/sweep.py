@@ -33,10 +33,10 @@ def sweep(jobs: Iterable[Mapping[str, Any]], *, processes: int | None = None) ->
     """Every job's run, in the order of the jobs. A job holds what `lib.train` takes, by name. Saved runs are loaded, the others
     are made in as many processes as there are cores, with one torch thread each; runs on a wall clock are made here, one after
     the other, when nothing else is under way. A job that fails stops no other."""
-    settled = [_settled(number, each) for number, each in enumerate(jobs)]
+    prepared = [_prepare(number, each) for number, each in enumerate(jobs)]
     wanted: dict[str, tuple[Job, Mapping[str, Any]]] = {}
-    for job, arguments in sorted(settled, key=lambda each: (each[0].settings.save, each[0].settings.force)):
-        wanted[job.key] = job, arguments  # of equal jobs the one that asks for most is done
+    for job, arguments in sorted(prepared, key=lambda each: (each[0].settings.save, each[0].settings.force)):
+        wanted[job.key] = job, arguments  # of equal jobs, one that saves or trains anew counts
     runs = {key: job.saved() for key, (job, _) in wanted.items()}
     missing = [key for key, run in runs.items() if run is None]
     errors: dict[str, Exception] = {}
@@ -59,7 +59,7 @@ def sweep(jobs: Iterable[Mapping[str, Any]], *, processes: int | None = None) ->
                             runs[key] = wanted[key][0].run(progress.advance)
                     except Exception as error:
                         errors[key], runs[key] = error, getattr(error, "run", None)
-    found = [runs[job.key] for job, _ in settled]
+    found = [runs[job.key] for job, _ in prepared]
     if errors:
         jobs = {key: f"{job.title}, seed {job.configuration['seed']}" for key, (job, _) in wanted.items()}
         lines = "\n".join(f"{jobs[key]}: {error}" for key, error in errors.items())
@@ -89,11 +89,11 @@ def _made(arguments: dict[str, Any]) -> Run:
 
 
 def _usual() -> int:
-    """As many as cores, unless whoever runs several programs side by side has set another number."""
+    """As many as cores, unless LOCKSTEP_PROCESSES says otherwise, since several programs run at once."""
     return int(os.environ.get("LOCKSTEP_PROCESSES", 0)) or cpu_count()
 
 
-def _settled(number: int, arguments: Mapping[str, Any]) -> tuple[Job, Mapping[str, Any]]:
+def _prepare(number: int, arguments: Mapping[str, Any]) -> tuple[Job, Mapping[str, Any]]:
     if not isinstance(arguments, Mapping) or not arguments.keys() >= NEEDED:
         raise BadOption(
             f"sweep: jobs[{number}] must map {', '.join(sorted(NEEDED))} to their values, not {arguments!r}"

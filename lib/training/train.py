@@ -57,7 +57,7 @@ class Options(Checked):
     """Pipelines: note which batch read, computed and wrote which row in which version. `run.accesses` is then the
     history, and `lockstep check` finds in it what no serial run would have shown."""
     feed: Literal["rule", "split", "stream", "queue"] = "rule"
-    """How workers share the batches: as the rule says; every N-th; a stretch each; or the next to whoever asks."""
+    """How workers share the batches: as the rule says; every N-th; a stretch each; or the next to the worker that asks."""
     partitions: tuple[NotNegative, ...] = ()
     """feed="stream": relative lengths of the workers' stretches; empty: equal ones."""
     prefetch: Natural | None = None
@@ -76,13 +76,13 @@ class Options(Checked):
     force: bool = False
     """Train even if the run is saved already, and replace it."""
     checkpoint_every: Count | None = None
-    """Pause after about so many samples and save a consistent cut, under the reports folder until the run is complete. Where
-    protocols follow one another, each is kept when it is over; one that ends by time has no cut before."""
+    """Samples, about, after which the run pauses and saves a checkpoint, which stays under the reports folder until the run is
+    complete. Each stage of a schedule is saved when it is finished; one that ends by time has no checkpoint before."""
     keep: bool = False
     """Keep the model with the run, so that another one can start from it."""
     resume: bool = False
-    """Go on from the checkpoint that a run with this configuration left when it was stopped. Where only one with other numbers
-    of servers, reader nodes or embedding workers is left, that is an error."""
+    """Resume from the checkpoint that a run with this configuration left when it was stopped. A checkpoint that differs only in
+    the numbers of servers, reader nodes or embedding workers is an error."""
 
     @classmethod
     def owner(cls) -> str:
@@ -101,7 +101,7 @@ class Options(Checked):
 
     def __post_init__(self):
         if self.resume and self.checkpoint_every is None:
-            raise BadOption("train: resume needs the checkpoint_every of the run that is to go on")
+            raise BadOption("train: resume needs the checkpoint_every of the run that is to be resumed")
         if self.partitions and self.feed != "stream":
             raise BadOption(f"train: partitions are for feed='stream', not for {self.feed!r}")
 
@@ -121,7 +121,7 @@ def train(
     "mine.py:Mine" is a class or an object of a file of yours; "machine.yaml" a virtual cluster, as `calibrate` writes one.
 
     `samples` is the length of the pass (default: the workload's). `start` is a run of that workload with `keep=True`: this one
-    goes on with its model, at its place in the stream. Further options belong to whatever was given by name
+    continues with its model, at its place in the stream. Further options belong to what was given by name
     (`workers=32`, `iota=4`, `batch_size=256`, `lr=0.01`) or are those of `Options`; "store.max_rows" is a part of one. The run
     is saved under the reports folder and found there the next time, unless `force=True`; `save=False` neither looks nor saves.
     `lib.sweep` makes many at once.
@@ -141,7 +141,7 @@ SHARED = ("gradients", "on_nan", "trace", "accesses", "store", "feed", "partitio
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """A run that is settled and checked, and that is still to be found or made."""
+    """A checked run that is still to be loaded or made."""
 
     title: str
     staged_run: StagedRun
@@ -153,7 +153,7 @@ class Job:
 
     @classmethod
     def of(cls, workload, protocol, cluster, *, seed=0, samples=None, start=None, **options) -> Job:
-        """What `train` takes."""
+        """Make a job from the arguments of `train`."""
         workload, protocol, cluster, settings = resolve(Options, workload, protocol, cluster, options)
         seed = not_sealed(checked(Natural, seed, "train", "seed"))
         if samples is not None:
@@ -197,8 +197,8 @@ class Job:
         return None
 
     def run(self, progress: Callable[[int], None]) -> Run:
-        """Train, and save the run if the settings say so; `progress` hears of samples. Where another process makes the same run
-        to save it, wait for that one."""
+        """Train, and save the run if the settings say so; call `progress` with the samples of each batch. Wait for another
+        process that makes the same run."""
         if not self.settings.save:
             return self._train(progress)
         paths.check_writable(paths.runs())
@@ -229,14 +229,11 @@ class Job:
         return run
 
     def _epochs(self, summary: dict[str, Any]) -> dict[str, Any]:
-        """On real data, also how many times the run went through it."""
+        """Add to the summary how many times the run went through real data."""
         data = getattr(self.staged_run.plan.workload, "data", None)
-        told = data and prepared_datasets.digest(data)  # a class of the user's own may mean something else by it
-        return (
-            {"epochs": round(summary["samples"] / prepared_datasets.training_samples(data), 3), **summary}
-            if told
-            else summary
-        )
+        if not (data and prepared_datasets.digest(data)):  # a user's class may mean something else by `data`
+            return summary
+        return {"epochs": round(summary["samples"] / prepared_datasets.training_samples(data), 3), **summary}
 
 
 WHOSE = "run.json"
@@ -347,7 +344,7 @@ def _check_timing(cluster: Cluster, settings: Options, start: Run | None) -> Non
 
 
 def _place(start: Run, workload: Workload) -> int:
-    """Where a run goes on that starts from another's model."""
+    """The sample at which a run begins that starts from another run's model."""
     if not isinstance(start, Run):
         raise BadOption(f"train: start must be a Run, not {start!r}")
     if start.model is None:
@@ -375,7 +372,7 @@ def _check(phase: Phase, workload: Workload, cluster: Cluster, workers: int, set
         )
     if settings.embedding_workers and not (workload.tables() and protocol.sparse.family == "server"):
         kept = (
-            f"{protocol.name} keeps rows with whoever trains on them"
+            f"{protocol.name} keeps rows with the workers that train on them"
             if workload.tables()
             else f"{workload.name!r} has no tables"
         )
@@ -387,8 +384,8 @@ def _check(phase: Phase, workload: Workload, cluster: Cluster, workers: int, set
     if protocol.dense.family == "pipeline":
         if phase.seconds is not None:
             raise BadOption(
-                f"phase {phase.name!r}: it drives one device, whose readers take the batches in order and ask nobody when its "
-                "seconds are over; give it steps, until_samples or until_day"
+                f"phase {phase.name!r}: it drives one device, whose readers take the batches in order and have no queue "
+                "that could end with its seconds; give it steps, until_samples or until_day"
             )
         if (cluster.workers or 1) > 1:
             raise BadOption(
