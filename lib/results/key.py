@@ -124,7 +124,7 @@ class Code:
             return
         self._met.add(id(thing))
         module = thing.__module__ or ""
-        yield f"{module}:{thing.__qualname__}"
+        yield name_of(thing)
         if module.startswith("lib."):
             self.modules.add(module)
         elif not _of_user(module):
@@ -229,7 +229,7 @@ def _hash(text: str) -> str:
 def describe(thing: Any) -> Any:
     """A configuration object as plain data: its name and its fields."""
     if isinstance(thing, (FunctionType, type)):
-        return f"{thing.__module__}:{thing.__qualname__}"
+        return name_of(thing)
     if is_dataclass(thing):
         name = {"name": thing.name} if hasattr(thing, "name") else {}
         return {**name, **{field.name: describe(getattr(thing, field.name)) for field in fields(thing)}}
@@ -238,6 +238,11 @@ def describe(thing: Any) -> Any:
     if isinstance(thing, dict):
         return {str(key): describe(value) for key, value in thing.items()}
     return thing
+
+
+def name_of(thing: type | FunctionType) -> str:
+    """Module and name, without the function that made it: a class that travelled to another process has lost that."""
+    return f"{thing.__module__}:{thing.__qualname__.rpartition('<locals>.')[2]}"
 
 
 def kinds(things: Iterable[Any]) -> Iterator[type | FunctionType]:

@@ -43,11 +43,13 @@ def sweep(jobs: Iterable[Mapping[str, Any]], *, processes: int | None = None) ->
     if missing:
         with Progress(sum(wanted[key][0].samples for key in missing), f"{len(missing)} runs", "samples") as progress:
             apart = [key for key in missing if wanted[key][0].cluster.clock != "wall"]
-            lanes = min(checked(Count | None, processes, "sweep", "processes") or _usual(), len(apart))
+            most = _usual() if processes is None else checked(Count, processes, "sweep", "processes")
+            lanes = min(most, len(apart))
             for future, key in _started(apart, wanted, lanes):
                 try:
-                    runs[key] = future.result()
-                    progress.advance(wanted[key][0].samples)
+                    if (run := future.result()) is not None:
+                        runs[key] = run
+                        progress.advance(wanted[key][0].samples)
                 except BrokenProcessPool:  # a process was killed: what it had under way is made here
                     pass
                 except Exception as error:
@@ -75,7 +77,7 @@ def _started(keys: list[str], wanted: Mapping[str, Any], lanes: int) -> Iterable
         return
     there = {name: value for name, value in os.environ.items() if name.startswith("LOCKSTEP_")} | paths.environment()
     pool = get_reusable_executor(lanes, initializer=torch.set_num_threads, initargs=(1,), env=there)
-    futures = {pool.submit(_made, dict(wanted[key][1])): key for key in keys}
+    futures = {pool.submit(_made, dict(wanted[key][1]), key): key for key in keys}
     try:
         for future in as_completed(futures):
             yield future, futures[future]
@@ -84,8 +86,10 @@ def _started(keys: list[str], wanted: Mapping[str, Any], lanes: int) -> Iterable
         raise
 
 
-def _made(arguments: dict[str, Any]) -> Run:
-    return Job.of(**arguments).run(lambda samples: None)
+def _made(arguments: dict[str, Any], key: str) -> Run | None:
+    """Make a run; None where this process comes to another name, so that its code is not the caller's."""
+    job = Job.of(**arguments)
+    return job.run(lambda samples: None) if job.key == key else None
 
 
 def _usual() -> int:

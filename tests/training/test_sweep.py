@@ -109,7 +109,7 @@ def test_options_are_checked_before_anything_runs(reports):
         lib.sweep([small(), small(iotta=3)])
     with pytest.raises(BadOption, match=r"sweep: jobs\[0\]: virtual cluster: workers must be a whole number, not 'x'"):
         lib.sweep([small(cluster="virtual", workers="x")])
-    with pytest.raises(BadOption, match=r"sweep: jobs\[1\] must map workload, protocol, cluster"):
+    with pytest.raises(BadOption, match=r"sweep: jobs\[1\] must map cluster, protocol, workload"):
         lib.sweep([small(), {"workload": "quadratic"}])
     with pytest.raises(BadOption, match="processes must be at least 1, not 0"):
         lib.sweep([small()], processes=0)
@@ -143,6 +143,14 @@ def test_a_class_that_no_other_process_can_import_travels(reports, tmp_path):
     assert str(os.getpid()) not in os.listdir(folder) and len(list((reports / "runs").iterdir())) == 3
     assert [run.digest for run in lib.sweep(jobs, processes=1)] == [run.digest for run in runs]
     assert len(list((reports / "runs").iterdir())) == 3, "they are found again by the same names"
+
+
+def test_a_class_that_changed_since_the_other_process_read_it_is_not_run_there(reports, tmp_path, monkeypatch):
+    (folder := tmp_path / "processes").mkdir()
+    jobs = [small(Where(folder=str(folder)), seed=seed) for seed in range(2)]
+    monkeypatch.setattr(Where, "loads", lambda workload: 1, raising=False)  # as a notebook that reloads its module does
+    assert len(lib.sweep(jobs, processes=2)) == 2
+    assert os.listdir(folder) == [str(os.getpid())]
 
 
 def test_a_wall_clock_is_not_shared(reports, tmp_path):
