@@ -13,6 +13,8 @@ from tqdm import tqdm
 
 ROLE = {"role": "progress"}
 """The line's metadata in a notebook: pages leave the line out."""
+INTERVAL = 0.2
+"""Seconds between two drawings of the line, at least."""
 LONG = 5.0
 """Seconds of work after which a final line is printed where there is neither a terminal nor a notebook."""
 FORMAT = "{desc}: {n_fmt}/{total_fmt}{unit}, {rate_noinv_fmt}, {elapsed} passed, {remaining} left{postfix}"
@@ -40,7 +42,7 @@ class Progress(tqdm):
             unit=unit,
             unit_scale=(total or 1000) >= 1000,
             file=file,
-            mininterval=0.2,
+            mininterval=INTERVAL,
             smoothing=0,
             bar_format=FORMAT,
         )

@@ -72,6 +72,7 @@ class Terminal(io.StringIO):
 
 def test_a_terminal_has_one_line(monkeypatch):
     monkeypatch.setattr(sys, "stderr", Terminal())
+    monkeypatch.setattr(progress, "INTERVAL", 0)
     with Progress(20000, "train", "samples") as line:
         threads = [threading.Thread(target=lambda: [line.advance(100) for _ in range(50)]) for _ in range(4)]
         for thread in threads:
@@ -103,6 +104,7 @@ def test_nobody_watches_nothing_is_said(capsys, monkeypatch):
 
 def test_work_within_work_shares_the_outer_line(monkeypatch):
     monkeypatch.setattr(sys, "stderr", Terminal())
+    monkeypatch.setattr(progress, "INTERVAL", 0)
     for _ in track(["a", "b"], "runs"):
         with Progress(5, "inner") as line:
             line.advance(5)
