@@ -1,12 +1,12 @@
-"""Who takes part in a run: one value, of which every part that waits for workers holds a copy, or asks who holds one.
+"""Which workers take part in a run: one value, of which every part that waits for workers holds a copy.
 
-A worker has one standing at a time, and the table below is all that may become of it. What follows from a change is the affair
-of whoever holds the copy: a server asks its rule, a rendezvous forms its groups, a queue tells its controller. Who hears of a
-change first makes it known by `tell(rank, change)`, which every such part has: the worker itself, behind all that it has sent,
-that it pauses or has no more data; its supervisor that it is dead, or there again.
+A worker has one standing at a time, and the table below lists all changes of it. The part that holds a copy decides what follows
+from a change: a server asks its rule, a rendezvous forms its groups, a queue informs its controller. Every such part has
+`tell(rank, change)`. A worker tells, after all that it has sent, that it pauses or has no more data; the roster tells that it is
+dead, or up again.
 
-Copies differ by what is on its way, and by who has asked whom: a worker that is there again is waited for by a server from its
-first question on, by a rendezvous once a group has taken it in.
+Copies differ by the messages on their way. A worker that joins again is waited for by a server from its first question on, and by
+a rendezvous once a group has taken it in.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ CHANGES: dict[str, tuple[frozenset[str], str]] = {
     "goes on": (HERE | PAUSED, "resuming"),
     "leaves": (HERE | PAUSED | {"joining"}, "gone"),
 }
-"""Change -> from which standings, to which one; from any other it changes nothing, for it is a message of before.
+"""Change -> from which standings, to which one; from any other standing it changes nothing, as a message that came too late.
 
-- dies: it is told of as lost, and nobody waits for it;
-- is missing: it was dead when the run began, or went on, in a generation that nobody knows of;
-- comes back: its node is there again, and it has asked for nothing yet;
-- comes in: it asks, or is taken in: from here on others wait for it;
-- pauses: it takes no batch until the run has been cut;
-- goes unawaited: nor does anybody wait for it until then;
-- goes on: the run has been cut;
+- dies: it is lost, and no part waits for it;
+- is missing: its node was down when the run began or resumed;
+- comes back: its node is up again, and the worker has asked for nothing yet;
+- comes in: it asks, or is taken in, and others wait for it from here on;
+- pauses: it takes no batch until the checkpoint;
+- goes unawaited: no part waits for it until then;
+- goes on: the checkpoint is written;
 - leaves: it has no more data."""
 
 
 @dataclass(frozen=True)
 class Members:
-    """Guaranteed: each is in exactly one standing, so whoever is waited for is neither dead nor away."""
+    """Guaranteed: each worker has exactly one standing, so an awaited worker is neither dead nor away."""
 
     standing: tuple[str, ...]
     generations: tuple[int, ...]
-    """Which generation of its node each was in when it was last heard of; one that was lost asks from a later one."""
+    """The generation of its node in which each worker last asked; a lost worker asks again from a later one."""
 
     @classmethod
     def of(cls, workers: int) -> Members:
@@ -63,38 +63,38 @@ class Members:
         return replace(self, standing=tuple(then if each in before else each for each in self.standing))
 
     def heard(self, rank: int, generation: int) -> Members:
-        """It has asked for something in that generation."""
+        """After a question from that generation of the worker's node."""
         if self.generations[rank] == generation:
             return self
         return replace(self, generations=_at(self.generations, rank, generation))
 
     def in_another_process(self) -> Members:
-        """Who goes on from a cut counts the generations of its nodes anew."""
+        """A new process counts the generations of its nodes anew."""
         return replace(self, generations=(0,) * len(self.generations))
 
     @cached_property
     def active(self) -> frozenset[int]:
-        """Who takes part, be it after a pause."""
+        """Workers that take part, now or after a pause."""
         return self._of(HERE | PAUSED)
 
     @cached_property
     def awaited(self) -> frozenset[int]:
-        """Who may be waited for."""
+        """Workers that others may wait for."""
         return self._of(HERE)
 
     @cached_property
     def paused(self) -> frozenset[int]:
-        """Who has paused and is waited for all the same."""
+        """Workers that have paused and are still waited for."""
         return self._of({"paused"})
 
     @cached_property
     def left_out(self) -> frozenset[int]:
-        """Who has paused and is waited for no more."""
+        """Workers that have paused and are not waited for."""
         return self._of({"left out"})
 
     @cached_property
     def joining(self) -> frozenset[int]:
-        """Who is there again, and is not waited for yet."""
+        """Workers that are up again and not waited for yet."""
         return self._of({"joining"})
 
     def _of(self, standings: frozenset[str] | set[str]) -> frozenset[int]:

@@ -1,7 +1,7 @@
 """The gradient ledger: every gradient that was issued is applied, decayed, dropped, lost, or in flight.
 
-Of rows behind embedding workers it may also be abandoned: its batch's ids went with an embedding worker. That is an outcome in
-the books of the rows' servers alone, for whoever trained on the batch has its dense part."""
+At the rows' servers behind embedding workers a gradient may also be abandoned: its batch's ids were lost with an embedding
+worker. Its dense part has an outcome of its own."""
 
 from __future__ import annotations
 
@@ -20,8 +20,6 @@ def settle(records: Iterable[PartLog], undone: int = 0) -> dict[str, int]:
     A gradient is a batch's. Its outcome is decided where the dense parameters are: at the first server, or on the worker
     that keeps a replica. A server counts a gradient as issued when it lets the worker start, a worker when it has computed
     it; they agree unless a worker was lost in between. `undone` were issued and lost when the run returned to a cut.
-
-    Of gradients that nobody but their worker knows of (`kept`), those that went with it are issued and lost.
 
     Where there are embedding workers, `abandoned` is what the rows never got, by the server that missed most.
     """
