@@ -105,8 +105,8 @@ class ReplicaWorker(Part):
         self.buckets = self._trainer.buckets(exchange.buckets if self.overlapped or not exchange.overlapped else 1)
         context = Context(site, plan, rank, self.replica, self.record, self._rendezvous, sync_servers, self.buckets)
         self.exchanger = EXCHANGERS[type(exchange)](context)
-        self._background = isinstance(when, Background)
-        one = exchange.together or self._background
+        self._background, self._together = isinstance(when, Background), exchange.together
+        one = self._together or self._background
         self._clocks = [MixClock() for _ in range(1 if one else self.rule.worker_threads)]
         self._stepping = StepLock()
         """Threads in a step."""
@@ -255,7 +255,7 @@ class ReplicaWorker(Part):
 
     async def _mix_alone(self, clock: MixClock, label: int, asked: asyncio.Task | None = None) -> None:
         """Where a replica mixes as one, its threads stand still."""
-        async with self._stepping.exclusive() if self.rule.exchange.together else nullcontext():
+        async with self._stepping.exclusive() if self._together else nullcontext():
             await self.mix(clock, label, asked)
 
     async def mix(self, clock: MixClock, label: int, asked: asyncio.Task | None = None) -> None:

@@ -87,7 +87,7 @@ class Workers:
                 for rank, name in enumerate(roster.names):
                     watches.create_task(roster.watch(rank, train), name=f"{name}'s watch")
         else:
-            await asyncio.gather(*map(train, roster.handles))
+            await asyncio.gather(*(worker.run(until) for worker in roster.handles.values()))
         if not roster.handles:
             raise NodeLost("the last worker")
 

@@ -48,6 +48,7 @@ class Exchanger(Checkpointed, ABC):
     def __init__(self, context: Context):
         self._context, self._rule, self._rank = context, context.plan.protocol.dense, context.rank
         self._site, self._replica, self._record = context.site, context.replica, context.record
+        self._exchange = self._rule.exchange
         self._workers: dict[int, Handle] = {}
         """The other workers, where they call each other."""
         self.round = 0
@@ -137,7 +138,7 @@ class Averaging(InGroups):
     """Every member gets the mean of what they all send, and of the rows that any of them holds."""
 
     def ask_ahead(self) -> asyncio.Task | None:
-        return super().ask_ahead() if self._rule.exchange.ahead else None
+        return super().ask_ahead() if self._exchange.ahead else None
 
     async def mix(self, label: int, asked: asyncio.Task | None = None) -> float | None:
         start, met = await self.meet(label, asked)

@@ -42,6 +42,7 @@ class Replica(Checkpointed):
         self.tables = plan.tables() if rows else {}
         # A shadow thread's merges are beside the cores that train.
         self._modelled = not isinstance(self._rule.when, Background)
+        self._together = self._rule.exchange.together
         self._stands = isinstance(self._rule.when, Loop) and isinstance(self._rule.exchange, Mean)
         """Nobody writes from a message to its merge, and nobody keeps the message."""
         self._merging = threading.Lock()
@@ -104,7 +105,7 @@ class Replica(Checkpointed):
         """What it sends in a mix."""
         self._included[round] = self._record.ledger["held"]
         mine, writes = self._dense.still() if self._stands else self._dense.seen()
-        if self._rule.exchange.together:  # so that nobody makes another before this one is merged
+        if self._together:  # so that nobody makes another before this one is merged
             self._sent = mine, writes
         with writes_refused(self._rule, "send"):
             sent = self._rule.send(self._memory, readonly(mine[: self.size]), round)
