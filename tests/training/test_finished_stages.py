@@ -60,7 +60,7 @@ def test_a_resumed_run_equals_the_uninterrupted_one_bit_for_bit(protocol, option
     assert not list((reports / "checkpoints").iterdir())
 
 
-def test_the_courses_have_the_legs_that_they_are_to_have(reports):
+def test_schedules_have_the_stages_that_they_are_to_have(reports):
     for protocol, expected in [
         (FAMILIES, [("sync", 15 * BATCH), ("all-reduce", 12 * BATCH), ("s-easgd", 13 * BATCH), ("gba", 20 * BATCH)]),
         (SECONDS, [("async", 9 * BATCH), ("gba", 51 * BATCH)]),
@@ -73,12 +73,12 @@ def test_what_is_kept_of_a_stopped_run(reports, monkeypatch):
     with killed(monkeypatch, 33):
         train(FAMILIES)
     [folder] = (reports / "checkpoints").iterdir()
-    left = ["done-0000", "done-0001", "stage-0002", "stage-0002-00000006", "run", "world"]
+    left = ["done-0000", "done-0001", "run", "stage-0002", "stage-0002-00000006", "world"]
     assert sorted(path.stem for path in folder.iterdir()) == left
     assert checkpoint.load(folder / "stage-0002.pt")["run"]["batch"] == 6
 
 
-def test_a_leg_of_which_the_world_does_not_know_is_trained_again(reports, monkeypatch):
+def test_a_stage_of_which_the_world_does_not_know_is_trained_again(reports, monkeypatch):
     """As if the power had gone between the two; and a run that is not to go on takes nothing from one that was stopped."""
     whole = train(FAMILIES)
     with killed(monkeypatch, 33):
