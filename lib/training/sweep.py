@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import threading
+import time
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future, as_completed
 from typing import Any
 
+import psutil
 import torch
 from joblib import cpu_count
 from joblib.externals.loky import get_reusable_executor
@@ -76,7 +79,7 @@ def _started(keys: list[str], wanted: Mapping[str, Any], lanes: int) -> Iterable
     if lanes < 2:
         return
     there = {name: value for name, value in os.environ.items() if name.startswith("LOCKSTEP_")} | paths.environment()
-    pool = get_reusable_executor(lanes, initializer=torch.set_num_threads, initargs=(1,), env=there)
+    pool = get_reusable_executor(lanes, initializer=_begin, initargs=(os.getpid(),), env=there)
     futures = {pool.submit(_made, dict(wanted[key][1]), key): key for key in keys}
     try:
         for future in as_completed(futures):
@@ -84,6 +87,18 @@ def _started(keys: list[str], wanted: Mapping[str, Any], lanes: int) -> Iterable
     except BaseException:  # as Ctrl-C: a process that trains would not hear of it before its run ends
         pool.shutdown(kill_workers=True)
         raise
+
+
+def _begin(parent: int) -> None:
+    torch.set_num_threads(1)
+    threading.Thread(target=end_with, args=(parent,), daemon=True).start()
+
+
+def end_with(process: int) -> None:
+    """End this process once that one is gone: one that was killed can tell nothing to those that work for it."""
+    while psutil.pid_exists(process):
+        time.sleep(1.0)
+    os._exit(1)
 
 
 def _made(arguments: dict[str, Any], key: str) -> Run | None:

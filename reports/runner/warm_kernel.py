@@ -8,13 +8,13 @@ import multiprocessing
 import os
 import sys
 import threading
-import time
 from collections.abc import Mapping
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-import psutil
 from jupyter_client.provisioning import LocalProvisioner
+
+from lib.training.sweep import end_with
 
 IMPORTED = (
     *("torch", "numba", "scipy.stats", "seaborn", "pyarrow.parquet", "ipykernel.kernelapp", "reports.plots"),
@@ -53,15 +53,8 @@ def _kernel(arguments: list[str], environment: Mapping[str, str], parent: int, f
     sys.path[:0] = [each for each in search if each and each not in sys.path]
     if folder:
         os.chdir(folder)
-    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+    threading.Thread(target=end_with, args=(parent,), daemon=True).start()
     launch_new_instance(argv=arguments)
-
-
-def _end_with(parent: int) -> None:
-    """End this process once its parent is no more."""
-    while psutil.pid_exists(parent):
-        time.sleep(1.0)
-    os._exit(1)
 
 
 class _Forked:
