@@ -125,7 +125,7 @@ def test_the_modules_of_lib_form_no_circle():
 
 
 def test_the_stations_of_a_gradient_s_way_stand():
-    told = (ROOT / "CONTRIBUTING.md").read_text().partition("ten stations")[2].partition("\n## ")[0]
+    told = (ROOT / "CONTRIBUTING.md").read_text().partition("in ten steps")[2].partition("\n## ")[0]
     stations = re.findall(r"`(lib/[\w/]+\.py):([\w.]+)`", told)
     assert len(re.findall(r"^\d+\. ", told, re.MULTILINE)) == 10 and len(stations) >= 10
     for path, name in stations:
