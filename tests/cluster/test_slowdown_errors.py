@@ -22,6 +22,8 @@ from lib.errors import BadOption, UnknownName
 from lib.options.checked import to_plain
 from lib.options.yaml_source import parse
 
+DAY = Diurnal(curve=(1.0, 0.5, 0.25, 0.75), period=10.0, begin=3.0)
+
 
 @pytest.mark.parametrize(
     "make, words",
