@@ -139,8 +139,8 @@ def checked(hint: Any, value: Any, owner: str, name: str) -> Any:
 
 
 def shown(value: Any) -> str:
-    """A value in an error."""
-    text = repr(value)
+    """A value in an error; a list is a tuple by the time that it is checked."""
+    text = repr([*value]) if type(value) is tuple else repr(value)
     return text if len(text) <= 100 else f"{text[:80]}... ({type(value).__name__})"
 
 

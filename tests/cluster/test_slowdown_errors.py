@@ -94,7 +94,7 @@ def test_a_slowdown_that_cannot_be_names_the_field(make, words):
         ("{name: product, parts: 3}", "slowdown.parts must be a list, not 3"),
         ("{name: transient, mean_on: 1, mean_off: 2}", "slowdown.factor: missing; Transient needs it"),
         ("{name: transiant}", "slowdown.name: no slowdown is called 'transiant'; did you mean 'transient'?"),
-        ("{name: [1]}", "slowdown.name: no slowdown is called [1]"),
+        ("{name: [1]}", "slowdown.name: no slowdown is called (1,)"),
         ("{sigma: 1}", "slowdown.name: missing; one of"),
         ("alibaba-pai", "did you mean 'alibaba-pai-job-"),
         ("{name: alibaba-pai-job-1, scale: -1}", "slowdown.scale must be positive, not -1"),
