@@ -82,8 +82,8 @@ async def _checkpoint(
     await workers.drain()
     folder, attempt = plan.checkpoints, plan.attempt
     with world.paused_clock():
-        ledgers = await workers.write(lambda name: folder.place(batch, name))
-        writing = (part.write(folder.place(batch, name)) for name, part in parts.items())
+        ledgers = await workers.write_checkpoint(lambda name: folder.place(batch, name))
+        writing = (part.write_checkpoint(folder.place(batch, name)) for name, part in parts.items())
         ledgers |= dict(zip(parts, await asyncio.gather(*writing), strict=True))
     written = {name: ledger for name, ledger in ledgers.items() if ledger is not None}
     so_far = issued(attempt.lost) + sum(ledger.get("issued", 0) for ledger in written.values())

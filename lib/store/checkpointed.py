@@ -33,15 +33,15 @@ class Part(Checkpointed):
     async def load(self, state: dict[str, Any]) -> None:
         self.restore(state)
 
-    async def write(self, file: Path) -> Mapping[str, int] | None:
+    async def write_checkpoint(self, file: Path) -> Mapping[str, int] | None:
         """Write the state; the ledger of the part's log, if it has one. None: there is nothing to write."""
         if not (state := await self.save()):
             return None
         checkpoint.save(file, state)
         return self.record.ledger if hasattr(self, "record") else {}
 
-    async def read(self, file: Path, kinds: Iterable[type], digest: str) -> None:
-        """Go on from what `write` wrote; `kinds` and `digest` as in `checkpoint.load`."""
+    async def read_checkpoint(self, file: Path, kinds: Iterable[type], digest: str) -> None:
+        """Go on from what `write_checkpoint` wrote; `kinds` and `digest` as in `checkpoint.load`."""
         await self.load(checkpoint.load(file, kinds, digest))
 
 

@@ -45,9 +45,9 @@ def read_only(message: Any) -> Any:
     return message
 
 
-async def _carried(self, arrival, function, args):
+async def _carried(self, arrival, context, function, args):
     await self._caller.sleep_until(arrival)
-    result = await self._run(function, tuple(map(read_only, args)))
+    result = await self._run(context, function, tuple(map(read_only, args)))
     await self._caller.sleep_until(self._site.send(self._caller, nbytes(result)))
     return read_only(result)
 

@@ -72,11 +72,11 @@ def test_numbers_as_people_write_them(tmp_path):
         ("collective: rong", "unknown collective 'rong'; did you mean 'ring'"),
         ("speeds: [1, 0, 1, 1]", "cluster.yaml:1:13: speeds[1] must be positive, not 0"),
         ("[1, 2]", "cluster.yaml:1:1: virtual cluster must be VirtualCluster's fields, such as"),
-        ("a: [", "cluster.yaml:1:5: not YAML"),
+        ("a: [", "cluster.yaml:2:1: not YAML"),
         ("workers: 1\nworkers: 2", "cluster.yaml:2:1: not YAML: 'workers' stands here twice"),
         (
             "worker:\n  device:\n    flops: fast\n    memory: 1e9",
-            "cluster.yaml:3:5: worker.device.flops must be a number, not 'fast'",
+            "cluster.yaml:3:5: worker.device.flops must be a number of operations a second, such as 20 GFLOP/s, not 'fast'",
         ),
     ],
 )

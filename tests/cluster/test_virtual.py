@@ -72,7 +72,7 @@ def test_a_message_takes_its_bytes_over_the_bandwidth_and_the_latency():
 def test_the_narrower_interface_and_the_longer_latency_count():
     async def main(world):
         handle = (await world.host(Part, node="server0")).bind(world.site("worker0"))
-        part = handle._stand.part
+        part = handle._slot.part
         await handle.take(message())
         return part.came
 
@@ -92,7 +92,7 @@ def test_a_call_within_a_node_is_free():
 def test_incast_queues_at_the_receiver_and_fan_out_at_the_sender():
     async def main(world):
         servers = [await world.host(Part, node=f"server{k}") for k in range(2)]
-        parts = [server._stand.part for server in servers]
+        parts = [server._slot.part for server in servers]
         workers = [world.site(f"worker{rank}") for rank in range(3)]
         await asyncio.gather(*(servers[0].bind(site).take(message()) for site in workers))
         incast, start = parts[0].came[:], world.now()
@@ -107,7 +107,7 @@ def test_incast_queues_at_the_receiver_and_fan_out_at_the_sender():
 @pytest.mark.parametrize("cores, ends", [(1, [1, 2, 3, 4, 5]), (2, [1, 1, 2, 2, 3]), (8, [1] * 5)])
 def test_a_node_computes_as_many_things_at_once_as_it_has_cores(cores, ends):
     async def main(world):
-        part = (await world.host(Part, node="server0"))._stand.part
+        part = (await world.host(Part, node="server0"))._slot.part
         await asyncio.gather(*(part.compute(1.0) for _ in range(5)))
         return part.came
 
@@ -121,7 +121,7 @@ def test_the_larger_of_operations_and_bytes_is_what_work_costs():
 
 def test_a_worker_twice_as_fast_takes_half_and_preparing_data_takes_nothing():
     async def main(world):
-        parts = [(await world.host(Part, node=f"worker{rank}"))._stand.part for rank in range(2)]
+        parts = [(await world.host(Part, node=f"worker{rank}"))._slot.part for rank in range(2)]
         await asyncio.gather(*(part.prepare() for part in parts))
         await asyncio.gather(*(part.compute(3.0) for part in parts))
         return [part.came for part in parts]
@@ -133,7 +133,7 @@ def slowdowns(seed, workers, sigma):
     """The first four slowdowns of every worker."""
 
     async def main(world):
-        parts = [(await world.host(Part, node=f"worker{rank}"))._stand.part for rank in range(workers)]
+        parts = [(await world.host(Part, node=f"worker{rank}"))._slot.part for rank in range(workers)]
         for _ in range(4):
             await asyncio.gather(*(part.compute(1.0) for part in parts))
             await asyncio.sleep(1e3 - world.now() % 1e3)
@@ -164,7 +164,7 @@ def test_a_mean_costs_what_a_ring_costs(members):
     size = 250_000
 
     async def main(world):
-        parts = [(await world.host(Part, node=f"worker{rank}"))._stand.part for rank in members]
+        parts = [(await world.host(Part, node=f"worker{rank}"))._slot.part for rank in members]
         means = await asyncio.gather(*(part.mean(Meeting("1", members), size) for part in parts))
         return means, [part.came for part in parts]
 
@@ -177,7 +177,7 @@ def test_a_mean_costs_what_a_ring_costs(members):
 
 def test_a_ring_waits_for_the_last_to_come():
     async def main(world):
-        parts = [(await world.host(Part, node=f"worker{rank}"))._stand.part for rank in range(2)]
+        parts = [(await world.host(Part, node=f"worker{rank}"))._slot.part for rank in range(2)]
 
         async def late():
             await asyncio.sleep(5)

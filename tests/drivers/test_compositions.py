@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from tests.training.test_cuts import train as train_with_cuts
+from tests.training.test_checkpoints import train as train_with_cuts
 
 from lib import Failure, LocalCluster, Node, Phase, Schedule, VirtualCluster, workloads
 from lib.errors import BadOption

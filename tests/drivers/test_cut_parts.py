@@ -38,7 +38,7 @@ class Recorded(Part):
 
 def write(cuts, mark, names=NAMES):
     for name in names:
-        assert asyncio.run(Recorded(mark).write(cuts.place(mark, name))) == {"issued": mark}
+        assert asyncio.run(Recorded(mark).write_checkpoint(cuts.place(mark, name))) == {"issued": mark}
     cuts.commit({"batch": mark}, names)
 
 
@@ -108,7 +108,7 @@ def test_a_part_that_is_damaged_lost_or_another_cut_s_is_named(tmp_path):
     file.write_bytes(good[:-1] + bytes([good[-1] ^ 1]))
     with pytest.raises(Damaged, match=f"{file} is no checkpoint"):
         cut.state("worker1")
-    asyncio.run(Recorded(11).write(file))
+    asyncio.run(Recorded(11).write_checkpoint(file))
     with pytest.raises(Damaged, match=f"{file} is another checkpoint than is meant: its digest is"):
         cut.state("worker1")
     file.unlink()

@@ -209,7 +209,7 @@ def test_an_advice_says_how_sure_it_is_and_who_is_first_by_the_other_measure(pri
         {"protocol": ["gba", "sync"], "rate": 1.0, "time": [0.5, 1.0], "difference": 0.0, "as": ["gba", "sync"]}
     )
     given = advice.Advice(tried, {}, found, pd.DataFrame(), 500.0)
-    monkeypatch.setattr(advice.Advice, "hangs", lambda self, priority: [])
+    monkeypatch.setattr(advice.Advice, "depends_on", lambda self, priority: [])
     monkeypatch.setattr(lib, "advise", lambda *given_, **options: given)
     assert main(["advise", f"--priority={priority}"]) == 0
     assert told in capsys.readouterr().out

@@ -187,7 +187,7 @@ def test_after_a_cut_bounded_staleness_counts_anew():
 
 def test_partial_groups_by_hand():
     """Whoever is ready first; those who are left at the end, and fewer than two groups, wait for nobody."""
-    form = protocols.get("prague", size=3).form
+    form = protocols.get("prague", size=3).form_groups
     ready = dict.fromkeys(range(5), 0)
     assert form(ready, frozenset(range(5)), 5) == ((0, 1, 2), (3, 4))
     assert form(ready, frozenset(range(6)), 6) == ((0, 1, 2),)  # worker 5 is on its way

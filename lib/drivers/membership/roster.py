@@ -81,9 +81,9 @@ class Roster:
             await asyncio.gather(*map(self._lose, dead))
             await self._world.drain()
 
-    async def write(self, place: Callable[[str], Path]) -> dict[str, Any]:
+    async def write_checkpoint(self, place: Callable[[str], Path]) -> dict[str, Any]:
         """Let every part write its state to its place; each part's ledger by its name."""
-        return await self._answers(lambda name, part: part.write(place(name)))
+        return await self._answers(lambda name, part: part.write_checkpoint(place(name)))
 
     async def report(self, *args: Any) -> list[PartLog]:
         """The logs of all parts that are up; those of dead parts are with the attempt."""

@@ -97,10 +97,10 @@ class Workers:
         if self.embedding.names:
             await self.embedding.drain()
 
-    async def write(self, place: Callable[[str], Path]) -> dict[str, Any]:
+    async def write_checkpoint(self, place: Callable[[str], Path]) -> dict[str, Any]:
         """All workers know the embedding workers that are up, as they will when a run resumes with these states."""
         await self._introduce()
-        return {**await self.roster.write(place), **await self.embedding.write(place)}
+        return {**await self.roster.write_checkpoint(place), **await self.embedding.write_checkpoint(place)}
 
     async def report(self, end: EvalPoint) -> list[PartLog]:
         reports = await asyncio.gather(self.roster.report(end), self.embedding.report(end))

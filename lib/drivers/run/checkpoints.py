@@ -43,7 +43,7 @@ class Checkpoint:
         if self.travels:
             await part.load(self.state(name))
         elif name in self.parts:
-            await part.read(*self._file(name))
+            await part.read_checkpoint(*self._file(name))
 
     def _file(self, name: str) -> tuple[Path, tuple[type, ...], str]:
         """As `checkpoint.load` takes it."""
