@@ -7,7 +7,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from tests.training.test_checkpoints import train as train_with_cuts
 
 from lib import Failure, LocalCluster, Node, Phase, Schedule, VirtualCluster, workloads
 from lib.errors import BadOption
@@ -21,6 +20,7 @@ from lib.store.optim import SGD
 from tests.drivers.composing import BOWL, CLICKS, STEP, UNEVEN, ends, rule, train
 from tests.toys import FIELD, Letters, finals, records
 from tests.training.stopping import assert_same
+from tests.training.test_checkpoints import train as train_with_cuts
 
 # What would train as something else
 
