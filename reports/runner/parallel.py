@@ -19,10 +19,14 @@ from lib.errors import LockstepError
 from lib.progress import Progress
 from reports.runner.execution import environment, run
 from reports.runner.notebook_files import Experiment
-from reports.runner.warm_kernel import PROVISIONER
 
-ONE_CORE = {"LOCKSTEP_PROCESSES": "1", "OMP_NUM_THREADS": "1", **PROVISIONER}
-"""What a notebook's kernel inherits where other notebooks run at the same time."""
+ONE_CORE = {
+    "LOCKSTEP_PROCESSES": "1",
+    "OMP_NUM_THREADS": "1",
+    "JUPYTER_DEFAULT_PROVISIONER_NAME": "lockstep-warm",
+}
+"""What a notebook's kernel inherits where other notebooks run at the same time; pyproject.toml names the provisioner, which is
+in `warm_kernel.py`."""
 
 
 def run_together(

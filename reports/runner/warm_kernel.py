@@ -22,8 +22,6 @@ IMPORTED = (
     *("lib.drivers.server_loop", "lib.drivers.replica_loop"),
 )
 INLINE = "module://matplotlib_inline.backend_inline"
-PROVISIONER = {"JUPYTER_DEFAULT_PROVISIONER_NAME": "lockstep-warm"}
-"""The environment in which Jupyter starts kernels this way; the name is an entry point of pyproject.toml."""
 
 
 class WarmKernel(LocalProvisioner):
