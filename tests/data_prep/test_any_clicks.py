@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import re
 import shlex
 import shutil
 import zipfile
@@ -319,7 +320,12 @@ def test_the_readmes_commands_do_what_it_says(tmp_path, monkeypatch, capsys):
     text = (Path(__file__).parents[2] / "README.md").read_text()
     own = text.partition("## Your clicks, your cluster")[2].partition("\n## ")[0]
     commands = [line.strip() for line in own.splitlines() if line.startswith("    ")]
-    assert [command.split()[3] for command in commands] == ["clicks", "compare", "advise", "advise"]
+    assert [re.search(r"(?:data_prep|lockstep) (\w+)", command)[1] for command in commands] == [
+        "clicks",
+        "compare",
+        "advise",
+        "advise",
+    ]
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("LOCKSTEP_REPORTS", str(tmp_path / "reports"))
     written_for_the_guides(tmp_path)

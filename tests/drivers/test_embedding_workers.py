@@ -142,7 +142,7 @@ def test_they_are_real_on_threads():
 
 @pytest.mark.parametrize(
     "workload, protocol, said",
-    [("ctr-synthetic", "ds-sync", "keeps rows with whoever"), ("quadratic", "async", "'quadratic' has no tables")],
+    [("ctr-synthetic", "ds-sync", "keeps rows with the workers"), ("quadratic", "async", "'quadratic' has no tables")],
 )
 def test_who_would_have_nothing_to_do_is_refused(workload, protocol, said):
     with pytest.raises(BadOption, match=f"embedding_workers would have nothing to ask servers for: .*{said}"):

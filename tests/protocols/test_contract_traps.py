@@ -180,7 +180,7 @@ def test_a_rule_hears_what_was_read_and_not_only_when_its_worker_started():
 def test_due_follows_from_its_arguments_alone():
     asked = []
     counting = variant(LocalSGD, is_due=lambda self, step, seconds: asked.append(step) or len(asked) % 2 == 0)
-    with pytest.raises(BadOption, match=r"mine: due\(step=1, seconds=inf\) gave two answers"):
+    with pytest.raises(BadOption, match=r"mine: is_due\(step=1, seconds=inf\) gave two answers"):
         trained(counting)
 
 

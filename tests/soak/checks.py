@@ -163,7 +163,7 @@ def _sound(case: Case, run: Run) -> None:
     if not any(each["kind"] != "slows" for each in case.get("failures", ())) and case.get("on_nan") != "skip":
         _hold(run.summary["samples"] == case["samples"], "samples left out", str(run.summary["samples"]))
     if "accesses" in case:
-        for kind, detail in pipelines.wrong(_job(case).course.plan, run):
+        for kind, detail in pipelines.wrong(_job(case).staged_run.plan, run):
             raise _Broken(kind, detail)
         if (calls := pipelines.calls_at_once(run)) < (least := case.get("wide", 0)):
             raise Refused(f"at most {calls} calls of a table met, and not {least}")

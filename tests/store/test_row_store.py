@@ -130,7 +130,7 @@ def test_groups_lie_on_one_server_or_are_packed():
     counts = {}
     for placement in ("uniform", "by-group", "by-cost"):
         plan = Job.of("ctr-synthetic", "sync", "virtual", servers=3, store=RowStore(placement=placement), **SMALL)
-        plan = plan.course.plan
+        plan = plan.staged_run.plan
         batches = [plan.batch(index).ids["feature"] for index in range(8)]
         owners = [plan.placement.owner("feature", ids) for ids in batches]
         groups = {
