@@ -132,7 +132,7 @@ def test_runs_on_real_images_are_kept_with_their_commit(monkeypatch, tmp_path):
     monkeypatch.setattr(real_images, "TABLE", tmp_path / "real.csv")
     monkeypatch.setattr(real_images, "sweep", lambda jobs: asked.extend(jobs))
     course = told({(mode, 1000): (0.1, 0.2) for mode in images_again.MODES})
-    monkeypatch.setattr(real_images.images_again, "courses", lambda places, runs, images: course)
+    monkeypatch.setattr(real_images.images_again, "histories", lambda places, runs, images: course)
     monkeypatch.setattr(images_again.ImagesAgain, "work", lambda self: lib.workloads.get("cifar10-wrn").work())
     assert real_images.load() is None
     real_images.save("cifar", [1000])

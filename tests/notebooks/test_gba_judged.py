@@ -70,7 +70,7 @@ def test_a_control_of_the_drop_changes_one_thing(monkeypatch):
         asked.extend(job(**place) for place in places)
         return pd.DataFrame(places), []
 
-    monkeypatch.setattr(sudden_drop.study, "swept", swept)
+    monkeypatch.setattr(sudden_drop.study, "run_grid", swept)
     monkeypatch.setattr(sudden_drop, "curves", lambda places, runs: pd.DataFrame(places).assign(progress=60, auc=0.5))
     task = tasks.TASKS["criteo"].at("smoke")
     sudden_drop.controls(task, "smoke", ["async (S)"], [3], [1, 10], [0.2, 1.0])

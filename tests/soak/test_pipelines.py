@@ -47,13 +47,13 @@ class Faults:
     @staticmethod
     def writes_ignore_timestamps(plant):
         written = Table.write
-        plant.setattr(Table, "write", lambda self, rows, newer, order: written(self, rows, newer=False, order=order))
+        plant.setattr(Table, "write", lambda self, rows, newer=True, order=None: written(self, rows, newer=False, order=order))
         return "lost update"
 
     @staticmethod
     def timestamps_are_compared_without_a_lock(plant):
         written = Table.write
-        plant.setattr(Table, "write", lambda self, rows, newer, order: written(self, rows, newer=False, order=order))
+        plant.setattr(Table, "write", lambda self, rows, newer=True, order=None: written(self, rows, newer=False, order=order))
         write = HostStore.write
 
         async def unlocked(self, batch, stamp, samples, rows):
@@ -71,7 +71,7 @@ class Faults:
     @staticmethod
     def the_counter_is_read_once_more_for_the_cache(plant):
         room = Cache.room
-        plant.setattr(Cache, "room", lambda self, ids, found, stamp: room(self, ids, found, stamp + 1))
+        plant.setattr(Cache, "room", lambda self, ids, stamp: room(self, ids, stamp + 1))
         return "stamp without data"
 
     @staticmethod
@@ -132,11 +132,11 @@ class Faults:
     def an_older_cache_entry_overwrites_a_newer(plant):
         room = Cache.room
 
-        def back(self, ids, found, stamp):
-            there = found[self.stamps(found) >= 0]
-            entries = self._records.words[there].copy()
-            rows = room(self, ids, found, stamp)
-            self._records.words[there] = entries
+        def back(self, ids, stamp):
+            there = self.find(ids)[1] >= 0
+            entries = self._index.read(ids[there])
+            rows = room(self, ids, stamp)
+            self._index.write(entries, newer=False)
             return rows
 
         plant.setattr(Cache, "room", back)
@@ -166,7 +166,7 @@ class Faults:
     def the_store_replaces_rows_and_not_their_timestamps(plant):
         written = Table.write
 
-        def stale(self, rows, newer, order):
+        def stale(self, rows, newer=True, order=None):
             stamps = self.stamps(rows.ids)
             written(self, rows, newer=newer, order=order)
             written(self, replace(self.read(rows.ids), stamps=stamps), newer=False)
@@ -254,7 +254,7 @@ def test_what_the_history_hides_is_found_by_the_serial_run(monkeypatch, reports)
 
 def test_calls_on_threads_meet_and_show_nothing(reports):
     """Six and more of them at once: where they don't, the case is refused."""
-    assert [check(pipelines.busy(3, number, "local")) for number in range(2)] == [None, None]
+    assert [check(case) for case in drawn(pipelines.busy("local"), 2)] == [None, None]
 
 
 def test_a_write_that_is_interrupted_is_noted_as_one_that_may_have_happened(monkeypatch):

@@ -89,7 +89,7 @@ def test_a_forgotten_state_is_found_and_made_small(reports, monkeypatch):
     late = {"late": 0.5, "delay": 0.002, "lost": 0.0, "retry": 0.0}
     case = CUT | {"mishaps": late, "failures": [DIES], "slowdown": 0.3}
     assert check(case) is None
-    monkeypatch.setattr(Connection, "load", lambda self, state: None)
+    monkeypatch.setattr(Connection, "restore", lambda self, state: None)
     finding = check(case)
     assert finding.kind.startswith("resumed: another") and finding.stopped
 
