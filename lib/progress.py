@@ -52,6 +52,10 @@ class Progress(tqdm):
         with self._lock:
             self.update(amount)
 
+    def __bool__(self) -> bool:
+        """True: tqdm asks its total, which may be unknown."""
+        return True
+
     def display(self, msg: str | None = None, pos: int | None = None) -> None:
         """Show the line where it is watched."""
         if self._outer is not None:

@@ -2,7 +2,7 @@
 
 Of runs: each is made twice, and stopped at a random moment and resumed; `tests.soak.checks` says what must hold. Of pipelines:
 also what their histories show, `tests.soak.pipelines`; of histories: the same of pipelines whose calls of the store overlap on
-threads, six and more at once. Hypothesis draws the cases; one
+threads, four and more at once. Hypothesis draws the cases; one
 that breaks something is made as small as it gets and printed as a call that can be pasted.
 """
 

@@ -47,13 +47,17 @@ class Faults:
     @staticmethod
     def writes_ignore_timestamps(plant):
         written = Table.write
-        plant.setattr(Table, "write", lambda self, rows, newer=True, order=None: written(self, rows, newer=False, order=order))
+        plant.setattr(
+            Table, "write", lambda self, rows, newer=True, order=None: written(self, rows, newer=False, order=order)
+        )
         return "lost update"
 
     @staticmethod
     def timestamps_are_compared_without_a_lock(plant):
         written = Table.write
-        plant.setattr(Table, "write", lambda self, rows, newer=True, order=None: written(self, rows, newer=False, order=order))
+        plant.setattr(
+            Table, "write", lambda self, rows, newer=True, order=None: written(self, rows, newer=False, order=order)
+        )
         write = HostStore.write
 
         async def unlocked(self, batch, stamp, samples, rows):
@@ -253,7 +257,7 @@ def test_what_the_history_hides_is_found_by_the_serial_run(monkeypatch, reports)
 
 
 def test_calls_on_threads_meet_and_show_nothing(reports):
-    """Six and more of them at once: where they don't, the case is refused."""
+    """Four and more of them at once, also those that wait for one that changes rows; a case with fewer is refused."""
     assert [check(case) for case in drawn(pipelines.busy("local"), 2)] == [None, None]
 
 
