@@ -13,7 +13,7 @@ timed = start=$$(date +%s); code=0; $(2) || code=$$?; took=$$(($$(date +%s) - st
 	echo "took $$((took / 60)) min $$((took % 60)) s$(if $(1),; on two cores at most $(1) min)"; exit $$code
 
 .DELETE_ON_ERROR:
-.PHONY: reproduce test test-gpu lint clean
+.PHONY: reproduce test nightly test-gpu lint clean
 
 # Smoke always runs anew. The others take long: what is complete is left as it is. Laptop's results are those we publish.
 reproduce: $(VENV)/.installed
@@ -24,6 +24,13 @@ test: $(VENV)/.installed
 	$(bin)/ruff check .
 	$(bin)/ruff format --check .
 	$(call timed,$(budget-test),$(bin)/python -m pytest -q -n 2 --dist loadgroup --durations 15)
+
+# What a commit need not wait for: random cases in virtual time, on threads and of pipelines, and processes that are killed.
+nightly: test
+	$(bin)/python -m tests.soak --runs 1000
+	$(bin)/python -m tests.soak --runs 300 --cluster local
+	$(bin)/python -m tests.soak --runs 200 --of pipelines
+	$(bin)/python -m tests.soak --kills 50
 
 test-gpu:
 	$(PYTHON) -m pytest -q tests/gpu
