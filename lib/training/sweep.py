@@ -7,12 +7,13 @@ import threading
 import time
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future, as_completed
+from functools import lru_cache
 from typing import Any
 
 import psutil
 import torch
 from joblib import cpu_count
-from joblib.externals.loky import get_reusable_executor
+from joblib.externals.loky import ProcessPoolExecutor
 from joblib.externals.loky.process_executor import BrokenProcessPool
 
 from lib import paths
@@ -79,14 +80,26 @@ def _started(keys: list[str], wanted: Mapping[str, Any], lanes: int) -> Iterable
     if lanes < 2:
         return
     there = {name: value for name, value in os.environ.items() if name.startswith("LOCKSTEP_")} | paths.environment()
-    pool = get_reusable_executor(lanes, initializer=_begin, initargs=(os.getpid(),), env=there)
-    futures = {pool.submit(_made, dict(wanted[key][1]), key): key for key in keys}
+    pool = _pool(lanes, tuple(sorted(there.items())))
     try:
+        pool.submit(int).result()
+    except BrokenProcessPool:  # one of its processes was killed since
+        _pool.cache_clear()
+        pool = _pool(lanes, tuple(sorted(there.items())))
+    try:
+        futures = {pool.submit(_made, dict(wanted[key][1]), key): key for key in keys}
         for future in as_completed(futures):
             yield future, futures[future]
     except BaseException:  # as Ctrl-C: a process that trains would not hear of it before its run ends
         pool.shutdown(kill_workers=True)
+        _pool.cache_clear()
         raise
+
+
+@lru_cache(1)
+def _pool(lanes: int, there: tuple[tuple[str, str], ...]) -> ProcessPoolExecutor:
+    """The processes of the last sweep, if they are as many and know the same; not loky's own, which is joblib's as well."""
+    return ProcessPoolExecutor(lanes, timeout=300, initializer=_begin, initargs=(os.getpid(),), env=dict(there))
 
 
 def _begin(parent: int) -> None:
