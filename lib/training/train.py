@@ -215,8 +215,8 @@ class Job:
             paths.write_text_atomic(self.checkpoints / WHOSE, json.dumps(self.configuration, default=plain))
             staged_run = replace(staged_run, plan=replace(staged_run.plan, checkpoints=folder))
         with _few_collections():
-            world = self.cluster.open(staged_run.plan.seed, staged_run.plan.workers)
-            stages, model = world.run(staged_run.run, progress)
+            plan = staged_run.plan  # the world has no name, which would keep it
+            stages, model = self.cluster.open(plan.seed, plan.workers).run(staged_run.run, progress)
         outcome = Outcomes(stages)
         provenance = {**self.configuration, **machine(), "clock": self.cluster.clock, "events": outcome.events}
         summary = self._epochs(outcome.summary(self.cluster.clock))
