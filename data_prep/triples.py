@@ -19,7 +19,7 @@ from data_prep.rejects import reject
 from lib.paths import write_atomic
 from lib.progress import Progress
 from lib.tasks import metrics
-from lib.tasks.graph_stream import Graph, GraphDistribution, draw_graph
+from lib.tasks.graph import Graph, GraphDistribution, draw_graph
 
 SPLITS = ("train", "valid", "test")
 SCHEMA = {"triples": ("<i4", (3,))}

@@ -119,7 +119,7 @@ def _list(options: argparse.Namespace) -> None:
 
 def _help(options: argparse.Namespace) -> None:
     from lib import workloads
-    from lib.options.help_text import describe
+    from lib.options.registry import describe
 
     registries = _registries().values()
     for registry in registries:

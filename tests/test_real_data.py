@@ -13,7 +13,9 @@ import lib
 from lib import workloads
 from lib.store.optim import Adagrad, Adam, Momentum
 from lib.streams import uniform
-from lib.tasks import graph_stream, prepared_datasets, text_stream
+from lib.tasks import prepared_datasets
+from lib.tasks.graph import read_graph
+from lib.tasks.text import read_questions
 from tests.data_prep import plain_torch
 
 DATA = Path(__file__).parent.parent.parent / "shared" / "data"
@@ -41,7 +43,7 @@ def prepared(tmp_path_factory):
 
 def test_distmult_on_fb15k_237_gains_in_a_tenth_of_its_run(prepared):
     data = prepared("fb15k-237")
-    graph = graph_stream.read_graph(data, "test")
+    graph = read_graph(data, "test")
     assert (graph.nodes, graph.kinds) == (14_541, 237)
     assert (len(graph.train), len(graph.held_out), len(graph.other_known)) == (272_115, 20_466, 17_535)
     options = {"data": data, "samples": 272_115, "dim": 64, "evaluation_triples": 1_000}
@@ -75,7 +77,7 @@ def test_bert_learns_questions_of_squad(prepared):
         "dev-v1.1.json": "squad/dev-v1.1.part1of2.json",
     }
     data = prepared("squad", **files)
-    found = text_stream.read_questions(data)
+    found = read_questions(data)
     assert (len(found.train), len(found.test)) == (11_877, 4_961)
     options = {"data": data, "samples": 2_400, "length": 96, "evaluation_samples": 200}
     run = lib.train("squad-bert", "sync", "local", workers=1, save=False, **options)

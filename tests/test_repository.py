@@ -250,7 +250,8 @@ def test_files_stay_short():
         for path in (ROOT / folder).rglob("*.py")
     ]:
         lines = len(path.read_text().splitlines())
-        assert lines <= 450, f"{path.relative_to(ROOT)} has {lines} lines: it holds more than one idea"
+        most = 600 if path.parent == ROOT / "lib" / "tasks" else 450  # a task is one file: model, stream and workload
+        assert lines <= most, f"{path.relative_to(ROOT)} has {lines} lines: it holds more than one idea"
 
 
 @pytest.mark.slow

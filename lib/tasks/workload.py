@@ -14,8 +14,8 @@ from torch import nn
 
 from lib.cluster.spec import Work
 from lib.errors import BadField, BadOption
-from lib.options import user_code
 from lib.options.checked import Checked, Count, Positive, Share, shown
+from lib.options.registry import is_user_code, load_user_code
 from lib.store.optim import Optimizer
 from lib.tasks.batch import Batch, pool
 from lib.tasks.flat_model import FlatModel, tensor
@@ -245,11 +245,11 @@ def resolve_network(
     if network in known:
         return network
     if isinstance(network, str):
-        if not user_code.is_file(network):
+        if not is_user_code(network):
             *others, last = map(repr, known)
             own = f"a class that extends {base.__module__}.{base.__name__} may stand there too, or its file"
             raise BadField(owner, ("model",), f" must be {', '.join(others)} or {last}, not {network!r}; {own}")
-        network = user_code.load(network, "model", base)
+        network = load_user_code(network, "model", base)
     if not isinstance(network, type) or not issubclass(network, base):
         raise BadOption(f"{owner}: model {network!r} does not extend {base.__module__}.{base.__name__}")
     return network

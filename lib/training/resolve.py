@@ -11,8 +11,8 @@ from lib import protocols, workloads
 from lib.cluster.base import Cluster
 from lib.cluster.virtual.cluster import VirtualCluster
 from lib.errors import BadOption, UnknownOption, unknown_option
-from lib.options import user_code
 from lib.options.checked import Checked, check
+from lib.options.registry import is_user_code, load_user_code
 from lib.protocols.rule import Pair, Rule
 from lib.tasks.workload import Workload
 from lib.training.schedule import Choice, Schedule
@@ -68,8 +68,8 @@ def _thing(what: str, thing: Any) -> Any:
         if not isinstance(thing, KINDS[what]):
             raise BadOption(f"train: {thing!r} is no {what}; give a registered name or an object")
         return thing
-    if user_code.is_file(thing):
-        kind = user_code.load(thing, what, KINDS[what])
+    if is_user_code(thing):
+        kind = load_user_code(thing, what, KINDS[what])
         return Factory(_names(kind), kind) if isinstance(kind, type) else kind
     if what == "cluster" and thing.endswith((".yaml", ".yml")):
         loaded = VirtualCluster.load(thing)

@@ -26,8 +26,8 @@ from lib.drivers.run.plan import Plan, Stage
 from lib.drivers.run.record import Finished
 from lib.errors import BadOption
 from lib.store import checkpoint
+from lib.training.controller import Mode, Watch
 from lib.training.schedule import Choice, Phase, Schedule
-from lib.training.watch import Watch
 
 DRIVERS = {"server": server_loop.drive, "replica": replica_loop.drive, "pipeline": pipeline_loop.drive}
 """Family of the dense rule -> what carries a protocol out."""
@@ -92,7 +92,18 @@ class StagedRun:
         """The controller's state after the last stage; None: a schedule has no controller."""
         if isinstance(self.schedule, Schedule):
             return None
-        return stages[-1].finished.watch if stages else Watch.of(self.schedule, self.plan.workload, self.plan.workers)
+        if stages:
+            return stages[-1].finished.watch
+        modes = [
+            Mode(
+                waits=phase.protocol.sparse.blocks or phase.protocol.dense.blocks,
+                batch=phase.workload(self.plan.workload).batch_size,
+                workers=phase.workers,
+            )
+            for phase in self.schedule.phases
+        ]
+        rule = self.schedule.rule
+        return Watch(rule, self.schedule.every, rule.init(modes, self.plan.workers))
 
     def workers(self, phase: Phase) -> int:
         """Workers that take part in a phase; a pipeline has one device, however many workers the others have."""

@@ -27,7 +27,7 @@ from lib.options.checked import Checked, Count, Natural, NotNegative, checked
 from lib.progress import Progress
 from lib.protocols.rule import Pair, Rule
 from lib.results.key import describe, files, key, plain
-from lib.results.outcomes import Outcomes
+from lib.results.outcome import Outcomes
 from lib.results.provenance import machine
 from lib.results.run import Run
 from lib.seeds import not_sealed

@@ -28,8 +28,7 @@ from lib import Job, RowStore, Workload, streams
 from lib.options.checked import Count
 from lib.results import provenance
 from lib.store.table import Table
-from lib.tasks.graph import LinkPrediction
-from lib.tasks.graph_stream import Graph
+from lib.tasks.graph import Graph, LinkPrediction
 from notebooks.calibration import fidelity
 from notebooks.calibration.calibrate import calibrate
 from notebooks.oac import on_disk

@@ -19,8 +19,7 @@ from lib.options.checked import Count
 from lib.protocols.all_reduce import AllReduce
 from lib.protocols.dssync import DSSync
 from lib.tasks.sampling import epoch_rows
-from lib.tasks.vision import Classifier, ImageClasses
-from lib.tasks.vision_stream import Images, RealImages, augment, colour_moments, standardise
+from lib.tasks.vision import Classifier, ImageClasses, Images, RealImages, augment, colour_moments, standardise
 from notebooks import regime, study
 from notebooks.dssync import quality
 

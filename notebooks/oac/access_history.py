@@ -27,8 +27,8 @@ import pandas as pd
 
 from lib import BadOption
 from lib.drivers.run.record import END, Access
-from lib.results.outcomes import ACCESS_ARRAYS as ARRAYS
-from lib.results.outcomes import ACCESS_CALLS as OF_CALLS
+from lib.results.outcome import ACCESS_ARRAYS as ARRAYS
+from lib.results.outcome import ACCESS_CALLS as OF_CALLS
 
 OF_COMPUTES, OF_STORE = ("made", "stamp", "safe"), ("began", "ended")
 NEEDED = {"kind", "batch", "table", "id", "version", "stamp"}

@@ -17,7 +17,7 @@ from lib.results import key
 from reports.claims.claim import Claim
 from reports.claims.loading import claims_file, parsed
 
-ALWAYS = ("lib.results.outcome", "lib.results.outcomes", "lib.tasks.metrics")
+ALWAYS = ("lib.results.outcome", "lib.tasks.metrics")
 """The modules that make a run's own summary."""
 
 

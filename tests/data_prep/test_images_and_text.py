@@ -17,7 +17,7 @@ from data_prep.squad import Squad
 from lib import VirtualCluster, workloads
 from lib.errors import Damaged
 from lib.tasks.prepared_datasets import Partitions
-from lib.tasks.vision_stream import EncodedImages, decode
+from lib.tasks.vision import EncodedImages, decode
 
 
 def rejected(out):

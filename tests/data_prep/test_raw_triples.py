@@ -18,7 +18,8 @@ from data_prep.freebase86m import Freebase86m
 from data_prep.job import Options
 from data_prep.wn18rr import WN18RR
 from lib.errors import BadOption, Damaged
-from lib.tasks import graph_stream, prepared_datasets
+from lib.tasks import prepared_datasets
+from lib.tasks.graph import read_graph
 from lib.tasks.prepared_datasets import Partitions
 
 
@@ -172,14 +173,14 @@ def test_what_is_no_graph_is_told_where(text, order, sentence, raw, tmp_path):
 def test_of_a_graph_that_is_one_file_a_tenth_is_held_out(raw, tmp_path):
     text = "".join(f"{n} {n % 3} {n + 1}\n" for n in range(50))
     Triples.prepare(raw("mine.txt", text) / "mine.txt", tmp_path / "out", Options())
-    graph = graph_stream.read_graph(str(tmp_path / "out"), "test")
+    graph = read_graph(str(tmp_path / "out"), "test")
     assert (len(graph.train), len(graph.held_out), prepared_datasets.training_samples(str(tmp_path / "out"))) == (
         45,
         5,
         45,
     )
     assert len(np.unique(np.concatenate([graph.train, graph.held_out]), axis=0)) == 50
-    assert graph_stream.read_graph(str(tmp_path / "out"), "valid").held_out.tolist() == graph.held_out.tolist()
+    assert read_graph(str(tmp_path / "out"), "valid").held_out.tolist() == graph.held_out.tolist()
 
 
 @pytest.mark.parametrize("kind", [FB15k237, WN18RR, Freebase86m, Triples])

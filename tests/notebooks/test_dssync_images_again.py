@@ -52,7 +52,7 @@ def test_the_same_images_come_again_and_unseen_ones_judge():
 def test_images_that_stand_apart_to_judge_by_count_too():
     """A folder without a test batch has a tenth of its images apart; the study has a split of its own."""
     images = np.arange(10 * 3 * 32 * 32, dtype=np.uint8).reshape(10, 3, 32, 32)
-    real = lib.tasks.vision_stream.RealImages(images[:8], np.arange(8), images[8:], np.arange(8, 10), 10)
+    real = lib.tasks.vision.RealImages(images[:8], np.arange(8), images[8:], np.arange(8, 10), 10)
     for many in (6, 8, 9, 10):
         every, classes = images_again._stored(real, many)
         np.testing.assert_array_equal(every, images[:many])
@@ -64,7 +64,7 @@ def test_images_that_stand_apart_to_judge_by_count_too():
 def test_real_images_are_pooled_split_and_moved(monkeypatch):
     """Each square of four pixels is its mean; a fifth of the images is unseen, in each world another."""
     train = np.arange(10 * 3 * 32 * 32, dtype=np.int64).reshape(10, 3, 32, 32) % 251
-    real = lib.tasks.vision_stream.RealImages(train.astype(np.uint8), np.arange(10) % 3, train[:0], np.arange(0), 3)
+    real = lib.tasks.vision.RealImages(train.astype(np.uint8), np.arange(10) % 3, train[:0], np.arange(0), 3)
     monkeypatch.setattr(images_again.ImagesAgain, "_real", real)
     here = images_again.ImagesAgain(images=8, evaluation_samples=2, batch_size=4, data="real", samples=80)
     sets = images_again._sets(here)

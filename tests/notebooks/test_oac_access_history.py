@@ -9,7 +9,7 @@ import lib
 from lib.command_line import main
 from lib.drivers.run.record import END
 from lib.errors import BadOption
-from lib.results.outcomes import access_table
+from lib.results.outcome import access_table
 from lib.results.run import Run
 from notebooks.oac import access_history as history
 from notebooks.oac.anomalies import anomalies, check, check_run

@@ -11,7 +11,7 @@ import pytest
 import lib
 from lib.errors import BadField, BadOption, UnknownOption, nearest
 from lib.options import units
-from lib.options.help_text import notes
+from lib.options.registry import notes
 from lib.options.yaml_source import parse
 from tests.options.kinds import kinds
 

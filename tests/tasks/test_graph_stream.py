@@ -6,7 +6,7 @@ import pytest
 from lib import workloads
 from lib.errors import BadOption
 from lib.streams import stream
-from lib.tasks.graph_stream import Adjacency, Graph, GraphDistribution, Negatives, draw_graph
+from lib.tasks.graph import Adjacency, Graph, GraphDistribution, Negatives, draw_graph
 
 PLAN = {
     "entities": 60,
@@ -83,7 +83,7 @@ def test_triples_that_are_kept_apart_are_known_too():
 
 
 def test_a_large_graph_draws_its_tails_from_a_sample(monkeypatch):
-    monkeypatch.setattr("lib.tasks.graph_stream._SCORED", 30)
+    monkeypatch.setattr("lib.tasks.graph._SCORED", 30)
     made = draw_graph(GraphDistribution(**PLAN | {"world": 7}))
     triples = np.concatenate((made.train, made.held_out))
     assert len(np.unique(triples, axis=0)) == 540 and triples[:, 2].max() > 50

@@ -14,14 +14,16 @@ from data_prep.job import Options
 from lib import VirtualCluster, workloads
 from lib.errors import BadOption, Damaged
 from lib.store import sealed
-from lib.tasks import graph_stream, prepared_datasets, text_stream, vision_stream
+from lib.tasks import prepared_datasets
 from lib.tasks.batch import Batch
 from lib.tasks.click_models import DLRM, TABLE, DeepFM
 from lib.tasks.clicks_stream import FIELD_SHIFT
 from lib.tasks.flat_model import FlatModel
 from lib.tasks.graph import TABLE as ENTITY
-from lib.tasks.graph import DistMult
+from lib.tasks.graph import DistMult, read_graph
 from lib.tasks.prepared_datasets import Partitions, PreparedClicks
+from lib.tasks.text import read_questions
+from lib.tasks.vision import read_images
 
 
 @pytest.fixture(scope="module")
@@ -255,9 +257,9 @@ def test_a_graph_is_read_with_what_must_be_filtered(tmp_path):
     parts = {("split", name): {"triples": rng.integers(9, size=(size, 3)) % (9, 2, 9)}
              for name, size in (("train", 40), ("valid", 5), ("test", 6))}  # fmt: skip
     data = prepared(tmp_path, "triples", parts, {"triples": ["<i4", [3]]}, entities=9, relations=2)
-    graph = graph_stream.read_graph(data, "test")
+    graph = read_graph(data, "test")
     assert (len(graph.train), len(graph.held_out), len(graph.other_known), graph.nodes, graph.kinds) == (40, 6, 5, 9, 2)
-    assert len(graph_stream.read_graph(data, "valid").held_out) == 5
+    assert len(read_graph(data, "valid").held_out) == 5
     run = lib.train("fb15k-237-distmult", "sync", VirtualCluster(workers=2), data=data, samples=80, batch_size=8,
                     negatives=4, save=False)  # fmt: skip
     assert 0 < run.summary["mrr_raw"] <= run.summary["mrr"] <= 1 and "mrr_truth" not in run.summary
@@ -268,7 +270,7 @@ def test_images_come_in_epochs_and_their_colours_are_scaled(tmp_path):
     arrays = {"images": rng.integers(256, size=(40, 3, 8, 8)), "fine": np.arange(40) % 4}
     schema = {"images": ["|u1", [3, 8, 8]], "fine": ["|u1", []]}
     data = prepared(tmp_path, "images", {("split", "train"): arrays}, schema, classes={"coarse": 2, "fine": 4})
-    real = vision_stream.read_images(data, 32)
+    real = read_images(data, 32)
     assert (len(real.train), len(real.test), real.classes) == (36, 4, 4)
     workload = workloads.get("cifar10-wrn", data=data, samples=72, batch_size=12)
     labels = np.concatenate([workload.batch(0, index).labels for index in range(6)])
@@ -294,7 +296,7 @@ def test_questions_are_read_from_parquet(tmp_path):
         listed.append({"split": split, "folder": f"split={split}/part-00000", "rows": count, "files": {}})
     manifest = {"plan": {"format": 2}, "kind": "questions", "schema": {}, "partitions": listed}
     (tmp_path / "manifest.json").write_text(sealed.text(manifest))
-    found = text_stream.read_questions(str(tmp_path))
+    found = read_questions(str(tmp_path))
     assert (len(found.train), len(found.test)) == (12, 3) and found.train[0].answers == ("Rex", "rex")
     options = {"samples": 96, "batch_size": 4, "length": 16}
     run = lib.train("squad-bert", "sync", VirtualCluster(workers=1), data=str(tmp_path), save=False, **options)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from lib.tasks.text_stream import (
+from lib.tasks.text import (
     CLS,
     PAD,
     SEP,

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from lib.streams import stream
-from lib.tasks.vision_stream import ImageStream, _patterns, augment, colour_moments, standardise
+from lib.tasks.vision import ImageStream, _patterns, augment, colour_moments, standardise
 
 PLAN = ImageStream(classes=4, side=8, channels=2, shift=1, noise=3.0, world=0)
 

@@ -19,15 +19,14 @@ from lib.store.placement import Placement, look_up_costs
 from lib.store.spec import RowStore
 from lib.store.table import Table
 from lib.store.wire.codecs import Fp32
-from lib.tasks.batch import Batch
+from lib.tasks.batch import Batch, SizedBatches, sized_batches
 from lib.tasks.clicks_stream import FIELD_SHIFT
 from lib.tasks.flat_model import FlatModel
-from lib.tasks.sized_batches import SizedBatches, sized_batches
 from lib.tasks.workload import Workload, draw_batch, fresh_model
 
 if TYPE_CHECKING:
     from lib.cluster.base import Site
-    from lib.training.watch import Watch
+    from lib.training.controller import Watch
 
 PROFILED = 8
 """Batches that a placement by cost looks at."""

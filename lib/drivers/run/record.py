@@ -12,7 +12,7 @@ import numpy as np
 from lib.cluster.spec import Usage
 
 if TYPE_CHECKING:
-    from lib.training.watch import Watch
+    from lib.training.controller import Watch
 
 
 @dataclass(frozen=True, slots=True)
