@@ -23,10 +23,11 @@ reproduce: $(VENV)/.installed
 test: $(VENV)/.installed
 	$(bin)/ruff check .
 	$(bin)/ruff format --check .
-	$(call timed,$(budget-test),$(bin)/python -m pytest -q -n 2 --dist loadgroup --durations 15)
+	$(call timed,$(budget-test),$(bin)/python -m pytest -q -m "not nightly" -n 2 --dist loadgroup --durations 15)
 
-# What a commit need not wait for: random cases in virtual time, on threads and of pipelines, and processes that are killed.
+# What a commit need not wait for: longer tests, random cases in virtual time, on threads and of pipelines, and killed processes.
 nightly: test
+	$(bin)/python -m pytest -q -m nightly
 	$(bin)/python -m tests.soak --runs 1000
 	$(bin)/python -m tests.soak --runs 300 --cluster local
 	$(bin)/python -m tests.soak --runs 200 --of pipelines

@@ -202,6 +202,7 @@ def test_a_nan_stops_the_run_and_names_batch_and_worker(name, kind):
     assert threading.active_count() == before
 
 
+@pytest.mark.nightly
 @pytest.mark.ray
 def test_a_nan_stops_a_run_on_ray_with_the_same_words(joined_ray):
     with pytest.raises(NotFinite, match=r"batch 5 \(day 2\) on worker 1; .*on_nan='skip'"):

@@ -6,8 +6,6 @@ import time
 
 import pytest
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.fixture
 def kernel():

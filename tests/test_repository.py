@@ -254,7 +254,6 @@ def test_files_stay_short():
         assert lines <= most, f"{path.relative_to(ROOT)} has {lines} lines: it holds more than one idea"
 
 
-@pytest.mark.slow
 def test_lib_imports_without_ray_papermill_and_jupyter():
     blocked = ("ray", "papermill", "nbconvert", "nbformat", "jupyterlab", "IPython", "jupyter_client")
     program = f"""

@@ -47,7 +47,7 @@ def owes(run, workload, clock):
     assert run.history["samples"].max() == workload.samples and (run.history["time"].diff().dropna() >= 0).all()
 
 
-ON_RAY = {"ssp", "s-easgd", "oac"}
+ON_RAY = [pytest.param("ssp", marks=pytest.mark.nightly), "s-easgd", "oac"]
 """Under Ray each process of a run takes seconds to start. So of those that send alike one is tried: here workers that keep what
 servers sent them, a copy in the middle, a pipeline; elsewhere sync and GBA (below), the mean of all beside rows in step
 (`test_switching.py`) and beside rows read ahead (`test_embedding_workers.py`), groups (below), and workers that call each other
@@ -61,7 +61,7 @@ def test_every_protocol_trains_in_one_process(name, cluster):
 
 
 @pytest.mark.ray
-@pytest.mark.parametrize("name", sorted(ON_RAY))
+@pytest.mark.parametrize("name", ON_RAY)
 def test_protocols_of_all_kinds_train_in_processes(name, joined_ray):
     trains(name, "ray")
 
@@ -80,6 +80,7 @@ def test_a_pair_of_rules_trains(sparse, dense, kind):
     owes(run, CLICKS, "virtual" if kind == "virtual" else "wall")
 
 
+@pytest.mark.nightly
 @pytest.mark.ray
 def test_a_pair_of_rules_trains_on_ray_with_two_parts_on_one_server(joined_ray):
     run = lib.train(CLICKS, Pair(sparse=get("gba"), dense=get("sync")), RayCluster(workers=2), save=False)
@@ -132,6 +133,7 @@ def test_uneven_data_ends_well_in_every_shape(name, kind, workers, servers, batc
     owes(run, workload, "virtual" if kind == "virtual" else "wall")
 
 
+@pytest.mark.nightly
 @pytest.mark.ray
 def test_groups_of_three_workers_that_end_at_different_steps_hold_nobody_up_on_ray(joined_ray):
     # Rank 0 meets 1, then 2, then nobody: each has made another number of groups when they meet.

@@ -203,7 +203,7 @@ def test_a_failure_that_never_comes_changes_nothing():
     plain = VirtualCluster(workers=4, slowdown=0.3)
     spared = VirtualCluster(workers=4, slowdown=0.3, failures=[Failure(node="worker1", kind="dies", at=1e9)])
     for name in SHARING:
-        assert train(name, spared).digest == train(name, plain).digest, name
+        assert train(name, spared, samples=1_000).digest == train(name, plain, samples=1_000).digest, name
 
 
 def test_hangs_cost_what_they_last():
@@ -248,8 +248,6 @@ def test_workers_die_and_return_and_the_run_ends(name):
     assert 0 < run.summary["lost"] <= 6 * 4, "six deaths, each with what its replica learnt since it last met another"
     assert run.summary["samples"] > 0.6 * CLICKS.samples and math.isfinite(run.summary["auc"])
     assert train(name, cluster).digest == run.digest  # the same again, to the bit
-    other = train(name, cluster, seed=1)
-    assert other.digest != run.digest
 
 
 @pytest.mark.parametrize("name", ["sync", "gba", "ds-sync"])
@@ -403,7 +401,7 @@ def test_a_server_really_lost():
 @pytest.mark.parametrize(
     "name, plan",
     [
-        ("ds-sync", [Failure(node="worker1", kind="dies", at_batch=4)]),
+        pytest.param("ds-sync", [Failure(node="worker1", kind="dies", at_batch=4)], marks=pytest.mark.nightly),
         (
             "gba",
             [

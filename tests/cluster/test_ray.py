@@ -207,6 +207,7 @@ def test_on_one_machine_everything_listens_on_the_loopback_address(reports):
     assert addresses == {"127.0.0.1"}
 
 
+@pytest.mark.nightly
 @pytest.mark.ray
 @READS_PROC
 def test_a_machine_is_lost(reports):
@@ -224,6 +225,7 @@ def test_a_machine_is_lost(reports):
     assert summary["issued"] == sum(summary[name] for name in outcomes) >= 1000
 
 
+@pytest.mark.nightly
 @pytest.mark.ray
 @READS_PROC
 def test_a_process_that_dies_once_more_than_is_allowed_ends_the_run(joined_ray):

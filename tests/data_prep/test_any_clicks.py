@@ -303,6 +303,7 @@ def carried_out(commands):
         assert programs[program](arguments) == 0, command
 
 
+@pytest.mark.nightly
 def test_the_guides_commands_do_what_it_says(tmp_path, monkeypatch):
     guide = Path(__file__).parents[2] / "data_prep" / "README.md"
     commands = [line for block in guide.read_text().split("```")[1::2] for line in block.strip().splitlines()]
@@ -315,6 +316,7 @@ def test_the_guides_commands_do_what_it_says(tmp_path, monkeypatch):
     assert sealed.load(tmp_path / "mine" / "manifest.json")["counts"]["written"] == 20_000
 
 
+@pytest.mark.nightly
 def test_the_readmes_commands_do_what_it_says(tmp_path, monkeypatch, capsys):
     """On a log of 1,000 rows, a twentieth of the guide's."""
     text = (Path(__file__).parents[2] / "README.md").read_text()

@@ -185,7 +185,7 @@ def test_so_it_can_of_images_and_questions(kind, tmp_path):
     assert prepared_datasets.training_samples(str(tmp_path / "out")) == (40 if kind is Cifar10 else 216)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_memory_stays_below_a_gigabyte(tmp_path):
     """The file has more bytes than the limit, once its rows are spread out; the counting table is on top."""
     CriteoKaggle.twin(tmp_path, 20_000, 0)

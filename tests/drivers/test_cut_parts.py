@@ -131,8 +131,8 @@ class Stopped(Exception):
     pass
 
 
+@pytest.mark.nightly
 @pytest.mark.ray
-@pytest.mark.slow
 def test_on_ray_each_process_writes_its_own_part(reports, monkeypatch):
     save, here, seen = checkpoint.save, [], 0
 

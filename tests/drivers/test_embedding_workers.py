@@ -249,6 +249,7 @@ def test_one_really_dies_on_threads():
     assert told["applied"] == CLICKS.batches() and told["abandoned"] <= told.get("batches_abandoned", 0)
 
 
+@pytest.mark.nightly
 @pytest.mark.ray
 def test_a_process_of_theirs_is_killed_and_is_there_again_while_others_go_on(joined_ray):
     killed = Failure(node="embedding0", kind="dies", at=1.0, lasts=1.0)

@@ -48,7 +48,7 @@ def pushed(worker, batch, ids, dim, token=0):
 
 class TestAServerOfSeveralLanes:
     @pytest.mark.parametrize("lanes, load", [(1, 0.7), (4, 0.7), (8, 0.8)])
-    def test_poisson_pushes_wait_as_in_an_m_d_c_queue(self, lanes, load, pushes=60_000):
+    def test_poisson_pushes_wait_as_in_an_m_d_c_queue(self, lanes, load, pushes=25_000):
         """Crommelin (1932): what is in the system a service later is what arrived meanwhile, and what no lane had room for."""
         counts = np.arange(400)
         shares = np.eye(1, counts.size)[0]
@@ -83,7 +83,7 @@ class TestAServerOfSeveralLanes:
         record = VirtualCluster(workers=1, server=server).open(0, 1).run(main)
         waits = [end - start - 1 for kind, start, end, _ in record.spans if kind == "apply"]
         assert len(waits) == pushes
-        assert np.mean(waits) == pytest.approx(expected, rel=0.03)
+        assert np.mean(waits) == pytest.approx(expected, rel=0.05)
 
 
 def applied(protocol, cores, workload="criteo-deepfm", **options):

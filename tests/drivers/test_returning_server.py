@@ -84,6 +84,7 @@ def test_notes_are_what_the_last_write_left(tmp_path):
     assert Notes(tmp_path).read() == ({"turn": 3}, {"spans": [1, 2, 3]})
 
 
+@pytest.mark.nightly
 @pytest.mark.ray
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="whose process has which rows is read from /proc")
 def test_processes_of_servers_that_are_killed_come_back(joined_ray):

@@ -8,6 +8,7 @@ from notebooks import study
 from notebooks.dssync import longer_clicks
 
 
+@pytest.mark.nightly
 def test_each_run_is_held_against_one_of_its_length_and_seed(monkeypatch, reports):
     monkeypatch.setattr(longer_clicks, "TIMES", {1: 1, 4: 2})
     places = longer_clicks.cases([500], (1, 4))

@@ -36,6 +36,7 @@ def test_a_trainer_makes_its_steps_and_a_synchronisation_takes_its_time():
     assert 4 * tasks.dense_parameters(task) / cluster.server.bandwidth == pytest.approx(50e6 / 3.125e9)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("made", [tasks.workload, tasks.light])
 @pytest.mark.parametrize(("trainers", "servers", "steps"), [(20, 2, tasks.STEPS), (11, 1, tasks.STEPS_1)])
 def test_runs_that_learn_mix_as_far_apart_as_calibrated(trainers, servers, steps, made):

@@ -73,7 +73,6 @@ def test_a_data_set_is_prepared(tmp_path):
     assert PreparedClicks(tmp_path / "out").fields == ("country", "shop", "article")
 
 
-@pytest.mark.slow
 def test_a_page_runs(tmp_path, monkeypatch):
     monkeypatch.setenv("LOCKSTEP_ROOT", str(tmp_path))
     monkeypatch.setenv("LOCKSTEP_REPORTS", str(tmp_path / "reports"))

@@ -374,6 +374,7 @@ def test_a_centre_s_optimiser_is_one():
     assert named.digest == made.digest
 
 
+@pytest.mark.nightly
 @pytest.mark.ray
 def test_on_ray_workers_really_call_each_other(joined_ray):
     workload, ring = bowl(6, 3), DPSGD()

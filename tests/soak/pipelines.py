@@ -90,7 +90,7 @@ def busy(draw: st.DrawFn, cluster: str) -> Case:
     rows = {**workload, "batch_size": 128, "entities": 600, "triples": 5000}
     most = dict.fromkeys(("in_flight", "readers", "writers", "queue"), 12)
     case = {"protocol": "oac", **most, **rows, "dim": 8, "samples": 128 * 20, "seed": draw(st.integers(0, 2**31 - 1))}
-    return case | {"cluster": "local", "threads": 12, "accesses": True, "hesitation": 1e-3, "wide": 4}
+    return case | {"cluster": "local", "threads": 12, "accesses": True, "hesitation": 5e-3, "wide": 4}
 
 
 def call(case: Case, finding: Finding | None = None) -> str:

@@ -15,14 +15,14 @@ from tests.soak import kills
 RUN, SHARED, MAPPED, *_ = kills.VICTIMS
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("victim", [SHARED, MAPPED], ids=lambda victim: victim.name)
 def test_a_run_that_is_killed_goes_on_to_the_same_bits(victim):
     assert list(kills.kill(seed=3, kills=1, victims=(victim,))) == []
 
 
+@pytest.mark.nightly
 @pytest.mark.ray
-@pytest.mark.slow
 def test_servers_that_are_killed_attach_again():
     pytest.importorskip("ray")
     killed, wrong = kills.kill_servers(random.Random(3), 2)

@@ -25,9 +25,9 @@ DIES = {"node": "worker1", "kind": "dies", "at": 0.01, "lasts": 0.02}
 CUT = {"protocol": "gba", **CLICKS, "samples": 240, "workers": 4, "checkpoint_every": 40, "patience": 0.001, "seed": 5}
 
 
-def test_a_quarter_of_a_minute_of_it():
-    counts = soak(seed=12, runs=40)
-    assert sum(count for name, count in counts.items() if not name.startswith("refused")) >= 40
+def test_some_of_it():
+    counts = soak(seed=12, runs=24)
+    assert sum(count for name, count in counts.items() if not name.startswith("refused")) >= 24
 
 
 def test_a_hang_ends_where_ctrl_c_is_ignored(monkeypatch):

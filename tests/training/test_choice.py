@@ -106,7 +106,7 @@ def test_it_does_without_a_worker_that_died():
     assert run.summary["decisions"][-1]["predicted"][0] == pytest.approx(3 * BATCH / STEP, rel=0.1)
 
 
-@pytest.mark.parametrize("cluster", [lib.LocalCluster, lib.RayCluster])
+@pytest.mark.parametrize("cluster", [lib.LocalCluster, pytest.param(lib.RayCluster, marks=pytest.mark.nightly)])
 def test_it_listens_on_a_wall_clock(cluster, request):
     if cluster is lib.RayCluster:
         request.getfixturevalue("joined_ray")

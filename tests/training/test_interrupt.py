@@ -91,15 +91,14 @@ def interrupted(tmp_path, cluster, protocol, after):
 
 
 @pytest.mark.skipif(not os.path.isdir("/proc"), reason="looks for processes in /proc")
-@pytest.mark.parametrize("cluster", ["virtual", "local"])
-@pytest.mark.parametrize("protocol", ["gba", "s-easgd"])
+@pytest.mark.parametrize("cluster, protocol", [("virtual", "gba"), ("local", "s-easgd")])
 def test_ctrl_c_ends_a_run_in_this_process(tmp_path, cluster, protocol):
     interrupted(tmp_path, cluster, protocol, None)
 
 
 @pytest.mark.ray
 @pytest.mark.skipif(not os.path.isdir("/proc"), reason="looks for processes in /proc")
-@pytest.mark.parametrize("after", [None, 4.0], ids=["training", "starting"])
+@pytest.mark.parametrize("after", [None, pytest.param(4.0, marks=pytest.mark.nightly)], ids=["training", "starting"])
 def test_ctrl_c_ends_a_run_on_ray_and_all_its_processes(tmp_path, after):
     # Ray is let finish its start, since its processes outlive one that is cut short.
     interrupted(tmp_path, "ray", "gba", after)

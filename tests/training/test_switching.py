@@ -87,7 +87,7 @@ def test_a_pipeline_goes_on_where_another_one_stopped():
     assert same(train(halves("sequential", "sequential"), alone, keep=True), train("sequential", alone, keep=True))
 
 
-@pytest.mark.parametrize("cluster", [lib.LocalCluster, lib.RayCluster])
+@pytest.mark.parametrize("cluster", [lib.LocalCluster, pytest.param(lib.RayCluster, marks=pytest.mark.nightly)])
 def test_real_clusters_switch_as_the_virtual_one_does(cluster, request):
     if cluster is lib.RayCluster:
         request.getfixturevalue("joined_ray")
