@@ -1,7 +1,7 @@
 """What the death of a trainer, a sync server or an embedding server costs a run, and whether its ledger accounts for it."""
 
 from lib import Run, Workload
-from lib.drivers.run.ledger import OUTCOMES
+from lib.drivers.record import OUTCOMES
 
 NODES = {"a trainer": "worker1", "a sync server": "sync0", "an embedding server": "server0"}
 

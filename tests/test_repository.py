@@ -156,13 +156,6 @@ def test_lib_needs_no_experiment_no_test_and_no_preparation():
 DEEP = {
     "lib.cluster.virtual.collectives": "a collective's steps, without a run",
     "lib.cluster.virtual.network": "the same",
-    "lib.drivers.run.ledger": "what may become of a gradient",
-    "lib.drivers.run.overlap": "forward's share of a step, in a prediction by hand",
-    "lib.drivers.run.plan": "a driver that is run by hand, and how many batches are profiled",
-    "lib.drivers.run.record": "a pipeline's accesses",
-    "lib.drivers.servers.parameter_server": "one server, called by hand",
-    "lib.drivers.servers.server_client": "the same",
-    "lib.drivers.servers.servers": "the same",
     "lib.store.wire.codecs": "what a codec saves and costs, without a run",
     "lib.store.wire.ids": "the same of ids",
 }

@@ -10,8 +10,8 @@ import torch
 
 from lib import protocols, workloads
 from lib.cluster.base import Cluster
-from lib.drivers.run.plan import Plan
-from lib.drivers.run.record import PartLog
+from lib.drivers.plan import Plan
+from lib.drivers.record import PartLog
 from lib.results.run import Run
 from lib.tasks.flat_model import FlatModel
 from lib.tasks.workload import Workload

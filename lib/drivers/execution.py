@@ -21,10 +21,10 @@ from contextlib import nullcontext
 from dataclasses import replace
 
 from lib.cluster.base import Handle, World
-from lib.drivers.membership.workers import Workers
-from lib.drivers.run.checkpoints import Checkpoint, issued
-from lib.drivers.run.plan import Plan
-from lib.drivers.run.record import Finished
+from lib.drivers.checkpoints import Checkpoint, issued
+from lib.drivers.plan import Plan
+from lib.drivers.record import Finished
+from lib.drivers.workers import Workers
 
 
 async def carry_through(world: World, plan: Plan, drive: Callable[..., Awaitable[Finished]], *args) -> Finished:

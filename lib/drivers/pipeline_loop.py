@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -14,18 +15,17 @@ from lib.cluster.base import Handle, Site, World
 from lib.cluster.spec import Work
 from lib.drivers.execution import carry_out
 from lib.drivers.feed import Split
-from lib.drivers.membership.workers import Workers
-from lib.drivers.pipelines.access_log import AccessLog
-from lib.drivers.pipelines.host_store import HostStore
-from lib.drivers.run.model_state import ModelState
-from lib.drivers.run.plan import Plan
-from lib.drivers.run.record import EvalPoint, Finished, PartLog, Snapshot
-from lib.drivers.run.trainer import Trainer
+from lib.drivers.model_state import ModelState
+from lib.drivers.plan import Plan
+from lib.drivers.record import END, LAST, Access, EvalPoint, Finished, PartLog, Snapshot
+from lib.drivers.trainer import Trainer
+from lib.drivers.workers import Workers
 from lib.protocols.pipeline_rule import Admission, PipelineRule
 from lib.store.checkpointed import Part
 from lib.store.device.cache import Cache
 from lib.store.device.transfers import Arrival, Transfers, uploaded
 from lib.store.rows import Rows
+from lib.store.table import Table
 from lib.tasks.batch import Batch
 from lib.tasks.flat_model import DeviceResult, StepResult
 
@@ -241,3 +241,126 @@ async def drive(world: World, plan: Plan, model: ModelState | None = None) -> Fi
         return device
 
     return await carry_out(world, plan, Workers(world, plan, host, []), {"store": store}, {})
+
+
+class HostStore(Part):
+    """The rows in host memory, or on a disk, and the rule's state of batches in flight."""
+
+    in_checkpoint = "_state", "_tables", "_samples", "_evals", "record"
+
+    def __init__(self, site: Site, plan: Plan, rule: PipelineRule):
+        self._site, self._rule = site, rule
+        self._state = rule.init()
+        self._tables = plan.tables()
+        self._widths = {name: table.dim + table.optimizer.columns(table.dim) for name, table in self._tables.items()}
+        self._written = asyncio.Condition()
+        self._evaluated = plan.evaluated
+        self._samples = 0
+        self._evals = plan.eval_schedule()
+        self.record = PartLog(site.node, [] if plan.trace else None)
+        self._log = AccessLog(self.record) if plan.accesses else None
+
+    async def inherit(self, rows: dict[str, Rows]) -> None:
+        """Begin with another protocol's rows; their timestamps are below those of this run, which begin with 0."""
+        for name, table in self._tables.items():
+            table.load(replace(rows[name], stamps=np.full(len(rows[name]), -1)))
+
+    async def read(self, batch: int, ids: dict[str, np.ndarray]) -> tuple[Admission, dict[str, Rows], float]:
+        """Admit a batch and return its admission, its rows with state and timestamps, and the time at which they leave."""
+        async with self._written:
+            while not self._rule.may_read(self._state):
+                await self._written.wait()
+            self._state, admission = self._rule.on_read(self._state, batch)
+        start = self._site.now()
+        rows = await self._site.compute(self._cost(ids), self._read, batch, ids)
+        left = self._site.now()
+        self.record.span("read", start, left, batch)
+        return admission, rows, left
+
+    async def write(self, batch: int, stamp: int, samples: int, rows: dict[str, Rows]) -> float:
+        """Store a batch's new rows, never over newer ones where the rule validates batches; return the time of their arrival."""
+        start = self._site.now()
+        await self._site.compute(self._cost(rows), self._write, batch, rows)
+        self.record.span("write", start, self._site.now(), batch)
+        async with self._written:
+            self._state = self._rule.on_written(self._state, batch, stamp)
+            self._written.notify_all()
+        self._samples += samples
+        self.record.snapshots += map(self._snapshot, self._evals.pop_reached(self._samples))
+        return start
+
+    async def load(self, state: dict[str, Any]) -> None:
+        await super().load(state)
+        self._log = self._log and AccessLog(self.record)
+
+    async def report(self, end: EvalPoint) -> PartLog:
+        self.record.ledger["in_flight"] += len(self._state.outstanding)
+        self.record.snapshots.append(self._snapshot(end))
+        self.record.final = {"rows": {name: table.export() for name, table in self._tables.items()}}
+        if self._log:
+            self._log.end(self.record.final["rows"])
+        return self.record
+
+    def _cost(self, rows: dict[str, np.ndarray | Rows]) -> Work:
+        """The cost to read or write so many rows of each table."""
+        numbers = 0
+        for name, width in self._widths.items():
+            numbers += width * len(rows[name])
+        return Work(bytes=2 * 4 * numbers)
+
+    def _read(self, batch: int, ids: dict[str, np.ndarray]) -> dict[str, Rows]:
+        rows, log = {}, self._log
+        for name, table in self._tables.items():
+            rows[name] = log.read(table, name, batch, ids[name]) if log else table.read(ids[name])
+        return rows
+
+    def _write(self, batch: int, rows: dict[str, Rows]) -> None:
+        newer, log = self._rule.validates, self._log
+        for name, block in rows.items():
+            table = self._tables[name]
+            log.write(table, name, batch, block, newer) if log else table.write(block, newer=newer)
+
+    def _snapshot(self, point: EvalPoint) -> Snapshot:
+        ids = self._evaluated[point.day]
+        rows = {name: (slice(None), table.peek(ids[name])) for name, table in self._tables.items()}
+        return Snapshot(point, self._site.now(), self._samples, {}, rows)
+
+
+class AccessLog:
+    """The log of which batch read, computed and wrote which rows in which version (`accesses=true`).
+
+    It writes to a record. It numbers calls of the store without a lock, so that the log shows which ones overlapped."""
+
+    def __init__(self, record: PartLog):
+        record.accesses = record.accesses or []
+        self._record, self._calls = record, itertools.count(2 * len(record.accesses))
+
+    def read(self, table: Table, name: str, batch: int, ids: np.ndarray) -> Rows:
+        """Read rows and log it."""
+        order, began = np.full(ids.size, -1), next(self._calls)
+        rows = table.read(ids, order=order)
+        self._add("read", batch, name, rows, order, began=began, ended=next(self._calls))
+        return rows
+
+    def write(self, table: Table, name: str, batch: int, rows: Rows, newer: bool) -> None:
+        """Write rows and log it, also if the write is interrupted."""
+        order, began, ended = np.full(len(rows), -1), next(self._calls), -1
+        try:
+            table.write(rows, newer=newer, order=order)
+            ended = next(self._calls)
+        finally:
+            self._add("write", batch, name, rows, order, began=began, ended=ended)
+
+    def compute(self, batch: int, name: str, before: Rows, after: Rows, place: int, **stamps: int) -> None:
+        """Log what the device made of a batch's rows, as the `place`-th of its batches; `stamps` as in `Access`."""
+        order = np.full(len(before), place)
+        self._add("compute", batch, name, before, order, made=after.fingerprints, **stamps)
+
+    def end(self, rows: dict[str, Rows]) -> None:
+        """Log what the store holds at the end of the run."""
+        for name, each in rows.items():
+            self._add("read", END, name, each, np.full(len(each), LAST), began=LAST, ended=LAST)
+
+    def _add(self, kind: str, batch: int, name: str, rows: Rows, order: np.ndarray, **rest) -> None:
+        access = Access(kind, batch, name, rows.ids, rows.stamps, order=order, values=rows.fingerprints, **rest)
+        self._record.accesses.append(access)

@@ -12,22 +12,19 @@ from typing import Any
 import numpy as np
 
 from lib.cluster.base import Handle, Site, World
+from lib.drivers.embedding_worker import EmbeddingClient, EmbeddingWorker
+from lib.drivers.exchangers import EXCHANGERS, Context
 from lib.drivers.execution import carry_out
 from lib.drivers.feed import stretches
-from lib.drivers.membership.rendezvous import Rendezvous
-from lib.drivers.membership.workers import Workers
-from lib.drivers.replicas.exchangers import EXCHANGERS, Context
-from lib.drivers.replicas.replica_state import Replica
-from lib.drivers.replicas.sync_server import open_sync_servers
-from lib.drivers.run.data_service import DataService, open_data_service
-from lib.drivers.run.model_state import ModelState
-from lib.drivers.run.overlap import Overlap
-from lib.drivers.run.plan import Plan
-from lib.drivers.run.record import EvalPoint, EvalSchedule, Finished, PartLog, Snapshot
-from lib.drivers.run.trainer import Input, Trainer
-from lib.drivers.servers.embedding_worker import EmbeddingClient, EmbeddingWorker
-from lib.drivers.servers.server_client import Pull, make_client, with_pulls
-from lib.drivers.servers.servers import Servers, open_servers
+from lib.drivers.model_state import ModelState
+from lib.drivers.parameter_server import Servers, open_servers
+from lib.drivers.plan import Plan
+from lib.drivers.record import EvalPoint, EvalSchedule, Finished, PartLog, Snapshot
+from lib.drivers.rendezvous import Rendezvous
+from lib.drivers.replicas import Replica, open_sync_servers
+from lib.drivers.server_client import Pull, make_client, with_pulls
+from lib.drivers.trainer import DataService, Input, Overlap, Trainer, open_data_service
+from lib.drivers.workers import Workers
 from lib.errors import BadOption
 from lib.protocols.mixing import Background, Centre, Loop
 from lib.store.checkpointed import Part

@@ -6,16 +6,15 @@ import asyncio
 from collections.abc import Awaitable
 
 from lib.cluster.base import Handle, Site, World
+from lib.drivers.embedding_worker import EmbeddingClient, EmbeddingWorker
 from lib.drivers.execution import carry_out
-from lib.drivers.membership.workers import Workers
-from lib.drivers.run.data_service import DataService, open_data_service
-from lib.drivers.run.model_state import ModelState
-from lib.drivers.run.plan import Plan
-from lib.drivers.run.record import EvalPoint, Finished, PartLog
-from lib.drivers.run.trainer import Input, Trainer
-from lib.drivers.servers.embedding_worker import EmbeddingClient, EmbeddingWorker
-from lib.drivers.servers.server_client import make_client, with_pulls
-from lib.drivers.servers.servers import Servers, open_servers
+from lib.drivers.model_state import ModelState
+from lib.drivers.parameter_server import Servers, open_servers
+from lib.drivers.plan import Plan
+from lib.drivers.record import EvalPoint, Finished, PartLog
+from lib.drivers.server_client import make_client, with_pulls
+from lib.drivers.trainer import DataService, Input, Trainer, open_data_service
+from lib.drivers.workers import Workers
 from lib.store.checkpointed import Part
 
 

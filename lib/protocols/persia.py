@@ -18,7 +18,7 @@ worker, from before the look-up until the gradient was applied (`counts="own"`, 
 between a row's reading and its gradient, which needs a gate between workers (`counts="all"`).
 
 Embedding workers (Figure 4) are no part of the rule but of how it is carried out: `lib.train(..., embedding_workers=N)` puts them
-between NN workers and the rows' servers (`lib/drivers/servers/embedding_worker.py`); without, NN workers are their own.
+between NN workers and the rows' servers (`lib/drivers/embedding_worker.py`); without, NN workers are their own.
 
 Departures: in the theorem an update is one sample's, here one worker's batch; and a batch has one sample ID. A worker's batches
 are trained in the order of the data, where the paper's NN worker draws from those that are buffered.

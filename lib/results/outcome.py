@@ -16,9 +16,8 @@ import pandas as pd
 
 from lib.cluster.spec import Usage
 from lib.drivers.feed import account
-from lib.drivers.run.ledger import settle
-from lib.drivers.run.plan import Plan, Stage
-from lib.drivers.run.record import Access, EvalPoint, Finished, Snapshot
+from lib.drivers.plan import Plan, Stage
+from lib.drivers.record import Access, EvalPoint, Finished, Snapshot, settle
 from lib.protocols.statistics import pooled
 from lib.tasks.flat_model import FlatModel
 from lib.tasks.metrics import entropy

@@ -16,7 +16,7 @@ from lib.errors import Damaged, LockstepError, NotSaved
 from lib.results.key import plain
 
 if TYPE_CHECKING:
-    from lib.drivers.run.model_state import ModelState
+    from lib.drivers.model_state import ModelState
 
 MODEL = "model.pt"
 TABLES = ("history", "trace", "usage", "accesses")
@@ -47,7 +47,7 @@ class Run:
     def model(self) -> ModelState | None:
         """The model at the end, for another run to start from, where it was kept."""
         if isinstance(self.kept, Path):
-            from lib.drivers.run.model_state import ModelState
+            from lib.drivers.model_state import ModelState
             from lib.store import checkpoint
             from lib.store.rows import Rows
 

@@ -2,7 +2,7 @@
 
 A switch is what continual training does when it inherits a checkpoint, in the middle of a run. The workers take no further
 batch, everything that is under way comes to its end, the old rule settles what it holds as at the end of the data, and the
-model moves to the parts that the next protocol needs. What goes over: see `lib.drivers.run.model_state`.
+model moves to the parts that the next protocol needs. What goes over: see `lib.drivers.model_state`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The stages of a run: stretches under one protocol, at whose ends the next protocol's parts begin with the model.
 
 Finished stages are saved beside the checkpoints of the current one, so a run that was stopped resumes in the stage that it had
-reached. Beside the files of `lib.drivers.run.checkpoints`, the folder of a run's checkpoints holds
+reached. Beside the files of `lib.drivers.checkpoints`, the folder of a run's checkpoints holds
 
     done-0002  what the parts of a finished stage wrote down
     world      how many stages are finished, and the world's state after the last of them
@@ -19,11 +19,11 @@ from pathlib import Path
 
 from lib.cluster.base import World
 from lib.drivers import pipeline_loop, replica_loop, server_loop
+from lib.drivers.checkpoints import Attempt, CheckpointFolder
 from lib.drivers.execution import carry_through
-from lib.drivers.run.checkpoints import Attempt, CheckpointFolder
-from lib.drivers.run.model_state import ModelState, model_of
-from lib.drivers.run.plan import Plan, Stage
-from lib.drivers.run.record import Finished
+from lib.drivers.model_state import ModelState, model_of
+from lib.drivers.plan import Plan, Stage
+from lib.drivers.record import Finished
 from lib.errors import BadOption
 from lib.store import checkpoint
 from lib.training.controller import Mode, Watch

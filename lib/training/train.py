@@ -18,10 +18,10 @@ from annotated_types import Le
 
 from lib import paths
 from lib.cluster.base import Cluster
+from lib.drivers.checkpoints import CheckpointFolder
+from lib.drivers.embedding_worker import MOST_EMBEDDING_WORKERS
 from lib.drivers.feed import stretches
-from lib.drivers.run.checkpoints import CheckpointFolder
-from lib.drivers.run.plan import Plan
-from lib.drivers.servers.embedding_worker import MOST_EMBEDDING_WORKERS
+from lib.drivers.plan import Plan
 from lib.errors import BadOption
 from lib.options.checked import Checked, Count, Natural, NotNegative, checked
 from lib.progress import Progress

@@ -26,7 +26,7 @@ import numpy as np
 import pandas as pd
 
 from lib import BadOption
-from lib.drivers.run.record import END, Access
+from lib.drivers.record import END, Access
 from lib.results.outcome import ACCESS_ARRAYS as ARRAYS
 from lib.results.outcome import ACCESS_CALLS as OF_CALLS
 

@@ -31,7 +31,7 @@ from typing import Any
 import numpy as np
 
 from lib import Run
-from lib.drivers.run.record import END, Access
+from lib.drivers.record import END, Access
 from notebooks.oac import access_history
 
 Row = tuple[str, int]

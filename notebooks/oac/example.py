@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 import pandas as pd
 
 from lib import PipelineRule, Rule, VirtualCluster
-from lib.drivers.run.plan import Plan
-from lib.drivers.run.record import END, Access, PartLog
+from lib.drivers.plan import Plan
+from lib.drivers.record import END, Access, PartLog
 from lib.training.stages import DRIVERS
 from notebooks.oac.plays import Play
 from notebooks.toys import NAMES, Letters

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from lib import PipelineRule, streams
-from lib.drivers.run.record import END, Access
+from lib.drivers.record import END, Access
 from lib.protocols.oac import OAC, OptimisticState
 from notebooks.oac.anomalies import Anomaly, anomalies
 

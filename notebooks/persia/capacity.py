@@ -20,11 +20,10 @@ import torch
 
 from lib import Adagrad, Batch, LocalCluster, RowStore
 from lib.cluster.base import Site, World
-from lib.drivers.run.plan import Plan
-from lib.drivers.run.record import PartLog
-from lib.drivers.servers.parameter_server import ParameterServer
-from lib.drivers.servers.server_client import ServerClient
-from lib.drivers.servers.servers import Servers
+from lib.drivers.parameter_server import ParameterServer, Servers
+from lib.drivers.plan import Plan
+from lib.drivers.record import PartLog
+from lib.drivers.server_client import ServerClient
 from lib.options.checked import Count, Positive
 from lib.protocols.baselines import Async
 from lib.store.optim import Optimizer

@@ -7,7 +7,7 @@ from itertools import accumulate
 import pandas as pd
 
 from lib import Lognormal, Run, Work, sweep
-from lib.drivers.run.overlap import FORWARD
+from lib.drivers.trainer import FORWARD
 from lib.tasks.click_models import TABLE
 from lib.tasks.flat_model import FlatModel
 from notebooks import study

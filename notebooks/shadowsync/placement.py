@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 
 from lib import Node, VirtualCluster, Workload, streams
-from lib.drivers.run.plan import PROFILED
+from lib.drivers.plan import PROFILED
 from lib.store.placement import packed
 from lib.tasks.clicks_stream import FIELD_SHIFT
 from notebooks import loads

@@ -15,7 +15,7 @@ import lib
 from lib import Failure, LocalCluster, Lognormal, Mishaps, Node, Phase, Schedule, VirtualCluster, protocols, workloads
 from lib.cluster.failures import TICK, Connection, NodeFailures, Outages
 from lib.cluster.wall_clock import MessageDelays
-from lib.drivers.membership.workers import Workers
+from lib.drivers.workers import Workers
 from lib.errors import BadOption, Deadlock, NodeLost
 from lib.protocols import ALL
 from lib.protocols.baselines import Async

@@ -9,7 +9,7 @@ import torch
 from lib import LocalCluster, protocols, workloads
 from lib.cluster.local import LocalSite
 from lib.drivers.pipeline_loop import Pipeline
-from lib.drivers.run.trainer import Trainer
+from lib.drivers.trainer import Trainer
 from lib.results.outcome import digest
 from lib.store.dense import DenseStore
 from lib.store.optim import SGD, Adagrad, Adam

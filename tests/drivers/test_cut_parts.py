@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 import lib
-from lib.drivers.run import checkpoints as module
-from lib.drivers.run.checkpoints import CheckpointFolder
-from lib.drivers.run.record import PartLog
+from lib.drivers import checkpoints as module
+from lib.drivers.checkpoints import CheckpointFolder
+from lib.drivers.record import PartLog
 from lib.errors import Damaged, LockstepError
 from lib.store import checkpoint
 from lib.store.checkpointed import Part

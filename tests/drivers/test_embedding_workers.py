@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import lib
 from lib import Failure, LocalCluster, Node, VirtualCluster, protocols, workloads
 from lib.cluster.base import nbytes
-from lib.drivers.servers.embedding_worker import first_sample, rank_of
+from lib.drivers.embedding_worker import first_sample, rank_of
 from lib.errors import BadOption, NodeLost
 from lib.protocols import Pair
 from lib.store import checkpoint

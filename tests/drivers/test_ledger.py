@@ -6,8 +6,7 @@ from collections import Counter
 
 import pytest
 
-from lib.drivers.run.ledger import settle
-from lib.drivers.run.record import PartLog
+from lib.drivers.record import PartLog, settle
 from lib.errors import LockstepError
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import lib
 from lib import LocalCluster, Lognormal, Node, VirtualCluster, workloads
-from lib.drivers.run.overlap import FORWARD
+from lib.drivers.trainer import FORWARD
 from lib.errors import BadOption
 from lib.protocols.all_reduce import AllReduce
 from lib.protocols.dssync import DSSync

@@ -9,9 +9,8 @@ import torch
 import lib
 from lib import LocalCluster, VirtualCluster, protocols, workloads
 from lib.drivers import pipeline_loop
-from lib.drivers.pipeline_loop import Pipeline
-from lib.drivers.pipelines.host_store import HostStore
-from lib.drivers.run.trainer import Trainer
+from lib.drivers.pipeline_loop import HostStore, Pipeline
+from lib.drivers.trainer import Trainer
 from lib.errors import NotFinite
 from lib.tasks.flat_model import FlatModel
 from notebooks.oac.anomalies import check_run

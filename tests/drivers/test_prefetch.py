@@ -10,8 +10,8 @@ import pytest
 
 import lib
 from lib import Failure, Node, VirtualCluster, protocols, workloads
-from lib.drivers.run.ledger import OUTCOMES
-from lib.drivers.servers.server_client import with_pulls
+from lib.drivers.record import OUTCOMES
+from lib.drivers.server_client import with_pulls
 from lib.protocols import Pair
 from lib.tasks.batch import Batch
 from tests.toys import records

@@ -10,7 +10,7 @@ import pytest
 
 import lib
 from lib import protocols
-from lib.drivers.servers.returning_server import Notes
+from lib.drivers.parameter_server import Notes
 
 TASK = {"batch_size": 8, "vocabulary": 30, "fields": 2, "dim": 2, "hidden": (4,), "dense_features": 1, "save": False}
 SIZES = {"workers": 4, "servers": 2, "samples": 8 * 200}

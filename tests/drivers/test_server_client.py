@@ -8,7 +8,7 @@ import pytest
 import lib
 from lib import RowStore, VirtualCluster, protocols
 from lib.cluster.virtual.cluster import HEADER
-from lib.drivers.run.plan import Plan
+from lib.drivers.plan import Plan
 from lib.drivers.server_loop import drive
 from lib.protocols.baselines import Sync
 from lib.store.placement import Uniform, place_rows

@@ -10,9 +10,9 @@ import pytest
 
 import lib
 from lib.cluster.base import Handle
-from lib.drivers.membership.workers import Workers
-from lib.drivers.run.checkpoints import Attempt, Checkpoint
-from lib.drivers.run.record import PartLog
+from lib.drivers.checkpoints import Attempt, Checkpoint
+from lib.drivers.record import PartLog
+from lib.drivers.workers import Workers
 from lib.errors import NodeLost
 from lib.protocols.gba import GBA
 

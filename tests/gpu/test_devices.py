@@ -13,7 +13,7 @@ import lib
 from lib import protocols, workloads
 from lib.cluster.local import LocalSite
 from lib.drivers.pipeline_loop import Pipeline
-from lib.drivers.run.trainer import Trainer
+from lib.drivers.trainer import Trainer
 from lib.store.dense import DenseStore
 from lib.store.optim import SGD, Adagrad, Adam, Momentum
 

@@ -7,7 +7,7 @@ import pytest
 
 import lib
 from lib.command_line import main
-from lib.drivers.run.record import END
+from lib.drivers.record import END
 from lib.errors import BadOption
 from lib.results.outcome import access_table
 from lib.results.run import Run

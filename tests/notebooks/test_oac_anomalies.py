@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import lib
-from lib.drivers.run.record import END, Access
+from lib.drivers.record import END, Access
 from lib.errors import BadOption
 from notebooks.oac.anomalies import anomalies, check_run, most_at_once, summary
 from tests.toys import Letters

@@ -24,7 +24,7 @@ from lib import streams
 from lib.cluster.base import Site
 from lib.cluster.wall_clock import WallSite
 from lib.drivers import pipeline_loop
-from lib.drivers.run.plan import Plan
+from lib.drivers.plan import Plan
 from lib.protocols.pipeline_rule import PipelineRule
 from lib.results.run import Run
 from lib.store import table

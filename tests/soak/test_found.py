@@ -8,8 +8,7 @@ import pytest
 
 import lib
 from lib.cluster.virtual.loop import VirtualLoop
-from lib.drivers.run.ledger import settle
-from lib.drivers.run.record import PartLog
+from lib.drivers.record import PartLog, settle
 from lib.errors import LockstepError
 from tests.soak.cases import WORKLOADS
 from tests.soak.checks import check

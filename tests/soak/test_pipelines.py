@@ -11,11 +11,9 @@ import torch
 import lib
 import tests.soak
 from lib import workloads
-from lib.drivers.pipeline_loop import Pipeline
-from lib.drivers.pipelines.access_log import AccessLog
-from lib.drivers.pipelines.host_store import HostStore
-from lib.drivers.run.plan import Plan
-from lib.drivers.run.record import Access, PartLog
+from lib.drivers.pipeline_loop import AccessLog, HostStore, Pipeline
+from lib.drivers.plan import Plan
+from lib.drivers.record import Access, PartLog
 from lib.protocols.oac import OAC
 from lib.results.outcome import digest
 from lib.store import kernels

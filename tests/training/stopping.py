@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lib.drivers.run.plan import Plan
+from lib.drivers.plan import Plan
 
 
 class Killed(Exception):

@@ -8,7 +8,7 @@ import pytest
 
 import lib
 from lib import Automatic, Choice, Phase, Schedule
-from lib.drivers.run.record import EvalPoint, EvalSchedule
+from lib.drivers.record import EvalPoint, EvalSchedule
 from lib.errors import BadOption
 from lib.protocols import ALL
 from tests.toys import days_of_clicks

@@ -264,7 +264,7 @@ def test_ctrl_c_or_a_kill_ends_a_sweep_and_its_processes(tmp_path, sent):
 TWICE = """
 import sys
 import lib
-from lib.drivers.run.trainer import Trainer
+from lib.drivers.trainer import Trainer
 from pathlib import Path
 before = Trainer.batch
 async def batch(self, index):

@@ -5,7 +5,7 @@ import pytest
 
 import lib
 from lib import Phase, Schedule
-from lib.drivers.run.model_state import _anew, _average, _average_rows
+from lib.drivers.model_state import _anew, _average, _average_rows
 from lib.errors import BadOption
 from lib.store.optim import SGD, Adagrad, Adam
 from lib.store.rows import Rows

@@ -14,10 +14,10 @@ import numpy as np
 
 from lib.cluster.base import Site
 from lib.cluster.spec import Work
-from lib.drivers.run.plan import Plan
-from lib.drivers.run.record import EvalPoint, Snapshot
-from lib.drivers.servers.messages import Gradient, StepInput, Update
-from lib.drivers.servers.rule_checks import compensated
+from lib.drivers.messages import Gradient, StepInput, Update
+from lib.drivers.plan import Plan
+from lib.drivers.record import EvalPoint, Snapshot
+from lib.drivers.rule_checks import compensated
 from lib.protocols.server_rule import Apply, ServerRule
 from lib.store.checkpointed import Checkpointed
 from lib.store.dense import DenseStore

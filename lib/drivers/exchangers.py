@@ -12,11 +12,10 @@ import numpy as np
 
 from lib.cluster.base import Handle, Meeting, Site
 from lib.cluster.spec import Work
-from lib.drivers.replicas.replica_state import Replica
-from lib.drivers.replicas.sync_server import parts
-from lib.drivers.run.overlap import Overlap
-from lib.drivers.run.plan import Plan
-from lib.drivers.run.record import PartLog
+from lib.drivers.plan import Plan
+from lib.drivers.record import PartLog
+from lib.drivers.replicas import Replica, parts
+from lib.drivers.trainer import Overlap
 from lib.errors import BadOption, MemberLost, NodeLost
 from lib.protocols.mixing import Centre, Exchange, Gradients, Mean, Mix, Neighbours, Peer
 from lib.protocols.replica_rule import mixes_now, neighbours

@@ -6,19 +6,20 @@ import asyncio
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Any, Literal
 
+import numpy as np
 import torch
 
-from lib.cluster.base import Handle, Site, nbytes
-from lib.drivers.feed import Computation, feed, read
-from lib.drivers.run.data_service import DataService
-from lib.drivers.run.overlap import Overlap
-from lib.drivers.run.plan import Plan
-from lib.drivers.run.record import PartLog
+from lib.cluster.base import Handle, Meeting, Site, World, nbytes
+from lib.drivers.feed import Computation, WorkQueue, feed, read
+from lib.drivers.plan import Plan
+from lib.drivers.record import PartLog
 from lib.errors import BadOption, NotFinite
-from lib.store.checkpointed import Checkpointed
-from lib.store.phantom import phantom
+from lib.store.checkpointed import Checkpointed, Part
+from lib.store.phantom import concat, phantom
 from lib.tasks.batch import Batch
 from lib.tasks.flat_model import DeviceResult, FlatModel, StepResult
 
@@ -198,3 +199,95 @@ def finite(result: StepResult) -> bool:
     """Whether the loss and every gradient are finite; a sum is finite only if all that it sums is."""
     sums = [result.loss, float(result.dense.sum()), *(float(gradient.sum()) for gradient in result.rows.values())]
     return all(map(math.isfinite, sums))
+
+
+class Reader(Part):
+    """A node of the reader service: it makes the batches that workers ask it for, and remembers nothing of them."""
+
+    def __init__(self, site: Site, plan: Plan):
+        self._site, self._plan = site, plan
+
+    async def batch(self, index: int) -> Batch:
+        return await self._site.prepare(self._plan.size_of(index), self._plan.batch, index)
+
+
+@dataclass(frozen=True, slots=True)
+class DataService:
+    """What workers are given to get their batches from: a queue, and readers (ShadowSync, Section 3.1)."""
+
+    queue: Handle | None
+    """Which batch is whose, where they share one; None: each knows its own."""
+    readers: tuple[Handle, ...]
+    """Who makes them, in turn; (): each worker its own."""
+
+    def named(self) -> dict[str, Handle]:
+        """The parts by names that no others of the run has."""
+        readers = {f"reader{number}": reader for number, reader in enumerate(self.readers)}
+        return {"queue": self.queue, **readers} if self.queue else readers
+
+
+async def open_data_service(world: World, plan: Plan) -> DataService:
+    """The queue that the plan's workers share, if they share one, and readers on nodes "reader0", "reader1", ..."""
+    queue = None
+    if plan.watch:
+        queue = await world.host(plan.watch.queue, plan.batches, plan.watch, node="master")
+    elif plan.data == "queue":
+        queue = await world.host(WorkQueue, plan.batches, plan.seconds, node="master")
+    hosted = (world.host(Reader, plan, node=f"reader{number}") for number in range(plan.readers))
+    return DataService(queue, tuple(await asyncio.gather(*hosted)))
+
+
+FORWARD = 1 / 3
+"""Share of a step that is over before backward begins: backward takes about twice as long as forward."""
+
+
+class Overlap:
+    """One step's gradient, averaged in buckets, each as soon as backward has it, while the rest is still being computed.
+
+    All members of the group average the buckets in the same order."""
+
+    def __init__(self, site: Site, buckets: list[slice], meeting: Awaitable[Meeting | None]):
+        self._site, self.buckets, self._meeting = site, buckets, meeting
+        sizes = [bucket.stop - bucket.start for bucket in buckets]
+        self.shares = [FORWARD + (1 - FORWARD) * done / sum(sizes) for done in accumulate(sizes)]
+        """Which share of the step's work is done when each bucket is ready; backward's work goes with the parameters."""
+        self._parts = [asyncio.get_running_loop().create_future() for _ in buckets]
+        self._means = asyncio.ensure_future(self._average())
+        # A worker that died asks no more for its mean, and what befell it is nobody's news.
+        self._means.add_done_callback(lambda means: means.cancelled() or means.exception())
+
+    def again(self, met: Meeting, mine: np.ndarray) -> Overlap:
+        """The whole gradient in the same buckets, among those who are left of the group."""
+        group = asyncio.get_running_loop().create_future()
+        group.set_result(met)
+        repeated = Overlap(self._site, self.buckets, group)
+        for number, bucket in enumerate(self.buckets):
+            repeated.emit(number, mine[bucket])
+        return repeated
+
+    def emit(self, bucket: int, part: np.ndarray) -> None:
+        if not self._parts[bucket].done():
+            self._parts[bucket].set_result(part)
+
+    async def mean(self) -> np.ndarray | None:
+        """The members' mean gradient; None where there is no group."""
+        return await self._means
+
+    def cancel(self) -> None:
+        """The step will not come to its end."""
+        self._means.cancel()
+
+    async def _average(self) -> np.ndarray | None:
+        started: list[asyncio.Task] = []
+        try:
+            for number, part in enumerate(self._parts):
+                mine, met = await part, await self._meeting
+                if met is None:
+                    return None
+                bucket = replace(met, key=f"{met.key}, bucket {number}")
+                started.append(asyncio.ensure_future(self._site.mean(bucket, mine)))
+            means = await asyncio.gather(*started)
+        finally:
+            for task in started:
+                task.cancel()
+        return concat(means, self.buckets)

@@ -19,8 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from lib.drivers.run.plan import Plan
-from lib.drivers.run.record import PartLog
+from lib.drivers.plan import Plan
+from lib.drivers.record import PartLog
 from lib.protocols.statistics import pooled
 from lib.store.placement import Placement, Uniform, place_dense, place_rows
 from lib.store.rows import Rows

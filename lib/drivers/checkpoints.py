@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from lib.cluster.base import Handle, World
-from lib.drivers.run.record import PartLog
+from lib.drivers.record import PartLog
 from lib.errors import LockstepError
 from lib.store import checkpoint
 

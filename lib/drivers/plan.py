@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from lib.drivers.checkpoints import Attempt, CheckpointFolder
 from lib.drivers.feed import stretches
-from lib.drivers.run.checkpoints import Attempt, CheckpointFolder
-from lib.drivers.run.record import EvalPoint, EvalSchedule, Finished
+from lib.drivers.record import EvalPoint, EvalSchedule, Finished
 from lib.protocols.rule import Pair, Rule
 from lib.store.dense import DenseStore
 from lib.store.optim import Optimizer
@@ -27,6 +27,7 @@ from lib.tasks.workload import Workload, draw_batch, fresh_model
 if TYPE_CHECKING:
     from lib.cluster.base import Site
     from lib.training.controller import Watch
+
 
 PROFILED = 8
 """Batches that a placement by cost looks at."""

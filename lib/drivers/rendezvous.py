@@ -6,8 +6,8 @@ import asyncio
 from typing import Any
 
 from lib.cluster.base import Handle, Meeting, Site
-from lib.drivers.membership.members import Members
-from lib.drivers.run.plan import Plan
+from lib.drivers.members import Members
+from lib.drivers.plan import Plan
 from lib.errors import BadOption
 from lib.protocols.replica_rule import mixes_now
 from lib.store.checkpointed import Part

@@ -22,12 +22,12 @@ import torch
 
 from lib.cluster.base import Handle, Site, nbytes
 from lib.cluster.spec import Work
-from lib.drivers.run.data_service import DataService
-from lib.drivers.run.plan import Plan
-from lib.drivers.run.record import EvalPoint, PartLog
-from lib.drivers.servers.messages import Gradient, PullReply
-from lib.drivers.servers.server_client import ServerClient
-from lib.drivers.servers.servers import Servers
+from lib.drivers.messages import Gradient, PullReply
+from lib.drivers.parameter_server import Servers
+from lib.drivers.plan import Plan
+from lib.drivers.record import EvalPoint, PartLog
+from lib.drivers.server_client import ServerClient
+from lib.drivers.trainer import DataService
 from lib.errors import NodeLost
 from lib.store.checkpointed import Part
 from lib.store.wire.bags import Bags

@@ -12,10 +12,10 @@ import numpy as np
 
 from lib.cluster.base import Site, nbytes
 from lib.cluster.spec import Work
-from lib.drivers.run.plan import Plan
-from lib.drivers.run.record import PartLog
-from lib.drivers.servers.messages import Gradient, PullReply
-from lib.drivers.servers.servers import Servers
+from lib.drivers.messages import Gradient, PullReply
+from lib.drivers.parameter_server import Servers
+from lib.drivers.plan import Plan
+from lib.drivers.record import PartLog
 from lib.store.phantom import concat, select
 from lib.store.placement import Partition
 from lib.store.spec import RowStore

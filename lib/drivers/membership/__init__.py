@@ -1,1 +1,0 @@
-"""Who takes part in a run, and who mixes with whom."""

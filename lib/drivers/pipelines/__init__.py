@@ -1,1 +1,0 @@
-"""The host store of a pipeline, and its log of accesses."""

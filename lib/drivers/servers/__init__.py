@@ -1,1 +1,0 @@
-"""Parameter servers, the workers' clients of them, and embedding workers between the two."""
