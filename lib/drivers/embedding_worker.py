@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -26,7 +26,7 @@ from lib.drivers.messages import Gradient, PullReply
 from lib.drivers.parameter_server import Servers
 from lib.drivers.plan import Plan
 from lib.drivers.record import EvalPoint, PartLog
-from lib.drivers.server_client import ServerClient
+from lib.drivers.server_client import CachedClient, ServerClient
 from lib.drivers.trainer import DataService
 from lib.errors import NodeLost
 from lib.store.checkpointed import Part
@@ -170,21 +170,19 @@ class EmbeddingWorker(Part):
         return rows
 
 
-class EmbeddingClient:
-    """It makes a worker's batches and, in place of a `ServerClient`, pulls and pushes their rows.
+class EmbeddingClient(ServerClient):
+    """It makes a worker's batches and, in place of the servers, pulls and pushes their rows at embedding workers.
 
     Guaranteed: a worker's pushes come to the servers before they see its later pulls, though these go another way.
     If an embedding worker dies, a batch whose rows have not come is held anew by another one, or by its next generation; rows'
     gradients that it was to take are abandoned, and the servers hear so.
     """
 
-    def __init__(self, site: Site, plan: Plan, servers: Servers, rank: int, record: PartLog):
-        self._site, self._rank, self._record, self._store = site, rank, record, plan.store
-        self._blocks, self.pull_ahead = plan.protocol.sparse.blocks, plan.protocol.sparse.pull_ahead
-        self._servers = [handle.bind(site) for handle in servers.handles]
-        self._embedding: list[Handle | None] = [None] * plan.embedding_workers
-        """The embedding workers; None for a dead one."""
-        self._patience: float | None = None
+    def __init__(self, site: Site, plan: Plan, servers: Servers, rank: int, size: int, record: PartLog):
+        super().__init__(site, plan, servers, rank, size, record)
+        self._count, self._patience = plan.embedding_workers, None
+        self._embedding: dict[int, Handle] = {}
+        """The embedding workers that are up."""
         self._changed = asyncio.Event()
         self._samples: dict[int, int] = {}
         """Batch -> its sample ID."""
@@ -193,10 +191,10 @@ class EmbeddingClient:
         self._sending: set[asyncio.Future] = set()
         """Pushes under way."""
 
-    async def find(self, embedding: Sequence[Handle | None], patience: float | None) -> None:
+    def find(self, embedding: Mapping[int, Handle], patience: float | None) -> None:
         """Take note of the embedding workers that live; `patience` are the seconds of silence after which one counts as dead,
         None if no death is planned, so that any death takes the run back."""
-        self._embedding = [handle and handle.bind(self._site) for handle in embedding]
+        self._embedding = {rank: handle.bind(self._site) for rank, handle in embedding.items()}
         self._patience = patience
         self._changed.set()
 
@@ -204,7 +202,7 @@ class EmbeddingClient:
         """The batch, whose ids an embedding worker holds; in their place stand the positions of the rows that will come."""
         held: DispatchedBatch | None = None
         while held is None:
-            held = await self._ask(await self._holder(index), "hold", self._rank, index)
+            held = await self._ask_one(await self._holder(index), "hold", self._rank, index)
         self._samples[index] = held.sample
         self._record.bytes["dispatched"] += nbytes(held)
         return replace(held.batch, ids={table: np.arange(count) for table, count in held.rows.items()})
@@ -215,7 +213,7 @@ class EmbeddingClient:
         start = self._site.now()
         while True:
             sample = self._samples[batch.index]
-            reply: PullReply | None = await self._ask(rank_of(sample), "pull", sample)
+            reply: PullReply | None = await self._ask_one(rank_of(sample), "pull", sample)
             if reply is not None:
                 break
             await self.batch(batch.index)  # its holder died
@@ -233,33 +231,26 @@ class EmbeddingClient:
             sample, token = self._samples.pop(batch.index), self._tokens.pop(batch.index)
             sent = result and {table: self._store.gradients.encode(block) for table, block in result.rows.items()}
             self._record.bytes["embedding gradients"] += nbytes([sent])
-            if not await self._ask(rank_of(sample), "push", sample, sent):
+            if not await self._ask_one(rank_of(sample), "push", sample, sent):
                 abandoned = Gradient(self._rank, token, batch.index, batch.size, void="abandoned")
-                await asyncio.gather(*(server.push(abandoned) for server in self._servers))
+                await asyncio.gather(*(server.push(abandoned) for server in self._handles))
         finally:
             self._sending.remove(done)
             done.set_result(None)
         self._record.span("push", start, self._site.now(), batch.index)
 
-    async def tell(self, change: str) -> None:
-        """Tell the servers that the worker leaves, or pauses, where that matters to the rule."""
-        if self._blocks or change != "pauses":
-            await asyncio.gather(*(server.tell(self._rank, change) for server in self._servers))
-
     async def _holder(self, index: int) -> int:
         """The rank of the embedding worker that is to hold a batch: each in turn, without the dead ones. Where the rule blocks,
         one holds all batches of a worker, so that they come to its gate in their order."""
-        first, count = self._rank if self._blocks else index, len(self._embedding)
-        while True:
-            for rank in ((first + step) % count for step in range(count)):
-                if self._embedding[rank] is not None:
-                    return rank
+        first = self._rank if self._rule.blocks else index
+        while not self._embedding:
             self._changed.clear()
             await self._changed.wait()
+        return min(self._embedding, key=lambda rank: (rank - first) % self._count)
 
-    async def _ask(self, rank: int, method: str, *args: Any) -> Any:
+    async def _ask_one(self, rank: int, method: str, *args: Any) -> Any:
         """An embedding worker's answer; None if it is dead, after so long a silence."""
-        if (handle := self._embedding[rank]) is None:
+        if (handle := self._embedding.get(rank)) is None:
             return None
         try:
             return await getattr(handle, method)(*args)
@@ -267,6 +258,14 @@ class EmbeddingClient:
             if lost.node != f"embedding{rank}" or self._patience is None:
                 raise
         await self._site.sleep(self._patience)
-        if self._embedding[rank] is handle:
-            self._embedding[rank] = None
+        if self._embedding.get(rank) is handle:
+            del self._embedding[rank]
         return None
+
+
+def make_client(site: Site, plan: Plan, servers: Servers, rank: int, size: int, record: PartLog) -> ServerClient:
+    """A worker's client of these servers: it goes through embedding workers, or has a cache, or neither."""
+    if plan.embedding_workers and "dense" not in servers.holds:
+        return EmbeddingClient(site, plan, servers, rank, size, record)
+    rule = plan.protocol.dense if "dense" in servers.holds else plan.protocol.sparse
+    return (CachedClient if rule.cache_steps else ServerClient)(site, plan, servers, rank, size, record)

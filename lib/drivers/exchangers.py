@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Iterable
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -24,9 +25,11 @@ from lib.store.phantom import concat
 from lib.store.rows import union
 
 
-@dataclass(frozen=True, slots=True)
-class Context:
-    """The worker that mixes, and the parts that it can reach."""
+@dataclass(eq=False)
+class Exchanger(Checkpointed, ABC):
+    """One worker's side of an exchange."""
+
+    in_checkpoint = ("round",)
 
     site: Site
     plan: Plan
@@ -37,21 +40,13 @@ class Context:
     sync_servers: tuple[Handle, ...]
     buckets: list[slice]
     """Of the vector, each of which is a collective."""
+    round: int = 0
+    """The next round of mixing that this worker begins."""
+    others: dict[int, Handle] = field(default_factory=dict)
+    """The other workers, where they call each other; without those that are dead."""
 
-
-class Exchanger(Checkpointed, ABC):
-    """One worker's side of an exchange."""
-
-    in_checkpoint = ("round",)
-
-    def __init__(self, context: Context):
-        self._context, self._rule, self._rank = context, context.plan.protocol.dense, context.rank
-        self._site, self._replica, self._record = context.site, context.replica, context.record
-        self._exchange = self._rule.exchange
-        self._workers: dict[int, Handle] = {}
-        """The other workers, where they call each other."""
-        self.round = 0
-        """The next round of mixing that this worker begins."""
+    def __post_init__(self):
+        self.rule = self.plan.protocol.dense
 
     async def start(self, until: int, joins: bool) -> None:
         """Begin the stretch of training before batch `until`; `joins`: the others have begun it before."""
@@ -67,26 +62,14 @@ class Exchanger(Checkpointed, ABC):
     async def mix(self, label: int, asked: asyncio.Task | None = None) -> float | None:
         """Mix once; when that began, after all waiting for others. None: no mix took place."""
 
-    def know(self, rank: int, worker: Handle) -> None:
-        """Note where another worker is; one that was lost may be elsewhere now."""
-        self._workers[rank] = worker.bind(self._site)
-
-    def forget(self, rank: int) -> None:
-        """Drop a lost worker's handle: a run that goes on from a checkpoint has none of a worker that was dead there."""
-        self._workers.pop(rank, None)
-
     async def call(self, rank: int, method: str, *args) -> Any:
         """Another worker's answer; None where it is dead."""
-        if rank not in self._workers:
-            return None
-        try:
-            return await getattr(self._workers[rank], method)(*args)
-        except NodeLost:
-            return None
+        with suppress(NodeLost):
+            return await getattr(self.others[rank], method)(*args) if rank in self.others else None
 
     def _message(self, round: int) -> np.ndarray:
-        sent = self._replica.message(round)
-        self._record.bytes["mix dense"] += sent.nbytes
+        sent = self.replica.message(round)
+        self.record.bytes["mix dense"] += sent.nbytes
         return sent
 
 
@@ -98,38 +81,36 @@ class InGroups(Exchanger):
         return self._ask(self.round - 1)
 
     def _ask(self, round: int) -> asyncio.Task:
-        moved = self._replica.moved()
+        moved = self.replica.moved()
         distance = () if moved is None else (moved,)
-        asked = asyncio.ensure_future(
-            self._context.rendezvous.meet(self._rank, round, self._site.generation, *distance)
-        )
+        asked = asyncio.ensure_future(self.rendezvous.meet(self.rank, round, self.site.generation, *distance))
         # The step that asked may have ended when the answer comes, and so may the rendezvous.
         asked.add_done_callback(lambda answer: answer.cancelled() or answer.exception())
         return asked
 
     async def meet(self, label: int, asked: asyncio.Task | None) -> tuple[float, Meeting | None]:
         """The group, and when it was there."""
-        start = self._site.now()
+        start = self.site.now()
         met = await (asked or InGroups.ask_ahead(self))
-        now = self._site.now()
-        self._record.span("wait", start, now, label)
+        now = self.site.now()
+        self.record.span("wait", start, now, label)
         return now, met
 
     def average(self, met: Meeting, mine: np.ndarray) -> Awaitable[np.ndarray]:
         """The members' mean."""
-        return self._site.mean(met, mine) if len(self._context.buckets) == 1 else self._average_buckets(met, mine)
+        return self.site.mean(met, mine) if len(self.buckets) == 1 else self._average_buckets(met, mine)
 
     async def _average_buckets(self, met: Meeting, mine: np.ndarray) -> np.ndarray:
         """Bucket after bucket; behind the buckets are running statistics, if they are sent."""
-        buckets = self._context.buckets
+        buckets = self.buckets
         buckets = [*buckets, slice(buckets[0].stop, mine.size)] if mine.size > buckets[0].stop else buckets
         keys = (replace(met, key=f"{met.key}, bucket {number}") for number in range(len(buckets)))
-        means = [await self._site.mean(key, mine[part]) for key, part in zip(keys, buckets, strict=True)]
+        means = [await self.site.mean(key, mine[part]) for key, part in zip(keys, buckets, strict=True)]
         return concat(means, buckets)
 
     def _without_lost(self, met: Meeting) -> asyncio.Task:
         """Ask for the same round's group again, after a member died: it has those that are left."""
-        self._record.extra["mixes repeated"] += 1
+        self.record.extra["mixes repeated"] += 1
         return self._ask(met.round)
 
 
@@ -137,7 +118,7 @@ class Averaging(InGroups):
     """Every member gets the mean of what they all send, and of the rows that any of them holds."""
 
     def ask_ahead(self) -> asyncio.Task | None:
-        return super().ask_ahead() if self._exchange.ahead else None
+        return super().ask_ahead() if self.rule.exchange.ahead else None
 
     async def mix(self, label: int, asked: asyncio.Task | None = None) -> float | None:
         start, met = await self.meet(label, asked)
@@ -146,8 +127,8 @@ class Averaging(InGroups):
             try:
                 sent = self._message(met.round)
                 theirs = await self.average(met, sent)
-                await self._replica.merge(Mix(met.round, met.members, sent, theirs))
-                for table in self._replica.tables.values() if self._rule.mixes_rows else ():
+                await self.replica.merge(Mix(met.round, met.members, sent, theirs))
+                for table in self.replica.tables.values() if self.rule.mixes_rows else ():
                     await self._mix_rows(met, table)
                 return start
             except MemberLost:
@@ -156,10 +137,10 @@ class Averaging(InGroups):
 
     async def _mix_rows(self, met: Meeting, table: Any) -> None:
         """A row that a member never met has its first value there."""
-        ids = union(await self._site.gather(met, table.ids()))
+        ids = union(await self.site.gather(met, table.ids()))
         mine = table.peek(ids)
-        self._record.bytes["mix rows"] += mine.nbytes
-        table.assign(ids, (await self._site.mean(met, mine.reshape(-1))).reshape(mine.shape))
+        self.record.bytes["mix rows"] += mine.nbytes
+        table.assign(ids, (await self.site.mean(met, mine.reshape(-1))).reshape(mine.shape))
 
 
 class AveragingGradients(InGroups):
@@ -171,8 +152,8 @@ class AveragingGradients(InGroups):
     async def mean(self, label: int, asked: asyncio.Task, mine: np.ndarray, overlap: Overlap | None):
         """When the group was there, and the mean; `mine` where there is no group."""
         start, met = await self.meet(label, asked)
-        first, running = met, self._replica.running()
-        self._record.bytes["mix gradients"] += mine.nbytes + running.nbytes
+        first, running = met, self.replica.running()
+        self.record.bytes["mix gradients"] += mine.nbytes + running.nbytes
         while met is not None:
             self.round = met.round + 1
             try:
@@ -181,7 +162,7 @@ class AveragingGradients(InGroups):
                 else:  # in the same buckets: for a member that has joined again this group is the first of its step
                     mean = await (overlap if met is first else overlap.again(met, mine)).mean()
                 if running.size:
-                    self._replica.settle(await self._site.mean(replace(met, key=f"{met.key}, running"), running))
+                    self.replica.settle(await self.site.mean(replace(met, key=f"{met.key}, running"), running))
                 return start, mean
             except MemberLost:
                 met = await self._without_lost(met)
@@ -197,8 +178,8 @@ class WithNeighbours(Exchanger):
 
     in_checkpoint = ("round", "_paused")
 
-    def __init__(self, context: Context):
-        super().__init__(context)
+    def __post_init__(self):
+        super().__post_init__()
         self._letters: dict[int, asyncio.Future] = {}
         """Round -> this worker's message; None where it will have none."""
         self._paused = 0
@@ -209,7 +190,7 @@ class WithNeighbours(Exchanger):
     async def start(self, until: int, joins: bool) -> None:
         """Agree on a round: after a pause all go on with one, and a worker that joins takes one that no other has begun."""
         self._until = until
-        rounds = await asyncio.gather(*(self.call(rank, "mix_round", joins) for rank in sorted(self._workers)))
+        rounds = await asyncio.gather(*(self.call(rank, "mix_round", joins) for rank in sorted(self.others)))
         self.round = max([self.round, *(round for round in rounds if round is not None)])
         self._answer_none(round for round in self._letters if round < self.round)
         self._letters = {round: letter for round, letter in self._letters.items() if not letter.done()}
@@ -230,23 +211,23 @@ class WithNeighbours(Exchanger):
 
     async def mix(self, label: int, asked: asyncio.Task | None = None) -> float | None:
         round, self.round = self.round, self.round + 1
-        row = neighbours(self._rule, round, self._rank, self._context.plan.workers)
-        others = sorted(row.keys() - {self._rank})
-        sent, before = self._replica.message(round), self._site.now()
+        row = neighbours(self.rule, round, self.rank, self.plan.workers)
+        others = sorted(row.keys() - {self.rank})
+        sent, before = self.replica.message(round), self.site.now()
         self._letter(round).set_result(sent)
         self._letters = {each: letter for each, letter in self._letters.items() if each >= round - 1}
         theirs = await asyncio.gather(*(self.call(rank, "letter", round, self._until) for rank in others))
-        start = self._site.now()
-        self._record.span("wait", before, start, label)
+        start = self.site.now()
+        self.record.span("wait", before, start, label)
         messages = {rank: each for rank, each in zip(others, theirs, strict=True) if each is not None}
         weighted, left = [], 1.0
         for rank, message in messages.items():
-            self._record.bytes["mix dense"] += message.nbytes
+            self.record.bytes["mix dense"] += message.nbytes
             weighted.append((row[rank], message))
             left -= row[rank]
         work = Work(bytes=4 * sent.nbytes * len(weighted))
-        total = await self._site.compute(work, _sum, [(left, sent), *weighted])
-        await self._replica.merge(Mix(round, tuple(sorted([self._rank, *messages])), sent, total))
+        total = await self.site.compute(work, _sum, [(left, sent), *weighted])
+        await self.replica.merge(Mix(round, tuple(sorted([self.rank, *messages])), sent, total))
         return start
 
     def _letter(self, round: int) -> asyncio.Future:
@@ -262,48 +243,48 @@ class WithPartner(Exchanger):
     """A worker meets one other replica after another."""
 
     async def mix(self, label: int, asked: asyncio.Task | None = None) -> float | None:
-        round, workers = self.round, self._context.plan.workers
+        round, workers = self.round, self.plan.workers
         self.round += 1
-        partner = self._rule.partner(round, self._rank, workers) if workers > 1 else None
+        partner = self.rule.partner(round, self.rank, workers) if workers > 1 else None
         if partner is None:
             return None
-        if partner == self._rank or partner not in range(workers):
+        if partner == self.rank or partner not in range(workers):
             raise BadOption(
-                f"{self._rule.name}: partner(round={round}, rank={self._rank}, workers={workers}) gave {partner}"
+                f"{self.rule.name}: partner(round={round}, rank={self.rank}, workers={workers}) gave {partner}"
             )
-        if not mixes_now(self._rule, {self._rank: self._replica.moved()}):
+        if not mixes_now(self.rule, {self.rank: self.replica.moved()}):
             return None
-        start, sent = self._site.now(), self._message(round)
+        start, sent = self.site.now(), self._message(round)
         answer = await self.call(partner, "meet", sent)
         if answer is None:
-            self._record.extra["mixes missed"] += 1
+            self.record.extra["mixes missed"] += 1
             return None
-        self._record.bytes["mix answers"] += answer.nbytes
-        await self._replica.merge(Mix(round, (), sent, answer))
+        self.record.bytes["mix answers"] += answer.nbytes
+        await self.replica.merge(Mix(round, (), sent, answer))
         return start
 
 
 class WithCentre(Exchanger):
     """A worker meets the sync servers, all at once."""
 
-    def __init__(self, context: Context):
-        super().__init__(context)
-        self._servers = [server.bind(context.site) for server in context.sync_servers]
+    def __post_init__(self):
+        super().__post_init__()
+        self._servers = [server.bind(self.site) for server in self.sync_servers]
 
     async def mix(self, label: int, asked: asyncio.Task | None = None) -> float | None:
-        start, round = self._site.now(), self.round
-        if not mixes_now(self._rule, {self._rank: self._replica.moved()}):
+        start, round = self.site.now(), self.round
+        if not mixes_now(self.rule, {self.rank: self.replica.moved()}):
             return None
         self.round += 1
         sent = self._message(round)
         slices = parts(sent.size, len(self._servers))
-        samples = self._replica.samples
+        samples = self.replica.samples
         calls = [
-            server.exchange(self._rank, samples, sent[part]) for server, part in zip(self._servers, slices, strict=True)
+            server.exchange(self.rank, samples, sent[part]) for server, part in zip(self._servers, slices, strict=True)
         ]
         theirs = await calls[0] if len(calls) == 1 else np.concatenate(await asyncio.gather(*calls))
-        self._record.bytes["mix answers"] += theirs.nbytes
-        await self._replica.merge(Mix(round, (), sent, theirs))
+        self.record.bytes["mix answers"] += theirs.nbytes
+        await self.replica.merge(Mix(round, (), sent, theirs))
         return start
 
 

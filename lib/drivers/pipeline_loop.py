@@ -66,12 +66,12 @@ class Pipeline(Part):
 
     in_checkpoint = ("_feed", "_dense", "_stamp", "_samples", "_evals", "record")
 
-    def __init__(self, site: Site, plan: Plan, rule: PipelineRule, store: Handle):
+    def __init__(self, site: Site, plan: Plan, rank: int, rule: PipelineRule, store: Handle):
         self._site, self._plan, self._rule = site, plan, rule
         self._store = store.bind(site)
         self.record = PartLog(site.node, [] if plan.trace else None)
         self._log = AccessLog(self.record) if plan.accesses else None
-        self._trainer = Trainer(site, plan, 0, self.record)
+        self._trainer = Trainer(site, plan, rank, self.record)
         self._feed = Split(0, 1, plan.batches)
         self._dense = plan.dense_store(plan.start(site), site.device)
         self._optimizer = plan.workload.row_optimizer
@@ -233,14 +233,8 @@ async def drive(world: World, plan: Plan, model: ModelState | None = None) -> Fi
     store = await world.host(HostStore, plan, rule, node="server0")
     if model:
         await store.inherit(model.rows)
-
-    async def host(rank: int) -> Handle:
-        device = await world.host(Pipeline, plan, rule, store, node=f"worker{rank}")
-        if model:
-            await device.inherit(model.dense)
-        return device
-
-    return await carry_out(world, plan, Workers(world, plan, host, []), {"store": store}, {})
+    workers = Workers(world, plan, Pipeline, (rule, store), model=(model.dense,) if model else ())
+    return await carry_out(world, plan, workers, {"store": store}, {})
 
 
 class HostStore(Part):

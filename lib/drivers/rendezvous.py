@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from lib.cluster.base import Handle, Meeting, Site
+from lib.cluster.base import Meeting, Site
 from lib.drivers.members import Members
 from lib.drivers.plan import Plan
 from lib.errors import BadOption
@@ -19,14 +19,13 @@ class Rendezvous(Part):
     in_checkpoint = ("_members", "_met", "_following", "_resumed")
 
     def __init__(self, site: Site, plan: Plan):
-        self._site, self._rule, self._stage = site, plan.protocol.dense, plan.stage
+        self._rule, self._stage = plan.protocol.dense, plan.stage
         self._workers = plan.workers
         self._members = Members.of(plan.workers)
         self._waiting: dict[int, tuple[int, asyncio.Future]] = {}
         self._ended: dict[int, asyncio.Future] = {}
         """Workers that have no more data and wait until nobody has."""
         self._moved: dict[int, float | None] = {}
-        self._handles: dict[int, Handle] = {}
         self._met = 0
         self._following = 0
         """The round after the last one that a group formed for."""
@@ -49,16 +48,10 @@ class Rendezvous(Part):
     async def tell(self, rank: int, change: str) -> None:
         """Something has become of a worker; groups form without who has left, or pauses until the run has been cut."""
         self._members = self._members.after(rank, change)
-        if change == "dies":
-            self._handles.pop(rank, None)
         self._answer(rank, None)
         self._let_end(rank)
         self._form()
         self._release()
-        if change == "dies":
-            others = (self._members.active | self._members.joining) & self._handles.keys()
-            calls = (self._handles[other].forget(rank) for other in sorted(others))
-            await asyncio.gather(*calls, return_exceptions=True)  # those that are dead as well need not know
 
     async def end(self, rank: int, generation: int) -> None:
         """This worker has no more data: wait until nobody has."""
@@ -68,14 +61,6 @@ class Rendezvous(Part):
         self._ended[rank] = over = asyncio.get_running_loop().create_future()
         self._release()
         await over
-
-    async def enroll(self, rank: int, worker: Handle) -> None:
-        """Make a worker known to the others, and the others to it."""
-        self._handles[rank] = worker = worker.bind(self._site)
-        others = [(other, self._handles[other]) for other in sorted(self._handles) if other != rank]  # as after a cut
-        calls = [worker.know(other, handle) for other, handle in others]
-        calls += [handle.know(rank, worker) for _, handle in others]
-        await asyncio.gather(*calls, return_exceptions=True)  # those that are dead need not know
 
     async def save(self) -> dict[str, Any]:
         self._members, self._resumed = self._members.after_pause(), self._following

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Awaitable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from lib.cluster.base import Handle, Site, World
-from lib.drivers.embedding_worker import EmbeddingClient, EmbeddingWorker
-from lib.drivers.exchangers import EXCHANGERS, Context
+from lib.drivers.embedding_worker import make_client
+from lib.drivers.exchangers import EXCHANGERS
 from lib.drivers.execution import carry_out
 from lib.drivers.feed import stretches
 from lib.drivers.model_state import ModelState
@@ -22,7 +22,7 @@ from lib.drivers.plan import Plan
 from lib.drivers.record import EvalPoint, EvalSchedule, Finished, PartLog, Snapshot
 from lib.drivers.rendezvous import Rendezvous
 from lib.drivers.replicas import Replica, open_sync_servers
-from lib.drivers.server_client import Pull, make_client, with_pulls
+from lib.drivers.server_client import Pull, with_pulls
 from lib.drivers.trainer import DataService, Input, Overlap, Trainer, open_data_service
 from lib.drivers.workers import Workers
 from lib.errors import BadOption
@@ -91,17 +91,15 @@ class ReplicaWorker(Part):
         self.record = PartLog(site.node, [] if plan.trace else None)
         self._trainer = Trainer(site, plan, rank, self.record, self.rule.worker_threads)
         self.replica = Replica(site, plan, self.record, self._trainer.size, rows=servers is None)
-        self._embedding = EmbeddingClient(site, plan, servers, rank, self.record) if plan.embedding_workers else None
-        self._servers = self._embedding
-        if servers and not self._embedding:
-            self._servers = make_client(site, plan, servers, rank, self.replica.size, self.record)
-        self._input = Input(site, plan, rank, data_service, self._trainer, self._embedding and self._embedding.batch)
+        self._servers = servers and make_client(site, plan, servers, rank, self.replica.size, self.record)
+        self._input = Input(site, plan, rank, data_service, self._trainer, self._servers and self._servers.batch)
         self._rendezvous = rendezvous.bind(site)
         exchange, when = self.rule.exchange, self.rule.when
         self.overlapped = exchange.overlapped and plan.on_nan == "stop"
         self.buckets = self._trainer.buckets(exchange.buckets if self.overlapped or not exchange.overlapped else 1)
-        context = Context(site, plan, rank, self.replica, self.record, self._rendezvous, sync_servers, self.buckets)
-        self.exchanger = EXCHANGERS[type(exchange)](context)
+        self.exchanger = EXCHANGERS[type(exchange)](
+            site, plan, rank, self.replica, self.record, self._rendezvous, sync_servers, self.buckets
+        )
         self._background, self._together = isinstance(when, Background), exchange.together
         one = self._together or self._background
         self._clocks = [MixClock() for _ in range(1 if one else self.rule.worker_threads)]
@@ -150,15 +148,11 @@ class ReplicaWorker(Part):
         if self._servers and not lingers:
             await self._servers.tell(change)
 
-    async def find(self, there: tuple[Handle | None, ...], patience: float | None) -> None:
-        """Which embedding workers are there."""
-        await self._embedding.find(there, patience)
-
-    async def know(self, rank: int, worker: Handle) -> None:
-        self.exchanger.know(rank, worker)
-
-    async def forget(self, rank: int) -> None:
-        self.exchanger.forget(rank)
+    async def find(self, others: dict[int, Handle], embedding: dict[int, Handle], patience: float | None) -> None:
+        """Take note of the workers that live, and of the embedding workers."""
+        self.exchanger.others = {rank: other.bind(self.site) for rank, other in others.items() if rank != self._rank}
+        if embedding:
+            self._servers.find(embedding, patience)
 
     async def mix_round(self, joins: bool) -> int:
         return self.exchanger.current_round(joins)
@@ -325,23 +319,14 @@ async def drive(world: World, plan: Plan, model: ModelState | None = None) -> Fi
     rendezvous = await world.host(Rendezvous, plan, node="master")
     centre = await open_sync_servers(world, plan, model) if isinstance(rule.exchange, Centre) else ()
     data_service = await open_data_service(world, plan)
-
-    def host_embedding(rank: int) -> Awaitable[Handle]:
-        return world.host(EmbeddingWorker, plan, rank, row_servers, data_service, node=f"embedding{rank}")
-
-    async def host(rank: int) -> Handle:
-        worker = await world.host(
-            ReplicaWorker, plan, rank, row_servers, rendezvous, centre, data_service, node=f"worker{rank}"
-        )
-        if model:
-            await worker.inherit(model.dense, {} if row_servers else model.rows)
-        if rule.exchange.meets_workers:
-            await rendezvous.enroll(rank, worker)
-        return worker
-
     servers = row_servers.named() if row_servers else {}
     listeners = [*servers.values(), rendezvous, *([data_service.queue] if plan.watch else [])]
-    workers = Workers(world, plan, host, listeners, host_embedding)
+    args, inherited = (row_servers, rendezvous, centre, data_service), ()
+    if model:
+        inherited = model.dense, {} if row_servers else model.rows
+    workers = Workers(
+        world, plan, ReplicaWorker, args, listeners, model=inherited, embedding=(row_servers, data_service)
+    )
     others = {**servers, **{f"centre{server}": handle for server, handle in enumerate(centre)}}
     return await carry_out(world, plan, workers, others, {"rendezvous": rendezvous, **data_service.named()})
 

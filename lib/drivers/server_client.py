@@ -31,6 +31,9 @@ Pull = Callable[[], Awaitable[PullReply]]
 class ServerClient:
     """It pulls parameters and pushes gradients, and counts what travels."""
 
+    batch: Callable[[int], Awaitable[Batch]] | None = None
+    """Makes a worker's batches, where the worker does not."""
+
     def __init__(self, site: Site, plan: Plan, servers: Servers, rank: int, size: int, record: PartLog):
         self._handles = [handle.bind(site) for handle in servers.handles]
         self._site, self._rank, self._record = site, rank, record
@@ -212,12 +215,6 @@ class CachedClient(ServerClient):
         start, shares = self._starts.pop(batch.index)
         self._steps[batch.index] = (await start)[0].token, shares
         await super().push(batch, result)
-
-
-def make_client(site: Site, plan: Plan, servers: Servers, rank: int, size: int, record: PartLog) -> ServerClient:
-    """The client that the servers' rule needs."""
-    rule = plan.protocol.dense if "dense" in servers.holds else plan.protocol.sparse
-    return (CachedClient if rule.cache_steps else ServerClient)(site, plan, servers, rank, size, record)
 
 
 async def with_pulls(

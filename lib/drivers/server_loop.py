@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
 
 from lib.cluster.base import Handle, Site, World
-from lib.drivers.embedding_worker import EmbeddingClient, EmbeddingWorker
+from lib.drivers.embedding_worker import make_client
 from lib.drivers.execution import carry_out
 from lib.drivers.model_state import ModelState
 from lib.drivers.parameter_server import Servers, open_servers
 from lib.drivers.plan import Plan
 from lib.drivers.record import EvalPoint, Finished, PartLog
-from lib.drivers.server_client import make_client, with_pulls
+from lib.drivers.server_client import with_pulls
 from lib.drivers.trainer import DataService, Input, Trainer, open_data_service
 from lib.drivers.workers import Workers
 from lib.store.checkpointed import Part
@@ -26,14 +25,9 @@ class ServerWorker(Part):
     def __init__(self, site: Site, plan: Plan, rank: int, servers: tuple[Servers, ...], data_service: DataService):
         self.record = PartLog(site.node, [] if plan.trace else None)
         self._trainer = Trainer(site, plan, rank, self.record)
-        self._embedding = (
-            EmbeddingClient(site, plan, servers[-1], rank, self.record) if plan.embedding_workers else None
-        )
-        direct = servers[:-1] if self._embedding else servers
-        self._clients = [make_client(site, plan, each, rank, self._trainer.size, self.record) for each in direct]
-        self._clients += [self._embedding] if self._embedding else []
+        self._clients = [make_client(site, plan, each, rank, self._trainer.size, self.record) for each in servers]
         self._plan = plan
-        self._input = Input(site, plan, rank, data_service, self._trainer, self._embedding and self._embedding.batch)
+        self._input = Input(site, plan, rank, data_service, self._trainer, self._clients[-1].batch)
 
     async def run(self, until: int) -> None:
         """Train on all batches before `until`, then leave, or pause if it is not the end."""
@@ -56,9 +50,9 @@ class ServerWorker(Part):
         for client in self._clients:
             await client.tell("pauses" if until < self._plan.end else "leaves")
 
-    async def find(self, there: tuple[Handle | None, ...], patience: float | None) -> None:
+    async def find(self, others: dict[int, Handle], embedding: dict[int, Handle], patience: float | None) -> None:
         """Take note of the embedding workers that live."""
-        await self._embedding.find(there, patience)
+        self._clients[-1].find(embedding, patience)
 
     async def copy(self) -> None:
         """What a worker that comes back needs of this one: nothing, since the servers have all."""
@@ -81,15 +75,8 @@ async def drive(world: World, plan: Plan, model: ModelState | None = None) -> Fi
         first = await open_servers(world, plan, dense, ("dense",), model)
         servers = (first, await open_servers(world, plan.behind, sparse, ("rows",), model))
     data_service = await open_data_service(world, plan)
-
-    def host_embedding(rank: int) -> Awaitable[Handle]:
-        return world.host(EmbeddingWorker, plan, rank, servers[-1], data_service, node=f"embedding{rank}")
-
-    def host(rank: int) -> Awaitable[Handle]:
-        return world.host(ServerWorker, plan, rank, servers, data_service, node=f"worker{rank}")
-
     named = {name: handle for each in servers for name, handle in each.named().items()}
     listeners = [*named.values(), *([data_service.queue] if plan.watch else [])]
-    return await carry_out(
-        world, plan, Workers(world, plan, host, listeners, host_embedding), named, data_service.named()
-    )
+    embedding = servers[-1], data_service
+    workers = Workers(world, plan, ServerWorker, (servers, data_service), listeners, embedding=embedding)
+    return await carry_out(world, plan, workers, named, data_service.named())

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 
 from lib.cluster.base import Handle
-from lib.drivers.exchangers import Context, WithNeighbours
+from lib.drivers.exchangers import WithNeighbours
 from lib.drivers.record import PartLog
 from lib.drivers.rendezvous import Rendezvous
 from lib.errors import NodeLost
@@ -39,7 +39,7 @@ class Peers(Handle):
 
     async def _call(self, method, args):
         if self.dead:
-            raise NodeLost(f"worker{self.exchanger._rank}")
+            raise NodeLost(f"worker{self.exchanger.rank}")
         if method == "mix_round":
             return self.exchanger.current_round(*args)
         return await self.exchanger.letter(*args)
@@ -66,12 +66,10 @@ def ring(workers):
             merged.append((rank, mix.round, round(float(mix.theirs[0]), 3)))
 
         replica = SimpleNamespace(message=lambda round, rank=rank: np.full(1, rank, np.float64), merge=merge)
-        context = Context(Clock(), plan(DPSGD(), workers), rank, replica, PartLog("", None), None, (), [])
-        peers.append(Peers(WithNeighbours(context)))
+        exchanger = WithNeighbours(Clock(), plan(DPSGD(), workers), rank, replica, PartLog("", None), None, (), [])
+        peers.append(Peers(exchanger))
     for one in peers:
-        for other in peers:
-            if one is not other:
-                one.exchanger.know(other.exchanger._rank, other)
+        one.exchanger.others = {other.exchanger.rank: other for other in peers if one is not other}
     return peers, merged
 
 
@@ -107,8 +105,7 @@ def test_a_lost_neighbour_is_left_out_and_joins_at_a_round_that_no_other_has_beg
         assert await mixes(zero, two) == [True, True]
         fresh, _ = ring(3)
         one.exchanger, one.dead = fresh[1].exchanger, False
-        for each in (zero, two):
-            one.exchanger.know(each.exchanger._rank, each)
+        one.exchanger.others = {0: zero, 2: two}
         waiting = asyncio.ensure_future(mixes(zero))  # it is there, and has not started yet
         await asyncio.sleep(0)
         await one.exchanger.start(10, True)

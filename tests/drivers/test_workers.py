@@ -42,18 +42,20 @@ class Server(Handle):
 def crew(gone, planned=(), workers=3):
     """Workers whose nodes are found gone when they are to be put there; those in `planned` are dead by plan."""
 
-    async def host(rank):
+    async def host(kind, plan, rank, *, node):
         if rank in gone:
             raise NodeLost(f"worker{rank}")
         return Worker()
 
     cluster = SimpleNamespace(patience=0.0, fails=bool(planned))
-    world = SimpleNamespace(cluster=cluster, is_dead=lambda node: int(node.removeprefix("worker")) in planned)
+    world = SimpleNamespace(
+        cluster=cluster, host=host, is_dead=lambda node: int(node.removeprefix("worker")) in planned
+    )
     plan = SimpleNamespace(
         workers=workers, embedding_workers=0, attempt=Attempt(), protocol=SimpleNamespace(dense=GBA())
     )
     server = Server()
-    return Workers(world, plan, host, [server]), plan.attempt, server
+    return Workers(world, plan, Worker, (), [server]), plan.attempt, server
 
 
 class There(Checkpoint):
@@ -111,13 +113,13 @@ def test_what_was_undone_is_counted_when_the_next_try_ends_before_it_stands():
 
 def test_who_has_come_back_stands_in_its_place(monkeypatch):
     """Where all are told of something, they are in the order in which they would be after a cut."""
-    orders, introduce = [], Workers._introduce
+    orders, introduce = [], Workers.introduce
 
     async def noted(self):
-        orders.append(list(self.roster.handles))
+        orders.append(list(self.handles))
         await introduce(self)
 
-    monkeypatch.setattr(Workers, "_introduce", noted)
+    monkeypatch.setattr(Workers, "introduce", noted)
     dies = {"node": "worker0", "kind": "dies", "at_batch": 2, "lasts": 0.01}
     small = {"batch_size": 8, "samples": 480, "hidden": (4,), "fields": 2, "dim": 2, "worker.flops": 1e6}
     lib.train("ctr-synthetic", "async", "virtual", save=False, workers=3, failures=[dies], patience=1e-3, **small)
