@@ -27,7 +27,7 @@ from lib.store.device.transfers import Arrival, Transfers, uploaded
 from lib.store.rows import Rows
 from lib.store.table import Table
 from lib.tasks.batch import Batch
-from lib.tasks.flat_model import DeviceResult, StepResult
+from lib.tasks.flat_model import StepResult
 
 
 @dataclass(slots=True)
@@ -189,7 +189,7 @@ class Pipeline(Part):
             self.record.extra["rows validated away"] += conflicts.size
         return batch, {name: block[:, : self._dims[name]].contiguous() for name, block in work.blocks.items()}
 
-    def _update(self, work: InFlight, result: DeviceResult | StepResult) -> None:
+    def _update(self, work: InFlight, result: StepResult) -> None:
         """Make the optimiser's step on the device, where the gradients are finite: dense parameters in place, rows with the new
         timestamp, also in the cache."""
         if not self._plan.gradients:

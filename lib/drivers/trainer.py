@@ -21,7 +21,7 @@ from lib.errors import BadOption, NotFinite
 from lib.store.checkpointed import Checkpointed, Part
 from lib.store.phantom import concat, phantom
 from lib.tasks.batch import Batch
-from lib.tasks.flat_model import DeviceResult, FlatModel, StepResult
+from lib.tasks.flat_model import FlatModel, StepResult
 
 
 class Trainer:
@@ -79,7 +79,7 @@ class Trainer:
         sound = not self._plan.gradients or finite(result)
         return result if self.note(batch, end, result.loss, result.scores, sound) else None
 
-    async def launch(self, batch: Batch, dense: Any, rows: dict[str, Any]) -> DeviceResult | StepResult:
+    async def launch(self, batch: Batch, dense: Any, rows: dict[str, Any]) -> StepResult:
         """`step` for a batch and rows that are on the device, and all that comes of it stays there until somebody notes it."""
         start = self._site.now()
         result = await self._site.launch(self._cost, self._launch, batch, dense, rows)
@@ -125,7 +125,7 @@ class Trainer:
         with self._loaded(dense) as model:
             return model.step(batch, rows, *buckets)
 
-    def _launch(self, batch: Batch, dense: Any, rows: dict[str, Any]) -> DeviceResult | StepResult:
+    def _launch(self, batch: Batch, dense: Any, rows: dict[str, Any]) -> StepResult:
         if not self._plan.gradients:
             return self._pretend(batch, dense, rows)
         with self._loaded(dense) as model:

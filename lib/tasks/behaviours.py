@@ -74,17 +74,6 @@ def next_topic_probabilities(catalogue: Catalogue, past: Histories, taste: np.nd
     return (counts + catalogue.novelty * taste) / (past.behaviours[:, None] + catalogue.novelty)
 
 
-class ClicksWithHistory(NamedTuple):
-    """Samples as in `lib.tasks.clicks_stream.Clicks`, with past behaviours among the ids."""
-
-    ids: np.ndarray
-    dense: np.ndarray
-    labels: np.ndarray
-    logits: np.ndarray
-    behaviours: np.ndarray
-    """int64 (samples,): number of past behaviours."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class BehaviourStream:
     """Clicks that depend on a profile, a `ClickStream`, and on the share of past behaviours with the target's topic.
@@ -103,12 +92,12 @@ class BehaviourStream:
     def columns(self) -> int:
         return self.profile.fields + 2 * (1 + 2 * self.catalogue.length)
 
-    def draw(self, size: int, *, seed: int, day: int, first: int = 0, part: object = "train") -> ClicksWithHistory:
+    def draw(self, size: int, *, seed: int, day: int, first: int = 0, part: object = "train") -> Clicks:
         """Draw samples of a day, from place `first` on of the endless stream (seed, part)."""
         plain = self.profile.draw(size, seed=seed, day=day, first=first, part=part)
         return self._extend(plain, _bias(self, day), seed, first, part)
 
-    def _extend(self, plain: Clicks, bias: float, seed: int, first: int, part: object) -> ClicksWithHistory:
+    def _extend(self, plain: Clicks, bias: float, seed: int, first: int, part: object) -> Clicks:
         catalogue, size = self.catalogue, len(plain.labels)
         past = draw_histories(catalogue, np.full((size, catalogue.topics), 1 / catalogue.topics), seed, first, part)
         random = uniform(seed, "behaviours", part, first=first, shape=(size, 2))
@@ -121,7 +110,7 @@ class BehaviourStream:
         items = np.concatenate((target[:, None], past.watched, past.unrelated), 1)
         both = np.stack((items, items // catalogue.per_topic), 2)
         both += np.array([self.profile.fields, self.profile.fields + 1], np.int64) << FIELD_SHIFT
-        return ClicksWithHistory(
+        return Clicks(
             ids=np.concatenate((plain.ids, both.reshape(size, -1)), 1),
             dense=plain.dense,
             labels=(random[:, 1] < 1 / (1 + np.exp(-logits))).astype(np.float32),

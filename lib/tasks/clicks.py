@@ -14,7 +14,7 @@ from lib.options.checked import Count, Natural, NotNegative
 from lib.store.optim import Adam, Optimizer
 from lib.tasks import metrics
 from lib.tasks.batch import Batch, share_ids
-from lib.tasks.behaviours import BehaviourStream, Catalogue, ClicksWithHistory
+from lib.tasks.behaviours import BehaviourStream, Catalogue
 from lib.tasks.click_models import DIEN, DLRM, FFNN, TABLE, ClickModel, DeepFM, LightFM
 from lib.tasks.clicks_stream import FIELD_SHIFT, Clicks, ClickStream, HashedClicks, concatenate
 from lib.tasks.layers import settle_norms
@@ -200,9 +200,9 @@ class ClickThrough(Workload):
 
     @property
     def _shape(self) -> dict:
-        shape = {"dim": self.dim, "hidden": self.hidden}
         real = self.clicks if self.data else self
-        shape |= {"fields": real.fields, "dense_features": real.dense_features}
+        fields = len(real.fields) if self.data else self.fields
+        shape = {"dim": self.dim, "hidden": self.hidden, "fields": fields, "dense_features": real.dense_features}
         shape |= {"tasks": self._labels} if self._labels > 1 else {}
         return shape | ({"length": real.length, "parts": 2} if self._uses_history else {})
 
@@ -244,14 +244,14 @@ def _evaluation(workload: ClickThrough, seed: int, day: int | None) -> _HeldOutC
     return _HeldOutClicks(batch, settling, ceiling)
 
 
-def _batch(clicks: Clicks | ClicksWithHistory, *, index: int, day: int) -> Batch:
+def _batch(clicks: Clicks, *, index: int, day: int) -> Batch:
+    features = {"dense": clicks.dense, "behaviours": clicks.behaviours}
     return Batch.of(
         index=index,
         day=day,
         size=len(clicks.labels),
         raw={TABLE: clicks.ids},
-        features={"dense": clicks.dense}
-        | ({"behaviours": clicks.behaviours} if isinstance(clicks, ClicksWithHistory) else {}),
+        features={name: values for name, values in features.items() if values is not None},
         labels=clicks.labels,
     )
 

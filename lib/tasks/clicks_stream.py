@@ -42,13 +42,19 @@ class Clicks(NamedTuple):
     """float32 (samples, dense_features): uniform, mean 0, variance 1."""
     labels: np.ndarray
     """float32 (samples,), or (samples, tasks) with several labels: 1 is a click."""
-    logits: np.ndarray
+    logits: np.ndarray | None = None
     """float64, in the same shape: the teacher's."""
+    behaviours: np.ndarray | None = None
+    """int64 (samples,): number of past behaviours, if these are among the ids."""
 
 
 def concatenate(pieces: list[Any]) -> Any:
     """Join pieces of samples, which are named tuples of arrays."""
-    return pieces[0] if len(pieces) == 1 else type(pieces[0])(*map(np.concatenate, zip(*pieces, strict=True)))
+    if len(pieces) == 1:
+        return pieces[0]
+    return type(pieces[0])(
+        *(each[0] if each[0] is None else np.concatenate(each) for each in zip(*pieces, strict=True))
+    )
 
 
 class Teacher(NamedTuple):

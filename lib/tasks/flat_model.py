@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -19,32 +19,25 @@ OnBucket = Callable[[int, np.ndarray], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepResult:
-    """The outcome of one forward and backward pass."""
+    """The outcome of one forward and backward pass.
 
-    loss: float
+    A `step` leaves all but `dense` and `statistics` on the host, as a number and arrays. A `launch` leaves all as tensors on
+    the model's device, where it may not be computed yet.
+    """
+
+    loss: Any
     """Mean over the batch, before any update."""
     dense: Tensor
     """The dense parameters' flat gradient, a copy, on the model's device."""
-    rows: dict[str, np.ndarray]
-    """Table -> the gradient of each pulled row, on the host."""
-    scores: np.ndarray
-    """What the model's `forward` returned, on the host."""
+    rows: dict[str, Any]
+    """Table -> the gradient of each pulled row."""
+    scores: Any
+    """What the model's `forward` returned."""
     statistics: Tensor | None = None
     """By how much the forward pass moved the running statistics; None: the model has none."""
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceResult:
-    """The same on the model's device, where it may not be computed yet."""
-
-    loss: Tensor
-    dense: Tensor
-    rows: dict[str, Tensor]
-    scores: Tensor
-    statistics: Tensor | None = None
-
     def finite(self) -> Tensor:
-        """Whether the loss and all gradients are finite; a sum is finite only if all its terms are."""
+        """Whether the loss and all gradients of a `launch` are finite; a sum is finite only if all its terms are."""
         sums = [self.loss, self.dense.sum(), *(gradient.sum() for gradient in self.rows.values())]
         return torch.stack(sums).isfinite().all()
 
@@ -116,27 +109,20 @@ class FlatModel:
         `on_bucket(k, part)` is called with each bucket of the gradient as soon as the backward pass completes it.
         """
         if self._own_gradients:
-            loss, gradient, of_rows, scores = self._compiled_step(batch, rows, buckets, on_bucket)
-            return StepResult(loss=loss, dense=torch.from_numpy(gradient), rows=of_rows, scores=scores)
+            return self._compiled_step(batch, rows, buckets, on_bucket)
         blocks = {table: tensor(block).to(self.device) for table, block in rows.items()}
         there = self.launch(batch.to(self.device), blocks, buckets, on_bucket)
-        return StepResult(
-            loss=there.loss.item(),
-            dense=there.dense,
-            rows={table: gradient.cpu().numpy() for table, gradient in there.rows.items()},
-            scores=there.scores.cpu().numpy(),
-            statistics=there.statistics,
-        )
+        on_host = {table: gradient.cpu().numpy() for table, gradient in there.rows.items()}
+        return replace(there, loss=there.loss.item(), rows=on_host, scores=there.scores.cpu().numpy())
 
     def launch(
         self, batch: Batch, rows: Mapping[str, Tensor], buckets: Sequence[slice] = (), on_bucket: OnBucket | None = None
-    ) -> DeviceResult:
+    ) -> StepResult:
         """Compute the same for a batch and rows on the device; the result stays there."""
         if self._own_gradients:
-            loss, gradient, of_rows, scores = self._compiled_step(batch, rows, buckets, on_bucket)
-            there = {table: torch.from_numpy(each) for table, each in of_rows.items()}
-            dense, scores = torch.from_numpy(gradient), torch.from_numpy(scores)
-            return DeviceResult(loss=torch.tensor(loss), dense=dense, rows=there, scores=scores)
+            host = self._compiled_step(batch, rows, buckets, on_bucket)
+            of_rows = {table: torch.from_numpy(each) for table, each in host.rows.items()}
+            return replace(host, loss=torch.tensor(host.loss), rows=of_rows, scores=torch.from_numpy(host.scores))
         blocks = {table: block.detach().requires_grad_() for table, block in rows.items()}
         self.gradient.zero_()
         seen, vectors = pool(batch, blocks, self._pooling)
@@ -147,7 +133,7 @@ class FlatModel:
             loss.backward()
         if self._buffers is not None:
             self._check_buffers(self._buffers)
-        return DeviceResult(
+        return StepResult(
             loss=loss.detach(),
             dense=self.gradient.clone(),
             rows={table: _gradient(block) for table, block in blocks.items()},
@@ -157,11 +143,11 @@ class FlatModel:
 
     def _compiled_step(
         self, batch: Batch, rows: Mapping[str, Any], buckets: Sequence[slice], on_bucket: OnBucket | None
-    ) -> tuple:
-        found = self._own_gradients(self.vector.numpy(), batch, rows)
+    ) -> StepResult:
+        loss, gradient, of_rows, scores = self._own_gradients(self.vector.numpy(), batch, rows)
         for number, bucket in enumerate(buckets if on_bucket else ()):
-            on_bucket(number, found[1][bucket].copy())
-        return found
+            on_bucket(number, gradient[bucket].copy())
+        return StepResult(loss=loss, dense=torch.from_numpy(gradient), rows=of_rows, scores=scores)
 
     def _check_buffers(self, before: dict[str, tuple[Tensor, int]]) -> None:
         """Refuse a model whose other buffers change in a step: they do not travel between nodes."""

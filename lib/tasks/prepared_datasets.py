@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import hashlib
 from collections.abc import Sequence
-from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,7 +18,6 @@ from numpy.lib.format import open_memmap
 from lib.errors import BadOption, Damaged
 from lib.store import sealed
 from lib.streams import stream
-from lib.tasks.behaviours import ClicksWithHistory
 from lib.tasks.clicks_stream import FIELD_SHIFT, Clicks, concatenate
 
 FORMAT = 2
@@ -120,30 +118,25 @@ class PreparedClicks(Partitions):
 
     kinds = ("clicks",)
 
-    @property
-    def fields(self) -> tuple[str, ...]:
+    def __init__(self, folder: str | Path):
+        super().__init__(folder)
+        self.fields = tuple(self.manifest["fields"])
         """The names of the categorical fields, in the order of the ids."""
-        return tuple(self.manifest["fields"])
-
-    @property
-    def pooling(self) -> tuple[int, ...]:
+        self.pooling = tuple(self.manifest.get("pooling", ()))
         """Ids of each field that a sample has; (): one of each."""
-        return tuple(self.manifest.get("pooling", ()))
-
-    @property
-    def dense_features(self) -> int:
-        return len(self.manifest["dense"])
+        self.dense_features = len(self.manifest["dense"])
+        self.history_fields = [
+            self.fields.index(name) for name in self.manifest.get("history", {"fields": ()})["fields"]
+        ]
+        """The places of a behaviour's fields among `fields`."""
 
     def read(self, day: int, rows: np.ndarray | slice) -> ClickRows:
         """Samples of a day."""
         codes = self.take(day, "ids", rows).astype(np.int64)
         labels = self.take(day, "labels", rows).astype(np.float32)
-        if self.dense_features:
-            dense = self.take(day, "dense", rows)
-            if dense.dtype.kind != "f":
-                dense = np.log1p(np.maximum(dense, 0), dtype=np.float32)  # MISSING is negative
-        else:
-            dense = np.empty((len(codes), 0), np.float32)
+        dense = self.take(day, "dense", rows) if self.dense_features else np.empty((len(codes), 0), np.float32)
+        if dense.dtype.kind != "f":
+            dense = np.log1p(np.maximum(dense, 0), dtype=np.float32)  # MISSING is negative
         shifts = np.repeat(np.arange(len(self.fields)), self.pooling or 1) << FIELD_SHIFT
         if "history" not in self.manifest:
             return ClickRows(codes | shifts, dense, labels)
@@ -151,11 +144,6 @@ class PreparedClicks(Partitions):
         return ClickRows(
             codes | shifts, dense, labels, history, self.take(day, "history_length", rows).astype(np.int64)
         )
-
-    @cached_property
-    def history_fields(self) -> list[int]:
-        """The places of a behaviour's fields among `fields`."""
-        return [self.fields.index(name) for name in self.manifest["history"]["fields"]]
 
 
 _BLOCK = 1 << 16  # rows that are shuffled together, so that a batch touches few pages of a large file
@@ -185,26 +173,26 @@ def training_rows(rows: int, path: str | Path) -> int:
 @functools.lru_cache(maxsize=4)
 def read_clicks(path: str, *, behaviours: bool) -> PreparedClickStream:
     """The stream of a click log; with `behaviours`, samples have their user's past behaviours."""
-    return PreparedClickStream(PreparedClicks(path), behaviours)
+    return PreparedClickStream(path, behaviours)
 
 
-class PreparedClickStream:
+class PreparedClickStream(PreparedClicks):
     """An endless stream over the training days, each in random order, epoch after epoch; and samples of the later days."""
 
-    def __init__(self, log: PreparedClicks, behaviours: bool):
-        self._log, self._behaviours = log, behaviours
-        if behaviours and "history" not in log.manifest:
+    def __init__(self, folder: str | Path, behaviours: bool):
+        super().__init__(folder)
+        self._behaviours = behaviours
+        if behaviours and "history" not in self.manifest:
             raise BadOption(
-                f"{log.folder} holds no past behaviours; expected those of a data set that has them, as Taobao's"
+                f"{folder} holds no past behaviours; expected those of a data set that has them, as Taobao's"
             )
-        self.fields, self.pooling, self.dense_features = len(log.fields), log.pooling, log.dense_features
-        self.length = log.manifest["history"]["length"] if behaviours else 0
-        sizes = {day: size for day in log.names if (size := log.rows(day))}
-        train_days = {day: size for day, size in sizes.items() if day < log.manifest["train_days"]}
+        self.length = self.manifest["history"]["length"] if behaviours else 0
+        sizes = {day: size for day in self.names if (size := self.rows(day))}
+        train_days = {day: size for day, size in sizes.items() if day < self.manifest["train_days"]}
         test_days = {day: (0, size) for day, size in sizes.items() if day not in train_days}
         if not train_days or not test_days:  # a file of a few days, all before or all after the end of training
             train_days, last = dict(sizes), max(sizes, default=0)
-            train_days[last] = training_rows(sizes.get(last, 0), log.folder)
+            train_days[last] = training_rows(sizes.get(last, 0), folder)
             test_days = {last: (train_days[last], sizes[last])}
         self._test_days = test_days
         self._days = list(train_days)
@@ -220,7 +208,7 @@ class PreparedClickStream:
         epoch, within = divmod(place, self.samples)
         return epoch * len(self._days) + _stretch(self._starts, within)[0]
 
-    def train(self, place: int, size: int, seed: int) -> Clicks | ClicksWithHistory:
+    def train(self, place: int, size: int, seed: int) -> Clicks:
         """Samples from a place of the stream on."""
         pieces = []
         while size:
@@ -237,7 +225,7 @@ class PreparedClickStream:
         epoch, within = divmod(day, len(self._days))
         return epoch * self.samples + int(self._starts[within])
 
-    def held_out(self, most: int, day: int | None = None) -> Clicks | ClicksWithHistory:
+    def held_out(self, most: int, day: int | None = None) -> Clicks:
         """At most so many samples for an evaluation, evenly spread over the test days, or over one day of the first epoch."""
         test_days = self._test_days
         if day is not None and day < len(self._days):
@@ -252,16 +240,15 @@ class PreparedClickStream:
             before += last - first
         return concatenate(pieces)
 
-    def _read(self, day: int, rows: np.ndarray, generator: np.random.Generator) -> Clicks | ClicksWithHistory:
-        found = self._log.read(day, rows)
-        nothing = np.empty(0)
+    def _read(self, day: int, rows: np.ndarray, generator: np.random.Generator) -> Clicks:
+        found = self.read(day, rows)
         if not self._behaviours:
-            return Clicks(found.ids, found.dense, found.labels, nothing)
-        target = found.ids[:, self._log.history_fields]
+            return Clicks(found.ids, found.dense, found.labels)
+        target = found.ids[:, self.history_fields]
         # Items that other users were shown stand for items that this user did not choose.
         passed = target[generator.integers(len(target), size=(len(target), self.length))]
         parts = (found.ids, target, found.history.reshape(len(target), -1), passed.reshape(len(target), -1))
-        return ClicksWithHistory(np.concatenate(parts, 1), found.dense, found.labels, nothing, found.history_length)
+        return Clicks(np.concatenate(parts, 1), found.dense, found.labels, behaviours=found.history_length)
 
 
 def _shuffled_rows(rows: int, seed: int, epoch: int, day: int, start: int, stop: int) -> np.ndarray:

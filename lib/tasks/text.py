@@ -63,61 +63,6 @@ class Question(NamedTuple):
     """Position of the first answer in the passage, in characters."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class QuestionStream:
-    """Synthetic questions: a question names a kind of words, and the answer is the stretch of such words in the passage.
-
-    The passage has slots. Some hold one to three words of some kind, the others only filler. With probability `ambiguity` two
-    stretches are of the right kind, and either is the answer with equal probability.
-    """
-
-    kinds: int
-    """Kinds of words."""
-    words: int
-    """Words of each kind, and filler words."""
-    slots: int
-    """Slots of four words in a passage."""
-    distractors: int
-    """Stretches of other kinds."""
-    ambiguity: float
-    """Share of the questions with two stretches."""
-
-    @property
-    def length(self) -> int:
-        return 4 * self.slots + 4
-
-    @property
-    def vocabulary(self) -> int:
-        return 4 + self.kinds + (self.kinds + 1) * self.words
-
-    def draw(self, size: int, *, seed: int, first: object) -> tuple[Questions, np.ndarray]:
-        """Samples, and for each the probability that the best possible answer is correct."""
-        generator = stream(seed, "questions", first)
-        rows = np.arange(size)[:, None]
-        asked = generator.integers(self.kinds, size=size)
-        order = np.argsort(generator.random((size, self.slots)), axis=1)[:, : 2 + self.distractors]
-        kinds = (asked[:, None] + 1 + generator.integers(self.kinds - 1, size=order.shape)) % self.kinds
-        kinds[:, 0] = asked
-        twice = generator.random(size) < self.ambiguity
-        kinds[twice, 1] = asked[twice]
-        widths = generator.integers(1, 4, size=order.shape)
-        fillers = 4 + self.kinds + self.kinds * self.words
-        passage = fillers + generator.integers(self.words, size=(size, self.slots, 4))
-        within = (
-            4 + self.kinds + kinds[:, :, None] * self.words + generator.integers(self.words, size=(*order.shape, 4))
-        )
-        inside = np.arange(4) < widths[:, :, None]
-        passage[rows, order] = np.where(inside, within, passage[rows, order])
-        start = 3 + 4 * order[:, 0]
-        ends = np.full((size, 1), SEP)
-        question = np.stack((np.full(size, CLS), 4 + asked, np.full(size, SEP)), 1)
-        tokens = np.concatenate((question, passage.reshape(size, -1), ends), 1)
-        segments = np.zeros_like(tokens)
-        segments[:, 3:] = 1
-        spans = np.stack((start, start + widths[:, 0] - 1), 1)
-        return Questions(tokens, segments, np.full(size, self.length), spans), np.where(twice, 0.5, 1.0)
-
-
 class Vocabulary:
     """A vocabulary of whole words, made from texts."""
 
@@ -244,7 +189,13 @@ EPS = 1e-12
 
 
 class QuestionAnswering(nn.Module):
-    """The loss is the mean of the beginning's and the end's cross-entropy over the places."""
+    """Scores of real places only; the loss is the mean of the beginning's and the end's cross-entropy over the places."""
+
+    def forward(self, batch: Batch, rows: Mapping[str, Tensor]) -> Tensor:
+        tokens, sizes = batch.features["token"], batch.features["tokens"]
+        real = torch.arange(tokens.shape[1], device=tokens.device) < sizes.unsqueeze(1)
+        scores = self.scores(tokens, batch.features["segment"], real)
+        return scores.masked_fill(~real[:, None], torch.finfo(scores.dtype).min)
 
     def loss(self, batch: Batch, scores: Tensor) -> Tensor:
         return F.cross_entropy(scores.flatten(0, 1), batch.labels.flatten())
@@ -262,14 +213,11 @@ class BertQA(QuestionAnswering):
         self.qa_outputs = _empty(nn.Linear, dim, 2)
         initialise(self, dim, seed)
 
-    def forward(self, batch: Batch, rows: Mapping[str, Tensor]) -> Tensor:
-        features = batch.features
-        states = self.bert.embeddings(features["token"], features["segment"])
-        real = torch.arange(states.shape[1], device=states.device) < features["tokens"].unsqueeze(1)
+    def scores(self, tokens: Tensor, segments: Tensor, real: Tensor) -> Tensor:
+        states = self.bert.embeddings(tokens, segments)
         for layer in self.bert.encoder.layer:
             states = layer(states, real[:, None, None])
-        scores = self.qa_outputs(states).transpose(1, 2)
-        return scores.masked_fill(~real[:, None], torch.finfo(scores.dtype).min)
+        return self.qa_outputs(states).transpose(1, 2)
 
 
 class Embeddings(nn.Module):
@@ -335,15 +283,9 @@ class PretrainedQA(QuestionAnswering):
             )
         self.network = transformers.BertForQuestionAnswering.from_pretrained(folder, local_files_only=True).eval()
 
-    def forward(self, batch: Batch, rows: Mapping[str, Tensor]) -> Tensor:
-        features = batch.features
-        real = torch.arange(features["token"].shape[1], device=features["token"].device)
-        real = real < features["tokens"].unsqueeze(1)
-        found = self.network(
-            input_ids=features["token"], token_type_ids=features["segment"], attention_mask=real.long()
-        )
-        scores = torch.stack((found.start_logits, found.end_logits), 1)
-        return scores.masked_fill(~real[:, None], torch.finfo(scores.dtype).min)
+    def scores(self, tokens: Tensor, segments: Tensor, real: Tensor) -> Tensor:
+        found = self.network(input_ids=tokens, token_type_ids=segments, attention_mask=real.long())
+        return torch.stack((found.start_logits, found.end_logits), 1)
 
 
 class PretrainedVocabulary:
@@ -448,9 +390,7 @@ class Answers(Workload):
     def model(self, seed: int) -> QuestionAnswering:
         if self.weights:
             return PretrainedQA(self.weights)
-        words, length = (
-            (len(_vocabulary(self)), self.length) if self.data else (self._synthetic.vocabulary, self._synthetic.length)
-        )
+        words, length = self._sizes
         return BertQA(
             words=words,
             dim=self.dim,
@@ -463,14 +403,14 @@ class Answers(Workload):
 
     def draw(self, seed: int, first: int, size: int, index: int) -> Batch:
         if not self.data:
-            return _batch(self._synthetic.draw(size, seed=seed, first=first)[0], index)
+            return _batch(self.synthetic(size, seed=seed, first=first)[0], index)
         pool = _encoded_questions(self).questions
         rows = epoch_rows(seed, first, size, len(pool.tokens))
         return _batch(Questions(*(part[rows] for part in pool)), index)
 
     def work(self) -> Work:
         """Six operations for each parameter of the encoder and each place, and the attention's products."""
-        length = self.length if self.data else self._synthetic.length
+        _, length = self._sizes
         layer = 12 * self.dim**2 + 2 * length * self.dim
         states = self.batch_size * length * self.dim * (1 + 12 * self.layers)
         return Work(
@@ -493,9 +433,44 @@ class Answers(Workload):
         }
         return result if held_out.ceiling is None else result | {"em_ceiling": held_out.ceiling}
 
-    @functools.cached_property
-    def _synthetic(self) -> QuestionStream:
-        return self.build_stream(QuestionStream)
+    def synthetic(self, size: int, *, seed: int, first: object) -> tuple[Questions, np.ndarray]:
+        """Draw synthetic questions, and for each the probability that the best possible answer is correct.
+
+        A question names a kind of words, and the answer is the stretch of such words in the passage. The passage has slots. Some
+        hold one to three words of some kind, the others only filler. With probability `ambiguity` two stretches are of the right
+        kind, and either is the answer with equal probability.
+        """
+        generator = stream(seed, "questions", first)
+        rows = np.arange(size)[:, None]
+        asked = generator.integers(self.kinds, size=size)
+        order = np.argsort(generator.random((size, self.slots)), axis=1)[:, : 2 + self.distractors]
+        kinds = (asked[:, None] + 1 + generator.integers(self.kinds - 1, size=order.shape)) % self.kinds
+        kinds[:, 0] = asked
+        twice = generator.random(size) < self.ambiguity
+        kinds[twice, 1] = asked[twice]
+        widths = generator.integers(1, 4, size=order.shape)
+        fillers = 4 + self.kinds + self.kinds * self.words
+        passage = fillers + generator.integers(self.words, size=(size, self.slots, 4))
+        within = (
+            4 + self.kinds + kinds[:, :, None] * self.words + generator.integers(self.words, size=(*order.shape, 4))
+        )
+        inside = np.arange(4) < widths[:, :, None]
+        passage[rows, order] = np.where(inside, within, passage[rows, order])
+        start = 3 + 4 * order[:, 0]
+        ends = np.full((size, 1), SEP)
+        question = np.stack((np.full(size, CLS), 4 + asked, np.full(size, SEP)), 1)
+        tokens = np.concatenate((question, passage.reshape(size, -1), ends), 1)
+        segments = np.zeros_like(tokens)
+        segments[:, 3:] = 1
+        spans = np.stack((start, start + widths[:, 0] - 1), 1)
+        return Questions(tokens, segments, np.full(size, tokens.shape[1]), spans), np.where(twice, 0.5, 1.0)
+
+    @property
+    def _sizes(self) -> tuple[int, int]:
+        """Words of the vocabulary, and places of a sample."""
+        if self.data:
+            return len(_vocabulary(self)), self.length
+        return 4 + self.kinds + (self.kinds + 1) * self.words, 4 * self.slots + 4
 
 
 class _HeldOutQuestions(NamedTuple):
@@ -520,7 +495,7 @@ class _HeldOutQuestions(NamedTuple):
 def _evaluation(workload: Answers, seed: int) -> _HeldOutQuestions:
     if not workload.data:
         size = workload.evaluation_samples
-        questions, chance = workload._synthetic.draw(size, seed=seed, first="evaluation")
+        questions, chance = workload.synthetic(size, seed=seed, first="evaluation")
         spans = questions.spans.tolist()
         right = [[row[a : b + 1].tolist()] for row, (a, b) in zip(questions.tokens, spans, strict=True)]
         return _HeldOutQuestions(questions, np.full(size, 3), right, float(chance.mean()), None)

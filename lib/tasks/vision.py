@@ -41,57 +41,6 @@ class Images(NamedTuple):
     """int64 (samples,) classes."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class ImageStream:
-    """Synthetic images: each class is a smooth pattern, which an image moves by up to `shift` pixels around a torus, plus noise.
-
-    So the probability of each class, given the image, is known.
-    """
-
-    classes: int
-    """Number of classes, equally likely."""
-    side: int
-    """Pixels of a side."""
-    channels: int
-    """Colours."""
-    shift: int
-    """Most pixels by which a pattern is moved, in each direction."""
-    noise: float
-    """Standard deviation of a pixel's noise; that of a pattern is 1."""
-    world: int
-    """Seed of the patterns, independent of the seed of samples."""
-
-    def draw(self, size: int, *, seed: int, first: object) -> Images:
-        generator = stream(seed, "images", first)
-        labels = generator.integers(self.classes, size=size)
-        moves = generator.integers((2 * self.shift + 1) ** 2, size=size)
-        pixels = generator.standard_normal((size, self.channels, self.side, self.side), dtype=np.float32)
-        pixels *= np.float32(self.noise)
-        pixels += _patterns(self)[labels, moves]
-        pixels /= np.float32((1 + self.noise**2) ** 0.5)
-        return Images(pixels, labels)
-
-    def best(self, pixels: np.ndarray) -> np.ndarray:
-        """The likeliest class of each image; a class's likelihood is the sum over the moves."""
-        patterns = _patterns(self)
-        flat = patterns.reshape(-1, pixels[0].size)
-        products = pixels.reshape(len(pixels), -1) @ flat.T * np.float32((1 + self.noise**2) ** 0.5)
-        logs = (products - 0.5 * np.square(flat).sum(1)) / np.float32(self.noise**2)
-        return np.logaddexp.reduce(logs.reshape(len(pixels), *patterns.shape[:2]), axis=2).argmax(1)
-
-
-@functools.lru_cache(maxsize=4)
-def _patterns(images: ImageStream) -> np.ndarray:
-    """float32 (classes, moves, channels, side, side)."""
-    shape = (images.classes, images.channels, _COARSE, _COARSE)
-    coarse = torch.from_numpy(stream(images.world, "patterns").standard_normal(shape, dtype=np.float32))
-    smooth = F.interpolate(coarse, size=(images.side, images.side), mode="bicubic", align_corners=False).numpy()
-    smooth -= smooth.mean((1, 2, 3), keepdims=True)
-    smooth /= smooth.std((1, 2, 3), keepdims=True)
-    steps = range(-images.shift, images.shift + 1)
-    return np.stack([np.roll(smooth, (down, right), (2, 3)) for down in steps for right in steps], 1)
-
-
 class RealImages(NamedTuple):
     """A data set as it is stored."""
 
@@ -408,7 +357,7 @@ class ImageClasses(Workload):
         )
 
     def draw(self, seed: int, first: int, size: int, index: int) -> Batch:
-        images = self._epoch(seed, first, size) if self.data else self._synthetic.draw(size, seed=seed, first=first)
+        images = self._epoch(seed, first, size) if self.data else self.synthetic(size, seed=seed, first=first)
         return Batch.of(index=index, raw={}, size=size, features={"image": images.pixels}, labels=images.labels)
 
     def work(self) -> Work:
@@ -440,9 +389,25 @@ class ImageClasses(Workload):
         }
         return result if held_out.ceiling is None else result | {"accuracy_ceiling": held_out.ceiling}
 
-    @functools.cached_property
-    def _synthetic(self) -> ImageStream:
-        return self.build_stream(ImageStream)
+    def synthetic(self, size: int, *, seed: int, first: object) -> Images:
+        """Draw synthetic images: each is its class's pattern, moved around a torus, plus noise. So the probability of each class,
+        given the image, is known."""
+        generator = stream(seed, "images", first)
+        labels = generator.integers(self.classes, size=size)
+        moves = generator.integers((2 * self.shift + 1) ** 2, size=size)
+        pixels = generator.standard_normal((size, self.channels, self.side, self.side), dtype=np.float32)
+        pixels *= np.float32(self.noise)
+        pixels += _patterns(self)[labels, moves]
+        pixels /= np.float32((1 + self.noise**2) ** 0.5)
+        return Images(pixels, labels)
+
+    def best(self, pixels: np.ndarray) -> np.ndarray:
+        """The likeliest class of each image; a class's likelihood is the sum over the moves."""
+        patterns = _patterns(self)
+        flat = patterns.reshape(-1, pixels[0].size)
+        products = pixels.reshape(len(pixels), -1) @ flat.T * np.float32((1 + self.noise**2) ** 0.5)
+        logs = (products - 0.5 * np.square(flat).sum(1)) / np.float32(self.noise**2)
+        return np.logaddexp.reduce(logs.reshape(len(pixels), *patterns.shape[:2]), axis=2).argmax(1)
 
     @property
     def _real(self) -> RealImages:
@@ -454,6 +419,18 @@ class ImageClasses(Workload):
         return Images(augment(pixels, stream(seed, "augment", first)), self._real.train_labels[rows])
 
 
+@functools.lru_cache(maxsize=4)
+def _patterns(images: ImageClasses) -> np.ndarray:
+    """float32 (classes, moves, channels, side, side)."""
+    shape = (images.classes, images.channels, _COARSE, _COARSE)
+    coarse = torch.from_numpy(stream(images.world, "patterns").standard_normal(shape, dtype=np.float32))
+    smooth = F.interpolate(coarse, size=(images.side, images.side), mode="bicubic", align_corners=False).numpy()
+    smooth -= smooth.mean((1, 2, 3), keepdims=True)
+    smooth /= smooth.std((1, 2, 3), keepdims=True)
+    steps = range(-images.shift, images.shift + 1)
+    return np.stack([np.roll(smooth, (down, right), (2, 3)) for down in steps for right in steps], 1)
+
+
 class _HeldOutImages(NamedTuple):
     pixels: Callable[[slice], np.ndarray]
     labels: np.ndarray
@@ -463,8 +440,8 @@ class _HeldOutImages(NamedTuple):
 @functools.lru_cache(maxsize=4)
 def _evaluation(workload: ImageClasses, seed: int) -> _HeldOutImages:
     if not workload.data:
-        images = workload._synthetic.draw(workload.evaluation_samples, seed=seed, first="evaluation")
-        ceiling = float(np.mean(workload._synthetic.best(images.pixels) == images.labels))
+        images = workload.synthetic(workload.evaluation_samples, seed=seed, first="evaluation")
+        ceiling = float(np.mean(workload.best(images.pixels) == images.labels))
         return _HeldOutImages(lambda chunk: images.pixels[chunk], images.labels, ceiling)
     real = workload._real
     chosen = stream(workload.world, "judged").permutation(len(real.test))[: workload.evaluation_samples]

@@ -88,7 +88,7 @@ class _Sets(NamedTuple):
 def _sets(workload: ImagesAgain) -> _Sets:
     images, more = workload.images, workload.evaluation_samples
     if not workload.data:
-        return _Sets(*(workload._synthetic.draw(n, seed=workload.world, first=n) for n in (images, more)))
+        return _Sets(*(workload.synthetic(n, seed=workload.world, first=n) for n in (images, more)))
     every, classes = _stored(workload._real, images + more)
     order = streams.stream(workload.world, "split").permutation(
         images + more

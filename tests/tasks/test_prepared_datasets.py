@@ -162,7 +162,7 @@ def codes(ids):
 
 def test_a_pass_over_clicks_holds_every_training_sample_once_day_after_day(tmp_path):
     log = prepared_datasets.read_clicks(clicks_folder(tmp_path), behaviours=False)
-    assert (log.samples, log.fields, log.dense_features) == (80, 2, 1)
+    assert (log.samples, len(log.fields), log.dense_features) == (80, 2, 1)
     epoch = np.concatenate([codes(log.train(place, 16, seed=1).ids)[:, 0] for place in range(0, 80, 16)])
     assert sorted(epoch[:50].tolist()) == list(range(50)) and sorted(epoch[50:].tolist()) == list(range(50, 80))
     assert epoch.tolist() != sorted(epoch.tolist())
@@ -180,7 +180,7 @@ def test_a_sample_is_what_the_file_holds(tmp_path):
 
 def test_blocks_are_shuffled_and_nothing_is_lost_between_them(tmp_path, monkeypatch):
     monkeypatch.setattr(prepared_datasets, "_BLOCK", 7)
-    log = prepared_datasets.PreparedClickStream(prepared_datasets.PreparedClicks(clicks_folder(tmp_path)), False)
+    log = prepared_datasets.PreparedClickStream(clicks_folder(tmp_path), False)
     epoch = np.concatenate([codes(log.train(place, 1, seed=5).ids)[:, 0] for place in range(80)])
     assert sorted(epoch.tolist()) == list(range(80)) and len(set(epoch[:7].tolist()) - set(range(7))) > 0
     prepared_datasets._blocks.cache_clear()

@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 
 from lib.streams import stream
-from lib.tasks.vision import ImageStream, _patterns, augment, colour_moments, standardise
+from lib.tasks.vision import ImageClasses, _patterns, augment, colour_moments, standardise
 
-PLAN = ImageStream(classes=4, side=8, channels=2, shift=1, noise=3.0, world=0)
+PLAN = ImageClasses(classes=4, side=8, channels=2, shift=1, noise=3.0, world=0)
 
 
 def test_images_are_patterns_and_noise_of_unit_variance():
-    drawn = PLAN.draw(2_000, seed=1, first=0)
+    drawn = PLAN.synthetic(2_000, seed=1, first=0)
     assert drawn.pixels.shape == (2_000, 2, 8, 8) and drawn.pixels.dtype == np.float32
     assert drawn.pixels.std() == pytest.approx(1, abs=0.01) and set(drawn.labels) == {0, 1, 2, 3}
     mean = drawn.pixels[drawn.labels == 2].mean(0)
@@ -26,7 +26,7 @@ def test_patterns_move_around_a_torus():
 
 
 def test_the_likeliest_class_is_bayes_rule():
-    images = PLAN.draw(50, seed=1, first=0).pixels
+    images = PLAN.synthetic(50, seed=1, first=0).pixels
     patterns, raw = _patterns(PLAN).astype(np.float64), images.astype(np.float64) * np.sqrt(10)
     chances = np.zeros((50, 4))
     for row in range(50):
@@ -39,8 +39,8 @@ def test_the_likeliest_class_is_bayes_rule():
 def test_nothing_beats_it_and_less_noise_is_easier():
     accuracies = []
     for noise in (8.0, 3.0, 1.0):
-        plan = ImageStream(classes=4, side=8, channels=2, shift=1, noise=noise, world=0)
-        drawn = plan.draw(2_000, seed=1, first=0)
+        plan = ImageClasses(classes=4, side=8, channels=2, shift=1, noise=noise, world=0)
+        drawn = plan.synthetic(2_000, seed=1, first=0)
         accuracies.append(np.mean(plan.best(drawn.pixels) == drawn.labels))
     assert accuracies == sorted(accuracies) and accuracies[0] > 0.3 and accuracies[-1] > 0.99
 
