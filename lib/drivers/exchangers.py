@@ -160,7 +160,7 @@ class AveragingGradients(InGroups):
                 if overlap is None:
                     mean = await self.average(met, mine)
                 else:  # in the same buckets: for a member that has joined again this group is the first of its step
-                    mean = await (overlap if met is first else overlap.again(met, mine)).mean()
+                    mean = await (overlap.mean() if met is first else overlap.again(met, mine))
                 if running.size:
                     self.replica.settle(await self.site.mean(replace(met, key=f"{met.key}, running"), running))
                 return start, mean

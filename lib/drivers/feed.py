@@ -10,12 +10,9 @@ from dataclasses import dataclass
 from itertools import accumulate, islice
 from typing import Any
 
-from lib.cluster.base import Handle, Site
+from lib.cluster.base import Site
 from lib.errors import BadOption, LockstepError
 from lib.store.checkpointed import Checkpointed, Part
-
-KINDS = ("split", "stream", "queue")
-"""By rank, by a stretch for each worker, or to whoever asks next."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,42 +61,24 @@ class WorkQueue(Part, Feed):
         return now >= self._first + self._seconds
 
 
-class Split(Feed):
-    """Every `workers`-th batch belongs to one worker. Where the division leaves a rest, some workers end a step earlier."""
+class OwnBatches(Feed):
+    """Batches that belong to one worker, `stride` apart from the first on: every so-many-th of the pass, or a stretch of it.
 
-    def __init__(self, rank: int, workers: int, batches: int):
-        self._next, self._workers, self._batches = rank, workers, batches
-
-    async def take(self, until: int) -> int | None:
-        if self._next >= min(until, self._batches):
-            return None
-        self._next += self._workers
-        return self._next - self._workers
-
-    async def skip(self, steps: int, beyond: int = -1) -> None:
-        """Go on as if so many batches had been taken, and all up to `beyond`, which is one of them or -1."""
-        first = self._next % self._workers
-        self._next = max(first + steps * self._workers, beyond + self._workers if beyond >= 0 else 0)
-
-
-class Stream(Feed):
-    """A stretch of batches of one's own, from its first to its last, as from a file; stretches may differ in length.
-
-    A pause at `until` lets each worker come `until / workers` batches into its stretch, so that all make as many steps.
+    A pause at `until` lets each worker come `until / workers` batches far, so that all make as many steps.
     """
 
-    def __init__(self, first: int, size: int, workers: int):
-        self._first, self._size, self._workers, self._next = first, size, workers, 0
+    def __init__(self, first: int, size: int, stride: int, workers: int):
+        self._first, self._size, self._stride, self._workers, self._next = first, size, stride, workers, 0
 
     async def take(self, until: int) -> int | None:
         if self._next >= min(self._size, until // self._workers):
             return None
         self._next += 1
-        return self._first + self._next - 1
+        return self._first + (self._next - 1) * self._stride
 
-    async def skip(self, steps: int, beyond: int = -1) -> None:
+    def skip(self, steps: int, beyond: int = -1) -> None:
         """Go on as if so many batches had been taken, and all up to `beyond`, which is one of them or -1."""
-        self._next = min(max(steps, beyond - self._first + 1), self._size)
+        self._next = min(max(steps, (beyond - self._first) // self._stride + 1), self._size)
 
 
 def stretches(batches: int, workers: int, parts: Sequence[float] = ()) -> list[tuple[int, int]]:
@@ -111,17 +90,20 @@ def stretches(batches: int, workers: int, parts: Sequence[float] = ()) -> list[t
     return [(first, end - first) for first, end in zip([0, *ends], ends, strict=False)]
 
 
-def feed(kind: str, rank: int, workers: int, batches: int, queue: Handle | None, parts: Sequence[float] = ()) -> Feed:
-    """Where a worker takes its batches from; `queue` is the one that all share."""
-    if kind == "queue":
-        return queue
+def own_batches(kind: str, rank: int, workers: int, batches: int, parts: Sequence[float] = ()) -> OwnBatches:
+    """A worker's batches: a stretch of the "stream", or every `workers`-th one."""
     if kind == "stream":
-        return Stream(*stretches(batches, workers, parts)[rank], workers)
-    return Split(rank, workers, batches)
+        first, size = stretches(batches, workers, parts)[rank]
+        return OwnBatches(first, size, 1, workers)
+    return OwnBatches(rank, len(range(rank, batches, workers)), workers, workers)
 
 
 async def read(
-    feed: Feed, make: Callable[[int], Awaitable[Any]], until: int, ahead: int, tasks: asyncio.TaskGroup
+    take: Callable[[int], Awaitable[int | None]],
+    make: Callable[[int], Awaitable[Any]],
+    until: int,
+    ahead: int,
+    tasks: asyncio.TaskGroup,
 ) -> AsyncIterator[Any]:
     """A worker's batches, of which up to `ahead` are made before it asks for them, beside each other and what it does meanwhile.
 
@@ -129,13 +111,13 @@ async def read(
     queue, a slow worker's last batches are as many more as it reads ahead.
     """
     if not ahead:
-        while (index := await feed.take(until)) is not None:
+        while (index := await take(until)) is not None:
             yield await make(index)
         return
     ready: asyncio.Queue[Any] = asyncio.Queue(ahead)
 
     async def fill() -> None:
-        while (index := await feed.take(until)) is not None:
+        while (index := await take(until)) is not None:
             await ready.put(tasks.create_task(make(index), name=f"making batch {index}"))
         await ready.put(None)
 

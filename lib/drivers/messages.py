@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -74,7 +75,7 @@ class Update:
     done: asyncio.Future
     version: int = 0
     """Updates that were in the store when it began; this and the rest are known once it is done."""
-    norm: float | None = None
-    """L2 norm of its dense gradient; None where it had none."""
+    norm: float = math.nan
+    """L2 norm of its dense gradient; NaN where it had none."""
     decayed: int = 0
     """Rows' gradients that were given less weight than they came with."""

@@ -236,10 +236,8 @@ class ParameterServer(Part):
 
     def _log(self, update: Update, start: float) -> None:
         record = self.record
-        record.span("apply", start, self._site.now(), update.step)
+        record.span("apply", start, self._site.now(), update.step, update.norm)
         record.extra["row gradients decayed"] += update.decayed
-        if update.norm is not None:
-            record.norms.append((update.step, update.norm))
         for gradient, weight in zip(update.gradients, update.decision.weights, strict=True):
             self._samples += gradient.samples
             if gradient.void:

@@ -14,7 +14,7 @@ import torch
 from lib.cluster.base import Handle, Site, World
 from lib.cluster.spec import Work
 from lib.drivers.execution import carry_out
-from lib.drivers.feed import Split
+from lib.drivers.feed import OwnBatches
 from lib.drivers.model_state import ModelState
 from lib.drivers.plan import Plan
 from lib.drivers.record import END, LAST, Access, EvalPoint, Finished, PartLog, Snapshot
@@ -72,7 +72,7 @@ class Pipeline(Part):
         self.record = PartLog(site.node, [] if plan.trace else None)
         self._log = AccessLog(self.record) if plan.accesses else None
         self._trainer = Trainer(site, plan, rank, self.record)
-        self._feed = Split(0, 1, plan.batches)
+        self._feed = OwnBatches(0, plan.batches, 1, 1)
         self._dense = plan.dense_store(plan.start(site), site.device)
         self._optimizer = plan.workload.row_optimizer
         self._dims = {name: spec.dim for name, spec in plan.workload.tables().items()}
@@ -158,9 +158,8 @@ class Pipeline(Part):
 
     def _stamp_batch(self, work: InFlight) -> None:
         """Give a computed batch its timestamp and its place in the order."""
-        work.end, work.place = self._site.now(), len(self.record.order)
+        work.end, work.place = self._site.now(), len(self.record.taken) - 1
         work.stamp, self._stamp = self._stamp, self._stamp + 1
-        self.record.order.append(work.batch.index)
 
     def _upload(self, batch: Batch, rows: dict[str, Rows]) -> Arrival:
         if not self._plan.gradients:

@@ -101,7 +101,7 @@ class Plan:
     @property
     def end(self) -> int:
         """The mark at which the data ends: workers take stretches in rounds, of which the longest has most."""
-        if self.data != "stream" or self.protocol.dense.family == "pipeline":
+        if self.data == "queue" or self.protocol.dense.family == "pipeline":
             return self.batches
         return self.workers * max(size for _, size in stretches(self.batches, self.workers, self.partitions))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
@@ -83,10 +84,9 @@ class PartLog:
     """One part's notes."""
 
     node: str
-    spans: list[tuple[str, float, float, int]] | None
-    """(kind, start, end, batch); None where no trace is wanted."""
-    norms: list[tuple[int, float]] = field(default_factory=list)
-    """(update, L2 norm of its dense gradient, or of this server's share of it)."""
+    spans: list[tuple[str, float, float, int, float]] | None
+    """(kind, start, end, batch, norm); None where no trace is wanted. `norm` is of an update: the L2 norm of its dense gradient,
+    or of this server's share of it."""
     steps: list[tuple[float, int, int, float, float, float]] = field(default_factory=list)
     """(time, batch, samples, loss, summed log loss, summed labels) of each gradient, before it is applied."""
     taken: list[int] = field(default_factory=list)
@@ -103,8 +103,6 @@ class PartLog:
     """(time, steps from its token to its update) of each applied gradient, where it has a token (GBA, Section 4.1)."""
     gaps: list[tuple[float, int]] = field(default_factory=list)
     """(time, local steps since the mix before) of each mix."""
-    order: list[int] = field(default_factory=list)
-    """Batches in the order in which a pipeline computed them."""
     accesses: list[Access] | None = None
     """What a pipeline's batches did with rows; None where nobody asked."""
     extra: Counter = field(default_factory=Counter)
@@ -113,9 +111,9 @@ class PartLog:
     final: dict[str, Any] = field(default_factory=dict)
     """All parameters, optimiser state and timestamps that the part holds at the end."""
 
-    def span(self, kind: str, start: float, end: float, batch: int) -> None:
+    def span(self, kind: str, start: float, end: float, batch: int, norm: float = math.nan) -> None:
         if self.spans is not None:
-            self.spans.append((kind, start, end, batch))
+            self.spans.append((kind, start, end, batch, norm))
 
     def dump(self) -> PartLog:
         return self

@@ -15,7 +15,6 @@ from lib.cluster.base import Handle, Site, World
 from lib.drivers.embedding_worker import make_client
 from lib.drivers.exchangers import EXCHANGERS
 from lib.drivers.execution import carry_out
-from lib.drivers.feed import stretches
 from lib.drivers.model_state import ModelState
 from lib.drivers.parameter_server import Servers, open_servers
 from lib.drivers.plan import Plan
@@ -171,7 +170,7 @@ class ReplicaWorker(Part):
     async def take_over(self, step: int | None, copy: dict[str, Any], beyond: int) -> None:
         """Be a worker that was lost and is there again, with another's parameters, at its step where no server says which;
         the batches of its own that it missed are left out, and those up to `beyond` that it had computed."""
-        await self._input.skip(copy["steps"] if step is None else step, beyond)
+        self._input.skip(copy["steps"] if step is None else step, beyond)
         self.replica.take_over(copy)
         for clock in self._clocks:
             clock.begun = clock.done = clock.mixed_at = copy["steps"] // len(self._clocks)
@@ -362,9 +361,7 @@ def check(plan: Plan) -> None:
                 f"{rule.name}: is_due(step={step}, seconds=inf) gave two answers to one question; what a rule remembers belongs "
                 "into its memory (init, merge), and due follows from step and seconds alone"
             )
-    steps = -(-plan.batches // plan.workers)
-    if plan.data == "stream":
-        steps = max(size for _, size in stretches(plan.batches, plan.workers, plan.partitions))
+    steps = -(-plan.end // plan.workers)
     never = plan.workers > 1 and not plan.open and isinstance(rule.when, Loop) and not rule.when.seconds
     if never and not any(rule.is_due(step, math.inf) for step in range(1, steps + 1)):
         raise BadOption(

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import zip_longest
 
 import numpy as np
 
@@ -225,44 +224,32 @@ async def with_pulls(
     Guaranteed: at most `1 + pull_ahead` of a worker's batches are pulled from these servers and not pushed, if the worker sends
     its pushes before it asks for its next batch; nothing is under way after the last batch.
     """
-    ahead = sorted((client for client in clients if client.pull_ahead), key=lambda client: -client.pull_ahead)
-    on_demand = [client for client in clients if not client.pull_ahead]
-    started: dict[int, list[Pull]] = {}
-    for client, after in zip_longest(ahead, ahead[1:]):
-        # The next in the chain is itself as many batches ahead of the worker as it pulls.
-        further = client.pull_ahead - (after.pull_ahead if after else 0)
-        batches = _pull_ahead(batches, client, further, tasks, started)
-    async for batch in batches:
-        pulls = started.pop(batch.index, [])
-        for client in on_demand:
-            pulls.append(partial(client.pull, batch))
-        yield batch, pulls
+    if not (most := max((client.pull_ahead for client in clients), default=0)):
+        async for batch in batches:
+            yield batch, [partial(client.pull, batch) for client in clients]
+        return
+    places = [asyncio.Semaphore(1 + ahead) for ahead in (most, *(client.pull_ahead for client in clients))]
+    ready = asyncio.Queue()
 
-
-async def _pull_ahead(
-    batches: AsyncIterator[Batch],
-    client: ServerClient,
-    further: int,
-    tasks: asyncio.TaskGroup,
-    started: dict[int, list[Pull]],
-) -> AsyncIterator[Batch]:
-    """Yield the batches, of which up to `further` more are already pulled."""
-    free, ready = asyncio.Semaphore(1 + further), asyncio.Queue()
+    async def pull(client: ServerClient, place: asyncio.Semaphore, batch: Batch) -> PullReply:
+        await place.acquire()
+        return await client.pull(batch)
 
     async def fill() -> None:
-        while True:
-            await free.acquire()
-            if (batch := await anext(batches, None)) is None:
-                break
-            pull = tasks.create_task(client.pull(batch), name=f"pull for batch {batch.index}")
-            started.setdefault(batch.index, []).append(lambda pull=pull: pull)
-            ready.put_nowait(batch)
+        while await places[0].acquire() and (batch := await anext(batches, None)) is not None:
+            pulls = []
+            for client, place in zip(clients, places[1:], strict=True):
+                if client.pull_ahead:
+                    task = tasks.create_task(pull(client, place, batch), name=f"pull for batch {batch.index}")
+                pulls.append((lambda task=task: task) if client.pull_ahead else partial(client.pull, batch))
+            ready.put_nowait((batch, pulls))
         ready.put_nowait(None)
 
     tasks.create_task(fill(), name="pulling ahead")
-    while (batch := await ready.get()) is not None:
-        yield batch
-        free.release()
+    while (pulled := await ready.get()) is not None:
+        yield pulled
+        for place in places:
+            place.release()
 
 
 def _added(blocks: list[np.ndarray], places: list[np.ndarray], size: int) -> np.ndarray:

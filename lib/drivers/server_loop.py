@@ -60,7 +60,7 @@ class ServerWorker(Part):
     async def take_over(self, step: int, copy: None, beyond: int) -> None:
         """Take the place of a lost worker, at a step that comes after the batch `beyond`; its share of what the others trained
         on meanwhile is left out."""
-        await self._input.skip(step, beyond)
+        self._input.skip(step, beyond)
 
     async def report(self, end: EvalPoint) -> PartLog:
         return self.record

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from lib.cluster.base import Handle, Meeting, Site, World, nbytes
-from lib.drivers.feed import Computation, WorkQueue, feed, read
+from lib.drivers.feed import Computation, WorkQueue, own_batches, read
 from lib.drivers.plan import Plan
 from lib.drivers.record import PartLog
 from lib.errors import BadOption, NotFinite
@@ -141,17 +141,6 @@ class Trainer:
             self._models.append(model)
 
 
-class ReportingQueue:
-    """A queue to which a worker, whenever it asks for a batch, tells what its last computation took."""
-
-    def __init__(self, queue: Handle, trainer: Trainer):
-        self._queue, self._trainer = queue, trainer
-
-    async def take(self, until: int) -> int | None:
-        step, self._trainer.latest = self._trainer.latest, None
-        return await self._queue.take(until, step)
-
-
 class Input(Checkpointed):
     """One worker's batches, and how long it waited for them; where parameters are pulled ahead, how long the pulls did."""
 
@@ -170,24 +159,31 @@ class Input(Checkpointed):
         self._site, self._plan, self._trainer = site, plan, trainer
         self._readers = [reader.bind(site) for reader in data_service.readers]
         self._make = made or (self._read if self._readers else trainer.batch)
-        shared = data_service.queue and data_service.queue.bind(site)
-        if plan.watch:
-            shared = ReportingQueue(shared, trainer)
-        self._feed = feed(plan.data, rank, plan.workers, plan.batches, shared, plan.partitions)
-        self._own = None if shared else self._feed
+        self._own = None
+        if data_service.queue:
+            self._queue = data_service.queue.bind(site)
+            self._take = self._report_and_take if plan.watch else self._queue.take
+        else:
+            self._own = own_batches(plan.data, rank, plan.workers, plan.batches, plan.partitions)
+            self._take = self._own.take
 
     async def batches(self, until: int, tasks: asyncio.TaskGroup) -> AsyncIterator[Batch]:
         """All batches before `until` that fall to this worker."""
         asked = self._site.now()
-        async for batch in read(self._feed, self._make, until, self._plan.ahead, tasks):
+        async for batch in read(self._take, self._make, until, self._plan.ahead, tasks):
             self._trainer.record.extra["input seconds"] += self._site.now() - asked
             yield batch
             asked = self._site.now()
 
-    async def skip(self, steps: int, beyond: int) -> None:
+    def skip(self, steps: int, beyond: int) -> None:
         """Go on as if so many of its own batches had been taken, and all up to `beyond`; a queue knows no steps."""
         if self._own:
-            await self._own.skip(steps, beyond)
+            self._own.skip(steps, beyond)
+
+    async def _report_and_take(self, until: int) -> int | None:
+        """Take a batch and tell the queue what the last computation took."""
+        step, self._trainer.latest = self._trainer.latest, None
+        return await self._queue.take(until, step)
 
     async def _read(self, index: int) -> Batch:
         batch = await self._readers[index % len(self._readers)].batch(index)
@@ -256,14 +252,14 @@ class Overlap:
         # A worker that died asks no more for its mean, and what befell it is nobody's news.
         self._means.add_done_callback(lambda means: means.cancelled() or means.exception())
 
-    def again(self, met: Meeting, mine: np.ndarray) -> Overlap:
-        """The whole gradient in the same buckets, among those who are left of the group."""
+    async def again(self, met: Meeting, mine: np.ndarray) -> np.ndarray:
+        """The whole gradient's mean in the same buckets, among those who are left of the group."""
         group = asyncio.get_running_loop().create_future()
         group.set_result(met)
         repeated = Overlap(self._site, self.buckets, group)
         for number, bucket in enumerate(self.buckets):
             repeated.emit(number, mine[bucket])
-        return repeated
+        return await repeated.mean()
 
     def emit(self, bucket: int, part: np.ndarray) -> None:
         if not self._parts[bucket].done():

@@ -64,11 +64,7 @@ class Outcome:
 
     def trace(self) -> pd.DataFrame:
         """`norm` is the L2 norm of a server's update of its share of the dense parameters, whose number is in `batch`."""
-        spans = [
-            (record.node, *span, norms.get(span[3], np.nan) if span[0] == "apply" else np.nan)
-            for record, norms in ((each, dict(each.norms)) for each in self._records)
-            for span in record.spans or ()
-        ]
+        spans = [(record.node, *span) for record in self._records for span in record.spans or ()]
         table = pd.DataFrame(spans, columns=["node", "kind", "start", "end", "batch", "norm"])
         table[["start", "end"]] -= self._start
         return table.sort_values(["start", "node"], kind="stable", ignore_index=True)
@@ -101,7 +97,7 @@ class Outcome:
     def summary(self, clock: str) -> dict[str, Any]:
         taken = (index for record in self._records for index in record.taken)
         account(taken, self.plan.batches, complete=not self._lost_worker)
-        steps = self._steps
+        steps, pipeline = self._steps, self.plan.protocol.dense.family == "pipeline"
         gaps = [gap for _, gap in self._gaps()]
         moved, extra = sum((record.bytes for record in self._records), Counter()), Counter()
         for record in self._records:
@@ -126,7 +122,7 @@ class Outcome:
             "wall_seconds": self.seconds if clock == "wall" else None,
             "busy": self._busy(),
             **{name.replace(" ", "_"): count for name, count in extra.items()},
-            "order": next((record.order for record in self._records if record.order), None),
+            "order": next((each.taken for each in self._records if each.taken), None) if pipeline else None,
         }
 
     @cached_property

@@ -34,7 +34,7 @@ def record(rule: Rule, seed: int = 0) -> list[PartLog]:
 
 def spans(records: list[PartLog]) -> pd.DataFrame:
     """When each batch was in which stage."""
-    found = [(f"batch {batch}", kind, start, end) for r in records for kind, start, end, batch in r.spans or ()]
+    found = [(f"batch {batch}", kind, start, end) for r in records for kind, start, end, batch, _ in r.spans or ()]
     return pd.DataFrame(found, columns=["node", "kind", "start", "end"]).sort_values(
         ["node", "start"], ignore_index=True
     )

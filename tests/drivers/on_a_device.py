@@ -31,7 +31,7 @@ def trained(workload, name, **options):
     """Final parameters and the order of computing, of a run there."""
     cluster = LocalCluster(device=str(elsewhere.DEVICE), threads=2)
     parts = records(workload, protocols.get(name, **options), cluster)
-    return finals(parts), next(part.order for part in parts if part.order)
+    return finals(parts), next(part.taken for part in parts if part.taken)
 
 
 @pytest.mark.parametrize("name", ["sequential", "pipelined", "oac"])

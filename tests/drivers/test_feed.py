@@ -7,18 +7,17 @@ from hypothesis import strategies as st
 import lib
 from lib import LocalCluster, VirtualCluster, workloads
 from lib.cluster.virtual.loop import VirtualLoop
-from lib.drivers.feed import KINDS, Split, Stream, WorkQueue, account, read, stretches
+from lib.drivers.feed import WorkQueue, account, own_batches, read, stretches
 from lib.errors import BadOption, LockstepError
 
+KINDS = ("split", "stream", "queue")
 BOWL = workloads.get("quadratic", samples=32 * 61)
 
 
 def feeds(kind, workers, batches, parts=()):
     if kind == "queue":
         return [WorkQueue(None, batches)] * workers
-    if kind == "stream":
-        return [Stream(*stretch, workers) for stretch in stretches(batches, workers, parts)]
-    return [Split(rank, workers, batches) for rank in range(workers)]
+    return [own_batches(kind, rank, workers, batches, parts) for rank in range(workers)]
 
 
 @settings(derandomize=True, max_examples=150, deadline=None)
@@ -33,7 +32,7 @@ def feeds(kind, workers, batches, parts=()):
 def test_every_batch_is_taken_exactly_once_whoever_asks_when(kind, workers, batches, pauses, order, parts):
     shares = parts[:workers] if kind == "stream" and sum(parts[:workers]) else ()
     given, taken = feeds(kind, workers, batches, shares), []
-    end = workers * max(size for _, size in stretches(batches, workers, shares)) if kind == "stream" else batches
+    end = workers * max(size for _, size in stretches(batches, workers, shares)) if kind != "queue" else batches
 
     async def drain():
         for until in [*sorted(min(pause, end) for pause in pauses), end]:
@@ -86,7 +85,7 @@ def consume(seconds_to_make, seconds_to_use, ahead, count=20):
         came, waited, now = [], 0.0, asyncio.get_running_loop().time
         start = asked = now()
         async with asyncio.TaskGroup() as tasks:
-            async for index in read(Split(0, 1, count), make, count, ahead, tasks):
+            async for index in read(own_batches("split", 0, 1, count).take, make, count, ahead, tasks):
                 waited += now() - asked
                 await asyncio.sleep(seconds_to_use)
                 came.append(index)
@@ -117,7 +116,7 @@ def test_no_more_than_asked_for_is_made_ahead(ahead):
         nonlocal most
         used = 0
         async with asyncio.TaskGroup() as tasks:
-            async for _ in read(Split(0, 1, 12), make, 12, ahead, tasks):
+            async for _ in read(own_batches("split", 0, 1, 12).take, make, 12, ahead, tasks):
                 await asyncio.sleep(0.001)
                 most = max(most, made - used)
                 used += 1
@@ -133,7 +132,7 @@ def test_an_error_while_reading_ahead_comes_through():
 
     async def run():
         async with asyncio.TaskGroup() as tasks:
-            async for _ in read(Split(0, 1, 5), make, 5, 2, tasks):
+            async for _ in read(own_batches("split", 0, 1, 5).take, make, 5, 2, tasks):
                 pass
 
     with pytest.raises(ExceptionGroup) as caught:

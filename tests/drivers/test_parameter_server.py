@@ -81,7 +81,7 @@ class TestAServerOfSeveralLanes:
             return await part.report(EvalPoint(0, None))
 
         record = VirtualCluster(workers=1, server=server).open(0, 1).run(main)
-        waits = [end - start - 1 for kind, start, end, _ in record.spans if kind == "apply"]
+        waits = [end - start - 1 for kind, start, end, *_ in record.spans if kind == "apply"]
         assert len(waits) == pushes
         assert np.mean(waits) == pytest.approx(expected, rel=0.05)
 

@@ -19,7 +19,7 @@ GRAPH = {"entities": 60, "triples": 600, "dim": 4, "batch_size": 16, "negatives"
 def trained(workload, protocol, cluster, seed=0):
     """The final parameters and the order in which the device computed the batches."""
     parts = records(workload, protocol, cluster, seed)
-    return finals(parts), next(part.order for part in parts if part.order)
+    return finals(parts), next(part.taken for part in parts if part.taken)
 
 
 def letters(final):
@@ -104,8 +104,8 @@ def test_the_cache_stays_bounded():
 def in_flight(parts):
     """Most batches at once from the start of their reading to the end of their writing."""
     spans = [span for part in parts for span in part.spans]
-    begins = {batch: start for kind, start, _, batch in spans if kind == "read"}
-    ends = {batch: end for kind, _, end, batch in spans if kind == "write"}
+    begins = {batch: start for kind, start, _, batch, _ in spans if kind == "read"}
+    ends = {batch: end for kind, _, end, batch, _ in spans if kind == "write"}
     return max(sum(begins[other] <= begins[batch] < ends[other] for other in begins) for batch in begins)
 
 
@@ -128,7 +128,7 @@ def test_every_stage_has_its_cost():
     cluster = VirtualCluster(server=host, worker=device, links=(link,))
     rule = protocols.get("oac", in_flight=1, readers=1, writers=1)
     spans = [span for part in records(Letters(), rule, cluster) for span in part.spans]
-    took = {kind: end - start for kind, start, end, batch in spans if batch == 0}
+    took = {kind: end - start for kind, start, end, batch, _ in spans if batch == 0}
     assert took == pytest.approx(
         {
             "read": 2 * 12 / 12,

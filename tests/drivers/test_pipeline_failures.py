@@ -82,11 +82,11 @@ def test_the_first_cause_comes_out_and_the_store_is_consistent(where, cluster, m
         with pytest.raises(Broken, match=r"^15$"):
             records(workload, protocols.get("oac"), CLUSTERS[cluster])
     store, device = made
-    rows, expected = store._tables["entity"].export(), versions(workload, device.record.order)
+    rows, expected = store._tables["entity"].export(), versions(workload, device.record.taken)
     for number, row, stamp in zip(rows.ids, rows.values, rows.stamps, strict=True):
         if stamp >= 0:
             assert expected[int(number), int(stamp)] == row.tobytes()
-    assert rows.stamps.max() < len(device.record.order)
+    assert rows.stamps.max() < len(device.record.taken)
 
 
 @pytest.mark.parametrize("where", WHERE)
