@@ -16,9 +16,8 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from concurrent.futures import Future, wait
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, fields, is_dataclass
-from functools import cache
+from functools import cache, partial
 from operator import itemgetter
-from types import NoneType
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -41,14 +40,14 @@ class Handle:
     def __getattr__(self, method: str) -> Callable[..., Awaitable[Any]]:
         if method.startswith("__"):
             raise AttributeError(method)
-        return lambda *args: self._call(method, args)
+        return partial(self._call, method)
 
     @abstractmethod
     def bind(self, site: Site) -> Handle:
         """The same part, to be called from that site; a part binds every handle that it is given."""
 
     @abstractmethod
-    def _call(self, method: str, args: tuple) -> Awaitable[Any]: ...
+    def _call(self, method: str, *args) -> Awaitable[Any]: ...
 
 
 class Retries:
@@ -89,6 +88,19 @@ class Retries:
                 issued.set_result(issue())
             elif not issued.cancelled():
                 issued.set_exception(NodeLost(self._node))
+
+
+class RetryingHandle(Handle):
+    """A handle whose calls are made again."""
+
+    def __init__(self, handle: Handle, retries: Retries):
+        self._handle, self._retries = handle, retries
+
+    def bind(self, site: Site) -> RetryingHandle:
+        return RetryingHandle(self._handle.bind(site), self._retries)
+
+    def _call(self, method: str, *args) -> Awaitable[Any]:
+        return self._retries.call(partial(self._handle._call, method, *args))
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,23 +343,20 @@ class Cluster(Checked, ABC):
 
 def nbytes(message: Any) -> int:
     """Return the bytes of all arrays in a message: its size on the network and in the books."""
-    kind = type(message)
-    if kind is np.ndarray:
-        return message.nbytes
-    if kind is dict:
-        message = message.values()
-    elif kind is not tuple and kind is not list:
-        message = [getattr(message, name) for name in _array_fields(kind)]
-    total = 0
-    for part in message:
-        if type(part) is np.ndarray:
+    total, parts = 0, [message]
+    while parts:
+        part = parts.pop()
+        kind = type(part)
+        if kind is np.ndarray:
             total += part.nbytes
-        elif type(part) not in _WEIGHTLESS:
-            total += nbytes(part)
+        elif kind is tuple or kind is list:
+            parts += part
+        elif kind is dict:
+            parts += part.values()
+        else:
+            for name in _array_fields(kind):
+                parts.append(getattr(part, name))
     return total
-
-
-_WEIGHTLESS = frozenset((int, float, NoneType, bool, str))
 
 
 @cache

@@ -182,10 +182,6 @@ class NodeFailures:
         """The deaths that come as soon as the worker has computed that many."""
         return [each for _, each in self._failures if each.at_batch == batches and self._kills(each)]
 
-    def stretch(self, start: float, seconds: float) -> float:
-        """Return how long a computation takes that begins so long after the training."""
-        return self.outages.stretch(start, seconds) if self.outages else seconds
-
     def count_batch(self, now: float) -> int:
         """Count one more batch, with which outages may begin; return the number of batches."""
         self.batches += 1

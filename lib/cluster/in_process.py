@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from abc import abstractmethod
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, NoReturn
 
 import numpy as np
 
-from lib.cluster.base import Cluster, Handle, Meeting, Retries, Site, World
+from lib.cluster.base import Cluster, Handle, Meeting, Retries, RetryingHandle, Site, World
 from lib.cluster.failures import FailureSchedule, NodeFailures
 from lib.errors import MemberLost, NodeLost, first_cause
 
@@ -163,8 +163,6 @@ class ProcessSite(Site):
 class PartSlot:
     """A part on its node, in one generation after the other if it returns."""
 
-    retries: Retries | None = None
-
     def __init__(self, site: ProcessSite, make: Callable[[], Any]):
         self.site, self._make = site, make
         self.put()
@@ -182,13 +180,6 @@ class ProcessHandle(Handle):
 
     def bind(self, site: ProcessSite) -> ProcessHandle:
         return type(self)(site, self._slot)
-
-    def _call(self, method: str, args: tuple) -> Awaitable[Any]:
-        retries = self._slot.retries
-        return retries.call(partial(self._issue, method, args)) if retries else self._issue(method, args)
-
-    @abstractmethod
-    def _issue(self, method: str, args: tuple) -> Awaitable[Any]: ...
 
 
 class ProcessWorld(World):
@@ -208,14 +199,15 @@ class ProcessWorld(World):
     def site(self, node: str) -> ProcessSite:
         """A node, which starts when it is first used."""
 
-    async def host(self, part: type, *args, node: str, returns: bool = False) -> ProcessHandle:
+    async def host(self, part: type, *args, node: str, returns: bool = False) -> Handle:
         site = self.site(node)
         if self.failure_schedule.is_dead(site.node):
             raise NodeLost(site.node)
         slot = PartSlot(site, partial(part, site, *args))
-        if returns and site.fails:
-            slot.retries = Retries(node, lambda: slot.context.generation, partial(self._return, slot))
-        return self.handle(self.site("master"), slot)
+        handle = self.handle(self.site("master"), slot)
+        if not (returns and site.fails):
+            return handle
+        return RetryingHandle(handle, Retries(node, lambda: slot.context.generation, partial(self._return, slot)))
 
     async def _return(self, slot: PartSlot) -> bool:
         """Wait until a slot's node is up, and make its part again."""

@@ -54,7 +54,7 @@ class LocalHandle(ProcessHandle):
         super().__init__(caller, slot)
         self._generation = caller.context
 
-    def _issue(self, method: str, args: tuple) -> Awaitable[Any]:
+    def _call(self, method: str, *args) -> Awaitable[Any]:
         function = getattr(self._slot.part, method)
         if not self._caller.fails:
             return asyncio.get_running_loop().create_task(function(*args))

@@ -91,7 +91,7 @@ class WallSite(Site):
             self._warm = True
         if self.failures.outages and work is not None:
             took = time.perf_counter() - start
-            await asyncio.sleep(self.failures.stretch(start - self._started, took) - took)
+            await asyncio.sleep(self.failures.outages.stretch(start - self._started, took) - took)
         return result
 
     def _measure(self, function: Callable, args: tuple) -> tuple[Any, float]:

@@ -150,7 +150,7 @@ def test_hangs_and_slowness_by_hand(start, work, takes):
         Failure(node="worker0", kind="hangs", at=2, lasts=3),
         Failure(node="worker0", kind="slows", at=10, lasts=4, factor=2),
     ]
-    assert NodeFailures(plan, 0, "worker0", 10).stretch(start, work) == pytest.approx(takes, abs=1e-9)
+    assert NodeFailures(plan, 0, "worker0", 10).outages.stretch(start, work) == pytest.approx(takes, abs=1e-9)
 
 
 @settings(max_examples=50, deadline=None)

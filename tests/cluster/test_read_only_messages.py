@@ -47,7 +47,8 @@ def read_only(message: Any) -> Any:
 
 async def _carried(self, arrival, context, function, args):
     await self._caller.sleep_until(arrival)
-    result = await self._run(context, function, tuple(map(read_only, args)))
+    call = function(*map(read_only, args))
+    result = await (context.call(call) if self._site.fails else call)
     await self._caller.sleep_until(self._site.send(self._caller, nbytes(result)))
     return read_only(result)
 

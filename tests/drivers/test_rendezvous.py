@@ -37,7 +37,7 @@ class Peers(Handle):
     def bind(self, site):
         return self
 
-    async def _call(self, method, args):
+    async def _call(self, method, *args):
         if self.dead:
             raise NodeLost(f"worker{self.exchanger.rank}")
         if method == "mix_round":

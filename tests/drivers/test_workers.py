@@ -23,7 +23,7 @@ class Worker(Handle):
     def bind(self, site):
         return self
 
-    async def _call(self, method, args):
+    async def _call(self, method, *args):
         assert method in ("load", "run")
 
 
@@ -34,7 +34,7 @@ class Server(Handle):
     def bind(self, site):
         return self
 
-    async def _call(self, method, args):
+    async def _call(self, method, *args):
         assert method == "tell"
         self.left.append(args)
 

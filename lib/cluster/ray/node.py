@@ -256,12 +256,12 @@ class RayHandle(Handle):
     def bind(self, site: RaySite) -> RayHandle:
         return RayHandle(*self._target, site.caller)
 
-    def _call(self, method: str, args: tuple) -> Awaitable[Any]:
+    def _call(self, method: str, *args) -> Awaitable[Any]:
         _, _, node, _, returns = self._target
-        issue = partial(self._issue, method, args)
+        issue = partial(self._issue, method, *args)
         return asyncio.ensure_future(self._caller.retries(node).call(issue) if returns else issue())
 
-    def _issue(self, method: str, args: tuple) -> Awaitable[Any]:
+    def _issue(self, method: str, *args) -> Awaitable[Any]:
         (actor, number, node, generation, _), caller = self._target, self._caller
         if (place := caller.places.get(node)) and place[1] > generation:
             actor, generation = place

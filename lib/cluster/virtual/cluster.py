@@ -24,7 +24,7 @@ from lib.cluster.in_process import NodeContext, ProcessHandle, ProcessSite, Proc
 from lib.cluster.spec import Link, Node, Uplink, Usage, Work
 from lib.cluster.virtual.collectives import ALGORITHMS
 from lib.cluster.virtual.loop import VirtualLoop
-from lib.cluster.virtual.network import Network, Transfer, carry_out, usage
+from lib.cluster.virtual.network import Network, Transfer, carry_out, send, usage
 from lib.errors import BadOption, unknown
 from lib.options.checked import to_plain
 from lib.options.yaml_source import load
@@ -95,23 +95,21 @@ class VirtualCluster(Cluster):
 class VirtualHandle(ProcessHandle):
     """Arguments travel to the part's node and the result travels back, at the cost of their bytes."""
 
-    def _issue(self, method: str, args: tuple) -> Awaitable[Any]:
-        function, context = getattr(self._slot.part, method), self._slot.context
-        if self._caller is self._site:
+    def _call(self, method: str, *args) -> Awaitable[Any]:
+        caller, site, context = self._caller, self._site, self._slot.context
+        function = getattr(self._slot.part, method)
+        if caller is site:
             return function(*args)
-        if self._caller.world.clock_paused:
-            return self._run(context, function, args)
-        return self._carry(self._caller.send(self._site, nbytes(args)), context, function, args)
+        if caller.world.clock_paused:
+            return context.call(function(*args)) if site.fails else function(*args)
+        return self._carry(caller.send(site, nbytes(args)), context, function, args)
 
     async def _carry(self, arrival: float, context: NodeContext, function: Callable, args: tuple) -> Any:
-        await self._caller.sleep_until(arrival)
-        result = await self._run(context, function, args)
-        await self._caller.sleep_until(self._site.send(self._caller, nbytes(result)))
+        caller, site = self._caller, self._site
+        await caller.sleep_until(arrival)
+        result = await (context.call(function(*args)) if site.fails else function(*args))
+        await caller.sleep_until(site.send(caller, nbytes(result)))
         return result
-
-    def _run(self, context: NodeContext, function: Callable, args: tuple) -> Awaitable[Any]:
-        call = function(*args)
-        return context.call(call) if self._site.fails else call
 
 
 class VirtualWorld(ProcessWorld):
@@ -122,7 +120,7 @@ class VirtualWorld(ProcessWorld):
     def __init__(self, cluster: VirtualCluster, seed: int, workers: int):
         super().__init__(cluster, seed)
         self.loop = VirtualLoop()
-        failures_between = partial(Connection, cluster.failures, cluster.mishaps, seed) if cluster.fails else None
+        failures_between = partial(Connection, cluster.failures, cluster.mishaps, seed)
         self.network = Network(cluster.links, cluster.uplinks, failures_between)
         self.average = ALGORITHMS[cluster.collective]
         self.clock_paused = False
@@ -134,7 +132,7 @@ class VirtualWorld(ProcessWorld):
         return self._sites[node]
 
     def now(self) -> float:
-        return self.loop.time()
+        return self.loop.now
 
     @contextmanager
     def paused_clock(self) -> Iterator[None]:
@@ -143,7 +141,6 @@ class VirtualWorld(ProcessWorld):
             yield
         finally:
             self.clock_paused = False
-        self.objects: dict[str, Any] = {}
 
     def state(self) -> dict[str, Any]:
         """The clock, the failures, the books of idle interfaces, and the calls of each slowdown.
@@ -199,13 +196,14 @@ class VirtualSite(ProcessSite):
         """The slowdown's calls so far, in a run with checkpoints."""
         self.objects = world.objects  # of the whole world: `compute` runs a function to its end before any other
         self._loop, self._lanes = world.loop, [0.0] * self.spec.lanes
+        self.sleep_until = world.loop.sleep_until
         self._slow_down = world.cluster.stretch(world.seed, node)
 
     def now(self) -> float:
-        return self._loop.time()
+        return self._loop.now
 
     async def sleep(self, seconds: float) -> None:
-        await self.sleep_until(self._loop.time() + seconds)
+        await self.sleep_until(self._loop.now + seconds)
 
     async def compute(
         self, work: Work | None, function: Callable, *args, after: Collection[asyncio.Future] = ()
@@ -214,11 +212,11 @@ class VirtualSite(ProcessSite):
             return function(*args)
         start, seconds = self._occupy(work)
         # The function sees its node's memory as it is when its turn comes.
-        if start > self._loop.time():
+        if start > self._loop.now:
             await self.sleep_until(start)
         if after:
             await asyncio.wait(after)
-            if (now := self._loop.time()) > start:
+            if (now := self._loop.now) > start:
                 start, seconds = now, self._seconds(work, now)
         result = function(*args)
         if seconds:
@@ -232,7 +230,7 @@ class VirtualSite(ProcessSite):
         self, work: Work, shares: Sequence[float], emit: Callable[[int, Any], None], function: Callable, *args
     ) -> Any:
         start, seconds = self._occupy(work)
-        if start > self._loop.time():
+        if start > self._loop.now:
             await self.sleep_until(start)
         result = function(*args, lambda k, part: self._loop.call_at(start + shares[k] * seconds, emit, k, part))
         await self.sleep_until(start + seconds)
@@ -240,7 +238,7 @@ class VirtualSite(ProcessSite):
 
     def _occupy(self, work: Work) -> tuple[float, float]:
         """Take the lane that is free first; from when, and for how long."""
-        start = max(heapq.heappop(self._lanes), self._loop.time())
+        start = max(heapq.heappop(self._lanes), self._loop.now)
         seconds = self._seconds(work, start)
         heapq.heappush(self._lanes, start + seconds)
         self.computed += seconds
@@ -254,7 +252,9 @@ class VirtualSite(ProcessSite):
             if self.world.checkpoints:
                 self.calls.append((start, seconds))
             seconds = self._slow_down(start, seconds)
-        return self.failures.stretch(start - self.world.failure_schedule.start, seconds)
+        if outages := self.failures.outages:
+            return outages.stretch(start - self.world.failure_schedule.start, seconds)
+        return seconds
 
     def repeat(self, calls: np.ndarray) -> None:
         """Make these calls of the slowdown again, on an idle node."""
@@ -283,27 +283,27 @@ class VirtualSite(ProcessSite):
         self.world.report(samples)
         if self.fails:
             failure_schedule = self.world.failure_schedule
-            failure_schedule.count_batch(
-                self.node, self.failures.count_batch(self._loop.time() - failure_schedule.start)
-            )
+            failure_schedule.count_batch(self.node, self.failures.count_batch(self._loop.now - failure_schedule.start))
 
     def _forget(self) -> None:
         self._lanes = [0.0] * self.spec.lanes
 
     def send(self, other: VirtualSite, size: int) -> float:
         """Queue a message to another node and return when it has arrived."""
+        network, now = self.world.network, self._loop.now
+        ends = network.links.get((self.node, other.node)) or (self.interface, other.interface)
+        arrival = send(*ends, now, size + HEADER)
+        if not self.fails:
+            return arrival
         start = self.world.failure_schedule.start
-        return self.world.network.send(self.node, other.node, self._loop.time(), size + HEADER, start)
-
-    def sleep_until(self, when: float) -> asyncio.Future:
-        return self._loop.sleep_until(when)
+        return start + network.connection(self.node, other.node).arrival(now - start, arrival - start)
 
     async def _meet(self, meeting: Meeting, kind: str, mine: np.ndarray, function: Callable, steps: list[Transfer]):
         """What `function` makes of the members' arrays, and when each member is done with the transfers."""
 
         def together(arrays: list[np.ndarray]):
             members = [self.world.network.interfaces[f"worker{rank}"] for rank in meeting.members]
-            ready = np.full(len(members), self._loop.time())
+            ready = np.full(len(members), self._loop.now)
             return function(arrays), carry_out(steps, members, ready)
 
         return await self.world.collectives.reduce(meeting, kind, self.rank, mine, together)

@@ -12,87 +12,66 @@ import heapq
 from asyncio import events
 from collections import deque
 from collections.abc import Coroutine
+from functools import partial
 from typing import Any
 
 from lib.errors import Deadlock
 
 
-class _Handle:
-    """A callback that may be cancelled; what asyncio needs of its Handle and no more."""
+class _Callback(partial):
+    """A callback that may be cancelled. The loop asks each whether it is: `bool()` says no without a frame of Python."""
 
-    __slots__ = ("_args", "_callback", "_context", "when")
-
-    def __init__(self, callback, args, context, when=0.0):
-        self._callback, self._args, self._context, self.when = callback, args, context, when
+    cancelled = staticmethod(bool)
 
     def cancel(self) -> None:
-        self._callback = None
-
-    def cancelled(self) -> bool:
-        return self._callback is None
-
-    def run(self) -> None:
-        if self._callback is not None:
-            self._context.run(self._callback, *self._args)
-
-
-class _Alarm:
-    """A timer that only ends a sleep, as most timers do; it needs no callback and no context."""
-
-    __slots__ = ("future",)
-
-    def __init__(self, future: asyncio.Future):
-        self.future = future
-
-    def cancelled(self) -> bool:
-        return self.future.done()
-
-    def run(self) -> None:
-        if not self.future.done():
-            self.future.set_result(None)
+        self.cancelled = lambda: True
 
 
 class VirtualLoop(asyncio.AbstractEventLoop):
     """`time()` is virtual. A loop that can never wake again raises `Deadlock` with the names of what waits."""
 
+    get_debug = is_closed = staticmethod(bool)  # False; asyncio asks for each future
+
     def __init__(self):
-        self._now = 0.0
-        self._ready: deque[_Handle] = deque()
-        self._timers: list[tuple[float, int, _Handle | _Alarm]] = []
+        self.now = 0.0
+        self._ready: deque[_Callback] = deque()
+        self._timers: list[tuple[float, int, _Callback]] = []
         self._scheduled = 0
         self._error: BaseException | None = None
         self._interrupted = False
         self.events = 0
 
     def time(self) -> float:
-        return self._now
+        return self.now
 
     def set_time(self, now: float) -> None:
         """Set the clock, also backwards; no timer may be waited for."""
-        if any(not handle.cancelled() for _, _, handle in self._timers):
+        if not all(callback.cancelled() for _, _, callback in self._timers):
             raise RuntimeError("time cannot be set while timers are waited for")
         self._timers.clear()
-        self._now = now
+        self.now = now
 
-    def call_soon(self, callback, *args, context=None) -> _Handle:
-        handle = _Handle(callback, args, contextvars.copy_context() if context is None else context)
-        self._ready.append(handle)
-        return handle
+    def call_soon(self, callback, *args, context=None) -> _Callback:
+        callback = _Callback((contextvars.copy_context() if context is None else context).run, callback, *args)
+        self._ready.append(callback)
+        return callback
 
-    def call_at(self, when, callback, *args, context=None) -> _Handle:
-        handle = _Handle(callback, args, contextvars.copy_context() if context is None else context, when)
+    def call_at(self, when, callback, *args, context=None) -> _Callback:
+        callback = _Callback((contextvars.copy_context() if context is None else context).run, callback, *args)
         self._scheduled += 1
-        heapq.heappush(self._timers, (when, self._scheduled, handle))
-        return handle
+        heapq.heappush(self._timers, (when, self._scheduled, callback))
+        return callback
 
-    def call_later(self, delay, callback, *args, context=None) -> _Handle:
-        return self.call_at(self._now + delay, callback, *args, context=context)
+    def call_later(self, delay, callback, *args, context=None) -> _Callback:
+        return self.call_at(self.now + delay, callback, *args, context=context)
 
     def sleep_until(self, when: float) -> asyncio.Future:
         """Done at that time."""
         future = asyncio.Future(loop=self)
         self._scheduled += 1
-        heapq.heappush(self._timers, (when, self._scheduled, _Alarm(future)))
+        alarm = _Callback(future.set_result, None)
+        alarm.cancelled = future.done
+        heapq.heappush(self._timers, (when, self._scheduled, alarm))
         return future
 
     def create_future(self) -> asyncio.Future:
@@ -101,14 +80,8 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     def create_task(self, coro, *, name=None, context=None) -> asyncio.Task:
         return asyncio.Task(coro, loop=self, name=name, context=context)
 
-    def get_debug(self) -> bool:
-        return False
-
     def is_running(self) -> bool:
         return events._get_running_loop() is self
-
-    def is_closed(self) -> bool:
-        return False
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         self._error = self._error or context.get("exception") or RuntimeError(context.get("message"))
@@ -141,13 +114,15 @@ class VirtualLoop(asyncio.AbstractEventLoop):
                     heapq.heappop(timers)
                 if not timers:
                     raise Deadlock(self._who_waits(main))
-                self._now, _, handle = heapq.heappop(timers)
-                ready.append(handle)
-                while timers and timers[0][0] == self._now:
+                self.now, _, callback = heapq.heappop(timers)
+                ready.append(callback)
+                while timers and timers[0][0] == self.now:
                     ready.append(heapq.heappop(timers)[2])
             self.events += len(ready)
             for _ in range(len(ready)):
-                ready.popleft().run()
+                callback = ready.popleft()
+                if not callback.cancelled():
+                    callback()
 
     def _cancel_the_rest(self) -> None:
         rest = [task for task in asyncio.all_tasks(self) if not task.done()]
@@ -155,7 +130,8 @@ class VirtualLoop(asyncio.AbstractEventLoop):
             task.cancel()
         # A task that is cancelled may only clean up: its timers are not waited for.
         while self._ready:
-            self._ready.popleft().run()
+            if not (callback := self._ready.popleft()).cancelled():
+                callback()
         self._timers.clear()
 
     def _who_waits(self, main: asyncio.Task) -> str:
@@ -163,7 +139,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         waiting = sorted(_where(task) for task in (tasks - {main} or tasks))
         shown = "\n  ".join(waiting[:20]) + (f"\n  and {len(waiting) - 20} more" if len(waiting) > 20 else "")
         return (
-            f"deadlock at virtual time {self._now:.6f} s: nothing is ready and no timer is set; waiting are\n  {shown}"
+            f"deadlock at virtual time {self.now:.6f} s: nothing is ready and no timer is set; waiting are\n  {shown}"
         )
 
 

@@ -127,7 +127,7 @@ def send(source: Interface, target: Interface, now: float, size: float) -> float
     """Queue a message on both ends; when its last byte has arrived."""
     latency = max(source.latency, target.latency)
     begun, ended = source.out.enter(now, size), source.out.free
-    for queue in uplinks(source, target):
+    for queue in uplinks(source, target) if source.uplink or target.uplink else ():
         begun = queue.enter(begun, size)
         ended = max(ended, queue.free)
     target.into.enter(begun + latency, size)
@@ -181,9 +181,9 @@ class Network:
         self,
         links: Sequence[Link],
         uplinks: Sequence[Uplink],
-        failures_between: Callable[[str, str], Connection] | None,
+        failures_between: Callable[[str, str], Connection],
     ):
-        """`failures_between` returns what happens to messages from one node to another; None: nothing ever."""
+        """`failures_between` returns what happens to messages from one node to another."""
         self.links: dict[tuple[str, str], tuple[Interface, Interface]] = {}
         """A link is two pairs of interfaces, one pair a direction, which share nothing."""
         for link in links:
@@ -208,14 +208,6 @@ class Network:
         first: dict[Interface | int, int] = {}
         return [first.setdefault(each, at) for at, each in enumerate(uplinks)]
 
-    def send(self, source: str, target: str, now: float, size: float, start: float) -> float:
-        """Queue a message; when it has arrived. Failures count from `start` on."""
-        ends = self.links.get((source, target)) or (self.interfaces[source], self.interfaces[target])
-        arrival = send(*ends, now, size)
-        if self._failures_between is None:
-            return arrival
-        return start + self._connection(source, target).arrival(now - start, arrival - start)
-
     def state(self) -> dict[str, Any]:
         """The books of interfaces that are idle, and how far the chances have come."""
         books = {name: [_book(queue) for queue in queues] for name, queues in self._queues().items()}
@@ -229,9 +221,10 @@ class Network:
                 for entry, value in book.items():
                     setattr(queue, entry, value)
         for source, target, kept in state["connections"]:
-            self._connection(source, target).restore(kept)
+            self.connection(source, target).restore(kept)
 
-    def _connection(self, source: str, target: str) -> Connection:
+    def connection(self, source: str, target: str) -> Connection:
+        """What happens to messages from one node to another."""
         if (source, target) not in self._connections:
             self._connections[source, target] = self._failures_between(source, target)
         return self._connections[source, target]
