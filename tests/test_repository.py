@@ -156,8 +156,6 @@ def test_lib_needs_no_experiment_no_test_and_no_preparation():
 DEEP = {
     "lib.cluster.virtual.collectives": "a collective's steps, without a run",
     "lib.cluster.virtual.network": "the same",
-    "lib.store.wire.codecs": "what a codec saves and costs, without a run",
-    "lib.store.wire.ids": "the same of ids",
 }
 """What notebooks measure or show by itself: a module of lib -> why no public name leads to it."""
 

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 from annotated_types import Ge, Le
 
 from lib import streams
-from lib.cluster.slowdowns.base import Duration, Pace
+from lib.cluster.slowdowns import Duration, Pace
 from lib.errors import BadOption
 from lib.options.checked import Checked, Count, Finite, Share
 from lib.options.units import Seconds

@@ -29,8 +29,8 @@ from lib.drivers.record import EvalPoint, PartLog
 from lib.drivers.server_client import CachedClient, ServerClient
 from lib.drivers.trainer import DataService
 from lib.errors import NodeLost
-from lib.store.checkpointed import Part
-from lib.store.wire.bags import Bags
+from lib.store.checkpoint import Part
+from lib.store.wire import Bags
 from lib.tasks.batch import Batch
 from lib.tasks.flat_model import StepResult
 

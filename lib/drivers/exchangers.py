@@ -20,7 +20,7 @@ from lib.drivers.trainer import Overlap
 from lib.errors import BadOption, MemberLost, NodeLost
 from lib.protocols.mixing import Centre, Exchange, Gradients, Mean, Mix, Neighbours, Peer
 from lib.protocols.replica_rule import mixes_now, neighbours
-from lib.store.checkpointed import Checkpointed
+from lib.store.checkpoint import Checkpointed
 from lib.store.phantom import concat
 from lib.store.rows import union
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from lib.cluster.base import Site
 from lib.errors import BadOption, LockstepError
-from lib.store.checkpointed import Checkpointed, Part
+from lib.store.checkpoint import Checkpointed, Part
 
 
 @dataclass(frozen=True, slots=True)

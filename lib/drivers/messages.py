@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from lib.protocols.server_rule import Apply
-from lib.store.wire.bags import Bags
+from lib.store.wire import Bags
 
 
 @dataclass(frozen=True, slots=True)

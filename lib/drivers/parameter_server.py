@@ -29,7 +29,7 @@ from lib.drivers.record import EvalPoint, PartLog, Snapshot
 from lib.drivers.rule_checks import check_cache, check_decisions, check_end, check_push
 from lib.drivers.shard import Shard
 from lib.protocols.server_rule import Apply, Decisions, Push, ServerRule, ServerState
-from lib.store.checkpointed import Part
+from lib.store.checkpoint import Part
 from lib.store.rows import Rows
 
 Step = tuple[int, int]

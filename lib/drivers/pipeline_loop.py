@@ -21,9 +21,8 @@ from lib.drivers.record import END, LAST, Access, EvalPoint, Finished, PartLog, 
 from lib.drivers.trainer import Trainer
 from lib.drivers.workers import Workers
 from lib.protocols.pipeline_rule import Admission, PipelineRule
-from lib.store.checkpointed import Part
-from lib.store.device.cache import Cache
-from lib.store.device.transfers import Arrival, Transfers, uploaded
+from lib.store.checkpoint import Part
+from lib.store.device import Arrival, Cache, Transfers, uploaded
 from lib.store.rows import Rows
 from lib.store.table import Table
 from lib.tasks.batch import Batch

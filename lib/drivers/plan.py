@@ -18,7 +18,7 @@ from lib.store.phantom import PhantomDense, PhantomTable, phantom
 from lib.store.placement import Placement, look_up_costs
 from lib.store.spec import RowStore
 from lib.store.table import Table
-from lib.store.wire.codecs import Fp32
+from lib.store.wire import Fp32
 from lib.tasks.batch import Batch, SizedBatches, sized_batches
 from lib.tasks.clicks_stream import FIELD_SHIFT
 from lib.tasks.flat_model import FlatModel

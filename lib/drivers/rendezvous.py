@@ -10,7 +10,7 @@ from lib.drivers.members import Members
 from lib.drivers.plan import Plan
 from lib.errors import BadOption
 from lib.protocols.replica_rule import mixes_now
-from lib.store.checkpointed import Part
+from lib.store.checkpoint import Part
 
 
 class Rendezvous(Part):

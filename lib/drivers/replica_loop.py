@@ -26,7 +26,7 @@ from lib.drivers.trainer import DataService, Input, Overlap, Trainer, open_data_
 from lib.drivers.workers import Workers
 from lib.errors import BadOption
 from lib.protocols.mixing import Background, Centre, Loop
-from lib.store.checkpointed import Part
+from lib.store.checkpoint import Part
 from lib.store.rows import Rows
 from lib.tasks.batch import Batch
 from lib.tasks.flat_model import StepResult

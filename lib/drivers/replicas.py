@@ -24,7 +24,7 @@ from lib.options.checked import checked
 from lib.protocols import statistics
 from lib.protocols.mixing import Background, Loop, Mean, Mix
 from lib.protocols.replica_rule import ReplicaRule
-from lib.store.checkpointed import Checkpointed, Part
+from lib.store.checkpoint import Checkpointed, Part
 from lib.store.dense import DenseStore
 from lib.store.optim import Optimizer
 from lib.store.phantom import PhantomDense, phantom

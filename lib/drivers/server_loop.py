@@ -14,7 +14,7 @@ from lib.drivers.record import EvalPoint, Finished, PartLog
 from lib.drivers.server_client import with_pulls
 from lib.drivers.trainer import DataService, Input, Trainer, open_data_service
 from lib.drivers.workers import Workers
-from lib.store.checkpointed import Part
+from lib.store.checkpoint import Part
 
 
 class ServerWorker(Part):

@@ -19,13 +19,13 @@ from lib.drivers.plan import Plan
 from lib.drivers.record import EvalPoint, Snapshot
 from lib.drivers.rule_checks import compensated
 from lib.protocols.server_rule import Apply, ServerRule
-from lib.store.checkpointed import Checkpointed
+from lib.store.checkpoint import Checkpointed
 from lib.store.dense import DenseStore
 from lib.store.optim import SGD
 from lib.store.placement import Partition
 from lib.store.rows import Rows
 from lib.store.table import Table
-from lib.store.wire.bags import Bags
+from lib.store.wire import Bags
 
 Wanted = dict[str, Bags | np.ndarray]
 """Table -> the sums, or the rows of distinct ids, that a worker pulls."""

@@ -18,7 +18,7 @@ from lib.drivers.feed import Computation, WorkQueue, own_batches, read
 from lib.drivers.plan import Plan
 from lib.drivers.record import PartLog
 from lib.errors import BadOption, NotFinite
-from lib.store.checkpointed import Checkpointed, Part
+from lib.store.checkpoint import Checkpointed, Part
 from lib.store.phantom import concat, phantom
 from lib.tasks.batch import Batch
 from lib.tasks.flat_model import FlatModel, StepResult

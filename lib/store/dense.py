@@ -9,8 +9,8 @@ import numpy as np
 import torch
 
 from lib.errors import BadOption
-from lib.store.inputs import floats_of
 from lib.store.optim import Optimizer
+from lib.store.rows import floats_of
 
 
 class DenseStore:

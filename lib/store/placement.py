@@ -26,8 +26,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from lib.errors import BadOption
-from lib.store.inputs import whole
-from lib.store.rows import Rows
+from lib.store.rows import Rows, whole
 
 _ODD = np.uint64(0x9E3779B97F4A7C15)
 _SCRAMBLED = (30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)

@@ -13,13 +13,11 @@ import numpy as np
 
 from lib.errors import BadOption
 from lib.options.checked import Checked, Count
-from lib.store import shared_memory
+from lib.store import shared_memory, wire
 from lib.store.optim import Optimizer
 from lib.store.placement import ByGroup, Hashed, Placement, Uniform, packed
 from lib.store.table import Locking, Table
-from lib.store.wire import ids as wire
-from lib.store.wire.bags import Bags
-from lib.store.wire.codecs import Codec, Fp32
+from lib.store.wire import Bags, Codec, Fp32
 
 _numbers = itertools.count()
 
@@ -46,13 +44,13 @@ class RowStore(Checked):
     """Which server has a row: every feature group's ids shuffled over all; each id where a hash says; a group on one server; or
     groups packed by the bytes that their look-ups take in the first batches (`lib/store/placement.py`)."""
     rows: Codec = field(default_factory=Fp32)
-    """How rows travel to workers: a codec, or the name of one (`lib/store/wire/codecs.py`)."""
+    """How rows travel to workers: a codec, or the name of one (`lib/store/wire.py`)."""
     gradients: Codec = field(default_factory=Fp32)
     """How the rows' gradients travel to servers."""
-    ids: wire.Form = "distinct"
-    """How workers ask for rows: "distinct", "entries" or "samples" (`lib/store/wire/ids.py`)."""
+    ids: wire.IdForm = "distinct"
+    """How workers ask for rows: "distinct", "entries" or "samples" (`lib/store/wire.py`)."""
     pooling: Literal["worker", "server"] = "worker"
-    """Who sums the rows of a multi-hot field: the worker, or the servers, each those that it has (`lib/store/wire/bags.py`)."""
+    """Who sums the rows of a multi-hot field: the worker, or the servers, each those that it has (`lib/store/wire.py`)."""
 
     def __post_init__(self):
         if self.mapped is not None and self.shared_memory:
@@ -105,8 +103,8 @@ class RowStore(Checked):
     def ask(self, ids: np.ndarray, where: np.ndarray, mine: np.ndarray | slice, bag: Sequence[int] = ()) -> object:
         """The message in which a worker asks one server for `ids[mine]`, or for their sums over bags of so many columns; `where`
         is the batch's map to positions in `ids`."""
-        return Bags.of(ids, where, bag, mine) if bag else wire.encode(self.ids, ids, where, mine)
+        return Bags.of(ids, where, bag, mine) if bag else wire.encode_ids(self.ids, ids, where, mine)
 
     def asked(self, message: object) -> Bags | np.ndarray:
         """What such a message asks for: sums, or the rows of distinct ids."""
-        return message if isinstance(message, Bags) else wire.decode(self.ids, message)
+        return message if isinstance(message, Bags) else wire.decode_ids(self.ids, message)

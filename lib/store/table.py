@@ -30,9 +30,8 @@ import numpy as np
 
 from lib.errors import BadOption
 from lib.store import kernels
-from lib.store.inputs import floats_of, ids_of, whole
 from lib.store.optim import Optimizer
-from lib.store.rows import Dump, Rows
+from lib.store.rows import Dump, Rows, floats_of, ids_of, whole
 
 Locking = Literal["table", "none"]
 NEVER, UNSET = -1, -2

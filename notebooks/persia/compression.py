@@ -6,8 +6,7 @@ import numpy as np
 import pandas as pd
 
 from lib import Batch, RowStore, Run, Workload, streams, workloads
-from lib.store.wire import ids as wire
-from lib.store.wire.codecs import Codec, Fp16, Fp32, Int8, ScaledFp16
+from lib.store.wire import Codec, Fp16, Fp32, Int8, ScaledFp16, encode_ids
 from lib.tasks.flat_model import FlatModel
 from lib.tasks.workload import draw_batch
 from notebooks import study
@@ -32,7 +31,7 @@ def indices(size: int, exponent: float, seed: int) -> dict[str, float]:
     """One batch's ids in both forms: bytes as int64 lists over those with uint16 samples, and whether nothing is lost."""
     _, batch = _batch(size, exponent, seed)
     [(ids, where)] = [(batch.ids[table], batch.where[table]) for table in batch.ids]
-    raw, short = (wire.encode(form, ids, where, slice(None)) for form in ("entries", "samples"))
+    raw, short = (encode_ids(form, ids, where, slice(None)) for form in ("entries", "samples"))
     lists = np.repeat(short.ids, short.counts)
     order = np.lexsort((raw, np.repeat(np.arange(size), where.size // size)))
     same = np.lexsort((lists, short.samples))

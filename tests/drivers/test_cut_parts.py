@@ -17,7 +17,7 @@ from lib.drivers.checkpoints import CheckpointFolder
 from lib.drivers.record import PartLog
 from lib.errors import Damaged, LockstepError
 from lib.store import checkpoint
-from lib.store.checkpointed import Part
+from lib.store.checkpoint import Part
 from lib.training.train import Job
 from tests.store.test_checkpoint import STEPS, at_step
 

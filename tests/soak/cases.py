@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from lib import workloads
 from lib.protocols import ALL, get
-from lib.store.wire.codecs import CODECS
+from lib.store.wire import CODECS
 
 Case = dict[str, Any]
 

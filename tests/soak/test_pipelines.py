@@ -17,7 +17,7 @@ from lib.drivers.record import Access, PartLog
 from lib.protocols.oac import OAC
 from lib.results.outcome import digest
 from lib.store import kernels
-from lib.store.device.cache import Cache
+from lib.store.device import Cache
 from lib.store.optim import SGD
 from lib.store.rows import Rows
 from lib.store.table import Table

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lib.store.device.cache import Cache
+from lib.store.device import Cache
 
 IDS = st.lists(
     st.one_of(st.integers(-20, 20), st.sampled_from([-(2**63), 2**63 - 1])), min_size=1, max_size=12, unique=True

@@ -12,7 +12,7 @@ from lib.store.optim import SGD
 from lib.store.placement import ByGroup, Uniform
 from lib.store.shared_memory import SharedTable
 from lib.store.spec import RowStore
-from lib.store.wire.codecs import Int8, ScaledFp16
+from lib.store.wire import Int8, ScaledFp16
 from lib.training.train import Job
 
 SMALL = {"workers": 4, "samples": 3000, "evaluation_samples": 300, "save": False}

@@ -1,4 +1,14 @@
-"""What travels between workers and servers in place of float32 rows and gradients (Persia, Section 4.2.3).
+"""What travels between workers and servers in place of int64 ids and float32 rows (Persia, Section 4.2.3).
+
+A batch asks for its ids in one of three forms that say the same, with unlike numbers of bytes:
+
+- "distinct": each id once, int64; the worker keeps to itself where in the batch it stands;
+- "entries": what stands at each place of the batch, int64, as systems send it that do not compress;
+- "samples": each id once, with the samples that have it as uint16: lossless, as Persia sends it.
+
+`Bags` ask for sums of rows instead: a server that has the rows sums those of a bag itself, and sends one vector for each
+(ShadowSync, Section 3.1). Where a bag's rows are on several servers, each sends what its own come to, and the worker adds that
+up. A gradient comes back as one vector a bag, without ids: the server remembers what it was asked.
 
 A codec makes a message of a float32 block and a block of the message: an array, or arrays in a frozen dataclass, so that
 pickle's protocol 5 ships their own memory out of band, and `nbytes` is what the network carries.
@@ -17,8 +27,9 @@ any other number's error bound, except that a huge finite one is its block's nor
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -26,11 +37,112 @@ from annotated_types import Gt, Le
 
 from lib.errors import BadOption
 from lib.options.checked import Checked, Count, read_kind
-from lib.store.inputs import floats_of
+from lib.store.kernels import add_up, unique
+from lib.store.phantom import is_phantom, phantom
+from lib.store.rows import floats_of
 
+IdForm = Literal["distinct", "entries", "samples"]
+NARROW = 65_535
+"""A batch of at most so many samples has uint16 indices; a larger one has uint32."""
 HALF_MAX = 65504.0
 """The largest finite fp16 number."""
 _TINY, _HUGE = 1e-30, 1e36
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SampleIndex:
+    """{id: the samples that have it}. A sample that has an id twice stands there twice."""
+
+    ids: np.ndarray
+    """int64[u], distinct."""
+    counts: np.ndarray
+    """uint16 or uint32[u], places of each id."""
+    samples: np.ndarray
+    """uint16 or uint32[n], the ids' samples one after another, ascending inside an id."""
+
+    @property
+    def nbytes(self) -> int:
+        return self.ids.nbytes + self.counts.nbytes + self.samples.nbytes
+
+
+def encode_ids(form: IdForm, ids: np.ndarray, where: np.ndarray, mine: np.ndarray | slice) -> Any:
+    """The message that asks for `ids[mine]`; `where` has for each place of the batch, samples first, its id's position."""
+    wanted = ids[mine]
+    if form == "distinct":
+        return wanted
+    positions = where.ravel()
+    entries = np.arange(positions.size)
+    if wanted.size < ids.size:
+        rank = np.full(ids.size, -1)
+        rank[mine] = np.arange(wanted.size)
+        positions = rank[positions]
+        entries = np.flatnonzero(positions >= 0)
+        positions = positions[entries]
+    if form == "entries":
+        return wanted[positions]
+    batch = where.shape[0]
+    counts = np.bincount(positions, minlength=wanted.size)
+    order = np.argsort(_narrow(positions, wanted.size), kind="stable")
+    samples = entries[order] // max(1, where.size // max(1, batch))
+    return SampleIndex(wanted, _narrow(counts, counts.max(initial=0)), _narrow(samples, batch))
+
+
+def decode_ids(form: IdForm, message: Any) -> np.ndarray:
+    """The distinct ids, in the order in which `encode_ids` had them."""
+    if form == "samples":
+        return message.ids
+    return unique(message)[0] if form == "entries" else message
+
+
+def _narrow(numbers: np.ndarray, most: int) -> np.ndarray:
+    return numbers.astype(np.uint16 if most <= NARROW else np.uint32)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Bags:
+    """What one server is to sum."""
+
+    entries: np.ndarray
+    """int64[e]: ids, bag by bag; an id that a bag has twice stands there twice."""
+    bags: np.ndarray
+    """int32[b], ascending: those of the batch's bags that have rows on this server."""
+    counts: np.ndarray
+    """uint16[b]: how many."""
+
+    @classmethod
+    def of(cls, ids: np.ndarray, where: np.ndarray, pooling: Sequence[int], mine: np.ndarray | slice) -> Bags:
+        """Those that `ids[mine]` fall into; `where` has a batch's positions in `ids`, of which so many columns make a bag."""
+        bag = np.repeat(np.arange(len(pooling)), pooling)
+        bag = (np.arange(len(where))[:, None] * len(pooling) + bag).ravel()
+        here = np.zeros(ids.size, bool)
+        here[mine] = True
+        kept = np.flatnonzero(here[where.ravel()])
+        bags, counts = np.unique(bag[kept], return_counts=True)
+        return cls(ids[where.ravel()[kept]], bags.astype(np.int32), counts.astype(np.uint16))
+
+    def distinct(self) -> tuple[np.ndarray, np.ndarray]:
+        """Each id once, and which of them every entry is."""
+        return unique(self.entries)
+
+    def sums(self, rows: np.ndarray, positions: np.ndarray) -> np.ndarray:
+        """float32[b, dim], in the order of the entries, of the distinct ids' rows; of phantoms a phantom."""
+        if is_phantom(rows):
+            return phantom(self.bags.size, rows.shape[1])
+        return add_up(self._bag_of_entry(), rows[positions], _ones(positions.size), self.bags.size)[0]
+
+    def spread(self, gradients: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The distinct ids, and for each the sum of the gradients of the bags that have it, as often as they have it."""
+        ids, positions = self.distinct()
+        if is_phantom(gradients):
+            return ids, phantom(ids.size, gradients.shape[1])
+        return ids, add_up(positions, gradients[self._bag_of_entry()], _ones(positions.size), ids.size)[0]
+
+    def _bag_of_entry(self) -> np.ndarray:
+        return np.repeat(np.arange(self.bags.size), self.counts)
+
+
+def _ones(count: int) -> np.ndarray:
+    return np.ones(count, np.float32)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

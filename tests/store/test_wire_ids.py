@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lib.cluster.base import nbytes
-from lib.store.wire.ids import NARROW, decode, encode
+from lib.store.wire import NARROW, decode_ids, encode_ids
 from lib.tasks.batch import Batch
 
 LOW, HIGH = -(2**63), 2**63 - 1
@@ -21,15 +21,15 @@ def batch(raw):
 def test_by_hand():
     ids, where = batch([[7, LOW], [7, 7], [9, 7]])
     assert ids.tolist() == [7, LOW, 9]
-    assert encode("distinct", ids, where, slice(None)).tolist() == [7, LOW, 9]
-    assert encode("entries", ids, where, slice(None)).tolist() == [7, LOW, 7, 7, 9, 7]
-    message = encode("samples", ids, where, slice(None))
+    assert encode_ids("distinct", ids, where, slice(None)).tolist() == [7, LOW, 9]
+    assert encode_ids("entries", ids, where, slice(None)).tolist() == [7, LOW, 7, 7, 9, 7]
+    message = encode_ids("samples", ids, where, slice(None))
     assert message.ids.tolist() == [7, LOW, 9] and message.counts.tolist() == [4, 1, 1]
     assert message.samples.tolist() == [0, 1, 1, 2, 0, 2] and message.samples.dtype == message.counts.dtype == np.uint16
     assert message.nbytes == nbytes(message) == 3 * 8 + 3 * 2 + 6 * 2
     mine = np.array([1, 2])
-    assert encode("entries", ids, where, mine).tolist() == [LOW, 9]
-    part = encode("samples", ids, where, mine)
+    assert encode_ids("entries", ids, where, mine).tolist() == [LOW, 9]
+    part = encode_ids("samples", ids, where, mine)
     assert (part.ids.tolist(), part.counts.tolist(), part.samples.tolist()) == ([LOW, 9], [1, 1], [0, 2])
 
 
@@ -41,8 +41,8 @@ def test_each_server_reads_the_ids_that_it_was_asked_for(form, raw, shards, seed
     owner = np.random.default_rng(seed).integers(0, shards, ids.size)
     for shard in range(shards):
         mine = np.flatnonzero(owner == shard)
-        message = encode(form, ids, where, mine)
-        assert np.array_equal(decode(form, message), ids[mine])
+        message = encode_ids(form, ids, where, mine)
+        assert np.array_equal(decode_ids(form, message), ids[mine])
         if form == "samples":  # lossless: the map says which sample has which id
             pairs = zip(np.repeat(message.ids, message.counts).tolist(), message.samples.tolist(), strict=True)
             of = {
@@ -57,14 +57,14 @@ def test_each_server_reads_the_ids_that_it_was_asked_for(form, raw, shards, seed
 @pytest.mark.parametrize(("samples", "width"), [(NARROW, np.uint16), (NARROW + 1, np.uint32)])
 def test_a_large_batch_has_wider_indices(samples, width):
     ids, where = batch((np.arange(samples) % 7)[:, None])
-    message = encode("samples", ids, where, slice(None))
+    message = encode_ids("samples", ids, where, slice(None))
     assert message.samples.dtype == width and message.samples.max() == samples - 1
     assert message.counts.dtype == np.uint16
 
 
 def test_an_id_of_many_places_is_counted_in_full():
     ids, where = batch(np.zeros((NARROW, 2), np.int64))
-    message = encode("samples", ids, where, slice(None))
+    message = encode_ids("samples", ids, where, slice(None))
     assert message.counts.tolist() == [2 * NARROW] and message.samples.dtype == np.uint16
 
 
@@ -73,4 +73,7 @@ def test_skewed_ids_take_fewer_bytes_as_an_index():
     weights = np.arange(1, 1001) ** -1.05
     drawn = np.random.default_rng(0).choice(1000, 4096, p=weights / weights.sum())
     ids, where = batch(drawn[:, None])
-    assert 2 * encode("samples", ids, where, slice(None)).nbytes < encode("entries", ids, where, slice(None)).nbytes
+    assert (
+        2 * encode_ids("samples", ids, where, slice(None)).nbytes
+        < encode_ids("entries", ids, where, slice(None)).nbytes
+    )

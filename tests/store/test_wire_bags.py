@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 import lib
 from lib.cluster.base import nbytes
-from lib.store.wire.bags import Bags
+from lib.store.wire import Bags
 from lib.tasks.batch import Batch
 
 

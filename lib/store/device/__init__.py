@@ -1,1 +1,0 @@
-"""Rows in a device's memory."""
