@@ -87,7 +87,7 @@ def named() -> Mapping[str, Mapping[str, Any]]:
     """Name -> a sentence about it, and its options for each profile; those of smoke hold for all."""
     from lib.options.yaml_source import load  # a list of names does not need it
 
-    return load(Path(__file__).with_name("tasks") / "named.yaml").data
+    return load(Path(__file__).with_name("tasks") / "named.yaml")
 
 
 def options(name: str) -> set[str]:

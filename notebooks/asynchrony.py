@@ -76,7 +76,7 @@ def _way(family: str, rule: Mapping | None = None, sparse: str = "", dense: str 
     return Way(family=family, rule=protocol, hidden=tuple(hidden), **own | options)
 
 
-_FILE = load(Path(__file__).with_suffix(".yaml")).data
+_FILE = load(Path(__file__).with_suffix(".yaml"))
 WAYS, UNSEEN, PARTS, ROWS, NOT_FITTED = (
     {name: _way(**way) for name, way in _FILE[part].items()}
     for part in ("fitted", "unseen", "parts", "rows", "controls")

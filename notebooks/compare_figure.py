@@ -39,7 +39,7 @@ SIDES = [(right, up) for up in (7, -8, 19, -20, 31, -32, 43, -44, 55, -56) for r
 def protocols() -> dict[str, Any]:
     """`notebooks/protocols.yaml`: the families of protocols, and what README and index say of the measurement."""
     path = paths.notebooks() / "protocols.yaml"
-    return load(path).data if path.exists() else {"families": [], "measured": "", "hangs_on": ""}
+    return load(path) if path.exists() else {"families": [], "measured": "", "hangs_on": ""}
 
 
 def families() -> list[dict[str, Any]]:

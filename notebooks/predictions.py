@@ -65,7 +65,7 @@ def paper_settings(laws: Mapping[str, law.Law], longest: int) -> pd.DataFrame:
             return UNKNOWN
         return float(mine.cost(pd.DataFrame([case]), np.zeros(1))[0])
 
-    rows = load(paths.notebooks() / "settings.yaml").data
+    rows = load(paths.notebooks() / "settings.yaml")
     return pd.DataFrame(rows).assign(foretold=[predicted(case) for case in rows])
 
 

@@ -101,7 +101,7 @@ def ids(workload: Workload, seed: int, batch: int, samples: int) -> dict[str, fl
 
 def paper_regime(paper: str) -> dict[str, dict[str, float]]:
     """A paper's regime: column -> cell -> figure."""
-    return load(paths.notebooks() / paper / "regime.yaml").data
+    return load(paths.notebooks() / paper / "regime.yaml")
 
 
 def table(ours: Mapping[str, Iterable[Mapping[str, float]]], paper: Mapping[str, Mapping[str, float]]) -> pd.DataFrame:

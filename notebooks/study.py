@@ -27,7 +27,7 @@ pace = attrgetter("steady_qps")
 
 def paper_table(paper: str, name: str) -> Any:
     """A table as the paper prints it, from `tables.yaml` beside the paper's notebooks."""
-    return load(paths.notebooks() / paper / "tables.yaml").data[name]
+    return load(paths.notebooks() / paper / "tables.yaml")[name]
 
 
 def grid(**axes: Iterable[Any]) -> list[Case]:

@@ -50,7 +50,7 @@ def parts() -> Any:
 @cache
 def words() -> dict[str, Any]:
     """The texts of `words.yaml`: rules, glossary, and columns' labels."""
-    return load(TEMPLATES / "words.yaml").data
+    return load(TEMPLATES / "words.yaml")
 
 
 def slug(text: str) -> str:

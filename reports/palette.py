@@ -19,7 +19,7 @@ DASHES = DOTTED, DASHED, SOLID, DASHDOT
 """The dashes of further lines of one protocol."""
 PALE = "#E4E4E4"
 
-_PALETTE = load(TEMPLATES / "palette.yaml").data
+_PALETTE = load(TEMPLATES / "palette.yaml")
 PROTOCOLS: dict[str, tuple[str, Any]] = {
     name: tuple(globals()[each.upper()] for each in style) for name, style in _PALETTE["protocols"].items()
 }

@@ -28,7 +28,7 @@ from lib import streams
 from lib.errors import BadField, nearest, unknown
 from lib.options.checked import Checked, Finite, NotNegative, Positive, Share, checked, read_kind
 from lib.options.units import SECONDS, PositiveSeconds, Seconds
-from lib.options.yaml_source import load
+from lib.options.yaml_source import load, read
 
 _ROOT_2 = math.sqrt(2)
 SHORTEST = 1e-6
@@ -119,9 +119,9 @@ class Slowdown(Checked, ABC):
             return KINDS["lognormal"](sigma=data)
         if isinstance(data, str):
             if data.endswith((".yaml", ".yml")):
-                document = load(data)
-                wrapped = isinstance(document.data, Mapping) and [*document.data] == ["slowdown"]
-                return document.read(Slowdown, *(["slowdown"] if wrapped else []))
+                found = load(data)
+                wrapped = isinstance(found, Mapping) and [*found] == ["slowdown"]
+                return read(Slowdown, found["slowdown"] if wrapped else found, data)
             if data not in KINDS and data not in presets():
                 right = f"a number, a slowdown's name or fields, or a YAML file; {nearest(data, [*KINDS, *presets()])}"
                 raise BadField("slowdown", (), f" is {data!r}; expected {right}")
@@ -415,8 +415,8 @@ class Preset(Checked):
 @cache
 def presets() -> Mapping[str, Preset]:
     """Return all presets, by name."""
-    document = load(Path(__file__).with_name("slowdown_presets.yaml"))
-    return {name: document.read(Preset, name) for name in document.data}
+    path = Path(__file__).with_name("slowdown_presets.yaml")
+    return {name: read(Preset, preset, path) for name, preset in load(path).items()}
 
 
 def get(name: str, scale: float = 1.0) -> Slowdown:

@@ -1,13 +1,11 @@
 """YAML as all files and options here are read: 1e-3 is a number, a date is text, a name stands once in a mapping.
 
-Errors name the file, the line and the column.
+Errors of the syntax name the file, the line and the column; those of a field name the file and the field's path.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,46 +29,8 @@ Loader.add_implicit_resolver(
 )
 
 
-@dataclass(frozen=True)
-class Document:
-    """What a file holds, and where in it each part stands."""
-
-    source: str
-    data: Any
-    node: yaml.Node | None
-
-    def where(self, *steps: Hashable) -> str:
-        """File, line and column of a part, or of the nearest part around it."""
-        node, mark = self.node, self.node and self.node.start_mark
-        for step in steps:
-            parts = {}
-            if isinstance(node, yaml.MappingNode):
-                parts = {key.value: (key, item) for key, item in node.value}
-            elif isinstance(node, yaml.SequenceNode):
-                parts = {place: (item, item) for place, item in enumerate(node.value)}
-            if step not in parts:
-                break
-            start, node = parts[step]
-            mark = start.start_mark
-        return f"{self.source}:{mark.line + 1}:{mark.column + 1}" if mark else self.source
-
-    def read(self, kind: type[Checked], *steps: Hashable) -> Any:
-        """Make an object from the part at these steps."""
-        data = self.data
-        for step in steps:
-            data = data[step]
-        try:
-            return kind.read(data)
-        except BadField as error:
-            raise BadOption(
-                f"{self.where(*steps, *error.path)}: {error.place or kind.owner()}{error.problem}"
-            ) from error
-        except BadOption as error:
-            raise BadOption(f"{self.where(*steps)}: {error}") from error
-
-
-def load(path: str | Path) -> Document:
-    """Read a file's only document."""
+def load(path: str | Path) -> Any:
+    """What a file's only document holds."""
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -78,13 +38,13 @@ def load(path: str | Path) -> Document:
     return parse(text, str(path))
 
 
-def parse(text: str, source: str) -> Document:
-    """Read a text's only document; errors name `source`."""
+def parse(text: str, source: str) -> Any:
+    """What a text's only document holds; errors name `source`."""
     try:
         loader = Loader(text)
         if node := loader.get_single_node():
             _check(node)
-        return Document(source, loader.construct_document(node) if node else None, node)
+        return loader.construct_document(node) if node else None
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f"{source}:{mark.line + 1}:{mark.column + 1}" if mark else source
@@ -95,7 +55,17 @@ def parse(text: str, source: str) -> Document:
 
 def value(text: str) -> Any:
     """What a word of the command line stands for: 32 a number, [64, 32] a list, {name: adam} a mapping, true a truth value."""
-    return parse(text, f"cannot read {text!r}").data
+    return parse(text, f"cannot read {text!r}")
+
+
+def read(kind: type[Checked], data: Any, source: str | Path) -> Any:
+    """Make an object from a file's data; errors name the file."""
+    try:
+        return kind.read(data)
+    except BadField as error:
+        raise BadOption(f"{source}: {error.place or kind.owner()}{error.problem}") from error
+    except BadOption as error:
+        raise BadOption(f"{source}: {error}") from error
 
 
 def _check(node: yaml.Node) -> None:

@@ -216,7 +216,7 @@ def quality(table: pd.DataFrame) -> pd.DataFrame:
 
 PAPER = {
     (*key.split(" ", 1), mode): days
-    for key, modes in load(Path(__file__).with_name("figure_6.yaml")).data.items()
+    for key, modes in load(Path(__file__).with_name("figure_6.yaml")).items()
     for mode, days in modes.items()
 }
 """Task, direction, mode -> the paper's AUC on the first day, on the last, and on average."""

@@ -17,7 +17,7 @@ import pandas as pd
 
 from lib import Adagrad, Adam, Lognormal, Phase, Rule, Run, Schedule, Slowdown, VirtualCluster, Workload, workloads
 from lib.options.checked import Checked, Count, Natural, NotNegative, Positive
-from lib.options.yaml_source import load
+from lib.options.yaml_source import load, read
 from lib.protocols.baselines import BSP, Async, Frozen, Sync
 from lib.protocols.gba import GBA
 from lib.protocols.hop import HopBS, HopBW
@@ -205,9 +205,9 @@ def at_rate(kind: Optimizer) -> dict[str, Optimizer]:
     return {"dense_optimizer": kind, "row_optimizer": kind}
 
 
-_FILE = load(Path(__file__).with_suffix(".yaml"))
+_FILE = Path(__file__).with_suffix(".yaml")
 
-TASKS: Mapping[str, Task] = {task.name: task for task in (_FILE.read(Task, case) for case in range(len(_FILE.data)))}
+TASKS: Mapping[str, Task] = {task.name: task for task in (read(Task, case, _FILE) for case in load(_FILE))}
 
 
 def settings(tasks: Iterable[Task], profile: str) -> pd.DataFrame:

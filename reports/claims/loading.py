@@ -1,4 +1,4 @@
-"""The strict reader of `claims.yaml` and `calibrations.yaml`: the first fault is an error with its place."""
+"""The strict reader of `claims.yaml` and `calibrations.yaml`: the first fault is an error that names file, record and field."""
 
 import dataclasses
 from collections.abc import Iterator, Mapping
@@ -8,8 +8,7 @@ from typing import Any
 
 from lib import paths
 from lib.errors import BadField, BadOption
-from lib.options.yaml_source import Document, parse
-from lib.options.yaml_source import load as load_yaml
+from lib.options import yaml_source
 from reports.claims.calibration import Calibration
 from reports.claims.claim import BadClaim, Claim
 
@@ -19,9 +18,9 @@ def load() -> dict[str, Claim]:
     claims: dict[str, Claim] = {}
     origins: dict[str, Path] = {}
     for path, prefix in _files("claims.yaml"):
-        for where, claim in _read(_document(path), Claim):
+        for claim in _load(path, Claim):
             if claim.id in claims:
-                raise BadClaim(f"{where}: claim {claim.id!r}: the id is taken by {origins[claim.id]}")
+                raise BadClaim(f"{path}: claim {claim.id!r}: the id is taken by {origins[claim.id]}")
             claims[claim.id], origins[claim.id] = _with_folder(prefix, claim), path
     return claims
 
@@ -36,7 +35,7 @@ def calibrations() -> list[Calibration]:
     return [
         dataclasses.replace(record, notebooks=tuple(prefix + name for name in record.notebooks))
         for path, prefix in _files("calibrations.yaml")
-        for _, record in _read(_document(path), Calibration)
+        for record in _load(path, Calibration)
     ]
 
 
@@ -49,7 +48,8 @@ def claims_file(claim: Claim) -> str:
 def parsed(text: str, prefix: str) -> Mapping[str, Claim]:
     """All claims of a file's text by id; none where the text has a fault."""
     try:
-        return {claim.id: _with_folder(prefix, claim) for _, claim in _read(parse(text, "claims.yaml"), Claim)}
+        claims = _read(yaml_source.parse(text, "claims.yaml"), Claim, "claims.yaml")
+        return {claim.id: _with_folder(prefix, claim) for claim in claims}
     except (BadOption, BadClaim):
         return {}
 
@@ -61,29 +61,30 @@ def _files(name: str) -> Iterator[tuple[Path, str]]:
         yield path, "" if path.parent == folder else f"{path.parent.name}/"
 
 
-def _document(path: Path) -> Document:
+def _load(path: Path, kind: type[Claim | Calibration]) -> Iterator[Any]:
     try:
-        return load_yaml(path)
+        data = yaml_source.load(path)
     except BadOption as error:
         raise BadClaim(f'{error} (is a relation such as ">=" in quotes?)') from error
+    return _read(data, kind, str(path))
 
 
 def _with_folder(prefix: str, claim: Claim) -> Claim:
     return dataclasses.replace(claim, notebook=prefix + claim.notebook)
 
 
-def _read(document: Document, kind: type[Claim | Calibration]) -> Iterator[tuple[str, Any]]:
-    """A file's records with their places, checked; every error names file, line, record and field."""
-    if not isinstance(document.data or [], list):
-        raise BadClaim(f"{document.source}:1: a list is expected, in which each item starts with '-'")
+def _read(data: Any, kind: type[Claim | Calibration], source: str) -> Iterator[Any]:
+    """A file's records, checked; every error names file, record and field."""
+    if not isinstance(data or [], list):
+        raise BadClaim(f"{source}: a list is expected, in which each item starts with '-'")
     first, name = next(iter(kind.__dataclass_fields__)), kind.__name__.lower()
-    for place, item in enumerate(document.data or []):
+    for place, item in enumerate(data or [], 1):
         if not isinstance(item, dict):
-            raise BadClaim(f"{document.where(place)}: a {name} is a mapping that starts with '{first}:', not {item!r}")
+            raise BadClaim(f"{source}: item {place}: a {name} is a mapping that starts with '{first}:', not {item!r}")
         try:
             if empty := [field for field, value in item.items() if value is None]:
                 raise BadField(name, (empty[0],), ": is empty; give it a value or leave it out")
-            yield document.where(place), kind.read(item)
+            yield kind.read(item)
         except BadField as error:
-            where = f"{document.where(place, *error.path)}: {name} {item.get(first, f'(no {first})')!r}"
-            raise BadClaim(f"{where}: {error.place}{error.problem}") from error
+            record = repr(item[first]) if first in item else f"{place} (no {first})"
+            raise BadClaim(f"{source}: {name} {record}: {error.place}{error.problem}") from error

@@ -4,7 +4,7 @@ import dataclasses
 
 from lib import paths
 from lib.options.checked import Checked
-from lib.options.yaml_source import load
+from lib.options.yaml_source import load, read
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -33,5 +33,4 @@ def papers() -> list[Paper]:
     path = paths.notebooks() / "papers.yaml"
     if not path.exists():
         return []
-    document = load(path)
-    return [document.read(Paper, place) for place in range(len(document.data))]
+    return [read(Paper, paper, path) for paper in load(path)]

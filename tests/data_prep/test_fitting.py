@@ -14,7 +14,7 @@ from data_prep.traces.formats import Trace
 from data_prep.traces.quality import play, quality
 from lib import VirtualCluster
 from lib.cluster.slowdowns import Empirical, Lognormal, Product, Slowdown, Steady, Transient
-from lib.options.yaml_source import load
+from lib.options.yaml_source import load, read
 
 STEP = 10.0
 
@@ -166,7 +166,7 @@ def test_the_command_writes_what_a_cluster_takes(tmp_path, capsys):
     printed = capsys.readouterr().out
     assert "fitted to job.csv (batch-times): 3,000 samples of 3 workers, one in 10 s" in printed
     assert out.read_text().startswith(printed) and "autocorrelation at 20 steps" in printed
-    slowdown = load(out).read(Slowdown)
+    slowdown = read(Slowdown, load(out), out)
     assert Slowdown.read(str(out)) == slowdown == VirtualCluster(slowdown=str(out)).slowdown
     run = lib.train("ctr-synthetic", "sync", "virtual", slowdown=str(out), workers=2, samples=512, save=False)
     assert run.summary["samples"] == 512

@@ -14,7 +14,7 @@ import pytest
 import lib
 from lib.errors import BadField, BadOption
 from lib.options.checked import Checked, Count, NotNegative, Positive, Share, _adapters, check, checked, to_plain
-from lib.options.yaml_source import load, parse, value
+from lib.options.yaml_source import load, parse, read, value
 from tests.options.kinds import kinds
 
 
@@ -200,10 +200,10 @@ def test_what_is_no_yaml_is_told_with_its_place(text, words):
     assert words in str(error.value)
 
 
-def test_a_field_in_a_file_is_told_with_its_place(tmp_path):
+def test_a_field_in_a_file_is_told_with_its_path(tmp_path):
     path = tmp_path / "thing.yaml"
     path.write_text("workers: 3\nnodes:\n  a: {size: 2}\n  b:\n    rate: fast\n")
-    with pytest.raises(BadOption, match=r"thing\.yaml:5:5: nodes\.b\.rate must be a number, not 'fast'"):
-        load(path).read(Thing)
+    with pytest.raises(BadOption, match=r"thing\.yaml: nodes\.b\.rate must be a number, not 'fast'"):
+        read(Thing, load(path), path)
     with pytest.raises(BadOption, match=r"none\.yaml: cannot be read as text"):
         load(tmp_path / "none.yaml")

@@ -12,7 +12,7 @@ import lib
 from lib.errors import BadField, BadOption, UnknownOption, nearest
 from lib.options import units
 from lib.options.registry import notes
-from lib.options.yaml_source import parse
+from lib.options.yaml_source import parse, read
 from tests.options.kinds import kinds
 
 
@@ -50,7 +50,7 @@ def test_options_files_and_objects_take_them_alike():
     of = run.provenance
     assert of["cluster"]["worker"]["bandwidth"] == of["cluster"]["server"]["bandwidth"] == 1.25e9
     assert of["cluster"]["worker"]["latency"] == 50e-6
-    read = parse("worker: {latency: 50us, bandwidth: 10 Gbit/s}", "a.yaml").read(lib.VirtualCluster)
+    read = lib.VirtualCluster.read(parse("worker: {latency: 50us, bandwidth: 10 Gbit/s}", "a.yaml"))
     assert read.worker == lib.Node(latency=50e-6, bandwidth=1.25e9) == lib.Node(latency="50us", bandwidth="10Gbit/s")
 
 
@@ -68,7 +68,7 @@ def test_a_plain_number_beyond_sense_is_asked_for_its_unit(options, words):
         lib.train("ctr-synthetic", "gba", "virtual", workers=2, samples=640, **options)
     assert lib.Node(bandwidth=10).bandwidth == 10, "who makes the object knows what it is"
     with pytest.raises(BadOption, match="beyond sense"):
-        parse("worker: {bandwidth: 10}", "a.yaml").read(lib.VirtualCluster)
+        read(lib.VirtualCluster, parse("worker: {bandwidth: 10}", "a.yaml"), "a.yaml")
 
 
 def test_a_tiny_quantity_that_says_its_unit_is_meant():

@@ -10,7 +10,7 @@ from lib.options.yaml_source import load
 from reports import claims
 from tests.reports import trial
 
-UNTRIED = load(Path(__file__).with_name("untried.yaml")).data
+UNTRIED = load(Path(__file__).with_name("untried.yaml"))
 
 
 def pilot(claim):

@@ -27,7 +27,7 @@ from lib.cluster.virtual.loop import VirtualLoop
 from lib.cluster.virtual.network import Network, Transfer, carry_out, send, usage
 from lib.errors import BadOption, unknown
 from lib.options.checked import to_plain
-from lib.options.yaml_source import load
+from lib.options.yaml_source import load, read
 
 HEADER = 64
 """Bytes of a message in addition to its arrays."""
@@ -71,8 +71,8 @@ class VirtualCluster(Cluster):
 
     @classmethod
     def load(cls, path: str | Path) -> VirtualCluster:
-        """A specification from YAML; an error names the file, the place in it and the field's path."""
-        return load(path).read(cls)
+        """A specification from YAML; an error names the file and the field's path."""
+        return read(cls, load(path), path)
 
     @classmethod
     def read(cls, data: Any) -> VirtualCluster:
