@@ -15,7 +15,7 @@ import inspect
 import json
 import sys
 import sysconfig
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from functools import cache, cached_property, partial
@@ -108,50 +108,46 @@ class Code:
         """lib's modules that were met."""
         self._met: set[int] = set()
 
-    def of(self, thing: Any) -> Iterator[str]:
-        function = _unwrapped(thing)
-        if isinstance(function, ModuleType):
-            yield function.__name__
-        elif isinstance(function, (FunctionType, type)):
-            yield from self._definition(function)
-        else:
-            yield from self._definition(type(thing))
+    def of(self, thing: Any, names: Set[str] = frozenset()) -> Iterator[str]:
+        """`names`: what the code that names a module takes from it."""
+        thing = _unwrapped(thing)
+        if isinstance(thing, ModuleType):
+            yield thing.__name__
+            own = _of_user(thing.__name__) and not thing.__name__.startswith("lib.")
+            for name in sorted(names & vars(thing).keys()) if own else ():
+                yield from (name, *self.of(vars(thing)[name]))
+            return
+        if not isinstance(thing, (FunctionType, type)):
             with suppress(Exception):  # pickle raises anything; of an open file or a generator the kind alone is taken
                 yield joblib.hash(thing)
-
-    def _definition(self, thing: type | FunctionType) -> Iterator[str]:
+            thing = type(thing)
         if id(thing) in self._met:
             return
         self._met.add(id(thing))
-        module = thing.__module__ or ""
         yield name_of(thing)
+        module = thing.__module__ or ""
         if module.startswith("lib."):
             self.modules.add(module)
-        elif not _of_user(module):
-            return
-        elif isinstance(thing, FunctionType):
-            documented = thing.__doc__ is not None and thing.__code__.co_consts[:1] == (thing.__doc__,)
-            yield _instructions(thing.__code__, skip=documented)
-            for value in (*(thing.__defaults__ or ()), *(thing.__kwdefaults__ or {}).values()):
-                yield from self.of(value)
-            for name in sorted(_names(thing.__code__) & thing.__globals__.keys()):
-                yield from (name, *self._named(thing.__globals__[name], _names(thing.__code__)))
-            for cell in thing.__closure__ or ():
-                with suppress(ValueError):  # it is still empty
-                    yield from self.of(cell.cell_contents)
-        else:
-            for base in thing.__bases__:
-                yield from self._definition(base)
-            for name, value in sorted(vars(thing).items()):
-                if not name.startswith("__") or isinstance(_unwrapped(value), FunctionType):
-                    yield from (name, *self.of(value))
+        elif _of_user(module):
+            yield from self._function(thing) if isinstance(thing, FunctionType) else self._class(thing)
 
-    def _named(self, value: Any, names: set[str]) -> Iterator[str]:
-        """What a name stands for; of a user's module what the code takes from it."""
-        yield from self.of(value)
-        if isinstance(value, ModuleType) and _of_user(value.__name__) and not value.__name__.startswith("lib."):
-            for name in sorted(names & vars(value).keys()):
-                yield from (name, *self.of(vars(value)[name]))
+    def _function(self, function: FunctionType) -> Iterator[str]:
+        code, names = function.__code__, _names(function.__code__)
+        yield _instructions(code, function.__doc__)
+        for value in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()):
+            yield from self.of(value)
+        for name in sorted(names & function.__globals__.keys()):
+            yield from (name, *self.of(function.__globals__[name], names))
+        for cell in function.__closure__ or ():
+            with suppress(ValueError):  # it is still empty
+                yield from self.of(cell.cell_contents)
+
+    def _class(self, kind: type) -> Iterator[str]:
+        for base in kind.__bases__:
+            yield from self.of(base)
+        for name, value in sorted(vars(kind).items()):
+            if not name.startswith("__") or isinstance(_unwrapped(value), FunctionType):
+                yield from (name, *self.of(value))
 
 
 def _unwrapped(value: Any) -> Any:
@@ -167,8 +163,10 @@ def _names(code: CodeType) -> set[str]:
     return {*code.co_names}.union(*(_names(each) for each in code.co_consts if isinstance(each, CodeType)))
 
 
-def _instructions(code: CodeType, skip: bool = False) -> str:
-    return "\0".join([code.co_code.hex(), repr(code.co_names), *map(_constant, code.co_consts[skip:])])
+def _instructions(code: CodeType, text: str | None = None) -> str:
+    """Without the docstring `text`."""
+    constants = [_constant(each) for each in code.co_consts if each is not text]
+    return "\0".join([code.co_code.hex(), repr(code.co_names), *constants])
 
 
 def _constant(value: Any) -> str:
@@ -191,7 +189,8 @@ def _of_user(module: str) -> bool:
 
 def files(thing: Any) -> dict[str, str]:
     """Each file, or prepared folder, that a field of a configuration object names -> the digest of what lies there."""
-    texts = {text for text in _texts(thing) if 0 < len(text) < 1000 and "\n" not in text and "\0" not in text}
+    texts = {str(each) for each in parts(thing) if isinstance(each, (str, Path))}
+    texts = {text for text in texts if 0 < len(text) < 1000 and "\n" not in text and "\0" not in text}
     found = {text: content(Path(text)) for text in sorted(texts)}
     return {text: digest for text, digest in found.items() if digest}
 
@@ -206,16 +205,6 @@ def content(path: Path) -> str:
                 return _hash(f"{status.st_size} {status.st_mtime_ns}")
             return hashlib.sha256(path.read_bytes()).hexdigest()
     return ""
-
-
-def _texts(thing: Any) -> Iterator[str]:
-    if isinstance(thing, (str, Path)):
-        yield str(thing)
-    elif is_dataclass(thing):
-        thing = [getattr(thing, field.name) for field in fields(thing)]
-    if isinstance(thing, (dict, list, tuple)):
-        for each in thing.values() if isinstance(thing, dict) else thing:
-            yield from _texts(each)
 
 
 def _within(name: str, folders: Iterable[str]) -> bool:
@@ -245,18 +234,23 @@ def name_of(thing: type | FunctionType) -> str:
     return f"{thing.__module__}:{thing.__qualname__.rpartition('<locals>.')[2]}"
 
 
+def parts(thing: Any) -> Iterator[Any]:
+    """A configuration object and all that it holds."""
+    yield thing
+    if is_dataclass(thing) and not isinstance(thing, type):
+        thing = [getattr(thing, field.name) for field in fields(thing)]
+    if isinstance(thing, (list, tuple, dict)):
+        for each in thing.values() if isinstance(thing, dict) else thing:
+            yield from parts(each)
+
+
 def kinds(things: Iterable[Any]) -> Iterator[type | FunctionType]:
     """The classes of configuration objects and of what they hold, and the functions and classes that they hold."""
-    for thing in things:
-        if isinstance(thing, (FunctionType, type)):
-            yield thing
-        elif is_dataclass(thing):
-            yield type(thing)
-            yield from kinds(getattr(thing, field.name) for field in fields(thing))
-        elif isinstance(thing, (list, tuple)):
-            yield from kinds(thing)
-        elif isinstance(thing, dict):
-            yield from kinds(thing.values())
+    for each in parts([*things]):
+        if isinstance(each, (FunctionType, type)):
+            yield each
+        elif is_dataclass(each):
+            yield type(each)
 
 
 def plain(value: Any) -> Any:
