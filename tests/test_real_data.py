@@ -77,8 +77,8 @@ def test_bert_learns_questions_of_squad(prepared):
         "dev-v1.1.json": "squad/dev-v1.1.part1of2.json",
     }
     data = prepared("squad", **files)
-    found = read_questions(data)
-    assert (len(found.train), len(found.test)) == (11_877, 4_961)
+    train, test = read_questions(data)
+    assert (len(train), len(test)) == (11_877, 4_961)
     options = {"data": data, "samples": 2_400, "length": 96, "evaluation_samples": 200}
     run = lib.train("squad-bert", "sync", "local", workers=1, save=False, **options)
     first, last = run.history["train_loss"].dropna().iloc[[0, -1]]

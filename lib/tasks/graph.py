@@ -86,6 +86,38 @@ class Graph:
             found.append((keys[order], triples[order, side]))
         return tuple(found)
 
+    def sample_neighbours(
+        self, entities: np.ndarray, count: int, generator: np.random.Generator
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Sample up to `count` neighbours of each entity without replacement: (entities, count), and the number of each row.
+
+        Neighbours are those of the training triples, without directions or relations. The places after an entity's neighbours
+        repeat the entity itself.
+        """
+        return _sample(entities, generator.random((len(entities), count)), *self._adjacency)
+
+    @functools.cached_property
+    def _adjacency(self) -> tuple[np.ndarray, np.ndarray]:
+        """All entities' neighbours, and where each entity's begin."""
+        ends = np.concatenate((self.train[:, [0, 2]], self.train[:, [2, 0]]))
+        order = np.argsort(ends[:, 0], kind="stable")
+        return np.ascontiguousarray(ends[order, 1]), np.searchsorted(ends[order, 0], np.arange(self.nodes + 1))
+
+    def draw_negatives(self, count: int, by_degree: float, generator: np.random.Generator) -> np.ndarray:
+        """Draw int64 (count,) entities that all triples of a batch share as false heads and tails, as in Marius.
+
+        First come the uniform ones, then a share `by_degree`: the ends of random training triples.
+        """
+        ends = round(count * by_degree)
+        uniform = generator.integers(self.nodes, size=count - ends)
+        if not ends:
+            return uniform
+        return np.concatenate((uniform, self._ends[generator.integers(len(self._ends), size=ends)]))
+
+    @functools.cached_property
+    def _ends(self) -> np.ndarray:
+        return np.ascontiguousarray(self.train[:, [0, 2]]).ravel()
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SyntheticGraph(Graph):
@@ -162,24 +194,6 @@ def _tails(entities: np.ndarray, queries: np.ndarray, uniform: np.ndarray) -> np
     return np.array([np.searchsorted(row, u * row[-1], side="right") for row, u in zip(weights, uniform, strict=True)])
 
 
-class Adjacency:
-    """The training triples as a graph without directions or relations."""
-
-    def __init__(self, triples: np.ndarray, entities: int):
-        ends = np.concatenate((triples[:, [0, 2]], triples[:, [2, 0]]))
-        order = np.argsort(ends[:, 0], kind="stable")
-        self._others = np.ascontiguousarray(ends[order, 1])
-        self._first = np.searchsorted(ends[order, 0], np.arange(entities + 1))
-
-    def sample(self, entities: np.ndarray, count: int, generator: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-        """Sample up to `count` neighbours of each entity without replacement: (entities, count), and the number of each row.
-
-        The places after an entity's neighbours repeat the entity itself.
-        """
-        uniform = generator.random((len(entities), count))
-        return _sample(entities, uniform, self._others, self._first)
-
-
 @numba.njit(cache=True, nogil=True)
 def _sample(entities, uniform, others, first):
     size, count = uniform.shape
@@ -204,25 +218,6 @@ def _sample(entities, uniform, others, first):
         for k in range(degrees[n], count):
             chosen[n, k] = entities[n]
     return chosen, degrees
-
-
-class Negatives:
-    """Entities that all triples of a batch share as false heads and tails, as in Marius.
-
-    A share is drawn by degree, as the ends of random training triples; the others are drawn uniformly.
-    """
-
-    def __init__(self, triples: np.ndarray, entities: int, by_degree: float):
-        self._entities, self._by_degree = entities, by_degree
-        self._ends = np.ascontiguousarray(triples[:, [0, 2]]).ravel()
-
-    def draw(self, generator: np.random.Generator, count: int) -> np.ndarray:
-        """Draw int64 (count,) entities: first the uniform ones, then those by degree."""
-        by_degree = round(count * self._by_degree)
-        uniform = generator.integers(self._entities, size=count - by_degree)
-        if not by_degree:
-            return uniform
-        return np.concatenate((uniform, self._ends[generator.integers(len(self._ends), size=by_degree)]))
 
 
 @functools.lru_cache(maxsize=4)
@@ -377,12 +372,13 @@ class LinkPrediction(Workload):
         )
 
     def draw(self, seed: int, first: int, size: int, index: int) -> Batch:
-        triples = self.graph.train
+        graph = self.graph
+        triples = graph.train
         head, relation, tail = triples[epoch_rows(seed, first, size, len(triples))].T
-        negatives = _negatives(self).draw(stream(seed, "negatives", first), self.negatives)
+        negatives = graph.draw_negatives(self.negatives, self.by_degree, stream(seed, "negatives", first))
         ids, features = np.concatenate((head, tail, negatives)), {"relation": np.ascontiguousarray(relation)}
         if self._samples_neighbours:
-            near, features["degree"] = _adjacency(self).sample(ids, self.neighbours, stream(seed, "near", first))
+            near, features["degree"] = graph.sample_neighbours(ids, self.neighbours, stream(seed, "near", first))
             ids = np.concatenate((ids, near.ravel()))
         return Batch.of(index=index, size=size, raw={TABLE: ids}, features=features)
 
@@ -440,16 +436,6 @@ class LinkPrediction(Workload):
         return self.build_stream(GraphDistribution, held_out=self.evaluation_triples)
 
 
-@functools.lru_cache(maxsize=4)
-def _negatives(workload: LinkPrediction) -> Negatives:
-    return Negatives(workload.graph.train, workload.graph.nodes, workload.by_degree)
-
-
-@functools.lru_cache(maxsize=4)
-def _adjacency(workload: LinkPrediction) -> Adjacency:
-    return Adjacency(workload.graph.train, workload.graph.nodes)
-
-
 class _HeldOutTriples(NamedTuple):
     triples: np.ndarray
     candidates: np.ndarray
@@ -475,12 +461,13 @@ def _evaluation(workload: LinkPrediction) -> _HeldOutTriples:
         triples = triples[np.sort(chosen)]
     candidates, drawn = np.arange(truth.nodes), np.ones(truth.nodes, bool)
     if workload.evaluation_candidates is not None:
-        picked = _negatives(workload).draw(stream(workload.world, "candidates"), workload.evaluation_candidates)
+        generator = stream(workload.world, "candidates")
+        picked = truth.draw_negatives(workload.evaluation_candidates, workload.by_degree, generator)
         candidates = np.union1d(picked, triples[:, [0, 2]])
         drawn = np.isin(candidates, picked)
     ids, near, degree = candidates, np.empty(0, np.int64), np.empty(0, np.int64)
     if workload._samples_neighbours:
-        near, degree = _adjacency(workload).sample(candidates, workload.neighbours, stream(workload.world, "near"))
+        near, degree = truth.sample_neighbours(candidates, workload.neighbours, stream(workload.world, "near"))
         ids = np.union1d(candidates, near)
         near = np.searchsorted(ids, near.ravel())
     return _HeldOutTriples(triples, candidates, drawn, ids, np.searchsorted(ids, candidates), near, degree)

@@ -28,28 +28,22 @@ ITEM = "item"
 class YouTubeDNN(nn.Module):
     """A network for users' vectors, whose products with items' vectors are the logits of a sampled softmax.
 
-    `batch.where[TABLE]` has a sample's fields, then `length` watched items, of which `batch.features["behaviours"]` are real.
+    `batch.where[TABLE]` has a sample's group, then `length` watched items, of which `batch.features["behaviours"]` are real.
     `batch.where[ITEM]` is flat: the samples' next items, then the negatives that they share. Scores have the shape
     (samples, 1 + negatives); place 0 is the next item.
     """
 
-    def __init__(self, *, fields: int, dim: int, dense_features: int, hidden: Sequence[int], length: int, seed: int):
+    def __init__(self, *, dim: int, hidden: Sequence[int], seed: int):
         super().__init__()
-        self.split = fields, length
-        self.tower = mlp((fields + 1) * dim + dense_features, hidden, dim, generator(seed))
-
-    @staticmethod
-    def flops(*, fields: int, dim: int, dense_features: int, hidden: Sequence[int], length: int) -> float:
-        """Floating-point operations of a user's vector."""
-        return mlp_flops((fields + 1) * dim + dense_features, hidden, dim) + 2 * length * dim
+        self.tower = mlp(2 * dim, hidden, dim, generator(seed))
 
     def users(self, batch: Batch, rows: Mapping[str, Tensor]) -> Tensor:
         """The users' vectors (samples, dim)."""
-        profile, watched = F.embedding(batch.where[TABLE], rows[TABLE]).split(self.split, 1)
+        group, watched = F.embedding(batch.where[TABLE], rows[TABLE]).tensor_split((1,), 1)
         count = batch.features["behaviours"].unsqueeze(1)
-        real = (torch.arange(self.split[1], device=watched.device) < count).to(watched.dtype)
+        real = (torch.arange(watched.shape[1], device=watched.device) < count).to(watched.dtype)
         mean = (watched * real.unsqueeze(2)).sum(1) / count.clamp(min=1)
-        return self.tower(torch.cat((profile.flatten(1), mean, batch.features["dense"]), 1))
+        return self.tower(torch.cat((group.flatten(1), mean), 1))
 
     def forward(self, batch: Batch, rows: Mapping[str, Tensor]) -> Tensor:
         users = self.users(batch, rows)
@@ -125,7 +119,7 @@ class NextItem(Workload):
         return {TABLE: TableSpec(self.dim, self.scale), ITEM: TableSpec(self.dim, self.scale)}
 
     def model(self, seed: int) -> YouTubeDNN:
-        return YouTubeDNN(**self._shape, seed=seed)
+        return YouTubeDNN(dim=self.dim, hidden=self.hidden, seed=seed)
 
     def draw(self, seed: int, first: int, size: int, index: int) -> Batch:
         parts = [
@@ -143,13 +137,16 @@ class NextItem(Workload):
             day=self.day(first),
             size=size,
             raw={TABLE: _places(group, past), ITEM: items},
-            features=_features(past)
-            | {"log_chance": np.log(self._catalogue.probabilities())[items].astype(np.float32)},
+            features={
+                "behaviours": past.behaviours,
+                "log_chance": np.log(self._catalogue.probabilities())[items].astype(np.float32),
+            },
         )
 
     def work(self) -> Work:
         """The user's network, and the products with the sampled items."""
-        flops = YouTubeDNN.flops(**self._shape) + 2 * self.dim * (1 + self.negatives)
+        user = mlp_flops(2 * self.dim, self.hidden, self.dim) + 2 * self.length * self.dim
+        flops = user + 2 * self.dim * (1 + self.negatives)
         rows = self.batch_size * (2 + self.length) + self.negatives
         return Work(flops=3.0 * self.batch_size * flops, bytes=4.0 * 3 * (rows * self.dim + dense_parameters(self)))
 
@@ -170,10 +167,6 @@ class NextItem(Workload):
         scores = torch.linalg.vecdot(model.users(batch, rows).unsqueeze(1), items).cpu().numpy()
         above = scores[:, :1] > scores[:, 1:]
         return {"auc": _above(scores), "auc_ceiling": held_out.ceiling, "hit_1": float(above.all(1).mean())}
-
-    @property
-    def _shape(self) -> dict:
-        return {"fields": 1, "dim": self.dim, "dense_features": 0, "hidden": self.hidden, "length": self.length}
 
     @functools.cached_property
     def _catalogue(self) -> Catalogue:
@@ -200,7 +193,7 @@ def _evaluation(workload: NextItem, seed: int, day: int | None) -> _HeldOutUsers
     topics = next_topic_probabilities(catalogue, past, taste)
     truth = np.take_along_axis(topics, items // catalogue.per_topic, 1) * catalogue.probabilities()[items]
     raw = {TABLE: _places(group, past), ITEM: items.ravel()}
-    batch = Batch.of(index=0, day=day, size=size, raw=raw, features=_features(past))
+    batch = Batch.of(index=0, day=day, size=size, raw=raw, features={"behaviours": past.behaviours})
     return _HeldOutUsers(batch, _above(truth))
 
 
@@ -212,7 +205,3 @@ def _above(scores: np.ndarray) -> float:
 
 def _places(group: np.ndarray, past: Histories) -> np.ndarray:
     return np.concatenate(((group | 1 << FIELD_SHIFT)[:, None], past.watched), 1)
-
-
-def _features(past: Histories) -> dict[str, np.ndarray]:
-    return {"behaviours": past.behaviours, "dense": np.empty((len(past.behaviours), 0), np.float32)}

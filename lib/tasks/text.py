@@ -162,14 +162,9 @@ def normalise_answer(text: str) -> list[str]:
 _PUNCTUATION = set("!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~")
 
 
-class RealQuestions(NamedTuple):
-    train: list[Question]
-    test: list[Question]
-
-
 @functools.lru_cache(maxsize=2)
-def read_questions(path: str) -> RealQuestions:
-    """Read all questions and their passages into memory."""
+def read_questions(path: str) -> tuple[list[Question], list[Question]]:
+    """Read all questions and their passages into memory: those to train on, and those of the evaluation."""
     from pyarrow import parquet
 
     found = Partitions(path, "questions")
@@ -182,7 +177,7 @@ def read_questions(path: str) -> RealQuestions:
             rows += [Question(q, c, tuple(a), s[0]) for q, c, a, s in zip(*columns, strict=True)]
         parts[split] = (rows,)
     (train,), (test,) = split_parts(path, parts, "train", "dev")
-    return RealQuestions(train, test)
+    return train, test
 
 
 EPS = 1e-12
@@ -499,7 +494,7 @@ def _evaluation(workload: Answers, seed: int) -> _HeldOutQuestions:
         spans = questions.spans.tolist()
         right = [[row[a : b + 1].tolist()] for row, (a, b) in zip(questions.tokens, spans, strict=True)]
         return _HeldOutQuestions(questions, np.full(size, 3), right, float(chance.mean()), None)
-    asked = read_questions(workload.data).test
+    _, asked = read_questions(workload.data)
     chosen = np.sort(stream(0, "judged").permutation(len(asked))[: workload.evaluation_samples])
     asked = [asked[place] for place in chosen.tolist()]
     questions, offsets, begins = encode_questions(_vocabulary(workload), asked, workload.length, around=False)
@@ -512,14 +507,14 @@ def _evaluation(workload: Answers, seed: int) -> _HeldOutQuestions:
 def _vocabulary(workload: Answers) -> Vocabulary | PretrainedVocabulary:
     if workload.weights:
         return PretrainedVocabulary(workload.weights)
-    asked: list[Question] = read_questions(workload.data).train
+    asked, _ = read_questions(workload.data)
     passages = dict.fromkeys(question.passage for question in asked)
     return Vocabulary([*passages, *(question.question for question in asked)], workload.vocabulary)
 
 
 @functools.lru_cache(maxsize=2)
 def _encoded_questions(workload: Answers) -> EncodedQuestions:
-    return encode_questions(_vocabulary(workload), read_questions(workload.data).train, workload.length, around=True)
+    return encode_questions(_vocabulary(workload), read_questions(workload.data)[0], workload.length, around=True)
 
 
 def _batch(questions: Questions, index: int) -> Batch:

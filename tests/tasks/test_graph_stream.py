@@ -6,7 +6,7 @@ import pytest
 from lib import workloads
 from lib.errors import BadOption
 from lib.streams import stream
-from lib.tasks.graph import Adjacency, Graph, GraphDistribution, Negatives, draw_graph
+from lib.tasks.graph import NO_TRIPLES, Graph, GraphDistribution, draw_graph
 
 PLAN = {
     "entities": 60,
@@ -89,11 +89,13 @@ def test_a_large_graph_draws_its_tails_from_a_sample(monkeypatch):
     assert len(np.unique(triples, axis=0)) == 540 and triples[:, 2].max() > 50
 
 
-STAR = np.array([[0, 0, leaf] for leaf in range(1, 9)])  # entity 0 stands in all of the eight triples, each leaf in one
+def star(nodes):
+    """Entity 0 stands in all of the eight triples, each leaf in one."""
+    return Graph(train=np.array([[0, 0, leaf] for leaf in range(1, 9)]), held_out=NO_TRIPLES, nodes=nodes, kinds=1)
 
 
 def shares(by_degree, count=40_000):
-    drawn = Negatives(STAR, 20, by_degree).draw(stream(0, "negatives"), count)
+    drawn = star(20).draw_negatives(count, by_degree, stream(0, "negatives"))
     return np.bincount(drawn, minlength=20) / count
 
 
@@ -110,12 +112,9 @@ def test_half_by_degree_is_the_mean_of_both():
 
 
 def test_the_share_is_exact_and_the_draw_repeats():
-    negatives = Negatives(STAR, 10**6, 0.25)
-    drawn = negatives.draw(stream(3, "a"), 40)
+    drawn, again, other = (star(10**6).draw_negatives(40, 0.25, stream(3, name)) for name in "aab")
     assert (drawn[30:] <= 8).all() and (drawn[:30] > 8).any()
-    assert (drawn == negatives.draw(stream(3, "a"), 40)).all() and not (
-        drawn == negatives.draw(stream(3, "b"), 40)
-    ).all()
+    assert (drawn == again).all() and not (drawn == other).all()
 
 
 def test_a_share_beyond_one_is_an_error():
@@ -124,13 +123,13 @@ def test_a_share_beyond_one_is_an_error():
 
 
 def test_few_neighbours_are_all_taken_in_both_directions():
-    near, degree = Adjacency(STAR, 10).sample(np.array([3, 0, 9]), 8, stream(0, "near"))
+    near, degree = star(10).sample_neighbours(np.array([3, 0, 9]), 8, stream(0, "near"))
     assert degree.tolist() == [1, 8, 0]
     assert near[0].tolist() == [0] + [3] * 7  # the places past the end repeat the entity
     assert sorted(near[1].tolist()) == list(range(1, 9)) and set(near[2].tolist()) == {9}
 
 
 def test_many_neighbours_are_sampled_evenly_and_without_replacement():
-    near, degree = Adjacency(STAR, 10).sample(np.zeros(8_000, np.int64), 3, stream(0, "near"))
+    near, degree = star(10).sample_neighbours(np.zeros(8_000, np.int64), 3, stream(0, "near"))
     assert (degree == 3).all() and all(len(set(row)) == 3 for row in near.tolist())
     np.testing.assert_allclose(np.bincount(near.ravel(), minlength=9)[1:] / 8_000, 3 / 8, atol=0.02)

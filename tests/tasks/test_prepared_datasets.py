@@ -296,8 +296,8 @@ def test_questions_are_read_from_parquet(tmp_path):
         listed.append({"split": split, "folder": f"split={split}/part-00000", "rows": count, "files": {}})
     manifest = {"plan": {"format": 2}, "kind": "questions", "schema": {}, "partitions": listed}
     (tmp_path / "manifest.json").write_text(sealed.text(manifest))
-    found = read_questions(str(tmp_path))
-    assert (len(found.train), len(found.test)) == (12, 3) and found.train[0].answers == ("Rex", "rex")
+    train, test = read_questions(str(tmp_path))
+    assert (len(train), len(test)) == (12, 3) and train[0].answers == ("Rex", "rex")
     options = {"samples": 96, "batch_size": 4, "length": 16}
     run = lib.train("squad-bert", "sync", VirtualCluster(workers=1), data=str(tmp_path), save=False, **options)
     assert run.summary["em"] == run.summary["f1"] == 1.0  # one question is soon learnt

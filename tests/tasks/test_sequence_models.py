@@ -8,11 +8,8 @@ from lib.tasks.click_models import DIEN, TABLE
 from lib.tasks.retrieval import ITEM, YouTubeDNN
 
 SHAPE = {"fields": 2, "dim": 2, "dense_features": 1, "hidden": (), "length": 3}
+USERS = {"dim": 2, "hidden": ()}
 COUNTS = (3, 1, 0)
-
-
-def in_double(batch):
-    return batch.features | {"dense": batch.features["dense"].double()}
 
 
 @pytest.fixture
@@ -26,9 +23,8 @@ def dien_batch():
 
 @pytest.fixture
 def tube_batch():
-    watched = np.random.default_rng(1).integers(20, size=(3, 2 + 3))
+    watched = np.random.default_rng(1).integers(20, size=(3, 1 + 3))
     features = {
-        "dense": np.ones((3, 1), np.float32),
         "behaviours": np.array(COUNTS),
         "log_chance": np.log(np.array([0.5, 0.25, 0.1, 0.5, 0.05], np.float32)),
     }
@@ -90,7 +86,7 @@ def test_dien_loss_by_hand(dien_batch):
 
 def test_dien_gradients(dien_batch):
     model = DIEN(**SHAPE, parts=2, seed=0).double()
-    dien_batch.features.update(in_double(dien_batch))
+    dien_batch.features["dense"] = dien_batch.features["dense"].double()
     rows = torch.randn(len(dien_batch.ids[TABLE]), 2, dtype=torch.float64, requires_grad=True)
     names = [name for name, _ in model.named_parameters()]
 
@@ -106,13 +102,13 @@ def rows_of(batch, dtype=torch.float32):
 
 
 def test_youtube_equals_the_plain_reference(tube_batch):
-    model, rows = YouTubeDNN(**SHAPE, seed=0), rows_of(tube_batch)
+    model, rows = YouTubeDNN(**USERS, seed=0), rows_of(tube_batch)
     vectors, items = rows[TABLE][tube_batch.where[TABLE]], rows[ITEM][tube_batch.where[ITEM]]
     scores = model(tube_batch, rows)
     assert scores.shape == (3, 3)
     for row, count in enumerate(COUNTS):
-        mean = vectors[row, 2 : 2 + count].mean(0) if count else torch.zeros(2)
-        user = model.tower(torch.cat((vectors[row, :2].flatten(), mean, torch.ones(1))))
+        mean = vectors[row, 1 : 1 + count].mean(0) if count else torch.zeros(2)
+        user = model.tower(torch.cat((vectors[row, 0], mean)))
         expected = torch.stack([user @ item for item in (items[row], items[3], items[4])])
         torch.testing.assert_close(scores[row], expected)
 
@@ -120,12 +116,11 @@ def test_youtube_equals_the_plain_reference(tube_batch):
 def test_youtube_loss_by_hand(tube_batch):
     # exp(0 - log q) is 1 / q: the true items 2, 4, 10; the negatives 2 and 20, of which the first is sample 0's own item
     expected = -np.mean(np.log([2 / 22, 4 / 26, 10 / 32]))
-    assert YouTubeDNN(**SHAPE, seed=0).loss(tube_batch, torch.zeros(3, 3)).item() == pytest.approx(expected, rel=1e-6)
+    assert YouTubeDNN(**USERS, seed=0).loss(tube_batch, torch.zeros(3, 3)).item() == pytest.approx(expected, rel=1e-6)
 
 
 def test_youtube_gradients(tube_batch):
-    model, rows = YouTubeDNN(**SHAPE, seed=0).double(), rows_of(tube_batch, torch.float64)
-    tube_batch.features.update(in_double(tube_batch))
+    model, rows = YouTubeDNN(**USERS, seed=0).double(), rows_of(tube_batch, torch.float64)
     names = [name for name, _ in model.named_parameters()]
 
     def loss(watched, items, *parameters):
@@ -136,15 +131,13 @@ def test_youtube_gradients(tube_batch):
     assert torch.autograd.gradcheck(loss, (rows[TABLE], rows[ITEM], *model.parameters()))
 
 
-@pytest.mark.parametrize("kind", [DIEN, YouTubeDNN])
-def test_parameters_come_from_the_seed_alone(kind):
-    more = {"parts": 2} if kind is DIEN else {}
+@pytest.mark.parametrize("kind, shape", [(DIEN, SHAPE | {"parts": 2}), (YouTubeDNN, USERS)])
+def test_parameters_come_from_the_seed_alone(kind, shape):
     before = torch.random.get_rng_state()
-    first, again, other = (list(kind(**SHAPE, **more, seed=seed).parameters()) for seed in (5, 5, 6))
+    first, again, other = (list(kind(**shape, seed=seed).parameters()) for seed in (5, 5, 6))
     assert torch.equal(torch.random.get_rng_state(), before)
     assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True)) and not torch.equal(first[0], other[0])
 
 
 def test_flops_count_the_recurrence():
     assert DIEN.flops(**SHAPE, parts=2) == 2 * (4 + 8 + 1) + 3 * (24 * 16 + 24)
-    assert YouTubeDNN.flops(**SHAPE) == 2 * 7 * 2 + 2 * 3 * 2
