@@ -3,11 +3,10 @@
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
-from annotated_types import Gt, Lt
 
 from lib.cluster.spec import Work
 from lib.options.checked import Count, Natural, NotNegative
@@ -16,21 +15,19 @@ from lib.tasks import metrics
 from lib.tasks.batch import Batch, share_ids
 from lib.tasks.behaviours import BehaviourStream, Catalogue
 from lib.tasks.click_models import DIEN, DLRM, FFNN, TABLE, ClickModel, DeepFM, LightFM
-from lib.tasks.clicks_stream import FIELD_SHIFT, Clicks, ClickStream, HashedClicks, concatenate
+from lib.tasks.clicks_stream import FIELD_SHIFT, ClickDistribution, Clicks, ClickStream, HashedClicks, concatenate
 from lib.tasks.layers import settle_norms
 from lib.tasks.prepared_datasets import read_clicks
 from lib.tasks.workload import Network, TableSpec, Workload, build_network, dense_parameters, resolve_network
 
 MODELS: dict[str, type[ClickModel]] = {"deepfm": DeepFM, "dlrm": DLRM, "ffnn": FFNN, "dien": DIEN}
 
-Rate = Annotated[float, Gt(0), Lt(1)]
-
 _CHUNK = 4096  # samples evaluated at once, which bounds the memory
 _NORM_SAMPLES = 4096  # training samples that give the moments of batch normalisation for an evaluation
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClickThrough(Workload):
+class ClickThrough(ClickDistribution, Workload):
     """Prediction of real clicks, or of synthetic ones that drift over the days (`lib.tasks.clicks_stream`).
 
     A synthetic pass has `days` equal stretches of samples. A batch has the day of its first sample. As in continual training,
@@ -50,41 +47,13 @@ class ClickThrough(Workload):
     `lib.tasks.click_models.ClickModel` (in a file: "my_file.py:MyModel"). Its constructor names what it needs of fields, dim,
     dense_features, hidden and seed."""
     data: str | None = None
-    """Folder of prepared clicks; without it they are synthetic, by the options from `fields` to `world`."""
+    """Folder of prepared clicks; without it they are synthetic, by `fields` to `world`, for DIEN also `length` to `affinity`."""
     dim: Count = 8
     """Width of an embedding."""
     hidden: tuple[Count, ...] = (128, 64)
     """Widths of the MLP's hidden layers."""
-    fields: Count = 10
-    """Number of categorical fields."""
-    vocabulary: Count = 2_000
-    """Ids of each field."""
-    vocabularies: tuple[Count, ...] = ()
-    """Ids of each field, if fields differ."""
-    pooling: tuple[Count, ...] = ()
-    """Ids of each field that a sample has (multi-hot), whose rows are summed; (): one of each."""
-    exponent: NotNegative = 1.4
-    """Zipf's exponent of the ids."""
-    dense_features: Natural = 4
-    """Number of numeric inputs; may be 0."""
-    rank: Natural = 2
-    """Rank of the teacher's crosses between fields; 0 for none."""
-    first_order: NotNegative = 1.6
-    """Standard deviation of the teacher's first-order part, in logits."""
-    cross: NotNegative = 0.2
-    """Standard deviation of the teacher's crosses, in logits."""
-    linear: NotNegative = 0.8
-    """Standard deviation of the teacher's dense part, in logits."""
     days: Count = 4
     """Days in one pass."""
-    drift: NotNegative = 0.03
-    """Radians by which the teacher drifts each day."""
-    base_rate: Rate = 0.25
-    """Share of clicks, every day."""
-    copies: Count = 1
-    """Ids that share one id's weights: the vocabulary grows by this factor, and the teacher's memory does not."""
-    tasks: Count = 1
-    """FFNN: labels of a synthetic sample, each with an output; the first is the click. Real samples have one label."""
     length: Count = 10
     """DIEN: most behaviours of a user."""
     topics: Count = 20
@@ -95,8 +64,6 @@ class ClickThrough(Workload):
     """DIEN: weight of a new topic, relative to one past behaviour."""
     affinity: NotNegative = 2.0
     """DIEN: increase of the teacher's logit if all past behaviours have the target's topic."""
-    world: Natural = 0
-    """Seed of the teacher, independent of the seed of runs."""
     scale: NotNegative = 0.01
     """New rows are uniform in (-scale, scale)."""
     evaluation_samples: Count = 20_000
@@ -286,4 +253,4 @@ class LightClicks(ClickThrough):
 
     @functools.cached_property
     def _synthetic(self) -> HashedClicks:
-        return HashedClicks(**{name: getattr(self, name) for name in HashedClicks.__dataclass_fields__})
+        return self.build_stream(HashedClicks)

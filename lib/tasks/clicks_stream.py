@@ -14,13 +14,15 @@ commoner.
 import functools
 import math
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numba
 import numpy as np
+from annotated_types import Gt, Lt
 from numba import njit
 from numba.types import float64, int64, uint64
 
+from lib.options.checked import Count, Natural, NotNegative
 from lib.store.kernels import GOLDEN, mix
 from lib.streams import key, stream, uniform
 from lib.tasks.sampling import alias_table, pick
@@ -70,39 +72,43 @@ class Teacher(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClickStream:
-    """A distribution of clicks; `draw` samples it. Equal streams draw equal samples."""
+class ClickDistribution:
+    """The options of synthetic clicks."""
 
-    fields: int
+    fields: Count = 10
     """Number of categorical fields."""
-    vocabulary: int
+    vocabulary: Count = 2_000
     """Ids of each field."""
-    vocabularies: tuple[int, ...] = ()
+    vocabularies: tuple[Count, ...] = ()
     """Ids of each field, if fields differ."""
-    pooling: tuple[int, ...] = ()
-    """Ids of each field that a sample has; (): one of each."""
-    exponent: float
-    """Zipf's exponent of the ids of a field; 0 is uniform."""
-    dense_features: int
+    pooling: tuple[Count, ...] = ()
+    """Ids of each field that a sample has (multi-hot), whose rows are summed; (): one of each."""
+    exponent: NotNegative = 1.4
+    """Zipf's exponent of the ids."""
+    dense_features: Natural = 4
     """Number of numeric inputs; may be 0."""
-    rank: int
-    """Rank of the crosses between fields; 0 for none."""
-    first_order: float
-    """Standard deviation of the first-order part of the logit, over ids drawn uniformly."""
-    cross: float
-    """Standard deviation of the crosses' part of the logit."""
-    linear: float
-    """Standard deviation of the dense part of the logit."""
-    drift: float
+    rank: Natural = 2
+    """Rank of the teacher's crosses between fields; 0 for none."""
+    first_order: NotNegative = 1.6
+    """Standard deviation of the teacher's first-order part, in logits."""
+    cross: NotNegative = 0.2
+    """Standard deviation of the teacher's crosses, in logits."""
+    linear: NotNegative = 0.8
+    """Standard deviation of the teacher's dense part, in logits."""
+    drift: NotNegative = 0.03
     """Radians by which the teacher drifts each day."""
-    base_rate: float
-    """Share of clicks."""
-    copies: int = 1
+    base_rate: Annotated[float, Gt(0), Lt(1)] = 0.25
+    """Share of clicks, every day."""
+    copies: Count = 1
     """Ids that share one id's weights: the vocabulary grows by this factor, and the teacher's memory does not."""
-    tasks: int = 1
-    """Labels of a sample."""
-    world: int
-    """Seed of the teacher, independent of the seed of samples, so that runs with different seeds share one teacher."""
+    tasks: Count = 1
+    """FFNN: labels of a synthetic sample, each with an output; the first is the click. Real samples have one label."""
+    world: Natural = 0
+    """Seed of the teacher, independent of the seed of runs."""
+
+
+class ClickStream(ClickDistribution):
+    """A distribution of clicks; `draw` samples it. Equal streams draw equal samples."""
 
     def draw(self, size: int, *, seed: int, day: int, first: int = 0, part: object = "train") -> Clicks:
         """Draw samples of a day, from place `first` on of the endless stream (seed, part)."""
