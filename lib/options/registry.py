@@ -11,6 +11,7 @@ import importlib.util
 import inspect
 import sys
 import textwrap
+from collections import UserDict
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from pathlib import Path
@@ -21,31 +22,23 @@ from lib.errors import BadOption, unknown, unknown_option
 WIDTH, INDENT = 100, "      "
 
 
-class Registry(Mapping[str, type]):
+class Registry(UserDict[str, type]):
     """Name -> class. Iteration, length and `in` import nothing."""
 
     def __init__(self, what: str, homes: Mapping[str, str]):
         """`what` the names stand for, in a word; name -> `module:Class`."""
-        self.what, self.homes = what, homes
+        super().__init__(homes)
+        self.what = what
 
     def __getitem__(self, name: str) -> type:
-        if name not in self.homes:
-            raise unknown(self.what, name, self.homes)
-        module, _, kind = self.homes[name].partition(":")
+        if name not in self:
+            raise unknown(self.what, name, self)
+        module, _, kind = self.data[name].partition(":")
         return getattr(importlib.import_module(module), kind)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self.homes
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.homes)
-
-    def __len__(self) -> int:
-        return len(self.homes)
 
     def sentence(self, name: str) -> str:
         """The first sentence of the class's docstring, from its source."""
-        module, _, kind = self.homes[name].partition(":")
+        module, _, kind = self.data[name].partition(":")
         path = Path(importlib.util.find_spec(module.partition(".")[0]).origin).parent
         tree = ast.parse(path.joinpath(*module.split(".")[1:]).with_suffix(".py").read_text(encoding="utf-8"))
         (found,) = (node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == kind)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, as_completed
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import psutil
@@ -44,27 +44,28 @@ def sweep(jobs: Iterable[Mapping[str, Any]], *, processes: int | None = None) ->
     runs = {key: job.saved() for key, (job, _) in wanted.items()}
     missing = [key for key, run in runs.items() if run is None]
     errors: dict[str, Exception] = {}
+
+    def take(key: str, result: Callable[[], Run | None]) -> None:
+        try:
+            runs[key] = result()
+        except BrokenProcessPool:  # a process was killed: what it had under way is made here
+            pass
+        except Exception as error:
+            errors[key], runs[key] = error, getattr(error, "run", None)
+
     if missing:
         with Progress(sum(wanted[key][0].samples for key in missing), f"{len(missing)} runs", "samples") as progress:
             apart = [key for key in missing if wanted[key][0].cluster.clock != "wall"]
             most = _usual() if processes is None else checked(Count, processes, "sweep", "processes")
             lanes = min(most, len(apart))
             for future, key in _started(apart, wanted, lanes):
-                try:
-                    if (run := future.result()) is not None:
-                        runs[key] = run
-                        progress.advance(wanted[key][0].samples)
-                except BrokenProcessPool:  # a process was killed: what it had under way is made here
-                    pass
-                except Exception as error:
-                    errors[key], runs[key] = error, getattr(error, "run", None)
+                take(key, future.result)
+                if runs[key] is not None and key not in errors:
+                    progress.advance(wanted[key][0].samples)
             for key in missing:
                 if runs[key] is None and key not in errors:
-                    try:
-                        with one_thread():
-                            runs[key] = wanted[key][0].run(progress.advance)
-                    except Exception as error:
-                        errors[key], runs[key] = error, getattr(error, "run", None)
+                    with one_thread():
+                        take(key, partial(wanted[key][0].run, progress.advance))
     found = [runs[job.key] for job, _ in prepared]
     if errors:
         jobs = {key: f"{job.title}, seed {job.configuration['seed']}" for key, (job, _) in wanted.items()}
