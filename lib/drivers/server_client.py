@@ -16,7 +16,7 @@ from lib.drivers.parameter_server import Servers
 from lib.drivers.plan import Plan
 from lib.drivers.record import PartLog
 from lib.store.phantom import concat, select
-from lib.store.placement import Partition
+from lib.store.placement import dense_slice
 from lib.store.spec import RowStore
 from lib.tasks.batch import Batch
 from lib.tasks.flat_model import StepResult
@@ -39,7 +39,7 @@ class ServerClient:
         self._dense, self._rows = "dense" in servers.holds, "rows" in servers.holds
         self._rule = plan.protocol.dense if self._dense else plan.protocol.sparse
         self.pull_ahead = self._rule.pull_ahead
-        self._store, self._partition, self._pooled = plan.store, Partition(size, plan.placement), plan.pooled
+        self._store, self._placement, self._pooled, self._size = plan.store, plan.placement, plan.pooled, size
         self._steps: dict[int, tuple[int, list[Share]]] = {}
         """Batch -> its token, and where its ids, or its sums, are."""
 
@@ -85,7 +85,7 @@ class ServerClient:
         """Each server's share of a batch's rows."""
         shares: list[Share] = [{} for _ in self._handles]
         for table, ids in batch.ids.items() if self._rows else ():
-            for share, part in zip(shares, self._partition.split(table, ids), strict=False):
+            for share, part in zip(shares, self._placement.split(table, ids), strict=False):
                 share[table] = part
         return shares
 
@@ -119,7 +119,8 @@ class ServerClient:
         """One server's part of a step's gradients."""
         if result is None:
             return Gradient(self._rank, token, batch.index, batch.size, void="dropped")
-        dense = result.dense.cpu().numpy()[self._partition.slice(shard)] if self._dense else None
+        part = dense_slice(self._size, len(self._handles), shard)
+        dense = result.dense.cpu().numpy()[part] if self._dense else None
         rows = {}
         for table, part in share.items():
             ids = None if table in self._pooled else batch.ids[table][part]

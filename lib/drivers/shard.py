@@ -22,7 +22,7 @@ from lib.protocols.server_rule import Apply, ServerRule
 from lib.store.checkpoint import Checkpointed
 from lib.store.dense import DenseStore
 from lib.store.optim import SGD
-from lib.store.placement import Partition
+from lib.store.placement import dense_slice
 from lib.store.rows import Rows
 from lib.store.table import Table
 from lib.store.wire import Bags
@@ -41,13 +41,13 @@ class Shard(Checkpointed):
     ):
         self._rule, self._number, self._gradients, self._store = rule, number, plan.gradients, plan.store
         start = plan.start(site) if "dense" in holds else np.empty(0, np.float32)
-        partition = Partition(start.size, plan.placement)
-        self.dense = plan.dense_store(start[partition.slice(number)]) if "dense" in holds else None
+        mine = dense_slice(start.size, plan.placement.shards, number)
+        self.dense = plan.dense_store(start[mine]) if "dense" in holds else None
         self.tables = tables or (plan.tables() if "rows" in holds else {})
         self._evaluated: dict[int | None, dict[str, tuple[np.ndarray, np.ndarray]]] = {}
         """Day -> table -> positions among the evaluation's ids, and the ids that are on this server."""
         for day, ids in plan.evaluated.items():
-            own = {table: partition.split(table, ids[table])[number] for table in self.tables}
+            own = {table: plan.placement.split(table, ids[table])[number] for table in self.tables}
             self._evaluated[day] = {table: (part, ids[table][part]) for table, part in own.items()}
         self.version, self._lock = 0, threading.Lock()
         self._memory = None

@@ -31,8 +31,9 @@ class DenseStore:
             raise BadOption(f"start must be one-dimensional, not of shape {tuple(start.shape)}")
         self._size = start.shape[0]
         self._trained = self._size if trained is None else trained
-        self._values = self._tensor(start, "start", self._size).to(device, copy=True)
-        self._stepped = self._values[: self._trained]
+        self.values = self._tensor(start, "start", self._size).to(device, copy=True)
+        """The live vector on its device: later steps show in it."""
+        self._stepped = self.values[: self._trained]
         self._state: dict[str, torch.Tensor] = {}
         """The optimiser's; empty before the first step."""
         optimizer.check_dense()
@@ -41,19 +42,13 @@ class DenseStore:
         return self._size
 
     @property
-    def values(self) -> torch.Tensor:
-        """The live vector on its device: later steps show in it."""
-        return self._values
-
-    @property
     def nbytes(self) -> int:
         """Bytes of the vector and of the optimiser's state."""
         return sum(tensor.nbytes for tensor in self._tensors().values())
 
     def pull(self) -> np.ndarray:
         """A copy of the vector on the host."""
-        with self._lock:
-            return self.values.to("cpu", copy=True).numpy()
+        return self.seen()[0]
 
     def seen(self, before: tuple[np.ndarray, int] | None = None) -> tuple[np.ndarray, int]:
         """A copy of the vector, and how often it had been written to; the one from `before`, if it is still that."""
@@ -88,7 +83,7 @@ class DenseStore:
         """Move what no gradient moves by so much."""
         change = self._tensor(change, "change", self._size - self._trained)
         with self._lock:
-            self._values[self._trained :].add_(change.to(self._values.device))
+            self.values[self._trained :].add_(change.to(self.values.device))
             self._writes += 1
 
     def assign(self, vector: np.ndarray | torch.Tensor) -> None:

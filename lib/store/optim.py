@@ -67,9 +67,9 @@ class Optimizer(Checked, ABC):
     def first_dense(self, values: Tensor) -> dict[str, Tensor]:
         """What torch.optim keeps for a dense vector, by its names, before the first step."""
 
-    @abstractmethod
     def step(self, values: Tensor, state: dict[str, Tensor], grad: Tensor, rate: float = 1.0) -> None:
         """One step in place on a dense vector, with `rate` times the learning rate."""
+        self.at(rate)._step(values, next(iter(state.values()), None), grad)
 
     @abstractmethod
     def columns(self, dim: int) -> int:
@@ -102,7 +102,7 @@ class Optimizer(Checked, ABC):
         kernels.step(rows, slots, grads, kind, numbers, self.weight_bound or 0.0, *mark)
 
     @abstractmethod
-    def _step(self, values: Tensor, state: Tensor, grads: Tensor) -> None: ...
+    def _step(self, values: Tensor, state: Tensor | None, grads: Tensor) -> None: ...
 
     @abstractmethod
     def _kernel(self) -> tuple[Any, ...]:
@@ -118,13 +118,10 @@ class SGD(Optimizer):
     def first_dense(self, values: Tensor) -> dict[str, Tensor]:
         return {}
 
-    def step(self, values: Tensor, state: dict[str, Tensor], grad: Tensor, rate: float = 1.0) -> None:
-        values.add_(grad, alpha=-rate * self.lr)
-
     def columns(self, dim: int) -> int:
         return 0
 
-    def _step(self, values: Tensor, state: Tensor, grads: Tensor) -> None:
+    def _step(self, values: Tensor, state: Tensor | None, grads: Tensor) -> None:
         values.add_(grads, alpha=-self.lr)
 
     def _kernel(self) -> tuple[Any, ...]:
@@ -144,9 +141,6 @@ class Momentum(Optimizer):
 
     def first_dense(self, values: Tensor) -> dict[str, Tensor]:
         return {"momentum_buffer": zeros_like(values)}
-
-    def step(self, values: Tensor, state: dict[str, Tensor], grad: Tensor, rate: float = 1.0) -> None:
-        self.at(rate)._step(values, state["momentum_buffer"], grad)
 
     def columns(self, dim: int) -> int:
         return dim
@@ -198,12 +192,8 @@ class Adagrad(Optimizer):
         values.addcdiv_(grads, before.sqrt().add_(self.eps), value=-self.lr)
 
     def _kernel(self) -> tuple[Any, ...]:
-        return (
-            kernels.ROWWISE_ADAGRAD if self.rowwise else kernels.ADAGRAD,
-            self.lr,
-            self.eps,
-            self.after,
-        )
+        kind = kernels.ROWWISE_ADAGRAD if self.rowwise else kernels.ADAGRAD
+        return kind, self.lr, self.eps, self.after
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,8 +10,8 @@ import functools
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+import torch
 
-from lib.store.dense import DenseStore
 from lib.store.optim import Optimizer
 from lib.store.rows import Rows, union
 
@@ -51,14 +51,13 @@ def is_phantom(array: np.ndarray) -> bool:
 
 
 class PhantomDense:
-    """A `DenseStore`, but for its values."""
+    """A `lib.store.dense.DenseStore`, but for its values."""
 
     def __init__(self, size: int, optimizer: Optimizer):
+        optimizer.check_dense()
         self.optimizer, self.values = optimizer, phantom(size)
-        one = DenseStore(np.zeros(1, np.float32), optimizer)
-        self._state = _state_of(one)
-        one.apply(np.zeros(1, np.float32))
-        self._state_later = _state_of(one)
+        self._state: tuple[str, ...] = ()
+        """Names of the optimiser's tensors; empty before the first step."""
 
     def __len__(self) -> int:
         return self.values.size
@@ -76,7 +75,7 @@ class PhantomDense:
     still = seen
 
     def apply(self, grad: np.ndarray, rate: float = 1.0) -> None:
-        self._state = self._state_later
+        self._state = self._state or tuple(self.optimizer.first_dense(torch.zeros(1)))
 
     def assign(self, vector: np.ndarray) -> None:
         """There are no values to be replaced."""
@@ -88,10 +87,6 @@ class PhantomDense:
         self._state = tuple(name for name in arrays if name != "values")
 
     dump, restore = export, load
-
-
-def _state_of(store: DenseStore) -> tuple[str, ...]:
-    return tuple(name for name in store.export() if name != "values")
 
 
 class PhantomTable:

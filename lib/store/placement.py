@@ -149,21 +149,9 @@ def look_up_costs(
     return dict(costs)
 
 
-@dataclass(frozen=True, slots=True)
-class Partition:
-    """A dense vector and any number of rows over servers."""
-
-    dense: int
-    """Length of the dense vector."""
-    placement: Placement
-    """Where the rows are."""
-
-    def slice(self, shard: int) -> slice:
-        shards = self.placement.shards
-        return slice(self.dense * shard // shards, self.dense * (shard + 1) // shards)
-
-    def split(self, table: str, ids: np.ndarray) -> list[np.ndarray | slice]:
-        return self.placement.split(table, ids)
+def dense_slice(size: int, shards: int, shard: int) -> slice:
+    """What a shard has of a dense vector of that size."""
+    return slice(size * shard // shards, size * (shard + 1) // shards)
 
 
 def place_rows(parts: Sequence[Rows], table: str, placement: Placement) -> list[Rows]:
@@ -180,13 +168,12 @@ def place_rows(parts: Sequence[Rows], table: str, placement: Placement) -> list[
 def place_dense(parts: Sequence[Mapping[str, np.ndarray]], shards: int) -> list[dict[str, np.ndarray]]:
     """What `DenseStore.export` gave on any number of shards, in their order, as it would be on `shards` of them."""
     size = sum(part["values"].size for part in parts)
-    partition = Partition(size, Uniform(shards=shards))
     joined = {
         name: first if first.ndim == 0 else np.concatenate([part[name] for part in parts])
         for name, first in parts[0].items()
     }
     return [
-        {name: array if array.ndim == 0 else array[partition.slice(shard)] for name, array in joined.items()}
+        {name: array if array.ndim == 0 else array[dense_slice(size, shards, shard)] for name, array in joined.items()}
         for shard in range(shards)
     ]
 

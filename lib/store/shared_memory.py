@@ -35,6 +35,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
+import psutil
 
 from lib.errors import BadOption, Damaged, LockstepError
 from lib.store import kernels
@@ -83,7 +84,7 @@ def _sweep(folder: Path) -> bool:
             [header] = np.fromfile(file, _HEADER, 1)
             if header["magic"] != MAGIC:
                 raise Damaged(f"{folder} is no segment")
-            if dead := not _alive(int(header["owner"])):
+            if dead := not psutil.pid_exists(int(header["owner"])):
                 shutil.rmtree(folder)
     except (Damaged, ValueError, FileNotFoundError):  # half made: perhaps a process is at it
         if dead := time.time() - info.st_mtime > _MINUTE:
@@ -338,13 +339,3 @@ def _private(folder: os.stat_result) -> bool:
 def _memory() -> Path:
     shm = Path("/dev/shm")
     return shm if shm.is_dir() else Path(tempfile.gettempdir())
-
-
-def _alive(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from lib.errors import BadOption
 from lib.store.dense import DenseStore
 from lib.store.optim import SGD, Adagrad, Adam
-from lib.store.placement import ByGroup, Hashed, Partition, Uniform, look_up_costs, packed, place_dense, place_rows
+from lib.store.placement import ByGroup, Hashed, Uniform, dense_slice, look_up_costs, packed, place_dense, place_rows
 from lib.store.rows import Rows
 from lib.store.table import Table
 
@@ -133,13 +133,12 @@ def test_dense_shards_become_others_and_train_on(optimizer):
     whole = DenseStore(np.arange(10, dtype=np.float32), optimizer)
     whole.apply(np.ones(10, np.float32))
     parts = place_dense(place_dense([whole.export()], 3), 4)
-    partition = Partition(10, Uniform(shards=4))
     whole.apply(np.full(10, 2, np.float32))
     for shard, arrays in enumerate(parts):
         store = DenseStore(np.zeros(arrays["values"].size, np.float32), optimizer)
         store.load(arrays)
         store.apply(np.full(arrays["values"].size, 2, np.float32))
-        assert np.array_equal(store.pull(), whole.pull()[partition.slice(shard)])
+        assert np.array_equal(store.pull(), whole.pull()[dense_slice(10, 4, shard)])
 
 
 def test_what_cannot_be_placed_is_named():
