@@ -64,7 +64,7 @@ def own_memory(monkeypatch):
 def joined_ray():
     """Ray, started once: a RayCluster joins what is initialised."""
     ray = pytest.importorskip("ray")
-    from lib.cluster.ray.start import start
+    from lib.cluster.ray.cluster import start
 
     quiet = {"include_dashboard": False, "log_to_driver": False, "configure_logging": False}
     start(None, {"address": "local", "num_cpus": 2, "object_store_memory": 200 * 2**20, **quiet})

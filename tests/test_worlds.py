@@ -145,7 +145,7 @@ def test_groups_of_three_workers_that_end_at_different_steps_hold_nobody_up_on_r
 
 
 def heavy(**options):
-    """Work that LocalCluster gives to threads: more than lib.cluster.wall_clock.INLINE operations and bytes."""
+    """Work that LocalCluster gives to threads: more than lib.cluster.local.INLINE operations and bytes."""
     return workloads.get(
         "ctr-synthetic", batch_size=256, hidden=(64, 32), vocabulary=300, evaluation_samples=300, **options
     )

@@ -60,10 +60,6 @@ class SampleIndex:
     samples: np.ndarray
     """uint16 or uint32[n], the ids' samples one after another, ascending inside an id."""
 
-    @property
-    def nbytes(self) -> int:
-        return self.ids.nbytes + self.counts.nbytes + self.samples.nbytes
-
 
 def encode_ids(form: IdForm, ids: np.ndarray, where: np.ndarray, mine: np.ndarray | slice) -> Any:
     """The message that asks for `ids[mine]`; `where` has for each place of the batch, samples first, its id's position."""
@@ -153,10 +149,6 @@ class Scaled:
     """[n, dim], fp16 or int8."""
     norms: np.ndarray
     """float32, of each block or row."""
-
-    @property
-    def nbytes(self) -> int:
-        return self.codes.nbytes + self.norms.nbytes
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,8 +12,7 @@ import numpy as np
 import pandas as pd
 
 from lib import Rule, Run, Uplink
-from lib.cluster.virtual import collectives
-from lib.cluster.virtual.network import Transfer, carry_out, idle
+from lib.cluster.virtual.network import Transfer, carry_out, idle, ring
 from lib.protocols.all_reduce import AllReduce
 from lib.protocols.dssync import DSSync
 from notebooks import study
@@ -86,7 +85,7 @@ def costs(seeds: Iterable[int], worlds: Sequence[int] = WORLDS) -> tuple[pd.Data
 def gain(workers: int, size: float, latency: float = 50e-6) -> float:
     """DS-Sync's gain with chunked rings over links of the paper's, where each of a ring's steps takes a latency too."""
     crews = (workers, math.isqrt(workers))
-    all_, group = (_seconds(collectives.ring(range(n), size), n, bandwidth=1.25e9, latency=latency) for n in crews)
+    all_, group = (_seconds(ring(range(n), size), n, bandwidth=1.25e9, latency=latency) for n in crews)
     return all_ / group
 
 

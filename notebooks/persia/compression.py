@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 
 from lib import Batch, RowStore, Run, Workload, streams, workloads
+from lib.cluster.base import nbytes
 from lib.store.wire import Codec, Fp16, Fp32, Int8, ScaledFp16, encode_ids
 from lib.tasks.flat_model import FlatModel
 from lib.tasks.workload import draw_batch
@@ -36,7 +37,7 @@ def indices(size: int, exponent: float, seed: int) -> dict[str, float]:
     order = np.lexsort((raw, np.repeat(np.arange(size), where.size // size)))
     same = np.lexsort((lists, short.samples))
     equal = np.array_equal(raw[order], lists[same])
-    found = {"ratio": raw.nbytes / short.nbytes, "lossless": float(equal)}
+    found = {"ratio": nbytes(raw) / nbytes(short), "lossless": float(equal)}
     return found | {"entries": raw.size / ids.size, "predicted": 8 / (2 + 10 * ids.size / raw.size)}
 
 

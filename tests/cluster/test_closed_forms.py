@@ -12,7 +12,7 @@ from scipy import integrate, stats
 
 from lib import Lognormal, Node, Uplink, VirtualCluster, protocols, train, workloads
 from lib.cluster.spec import Work
-from lib.cluster.virtual import collectives
+from lib.cluster.virtual import network
 from lib.cluster.virtual.cluster import HEADER
 from lib.cluster.virtual.network import Interface, Queue, carry_out, send
 from lib.store.optim import SGD
@@ -46,42 +46,42 @@ class TestDSSyncsTable1:
         assert measured == pytest.approx(2 * workers**2 * SIZE / (servers * BANDWIDTH), rel=0.01)
 
     def test_ring(self, workers):
-        measured = seconds(collectives.whole_ring(range(workers), SIZE), workers, bandwidth=BANDWIDTH)
+        measured = seconds(network.whole_ring(range(workers), SIZE), workers, bandwidth=BANDWIDTH)
         assert measured == pytest.approx((2 * workers - 1) * self.unit, rel=0.01)
 
     def test_tree(self, workers):
-        measured = seconds(collectives.whole_tree(range(workers), SIZE), workers, bandwidth=BANDWIDTH)
+        measured = seconds(network.whole_tree(range(workers), SIZE), workers, bandwidth=BANDWIDTH)
         assert measured == pytest.approx(3 * math.ceil(math.log2(workers)) * self.unit, rel=0.01)
 
     def test_ds_sync_ring(self, workers):
         group = math.isqrt(workers)
-        measured = seconds(collectives.whole_ring(range(group), SIZE), group, bandwidth=BANDWIDTH)
+        measured = seconds(network.whole_ring(range(group), SIZE), group, bandwidth=BANDWIDTH)
         assert measured == pytest.approx((2 * group - 1) * self.unit, rel=0.01)
 
     def test_ds_sync_tree(self, workers):
         group = math.isqrt(workers)
-        measured = seconds(collectives.whole_tree(range(group), SIZE), group, bandwidth=BANDWIDTH)
+        measured = seconds(network.whole_tree(range(group), SIZE), group, bandwidth=BANDWIDTH)
         assert measured == pytest.approx(3 * math.ceil(math.log2(group)) * self.unit, rel=0.01)
 
 
 @pytest.mark.parametrize("workers", [2, 4, 9, 16, 64])
 def test_a_chunked_ring_costs_what_nccl_says(workers, latency=50e-6):
-    measured = seconds(collectives.ring(range(workers), SIZE), workers, bandwidth=BANDWIDTH, latency=latency)
+    measured = seconds(network.ring(range(workers), SIZE), workers, bandwidth=BANDWIDTH, latency=latency)
     formula = 2 * (workers - 1) / workers * SIZE / BANDWIDTH + 2 * (workers - 1) * latency
     assert measured == pytest.approx(formula, rel=0.01)
 
 
 @pytest.mark.parametrize("workers", [2, 4, 16, 64])
 def test_a_chunked_tree_costs_what_halving_and_doubling_costs(workers, latency=50e-6):
-    measured = seconds(collectives.tree(range(workers), SIZE), workers, bandwidth=BANDWIDTH, latency=latency)
+    measured = seconds(network.tree(range(workers), SIZE), workers, bandwidth=BANDWIDTH, latency=latency)
     formula = 2 * (workers - 1) / workers * SIZE / BANDWIDTH + 2 * math.log2(workers) * latency
     assert measured == pytest.approx(formula, rel=0.01)
 
 
 def test_small_groups_save_little_but_latency_where_rings_are_chunked():
     """The paper's 5.9-fold advantage at W = 16 (31 hops to 7... 15) shrinks to (sqrt W - 1) / sqrt W against (W - 1) / W."""
-    whole = [seconds(collectives.whole_ring(range(n), SIZE), n, bandwidth=BANDWIDTH) for n in (16, 4)]
-    chunked = [seconds(collectives.ring(range(n), SIZE), n, bandwidth=BANDWIDTH) for n in (16, 4)]
+    whole = [seconds(network.whole_ring(range(n), SIZE), n, bandwidth=BANDWIDTH) for n in (16, 4)]
+    chunked = [seconds(network.ring(range(n), SIZE), n, bandwidth=BANDWIDTH) for n in (16, 4)]
     assert whole[0] / whole[1] == pytest.approx(31 / 7, rel=0.01)
     assert chunked[0] / chunked[1] == pytest.approx((15 / 16) / (3 / 4), rel=0.01)
 
@@ -100,16 +100,16 @@ def behind(uplinks, each, **options):
 def test_what_crosses_an_uplink_shares_it(bandwidth, inside):
     """Sixteen nodes, four behind each uplink, in rank order: a ring of all crosses each once, four rings of equal remainder four
     times. A machine's GPUs have next to no time among themselves, a rack's nodes have links like its uplink."""
-    made = collectives.ring(range(16), 1.0)
+    made = network.ring(range(16), 1.0)
     assert carry_out(made, behind(4, 4, bandwidth=bandwidth), np.zeros(16)).max() == pytest.approx(15 / 8, rel=1e-6)
     members = behind(4, 4, bandwidth=bandwidth)
-    within = [carry_out(collectives.ring(range(4), 1.0), members[4 * at :][:4], np.zeros(4)).max() for at in range(4)]
+    within = [carry_out(network.ring(range(4), 1.0), members[4 * at :][:4], np.zeros(4)).max() for at in range(4)]
     assert within == pytest.approx([inside] * 4, abs=1e-6)
     members = behind(4, 4, bandwidth=bandwidth)
-    across = [carry_out(collectives.ring(range(4), 1.0), members[at::4], np.zeros(4)).max() for at in range(4)]
+    across = [carry_out(network.ring(range(4), 1.0), members[at::4], np.zeros(4)).max() for at in range(4)]
     assert max(across) == pytest.approx(4 * 1.5, rel=1e-6)
     pair = behind(4, 4, bandwidth=bandwidth)[:8]
-    assert carry_out(collectives.ring(range(8), 1.0), pair, np.zeros(8)).max() == pytest.approx(7 / 4, rel=1e-6)
+    assert carry_out(network.ring(range(8), 1.0), pair, np.zeros(8)).max() == pytest.approx(7 / 4, rel=1e-6)
 
 
 @pytest.mark.parametrize("uplinks, each", [(2, 8), (8, 8), (4, 2)])
@@ -118,12 +118,12 @@ def test_a_hierarchical_mean_costs_two_small_rings(uplinks, each, inner=100.0, l
     of machines. So 64 GPUs wait for 28 latencies where a ring of all has 126."""
     machines = np.repeat(np.arange(uplinks), each)
     members = behind(uplinks, each, bandwidth=inner, latency=latency)
-    measured = carry_out(collectives.hierarchical(machines, 16.0), members, np.zeros(uplinks * each)).max()
+    measured = carry_out(network.hierarchical(machines, 16.0), members, np.zeros(uplinks * each)).max()
     inside = 2 * (each - 1) * (16 / each / inner + latency)
     between = 2 * (uplinks - 1) * (16 / uplinks + latency)
     assert measured == pytest.approx(inside + between, rel=0.02)
     members = behind(uplinks, each, bandwidth=inner, latency=latency)
-    flat = carry_out(collectives.ring(range(uplinks * each), 16.0), members, np.zeros(uplinks * each))
+    flat = carry_out(network.ring(range(uplinks * each), 16.0), members, np.zeros(uplinks * each))
     assert measured < flat.max()
 
 
@@ -131,7 +131,7 @@ def test_a_hierarchical_mean_costs_two_small_rings(uplinks, each, inner=100.0, l
     "machines", [[0] * 8, list(range(8)), [0, 0, 0, 1, 1]], ids=["one machine", "a GPU each", "unlike"]
 )
 def test_a_hierarchical_mean_is_a_ring_where_there_is_one_level(machines):
-    made, ring = collectives.hierarchical(machines, 8.0), collectives.ring(machines, 8.0)
+    made, ring = network.hierarchical(machines, 8.0), network.ring(machines, 8.0)
     assert seconds(made, len(machines)) == seconds(ring, len(machines))
     assert len(made) == len(ring)
 
@@ -147,7 +147,7 @@ def test_a_message_crosses_both_uplinks_and_none_inside():
 def pair(latency=0.0):
     """Two interfaces of 1 byte a second, and what an all-reduce of so many bytes between them costs each."""
     members = interfaces(2, latency=latency)
-    return members, lambda size, at: carry_out(collectives.ring(range(2), size), members, np.full(2, at)).tolist()
+    return members, lambda size, at: carry_out(network.ring(range(2), size), members, np.full(2, at)).tolist()
 
 
 def test_a_collective_shares_with_the_messages_that_were_there_before():
@@ -263,7 +263,7 @@ def test_every_protocol_of_a_group_uses_the_chosen_collective():
         name: train(workload, "all-reduce", VirtualCluster(workers=4, collective=name, **nodes), **PLAIN).summary[
             "virtual_seconds"
         ]
-        for name in collectives.ALGORITHMS
+        for name in network.ALGORITHMS
     }
     vector = 4 * 4 / 16  # seconds of one hop
     # Headers of the small messages to the rendezvous cost time on a network this slow; they are the same for all.

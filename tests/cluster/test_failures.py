@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import lib
 from lib import Failure, LocalCluster, Lognormal, Mishaps, Node, Phase, Schedule, VirtualCluster, protocols, workloads
 from lib.cluster.failures import TICK, Connection, NodeFailures, Outages
-from lib.cluster.wall_clock import MessageDelays
+from lib.cluster.local import MessageDelays
 from lib.drivers.workers import Workers
 from lib.errors import BadOption, Deadlock, NodeLost
 from lib.protocols import ALL

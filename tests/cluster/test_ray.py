@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from lib.cluster.ray import start as starting
+from lib.cluster.ray import cluster as starting
 from lib.cluster.ray.cluster import RayCluster, placement
 from lib.errors import LockstepError
 from lib.training.train import Job

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from lib import streams
 from lib.cluster.base import Site
-from lib.cluster.wall_clock import WallSite
+from lib.cluster.local import WallSite
 from lib.drivers import pipeline_loop
 from lib.drivers.plan import Plan
 from lib.protocols.pipeline_rule import PipelineRule

@@ -41,7 +41,7 @@ def test_a_finite_block_comes_back_within_the_bound(name, block):
         assert (np.abs(back.astype(np.float64) - x) <= bound).all()
     widths = {"fp32": (4, 0), "fp16": (2, 0), "scaled-fp16": (2, 4), "int8": (1, 4)}[name]
     blocks = block.shape[0] if name == "int8" or block.size else 0
-    assert coded.nbytes == widths[0] * block.size + widths[1] * blocks == nbytes(coded)
+    assert nbytes(coded) == widths[0] * block.size + widths[1] * blocks
 
 
 @pytest.mark.parametrize("name", CODECS)
@@ -103,13 +103,13 @@ def test_tensors_travel_out_of_band(name):
     message = codec.encode(np.random.default_rng(0).normal(0, 1, (1000, 16)).astype(np.float32))
     text = pickle.dumps(message, protocol=5, buffer_callback=buffers.append)
     assert len(text) < 600
-    assert sum(np.frombuffer(buffer.raw(), np.uint8).nbytes for buffer in buffers) == message.nbytes
+    assert sum(np.frombuffer(buffer.raw(), np.uint8).nbytes for buffer in buffers) == nbytes(message)
     assert np.array_equal(codec.decode(pickle.loads(text, buffers=buffers)), codec.decode(message))
 
 
 def test_bytes_are_the_networks():
     coded = Int8().encode(np.ones((10, 16), np.float32))
-    assert coded.nbytes == 200 == nbytes(coded)
+    assert nbytes(coded) == 200
     assert Fp32().encode(np.ones((10, 16), np.float32)).nbytes == 640
 
 

@@ -19,8 +19,7 @@ import torch
 import torch.distributed as distributed
 
 from lib.cluster.base import Cluster, Handle, Meeting, Retries
-from lib.cluster.spec import Work
-from lib.cluster.wall_clock import MessageDelays, WallSite, sleep_until
+from lib.cluster.local import MessageDelays, WallSite, sleep_until
 from lib.errors import MemberLost, NodeLost, first_cause
 
 COLLECTIVE = timedelta(minutes=5)
@@ -170,15 +169,12 @@ class RaySite(WallSite):
         self._name = f"{start.run}-{node}"
         self.stopped = asyncio.get_running_loop().create_future()
         self._groups: dict[tuple, Any] = {}
-        self._threads = ThreadPoolExecutor(2, initializer=torch.set_num_threads, initargs=(1,))
+        self.threads = self.input_threads = ThreadPoolExecutor(2, initializer=torch.set_num_threads, initargs=(1,))
         # Collectives of one process must run in one order, so they have one thread.
         self._collectives = ThreadPoolExecutor(1)
 
     def now(self) -> float:
         return time.time() + self.clock_offset
-
-    def _pool(self, work: Work | None) -> ThreadPoolExecutor:
-        return self._threads
 
     async def mean(self, meeting: Meeting, mine: np.ndarray) -> np.ndarray:
         if len(meeting.members) == 1:

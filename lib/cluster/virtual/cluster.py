@@ -22,9 +22,8 @@ from lib.cluster.base import Cluster, Main, Meeting, in_thread, nbytes, rank_of
 from lib.cluster.failures import Connection
 from lib.cluster.in_process import NodeContext, ProcessHandle, ProcessSite, ProcessWorld, mean, own
 from lib.cluster.spec import Link, Node, Uplink, Usage, Work
-from lib.cluster.virtual.collectives import ALGORITHMS
 from lib.cluster.virtual.loop import VirtualLoop
-from lib.cluster.virtual.network import Network, Transfer, carry_out, send, usage
+from lib.cluster.virtual.network import ALGORITHMS, Network, Transfer, carry_out, send, usage
 from lib.errors import BadOption, unknown
 from lib.options.checked import to_plain
 from lib.options.yaml_source import load, read
